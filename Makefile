@@ -1,0 +1,49 @@
+# The interpreter that the virtual environment is made with: Python 3.10 or newer.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
+# One thread is fastest for networks this small.
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install train test lint types unit test-slow test-upstream learning clean
+
+help:  ## List the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+$(INSTALLED): setup.cfg pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+install: $(INSTALLED)  ## Make the virtual environment .venv with all that the other targets need
+
+train: $(INSTALLED)  ## Train PPOClip on CartPole-v1, evaluate, save, reload, plot (a few minutes)
+	$(BIN)/python examples/clip.py
+
+test: lint types unit  ## Lint, check types, run the tests (a few minutes)
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED)
+	$(BIN)/mypy
+
+unit: $(INSTALLED)
+	$(BIN)/pytest -n 2
+
+test-slow: $(INSTALLED)  ## Run the tests that take minutes each
+	$(BIN)/pytest -m slow
+
+test-upstream: $(INSTALLED)  ## Run SB3's own test suite with each class in the place of PPO (half an hour)
+	for class in PPOClip PPOAdaptiveKL PPOFixedKL PPOUnclipped; do \
+		$(BIN)/python tests/upstream.py $$class -n 2 || exit 1; \
+	done
+
+learning: $(INSTALLED)  ## Train the variants on CartPole-v1 and Pendulum-v1 and print the scores (half an hour)
+	$(BIN)/python -m sb3_ppo_variants.benchmark learning
+
+clean:  ## Remove the virtual environment and caches
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,319 @@
+"""The one training loop of all variants."""
+
+import warnings
+from abc import abstractmethod
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.base_class import maybe_make_env
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.policies import (
+    ActorCriticCnnPolicy,
+    ActorCriticPolicy,
+    BasePolicy,
+    MultiInputActorCriticPolicy,
+)
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, RolloutBufferSamples, Schedule
+from stable_baselines3.common.utils import FloatSchedule, explained_variance, update_learning_rate
+
+from sb3_ppo_variants import losses
+from sb3_ppo_variants.base.arguments import (
+    ACTION_SPACES,
+    RULES,
+    ArgumentError,
+    Rule,
+    check_arguments,
+    check_batch,
+    check_spaces,
+)
+from sb3_ppo_variants.base.coefficients import Coefficients, current_value
+from sb3_ppo_variants.base.rollout import minibatches
+from sb3_ppo_variants.base.rollout_kl import RolloutKL
+from sb3_ppo_variants.base.statistics import MinibatchStatistics, UpdateStatistics
+from sb3_ppo_variants.kl import MissingKLError
+
+SelfPPO = TypeVar("SelfPPO", bound="PPOBase")
+
+
+class PPOBase(OnPolicyAlgorithm):
+    """Proximal Policy Optimization without its policy objective, which a subclass defines.
+
+    A subclass says what its objective is (:meth:`_policy_loss`), which coefficients the objective has in the present
+    update (:meth:`_coefficients`) and, if anything, what follows from an update (:meth:`_after_update`).
+
+    Arguments, their order and defaults are those of :class:`stable_baselines3.PPO`:
+
+    :param policy: the policy's class or its alias: ``"MlpPolicy"``, ``"CnnPolicy"``, ``"MultiInputPolicy"``
+    :param env: a gymnasium environment, a vectorised one, or the id of a registered one
+    :param learning_rate: Adam's step size, >= 0, a number or a schedule of the remaining progress (from 1 to 0)
+    :param n_steps: environment steps per environment and rollout
+    :param batch_size: samples in a minibatch
+    :param n_epochs: passes over the rollout in an update
+    :param gamma: discount factor, in [0, 1]
+    :param gae_lambda: lambda of generalised advantage estimation, in [0, 1]
+    :param clip_range_vf: clipping of the value function in units of the return, > 0, a number or a schedule; ``None``
+        does not clip. See :func:`sb3_ppo_variants.losses.value_loss`
+    :param normalize_advantage: whether advantages are normalised in each minibatch
+    :param ent_coef: coefficient of the entropy bonus
+    :param vf_coef: coefficient of the value loss, >= 0; it includes the factor 1/2
+    :param max_grad_norm: largest norm of the gradient, >= 0
+    :param use_sde: whether to explore by generalised state-dependent noise (gSDE); needs a Box action space
+    :param sde_sample_freq: steps between new noise matrices, -1 for one per rollout
+    :param rollout_buffer_class: class of the rollout buffer; ``None`` chooses it by the observation space
+    :param rollout_buffer_kwargs: further arguments of the rollout buffer
+    :param target_kl: an update stops early once the approximate KL of a minibatch exceeds 1.5 times this; ``None``
+        never stops
+    :param stats_window_size: number of episodes that rollout statistics are averaged over
+    :param tensorboard_log: folder for TensorBoard; ``None`` does not log
+    :param policy_kwargs: further arguments of the policy
+    :param verbose: 0 prints nothing, 1 messages, 2 debug messages
+    :param seed: seed of all random generators
+    :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``
+    :param _init_setup_model: whether to build the networks at construction
+    :raises ArgumentError: (a ``ValueError``) if an argument has a value that is not allowed
+    :raises MissingKLError: if the objective has a KL penalty and the policy's distribution no registered KL
+    """
+
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
+        "MlpPolicy": ActorCriticPolicy,
+        "CnnPolicy": ActorCriticCnnPolicy,
+        "MultiInputPolicy": MultiInputActorCriticPolicy,
+    }
+    # The arguments that a subclass adds, each with the values it may have. They become attributes of the same names.
+    own_arguments: ClassVar[dict[str, Rule]] = {}
+
+    def __init__(
+        self,
+        policy: str | type[ActorCriticPolicy],
+        env: GymEnv | str,
+        *,
+        batch_size: int,
+        n_epochs: int,
+        clip_range_vf: float | Schedule | None,
+        normalize_advantage: bool,
+        target_kl: float | None,
+        verbose: int,
+        use_sde: bool,
+        _init_setup_model: bool,
+        **arguments: Any,
+    ):
+        check_arguments(arguments | locals(), self._rules())
+        if env is not None:
+            env = self._wrap_env(maybe_make_env(env, verbose), verbose)
+            check_spaces(env.action_space, use_sde)
+        elif _init_setup_model:
+            raise ArgumentError("env", env, "an environment or the id of one")
+        own = {name: arguments.pop(name) for name in self.own_arguments}
+        super().__init__(
+            policy,
+            env,
+            verbose=verbose,
+            use_sde=use_sde,
+            supported_action_spaces=ACTION_SPACES,
+            _init_setup_model=False,
+            **arguments,
+        )
+        self.batch_size = batch_size
+        self.n_epochs = n_epochs
+        self.clip_range_vf = clip_range_vf
+        self.normalize_advantage = normalize_advantage
+        self.target_kl = target_kl
+        vars(self).update(own)
+        if _init_setup_model:
+            self._setup_model()
+            self._warn_of_truncated_minibatch()
+
+    @classmethod
+    def _rules(cls) -> dict[str, Rule]:
+        return {**RULES, **cls.own_arguments}
+
+    def _setup_model(self) -> None:
+        # Again, because load() sets attributes between construction and this call.
+        check_arguments(vars(self), self._rules())
+        check_batch(self.n_steps, self.n_envs, self.batch_size, self.normalize_advantage)
+        super()._setup_model()
+        for name, rule in self._rules().items():
+            value = getattr(self, name, None)
+            if rule.takes_schedule and value is not None and name != "learning_rate":
+                setattr(self, name, FloatSchedule(value))
+
+    def _warn_of_truncated_minibatch(self) -> None:
+        n_samples = self.n_steps * self.n_envs
+        whole, rest = divmod(n_samples, self.batch_size)
+        if rest > 0:
+            warnings.warn(
+                f"You have specified a mini-batch size of {self.batch_size}, but because the `RolloutBuffer` is of "
+                f"size `n_steps * n_envs = {n_samples}`, after every {whole} untruncated mini-batches, there will be a "
+                f"truncated mini-batch of size {rest}\nWe recommend using a `batch_size` that is a factor of "
+                f"`n_steps * n_envs`.\nInfo: (n_steps={self.n_steps} and n_envs={self.n_envs})"
+            )
+
+    # What a variant defines
+
+    @abstractmethod
+    def _policy_loss(
+        self, ratio: th.Tensor, advantages: th.Tensor, kl: th.Tensor | None, coefficients: Coefficients
+    ) -> th.Tensor:
+        """The variant's objective, negated.
+
+        :param ratio: pi(a|s) / pi_old(a|s), shape ``(batch,)``
+        :param advantages: advantages, normalised if so configured, shape ``(batch,)``
+        :param kl: KL(old || new) in each state, shape ``(batch,)``; ``None`` without ``coefficients.kl_coef``
+        :param coefficients: what :meth:`_coefficients` returned for this update
+        :return: a scalar
+        """
+
+    def _coefficients(self) -> Coefficients:
+        """The coefficients of this update's objective."""
+        return Coefficients(clip_range_vf=self._current("clip_range_vf"))
+
+    def _after_update(self, kl: float) -> None:
+        """Called once at the end of every update.
+
+        :param kl: the mean of KL(old || new) over the rollout
+        """
+
+    # The loop
+
+    def train(self) -> None:
+        """Update the policy with the rollout in the buffer."""
+        learning_rate = current_value("learning_rate", self.lr_schedule, self._current_progress_remaining)
+        coefficients = self._coefficients()
+        rollout_kl = self._remember_policy()
+        statistics = UpdateStatistics()
+
+        self.policy.set_training_mode(True)
+        update_learning_rate(self.policy.optimizer, learning_rate)
+        for epoch in range(self.n_epochs):
+            statistics.start_epoch()
+            completed = self._train_epoch(epoch, coefficients, rollout_kl, statistics)
+            self._n_updates += 1
+            if not completed:
+                break
+
+        kl = None if rollout_kl is None else rollout_kl.of_rollout()
+        self.logger.record("train/learning_rate", learning_rate)
+        self._log(statistics.summary(), coefficients, kl)
+        if kl is not None:
+            self._after_update(kl)
+
+    def _remember_policy(self) -> RolloutKL | None:
+        try:
+            return RolloutKL(self.policy, self.rollout_buffer)
+        except MissingKLError:
+            # Without a penalty the KL is only logged; with one, construction has refused such a policy.
+            return None
+
+    def _train_epoch(
+        self, epoch: int, coefficients: Coefficients, rollout_kl: RolloutKL | None, statistics: UpdateStatistics
+    ) -> bool:
+        """One pass over the rollout.
+
+        :return: False if ``target_kl`` ended it early
+        """
+        for rows, batch in minibatches(self.rollout_buffer, self.batch_size):
+            measured = self._minibatch_loss(rows, batch, coefficients, rollout_kl)
+            statistics.add(measured.detach())
+            if self.target_kl is not None:
+                approx_kl = measured.approx_kl.cpu().numpy()
+                if approx_kl > 1.5 * self.target_kl:
+                    if self.verbose >= 1:
+                        print(f"Early stopping at step {epoch} due to reaching max kl: {approx_kl:.2f}")
+                    return False
+            self.policy.optimizer.zero_grad()
+            measured.loss.backward()
+            th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
+            self.policy.optimizer.step()
+        return True
+
+    def _minibatch_loss(
+        self,
+        rows: np.ndarray,
+        batch: RolloutBufferSamples,
+        coefficients: Coefficients,
+        rollout_kl: RolloutKL | None,
+    ) -> MinibatchStatistics:
+        """Equation 9 with the variant's policy objective."""
+        actions = batch.actions.long().flatten() if isinstance(self.action_space, spaces.Discrete) else batch.actions
+        values, log_prob, entropy = self.policy.evaluate_actions(batch.observations, actions)
+        advantages = batch.advantages
+        if self.normalize_advantage:
+            advantages = losses.normalize_advantages(advantages)
+        log_ratio = log_prob - batch.old_log_prob
+        ratio = th.exp(log_ratio)
+        kl = None
+        if rollout_kl is not None and coefficients.kl_coef is not None:
+            kl = rollout_kl.of_minibatch(rows, batch.observations)
+
+        policy_loss = self._policy_loss(ratio, advantages, kl, coefficients)
+        value_loss = losses.value_loss(values.flatten(), batch.old_values, batch.returns, coefficients.clip_range_vf)
+        entropy_loss = losses.entropy_loss(entropy, log_prob)
+        loss = policy_loss + self.ent_coef * entropy_loss + self.vf_coef * value_loss
+
+        with th.no_grad():
+            approx_kl = losses.approximate_kl(log_ratio)
+            clip_fraction = None
+            if coefficients.clip_range is not None:
+                clip_fraction = losses.clip_fraction(ratio, coefficients.clip_range)
+        return MinibatchStatistics(policy_loss, value_loss, entropy_loss, loss, approx_kl, clip_fraction)
+
+    def _current(self, name: str) -> float | None:
+        """The value in this update of an argument that takes a schedule or ``None``.
+
+        :raises ArgumentError: if its schedule returns a value that is not allowed
+        """
+        schedule = getattr(self, name)
+        return None if schedule is None else current_value(name, schedule, self._current_progress_remaining)
+
+    def _log(self, summary: dict[str, float], coefficients: Coefficients, kl: float | None) -> None:
+        record = self.logger.record
+        for key, value in summary.items():
+            record(key, value)
+        for name, coefficient in coefficients._asdict().items():
+            if coefficient is not None:
+                record(f"train/{name}", coefficient)
+        if kl is not None:
+            record("train/kl", kl)
+        buffer = self.rollout_buffer
+        record("train/explained_variance", explained_variance(buffer.values.flatten(), buffer.returns.flatten()))
+        if hasattr(self.policy, "log_std"):
+            record("train/std", th.exp(self.policy.log_std).mean().item())
+        record("train/n_updates", self._n_updates, exclude="tensorboard")
+
+    def learn(
+        self: SelfPPO,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        log_interval: int = 1,
+        tb_log_name: str | None = None,
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> SelfPPO:
+        """Train; as in SB3, except that ``tb_log_name`` defaults to the name of the class.
+
+        :param total_timesteps: number of environment steps, rounded up to whole rollouts
+        :param callback: callback or callbacks called at every step
+        :param log_interval: updates between two lines of the log
+        :param tb_log_name: name of the run in TensorBoard
+        :param reset_num_timesteps: whether to count steps anew
+        :param progress_bar: whether to show a progress bar (needs tqdm and rich)
+        :return: the model
+        """
+        return super().learn(
+            total_timesteps=total_timesteps,
+            callback=callback,
+            log_interval=log_interval,
+            tb_log_name=type(self).__name__ if tb_log_name is None else tb_log_name,
+            reset_num_timesteps=reset_num_timesteps,
+            progress_bar=progress_bar,
+        )
+
+
+def given(local_variables: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a constructor, from its ``locals()`` before it has any other variable.
+
+    A variant spells out all arguments for ``help()`` and editors, and hands them on by this.
+    """
+    return {name: value for name, value in local_variables.items() if name not in ("self", "__class__")}

@@ -1,0 +1,140 @@
+"""Which values an argument may have, as a table.
+
+The rules hold at construction and again when a saved model is loaded, and do not depend on ``assert``.
+"""
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.buffers import RolloutBuffer
+
+ACTION_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+class ArgumentError(ValueError, AssertionError):
+    """An argument has a value that is not allowed.
+
+    It is an ``AssertionError`` too, because that is what SB3 raises for some of the same mistakes.
+    """
+
+    def __init__(self, name: str, value: object, allowed: str):
+        super().__init__(f"{name}={value!r} is not allowed; allowed: {allowed}")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The values that are allowed, in words and as a predicate."""
+
+    allowed: str
+    accepts: Callable[[Any], bool]
+    takes_schedule: bool = False
+
+    def check(self, name: str, value: object) -> None:
+        """:raises ArgumentError: if the value is not allowed"""
+        if not self.accepts(value):
+            raise ArgumentError(name, value, self.allowed)
+
+    def or_schedule(self) -> "Rule":
+        """Allow a schedule too; what it returns is checked when it is used."""
+        return Rule(f"{self.allowed}, or a schedule", lambda value: callable(value) or self.accepts(value), True)
+
+    def or_none(self) -> "Rule":
+        """Allow ``None`` too."""
+        return Rule(f"{self.allowed}, or None", lambda value: value is None or self.accepts(value), self.takes_schedule)
+
+
+def number(allowed: str, accepts: Callable[[float], bool]) -> Rule:
+    """A real number, and no truth value, that the predicate accepts (no comparison accepts NaN)."""
+    return Rule(
+        allowed,
+        lambda value: isinstance(value, Real) and not isinstance(value, bool) and accepts(float(value)),
+    )
+
+
+def integer(allowed: str, accepts: Callable[[int], bool]) -> Rule:
+    """An integer, and no truth value, that the predicate accepts."""
+    return Rule(
+        allowed,
+        lambda value: isinstance(value, Integral) and not isinstance(value, bool) and accepts(int(value)),
+    )
+
+
+def instance(allowed: str, *types: type) -> Rule:
+    """An instance of one of the types."""
+    return Rule(allowed, lambda value: isinstance(value, types))
+
+
+FINITE = number("a finite number", math.isfinite)
+POSITIVE = number("a finite number > 0", lambda value: 0 < value < math.inf)
+NON_NEGATIVE = number("a finite number >= 0", lambda value: 0 <= value < math.inf)
+FRACTION = number("a number in [0, 1]", lambda value: 0 <= value <= 1)
+COUNT = integer("an integer >= 1", lambda value: value >= 1)
+FLAG = instance("True or False", bool, np.bool_)
+
+RULES: Mapping[str, Rule] = {
+    "learning_rate": NON_NEGATIVE.or_schedule(),
+    "n_steps": COUNT,
+    "batch_size": COUNT,
+    "n_epochs": COUNT,
+    "gamma": FRACTION,
+    "gae_lambda": FRACTION,
+    "clip_range_vf": POSITIVE.or_schedule().or_none(),
+    "normalize_advantage": FLAG,
+    "ent_coef": FINITE,
+    "vf_coef": NON_NEGATIVE,
+    "max_grad_norm": number("a number >= 0, inf for no clipping", lambda value: value >= 0),
+    "use_sde": FLAG,
+    "sde_sample_freq": integer("an integer >= 1, or -1 for once per rollout", lambda value: value == -1 or value >= 1),
+    "rollout_buffer_class": Rule(
+        "a subclass of RolloutBuffer", lambda value: isinstance(value, type) and issubclass(value, RolloutBuffer)
+    ).or_none(),
+    "rollout_buffer_kwargs": instance("a dict", dict).or_none(),
+    "target_kl": POSITIVE.or_none(),
+    "stats_window_size": COUNT,
+    "tensorboard_log": instance("a path", str, os.PathLike).or_none(),
+    "policy_kwargs": instance("a dict", dict).or_none(),
+    "verbose": instance("an integer: 0, 1 or 2", int, np.integer),
+    # Python's own generator takes no other integers.
+    "seed": Rule("an int in [0, 2**32 - 1]", lambda value: type(value) is int and 0 <= value < 2**32).or_none(),
+}
+
+
+def check_arguments(values: Mapping[str, object], rules: Mapping[str, Rule]) -> None:
+    """Check every value that has a rule.
+
+    :raises ArgumentError: for the first that is not allowed
+    """
+    for name, rule in rules.items():
+        if name in values:
+            rule.check(name, values[name])
+
+
+def check_spaces(action_space: spaces.Space, use_sde: bool) -> None:
+    """Check that the policy can act in the space.
+
+    :raises ArgumentError: if it can not
+    """
+    if not isinstance(action_space, ACTION_SPACES):
+        names = ", ".join(space.__name__ for space in ACTION_SPACES)
+        raise ArgumentError("env.action_space", action_space, f"one of {names}")
+    if use_sde and not isinstance(action_space, spaces.Box):
+        raise ArgumentError("use_sde", use_sde, f"False with the action space {action_space}: gSDE needs a Box")
+    if isinstance(action_space, spaces.Box) and not action_space.is_bounded():
+        raise ArgumentError("env.action_space", action_space, "a Box with finite bounds")
+
+
+def check_batch(n_steps: int, n_envs: int, batch_size: int, normalize_advantage: bool) -> None:
+    """Check that there are at least two samples to normalise advantages over.
+
+    :raises ArgumentError: if there are not
+    """
+    if normalize_advantage and n_steps * n_envs == 1:
+        raise ArgumentError("n_steps", n_steps, "n_steps * n_envs > 1, unless normalize_advantage=False")
+    if normalize_advantage and batch_size == 1:
+        raise ArgumentError("batch_size", batch_size, "an integer > 1, unless normalize_advantage=False")

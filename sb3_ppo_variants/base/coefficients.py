@@ -1,0 +1,39 @@
+"""The coefficients of an objective in one update."""
+
+from typing import NamedTuple
+
+from stable_baselines3.common.type_aliases import Schedule
+from stable_baselines3.common.utils import FloatSchedule
+
+from sb3_ppo_variants.base.arguments import NON_NEGATIVE, ArgumentError
+
+
+class Coefficients(NamedTuple):
+    """Values during one update; ``None`` where the objective has no such term."""
+
+    clip_range: float | None = None
+    clip_range_vf: float | None = None
+    kl_coef: float | None = None
+
+
+def current_value(name: str, schedule: float | Schedule, progress_remaining: float) -> float:
+    """The value of a schedule in the present update.
+
+    The last rollout may take more steps than were asked for. SB3's remaining progress is then negative, and so is the
+    value of a schedule that is proportional to it; the value at 0 is used instead, where the schedule was to end.
+
+    :param name: name of the argument, for the error
+    :param schedule: a schedule, or a number for a constant one
+    :param progress_remaining: from 1 to 0, or slightly less
+    :return: a finite number >= 0
+    :raises ArgumentError: if the schedule returns anything else
+    """
+    schedule = FloatSchedule(schedule)
+    value = schedule(progress_remaining)
+    if progress_remaining < 0 and not NON_NEGATIVE.accepts(value):
+        value = schedule(0.0)
+    if not NON_NEGATIVE.accepts(value):
+        raise ArgumentError(
+            f"{name}({progress_remaining:g})", value, f"a schedule that returns {NON_NEGATIVE.allowed} at any progress"
+        )
+    return value

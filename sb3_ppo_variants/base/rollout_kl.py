@@ -1,0 +1,80 @@
+"""How far the policy has moved from the one that collected the rollout."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.distributions import Distribution
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.type_aliases import PyTorchObs
+
+from sb3_ppo_variants.base.rollout import rollout_observations
+from sb3_ppo_variants.kl import Parameters, concatenate, exact_kl
+
+# Large enough to be fast, small enough to need no more memory than a minibatch of images with its gradients.
+ROWS_AT_ONCE = 512
+
+
+class RolloutKL:
+    """The exact KL(old || new), where old is the policy at the time of construction.
+
+    Construct it after a rollout and before the first optimisation step. Old parameters are those of the policy in
+    evaluation mode, in which the rollout was collected.
+
+    :param policy: the policy that will be trained
+    :param buffer: the full rollout buffer
+    :raises MissingKLError: if the policy's action distribution has no registered KL
+    """
+
+    def __init__(self, policy: ActorCriticPolicy, buffer: RolloutBuffer):
+        self._policy = policy
+        self._buffer = buffer
+        self._kl = exact_kl(policy.action_dist)
+        self._old = self._parameters_in_rollout()
+
+    def of_minibatch(self, rows: np.ndarray, observations: PyTorchObs) -> th.Tensor:
+        """KL(old || new) in the states of a minibatch, right after ``policy.evaluate_actions`` on it.
+
+        :param rows: the minibatch's row numbers in the rollout
+        :param observations: the minibatch's observations
+        :return: shape ``(batch,)``, differentiable in the policy
+        """
+        where = th.as_tensor(rows, device=self._old[0].device)
+        old = tuple(tensor[where] for tensor in self._old)
+        return self._kl.divergence(old, self._kl.parameters(self._evaluated(observations)))
+
+    def of_rollout(self) -> float:
+        """The mean of KL(old || new) over all states of the rollout."""
+        return self._kl.divergence(self._old, self._parameters_in_rollout()).mean().item()
+
+    def _parameters_in_rollout(self) -> Parameters:
+        with th.no_grad(), _evaluation_mode(self._policy):
+            return concatenate(
+                [
+                    self._kl.parameters(self._policy.get_distribution(observations))
+                    for observations in rollout_observations(self._buffer, ROWS_AT_ONCE)
+                ]
+            )
+
+    def _evaluated(self, observations: PyTorchObs) -> Distribution:
+        # SB3's evaluate_actions leaves its distribution in action_dist, which saves a second forward pass. A policy
+        # that replaces either method may not.
+        cls = type(self._policy)
+        if (
+            cls.evaluate_actions is ActorCriticPolicy.evaluate_actions
+            and cls._get_action_dist_from_latent is ActorCriticPolicy._get_action_dist_from_latent
+        ):
+            return self._policy.action_dist
+        return self._policy.get_distribution(observations)
+
+
+@contextmanager
+def _evaluation_mode(policy: ActorCriticPolicy) -> Iterator[None]:
+    training = policy.training
+    policy.set_training_mode(False)
+    try:
+        yield
+    finally:
+        policy.set_training_mode(training)

@@ -1,0 +1,1 @@
+"""Measurements: ``python -m sb3_ppo_variants.benchmark``."""

@@ -1,0 +1,124 @@
+"""The exact KL divergence KL(old || new) of every SB3 action distribution.
+
+SB3 reuses one mutable ``Distribution`` object per policy, so an old policy is remembered by its distribution's
+*parameters*: a tuple of tensors with one row per state. A divergence takes two such tuples and returns one number per
+state, summed over action dimensions.
+
+Squashing actions through tanh is a bijection and leaves the KL as it is, so the squashed distributions share the
+Gaussian's. With gSDE the density that SB3 evaluates is a Gaussian too, with a standard deviation that depends on the
+state.
+
+Support for another distribution is added by :func:`register_kl`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch as th
+from stable_baselines3.common.distributions import (
+    BernoulliDistribution,
+    CategoricalDistribution,
+    DiagGaussianDistribution,
+    Distribution,
+    MultiCategoricalDistribution,
+    StateDependentNoiseDistribution,
+)
+from torch.distributions import Bernoulli, Categorical, Normal, kl_divergence
+
+Parameters: TypeAlias = tuple[th.Tensor, ...]
+
+
+class MissingKLError(NotImplementedError):
+    """The policy's action distribution has no registered KL."""
+
+
+@dataclass(frozen=True)
+class ExactKL:
+    """How to take the parameters from a distribution, and the divergence between two sets of them."""
+
+    distribution: type[Distribution]
+    parameters: Callable[[Any], Parameters]
+    formula: Callable[[Parameters, Parameters], th.Tensor]
+
+    def divergence(self, old: Parameters, new: Parameters) -> th.Tensor:
+        """KL(old || new) in each state.
+
+        :param old: parameters of the old policy, each tensor of shape ``(batch, ...)``
+        :param new: parameters of the new policy, alike
+        :return: shape ``(batch,)``, in nats
+        :raises ValueError: if a registered formula returns another shape
+        """
+        kl = self.formula(old, new)
+        if kl.shape != old[0].shape[:1]:
+            raise ValueError(
+                f"the KL registered for {self.distribution.__name__} has the shape {tuple(kl.shape)}; allowed: "
+                f"{tuple(old[0].shape[:1])}, one number per state, summed over action dimensions"
+            )
+        return kl
+
+
+_REGISTRY: dict[type[Distribution], ExactKL] = {}
+
+
+def register_kl(
+    distribution: type[Distribution],
+    parameters: Callable[[Any], Parameters],
+    formula: Callable[[Parameters, Parameters], th.Tensor],
+) -> None:
+    """Give a distribution, and those derived from it, an exact KL.
+
+    :param distribution: a subclass of SB3's ``Distribution``
+    :param parameters: takes a distribution, returns the tensors that define it, each of shape ``(batch, ...)``
+    :param formula: takes the old and the new parameters, returns KL(old || new) of shape ``(batch,)``, summed over
+        action dimensions and differentiable in the new parameters
+    """
+    _REGISTRY[distribution] = ExactKL(distribution, parameters, formula)
+
+
+def exact_kl(distribution: Distribution) -> ExactKL:
+    """The KL registered for a distribution or for the nearest of its base classes.
+
+    :raises MissingKLError: if there is none
+    """
+    for cls in type(distribution).__mro__:
+        if cls in _REGISTRY:
+            return _REGISTRY[cls]
+    name = type(distribution).__name__
+    raise MissingKLError(
+        f"no exact KL is known for the action distribution {name}; give it one with "
+        f"sb3_ppo_variants.register_kl({name}, parameters, formula)"
+    )
+
+
+def concatenate(chunks: Sequence[Parameters]) -> Parameters:
+    """Join the parameters of consecutive chunks of states."""
+    return tuple(th.cat(tensors) for tensors in zip(*chunks, strict=True))
+
+
+# The parameters were validated when SB3 built the distributions they come from.
+def _gaussian_kl(old: Parameters, new: Parameters) -> th.Tensor:
+    (old_mean, old_std), (mean, std) = old, new
+    p, q = Normal(old_mean, old_std, validate_args=False), Normal(mean, std, validate_args=False)
+    return kl_divergence(p, q).sum(dim=1)
+
+
+def _categorical_kl(old: Parameters, new: Parameters) -> th.Tensor:
+    divergences = [
+        kl_divergence(Categorical(logits=p, validate_args=False), Categorical(logits=q, validate_args=False))
+        for p, q in zip(old, new, strict=True)
+    ]
+    return th.stack(divergences, dim=1).sum(dim=1)
+
+
+def _bernoulli_kl(old: Parameters, new: Parameters) -> th.Tensor:
+    (old_logits,), (logits,) = old, new
+    p, q = Bernoulli(logits=old_logits, validate_args=False), Bernoulli(logits=logits, validate_args=False)
+    return kl_divergence(p, q).sum(dim=1)
+
+
+for _gaussian in (DiagGaussianDistribution, StateDependentNoiseDistribution):
+    register_kl(_gaussian, lambda d: (d.distribution.mean, d.distribution.stddev), _gaussian_kl)
+register_kl(CategoricalDistribution, lambda d: (d.distribution.logits,), _categorical_kl)
+register_kl(MultiCategoricalDistribution, lambda d: tuple(c.logits for c in d.distribution), _categorical_kl)
+register_kl(BernoulliDistribution, lambda d: (d.distribution.logits,), _bernoulli_kl)

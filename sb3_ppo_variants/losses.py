@@ -1,0 +1,106 @@
+"""The losses of PPO as pure functions: tensors in, scalar out.
+
+Equation numbers are those of Schulman et al. 2017, "Proximal Policy Optimization Algorithms"
+(https://arxiv.org/abs/1707.06347). The paper maximises objectives L; these functions return -L, to be minimised.
+
+Throughout, ``ratio`` is r(theta) = pi_theta(a|s) / pi_old(a|s) and every argument that is a tensor has the shape
+``(batch,)``; every result is a scalar, the mean over the batch.
+"""
+
+import torch as th
+from torch.nn import functional as F
+
+# Keeps the division finite when all advantages are equal; SB3's value.
+ADVANTAGE_EPSILON = 1e-8
+
+
+def normalize_advantages(advantages: th.Tensor) -> th.Tensor:
+    """Shift and scale advantages to mean 0 and standard deviation 1.
+
+    A batch of one sample has no standard deviation and is returned as it is (SB3 issue 325).
+
+    :param advantages: advantage estimates, shape ``(batch,)``
+    :return: normalised advantages, shape ``(batch,)``
+    """
+    if len(advantages) <= 1:
+        return advantages
+    return (advantages - advantages.mean()) / (advantages.std() + ADVANTAGE_EPSILON)
+
+
+def surrogate_loss(ratio: th.Tensor, advantages: th.Tensor) -> th.Tensor:
+    """-L^CPI of equation 6: -E[r A], "no clipping or penalty"."""
+    return -(advantages * ratio).mean()
+
+
+def clipped_surrogate_loss(ratio: th.Tensor, advantages: th.Tensor, clip_range: float) -> th.Tensor:
+    """-L^CLIP of equation 7: -E[min(r A, clip(r, 1 - eps, 1 + eps) A)].
+
+    :param clip_range: eps
+    """
+    unclipped = advantages * ratio
+    clipped = advantages * th.clamp(ratio, 1 - clip_range, 1 + clip_range)
+    return -th.min(unclipped, clipped).mean()
+
+
+def kl_penalized_loss(
+    ratio: th.Tensor, advantages: th.Tensor, kl: th.Tensor, kl_coef: float, clip_range: float | None = None
+) -> th.Tensor:
+    """-L^KLPEN of equation 8: -E[r A - beta KL(old || new)].
+
+    :param kl: KL(old || new) in each state, summed over action dimensions
+    :param kl_coef: beta
+    :param clip_range: eps; if given, r A is clipped as in equation 7 ("in addition to" the penalty, section 4)
+    """
+    surrogate = (
+        surrogate_loss(ratio, advantages)
+        if clip_range is None
+        else clipped_surrogate_loss(ratio, advantages, clip_range)
+    )
+    return surrogate + kl_coef * kl.mean()
+
+
+def value_loss(
+    values: th.Tensor, old_values: th.Tensor, returns: th.Tensor, clip_range_vf: float | None = None
+) -> th.Tensor:
+    """L^VF of equation 9: E[(V - R)^2], or its clipped form if ``clip_range_vf`` is given.
+
+    The clipped form is that of OpenAI Baselines' ppo2, from where PPO's lineage has it; the paper has none:
+    E[max((V - R)^2, (V_old + clip(V - V_old, -eps_v, eps_v) - R)^2)]. The maximum makes it pessimistic: clipping can
+    only take gradient away where moving further would lower the error, never where the value has moved wrong.
+
+    There is no factor 1/2 here: as in SB3 it is part of ``vf_coef``. SB3's default ``vf_coef=0.5`` is thus
+    1/2 E[...] with a coefficient of 1, and Baselines' 0.5 * (1/2 E[...]) is ``vf_coef=0.25``.
+
+    :param values: V, the current value estimates
+    :param old_values: V_old, the estimates made during the rollout
+    :param returns: R, the TD(lambda) targets
+    :param clip_range_vf: eps_v, in units of the return; ``None`` does not clip
+    """
+    if clip_range_vf is None:
+        return F.mse_loss(returns, values)
+    clipped_values = old_values + th.clamp(values - old_values, -clip_range_vf, clip_range_vf)
+    return th.max((values - returns) ** 2, (clipped_values - returns) ** 2).mean()
+
+
+def entropy_loss(entropy: th.Tensor | None, log_prob: th.Tensor) -> th.Tensor:
+    """-E[S] of equation 9, the negative entropy bonus.
+
+    :param entropy: the entropy in each state; ``None`` where it has no analytical form (squashed Gaussians)
+    :param log_prob: log pi(a|s) of the actions taken, from which the entropy is then estimated
+    """
+    return th.mean(log_prob) if entropy is None else -th.mean(entropy)
+
+
+def approximate_kl(log_ratio: th.Tensor) -> th.Tensor:
+    """The k3 estimate of KL(old || new) from the actions taken: E[(r - 1) - log r].
+
+    SB3's ``train/approx_kl``; see http://joschu.net/blog/kl-approx.html.
+
+    :param log_ratio: log r(theta)
+    """
+    return th.mean((th.exp(log_ratio) - 1) - log_ratio)
+
+
+def clip_fraction(ratio: th.Tensor, clip_range: float) -> th.Tensor:
+    """The share of samples with |r - 1| > eps, in [0, 1]."""
+    return th.mean((th.abs(ratio - 1) > clip_range).float())

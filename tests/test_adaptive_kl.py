@@ -1,0 +1,113 @@
+"""The rule for beta on sequences worked out by hand and in a real run."""
+
+from copy import deepcopy
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from helpers import ACTION_SPACES, noise_envs
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.policies import ActorCriticPolicy
+
+from sb3_ppo_variants import PPOAdaptiveKL
+from sb3_ppo_variants.variants.adaptive_kl import adapt_kl_coef
+
+
+def test_rule_by_hand() -> None:
+    # d_targ = 0.03: below 0.02 beta halves, above 0.045 it doubles.
+    divergences = [0.019, 0.021, 0.044, 0.046, 0.5, 0.0, 0.03]
+    betas = [1.0]
+    for kl in divergences:
+        betas.append(adapt_kl_coef(betas[-1], kl, desired_kl=0.03))
+    assert betas == [1.0, 0.5, 0.5, 0.5, 1.0, 2.0, 1.0, 1.0]
+
+
+def test_nothing_changes_at_the_thresholds() -> None:
+    assert adapt_kl_coef(1.0, kl=2.0, desired_kl=3.0) == 1.0
+    assert adapt_kl_coef(1.0, kl=4.5, desired_kl=3.0) == 1.0
+
+
+@pytest.mark.parametrize(("kl", "bound"), [(0.0, 1e-6), (1.0, 1e6)])
+def test_beta_stays_within_its_bounds(kl: float, bound: float) -> None:
+    beta = 1.0
+    for _ in range(2000):
+        beta = adapt_kl_coef(beta, kl, desired_kl=0.01)
+    assert beta == bound
+
+
+class PolicyKeeper(BaseCallback):
+    """Keeps the policy and the observations of every rollout, and what the following update logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.policies: list[Any] = []
+        self.observations: list[np.ndarray] = []
+        self.logs: list[dict[str, Any]] = []
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_end(self) -> None:
+        self.policies.append(deepcopy(self.model.policy))
+        self.observations.append(self.locals["rollout_buffer"].observations.reshape(-1, 3).copy())
+
+    def _keep_log(self) -> None:
+        if self.policies:
+            self.logs.append(dict(self.logger.name_to_value))
+
+    def _on_rollout_start(self) -> None:
+        self._keep_log()
+
+    def _on_training_end(self) -> None:
+        self._keep_log()
+        self.policies.append(deepcopy(self.model.policy))
+
+
+def gaussian_kl(old: ActorCriticPolicy, new: ActorCriticPolicy, observations: np.ndarray) -> float:
+    """In NumPy, from the means and log standard deviations."""
+
+    def mean_and_std(policy: ActorCriticPolicy) -> tuple[np.ndarray, np.ndarray]:
+        with th.no_grad():
+            mean = policy.action_net(policy.mlp_extractor.forward_actor(th.as_tensor(observations)))
+        return mean.double().numpy(), policy.log_std.exp().detach().double().numpy()
+
+    (m0, s0), (m1, s1) = mean_and_std(old), mean_and_std(new)
+    return float((np.log(s1 / s0) + (s0**2 + (m0 - m1) ** 2) / (2 * s1**2) - 0.5).sum(axis=1).mean())
+
+
+def test_a_real_run_obeys_the_rule() -> None:
+    keeper = PolicyKeeper()
+    model = PPOAdaptiveKL(
+        "MlpPolicy",
+        noise_envs(ACTION_SPACES["Box"]),
+        learning_rate=1e-3,
+        n_steps=64,
+        batch_size=32,
+        seed=2,
+        desired_kl=0.01,
+        kl_coef=0.1,
+        device="cpu",
+    ).learn(64 * 2 * 30, callback=keeper)
+
+    betas = [log["train/kl_coef"] for log in keeper.logs] + [model.current_kl_coef]
+    divergences = [log["train/kl"] for log in keeper.logs]
+    assert len(divergences) == 30
+    assert betas[0] == 0.1
+    for i, kl in enumerate(divergences):
+        old, new = keeper.policies[i], keeper.policies[i + 1]
+        assert kl == pytest.approx(gaussian_kl(old, new, keeper.observations[i]), rel=1e-3, abs=1e-7)
+        factor = 0.5 if kl < 0.01 / 1.5 else 2.0 if kl > 0.01 * 1.5 else 1.0
+        assert betas[i + 1] == betas[i] * factor
+    # All three cases of the rule have been seen.
+    assert {after / before for before, after in pairwise(betas)} == {0.5, 1.0, 2.0}
+
+
+def test_the_kl_is_held_near_its_target() -> None:
+    keeper = PolicyKeeper()
+    PPOAdaptiveKL(
+        "MlpPolicy", noise_envs(ACTION_SPACES["Box"]), learning_rate=1e-3, n_steps=64, seed=2, desired_kl=0.02
+    ).learn(64 * 2 * 40, callback=keeper)
+    late = [log["train/kl"] for log in keeper.logs[10:]]
+    assert 0.01 < np.median(late) < 0.04

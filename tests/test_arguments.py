@@ -1,0 +1,169 @@
+"""A bad argument is refused at construction, by name, with its value and what is allowed."""
+
+import subprocess
+import sys
+import textwrap
+import warnings
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from helpers import ACTION_SPACES, PENALISED, VARIANTS, NoiseEnv, noise_envs
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
+from sb3_ppo_variants.base import PPOBase
+
+NAN, INF = float("nan"), float("inf")
+SHARED: dict[str, list[Any]] = {
+    "learning_rate": [-1e-3, NAN, INF, "1e-3", None, True],
+    "n_steps": [0, -1, 1.5, "8", None, True],
+    "batch_size": [0, -4, 1.5, 1, None],
+    "n_epochs": [0, -1, 1.5, None],
+    "gamma": [-0.1, 1.1, NAN, "0.9", None],
+    "gae_lambda": [-0.1, 1.1, NAN, None],
+    "clip_range_vf": [0, 0.0, -0.2, NAN, INF, "0.2"],
+    "normalize_advantage": ["yes", None, 2],
+    "ent_coef": [NAN, INF, -INF, "auto", None],
+    "vf_coef": [-0.5, NAN, INF, None],
+    "max_grad_norm": [-0.5, NAN, None],
+    "use_sde": ["yes", None],
+    "sde_sample_freq": [0, -2, 1.5, None],
+    "rollout_buffer_class": ["RolloutBuffer", dict],
+    "rollout_buffer_kwargs": ["gamma", 3],
+    "target_kl": [0, -0.01, NAN, INF, "0.01"],
+    "stats_window_size": [0, -1, 1.5, None],
+    "tensorboard_log": [3],
+    "policy_kwargs": ["net_arch", [64]],
+    "verbose": ["1", None, 0.5],
+    "seed": [-1, 1.5, "0", 2**32, True],
+}
+OWN: list[tuple[type[PPOBase], str, list[Any]]] = [
+    (PPOClip, "clip_range", [0, -0.2, NAN, INF, "0.2", None]),
+    (PPOFixedKL, "clip_range", [0, -0.2, NAN, "0.2"]),
+    (PPOAdaptiveKL, "clip_range", [0, -0.2, NAN, "0.2"]),
+    (PPOFixedKL, "kl_coef", [-1, NAN, INF, "1", None]),
+    (PPOAdaptiveKL, "kl_coef", [-1, 0, NAN, INF, 1e7, "1", None, lambda progress: progress]),
+    (PPOAdaptiveKL, "desired_kl", [0, -0.01, NAN, INF, "0.01", None]),
+]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in SHARED.items() for value in values])
+def test_bad_value(variant: Any, name: str, value: Any) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        variant("MlpPolicy", NoiseEnv(ACTION_SPACES["Box"]), **{name: value})
+    assert str(caught.value).startswith(f"{name}={value!r} is not allowed; allowed: ")
+    assert isinstance(caught.value, ValueError) and isinstance(caught.value, AssertionError)
+
+
+@pytest.mark.parametrize(("variant", "name", "value"), [(v, n, value) for v, n, values in OWN for value in values])
+def test_bad_value_of_its_own(variant: Any, name: str, value: Any) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        variant("MlpPolicy", NoiseEnv(ACTION_SPACES["Box"]), **{name: value})
+    assert str(caught.value).startswith(f"{name}={value!r} is not allowed; allowed: ")
+
+
+@pytest.mark.parametrize(
+    ("variant", "name"),
+    [(PPOUnclipped, "clip_range"), (PPOUnclipped, "kl_coef"), (PPOClip, "kl_coef"), (PPOFixedKL, "desired_kl")],
+)
+def test_an_argument_of_another_variant(variant: Any, name: str) -> None:
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+        variant("MlpPolicy", "CartPole-v1", **{name: 0.2})
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_environments_that_do_not_fit(variant: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"use_sde=True is not allowed; allowed: False with .*Discrete\(3\)"):
+        variant("MlpPolicy", NoiseEnv(ACTION_SPACES["Discrete"]), use_sde=True)
+    with pytest.raises(ArgumentError, match=r"env.action_space=Text.*allowed: one of Box"):
+        variant("MlpPolicy", NoiseEnv(spaces.Text(3)))
+    with pytest.raises(ArgumentError, match=r"env.action_space=.* allowed: a Box with finite bounds"):
+        variant("MlpPolicy", NoiseEnv(spaces.Box(-np.inf, np.inf, (2,))))
+    with pytest.raises(ArgumentError, match="env=None is not allowed"):
+        variant("MlpPolicy", None)
+
+
+def test_one_sample_can_not_be_normalised() -> None:
+    env = NoiseEnv(ACTION_SPACES["Box"])
+    with pytest.raises(ArgumentError, match=r"n_steps=1 is not allowed; allowed: n_steps \* n_envs > 1, unless"):
+        PPOClip("MlpPolicy", env, n_steps=1)
+    PPOClip("MlpPolicy", env, n_steps=1, batch_size=1, normalize_advantage=False).learn(2)
+    two_envs = DummyVecEnv([lambda: NoiseEnv(ACTION_SPACES["Box"])] * 2)
+    PPOClip("MlpPolicy", two_envs, n_steps=1, batch_size=2).learn(2)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"learning_rate": 0, "gamma": 0, "gae_lambda": 1, "ent_coef": -0.1, "vf_coef": 0, "max_grad_norm": INF},
+        {
+            "n_steps": np.int64(32),
+            "batch_size": np.int32(16),
+            "gamma": np.float32(0.9),
+            "normalize_advantage": np.True_,
+        },
+        {"sde_sample_freq": 4, "use_sde": True, "target_kl": 0.1, "verbose": 0, "seed": 3},
+        {"learning_rate": np.float64(1e-3), "clip_range_vf": 1, "rollout_buffer_kwargs": {}, "policy_kwargs": {}},
+    ],
+)
+def test_good_values(variant: Any, arguments: dict[str, Any]) -> None:
+    variant("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), **{"n_steps": 32, "n_epochs": 1, **arguments}).learn(64)
+
+
+@pytest.mark.parametrize("variant", PENALISED)
+def test_clipping_in_addition_to_a_penalty_is_optional(variant: Any) -> None:
+    for clip_range in (None, 0.2, lambda progress: 0.2 * progress):
+        variant("MlpPolicy", NoiseEnv(ACTION_SPACES["Box"]), clip_range=clip_range)
+
+
+@pytest.mark.parametrize(("batch_size", "rest"), [(48, 16), (100, 64)])
+def test_a_batch_size_that_does_not_divide_the_rollout_warns_and_trains(batch_size: int, rest: int) -> None:
+    with pytest.warns(UserWarning, match=f"there will be a truncated mini-batch of size {rest}"):
+        model = PPOClip("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), n_steps=32, batch_size=batch_size)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.learn(64)
+
+
+class Untouchable(gym.Env):
+    """Fails the test if it is used."""
+
+    observation_space = spaces.Box(-1, 1, (3,))
+    action_space = spaces.Discrete(2)
+
+    def reset(self, **_: Any) -> Any:
+        pytest.fail("the environment was reset")
+
+    def step(self, action: Any) -> Any:
+        pytest.fail("the environment was stepped")
+
+
+def test_refused_before_the_environment_is_used() -> None:
+    with pytest.raises(ArgumentError):
+        PPOClip("MlpPolicy", Untouchable(), clip_range=-1.0)
+
+
+def test_checks_do_not_depend_on_assert() -> None:
+    script = """
+        import gymnasium as gym
+        from sb3_ppo_variants import *
+        bad = [
+            (PPOClip, {"clip_range": 0.0}), (PPOClip, {"clip_range_vf": -0.2}), (PPOClip, {"n_steps": 1}),
+            (PPOClip, {"batch_size": 1}), (PPOClip, {"use_sde": True}), (PPOAdaptiveKL, {"desired_kl": 0.0}),
+            (PPOFixedKL, {"kl_coef": -1.0}), (PPOUnclipped, {"n_epochs": 0}),
+        ]
+        refused = 0
+        for cls, arguments in bad:
+            try:
+                cls("MlpPolicy", gym.make("CartPole-v1"), **arguments)
+            except ArgumentError:
+                refused += 1
+        print(__debug__, refused)
+    """
+    run = subprocess.run([sys.executable, "-O", "-c", textwrap.dedent(script)], capture_output=True, text=True)
+    assert run.stdout.split() == ["False", "8"], run.stderr

@@ -1,0 +1,44 @@
+"""Every example runs to its end as a user would run it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+ARGUMENTS = {
+    "adaptive_kl": ["--timesteps", "1024"],
+    "atari": ["--timesteps", "256", "--n-envs", "2"],
+    "clip": ["--timesteps", "1024"],
+    "fixed_kl": ["--timesteps", "1024"],
+    "unclipped": ["--timesteps", "1024"],
+}
+
+
+def test_all_are_run() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(ARGUMENTS)
+
+
+def run(name: str, folder: Path) -> str:
+    command = [sys.executable, str(EXAMPLES / f"{name}.py"), *ARGUMENTS[name]]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_example(name: str, tmp_path: Path) -> None:
+    output = run(name, tmp_path)
+    assert output
+    if name == "clip":
+        assert "Mean reward of the reloaded model" in output
+        assert (tmp_path / "runs/cartpole/model.zip").exists()
+        assert (tmp_path / "runs/cartpole/learning_curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_examples_are_short(path: Path) -> None:
+    assert len(path.read_text().splitlines()) < 40

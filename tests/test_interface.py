@@ -1,0 +1,106 @@
+"""The classes look as SB3's PPO does from outside."""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import ACTION_SPACES, VARIANTS, LogRecorder, noise_envs
+from stable_baselines3 import PPO
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+
+import sb3_ppo_variants
+from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
+from sb3_ppo_variants.base import PPOBase
+
+BOX = ACTION_SPACES["Box"]
+THEIRS = inspect.signature(PPO.__init__).parameters
+OWN: dict[type[PPOBase], dict[str, Any]] = {
+    PPOClip: {"clip_range": 0.2},
+    PPOFixedKL: {"clip_range": None, "kl_coef": 1.0},
+    PPOAdaptiveKL: {"clip_range": None, "desired_kl": 0.01, "kl_coef": 1.0},
+    PPOUnclipped: {},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_signature(variant: Any) -> None:
+    assert issubclass(variant, OnPolicyAlgorithm)
+    ours = inspect.signature(variant.__init__).parameters
+    for name, default in OWN[variant].items():
+        assert ours[name].default == default
+    shared = [name for name in THEIRS if name != "clip_range"]
+    assert [name for name in ours if name not in OWN[variant]] == shared
+    for name in shared:
+        assert ours[name].default == THEIRS[name].default
+        assert ours[name].kind == THEIRS[name].kind
+
+
+def test_ppoclip_has_the_very_signature_of_ppo() -> None:
+    ours = inspect.signature(PPOClip.__init__).parameters
+    assert [(p.name, p.default) for p in ours.values()] == [(p.name, p.default) for p in THEIRS.values()]
+
+
+@pytest.mark.parametrize("variant", [PPOAdaptiveKL, PPOFixedKL])
+def test_the_penalised_take_positional_arguments_as_ppo_does(variant: Any) -> None:
+    ours = list(inspect.signature(variant.__init__).parameters)
+    assert ours[: len(THEIRS)] == list(THEIRS)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_logged_keys(variant: Any) -> None:
+    def keys(cls: Any, **arguments: Any) -> set[str]:
+        log = LogRecorder()
+        cls("MlpPolicy", noise_envs(BOX), n_steps=32, n_epochs=1, **arguments).learn(64, callback=log)
+        return set(log.updates[0])
+
+    clip, penalty = {"train/clip_range", "train/clip_fraction"}, {"train/kl_coef"}
+    expected = keys(PPO, clip_range_vf=0.2) - clip | {"train/kl"}
+    expected |= {PPOClip: clip, PPOUnclipped: set()}.get(variant, penalty)
+    assert keys(variant, clip_range_vf=0.2) == expected
+    assert keys(variant) == expected - {"train/clip_range_vf"}
+    if "clip_range" in OWN[variant]:
+        assert keys(variant, clip_range=0.1) == (expected - {"train/clip_range_vf"}) | clip
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_runs_are_named_after_the_class(variant: Any, tmp_path: Path) -> None:
+    model = variant("MlpPolicy", noise_envs(BOX), n_steps=32, n_epochs=1, tensorboard_log=str(tmp_path))
+    model.learn(64)
+    model.learn(64, tb_log_name="named")
+    assert {folder.name for folder in tmp_path.iterdir()} == {f"{variant.__name__}_1", "named_1"}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_target_kl_ends_an_update_before_the_step(variant: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    log = LogRecorder()
+    model = variant("MlpPolicy", noise_envs(BOX), n_steps=32, learning_rate=0.03, target_kl=0.01, verbose=1)
+    model.learn(64, callback=log)
+    assert model._n_updates < 10
+    assert log.updates[0]["train/approx_kl"] > 0
+    assert "due to reaching max kl" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_same_seed_same_run(variant: Any) -> None:
+    runs = []
+    for _ in range(2):
+        log = LogRecorder()
+        variant("MlpPolicy", noise_envs(BOX), n_steps=32, seed=4).learn(128, callback=log)
+        runs.append([update["train/loss"] for update in log.updates])
+    assert runs[0] == runs[1]
+
+
+def test_version_is_that_of_the_package() -> None:
+    from importlib.metadata import version
+
+    assert version("sb3_ppo_variants") == sb3_ppo_variants.__version__
+
+
+def test_help_shows_the_arguments() -> None:
+    text = inspect.getdoc(PPOAdaptiveKL) or ""
+    for name in OWN[PPOAdaptiveKL]:
+        assert f":param {name}:" in text
+    shared = inspect.getdoc(PPOBase) or ""
+    for name in THEIRS:
+        assert name in {"self", "clip_range"} or f":param {name}:" in shared, name

@@ -1,0 +1,194 @@
+"""Exact KL against closed forms worked out by hand and against Monte Carlo with SB3's own log-probabilities."""
+
+from math import log
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from helpers import PENALISED, VARIANTS, NoiseEnv
+from stable_baselines3.common.distributions import (
+    BernoulliDistribution,
+    CategoricalDistribution,
+    DiagGaussianDistribution,
+    Distribution,
+    MultiCategoricalDistribution,
+    SquashedDiagGaussianDistribution,
+    StateDependentNoiseDistribution,
+)
+
+from sb3_ppo_variants import MissingKLError, register_kl
+from sb3_ppo_variants.kl import _REGISTRY, exact_kl
+
+
+def divergence(old: Distribution, new: Distribution) -> th.Tensor:
+    kl = exact_kl(new)
+    return kl.divergence(kl.parameters(old), kl.parameters(new))
+
+
+def gaussian(mean: list[list[float]], std: list[float]) -> DiagGaussianDistribution:
+    return DiagGaussianDistribution(len(std)).proba_distribution(th.tensor(mean), th.tensor(std).log())
+
+
+def categorical(probabilities: list[list[float]]) -> CategoricalDistribution:
+    return CategoricalDistribution(len(probabilities[0])).proba_distribution(th.tensor(probabilities).log())
+
+
+def test_gaussian_is_summed_over_dimensions() -> None:
+    old = gaussian([[0.0, 5.0], [1.0, 5.0]], [1.0, 2.0])
+    new = gaussian([[1.0, 5.0], [1.0, 5.0]], [2.0, 2.0])
+    # log(s1 / s0) + (s0^2 + (m0 - m1)^2) / (2 s1^2) - 1/2 in the first dimension, 0 in the second
+    expected = [log(2) + (1 + 1) / 8 - 0.5, log(2) + 1 / 8 - 0.5]
+    assert divergence(old, new).tolist() == pytest.approx(expected)
+
+
+def test_direction_is_old_to_new() -> None:
+    old, new = gaussian([[0.0]], [1.0]), gaussian([[1.0]], [2.0])
+    assert divergence(new, old).tolist() == pytest.approx([-log(2) + (4 + 1) / 2 - 0.5])
+
+
+# p = (1/2, 1/2) and q = (1/4, 3/4): 1/2 log 2 + 1/2 log 2/3
+HALF_TO_QUARTER = 0.5 * log(2) + 0.5 * log(2 / 3)
+
+
+def test_categorical() -> None:
+    old, new = categorical([[0.5, 0.5], [0.2, 0.8]]), categorical([[0.25, 0.75], [0.2, 0.8]])
+    assert divergence(old, new).tolist() == pytest.approx([HALF_TO_QUARTER, 0.0], abs=1e-7)
+
+
+def test_categorical_with_an_impossible_action() -> None:
+    old, new = categorical([[0.5, 0.5, 0.0]]), categorical([[0.25, 0.75, 0.0]])
+    assert divergence(old, new).tolist() == pytest.approx([HALF_TO_QUARTER], abs=1e-6)
+
+
+def test_multi_categorical_is_summed_over_dimensions() -> None:
+    def make(*probabilities: float) -> MultiCategoricalDistribution:
+        return MultiCategoricalDistribution([2, 3]).proba_distribution(th.tensor([probabilities]).log())
+
+    old, new = make(0.5, 0.5, 0.2, 0.2, 0.6), make(0.25, 0.75, 0.1, 0.3, 0.6)
+    assert divergence(old, new).tolist() == pytest.approx([HALF_TO_QUARTER + 0.2 * log(2) + 0.2 * log(2 / 3)])
+
+
+def test_bernoulli_is_summed_over_dimensions() -> None:
+    def make(*probabilities: float) -> BernoulliDistribution:
+        p = th.tensor([probabilities])
+        return BernoulliDistribution(2).proba_distribution(th.log(p / (1 - p)))
+
+    assert divergence(make(0.5, 0.5), make(0.25, 0.25)).tolist() == pytest.approx([2 * HALF_TO_QUARTER])
+
+
+SAMPLES = 200_000
+
+
+def random_gaussian(cls: type[DiagGaussianDistribution]) -> Distribution:
+    return cls(2).proba_distribution(th.randn(1, 2).expand(SAMPLES, 2) * 0.3, th.randn(2) * 0.2 - 0.5)
+
+
+def random_gsde(squash: bool) -> Distribution:
+    distribution = StateDependentNoiseDistribution(2, squash_output=squash)
+    distribution.latent_sde_dim = 4
+    latent = th.linspace(-1, 1, 4).expand(SAMPLES, 4)
+    mean, log_std = th.randn(1, 2).expand(SAMPLES, 2) * 0.3, th.randn(4, 2) * 0.2 - 0.5
+    return distribution.proba_distribution(mean, log_std, latent)
+
+
+def random_logits(cls: Any, *arguments: Any, n: int) -> Distribution:
+    return cls(*arguments).proba_distribution(th.randn(1, n).expand(SAMPLES, n))
+
+
+MAKERS: dict[str, Any] = {
+    "Categorical": lambda: random_logits(CategoricalDistribution, 4, n=4),
+    "MultiCategorical": lambda: random_logits(MultiCategoricalDistribution, [2, 3], n=5),
+    "Bernoulli": lambda: random_logits(BernoulliDistribution, 3, n=3),
+    "DiagGaussian": lambda: random_gaussian(DiagGaussianDistribution),
+    "SquashedDiagGaussian": lambda: random_gaussian(SquashedDiagGaussianDistribution),
+    "gSDE": lambda: random_gsde(squash=False),
+    "squashed gSDE": lambda: random_gsde(squash=True),
+}
+
+
+def sample(distribution: Distribution) -> th.Tensor:
+    # gSDE keeps its noise over many states; the density it reports is that of independent noise.
+    if isinstance(distribution, StateDependentNoiseDistribution):
+        actions = distribution.distribution.sample()
+        return actions if distribution.bijector is None else distribution.bijector.forward(actions)
+    return distribution.sample()
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_monte_carlo(name: str) -> None:
+    old, new = MAKERS[name](), MAKERS[name]()
+    actions = sample(old)
+    log_ratio = (old.log_prob(actions) - new.log_prob(actions)).double()
+    standard_error = (log_ratio.std() / SAMPLES**0.5).item()
+    exact = divergence(old, new)
+    assert exact.shape == (SAMPLES,)
+    assert exact[0].item() > 20 * standard_error
+    assert exact[0].item() == pytest.approx(log_ratio.mean().item(), abs=5 * standard_error)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_no_divergence_from_itself(name: str) -> None:
+    distribution = MAKERS[name]()
+    assert divergence(distribution, distribution).abs().max().item() < 1e-6
+
+
+def test_parameters_outlive_the_distribution_object() -> None:
+    distribution = DiagGaussianDistribution(1)
+    kl = exact_kl(distribution)
+    old = kl.parameters(distribution.proba_distribution(th.zeros(1, 1), th.zeros(1)))
+    new = kl.parameters(distribution.proba_distribution(th.ones(1, 1), th.zeros(1)))
+    assert kl.divergence(old, new).tolist() == pytest.approx([0.5])
+
+
+def test_divergence_is_differentiable_in_the_new_parameters() -> None:
+    mean = th.tensor([[3.0]], requires_grad=True)
+    new = DiagGaussianDistribution(1).proba_distribution(mean, th.tensor([2.0]).log())
+    divergence(gaussian([[1.0]], [1.0]), new).sum().backward()
+    # d/dm1 (m0 - m1)^2 / (2 s1^2)
+    assert mean.grad is not None
+    assert mean.grad.item() == pytest.approx(2 / 4)
+
+
+class Uniform(CategoricalDistribution):
+    """A distribution of a user's own."""
+
+
+def forget_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sb3_ppo_variants.kl._REGISTRY", dict(_REGISTRY))
+
+
+def unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sb3_ppo_variants.kl._REGISTRY", {})
+
+
+@pytest.mark.parametrize("variant", PENALISED)
+def test_a_penalty_without_a_kl_is_refused_at_construction(variant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown(monkeypatch)
+    with pytest.raises(MissingKLError, match=r"register_kl\(CategoricalDistribution"):
+        variant("MlpPolicy", "CartPole-v1")
+
+
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if v not in PENALISED])
+def test_without_a_penalty_no_kl_is_needed(variant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown(monkeypatch)
+    model = variant("MlpPolicy", NoiseEnv(spaces.Discrete(2)), n_steps=8, batch_size=8).learn(8)
+    assert "train/loss" in model.logger.name_to_value
+    assert "train/kl" not in model.logger.name_to_value
+
+
+def test_a_subclass_shares_the_kl_until_it_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_later(monkeypatch)
+    assert exact_kl(Uniform(2)).distribution is CategoricalDistribution
+    register_kl(Uniform, lambda d: (d.distribution.probs,), lambda old, new: (old[0] - new[0]).abs().sum(dim=1))
+    old, new = (Uniform(2).proba_distribution(th.tensor([p]).log()) for p in ([0.5, 0.5], [0.25, 0.75]))
+    assert divergence(old, new).tolist() == pytest.approx([0.5])
+
+
+def test_a_kl_that_is_not_summed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_later(monkeypatch)
+    register_kl(Uniform, lambda d: (d.distribution.probs,), lambda old, new: old[0] - new[0])
+    old = Uniform(2).proba_distribution(th.tensor(np.zeros((5, 2))))
+    with pytest.raises(ValueError, match=r"Uniform has the shape \(5, 2\); allowed: \(5,\)"):
+        divergence(old, old)

@@ -1,0 +1,42 @@
+"""Nothing imports upwards."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import sb3_ppo_variants
+
+ROOT = Path(sb3_ppo_variants.__file__).parent
+# From the bottom to the top.
+LAYERS = [["losses", "kl"], ["base"], ["variants"], ["benchmark"]]
+FILES = [path for path in sorted(ROOT.rglob("*.py")) if path != ROOT / "__init__.py"]
+
+
+def level(part: str) -> int:
+    (found,) = (i for i, names in enumerate(LAYERS) if part in names)
+    return found
+
+
+def imported(path: Path) -> set[str]:
+    """The parts of the package that a file imports."""
+    parts = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            assert node.level == 0, "imports are absolute"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        parts |= {name.split(".")[1] for name in names if name.split(".")[0] == ROOT.name}
+    return parts
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_go_downwards(path: Path) -> None:
+    own = path.relative_to(ROOT).parts[0].removesuffix(".py")
+    for part in imported(path):
+        assert level(part) <= level(own), f"{own} imports {part}"
+    if level(own) == 0:
+        assert not imported(path), f"{own} is at the bottom"

@@ -1,0 +1,122 @@
+"""PPOClip is SB3's PPO bit for bit."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from helpers import ACTION_SPACES, LogRecorder, noise_envs
+from stable_baselines3 import PPO
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.torch_layers import FlattenExtractor
+from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+
+from sb3_ppo_variants import PPOClip
+
+IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
+DICT = spaces.Dict({"vector": spaces.Box(-1, 1, (3,)), "image": IMAGE, "digit": spaces.Discrete(4)})
+BOX = ACTION_SPACES["Box"]
+
+
+class DroppingBuffer(RolloutBuffer):
+    """A user's buffer that yields only the first minibatch of every pass."""
+
+    def get(self, batch_size: int | None = None) -> Any:
+        yield next(super().get(batch_size))
+
+
+class ModeDependent(FlattenExtractor):
+    """Features that differ between training and evaluation mode."""
+
+    def __init__(self, observation_space: spaces.Space):
+        super().__init__(observation_space)
+        self.layers = th.nn.Sequential(th.nn.BatchNorm1d(self.features_dim), th.nn.Dropout(0.2))
+
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        return self.layers(super().forward(observations))
+
+
+def case(action_space: spaces.Space = BOX, **arguments: Any) -> dict[str, Any]:
+    return {"make_env": lambda: noise_envs(action_space), **arguments}
+
+
+CASES: dict[str, dict[str, Any]] = {
+    **{name: case(space) for name, space in ACTION_SPACES.items()},
+    "CnnPolicy": case(make_env=lambda: noise_envs(BOX, IMAGE), policy="CnnPolicy"),
+    "MultiInputPolicy": case(make_env=lambda: noise_envs(BOX, DICT), policy="MultiInputPolicy"),
+    "gSDE": case(use_sde=True, sde_sample_freq=4),
+    "squashed gSDE": case(use_sde=True, policy_kwargs={"squash_output": True}),
+    "separate features": case(
+        make_env=lambda: noise_envs(BOX, IMAGE), policy="CnnPolicy", policy_kwargs={"share_features_extractor": False}
+    ),
+    "target_kl": case(target_kl=1e-4, learning_rate=1e-3),
+    "schedules": case(learning_rate=LinearSchedule(1e-3, 0, 1.0), clip_range=LinearSchedule(0.01, 0, 1.0)),
+    "overshoot": case(total_timesteps=150, learning_rate=lambda progress: 1e-3 + 1e-3 * progress),
+    "truncated minibatch": case(batch_size=21),
+    "minibatch of one": case(batch_size=63),
+    "raw advantages": case(normalize_advantage=False),
+    "entropy": case(ent_coef=0.1, vf_coef=0.25, max_grad_norm=0.1),
+    "relu": case(policy_kwargs={"activation_fn": th.nn.ReLU, "net_arch": [16], "optimizer_class": th.optim.SGD}),
+    "batch norm and dropout": case(policy_kwargs={"features_extractor_class": ModeDependent}),
+    "VecNormalize": case(make_env=lambda: VecNormalize(noise_envs(BOX))),
+    "own buffer": case(rollout_buffer_class=DroppingBuffer),
+}
+
+
+def train(
+    cls: type[OnPolicyAlgorithm],
+    make_env: Callable[[], VecEnv],
+    policy: str = "MlpPolicy",
+    total_timesteps: int = 192,
+    **arguments: Any,
+) -> tuple[OnPolicyAlgorithm, list[dict[str, Any]]]:
+    log = LogRecorder()
+    arguments = {"n_steps": 32, "batch_size": 16, "n_epochs": 3, "learning_rate": 1e-3, **arguments}
+    model = cls(policy, make_env(), seed=5, device="cpu", **arguments)
+    return model.learn(total_timesteps, callback=log), log.updates
+
+
+def assert_same_weights(theirs: OnPolicyAlgorithm, ours: OnPolicyAlgorithm) -> None:
+    weights = ours.policy.state_dict()
+    assert weights.keys() == theirs.policy.state_dict().keys()
+    for key, weight in theirs.policy.state_dict().items():
+        th.testing.assert_close(weights[key], weight, rtol=0, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
+@pytest.mark.parametrize("name", CASES)
+def test_same_weights_and_logs_as_sb3(name: str) -> None:
+    theirs, their_log = train(PPO, **CASES[name])
+    ours, our_log = train(PPOClip, **CASES[name])
+    assert_same_weights(theirs, ours)
+    assert len(our_log) == len(their_log) == 3
+    for their_values, our_values in zip(their_log, our_log, strict=True):
+        train_keys = {key for key in their_values if not key.startswith("time/")}
+        assert set(our_values) - set(their_values) == {"train/kl"}
+        for key in train_keys:
+            assert our_values[key] == pytest.approx(their_values[key], rel=1e-5, abs=1e-7, nan_ok=True), key
+
+
+def test_the_cases_train() -> None:
+    """Weights that never change would be equal too."""
+    model: Any = train(PPOClip, **case())[0]
+    untrained: Any = PPOClip("MlpPolicy", noise_envs(BOX), seed=5, device="cpu")
+    assert not th.equal(model.policy.action_net.weight, untrained.policy.action_net.weight)
+
+
+def test_target_kl_ends_updates_early() -> None:
+    model, _ = train(PPOClip, **CASES["target_kl"])
+    assert model._n_updates < 3 * 3
+
+
+def test_same_random_state_after_training() -> None:
+    states = []
+    for cls in (PPO, PPOClip):
+        train(cls, **case())
+        numpy_state: Any = np.random.get_state()
+        states.append((th.random.get_rng_state().tolist(), numpy_state[1].tolist()))
+    assert states[0] == states[1]

@@ -1,0 +1,140 @@
+"""What is saved comes back, and loading changes no more than it is asked to."""
+
+import io
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from helpers import ACTION_SPACES, VARIANTS, noise_envs
+from stable_baselines3 import PPO
+from stable_baselines3.common.utils import ConstantSchedule, LinearSchedule
+
+from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
+
+BOX = ACTION_SPACES["Box"]
+
+
+def small(cls: Any, **arguments: Any) -> Any:
+    return cls("MlpPolicy", noise_envs(BOX), n_steps=32, batch_size=16, n_epochs=2, seed=1, device="cpu", **arguments)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_round_trip(variant: Any, tmp_path: Path) -> None:
+    model = small(variant, learning_rate=1e-3, clip_range_vf=0.3, ent_coef=0.01).learn(128)
+    model.save(tmp_path / "model")
+    loaded = variant.load(tmp_path / "model", env=noise_envs(BOX))
+    for key, weight in model.policy.state_dict().items():
+        assert th.equal(weight, loaded.policy.state_dict()[key])
+    moments, loaded_moments = model.policy.optimizer.state_dict(), loaded.policy.optimizer.state_dict()
+    assert moments["state"].keys() == loaded_moments["state"].keys()
+    assert th.equal(moments["state"][0]["exp_avg"], loaded_moments["state"][0]["exp_avg"])
+    for name in ("ent_coef", "batch_size", "n_epochs", "num_timesteps", "_n_updates"):
+        assert getattr(loaded, name) == getattr(model, name)
+    assert isinstance(loaded.clip_range_vf.value_schedule, ConstantSchedule)
+    assert loaded.clip_range_vf.value_schedule.val == 0.3
+    observation = np.zeros((2, 3), dtype=np.float32)
+    assert np.array_equal(
+        model.predict(observation, deterministic=True)[0], loaded.predict(observation, deterministic=True)[0]
+    )
+    loaded.learn(64, reset_num_timesteps=False)
+    assert loaded.num_timesteps == 192
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_defaults_construct_save_and_load_without_warning(variant: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        file = io.BytesIO()
+        variant("MlpPolicy", "CartPole-v1", device="cpu").save(file)
+        variant.load(file, device="cpu")
+
+
+def test_beta_is_state_that_load_restores() -> None:
+    model = small(PPOAdaptiveKL, kl_coef=2.0, desired_kl=10.0).learn(64 * 3)
+    assert model.current_kl_coef == 0.25
+    file = io.BytesIO()
+    model.save(file)
+    given: list[dict[str, Any]] = [{}, {"kl_coef": 2.0}, {"kl_coef": 8.0, "desired_kl": 0.02, "learning_rate": 1e-4}]
+    for keywords in given:
+        file.seek(0)
+        loaded = PPOAdaptiveKL.load(file, env=noise_envs(BOX), **keywords)
+        assert loaded.current_kl_coef == 0.25
+        assert loaded.kl_coef == keywords.get("kl_coef", 2.0)
+        assert loaded.desired_kl == keywords.get("desired_kl", 10.0)
+    loaded.desired_kl = 10.0
+    loaded.learn(64, reset_num_timesteps=False)
+    assert loaded.logger.name_to_value["train/kl_coef"] == 0.25
+    assert loaded.current_kl_coef == 0.125
+
+
+def test_beta_of_a_model_is_its_own() -> None:
+    small(PPOAdaptiveKL, desired_kl=10.0).learn(64)
+    assert small(PPOAdaptiveKL).current_kl_coef == 1.0
+
+
+def test_beta_before_the_first_update_is_the_argument() -> None:
+    file = io.BytesIO()
+    small(PPOAdaptiveKL, kl_coef=2.0).save(file)
+    assert PPOAdaptiveKL.load(file).current_kl_coef == 2.0
+
+
+def test_schedules_are_saved() -> None:
+    file = io.BytesIO()
+    small(PPOFixedKL, clip_range=LinearSchedule(0.2, 0.1, 1.0), kl_coef=LinearSchedule(4.0, 0.0, 1.0)).save(file)
+    loaded: Any = PPOFixedKL.load(file)
+    assert loaded.clip_range(0.5) == pytest.approx(0.15)
+    assert loaded.kl_coef(0.5) == pytest.approx(2.0)
+    assert loaded.current_kl_coef == 4.0
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_load_as_rl_zoo_does_for_enjoyment(variant: Any) -> None:
+    file = io.BytesIO()
+    small(variant).save(file)
+    custom_objects = {"learning_rate": 0.0, "lr_schedule": lambda _: 0.0, "clip_range": lambda _: 0.0}
+    for how in ({"custom_objects": custom_objects}, {"learning_rate": 0.0, "clip_range": lambda _: 0.0}):
+        file.seek(0)
+        loaded = variant.load(file, **how)
+        loaded.predict(np.zeros(3, dtype=np.float32))
+
+
+def test_an_unclipped_model_is_not_clipped_by_what_it_is_loaded_with() -> None:
+    file = io.BytesIO()
+    small(PPOUnclipped).save(file)
+    loaded = PPOUnclipped.load(file, env=noise_envs(BOX), clip_range=0.1).learn(64)
+    assert not any("clip" in key for key in loaded.logger.name_to_value)
+
+
+def test_arguments_are_checked_at_load() -> None:
+    file = io.BytesIO()
+    small(PPOClip).save(file)
+    with pytest.raises(ArgumentError, match=r"gamma=1\.5 is not allowed"):
+        PPOClip.load(file, gamma=1.5)
+
+
+def test_a_model_of_sb3_goes_on_as_ppoclip() -> None:
+    file = io.BytesIO()
+    theirs = small(PPO, clip_range=0.1).learn(64)
+    theirs.save(file)
+    ours = PPOClip.load(file, env=noise_envs(BOX))
+    for key, weight in theirs.policy.state_dict().items():
+        assert th.equal(weight, ours.policy.state_dict()[key])
+    ours.learn(64)
+    assert ours.logger.name_to_value["train/clip_range"] == 0.1
+
+
+def test_sb3_reads_a_ppoclip() -> None:
+    file = io.BytesIO()
+    ours = small(PPOClip).learn(64)
+    ours.save(file)
+    theirs = PPO.load(file, env=noise_envs(BOX)).learn(64)
+    assert theirs.num_timesteps == 64
+
+
+def test_a_file_that_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "text.zip").write_text("no zip")
+    with pytest.raises(ValueError, match="wasn't a zip-file"):
+        PPOClip.load(tmp_path / "text.zip")

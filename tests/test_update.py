@@ -1,0 +1,116 @@
+"""An update of each variant against a plain loop of its own, with SB3's KL helper and a frozen copy of the policy."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from helpers import ACTION_SPACES, PENALISED, noise_envs
+from stable_baselines3.common.distributions import kl_divergence
+from stable_baselines3.common.policies import ActorCriticPolicy
+
+from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
+from sb3_ppo_variants.base import PPOBase
+
+Surrogate = Callable[[th.Tensor, th.Tensor, th.Tensor], th.Tensor]
+
+
+def eq6(r: th.Tensor, a: th.Tensor, kl: th.Tensor) -> th.Tensor:
+    return (r * a).mean()
+
+
+def eq7(r: th.Tensor, a: th.Tensor, kl: th.Tensor) -> th.Tensor:
+    return th.minimum(r * a, r.clip(0.95, 1.05) * a).mean()
+
+
+def eq8(r: th.Tensor, a: th.Tensor, kl: th.Tensor) -> th.Tensor:
+    return (r * a - 30.0 * kl).mean()
+
+
+def eq8_clipped(r: th.Tensor, a: th.Tensor, kl: th.Tensor) -> th.Tensor:
+    return (th.minimum(r * a, r.clip(0.95, 1.05) * a) - 30.0 * kl).mean()
+
+
+CASES: dict[str, tuple[type[PPOBase], dict[str, Any], Surrogate]] = {
+    "unclipped": (PPOUnclipped, {}, eq6),
+    "clip": (PPOClip, {"clip_range": 0.05}, eq7),
+    "fixed": (PPOFixedKL, {"kl_coef": 30.0}, eq8),
+    "fixed and clip": (PPOFixedKL, {"kl_coef": 30.0, "clip_range": 0.05}, eq8_clipped),
+    "adaptive": (PPOAdaptiveKL, {"kl_coef": 30.0}, eq8),
+    "adaptive and clip": (PPOAdaptiveKL, {"kl_coef": 30.0, "clip_range": 0.05}, eq8_clipped),
+}
+
+
+def collected(cls: type[PPOBase], action_space: spaces.Space, **arguments: Any) -> PPOBase:
+    """A model with a full rollout buffer, ready to train."""
+    arguments = {"learning_rate": 3e-3, "n_epochs": 3, **arguments}
+    model = cls("MlpPolicy", noise_envs(action_space, n_envs=3), n_steps=20, batch_size=16, seed=1, **arguments)
+    _, callback = model._setup_learn(60)
+    assert model.env is not None
+    model.collect_rollouts(model.env, callback, model.rollout_buffer, 20)
+    return model
+
+
+def reference_update(model: PPOBase, surrogate: Surrogate, clip_range_vf: float | None) -> ActorCriticPolicy:
+    """The weights after the update that a model is about to make."""
+    policy, old_policy, buffer = deepcopy(model.policy), deepcopy(model.policy), deepcopy(model.rollout_buffer)
+    for _ in range(model.n_epochs):
+        for batch in buffer.get(model.batch_size):
+            actions = batch.actions.long().flatten() if buffer.action_space.shape == () else batch.actions
+            values, log_prob, entropy = policy.evaluate_actions(batch.observations, actions)
+            assert entropy is not None
+            with th.no_grad():
+                old = deepcopy(old_policy.get_distribution(batch.observations))
+            kl = kl_divergence(old, policy.get_distribution(batch.observations))
+            kl = kl.sum(dim=1) if kl.ndim == 2 else kl
+            advantages = (batch.advantages - batch.advantages.mean()) / (batch.advantages.std() + 1e-8)
+            error = (values.flatten() - batch.returns) ** 2
+            if clip_range_vf is not None:
+                moved = (values.flatten() - batch.old_values).clip(-clip_range_vf, clip_range_vf)
+                error = th.maximum(error, (batch.old_values + moved - batch.returns) ** 2)
+            objective = surrogate(th.exp(log_prob - batch.old_log_prob), advantages, kl)
+            loss = -objective - model.ent_coef * entropy.mean() + model.vf_coef * error.mean()
+            policy.optimizer.zero_grad()
+            loss.backward()
+            th.nn.utils.clip_grad_norm_(policy.parameters(), model.max_grad_norm)
+            policy.optimizer.step()
+    return policy
+
+
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
+@pytest.mark.parametrize("space", ACTION_SPACES)
+@pytest.mark.parametrize("clip_range_vf", [None, 0.1])
+@pytest.mark.parametrize("name", CASES)
+def test_update_is_the_equations(name: str, clip_range_vf: float | None, space: str) -> None:
+    cls, arguments, surrogate = CASES[name]
+    model = collected(cls, ACTION_SPACES[space], ent_coef=0.01, clip_range_vf=clip_range_vf, **arguments)
+    before = deepcopy(model.policy)
+    state = np.random.get_state()
+    expected = reference_update(model, surrogate, clip_range_vf)
+    np.random.set_state(state)
+    model.train()
+    for new, wanted, old in zip(model.policy.parameters(), expected.parameters(), before.parameters(), strict=True):
+        th.testing.assert_close(new, wanted, rtol=1e-4, atol=1e-6)
+        assert (new - old).abs().max() > 1e-4
+
+
+class EvaluatesItself(ActorCriticPolicy):
+    """A user's policy that leaves nothing in ``action_dist``."""
+
+    def evaluate_actions(self, obs: Any, actions: th.Tensor) -> Any:
+        before = self.action_dist.distribution
+        evaluated = super().evaluate_actions(obs, actions)
+        self.action_dist.distribution = before
+        return evaluated
+
+
+@pytest.mark.parametrize("variant", PENALISED)
+def test_penalty_of_a_policy_with_its_own_evaluate_actions(variant: Any) -> None:
+    weights = []
+    for policy in ("MlpPolicy", EvaluatesItself):
+        model = variant(policy, noise_envs(ACTION_SPACES["Box"]), n_steps=32, batch_size=16, seed=1, kl_coef=30.0)
+        weights.append(model.learn(128).policy.action_net.weight)
+    th.testing.assert_close(weights[0], weights[1], rtol=1e-4, atol=1e-6)

@@ -1,0 +1,60 @@
+"""Run SB3's own test suite with one of our classes in the place of ``PPO``.
+
+    python tests/upstream.py PPOClip [pytest arguments]
+
+The suite is taken from the source archive of the installed SB3 version, outside the repository. This file is also the
+pytest plugin that puts the class in place.
+"""
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+import stable_baselines3
+
+import sb3_ppo_variants
+
+CLASS_VARIABLE = "SB3_PPO_VARIANTS_UPSTREAM_CLASS"
+# These tests ask for what a class differs from PPO by: its clip_range.
+NOT_APPLICABLE = {
+    "PPOClip": [],
+    "PPOAdaptiveKL": ["test_save_load_clip_range_portable"],
+    "PPOFixedKL": ["test_save_load_clip_range_portable"],
+    "PPOUnclipped": ["test_save_load_clip_range_portable", "test_save_load_backward_compatible"],
+}
+
+
+def replace_ppo(name: str) -> None:
+    """Let ``from stable_baselines3 import PPO`` give a class of that name that is ours in all else."""
+    ours = type("PPO", (getattr(sb3_ppo_variants, name),), {})
+    for module in (stable_baselines3, stable_baselines3.ppo, stable_baselines3.ppo.ppo):
+        vars(module)["PPO"] = ours
+
+
+def main(name: str, *pytest_arguments: str) -> int:
+    """Download the suite, run it, and return pytest's exit code."""
+    version = importlib.metadata.version("stable_baselines3")
+    with tempfile.TemporaryDirectory() as folder:
+        download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:", "-d", folder]
+        subprocess.run([*download, f"stable_baselines3=={version}"], check=True)
+        (archive,) = Path(folder).glob("*.tar.gz")
+        with tarfile.open(archive) as tar:
+            tar.extractall(folder, filter="data")
+        (root,) = Path(folder).glob("stable_baselines3-*/")
+        os.rename(root / "tests", Path(folder, "tests"))  # Away from the sources, so that the installed SB3 is tested.
+        os.rename(root / "pyproject.toml", Path(folder, "pyproject.toml"))
+        excluded = " and ".join(f"not {test}" for test in NOT_APPLICABLE[name]) or "test"
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "upstream", "-k", excluded, *pytest_arguments, "tests"]
+        python_path = str(Path(__file__).parent)
+        environment = {**os.environ, CLASS_VARIABLE: name, "PYTHONPATH": python_path, "OMP_NUM_THREADS": "1"}
+        return subprocess.run(command, cwd=folder, env=environment).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
+elif CLASS_VARIABLE in os.environ:
+    replace_ppo(os.environ[CLASS_VARIABLE])
