@@ -26,11 +26,10 @@ def main(timesteps: int, folder: Path) -> None:
 
     model = PPOClip.load(folder / "model", device="cpu")
     mean, deviation = evaluate_policy(model, make_vec_env("CartPole-v1", seed=100), n_eval_episodes=20)
-    print(f"Mean reward of the reloaded model over 20 episodes: {mean:.1f} +- {deviation:.1f}")
+    print(f"Mean reward of the model loaded from {folder}: {mean:.1f} +- {deviation:.1f} over 20 episodes")
 
     results_plotter.plot_results([str(folder)], None, results_plotter.X_TIMESTEPS, "PPOClip on CartPole-v1")
     pyplot.savefig(folder / "learning_curve.png")
-    print(f"Model and learning curve are in {folder}")
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from helpers import ACTION_SPACES, noise_envs
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import ActorCriticPolicy
 
+from helpers import ACTION_SPACES, noise_envs
 from sb3_ppo_variants import PPOAdaptiveKL
 from sb3_ppo_variants.variants.adaptive_kl import adapt_kl_coef
 

@@ -1,5 +1,6 @@
 """A bad argument is refused at construction, by name, with its value and what is allowed."""
 
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -10,9 +11,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from helpers import ACTION_SPACES, PENALISED, VARIANTS, NoiseEnv, noise_envs
 from stable_baselines3.common.vec_env import DummyVecEnv
 
+from helpers import ACTION_SPACES, PENALISED, VARIANTS, NoiseEnv, noise_envs
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 from sb3_ppo_variants.base import PPOBase
 
@@ -37,7 +38,7 @@ SHARED: dict[str, list[Any]] = {
     "stats_window_size": [0, -1, 1.5, None],
     "tensorboard_log": [3],
     "policy_kwargs": ["net_arch", [64]],
-    "verbose": ["1", None, 0.5],
+    "verbose": ["1", None, 0.5, -1],
     "seed": [-1, 1.5, "0", 2**32, True],
 }
 OWN: list[tuple[type[PPOBase], str, list[Any]]] = [
@@ -128,6 +129,12 @@ def test_a_batch_size_that_does_not_divide_the_rollout_warns_and_trains(batch_si
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.learn(64)
+
+
+def test_the_error_passes_between_processes() -> None:
+    with pytest.raises(ArgumentError) as caught:
+        PPOClip("MlpPolicy", "CartPole-v1", gamma=2.0)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
 class Untouchable(gym.Env):

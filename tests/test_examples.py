@@ -34,7 +34,7 @@ def test_example(name: str, tmp_path: Path) -> None:
     output = run(name, tmp_path)
     assert output
     if name == "clip":
-        assert "Mean reward of the reloaded model" in output
+        assert "Mean reward of the model loaded from runs/cartpole" in output
         assert (tmp_path / "runs/cartpole/model.zip").exists()
         assert (tmp_path / "runs/cartpole/learning_curve.png").read_bytes().startswith(b"\x89PNG")
 

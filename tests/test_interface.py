@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import ACTION_SPACES, VARIANTS, LogRecorder, noise_envs
 from stable_baselines3 import PPO
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 import sb3_ppo_variants
+from helpers import ACTION_SPACES, VARIANTS, LogRecorder, noise_envs
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 from sb3_ppo_variants.base import PPOBase
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from helpers import PENALISED, VARIANTS, NoiseEnv
 from stable_baselines3.common.distributions import (
     BernoulliDistribution,
     CategoricalDistribution,
@@ -18,6 +17,7 @@ from stable_baselines3.common.distributions import (
     StateDependentNoiseDistribution,
 )
 
+from helpers import PENALISED, VARIANTS, NoiseEnv
 from sb3_ppo_variants import MissingKLError, register_kl
 from sb3_ppo_variants.kl import _REGISTRY, exact_kl
 

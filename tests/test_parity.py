@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from helpers import ACTION_SPACES, LogRecorder, noise_envs
 from stable_baselines3 import PPO
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
@@ -15,6 +14,7 @@ from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
+from helpers import ACTION_SPACES, LogRecorder, noise_envs
 from sb3_ppo_variants import PPOClip
 
 IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)

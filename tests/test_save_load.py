@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from helpers import ACTION_SPACES, VARIANTS, noise_envs
 from stable_baselines3 import PPO
 from stable_baselines3.common.utils import ConstantSchedule, LinearSchedule
 
+from helpers import ACTION_SPACES, VARIANTS, noise_envs
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 
 BOX = ACTION_SPACES["Box"]

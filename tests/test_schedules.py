@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from helpers import ACTION_SPACES, LogRecorder, noise_envs
 from stable_baselines3.common.utils import LinearSchedule
 
+from helpers import ACTION_SPACES, LogRecorder, noise_envs
 from sb3_ppo_variants import ArgumentError, PPOClip, PPOFixedKL
 
 

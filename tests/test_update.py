@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from helpers import ACTION_SPACES, PENALISED, noise_envs
 from stable_baselines3.common.distributions import kl_divergence
 from stable_baselines3.common.policies import ActorCriticPolicy
 
+from helpers import ACTION_SPACES, PENALISED, noise_envs
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 from sb3_ppo_variants.base import PPOBase
 

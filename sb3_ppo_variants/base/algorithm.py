@@ -22,11 +22,11 @@ from sb3_ppo_variants import losses
 from sb3_ppo_variants.base.arguments import (
     ACTION_SPACES,
     RULES,
-    ArgumentError,
     Rule,
     check_arguments,
     check_batch,
     check_spaces,
+    refuse,
 )
 from sb3_ppo_variants.base.coefficients import Coefficients, current_value
 from sb3_ppo_variants.base.rollout import minibatches
@@ -104,7 +104,7 @@ class PPOBase(OnPolicyAlgorithm):
             env = self._wrap_env(maybe_make_env(env, verbose), verbose)
             check_spaces(env.action_space, use_sde)
         elif _init_setup_model:
-            raise ArgumentError("env", env, "an environment or the id of one")
+            refuse("env", env, "an environment or the id of one")
         own = {name: arguments.pop(name) for name in self.own_arguments}
         super().__init__(
             policy,
@@ -230,7 +230,7 @@ class PPOBase(OnPolicyAlgorithm):
 
     def _minibatch_loss(
         self,
-        rows: np.ndarray,
+        rows: np.ndarray | None,
         batch: RolloutBufferSamples,
         coefficients: Coefficients,
         rollout_kl: RolloutKL | None,

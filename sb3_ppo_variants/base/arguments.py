@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from gymnasium import spaces
@@ -23,8 +23,10 @@ class ArgumentError(ValueError, AssertionError):
     It is an ``AssertionError`` too, because that is what SB3 raises for some of the same mistakes.
     """
 
-    def __init__(self, name: str, value: object, allowed: str):
-        super().__init__(f"{name}={value!r} is not allowed; allowed: {allowed}")
+
+def refuse(name: str, value: object, allowed: str) -> NoReturn:
+    """:raises ArgumentError: always, naming the argument, its value and what is allowed"""
+    raise ArgumentError(f"{name}={value!r} is not allowed; allowed: {allowed}")
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Rule:
     def check(self, name: str, value: object) -> None:
         """:raises ArgumentError: if the value is not allowed"""
         if not self.accepts(value):
-            raise ArgumentError(name, value, self.allowed)
+            refuse(name, value, self.allowed)
 
     def or_schedule(self) -> "Rule":
         """Allow a schedule too; what it returns is checked when it is used."""
@@ -99,7 +101,7 @@ RULES: Mapping[str, Rule] = {
     "stats_window_size": COUNT,
     "tensorboard_log": instance("a path", str, os.PathLike).or_none(),
     "policy_kwargs": instance("a dict", dict).or_none(),
-    "verbose": instance("an integer: 0, 1 or 2", int, np.integer),
+    "verbose": Rule("an integer >= 0", lambda value: isinstance(value, Integral) and int(value) >= 0),
     # Python's own generator takes no other integers.
     "seed": Rule("an int in [0, 2**32 - 1]", lambda value: type(value) is int and 0 <= value < 2**32).or_none(),
 }
@@ -122,11 +124,11 @@ def check_spaces(action_space: spaces.Space, use_sde: bool) -> None:
     """
     if not isinstance(action_space, ACTION_SPACES):
         names = ", ".join(space.__name__ for space in ACTION_SPACES)
-        raise ArgumentError("env.action_space", action_space, f"one of {names}")
+        refuse("env.action_space", action_space, f"one of {names}")
     if use_sde and not isinstance(action_space, spaces.Box):
-        raise ArgumentError("use_sde", use_sde, f"False with the action space {action_space}: gSDE needs a Box")
+        refuse("use_sde", use_sde, f"False with the action space {action_space}: gSDE needs a Box")
     if isinstance(action_space, spaces.Box) and not action_space.is_bounded():
-        raise ArgumentError("env.action_space", action_space, "a Box with finite bounds")
+        refuse("env.action_space", action_space, "a Box with finite bounds")
 
 
 def check_batch(n_steps: int, n_envs: int, batch_size: int, normalize_advantage: bool) -> None:
@@ -135,6 +137,6 @@ def check_batch(n_steps: int, n_envs: int, batch_size: int, normalize_advantage:
     :raises ArgumentError: if there are not
     """
     if normalize_advantage and n_steps * n_envs == 1:
-        raise ArgumentError("n_steps", n_steps, "n_steps * n_envs > 1, unless normalize_advantage=False")
+        refuse("n_steps", n_steps, "n_steps * n_envs > 1, unless normalize_advantage=False")
     if normalize_advantage and batch_size == 1:
-        raise ArgumentError("batch_size", batch_size, "an integer > 1, unless normalize_advantage=False")
+        refuse("batch_size", batch_size, "an integer > 1, unless normalize_advantage=False")

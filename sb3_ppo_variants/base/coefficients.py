@@ -5,7 +5,7 @@ from typing import NamedTuple
 from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.common.utils import FloatSchedule
 
-from sb3_ppo_variants.base.arguments import NON_NEGATIVE, ArgumentError
+from sb3_ppo_variants.base.arguments import NON_NEGATIVE, refuse
 
 
 class Coefficients(NamedTuple):
@@ -33,7 +33,7 @@ def current_value(name: str, schedule: float | Schedule, progress_remaining: flo
     if progress_remaining < 0 and not NON_NEGATIVE.accepts(value):
         value = schedule(0.0)
     if not NON_NEGATIVE.accepts(value):
-        raise ArgumentError(
+        refuse(
             f"{name}({progress_remaining:g})", value, f"a schedule that returns {NON_NEGATIVE.allowed} at any progress"
         )
     return value

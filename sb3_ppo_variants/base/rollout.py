@@ -14,13 +14,12 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.type_aliases import PyTorchObs, RolloutBufferSamples
 
 
-def minibatches(buffer: RolloutBuffer, batch_size: int) -> Iterator[tuple[np.ndarray, RolloutBufferSamples]]:
+def minibatches(buffer: RolloutBuffer, batch_size: int) -> Iterator[tuple[np.ndarray | None, RolloutBufferSamples]]:
     """The minibatches of ``buffer.get(batch_size)``, each with its row numbers.
 
     The buffer shuffles, so that random numbers are drawn as SB3 draws them and a user's own buffer is respected. Its
-    rows are seen where every SB3 buffer gathers them, in ``_get_samples``.
-
-    :raises TypeError: if the buffer makes its minibatches without ``_get_samples``
+    rows are seen where every SB3 buffer gathers them, in ``_get_samples``; they are ``None`` if a user's buffer makes
+    its minibatches otherwise.
     """
     gather = buffer._get_samples
     seen: list[np.ndarray] = []
@@ -32,12 +31,8 @@ def minibatches(buffer: RolloutBuffer, batch_size: int) -> Iterator[tuple[np.nda
     vars(buffer)["_get_samples"] = gather_and_note
     try:
         for samples in buffer.get(batch_size):
-            if len(seen) != 1:
-                raise TypeError(
-                    f"rollout_buffer_class={type(buffer).__name__} is not allowed; allowed: a RolloutBuffer whose "
-                    "get() makes each minibatch by one call of _get_samples()"
-                )
-            yield seen.pop(), samples
+            yield seen[0] if len(seen) == 1 else None, samples
+            seen.clear()
     finally:
         del vars(buffer)["_get_samples"]
 

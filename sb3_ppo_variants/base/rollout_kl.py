@@ -10,6 +10,7 @@ from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import PyTorchObs
 
+from sb3_ppo_variants.base.arguments import refuse
 from sb3_ppo_variants.base.rollout import rollout_observations
 from sb3_ppo_variants.kl import Parameters, concatenate, exact_kl
 
@@ -34,13 +35,20 @@ class RolloutKL:
         self._kl = exact_kl(policy.action_dist)
         self._old = self._parameters_in_rollout()
 
-    def of_minibatch(self, rows: np.ndarray, observations: PyTorchObs) -> th.Tensor:
+    def of_minibatch(self, rows: np.ndarray | None, observations: PyTorchObs) -> th.Tensor:
         """KL(old || new) in the states of a minibatch, right after ``policy.evaluate_actions`` on it.
 
         :param rows: the minibatch's row numbers in the rollout
         :param observations: the minibatch's observations
         :return: shape ``(batch,)``, differentiable in the policy
+        :raises ArgumentError: if the rollout buffer does not show its rows
         """
+        if rows is None:
+            refuse(
+                "rollout_buffer_class",
+                type(self._buffer),
+                "with a KL penalty, one whose get() makes each minibatch by one call of _get_samples()",
+            )
         where = th.as_tensor(rows, device=self._old[0].device)
         old = tuple(tensor[where] for tensor in self._old)
         return self._kl.divergence(old, self._kl.parameters(self._evaluated(observations)))

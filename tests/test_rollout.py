@@ -1,0 +1,93 @@
+"""Reading rollout buffers by row."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.type_aliases import RolloutBufferSamples
+
+from helpers import ACTION_SPACES, PENALISED, VARIANTS, LogRecorder, noise_envs
+from sb3_ppo_variants import ArgumentError, PPOClip
+from sb3_ppo_variants.base.rollout import minibatches, rollout_observations
+
+N_STEPS, N_ENVS = 5, 3
+
+
+def numbered_buffer() -> RolloutBuffer:
+    """A full buffer in which every observation, action and value is 10 * step + env."""
+    buffer = RolloutBuffer(N_STEPS, spaces.Box(-1, 99, (1,)), ACTION_SPACES["Discrete"], "cpu", n_envs=N_ENVS)
+    for step in range(N_STEPS):
+        number = 10.0 * step + np.arange(N_ENVS)
+        column, tensor = number[:, None], th.as_tensor(number)
+        buffer.add(column, column, number, np.zeros(N_ENVS), tensor, tensor)
+    return buffer
+
+
+def all_observations(buffer: RolloutBuffer, rows_at_once: int) -> th.Tensor:
+    chunks: Any = list(rollout_observations(buffer, rows_at_once))
+    return th.cat(chunks)
+
+
+def test_rows_are_those_of_the_samples() -> None:
+    buffer = numbered_buffer()
+    everything = all_observations(buffer, 4)
+    seen = []
+    for rows, samples in minibatches(buffer, 4):
+        assert rows is not None
+        assert th.equal(samples.observations, everything[rows])
+        assert th.equal(samples.old_values, everything[rows].flatten())
+        seen.extend(rows.tolist())
+    assert sorted(seen) == list(range(N_STEPS * N_ENVS))
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 4, 15, 100])
+def test_observations_come_environment_by_environment(rows_at_once: int) -> None:
+    expected = [10.0 * step + env for env in range(N_ENVS) for step in range(N_STEPS)]
+    buffer = numbered_buffer()
+    for _ in range(2):  # Before and after the buffer has flattened itself.
+        assert all_observations(buffer, rows_at_once).flatten().tolist() == expected
+        next(buffer.get(3))
+
+
+def test_the_buffer_is_left_as_it_was() -> None:
+    buffer = numbered_buffer()
+    before = set(vars(buffer))
+    iterator = minibatches(buffer, 4)
+    next(iterator)
+    iterator.close()  # type: ignore[attr-defined]
+    assert set(vars(buffer)) == before
+
+
+class WholeBuffer(RolloutBuffer):
+    """A user's buffer that makes its one minibatch by itself."""
+
+    def get(self, batch_size: int | None = None) -> Any:
+        assert batch_size is not None
+        arrays = (self.observations, self.actions, self.values, self.log_probs, self.advantages, self.returns)
+        flat = [self.to_torch(self.swap_and_flatten(array)) for array in arrays]
+        yield RolloutBufferSamples(flat[0], flat[1], *(tensor.flatten() for tensor in flat[2:]))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_buffer_that_hides_its_rows_serves_those_without_a_penalty(variant: Any) -> None:
+    model = variant("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), n_steps=32, rollout_buffer_class=WholeBuffer)
+    if variant in PENALISED:
+        with pytest.raises(ArgumentError, match=r"rollout_buffer_class=.*WholeBuffer.* is not allowed"):
+            model.learn(64)
+    else:
+        assert "train/kl" in model.learn(64).logger.name_to_value
+
+
+def test_kl_does_not_depend_on_the_size_of_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    logged = []
+    for rows_at_once in (512, 7):
+        monkeypatch.setattr("sb3_ppo_variants.base.rollout_kl.ROWS_AT_ONCE", rows_at_once)
+        log = LogRecorder()
+        model = PPOClip("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), n_steps=32, learning_rate=1e-3, seed=1)
+        model.learn(64, callback=log)
+        logged.append(log.updates[0]["train/kl"])
+    assert logged[0] > 0
+    assert logged[0] == pytest.approx(logged[1], rel=1e-4)
