@@ -16,6 +16,7 @@ from stable_baselines3.common.distributions import (
     SquashedDiagGaussianDistribution,
     StateDependentNoiseDistribution,
 )
+from stable_baselines3.common.policies import ActorCriticPolicy
 
 from helpers import PENALISED, VARIANTS, NoiseEnv
 from sb3_ppo_variants import MissingKLError, register_kl
@@ -184,6 +185,26 @@ def test_a_subclass_shares_the_kl_until_it_has_its_own(monkeypatch: pytest.Monke
     register_kl(Uniform, lambda d: (d.distribution.probs,), lambda old, new: (old[0] - new[0]).abs().sum(dim=1))
     old, new = (Uniform(2).proba_distribution(th.tensor([p]).log()) for p in ([0.5, 0.5], [0.25, 0.75]))
     assert divergence(old, new).tolist() == pytest.approx([0.5])
+
+
+class UniformPolicy(ActorCriticPolicy):
+    """A user's policy with a distribution of its own."""
+
+    def _get_action_dist_from_latent(self, latent_pi: th.Tensor) -> Distribution:
+        return Uniform(2).proba_distribution(self.action_net(latent_pi))
+
+
+@pytest.mark.parametrize("variant", PENALISED)
+def test_training_with_a_registered_kl(variant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def train() -> dict[str, Any]:
+        env = NoiseEnv(spaces.Discrete(2))
+        return variant(UniformPolicy, env, n_steps=64, seed=1).learn(64).logger.name_to_value
+
+    expected = train()
+    kl = exact_kl(CategoricalDistribution(2))
+    monkeypatch.setattr("sb3_ppo_variants.kl._REGISTRY", {CategoricalDistribution: kl})
+    register_kl(Uniform, kl.parameters, lambda old, new: 2 * kl.formula(old, new))
+    assert train()["train/kl"] == pytest.approx(2 * expected["train/kl"], rel=0.2)
 
 
 def test_a_kl_that_is_not_summed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

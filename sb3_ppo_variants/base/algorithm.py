@@ -1,6 +1,5 @@
 """The one training loop of all variants."""
 
-import warnings
 from abc import abstractmethod
 from typing import Any, ClassVar, TypeVar
 
@@ -27,6 +26,7 @@ from sb3_ppo_variants.base.arguments import (
     check_batch,
     check_spaces,
     refuse,
+    warn_of_truncated_minibatch,
 )
 from sb3_ppo_variants.base.coefficients import Coefficients, current_value
 from sb3_ppo_variants.base.rollout import minibatches
@@ -123,7 +123,7 @@ class PPOBase(OnPolicyAlgorithm):
         vars(self).update(own)
         if _init_setup_model:
             self._setup_model()
-            self._warn_of_truncated_minibatch()
+            warn_of_truncated_minibatch(n_steps=self.n_steps, n_envs=self.n_envs, batch_size=batch_size)
 
     @classmethod
     def _rules(cls) -> dict[str, Rule]:
@@ -138,17 +138,6 @@ class PPOBase(OnPolicyAlgorithm):
             value = getattr(self, name, None)
             if rule.takes_schedule and value is not None and name != "learning_rate":
                 setattr(self, name, FloatSchedule(value))
-
-    def _warn_of_truncated_minibatch(self) -> None:
-        n_samples = self.n_steps * self.n_envs
-        whole, rest = divmod(n_samples, self.batch_size)
-        if rest > 0:
-            warnings.warn(
-                f"You have specified a mini-batch size of {self.batch_size}, but because the `RolloutBuffer` is of "
-                f"size `n_steps * n_envs = {n_samples}`, after every {whole} untruncated mini-batches, there will be a "
-                f"truncated mini-batch of size {rest}\nWe recommend using a `batch_size` that is a factor of "
-                f"`n_steps * n_envs`.\nInfo: (n_steps={self.n_steps} and n_envs={self.n_envs})"
-            )
 
     # What a variant defines
 
@@ -309,11 +298,3 @@ class PPOBase(OnPolicyAlgorithm):
             reset_num_timesteps=reset_num_timesteps,
             progress_bar=progress_bar,
         )
-
-
-def given(local_variables: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a constructor, from its ``locals()`` before it has any other variable.
-
-    A variant spells out all arguments for ``help()`` and editors, and hands them on by this.
-    """
-    return {name: value for name, value in local_variables.items() if name not in ("self", "__class__")}

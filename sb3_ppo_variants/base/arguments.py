@@ -5,6 +5,7 @@ The rules hold at construction and again when a saved model is loaded, and do no
 
 import math
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -140,3 +141,24 @@ def check_batch(n_steps: int, n_envs: int, batch_size: int, normalize_advantage:
         refuse("n_steps", n_steps, "n_steps * n_envs > 1, unless normalize_advantage=False")
     if normalize_advantage and batch_size == 1:
         refuse("batch_size", batch_size, "an integer > 1, unless normalize_advantage=False")
+
+
+def warn_of_truncated_minibatch(n_steps: int, n_envs: int, batch_size: int) -> None:
+    """Warn, as SB3 does, if the last minibatch of a rollout is smaller than the others."""
+    n_samples = n_steps * n_envs
+    whole, rest = divmod(n_samples, batch_size)
+    if rest > 0:
+        warnings.warn(
+            f"You have specified a mini-batch size of {batch_size}, but because the `RolloutBuffer` is of size "
+            f"`n_steps * n_envs = {n_samples}`, after every {whole} untruncated mini-batches, there will be a "
+            f"truncated mini-batch of size {rest}\nWe recommend using a `batch_size` that is a factor of `n_steps * n_envs`.\n"
+            f"Info: (n_steps={n_steps} and n_envs={n_envs})"
+        )
+
+
+def given(local_variables: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a constructor, from its ``locals()`` before it has any other variable.
+
+    A variant spells out all arguments for ``help()`` and editors, and hands them on by this.
+    """
+    return {name: value for name, value in local_variables.items() if name not in ("self", "__class__")}

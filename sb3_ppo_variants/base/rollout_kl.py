@@ -12,7 +12,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 
 from sb3_ppo_variants.base.arguments import refuse
 from sb3_ppo_variants.base.rollout import rollout_observations
-from sb3_ppo_variants.kl import Parameters, concatenate, exact_kl
+from sb3_ppo_variants.kl import ExactKL, Parameters, concatenate, exact_kl
 
 # Large enough to be fast, small enough to need no more memory than a minibatch of images with its gradients.
 ROWS_AT_ONCE = 512
@@ -32,8 +32,7 @@ class RolloutKL:
     def __init__(self, policy: ActorCriticPolicy, buffer: RolloutBuffer):
         self._policy = policy
         self._buffer = buffer
-        self._kl = exact_kl(policy.action_dist)
-        self._old = self._parameters_in_rollout()
+        self._kl, self._old = self._parameters_in_rollout()
 
     def of_minibatch(self, rows: np.ndarray | None, observations: PyTorchObs) -> th.Tensor:
         """KL(old || new) in the states of a minibatch, right after ``policy.evaluate_actions`` on it.
@@ -55,16 +54,17 @@ class RolloutKL:
 
     def of_rollout(self) -> float:
         """The mean of KL(old || new) over all states of the rollout."""
-        return self._kl.divergence(self._old, self._parameters_in_rollout()).mean().item()
+        _, new = self._parameters_in_rollout()
+        return self._kl.divergence(self._old, new).mean().item()
 
-    def _parameters_in_rollout(self) -> Parameters:
+    def _parameters_in_rollout(self) -> tuple[ExactKL, Parameters]:
+        chunks = []
         with th.no_grad(), _evaluation_mode(self._policy):
-            return concatenate(
-                [
-                    self._kl.parameters(self._policy.get_distribution(observations))
-                    for observations in rollout_observations(self._buffer, ROWS_AT_ONCE)
-                ]
-            )
+            for observations in rollout_observations(self._buffer, ROWS_AT_ONCE):
+                distribution = self._policy.get_distribution(observations)
+                kl = exact_kl(distribution)
+                chunks.append(kl.parameters(distribution))
+        return kl, concatenate(chunks)
 
     def _evaluated(self, observations: PyTorchObs) -> Distribution:
         # SB3's evaluate_actions leaves its distribution in action_dist, which saves a second forward pass. A policy
