@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from helpers import ACTION_SPACES, PENALISED, VARIANTS, NoiseEnv, noise_envs
@@ -19,6 +20,7 @@ from sb3_ppo_variants.base import PPOBase
 
 NAN, INF = float("nan"), float("inf")
 SHARED: dict[str, list[Any]] = {
+    "policy": [None, 3, dict],
     "learning_rate": [-1e-3, NAN, INF, "1e-3", None, True],
     "n_steps": [0, -1, 1.5, "8", None, True],
     "batch_size": [0, -4, 1.5, 1, None],
@@ -54,8 +56,9 @@ OWN: list[tuple[type[PPOBase], str, list[Any]]] = [
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in SHARED.items() for value in values])
 def test_bad_value(variant: Any, name: str, value: Any) -> None:
+    arguments = {"policy": "MlpPolicy", "env": NoiseEnv(ACTION_SPACES["Box"]), name: value}
     with pytest.raises(ArgumentError) as caught:
-        variant("MlpPolicy", NoiseEnv(ACTION_SPACES["Box"]), **{name: value})
+        variant(**arguments)
     assert str(caught.value).startswith(f"{name}={value!r} is not allowed; allowed: ")
     assert isinstance(caught.value, ValueError) and isinstance(caught.value, AssertionError)
 
@@ -86,6 +89,11 @@ def test_environments_that_do_not_fit(variant: Any) -> None:
         variant("MlpPolicy", NoiseEnv(spaces.Box(-np.inf, np.inf, (2,))))
     with pytest.raises(ArgumentError, match="env=None is not allowed"):
         variant("MlpPolicy", None)
+    with pytest.raises(ArgumentError, match=r"rollout_buffer_class=.*DictRolloutBuffer.* is not allowed"):
+        variant("MlpPolicy", NoiseEnv(ACTION_SPACES["Box"]), rollout_buffer_class=DictRolloutBuffer)
+    with pytest.raises(ArgumentError, match=r"rollout_buffer_class=.*RolloutBuffer.* is not allowed"):
+        env = NoiseEnv(ACTION_SPACES["Box"], spaces.Dict({"a": spaces.Discrete(3)}))
+        variant("MultiInputPolicy", env, rollout_buffer_class=RolloutBuffer)
 
 
 def test_one_sample_can_not_be_normalised() -> None:

@@ -35,7 +35,7 @@ def test_a_proportional_schedule_ends_at_zero_if_the_last_rollout_overshoots() -
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "clip_range", "clip_range_vf", "kl_coef"])
-@pytest.mark.parametrize("bad", [-0.1, float("nan"), float("inf")])
+@pytest.mark.parametrize("bad", [-0.1, float("nan"), float("inf"), "fast", None])
 def test_a_bad_value_is_refused_by_name_at_the_update_that_meets_it(name: str, bad: float) -> None:
     log = LogRecorder()
     arguments: dict[str, Any] = {name: lambda progress: 0.1 if progress > 0.4 else bad}
@@ -44,6 +44,11 @@ def test_a_bad_value_is_refused_by_name_at_the_update_that_meets_it(name: str, b
         model.learn(256, callback=log)
     # The two updates before it were made.
     assert model._n_updates == 20
+
+
+def test_a_learning_rate_that_is_bad_from_the_start_is_refused_at_construction() -> None:
+    with pytest.raises(ArgumentError, match=r"^learning_rate\(1\)=-0.1 is not allowed"):
+        PPOClip("MlpPolicy", "CartPole-v1", learning_rate=lambda progress: -0.1)
 
 
 def test_learning_rate_reaches_the_optimizer() -> None:

@@ -24,6 +24,7 @@ from sb3_ppo_variants.base.arguments import (
     Rule,
     check_arguments,
     check_batch,
+    check_buffer,
     check_spaces,
     refuse,
     warn_of_truncated_minibatch,
@@ -99,6 +100,7 @@ class PPOBase(OnPolicyAlgorithm):
         _init_setup_model: bool,
         **arguments: Any,
     ):
+        # Before anything is made of them.
         check_arguments(arguments | locals(), self._rules())
         if env is not None:
             env = self._wrap_env(maybe_make_env(env, verbose), verbose)
@@ -133,6 +135,8 @@ class PPOBase(OnPolicyAlgorithm):
         # Again, because load() sets attributes between construction and this call.
         check_arguments(vars(self), self._rules())
         check_batch(self.n_steps, self.n_envs, self.batch_size, self.normalize_advantage)
+        check_buffer(self.rollout_buffer_class, self.observation_space)
+        current_value("learning_rate", self.learning_rate, progress_remaining=1.0)
         super()._setup_model()
         for name, rule in self._rules().items():
             value = getattr(self, name, None)
@@ -170,7 +174,7 @@ class PPOBase(OnPolicyAlgorithm):
         """Update the policy with the rollout in the buffer."""
         learning_rate = current_value("learning_rate", self.lr_schedule, self._current_progress_remaining)
         coefficients = self._coefficients()
-        rollout_kl = self._remember_policy()
+        rollout_kl = self._remember_policy(coefficients)
         statistics = UpdateStatistics()
 
         self.policy.set_training_mode(True)
@@ -188,12 +192,13 @@ class PPOBase(OnPolicyAlgorithm):
         if kl is not None:
             self._after_update(kl)
 
-    def _remember_policy(self) -> RolloutKL | None:
+    def _remember_policy(self, coefficients: Coefficients) -> RolloutKL | None:
         try:
             return RolloutKL(self.policy, self.rollout_buffer)
         except MissingKLError:
-            # Without a penalty the KL is only logged; with one, construction has refused such a policy.
-            return None
+            if coefficients.kl_coef is not None:
+                raise
+            return None  # Without a penalty the KL is only logged.
 
     def _train_epoch(
         self, epoch: int, coefficients: Coefficients, rollout_kl: RolloutKL | None, statistics: UpdateStatistics
@@ -202,6 +207,7 @@ class PPOBase(OnPolicyAlgorithm):
 
         :return: False if ``target_kl`` ended it early
         """
+        parameters = list(self.policy.parameters())
         for rows, batch in minibatches(self.rollout_buffer, self.batch_size):
             measured = self._minibatch_loss(rows, batch, coefficients, rollout_kl)
             statistics.add(measured.detach())
@@ -213,7 +219,7 @@ class PPOBase(OnPolicyAlgorithm):
                     return False
             self.policy.optimizer.zero_grad()
             measured.loss.backward()
-            th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
+            th.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
             self.policy.optimizer.step()
         return True
 

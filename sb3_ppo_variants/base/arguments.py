@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 from gymnasium import spaces
-from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
+from stable_baselines3.common.policies import BasePolicy
 
 ACTION_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
@@ -81,6 +82,10 @@ COUNT = integer("an integer >= 1", lambda value: value >= 1)
 FLAG = instance("True or False", bool, np.bool_)
 
 RULES: Mapping[str, Rule] = {
+    "policy": Rule(
+        "the alias or the class of a policy",
+        lambda value: isinstance(value, str) or (isinstance(value, type) and issubclass(value, BasePolicy)),
+    ),
     "learning_rate": NON_NEGATIVE.or_schedule(),
     "n_steps": COUNT,
     "batch_size": COUNT,
@@ -132,6 +137,17 @@ def check_spaces(action_space: spaces.Space, use_sde: bool) -> None:
         refuse("env.action_space", action_space, "a Box with finite bounds")
 
 
+def check_buffer(buffer_class: type[RolloutBuffer] | None, observation_space: spaces.Space) -> None:
+    """Check that the buffer can hold the observations.
+
+    :raises ArgumentError: if it can not
+    """
+    holds_dicts = isinstance(observation_space, spaces.Dict)
+    if buffer_class is not None and issubclass(buffer_class, DictRolloutBuffer) != holds_dicts:
+        allowed = "a subclass of DictRolloutBuffer for Dict observations, and of RolloutBuffer alone for others"
+        refuse("rollout_buffer_class", buffer_class, allowed)
+
+
 def check_batch(n_steps: int, n_envs: int, batch_size: int, normalize_advantage: bool) -> None:
     """Check that there are at least two samples to normalise advantages over.
 
@@ -151,8 +167,8 @@ def warn_of_truncated_minibatch(n_steps: int, n_envs: int, batch_size: int) -> N
         warnings.warn(
             f"You have specified a mini-batch size of {batch_size}, but because the `RolloutBuffer` is of size "
             f"`n_steps * n_envs = {n_samples}`, after every {whole} untruncated mini-batches, there will be a "
-            f"truncated mini-batch of size {rest}\nWe recommend using a `batch_size` that is a factor of `n_steps * n_envs`.\n"
-            f"Info: (n_steps={n_steps} and n_envs={n_envs})"
+            f"truncated mini-batch of size {rest}\nWe recommend using a `batch_size` that is a factor of "
+            f"`n_steps * n_envs`.\nInfo: (n_steps={n_steps} and n_envs={n_envs})"
         )
 
 

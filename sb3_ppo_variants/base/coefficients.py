@@ -1,6 +1,6 @@
 """The coefficients of an objective in one update."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.common.utils import FloatSchedule
@@ -28,12 +28,19 @@ def current_value(name: str, schedule: float | Schedule, progress_remaining: flo
     :return: a finite number >= 0
     :raises ArgumentError: if the schedule returns anything else
     """
-    schedule = FloatSchedule(schedule)
-    value = schedule(progress_remaining)
+    value = _evaluate(schedule, progress_remaining)
     if progress_remaining < 0 and not NON_NEGATIVE.accepts(value):
-        value = schedule(0.0)
+        value = _evaluate(schedule, 0.0)
     if not NON_NEGATIVE.accepts(value):
         refuse(
             f"{name}({progress_remaining:g})", value, f"a schedule that returns {NON_NEGATIVE.allowed} at any progress"
         )
     return value
+
+
+def _evaluate(schedule: float | Schedule, progress_remaining: float) -> Any:
+    value = FloatSchedule(schedule).value_schedule(progress_remaining)
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return value  # To be refused by name.

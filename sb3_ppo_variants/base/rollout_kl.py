@@ -14,8 +14,8 @@ from sb3_ppo_variants.base.arguments import refuse
 from sb3_ppo_variants.base.rollout import rollout_observations
 from sb3_ppo_variants.kl import ExactKL, Parameters, concatenate, exact_kl
 
-# Large enough to be fast, small enough to need no more memory than a minibatch of images with its gradients.
-ROWS_AT_ONCE = 512
+# Enough rows to keep a small network busy, few enough for the activations of a large one to stay in the cache.
+ROWS_AT_ONCE = 128
 
 
 class RolloutKL:
@@ -70,12 +70,11 @@ class RolloutKL:
         # SB3's evaluate_actions leaves its distribution in action_dist, which saves a second forward pass. A policy
         # that replaces either method may not.
         cls = type(self._policy)
-        if (
-            cls.evaluate_actions is ActorCriticPolicy.evaluate_actions
-            and cls._get_action_dist_from_latent is ActorCriticPolicy._get_action_dist_from_latent
-        ):
-            return self._policy.action_dist
-        return self._policy.get_distribution(observations)
+        sb3s_own = all(
+            getattr(cls, method, None) is getattr(ActorCriticPolicy, method)
+            for method in ("evaluate_actions", "_get_action_dist_from_latent")
+        )
+        return self._policy.action_dist if sb3s_own else self._policy.get_distribution(observations)
 
 
 @contextmanager
