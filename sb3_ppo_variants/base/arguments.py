@@ -142,10 +142,11 @@ def check_buffer(buffer_class: type[RolloutBuffer] | None, observation_space: sp
 
     :raises ArgumentError: if it can not
     """
-    holds_dicts = isinstance(observation_space, spaces.Dict)
-    if buffer_class is not None and issubclass(buffer_class, DictRolloutBuffer) != holds_dicts:
-        allowed = "a subclass of DictRolloutBuffer for Dict observations, and of RolloutBuffer alone for others"
-        refuse("rollout_buffer_class", buffer_class, allowed)
+    if isinstance(observation_space, spaces.Dict):
+        if buffer_class is RolloutBuffer:
+            refuse("rollout_buffer_class", buffer_class, "for Dict observations, DictRolloutBuffer or the like")
+    elif buffer_class is not None and issubclass(buffer_class, DictRolloutBuffer):
+        refuse("rollout_buffer_class", buffer_class, "a DictRolloutBuffer for Dict observations only")
 
 
 def check_batch(n_steps: int, n_envs: int, batch_size: int, normalize_advantage: bool) -> None:
