@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test lint types unit test-slow test-upstream learning clean
+.PHONY: help install train test lint types unit test-slow test-upstream learning throughput clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -44,6 +44,9 @@ test-upstream: $(INSTALLED)  ## Run SB3's own test suite with each class in the 
 
 learning: $(INSTALLED)  ## Train the variants on CartPole-v1 and Pendulum-v1 and print the scores (half an hour)
 	$(BIN)/python -m sb3_ppo_variants.benchmark learning
+
+throughput: $(INSTALLED)  ## Measure the speed of the variants beside SB3's PPO (a quarter of an hour)
+	$(BIN)/python -m sb3_ppo_variants.benchmark throughput
 
 clean:  ## Remove the virtual environment and caches
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,142 @@
+"""Compare the speed of the variants with that of SB3's PPO, in alternating runs of one process."""
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch as th
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
+
+from sb3_ppo_variants import variants
+
+
+@dataclass(frozen=True)
+class Workload:
+    """An environment and how to train on it; a run is one rollout and its update."""
+
+    make_env: Callable[[], VecEnv]
+    policy: str
+    settings: dict[str, Any]
+
+    def model(self, algorithm: type[OnPolicyAlgorithm]) -> OnPolicyAlgorithm:
+        """A new model of this workload."""
+        return algorithm(self.policy, self.make_env(), seed=0, device="cpu", **self.settings)
+
+
+def _breakout() -> VecEnv:
+    import ale_py
+    import gymnasium as gym
+
+    gym.register_envs(ale_py)
+    return VecFrameStack(make_atari_env("BreakoutNoFrameskip-v4", n_envs=8, seed=0), n_stack=4)
+
+
+WORKLOADS = {
+    "halfcheetah": Workload(lambda: make_vec_env("HalfCheetah-v5"), "MlpPolicy", {}),
+    "hopper": Workload(lambda: make_vec_env("Hopper-v5"), "MlpPolicy", {}),
+    "cartpole": Workload(lambda: make_vec_env("CartPole-v1", n_envs=8), "MlpPolicy", {"n_steps": 256}),
+    "breakout": Workload(_breakout, "CnnPolicy", {"n_steps": 128, "batch_size": 256, "n_epochs": 4}),
+}
+
+
+class RolloutTimer(BaseCallback):
+    """Measures the seconds spent in rollouts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds = 0.0
+        self._start = 0.0
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_start(self) -> None:
+        self._start = time.perf_counter()
+
+    def _on_rollout_end(self) -> None:
+        self.seconds += time.perf_counter() - self._start
+
+
+def measure(workload: Workload, algorithms: dict[str, type[OnPolicyAlgorithm]], pairs: int) -> dict[str, Any]:
+    """Run every algorithm in turn, ``pairs`` times, after one run each to warm up.
+
+    :return: seconds of each run and of its rollout by algorithm, and environment steps of a run
+    """
+    models = {name: workload.model(algorithm) for name, algorithm in algorithms.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in models}
+    rollout_seconds: dict[str, list[float]] = {name: [] for name in models}
+    for pair in range(pairs + 1):
+        for name, model in models.items():
+            timer = RolloutTimer()
+            start = time.perf_counter()
+            model.learn(model.n_steps * model.n_envs, callback=timer)
+            if pair > 0:
+                seconds[name].append(time.perf_counter() - start)
+                rollout_seconds[name].append(timer.seconds)
+    model = next(iter(models.values()))
+    steps = model.n_steps * model.n_envs
+    return {"steps": steps, "seconds": seconds, "rollout_seconds": rollout_seconds, "floor": floor(workload, steps)}
+
+
+def floor(workload: Workload, steps: int) -> float:
+    """Seconds that the environments alone take for as many steps, with random actions."""
+    env = workload.make_env()
+    env.reset()
+    actions = [np.array([env.action_space.sample() for _ in range(env.num_envs)]) for _ in range(steps // env.num_envs)]
+    start = time.perf_counter()
+    for action in actions:
+        env.step(action)
+    return time.perf_counter() - start
+
+
+def rows(name: str, measured: dict[str, Any]) -> list[str]:
+    """The lines of the table for one workload."""
+    reference = np.array(measured["seconds"]["PPO"])
+    lines = []
+    for algorithm, seconds in measured["seconds"].items():
+        low, median, high = np.quantile(reference / np.array(seconds), [0.25, 0.5, 0.75])
+        share = np.median(np.array(measured["rollout_seconds"][algorithm]) / np.array(seconds))
+        rate = measured["steps"] / np.median(seconds)
+        ratio = f"{median:.2f} ({low:.2f} to {high:.2f})"
+        lines.append(f"| {name} | {algorithm} | {ratio} | {rate:.0f} | {share:.0%} | {1 - share:.0%} |")
+    lines.append(f"| {name} | environments alone | | {measured['steps'] / measured['floor']:.0f} | | |")
+    return lines
+
+
+def add_command(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), metavar="NAME")
+    parser.add_argument("--algorithms", nargs="+", choices=variants.__all__, default=["PPOClip"], metavar="NAME")
+    parser.add_argument("--pairs", type=int, default=7, help="runs of each algorithm (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads (default: %(default)s)")
+    parser.add_argument("--json", type=Path, help="file for the measured seconds")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure and print a table of medians, with quartiles of the speed over that of PPO.
+
+    :return: 0
+    """
+    th.set_num_threads(options.threads)
+    algorithms = {"PPO": PPO, **{name: getattr(variants, name) for name in options.algorithms}}
+    measured = {name: measure(WORKLOADS[name], algorithms, options.pairs) for name in options.workloads}
+    print("| workload | algorithm | speed over SB3's PPO | steps/s | rollout | update |\n|---|---|---|---|---|---|")
+    for name, values in measured.items():
+        print("\n".join(rows(name, values)))
+    if options.json is not None:
+        versions = {name: version(name) for name in ("sb3_ppo_variants", "stable_baselines3", "torch", "numpy")}
+        record = {"versions": versions, "machine": platform.platform(), "threads": options.threads, "runs": measured}
+        options.json.write_text(json.dumps(record, indent=1))
+    return 0
