@@ -116,8 +116,22 @@ def rows(name: str, measured: dict[str, Any]) -> list[str]:
 
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), metavar="NAME")
-    parser.add_argument("--algorithms", nargs="+", choices=variants.__all__, default=["PPOClip"], metavar="NAME")
+    parser.add_argument(
+        "--workloads",
+        nargs="+",
+        choices=WORKLOADS,
+        default=list(WORKLOADS),
+        metavar="NAME",
+        help=f"of {', '.join(WORKLOADS)}",
+    )
+    parser.add_argument(
+        "--algorithms",
+        nargs="+",
+        choices=variants.__all__,
+        default=["PPOClip"],
+        metavar="NAME",
+        help=f"of {', '.join(variants.__all__)}",
+    )
     parser.add_argument("--pairs", type=int, default=7, help="runs of each algorithm (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="torch threads (default: %(default)s)")
     parser.add_argument("--json", type=Path, help="file for the measured seconds")
