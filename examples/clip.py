@@ -28,7 +28,7 @@ def main(timesteps: int, folder: Path) -> None:
     mean, deviation = evaluate_policy(model, make_vec_env("CartPole-v1", seed=100), n_eval_episodes=20)
     print(f"Mean reward of the model loaded from {folder}: {mean:.1f} +- {deviation:.1f} over 20 episodes")
 
-    results_plotter.plot_results([str(folder)], None, results_plotter.X_TIMESTEPS, "PPOClip on CartPole-v1")
+    results_plotter.plot_results([str(folder)], None, results_plotter.X_TIMESTEPS, "PPOClip on CartPole-v1", (8, 4))
     pyplot.savefig(folder / "learning_curve.png")
 
 
