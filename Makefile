@@ -1,4 +1,4 @@
-# The interpreter that the virtual environment is made with: Python 3.10 or newer.
+# The interpreter of the virtual environment; the versions in constraints.txt are for Python 3.11.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
