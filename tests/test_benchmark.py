@@ -1,6 +1,7 @@
 """The benchmarks run and report what they measured."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,17 @@ def test_learning_reports_a_missed_bar(
     monkeypatch.setattr(learning, "EVALUATION_EPISODES", 2)
     assert main(["learning", "--jobs", "1"]) == code
     assert capsys.readouterr().out.count("| CartPole-v1 | 64 |") == len(learning.VARIANTS)
+
+
+def test_no_pairs_are_refused() -> None:
+    with pytest.raises(SystemExit, match="--pairs 0 is not allowed"):
+        main(["throughput", "--pairs", "0"])
+
+
+def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "joblib", None)
+    with pytest.raises(ImportError, match=r"sb3_ppo_variants\[benchmark\]"):
+        main(["learning"])
 
 
 def test_an_unknown_workload_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,10 @@ def main(arguments: list[str] | None = None) -> int:
     for name, module in (("learning", learning), ("throughput", throughput)):
         module.add_command(commands.add_parser(name, help=module.__doc__, description=module.__doc__))
     options = parser.parse_args(arguments)
-    return options.run(options)
+    try:
+        return options.run(options)
+    except ImportError as error:
+        raise ImportError("the benchmarks need more: pip install 'sb3_ppo_variants[benchmark]'") from error
 
 
 if __name__ == "__main__":

@@ -89,10 +89,7 @@ def run(options: argparse.Namespace) -> int:
 
     :return: 0 if every run reaches its bar, else 1
     """
-    try:
-        from joblib import Parallel, delayed
-    except ImportError as error:
-        raise ImportError("this needs joblib: pip install 'sb3_ppo_variants[benchmark]'") from error
+    from joblib import Parallel, delayed
 
     tasks = [task for task in TASKS if task.env in options.envs]
     plan = [(variant, task, seed) for task in tasks for variant in VARIANTS for seed in range(task.seeds)]

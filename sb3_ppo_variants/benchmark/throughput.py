@@ -143,6 +143,8 @@ def run(options: argparse.Namespace) -> int:
 
     :return: 0
     """
+    if options.pairs < 1:
+        raise SystemExit(f"--pairs {options.pairs} is not allowed; allowed: an integer >= 1")
     th.set_num_threads(options.threads)
     algorithms = {"PPO": PPO, **{name: getattr(variants, name) for name in options.algorithms}}
     measured = {name: measure(WORKLOADS[name], algorithms, options.pairs) for name in options.workloads}
