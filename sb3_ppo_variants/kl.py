@@ -91,6 +91,11 @@ def exact_kl(distribution: Distribution) -> ExactKL:
     )
 
 
+def is_built_in(kl: ExactKL) -> bool:
+    """Whether the KL is one of this package, and not a user's."""
+    return kl in _BUILT_IN
+
+
 def concatenate(chunks: Sequence[Parameters]) -> Parameters:
     """Join the parameters of consecutive chunks of states."""
     return tuple(th.cat(tensors) for tensors in zip(*chunks, strict=True))
@@ -122,3 +127,4 @@ for _gaussian in (DiagGaussianDistribution, StateDependentNoiseDistribution):
 register_kl(CategoricalDistribution, lambda d: (d.distribution.logits,), _categorical_kl)
 register_kl(MultiCategoricalDistribution, lambda d: tuple(c.logits for c in d.distribution), _categorical_kl)
 register_kl(BernoulliDistribution, lambda d: (d.distribution.logits,), _bernoulli_kl)
+_BUILT_IN = tuple(_REGISTRY.values())

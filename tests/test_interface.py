@@ -12,14 +12,15 @@ import sb3_ppo_variants
 from helpers import ACTION_SPACES, VARIANTS, LogRecorder, noise_envs
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 from sb3_ppo_variants.base import PPOBase
+from sb3_ppo_variants.fast.algorithm import FastPPO
 
 BOX = ACTION_SPACES["Box"]
 THEIRS = inspect.signature(PPO.__init__).parameters
 OWN: dict[type[PPOBase], dict[str, Any]] = {
-    PPOClip: {"clip_range": 0.2},
-    PPOFixedKL: {"clip_range": None, "kl_coef": 1.0},
-    PPOAdaptiveKL: {"clip_range": None, "desired_kl": 0.01, "kl_coef": 1.0},
-    PPOUnclipped: {},
+    PPOClip: {"clip_range": 0.2, "fast": "auto"},
+    PPOFixedKL: {"clip_range": None, "kl_coef": 1.0, "fast": "auto"},
+    PPOAdaptiveKL: {"clip_range": None, "desired_kl": 0.01, "kl_coef": 1.0, "fast": "auto"},
+    PPOUnclipped: {"fast": "auto"},
 }
 
 
@@ -36,15 +37,11 @@ def test_signature(variant: Any) -> None:
         assert ours[name].kind == THEIRS[name].kind
 
 
-def test_ppoclip_has_the_very_signature_of_ppo() -> None:
-    ours = inspect.signature(PPOClip.__init__).parameters
-    assert [(p.name, p.default) for p in ours.values()] == [(p.name, p.default) for p in THEIRS.values()]
-
-
-@pytest.mark.parametrize("variant", [PPOAdaptiveKL, PPOFixedKL])
-def test_the_penalised_take_positional_arguments_as_ppo_does(variant: Any) -> None:
-    ours = list(inspect.signature(variant.__init__).parameters)
-    assert ours[: len(THEIRS)] == list(THEIRS)
+@pytest.mark.parametrize("variant", [PPOClip, PPOAdaptiveKL, PPOFixedKL])
+def test_positional_arguments_are_those_of_ppo(variant: Any) -> None:
+    ours = list(inspect.signature(variant.__init__).parameters.values())
+    assert [p.name for p in ours[: len(THEIRS)]] == list(THEIRS)
+    assert all(p.kind is p.KEYWORD_ONLY for p in ours[len(THEIRS) :])
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -98,7 +95,7 @@ def test_version_is_that_of_the_package() -> None:
 
 
 def test_help_shows_the_arguments() -> None:
-    text = inspect.getdoc(PPOAdaptiveKL) or ""
+    text = (inspect.getdoc(PPOAdaptiveKL) or "") + (inspect.getdoc(FastPPO) or "")
     for name in OWN[PPOAdaptiveKL]:
         assert f":param {name}:" in text
     shared = inspect.getdoc(PPOBase) or ""

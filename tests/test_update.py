@@ -84,9 +84,11 @@ def reference_update(model: PPOBase, surrogate: Surrogate, clip_range_vf: float 
 @pytest.mark.parametrize("space", ACTION_SPACES)
 @pytest.mark.parametrize("clip_range_vf", [None, 0.1])
 @pytest.mark.parametrize("name", CASES)
-def test_update_is_the_equations(name: str, clip_range_vf: float | None, space: str) -> None:
+@pytest.mark.parametrize("fast", [False, True])
+def test_update_is_the_equations(fast: bool, name: str, clip_range_vf: float | None, space: str) -> None:
     cls, arguments, surrogate = CASES[name]
-    model = collected(cls, ACTION_SPACES[space], ent_coef=0.01, clip_range_vf=clip_range_vf, **arguments)
+    shared = {"ent_coef": 0.01, "clip_range_vf": clip_range_vf, "fast": fast}
+    model = collected(cls, ACTION_SPACES[space], **shared, **arguments)
     before = deepcopy(model.policy)
     state = np.random.get_state()
     expected = reference_update(model, surrogate, clip_range_vf)
@@ -111,6 +113,7 @@ class EvaluatesItself(ActorCriticPolicy):
 def test_penalty_of_a_policy_with_its_own_evaluate_actions(variant: Any) -> None:
     weights = []
     for policy in ("MlpPolicy", EvaluatesItself):
-        model = variant(policy, noise_envs(ACTION_SPACES["Box"]), n_steps=32, batch_size=16, seed=1, kl_coef=30.0)
+        arguments = {"n_steps": 32, "batch_size": 16, "seed": 1, "kl_coef": 30.0, "fast": False}
+        model = variant(policy, noise_envs(ACTION_SPACES["Box"]), **arguments)
         weights.append(model.learn(128).policy.action_net.weight)
     th.testing.assert_close(weights[0], weights[1], rtol=1e-4, atol=1e-6)

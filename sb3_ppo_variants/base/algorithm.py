@@ -3,9 +3,7 @@
 from abc import abstractmethod
 from typing import Any, ClassVar, TypeVar
 
-import numpy as np
 import torch as th
-from gymnasium import spaces
 from stable_baselines3.common.base_class import maybe_make_env
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import (
@@ -14,10 +12,9 @@ from stable_baselines3.common.policies import (
     BasePolicy,
     MultiInputActorCriticPolicy,
 )
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, RolloutBufferSamples, Schedule
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.utils import FloatSchedule, explained_variance, update_learning_rate
 
-from sb3_ppo_variants import losses
 from sb3_ppo_variants.base.arguments import (
     ACTION_SPACES,
     RULES,
@@ -30,10 +27,8 @@ from sb3_ppo_variants.base.arguments import (
     warn_of_truncated_minibatch,
 )
 from sb3_ppo_variants.base.coefficients import Coefficients, current_value
-from sb3_ppo_variants.base.rollout import minibatches
-from sb3_ppo_variants.base.rollout_kl import RolloutKL
-from sb3_ppo_variants.base.statistics import MinibatchStatistics, UpdateStatistics
-from sb3_ppo_variants.kl import MissingKLError
+from sb3_ppo_variants.base.statistics import UpdateStatistics
+from sb3_ppo_variants.base.update import TorchUpdate, Update
 
 SelfPPO = TypeVar("SelfPPO", bound="PPOBase")
 
@@ -174,85 +169,43 @@ class PPOBase(OnPolicyAlgorithm):
         """Update the policy with the rollout in the buffer."""
         learning_rate = current_value("learning_rate", self.lr_schedule, self._current_progress_remaining)
         coefficients = self._coefficients()
-        rollout_kl = self._remember_policy(coefficients)
-        statistics = UpdateStatistics()
-
         self.policy.set_training_mode(True)
         update_learning_rate(self.policy.optimizer, learning_rate)
+        update = self._begin_update(coefficients)
+        statistics = UpdateStatistics()
+
         for epoch in range(self.n_epochs):
             statistics.start_epoch()
-            completed = self._train_epoch(epoch, coefficients, rollout_kl, statistics)
+            completed = self._train_epoch(epoch, update, statistics)
             self._n_updates += 1
             if not completed:
                 break
 
-        kl = None if rollout_kl is None else rollout_kl.of_rollout()
+        kl = update.finish()
         self.logger.record("train/learning_rate", learning_rate)
         self._log(statistics.summary(), coefficients, kl)
         if kl is not None:
             self._after_update(kl)
 
-    def _remember_policy(self, coefficients: Coefficients) -> RolloutKL | None:
-        try:
-            return RolloutKL(self.policy, self.rollout_buffer)
-        except MissingKLError:
-            if coefficients.kl_coef is not None:
-                raise
-            return None  # Without a penalty the KL is only logged.
+    def _begin_update(self, coefficients: Coefficients) -> Update:
+        return TorchUpdate(self, coefficients)
 
-    def _train_epoch(
-        self, epoch: int, coefficients: Coefficients, rollout_kl: RolloutKL | None, statistics: UpdateStatistics
-    ) -> bool:
+    def _train_epoch(self, epoch: int, update: Update, statistics: UpdateStatistics) -> bool:
         """One pass over the rollout.
 
         :return: False if ``target_kl`` ended it early
         """
-        parameters = list(self.policy.parameters())
-        for rows, batch in minibatches(self.rollout_buffer, self.batch_size):
-            measured = self._minibatch_loss(rows, batch, coefficients, rollout_kl)
-            statistics.add(measured.detach())
+        for minibatch in update.minibatches():
+            measured = update.loss(minibatch)
+            statistics.add(measured)
             if self.target_kl is not None:
-                approx_kl = measured.approx_kl.cpu().numpy()
+                approx_kl = float(measured.approx_kl)
                 if approx_kl > 1.5 * self.target_kl:
                     if self.verbose >= 1:
                         print(f"Early stopping at step {epoch} due to reaching max kl: {approx_kl:.2f}")
                     return False
-            self.policy.optimizer.zero_grad()
-            measured.loss.backward()
-            th.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
-            self.policy.optimizer.step()
+            update.step()
         return True
-
-    def _minibatch_loss(
-        self,
-        rows: np.ndarray | None,
-        batch: RolloutBufferSamples,
-        coefficients: Coefficients,
-        rollout_kl: RolloutKL | None,
-    ) -> MinibatchStatistics:
-        """Equation 9 with the variant's policy objective."""
-        actions = batch.actions.long().flatten() if isinstance(self.action_space, spaces.Discrete) else batch.actions
-        values, log_prob, entropy = self.policy.evaluate_actions(batch.observations, actions)
-        advantages = batch.advantages
-        if self.normalize_advantage:
-            advantages = losses.normalize_advantages(advantages)
-        log_ratio = log_prob - batch.old_log_prob
-        ratio = th.exp(log_ratio)
-        kl = None
-        if rollout_kl is not None and coefficients.kl_coef is not None:
-            kl = rollout_kl.of_minibatch(rows, batch.observations)
-
-        policy_loss = self._policy_loss(ratio, advantages, kl, coefficients)
-        value_loss = losses.value_loss(values.flatten(), batch.old_values, batch.returns, coefficients.clip_range_vf)
-        entropy_loss = losses.entropy_loss(entropy, log_prob)
-        loss = policy_loss + self.ent_coef * entropy_loss + self.vf_coef * value_loss
-
-        with th.no_grad():
-            approx_kl = losses.approximate_kl(log_ratio)
-            clip_fraction = None
-            if coefficients.clip_range is not None:
-                clip_fraction = losses.clip_fraction(ratio, coefficients.clip_range)
-        return MinibatchStatistics(policy_loss, value_loss, entropy_loss, loss, approx_kl, clip_fraction)
 
     def _current(self, name: str) -> float | None:
         """The value in this update of an argument that takes a schedule or ``None``.

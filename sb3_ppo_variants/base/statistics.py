@@ -1,29 +1,22 @@
 """What the minibatches of an update measured."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch as th
 
+Scalar: TypeAlias = th.Tensor | float
+
 
 class MinibatchStatistics(NamedTuple):
-    """Scalar tensors measured on one minibatch."""
+    """Scalars measured on one minibatch: tensors without a graph, or numbers."""
 
-    policy_loss: th.Tensor
-    value_loss: th.Tensor
-    entropy_loss: th.Tensor
-    loss: th.Tensor
-    approx_kl: th.Tensor
-    clip_fraction: th.Tensor | None
-
-    def detach(self) -> "MinibatchStatistics":
-        """The values without the graph of their gradients."""
-        return self._replace(
-            policy_loss=self.policy_loss.detach(),
-            value_loss=self.value_loss.detach(),
-            entropy_loss=self.entropy_loss.detach(),
-            loss=self.loss.detach(),
-        )
+    policy_loss: Scalar
+    value_loss: Scalar
+    entropy_loss: Scalar
+    loss: Scalar
+    approx_kl: Scalar
+    clip_fraction: Scalar | None
 
 
 class UpdateStatistics:
@@ -47,13 +40,12 @@ class UpdateStatistics:
         As in SB3, ``train/loss`` is that of the last minibatch, ``train/approx_kl`` is the mean over the last epoch
         and all others are means over the update.
         """
-        columns = {
-            name: th.stack(tensors)
-            for name, tensors in zip(MinibatchStatistics._fields, zip(*self._minibatches, strict=True), strict=True)
-            if tensors[0] is not None
+        columns: dict[str, Any] = {
+            name: column
+            for name, column in zip(MinibatchStatistics._fields, zip(*self._minibatches, strict=True), strict=True)
+            if column[0] is not None
         }
-        table = th.stack(list(columns.values())).cpu().numpy().astype(np.float64)
-        values = dict(zip(columns, table, strict=True))
+        values = dict(zip(columns, _read(list(columns.values())), strict=True))
         summary = {
             "train/entropy_loss": values["entropy_loss"].mean(),
             "train/policy_gradient_loss": values["policy_loss"].mean(),
@@ -64,3 +56,9 @@ class UpdateStatistics:
         if "clip_fraction" in values:
             summary["train/clip_fraction"] = values["clip_fraction"].mean()
         return {key: float(value) for key, value in summary.items()}
+
+
+def _read(columns: Any) -> np.ndarray:
+    if isinstance(columns[0][0], th.Tensor):
+        columns = th.stack([th.stack(column) for column in columns]).cpu().numpy()
+    return np.asarray(columns, dtype=np.float64)

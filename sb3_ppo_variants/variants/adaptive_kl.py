@@ -1,6 +1,6 @@
 """A KL penalty with an adaptive coefficient."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch as th
 from stable_baselines3.common.buffers import RolloutBuffer
@@ -42,7 +42,7 @@ class PPOAdaptiveKL(PPOKLPenalty):
     :func:`adapt_kl_coef`, given the exact KL of the new policy against the one that collected the rollout, over the
     whole rollout.
 
-    Arguments are those of :class:`~sb3_ppo_variants.base.PPOBase` and:
+    Arguments are those of :class:`~sb3_ppo_variants.fast.algorithm.FastPPO` and:
 
     :param clip_range: eps, > 0, a number or a schedule; if given, r A is clipped as in :class:`PPOClip`, in addition to
         the penalty
@@ -93,6 +93,7 @@ class PPOAdaptiveKL(PPOKLPenalty):
         *,
         desired_kl: float = 0.01,
         kl_coef: float = 1.0,
+        fast: bool | Literal["auto"] = "auto",
     ):
         super().__init__(**given(locals()))
 

@@ -1,22 +1,23 @@
 """The clipped surrogate objective."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch as th
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
-from sb3_ppo_variants.base import POSITIVE, Coefficients, PPOBase, Rule, given
+from sb3_ppo_variants.base import POSITIVE, Coefficients, Rule, given
+from sb3_ppo_variants.fast.algorithm import FastPPO, written_out
 from sb3_ppo_variants.losses import clipped_surrogate_loss
 
 
-class PPOClip(PPOBase):
+class PPOClip(FastPPO):
     """PPO with the clipped surrogate objective, equation 7 of https://arxiv.org/abs/1707.06347.
 
     It maximises E[min(r A, clip(r, 1 - eps, 1 + eps) A)]. With ``clip_range_vf=None`` it is SB3's ``PPO`` bit for bit.
 
-    Arguments are those of :class:`~sb3_ppo_variants.base.PPOBase` and:
+    Arguments are those of :class:`~sb3_ppo_variants.fast.algorithm.FastPPO` and:
 
     :param clip_range: eps, > 0, a number or a schedule
     """
@@ -52,12 +53,15 @@ class PPOClip(PPOBase):
         seed: int | None = None,
         device: th.device | str = "auto",
         _init_setup_model: bool = True,
+        *,
+        fast: bool | Literal["auto"] = "auto",
     ):
         super().__init__(**given(locals()))
 
     def _coefficients(self) -> Coefficients:
         return super()._coefficients()._replace(clip_range=self._current("clip_range"))
 
+    @written_out
     def _policy_loss(
         self, ratio: th.Tensor, advantages: th.Tensor, kl: th.Tensor | None, coefficients: Coefficients
     ) -> th.Tensor:

@@ -1,6 +1,6 @@
 """A KL penalty with a fixed coefficient."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch as th
 from stable_baselines3.common.buffers import RolloutBuffer
@@ -17,7 +17,7 @@ class PPOFixedKL(PPOKLPenalty):
 
     It maximises E[r A - beta KL(old || new)], where the KL is exact and summed over action dimensions.
 
-    Arguments are those of :class:`~sb3_ppo_variants.base.PPOBase` and:
+    Arguments are those of :class:`~sb3_ppo_variants.fast.algorithm.FastPPO` and:
 
     :param clip_range: eps, > 0, a number or a schedule; if given, r A is clipped as in :class:`PPOClip`, in addition to
         the penalty
@@ -60,6 +60,7 @@ class PPOFixedKL(PPOKLPenalty):
         _init_setup_model: bool = True,
         *,
         kl_coef: float | Schedule = 1.0,
+        fast: bool | Literal["auto"] = "auto",
     ):
         super().__init__(**given(locals()))
 

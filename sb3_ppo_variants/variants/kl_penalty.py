@@ -5,12 +5,13 @@ from abc import abstractmethod
 import torch as th
 from stable_baselines3.common.type_aliases import Schedule
 
-from sb3_ppo_variants.base import Coefficients, PPOBase
+from sb3_ppo_variants.base import Coefficients
+from sb3_ppo_variants.fast.algorithm import FastPPO, written_out
 from sb3_ppo_variants.kl import exact_kl
 from sb3_ppo_variants.losses import kl_penalized_loss
 
 
-class PPOKLPenalty(PPOBase):
+class PPOKLPenalty(FastPPO):
     """PPO that maximises E[r A - beta KL(old || new)]; a subclass says what beta is."""
 
     clip_range: float | Schedule | None
@@ -27,6 +28,7 @@ class PPOKLPenalty(PPOBase):
     def _coefficients(self) -> Coefficients:
         return super()._coefficients()._replace(clip_range=self._current("clip_range"), kl_coef=self.current_kl_coef)
 
+    @written_out
     def _policy_loss(
         self, ratio: th.Tensor, advantages: th.Tensor, kl: th.Tensor | None, coefficients: Coefficients
     ) -> th.Tensor:

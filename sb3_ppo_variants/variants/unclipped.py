@@ -1,23 +1,24 @@
 """The surrogate objective as it is."""
 
-from typing import Any
+from typing import Any, Literal
 
 import torch as th
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
-from sb3_ppo_variants.base import Coefficients, PPOBase, given
+from sb3_ppo_variants.base import Coefficients, given
+from sb3_ppo_variants.fast.algorithm import FastPPO, written_out
 from sb3_ppo_variants.losses import surrogate_loss
 
 
-class PPOUnclipped(PPOBase):
+class PPOUnclipped(FastPPO):
     """PPO with "no clipping or penalty", equation 6 of https://arxiv.org/abs/1707.06347.
 
     It maximises L^CPI = E[r A], the baseline that the paper compares the others with. Nothing but ``target_kl`` limits
     how far an update goes.
 
-    Arguments are those of :class:`~sb3_ppo_variants.base.PPOBase`.
+    Arguments are those of :class:`~sb3_ppo_variants.fast.algorithm.FastPPO`.
     """
 
     def __init__(
@@ -47,9 +48,12 @@ class PPOUnclipped(PPOBase):
         seed: int | None = None,
         device: th.device | str = "auto",
         _init_setup_model: bool = True,
+        *,
+        fast: bool | Literal["auto"] = "auto",
     ):
         super().__init__(**given(locals()))
 
+    @written_out
     def _policy_loss(
         self, ratio: th.Tensor, advantages: th.Tensor, kl: th.Tensor | None, coefficients: Coefficients
     ) -> th.Tensor:

@@ -1,0 +1,130 @@
+"""One update of the policy, minibatch by minibatch."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.type_aliases import RolloutBufferSamples
+
+from sb3_ppo_variants import losses
+from sb3_ppo_variants.base.coefficients import Coefficients
+from sb3_ppo_variants.base.rollout import minibatches
+from sb3_ppo_variants.base.rollout_kl import RolloutKL
+from sb3_ppo_variants.base.statistics import MinibatchStatistics
+from sb3_ppo_variants.kl import MissingKLError
+
+PolicyLoss = Callable[[th.Tensor, th.Tensor, th.Tensor | None, Coefficients], th.Tensor]
+
+
+class Trained(Protocol):
+    """What an update reads of the model that is trained."""
+
+    policy: ActorCriticPolicy
+    rollout_buffer: RolloutBuffer
+    action_space: spaces.Space
+    batch_size: int
+    normalize_advantage: bool
+    ent_coef: float
+    vf_coef: float
+    max_grad_norm: float
+
+    @property
+    def _policy_loss(self) -> PolicyLoss: ...
+
+
+class Update(Protocol):
+    """How the training loop sees an update: for each minibatch its loss, then a step down its gradient."""
+
+    def minibatches(self) -> Iterator[Any]:
+        """The rollout in minibatches, shuffled anew."""
+
+    def loss(self, minibatch: Any) -> MinibatchStatistics:
+        """Measure the loss of a minibatch."""
+
+    def step(self) -> None:
+        """Descend the gradient of the loss measured last."""
+
+    def finish(self) -> float | None:
+        """End the update.
+
+        :return: the mean of KL(old || new) over the rollout; ``None`` if the policy's distribution has no known KL
+        """
+
+
+class TorchUpdate:
+    """The reference: SB3's update with the variant's policy objective, equation 9 of the paper.
+
+    :param model: a model with a full rollout buffer
+    :param coefficients: the coefficients of this update's objective
+    :raises MissingKLError: if the objective has a KL penalty and the policy's distribution no registered KL
+    """
+
+    def __init__(self, model: Trained, coefficients: Coefficients):
+        self._model = model
+        self._policy = model.policy
+        self._coefficients = coefficients
+        self._parameters = list(model.policy.parameters())
+        self._rollout_kl = self._remember_policy()
+        self._loss: th.Tensor | None = None
+
+    def _remember_policy(self) -> RolloutKL | None:
+        try:
+            return RolloutKL(self._policy, self._model.rollout_buffer)
+        except MissingKLError:
+            if self._coefficients.kl_coef is not None:
+                raise
+            return None  # Without a penalty the KL is only logged.
+
+    def minibatches(self) -> Iterator[tuple[np.ndarray | None, RolloutBufferSamples]]:
+        """The minibatches of the buffer, with their row numbers."""
+        return minibatches(self._model.rollout_buffer, self._model.batch_size)
+
+    def loss(self, minibatch: tuple[np.ndarray | None, RolloutBufferSamples]) -> MinibatchStatistics:
+        """Equation 9."""
+        rows, batch = minibatch
+        model, coefficients = self._model, self._coefficients
+        actions = batch.actions.long().flatten() if isinstance(model.action_space, spaces.Discrete) else batch.actions
+        values, log_prob, entropy = self._policy.evaluate_actions(batch.observations, actions)
+        advantages = batch.advantages
+        if model.normalize_advantage:
+            advantages = losses.normalize_advantages(advantages)
+        log_ratio = log_prob - batch.old_log_prob
+        ratio = th.exp(log_ratio)
+        kl = None
+        if self._rollout_kl is not None and coefficients.kl_coef is not None:
+            kl = self._rollout_kl.of_minibatch(rows, batch.observations)
+
+        policy_loss = model._policy_loss(ratio, advantages, kl, coefficients)
+        value_loss = losses.value_loss(values.flatten(), batch.old_values, batch.returns, coefficients.clip_range_vf)
+        entropy_loss = losses.entropy_loss(entropy, log_prob)
+        self._loss = policy_loss + model.ent_coef * entropy_loss + model.vf_coef * value_loss
+
+        with th.no_grad():
+            approx_kl = losses.approximate_kl(log_ratio)
+            clip_fraction = None
+            if coefficients.clip_range is not None:
+                clip_fraction = losses.clip_fraction(ratio, coefficients.clip_range)
+        return MinibatchStatistics(
+            policy_loss.detach(),
+            value_loss.detach(),
+            entropy_loss.detach(),
+            self._loss.detach(),
+            approx_kl,
+            clip_fraction,
+        )
+
+    def step(self) -> None:
+        """One step of the policy's optimizer, the gradient clipped."""
+        assert self._loss is not None
+        self._policy.optimizer.zero_grad()
+        self._loss.backward()
+        th.nn.utils.clip_grad_norm_(self._parameters, self._model.max_grad_norm)
+        self._policy.optimizer.step()
+
+    def finish(self) -> float | None:
+        """The mean of KL(old || new) over the rollout, if it is known."""
+        return None if self._rollout_kl is None else self._rollout_kl.of_rollout()

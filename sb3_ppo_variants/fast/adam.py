@@ -1,0 +1,66 @@
+"""Adam and gradient clipping over one vector of all parameters."""
+
+import numpy as np
+
+# torch.nn.utils.clip_grad_norm_'s.
+NORM_EPSILON = 1e-6
+
+
+def clip_norm(gradient: np.ndarray, max_norm: float) -> None:
+    """Scale a gradient down in place if its norm is more than ``max_norm``, as ``clip_grad_norm_`` does."""
+    norm = float(gradient.dot(gradient)) ** 0.5
+    scale = max_norm / (norm + NORM_EPSILON)
+    if not scale >= 1.0:
+        gradient *= scale
+
+
+class Adam:
+    """``torch.optim.Adam`` without weight decay and AMSGrad.
+
+    The moments are kept divided by (1 - beta), which saves a product each:
+    m' = beta1 m' + g and v' = beta2 v' + g^2.
+
+    :param first_moment: the moving average of the gradient
+    :param second_moment: the moving average of its square
+    :param steps: steps made so far
+    """
+
+    def __init__(
+        self,
+        first_moment: np.ndarray,
+        second_moment: np.ndarray,
+        steps: int,
+        learning_rate: float,
+        betas: tuple[float, float],
+        eps: float,
+    ):
+        self._beta1, self._beta2 = betas
+        self._m = first_moment / (1 - self._beta1)
+        self._v = second_moment / (1 - self._beta2)
+        self._scratch = np.empty_like(first_moment)
+        self._learning_rate = learning_rate
+        self._eps = eps
+        self.steps = steps
+
+    @property
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """The moving averages of the gradient and of its square."""
+        return self._m * (1 - self._beta1), self._v * (1 - self._beta2)
+
+    def step(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
+        """Change the parameters in place."""
+        self.steps += 1
+        step_size = self._learning_rate * (1 - self._beta1) / (1 - self._beta1**self.steps)
+        root_scale = ((1 - self._beta2) / (1 - self._beta2**self.steps)) ** 0.5
+        m, v, scratch = self._m, self._v, self._scratch
+        m *= self._beta1
+        m += gradient
+        np.multiply(gradient, gradient, out=scratch)
+        v *= self._beta2
+        v += scratch
+        # step_size m' / (root_scale sqrt(v') + eps), with root_scale taken out of the sum.
+        np.sqrt(v, out=scratch)
+        scratch += self._eps / root_scale
+        np.divide(m, scratch, out=scratch)
+        scratch *= step_size / root_scale
+        parameters -= scratch

@@ -1,0 +1,91 @@
+"""The choice between the two paths."""
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
+
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_ppo_variants.base import Coefficients, PPOBase, Rule
+from sb3_ppo_variants.base.arguments import refuse
+from sb3_ppo_variants.base.update import Update
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+FAST = Rule("True, False or 'auto'", lambda value: isinstance(value, bool) or value == "auto")
+
+
+def written_out(policy_loss: Method) -> Method:
+    """Mark a ``_policy_loss`` that is equation 6, 7 or 8, as its coefficients say: the fast path has its gradient.
+
+    A subclass with an objective of its own does not inherit the mark, and takes the reference path.
+    """
+    vars(policy_loss)["written_out"] = True
+    return policy_loss
+
+
+class FastPPO(PPOBase):
+    """PPO that rolls out and updates over arrays where it can: the same computation without PyTorch's graphs.
+
+    Arguments are those of :class:`~sb3_ppo_variants.base.PPOBase` and:
+
+    :param fast: ``"auto"`` takes the fast path where the policy allows it and the reference path otherwise, True
+        insists on the fast path, False takes the reference path
+    :raises ArgumentError: if ``fast=True`` is not possible, saying why
+    """
+
+    # Models that were saved before this argument existed have none.
+    fast: bool | Literal["auto"] = "auto"
+
+    def __init__(self, *args: Any, fast: bool | Literal["auto"], **arguments: Any):
+        FAST.check("fast", fast)
+        self.fast = fast
+        super().__init__(*args, **arguments)
+
+    @classmethod
+    def _rules(cls) -> dict[str, Rule]:
+        return {**super()._rules(), "fast": FAST}
+
+    def _setup_model(self) -> None:
+        super()._setup_model()
+        reason = self._why_reference()
+        if self.fast is True and reason is not None:
+            refuse("fast", True, f"False or 'auto' here, because {reason}")
+
+    def _why_reference(self) -> str | None:
+        """Why the reference path runs; ``None`` if the fast path does."""
+        if self.fast is False:
+            return "fast=False"
+        # Here, so that what is off is not imported either.
+        from sb3_ppo_variants.fast.support import obstacle
+
+        if not getattr(type(self)._policy_loss, "written_out", False):
+            return f"{type(self).__name__} has a _policy_loss of its own"
+        return obstacle(self.policy, self.rollout_buffer)
+
+    def collect_rollouts(
+        self, env: VecEnv, callback: BaseCallback, rollout_buffer: RolloutBuffer, n_rollout_steps: int
+    ) -> bool:
+        """Fill the buffer with a rollout; see SB3.
+
+        :return: False if the callback ended it early
+        """
+        if self._why_reference() is not None:
+            return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
+        from sb3_ppo_variants.fast.rollout import collect_rollouts
+
+        return collect_rollouts(self, env, callback, rollout_buffer, n_rollout_steps)
+
+    def _begin_update(self, coefficients: Coefficients) -> Update:
+        if self._why_reference() is not None:
+            return super()._begin_update(coefficients)
+        from sb3_ppo_variants.fast.update import NumpyUpdate
+
+        return NumpyUpdate(self, coefficients)
+
+    def _setup_learn(self, *args: Any, **arguments: Any) -> tuple[int, BaseCallback]:
+        if self.verbose >= 1:
+            reason = self._why_reference()
+            print("Training on the fast path" if reason is None else f"Training on the reference path: {reason}")
+        return super()._setup_learn(*args, **arguments)

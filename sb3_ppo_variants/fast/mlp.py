@@ -1,0 +1,100 @@
+"""Multilayer perceptrons over arrays: what they compute and their gradients, written out.
+
+A weight has PyTorch's layout, ``(outputs, inputs)``. Weights, biases and activations may have one more dimension in
+front: that many networks of one shape side by side, computed by one batched product each.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Activation(NamedTuple):
+    """An activation function whose derivative follows from its value."""
+
+    apply: Callable[[np.ndarray], None]
+    """Replaces z by f(z)."""
+    chain: Callable[[np.ndarray, np.ndarray], None]
+    """Replaces the first argument, dL/df(z), by dL/dz, given f(z)."""
+
+
+def _tanh(z: np.ndarray) -> None:
+    np.tanh(z, out=z)
+
+
+def _chain_tanh(d: np.ndarray, h: np.ndarray) -> None:
+    slope = h * h
+    np.subtract(1.0, slope, out=slope)
+    d *= slope
+
+
+def _relu(z: np.ndarray) -> None:
+    np.maximum(z, 0.0, out=z)
+
+
+def _chain_relu(d: np.ndarray, h: np.ndarray) -> None:
+    d *= h > 0.0
+
+
+TANH = Activation(_tanh, _chain_tanh)
+RELU = Activation(_relu, _chain_relu)
+
+
+class Linear(NamedTuple):
+    """x W^T + b."""
+
+    weight: np.ndarray
+    """Shape ``(..., outputs, inputs)``."""
+    bias: np.ndarray
+    """Shape ``(..., 1, outputs)``."""
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        """The outputs, shape ``(..., batch, outputs)``, for inputs of shape ``(..., batch, inputs)``."""
+        # For one network dot is the same product, called faster.
+        y = x.dot(self.weight.T) if self.weight.ndim == 2 else np.matmul(x, self.weight.swapaxes(-1, -2))
+        y += self.bias
+        return y
+
+    def gradient(self, x: np.ndarray, d: np.ndarray, into: "Linear") -> None:
+        """Write dL/dW and dL/db.
+
+        :param x: the inputs
+        :param d: dL/dy
+        :param into: arrays for the gradients, shaped as the layer's own
+        """
+        np.matmul(d.swapaxes(-1, -2), x, out=into.weight)
+        np.add.reduce(d, axis=-2, keepdims=True, out=into.bias)
+
+
+class Mlp:
+    """Linear layers, each followed by the activation; without layers, the identity."""
+
+    def __init__(self, layers: Sequence[Linear], activation: Activation):
+        self._layers = layers
+        self._activation = activation
+
+    def forward(self, x: np.ndarray) -> list[np.ndarray]:
+        """The input and the output of every layer.
+
+        :param x: shape ``(batch, inputs)``
+        """
+        outputs = [x]
+        for layer in self._layers:
+            z = layer.forward(outputs[-1])
+            self._activation.apply(z)
+            outputs.append(z)
+        return outputs
+
+    def gradient(self, outputs: list[np.ndarray], d: np.ndarray, into: Sequence[Linear]) -> None:
+        """Write the gradients of all layers.
+
+        :param outputs: what :meth:`forward` returned
+        :param d: dL/d ``outputs[-1]``; overwritten
+        :param into: arrays for the gradients, layer by layer
+        """
+        for i in reversed(range(len(self._layers))):
+            self._activation.chain(d, outputs[i + 1])
+            self._layers[i].gradient(outputs[i], d, into[i])
+            if i > 0:
+                d = np.matmul(d, self._layers[i].weight)

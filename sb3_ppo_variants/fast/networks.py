@@ -1,0 +1,130 @@
+"""The networks of SB3's ``ActorCriticPolicy`` over arrays."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.distributions import (
+    BernoulliDistribution,
+    CategoricalDistribution,
+    DiagGaussianDistribution,
+    MultiCategoricalDistribution,
+)
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.preprocessing import preprocess_obs
+from torch import nn
+
+from sb3_ppo_variants.fast.distributions import (
+    Bernoulli,
+    Categorical,
+    DiagGaussian,
+    Distribution,
+    MultiCategorical,
+)
+from sb3_ppo_variants.fast.mlp import RELU, TANH, Activation, Linear, Mlp
+
+ACTIVATIONS: dict[type[nn.Module], Activation] = {nn.Tanh: TANH, nn.ReLU: RELU}
+ACTOR, CRITIC = "mlp_extractor.policy_net", "mlp_extractor.value_net"
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What an SB3 policy is made of: the names of its layers' parameters, its activation and its distribution."""
+
+    actor: list[str]
+    critic: list[str]
+    activation: Activation
+    log_std: str | None
+    kind: type[Distribution]
+    distribution: Callable[..., Distribution]
+
+    @classmethod
+    def of(cls, policy: ActorCriticPolicy) -> "Architecture":
+        """The architecture of a policy that :func:`sb3_ppo_variants.fast.support.obstacle` does not object to."""
+        kind, distribution = _distribution(policy.action_dist)
+        return cls(
+            actor=_hidden_layers(policy, ACTOR),
+            critic=_hidden_layers(policy, CRITIC),
+            activation=ACTIVATIONS[policy.activation_fn],
+            log_std="log_std" if kind is DiagGaussian else None,
+            kind=kind,
+            distribution=distribution,
+        )
+
+    def log_std_of(self, arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+        """The distribution's own parameter, if it has one."""
+        return () if self.log_std is None else (arrays[self.log_std],)
+
+
+def _hidden_layers(policy: ActorCriticPolicy, network: str) -> list[str]:
+    modules: Any = policy.get_submodule(network)
+    return [f"{network}.{i}" for i, module in enumerate(modules) if isinstance(module, nn.Linear)]
+
+
+def _distribution(distribution: Any) -> tuple[type[Distribution], Callable[..., Distribution]]:
+    if isinstance(distribution, DiagGaussianDistribution):
+        return DiagGaussian, DiagGaussian
+    if isinstance(distribution, CategoricalDistribution):
+        return Categorical, Categorical
+    if isinstance(distribution, MultiCategoricalDistribution):
+        return MultiCategorical, partial(MultiCategorical.of, sizes=[int(size) for size in distribution.action_dims])
+    assert isinstance(distribution, BernoulliDistribution)
+    return Bernoulli, Bernoulli
+
+
+class ActorCritic:
+    """The policy and the value network over arrays.
+
+    :param architecture: what the networks are made of
+    :param arrays: the parameters' values by their names in the policy
+    """
+
+    def __init__(self, architecture: Architecture, arrays: Mapping[str, np.ndarray]):
+        self._architecture = architecture
+        self._actor_trunk = Mlp(linear_layers(architecture.actor, arrays), architecture.activation)
+        self._critic_trunk = Mlp(linear_layers(architecture.critic, arrays), architecture.activation)
+        self._action_net, self._value_net = linear_layers(["action_net", "value_net"], arrays)
+        self._log_std = architecture.log_std_of(arrays)
+
+    def action_output(self, features: np.ndarray) -> np.ndarray:
+        """The output of the policy network, for features of shape ``(batch, inputs)``."""
+        return self._action_net.forward(self._actor_trunk.forward(features)[-1])
+
+    def distribution(self, features: np.ndarray) -> Distribution:
+        """The distributions of actions."""
+        return self._architecture.distribution(self.action_output(features), *self._log_std)
+
+    def values(self, features: np.ndarray) -> np.ndarray:
+        """The values, shape ``(batch, 1)``."""
+        return self._value_net.forward(self._critic_trunk.forward(features)[-1])
+
+
+def linear_layers(names: Sequence[str], arrays: Mapping[str, np.ndarray]) -> list[Linear]:
+    """The layers of these names."""
+    return [Linear(arrays[f"{name}.weight"], arrays[f"{name}.bias"][..., None, :]) for name in names]
+
+
+def parameter_views(policy: ActorCriticPolicy) -> dict[str, np.ndarray]:
+    """The values of a policy's parameters by name, sharing memory with them."""
+    return {name: parameter.detach().numpy() for name, parameter in policy.named_parameters()}
+
+
+class Features:
+    """What SB3's ``FlattenExtractor`` makes of observations, as arrays of shape ``(batch, inputs)``."""
+
+    def __init__(self, policy: ActorCriticPolicy, dtype: np.dtype):
+        self._space = policy.observation_space
+        self._normalize_images = policy.normalize_images
+        self._dtype = dtype
+
+    def __call__(self, observations: np.ndarray) -> np.ndarray:
+        """Preprocess as SB3 does: integers become one-hot, numbers single precision."""
+        if observations.dtype.kind == "f":
+            flat = observations.reshape(len(observations), -1)
+            return flat.astype(np.float32, copy=False).astype(self._dtype, copy=False)
+        tensor = preprocess_obs(th.as_tensor(observations), self._space, self._normalize_images)
+        assert isinstance(tensor, th.Tensor)
+        return tensor.flatten(1).numpy().astype(self._dtype, copy=False)

@@ -1,0 +1,142 @@
+"""The rollout of the reference path, which is SB3's, over arrays."""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_ppo_variants.fast.gae import compute_returns_and_advantage
+from sb3_ppo_variants.fast.networks import ActorCritic, Architecture, Features, parameter_views
+
+
+class Actor:
+    """Acts as the policy does, with all random numbers of a rollout drawn at its beginning.
+
+    It reads the policy's parameters where they are, so that a callback may change them.
+
+    :param policy: the policy
+    :param n_steps: length of the rollout
+    :param n_envs: number of environments
+    """
+
+    def __init__(self, policy: ActorCriticPolicy, n_steps: int, n_envs: int):
+        architecture, parameters = Architecture.of(policy), parameter_views(policy)
+        bias = parameters["action_net.bias"]
+        self._networks = ActorCritic(architecture, parameters)
+        self._features = Features(policy, bias.dtype)
+        noise = architecture.kind.noise((n_steps, n_envs, len(bias)), th.from_numpy(bias).dtype)
+        self._noise = iter(noise.numpy())
+        space = policy.action_space
+        self._shape = (n_envs, *(space.shape or ()))
+        self._bounds = (space.low, space.high) if isinstance(space, spaces.Box) else None
+
+    def act(self, observations: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """One step of the rollout.
+
+        :return: actions, of the shape that SB3's policy returns; values, shape ``(n_envs, 1)``; log-probabilities,
+            shape ``(n_envs,)``
+        :raises ValueError: if they are not finite, as PyTorch's distributions do
+        """
+        features = self._features(observations)
+        actions, log_prob = self._networks.distribution(features).sample(next(self._noise))
+        if not math.isfinite(np.add.reduce(log_prob)):
+            raise ValueError(f"the policy's distribution is not finite for the observations {observations}")
+        return actions.reshape(self._shape), self._networks.values(features), log_prob
+
+    def bounded(self, actions: np.ndarray) -> np.ndarray:
+        """The actions as the environments take them."""
+        if self._bounds is None:
+            return actions
+        low, high = self._bounds
+        return np.minimum(np.maximum(actions, low), high)
+
+    def values(self, observations: np.ndarray) -> np.ndarray:
+        """The values of states, shape ``(n,)``."""
+        return self._networks.values(self._features(observations))[:, 0]
+
+
+def collect_rollouts(
+    model: OnPolicyAlgorithm,
+    env: VecEnv,
+    callback: BaseCallback,
+    rollout_buffer: RolloutBuffer,
+    n_rollout_steps: int,
+) -> bool:
+    """What ``model.collect_rollouts`` does.
+
+    Callbacks find the same names in their ``locals``, and what they change in place there takes effect.
+
+    :return: False if the callback ended it early
+    """
+    model.policy.set_training_mode(False)
+    rollout_buffer.reset()
+    callback.on_rollout_start()
+    actor = Actor(model.policy, n_rollout_steps, env.num_envs)
+    names: dict[str, Any] = {
+        "self": model,
+        "env": env,
+        "callback": callback,
+        "rollout_buffer": rollout_buffer,
+        "n_rollout_steps": n_rollout_steps,
+    }
+    for n_steps in range(n_rollout_steps):
+        observations: Any = model._last_obs
+        actions, values, log_probs = actor.act(observations)
+        clipped_actions = actor.bounded(actions)
+        new_obs: Any
+        new_obs, rewards, dones, infos = env.step(clipped_actions)
+        model.num_timesteps += env.num_envs
+
+        names.update(
+            n_steps=n_steps,
+            obs_tensor=th.from_numpy(observations),
+            actions=actions,
+            values=th.from_numpy(values),
+            log_probs=th.from_numpy(log_probs),
+            clipped_actions=clipped_actions,
+            new_obs=new_obs,
+            rewards=rewards,
+            dones=dones,
+            infos=infos,
+        )
+        callback.update_locals(names)
+        if not callback.on_step():
+            return False
+        model._update_info_buffer(infos, dones)
+        if dones.any():
+            _bootstrap_truncated(model, actor, rewards, dones, infos)
+
+        rollout_buffer.observations[n_steps] = observations.reshape(rollout_buffer.observations.shape[1:])
+        rollout_buffer.actions[n_steps] = actions.reshape(rollout_buffer.actions.shape[1:])
+        rollout_buffer.rewards[n_steps] = rewards
+        rollout_buffer.episode_starts[n_steps] = model._last_episode_starts
+        rollout_buffer.values[n_steps] = values[:, 0]
+        rollout_buffer.log_probs[n_steps] = log_probs
+        rollout_buffer.pos = n_steps + 1
+        model._last_obs = new_obs
+        model._last_episode_starts = dones
+
+    rollout_buffer.full = True
+    last_values = actor.values(new_obs)
+    compute_returns_and_advantage(rollout_buffer, last_values, dones)
+    names.update(n_steps=n_rollout_steps, values=th.from_numpy(last_values[:, None]))
+    callback.update_locals(names)
+    callback.on_rollout_end()
+    return True
+
+
+def _bootstrap_truncated(
+    model: OnPolicyAlgorithm, actor: Actor, rewards: np.ndarray, dones: np.ndarray, infos: list[dict[str, Any]]
+) -> None:
+    """Add the value of the last state of an episode that was cut off by a time limit (SB3 issue 633)."""
+    for i in np.flatnonzero(dones):
+        terminal = infos[i].get("terminal_observation")
+        if terminal is not None and infos[i].get("TimeLimit.truncated", False):
+            rewards[i] += model.gamma * actor.values(np.asarray(terminal)[None])[0]
