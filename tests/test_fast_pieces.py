@@ -20,8 +20,8 @@ from sb3_ppo_variants.fast.mlp import RELU, TANH, Activation, Linear, Mlp
 N = 37
 SIZES = [2, 4]
 LOG_STD = th.tensor([0.3, -0.5, 0.1], dtype=th.float64)
-# In nats per state; what the two paths may differ by.
-CLOSE = {"rtol": 1e-9, "atol": 1e-12}
+# Rounding in double precision.
+CLOSE: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-12}
 
 
 def randn(*shape: int) -> th.Tensor:

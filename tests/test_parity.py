@@ -115,7 +115,8 @@ def test_target_kl_ends_updates_early() -> None:
 
 def test_same_random_state_after_training() -> None:
     states = []
-    for cls, own in ((PPO, {}), (PPOClip, {"fast": False})):
+    paths: list[tuple[type[OnPolicyAlgorithm], dict[str, Any]]] = [(PPO, {}), (PPOClip, {"fast": False})]
+    for cls, own in paths:
         train(cls, **own, **case())
         numpy_state: Any = np.random.get_state()
         states.append((th.random.get_rng_state().tolist(), numpy_state[1].tolist()))

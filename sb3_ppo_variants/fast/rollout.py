@@ -46,7 +46,8 @@ class Actor:
         """
         features = self._features(observations)
         actions, log_prob = self._networks.distribution(features).sample(next(self._noise))
-        if not math.isfinite(np.add.reduce(log_prob)):
+        # Of integers only the log-probability shows it, of normally distributed numbers only the action.
+        if not math.isfinite(np.add.reduce(log_prob) + np.add.reduce(actions, axis=None)):
             raise ValueError(f"the policy's distribution is not finite for the observations {observations}")
         return actions.reshape(self._shape), self._networks.values(features), log_prob
 

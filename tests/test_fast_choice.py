@@ -1,0 +1,160 @@
+"""Which path runs, and that it is said."""
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3 import PPO
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.distributions import DiagGaussianDistribution
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.torch_layers import FlattenExtractor
+
+from helpers import ACTION_SPACES, VARIANTS, noise_envs
+from sb3_ppo_variants import ArgumentError, PPOClip, register_kl
+
+BOX = ACTION_SPACES["Box"]
+IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
+
+
+def make(cls: Any = PPOClip, policy: Any = "MlpPolicy", observation_space: Any = None, **arguments: Any) -> Any:
+    observed = {} if observation_space is None else {"observation_space": observation_space}
+    env = noise_envs(BOX, **observed)
+    return cls(policy, env, n_steps=16, batch_size=16, n_epochs=1, seed=0, device="cpu", **arguments)
+
+
+class Buffer(RolloutBuffer):
+    pass
+
+
+class Extractor(FlattenExtractor):
+    pass
+
+
+class Forward(ActorCriticPolicy):
+    def forward(self, obs: th.Tensor, deterministic: bool = False) -> Any:
+        return super().forward(obs, deterministic)
+
+
+class Renamed(ActorCriticPolicy):
+    """A policy that is an ActorCriticPolicy in all that counts."""
+
+
+class Objective(PPOClip):
+    def _policy_loss(self, *args: Any) -> th.Tensor:
+        return 2 * super()._policy_loss(*args)
+
+
+UNSUPPORTED: dict[str, tuple[dict[str, Any], str]] = {
+    "images": ({"policy": "CnnPolicy", "observation_space": IMAGE}, "features come from a NatureCNN"),
+    "flat images": ({"observation_space": IMAGE}, "observations are images"),
+    "gSDE": ({"use_sde": True}, "StateDependentNoiseDistribution"),
+    "buffer": ({"rollout_buffer_class": Buffer}, "rollout buffer is a Buffer"),
+    "features": ({"policy_kwargs": {"features_extractor_class": Extractor}}, "features come from a Extractor"),
+    "policy": ({"policy": Forward}, "Forward has a forward of its own"),
+    "activation": ({"policy_kwargs": {"activation_fn": th.nn.ELU}}, "the networks have a ELU layer"),
+    "optimizer": ({"policy_kwargs": {"optimizer_class": th.optim.SGD}}, "the optimizer is SGD"),
+    "weight decay": ({"policy_kwargs": {"optimizer_kwargs": {"weight_decay": 0.1}}}, "weight_decay is 0.1"),
+    "amsgrad": ({"policy_kwargs": {"optimizer_kwargs": {"amsgrad": True}}}, "amsgrad is True"),
+    "objective": ({"cls": Objective}, "Objective has a _policy_loss of its own"),
+}
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_what_is_not_supported_takes_the_reference_path(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments, reason = UNSUPPORTED[name]
+    model = make(verbose=1, **arguments)
+    capsys.readouterr()
+    model.learn(64)
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Training on")]
+    assert len(said) == 1 and said[0].startswith("Training on the reference path: ") and reason in said[0]
+    with pytest.raises(ArgumentError, match=rf"^fast=True is not allowed; allowed: False or 'auto' here.*{reason}"):
+        make(fast=True, **arguments)
+    make(fast=False, **arguments)
+
+
+def change(model: Any, how: str) -> str:
+    policy = model.policy
+    if how == "frozen":
+        policy.value_net.bias.requires_grad_(False)
+        return "some parameters are frozen"
+    if how == "hooks":
+        policy.value_net.register_forward_hook(lambda *_: None)
+        return "hooks"
+    if how == "layer":
+        policy.action_net = th.nn.Sequential(policy.action_net)
+        return "action_net is a Sequential"
+    if how == "method":
+        policy.predict_values = policy.predict_values
+        return "predict_values of its own"
+    policy.optimizer = th.optim.Adam([{"params": [p]} for p in policy.parameters()])
+    return "several groups"
+
+
+@pytest.mark.parametrize("how", ["frozen", "hooks", "layer", "method", "groups"])
+def test_changes_after_construction_are_seen(how: str, capsys: pytest.CaptureFixture[str]) -> None:
+    model = make(verbose=1)
+    reason = change(model, how)
+    model.learn(32)
+    assert reason in capsys.readouterr().out
+
+
+def test_a_kl_of_the_users_own_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sb3_ppo_variants.kl._REGISTRY", {})
+    register_kl(DiagGaussianDistribution, lambda d: (d.distribution.mean,), lambda old, new: (old[0] * 0 + 7.0)[:, 0])
+    assert make().learn(32).logger.name_to_value["train/kl"] == pytest.approx(7.0)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("policy", ["MlpPolicy", Renamed])
+def test_the_fast_path_is_the_default(policy: Any, variant: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    make(variant, policy, verbose=1).learn(32)
+    assert "Training on the fast path" in capsys.readouterr().out
+    make(variant, policy, verbose=1, fast=False).learn(32)
+    assert "Training on the reference path: fast=False" in capsys.readouterr().out
+    make(variant, policy, fast=True).learn(32)
+    assert "Training on" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("value", [1, "yes", None])
+def test_other_values_are_refused(value: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"^fast=.* is not allowed; allowed: True, False or 'auto'"):
+        make(fast=value)
+
+
+def test_what_is_off_is_not_imported() -> None:
+    script = """
+import sys
+from sb3_ppo_variants import PPOClip
+PPOClip("MlpPolicy", "CartPole-v1", n_steps=64, fast=False).learn(64)
+assert sorted(m for m in sys.modules if m.startswith("sb3_ppo_variants.fast.")) == ["sb3_ppo_variants.fast.algorithm"]
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True)
+
+
+def test_the_choice_is_saved_and_may_be_changed(tmp_path: Path) -> None:
+    make(fast=False).save(tmp_path / "model")
+    assert PPOClip.load(tmp_path / "model").fast is False
+    assert PPOClip.load(tmp_path / "model", fast=True).fast is True
+
+
+def test_a_model_of_sb3_goes_on_on_the_fast_path_and_back(capsys: pytest.CaptureFixture[str]) -> None:
+    file = io.BytesIO()
+    make(PPO).learn(64).save(file)
+    ours: Any = PPOClip.load(file, env=noise_envs(BOX), verbose=1)
+    ours.learn(32, reset_num_timesteps=False)
+    assert "Training on the fast path" in capsys.readouterr().out
+    back = io.BytesIO()
+    ours.save(back)
+    theirs: Any = PPO.load(back, env=noise_envs(BOX))
+    for key, state in ours.policy.optimizer.state_dict()["state"].items():
+        th.testing.assert_close(theirs.policy.optimizer.state_dict()["state"][key], state)
+        assert state["step"] == 2 * 2 + 2
+    theirs.learn(32, reset_num_timesteps=False)
+    assert theirs.num_timesteps == 64 + 32 + 32

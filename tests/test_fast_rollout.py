@@ -1,0 +1,197 @@
+"""A rollout of the fast path is one of SB3's, with actions from the same distribution."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from scipy import stats
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+
+from helpers import ACTION_SPACES, VECTOR, noise_envs
+from sb3_ppo_variants import PPOClip
+
+N_STEPS = 40
+SPACES = {
+    **ACTION_SPACES,
+    "matrix": spaces.Box(-1, 1, (2, 3), np.float32),
+    "double": spaces.Box(-1, 1, (2,), np.float64),
+}
+
+
+def rolled_out(env: VecEnv, callback: Any = None, n_rollouts: int = 1, **arguments: Any) -> Any:
+    model = PPOClip("MlpPolicy", env, **{"n_steps": N_STEPS, "batch_size": 20, "seed": 2, "device": "cpu", **arguments})
+    for parameter in model.policy.parameters():
+        # Away from the initial policy, whose actions hardly depend on the state.
+        parameter.data += 0.3 * th.randn(parameter.shape, generator=th.Generator().manual_seed(0))
+    _, callback = model._setup_learn(10**6, callback)
+    callback.on_training_start({}, {})
+    for _ in range(n_rollouts):
+        assert model.collect_rollouts(env, callback, model.rollout_buffer, model.n_steps)
+    return model
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_values_and_log_probabilities_are_those_of_the_policy(name: str) -> None:
+    model = rolled_out(noise_envs(SPACES[name], n_envs=3), fast=True)
+    for batch in model.rollout_buffer.get():
+        actions = batch.actions.long().flatten() if name == "Discrete" else batch.actions
+        with th.no_grad():
+            values, log_prob, _ = model.policy.evaluate_actions(batch.observations, actions)
+        th.testing.assert_close(batch.old_values, values.flatten(), rtol=1e-5, atol=1e-6)
+        th.testing.assert_close(batch.old_log_prob, log_prob, rtol=1e-5, atol=1e-5)
+
+
+class SameState(gym.Env):
+    """Shows one observation for ever."""
+
+    observation_space = VECTOR
+    seen = np.array([0.5, -0.3, 0.8], np.float32)
+
+    def __init__(self, action_space: spaces.Space):
+        self.action_space = action_space
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
+        return self.seen, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        return self.reset()[0], 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("name", ACTION_SPACES)
+@pytest.mark.parametrize("n_envs", [1, 4])
+def test_actions_have_the_distribution_of_the_policy(n_envs: int, name: str) -> None:
+    env = make_vec_env(lambda: SameState(ACTION_SPACES[name]), n_envs=n_envs)
+    n_samples = 8000
+    model = rolled_out(env, fast=True, n_steps=n_samples // n_envs)
+    actions = model.rollout_buffer.actions.reshape(n_samples, -1)
+    policy_distribution = model.policy.get_distribution(th.as_tensor(SameState.seen[None])).distribution
+    parts = policy_distribution if isinstance(policy_distribution, list) else [policy_distribution]
+    for i, column in enumerate(actions.T):
+        if name == "Box":
+            mean, std = parts[0].mean[0, i].item(), parts[0].stddev[0, i].item()
+            assert stats.kstest(column, stats.norm(mean, std).cdf).pvalue > 1e-3
+        else:
+            p = parts[0].probs[0, i].item() if name == "MultiBinary" else None
+            probabilities = [1 - p, p] if p is not None else parts[i].probs[0].tolist()
+            counts = np.bincount(column.astype(int), minlength=len(probabilities))
+            assert stats.chisquare(counts, np.array(probabilities) / sum(probabilities) * n_samples).pvalue > 1e-3
+    # Neither from one step to the next nor from one environment to the other.
+    assert abs(np.corrcoef(actions[:-1, 0], actions[1:, 0])[0, 1]) < 0.05
+
+
+def deterministic(model_class: Any, make_env: Callable[[], VecEnv], **arguments: Any) -> Any:
+    """A model after two rollouts with a policy that has no spread, which acts the same on both paths."""
+    env = make_env()
+    model = model_class("MlpPolicy", env, n_steps=N_STEPS, batch_size=20, seed=2, device="cpu", **arguments)
+    model.policy.log_std.data.fill_(-20.0)
+    _, callback = model._setup_learn(10**6)
+    for _ in range(2):
+        model.collect_rollouts(env, callback, model.rollout_buffer, N_STEPS)
+    return model
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+def test_the_buffer_is_that_of_sb3(normalized: bool) -> None:
+    """Episodes are cut off after 7 steps, so that values of last states are added to rewards."""
+
+    def make_env() -> VecEnv:
+        env = noise_envs(ACTION_SPACES["Box"], n_envs=3)
+        return VecNormalize(env) if normalized else env
+
+    theirs, ours = deterministic(PPO, make_env), deterministic(PPOClip, make_env, fast=True)
+    assert ours.num_timesteps == theirs.num_timesteps == 2 * 3 * N_STEPS
+    assert list(ours.ep_info_buffer) == list(theirs.ep_info_buffer)
+    np.testing.assert_allclose(ours._last_obs, theirs._last_obs, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(ours._last_episode_starts, theirs._last_episode_starts)
+    assert ours.rollout_buffer.full and ours.rollout_buffer.pos == N_STEPS
+    for name in ("observations", "actions", "rewards", "episode_starts", "values", "advantages", "returns"):
+        their_array, our_array = getattr(theirs.rollout_buffer, name), getattr(ours.rollout_buffer, name)
+        assert our_array.dtype == their_array.dtype and our_array.shape == their_array.shape, name
+        np.testing.assert_allclose(our_array, their_array, rtol=1e-4, atol=1e-4, err_msg=name)
+
+
+class Names(BaseCallback):
+    """Keeps the kinds of what it finds in ``locals``, at a step and at the end of a rollout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at_step: dict[str, tuple[Any, ...]] = {}
+        self.at_end: dict[str, tuple[Any, ...]] = {}
+
+    def _kinds(self) -> dict[str, tuple[Any, ...]]:
+        return {
+            name: (type(value), getattr(value, "shape", None), getattr(value, "dtype", None))
+            for name, value in self.locals.items()
+            if name != "self"
+        }
+
+    def _on_step(self) -> bool:
+        self.at_step = self.at_step or self._kinds()
+        return True
+
+    def _on_rollout_end(self) -> None:
+        self.at_end = self._kinds()
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_callbacks_find_the_same_names(name: str) -> None:
+    seen = []
+    for fast in (False, True):
+        names = Names()
+        rolled_out(noise_envs(SPACES[name], n_envs=3), names, fast=fast)
+        seen.append((names.at_step, names.at_end))
+    (step, end), (our_step, our_end) = seen
+    assert our_step == step
+    # Left over from SB3's loop over episodes that ended.
+    assert {
+        key: our_end.get(key) for key in end if key not in {"idx", "done", "terminal_obs", "terminal_value"}
+    } == our_end
+
+
+class DoublesRewards(BaseCallback):
+    def _on_step(self) -> bool:
+        self.locals["rewards"] *= 2
+        return True
+
+
+class ChangesPolicy(BaseCallback):
+    def _on_step(self) -> bool:
+        if self.n_calls == 5:
+            policy: Any = self.model.policy
+            policy.value_net.bias.data += 100.0
+        return True
+
+
+def test_what_a_callback_changes_takes_effect() -> None:
+    plain, doubled = (rolled_out(noise_envs(ACTION_SPACES["Box"]), c, fast=True) for c in (None, DoublesRewards()))
+    alone = np.arange(N_STEPS) % 7 != 6  # Others include the value of the last state.
+    np.testing.assert_allclose(doubled.rollout_buffer.rewards[alone], 2 * plain.rollout_buffer.rewards[alone])
+    values = rolled_out(noise_envs(ACTION_SPACES["Box"]), ChangesPolicy(), fast=True).rollout_buffer.values
+    assert values[:5].max() < 50 < values[5:].min()
+
+
+class Stops(BaseCallback):
+    def _on_step(self) -> bool:
+        return self.n_calls < 3
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_callback_ends_training(fast: bool) -> None:
+    model = PPOClip("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), n_steps=N_STEPS, batch_size=20, fast=fast)
+    model.learn(1000, Stops())
+    assert model.num_timesteps == 6
+    assert model._n_updates == 0
+
+
+def test_observations_that_are_not_finite_are_refused() -> None:
+    env = noise_envs(ACTION_SPACES["Box"], spaces.Box(-1, 1, (3,), np.float32))
+    env.envs[1].observation_space.sample = lambda: np.full(3, np.nan, np.float32)  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="not finite for the observations"):
+        rolled_out(env, fast=True)

@@ -1,0 +1,179 @@
+"""From the same state and the same minibatches, an update of the fast path is that of the reference path."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pytest
+import stable_baselines3.common.policies
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.distributions import BernoulliDistribution
+
+from helpers import ACTION_SPACES, noise_envs
+from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
+
+N_STEPS, N_ENVS, BATCH_SIZE, N_EPOCHS = 20, 3, 12, 20  # 100 minibatches.
+
+CASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "clip": (PPOClip, {}),
+    "adaptive": (PPOAdaptiveKL, {"kl_coef": 3.0}),
+    "fixed": (PPOFixedKL, {"kl_coef": 3.0}),
+    "fixed and clip": (PPOFixedKL, {"kl_coef": 3.0, "clip_range": 0.1}),
+    "unclipped": (PPOUnclipped, {}),
+}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "plain": {"max_grad_norm": np.inf},
+    "all terms": {"clip_range_vf": 0.1, "ent_coef": 0.02, "max_grad_norm": 0.05, "vf_coef": 0.7},
+    "raw advantages": {"normalize_advantage": False, "max_grad_norm": 0.5},
+}
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "relu": {"activation_fn": th.nn.ReLU, "net_arch": [16]},
+    "different shapes": {"net_arch": {"pi": [8, 8], "vf": [16]}},
+    "no hidden layers": {"net_arch": []},
+    "no hidden layers in one": {"net_arch": {"pi": [], "vf": [8]}},
+    "separate features": {"share_features_extractor": False},
+    "Adam's options": {"optimizer_kwargs": {"betas": (0.5, 0.9), "eps": 1e-3}},
+}
+OBSERVATIONS = {
+    "Discrete": spaces.Discrete(5),
+    "MultiDiscrete": spaces.MultiDiscrete([3, 4]),
+    "MultiBinary": spaces.MultiBinary(4),
+    "matrix": spaces.Box(-1, 1, (2, 3), np.float64),
+    "bytes": spaces.Box(0, 255, (6,), np.uint8),
+}
+
+
+@pytest.fixture
+def double_precision(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """Lets a model compute in double precision, which SB3's preprocessing and PyTorch's Bernoulli would undo."""
+    preprocess: Any = stable_baselines3.common.policies.preprocess_obs
+
+    log_prob: Any = BernoulliDistribution.log_prob
+
+    def convert(model: Any) -> None:
+        monkeypatch.setattr(BernoulliDistribution, "log_prob", lambda self, actions: log_prob(self, actions.double()))
+        monkeypatch.setattr(
+            stable_baselines3.common.policies,
+            "preprocess_obs",
+            lambda *args, **kwargs: preprocess(*args, **kwargs).double(),
+        )
+        model.policy.double()
+        for name in ("values", "log_probs", "advantages", "returns"):
+            setattr(model.rollout_buffer, name, getattr(model.rollout_buffer, name).astype(np.float64))
+
+    return convert
+
+
+def collected(
+    cls: Any, action_space: spaces.Space, observation_space: spaces.Space | None = None, **arguments: Any
+) -> Any:
+    """A model on the reference path with a full rollout buffer."""
+    observed = {} if observation_space is None else {"observation_space": observation_space}
+    env = noise_envs(action_space, n_envs=N_ENVS, **observed)
+    arguments = {"learning_rate": 1e-3, "n_epochs": N_EPOCHS, **arguments}
+    model = cls("MlpPolicy", env, n_steps=N_STEPS, batch_size=BATCH_SIZE, seed=1, fast=False, **arguments)
+    _, callback = model._setup_learn(N_STEPS * N_ENVS)
+    model.collect_rollouts(env, callback, model.rollout_buffer, N_STEPS)
+    return model
+
+
+def updated(model: Any, fast: bool) -> Any:
+    model = deepcopy(model)
+    model.fast = fast
+    np.random.seed(3)
+    model.train()
+    return model
+
+
+def assert_same_update(model: Any) -> None:
+    reference, fast = updated(model, False), updated(model, True)
+    assert fast._n_updates == reference._n_updates
+    pairs = zip(model.policy.parameters(), reference.policy.parameters(), fast.policy.parameters(), strict=True)
+    for before, wanted, got in pairs:
+        assert not th.equal(before, wanted)
+        th.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-9)
+    theirs, ours = (m.policy.optimizer.state_dict() for m in (reference, fast))
+    assert ours["param_groups"] == theirs["param_groups"]
+    assert ours["state"].keys() == theirs["state"].keys()
+    for index, wanted in theirs["state"].items():
+        th.testing.assert_close(ours["state"][index], wanted, rtol=1e-5, atol=1e-9)
+    logged, fast_logged = reference.logger.name_to_value, fast.logger.name_to_value
+    assert fast_logged.keys() == logged.keys()
+    for key, value in logged.items():
+        assert fast_logged[key] == pytest.approx(value, rel=1e-5, abs=1e-7), key
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("space", ACTION_SPACES)
+@pytest.mark.parametrize("name", CASES)
+def test_objectives(name: str, space: str, settings: str, double_precision: Callable[[Any], None]) -> None:
+    cls, arguments = CASES[name]
+    model = collected(cls, ACTION_SPACES[space], **arguments, **SETTINGS[settings])
+    double_precision(model)
+    assert_same_update(model)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_architectures(name: str, double_precision: Callable[[Any], None]) -> None:
+    model = collected(PPOFixedKL, ACTION_SPACES["Box"], policy_kwargs=ARCHITECTURES[name])
+    double_precision(model)
+    assert_same_update(model)
+
+
+@pytest.mark.parametrize("name", OBSERVATIONS)
+def test_observations(name: str, double_precision: Callable[[Any], None]) -> None:
+    model = collected(PPOClip, ACTION_SPACES["Box"], OBSERVATIONS[name])
+    double_precision(model)
+    assert_same_update(model)
+
+
+@pytest.mark.parametrize("space", ACTION_SPACES)
+@pytest.mark.parametrize("name", CASES)
+def test_target_kl_stops_at_the_same_minibatch(
+    name: str, space: str, double_precision: Callable[[Any], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cls, arguments = CASES[name]
+    model = collected(cls, ACTION_SPACES[space], target_kl=2e-3, **arguments | {"learning_rate": 3e-3})
+    double_precision(model)
+    model.verbose = 1
+    assert_same_update(model)
+    reference, fast = capsys.readouterr().out.strip().splitlines()[-2:]
+    assert reference.startswith("Early stopping at step") and fast == reference
+
+
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
+def test_a_smaller_last_minibatch(double_precision: Callable[[Any], None]) -> None:
+    model = collected(PPOClip, ACTION_SPACES["Box"])
+    model.batch_size = 59  # 59 samples, and then 1.
+    double_precision(model)
+    assert_same_update(model)
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_either_path_goes_on_from_the_other(first: bool, double_precision: Callable[[Any], None]) -> None:
+    """The moments and the step count of Adam pass from one to the other."""
+    model = collected(PPOClip, ACTION_SPACES["Box"])
+    double_precision(model)
+    assert_same_update(updated(model, first))
+
+
+def test_single_precision_stays_close() -> None:
+    model = collected(PPOClip, ACTION_SPACES["Box"])
+    reference, fast = updated(model, False), updated(model, True)
+    for wanted, got in zip(reference.policy.parameters(), fast.policy.parameters(), strict=True):
+        assert got.dtype == th.float32
+        # 100 steps of 1e-3: rounding, which Adam divides by small moments, is less than a thousandth of the way.
+        th.testing.assert_close(got, wanted, rtol=0, atol=1e-4)
+
+
+def test_a_loss_that_is_not_finite_is_refused_before_the_policy_changes() -> None:
+    model = collected(PPOClip, ACTION_SPACES["Box"])
+    model.rollout_buffer.returns[3] = np.nan
+    before = deepcopy(model.policy.state_dict())
+    model.fast = True
+    with pytest.raises(ValueError, match="the loss of a minibatch is nan"):
+        model.train()
+    for key, weight in model.policy.state_dict().items():
+        assert th.equal(weight, before[key])
