@@ -1,11 +1,13 @@
 """Generalised advantage estimation over whole rows of a rollout (https://arxiv.org/abs/1506.02438)."""
 
+from itertools import accumulate
+
 import numpy as np
 from stable_baselines3.common.buffers import RolloutBuffer
 
 
 def compute_returns_and_advantage(buffer: RolloutBuffer, last_values: np.ndarray, dones: np.ndarray) -> None:
-    """What the buffer's method of this name does, with one product and sum per step.
+    """What the buffer's method of this name does, the recursion over time on plain numbers.
 
     :param buffer: a full buffer; its ``advantages`` and ``returns`` are filled
     :param last_values: values of the states after the last step, shape ``(n_envs,)``
@@ -13,11 +15,14 @@ def compute_returns_and_advantage(buffer: RolloutBuffer, last_values: np.ndarray
     """
     next_values = np.concatenate([buffer.values[1:], last_values[None]])
     continues = np.concatenate([1 - buffer.episode_starts[1:], 1 - dones[None].astype(np.float32)])
-    advantages = buffer.rewards + buffer.gamma * next_values * continues - buffer.values
-    decay = buffer.gamma * buffer.gae_lambda * continues
-    following = advantages[-1]
-    for advantage, factor in zip(advantages[-2::-1], decay[-2::-1], strict=True):
-        advantage += factor * following
-        following = advantage
-    buffer.advantages = advantages
-    buffer.returns = advantages + buffer.values
+    deltas = buffer.rewards + buffer.gamma * next_values * continues - buffer.values
+    decays = buffer.gamma * buffer.gae_lambda * continues
+    for env in range(buffer.n_envs):
+        backwards = zip(deltas[::-1, env].tolist(), decays[::-1, env].tolist(), strict=True)
+        buffer.advantages[::-1, env] = [*accumulate(backwards, _add_discounted, initial=0.0)][1:]
+    buffer.returns = buffer.advantages + buffer.values
+
+
+def _add_discounted(following: float, step: tuple[float, float]) -> float:
+    delta, decay = step
+    return delta + decay * following

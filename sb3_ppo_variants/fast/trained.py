@@ -94,7 +94,7 @@ class TrainedNetworks:
         both = np.empty((2, *latents[0].shape), d_output.dtype) if self._pairs else None
         d_actor, d_critic = (None, None) if both is None else both
         d_actor = np.matmul(d_output, layers.action_net.weight, out=d_actor)
-        d_critic = np.matmul(d_values[:, None], layers.value_net.weight, out=d_critic)
+        d_critic = np.multiply(d_values[:, None], layers.value_net.weight, out=d_critic)
         d_latents = [d_actor, d_critic] if both is None else [both]
         for trunk, outputs, d_latent, layer in zip(
             self._trunks, self._outputs, d_latents, gradients.trunks, strict=True
