@@ -21,6 +21,7 @@ from sb3_ppo_variants import ArgumentError, PPOClip, register_kl
 
 BOX = ACTION_SPACES["Box"]
 IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
+DICT = spaces.Dict({"image": IMAGE})
 
 
 def make(cls: Any = PPOClip, policy: Any = "MlpPolicy", observation_space: Any = None, **arguments: Any) -> Any:
@@ -52,7 +53,7 @@ class Objective(PPOClip):
 
 
 UNSUPPORTED: dict[str, tuple[dict[str, Any], str]] = {
-    "images": ({"policy": "CnnPolicy", "observation_space": IMAGE}, "features come from a NatureCNN"),
+    "dictionaries": ({"policy": "MultiInputPolicy", "observation_space": DICT}, "buffer is a DictRolloutBuffer"),
     "flat images": ({"observation_space": IMAGE}, "observations are images"),
     "gSDE": ({"use_sde": True}, "StateDependentNoiseDistribution"),
     "buffer": ({"rollout_buffer_class": Buffer}, "rollout buffer is a Buffer"),

@@ -84,7 +84,7 @@ def test_a_buffer_that_hides_its_rows_serves_those_without_a_penalty(variant: An
 def test_kl_does_not_depend_on_the_size_of_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     logged = []
     for rows_at_once in (512, 7):
-        monkeypatch.setattr("sb3_ppo_variants.base.rollout_kl.ROWS_AT_ONCE", rows_at_once)
+        monkeypatch.setattr("sb3_ppo_variants.base.update.ROWS_AT_ONCE", rows_at_once)
         log = LogRecorder()
         model = PPOClip("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), n_steps=32, learning_rate=1e-3, seed=1)
         model.learn(64, callback=log)

@@ -1,6 +1,6 @@
 """How far the policy has moved from the one that collected the rollout."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -11,11 +11,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import PyTorchObs
 
 from sb3_ppo_variants.base.arguments import refuse
-from sb3_ppo_variants.base.rollout import rollout_observations
 from sb3_ppo_variants.kl import ExactKL, Parameters, concatenate, exact_kl
-
-# Enough rows to keep a small network busy, few enough for the activations of a large one to stay in the cache.
-ROWS_AT_ONCE = 128
 
 
 class RolloutKL:
@@ -26,12 +22,16 @@ class RolloutKL:
 
     :param policy: the policy that will be trained
     :param buffer: the full rollout buffer
+    :param observations: returns all its observations in the order of their rows, in chunks
     :raises MissingKLError: if the policy's action distribution has no registered KL
     """
 
-    def __init__(self, policy: ActorCriticPolicy, buffer: RolloutBuffer):
+    def __init__(
+        self, policy: ActorCriticPolicy, buffer: RolloutBuffer, observations: Callable[[], Iterator[PyTorchObs]]
+    ):
         self._policy = policy
         self._buffer = buffer
+        self._observations = observations
         self._kl, self._old = self._parameters_in_rollout()
 
     def of_minibatch(self, rows: np.ndarray | None, observations: PyTorchObs) -> th.Tensor:
@@ -60,7 +60,7 @@ class RolloutKL:
     def _parameters_in_rollout(self) -> tuple[ExactKL, Parameters]:
         chunks = []
         with th.no_grad(), _evaluation_mode(self._policy):
-            for observations in rollout_observations(self._buffer, ROWS_AT_ONCE):
+            for observations in self._observations():
                 distribution = self._policy.get_distribution(observations)
                 kl = exact_kl(distribution)
                 chunks.append(kl.parameters(distribution))

@@ -1,22 +1,24 @@
 """What the minibatches of an update measured."""
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch as th
 
-Scalar: TypeAlias = th.Tensor | float
-
 
 class MinibatchStatistics(NamedTuple):
-    """Scalars measured on one minibatch: tensors without a graph, or numbers."""
+    """Scalars measured on one minibatch: all tensors, or all numbers."""
 
-    policy_loss: Scalar
-    value_loss: Scalar
-    entropy_loss: Scalar
-    loss: Scalar
-    approx_kl: Scalar
-    clip_fraction: Scalar | None
+    policy_loss: Any
+    value_loss: Any
+    entropy_loss: Any
+    loss: Any
+    approx_kl: Any
+    clip_fraction: Any | None
+
+    def detach(self) -> "MinibatchStatistics":
+        """Tensors without the graph of their gradients."""
+        return MinibatchStatistics(*(None if value is None else value.detach() for value in self))
 
 
 class UpdateStatistics:

@@ -8,14 +8,17 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.policies import ActorCriticPolicy
-from stable_baselines3.common.type_aliases import RolloutBufferSamples
+from stable_baselines3.common.type_aliases import PyTorchObs, RolloutBufferSamples
 
 from sb3_ppo_variants import losses
 from sb3_ppo_variants.base.coefficients import Coefficients
-from sb3_ppo_variants.base.rollout import minibatches
+from sb3_ppo_variants.base.rollout import minibatches, rollout_observations
 from sb3_ppo_variants.base.rollout_kl import RolloutKL
 from sb3_ppo_variants.base.statistics import MinibatchStatistics
 from sb3_ppo_variants.kl import MissingKLError
+
+# Enough rows to keep a small network busy, few enough for the activations of a large one to stay in the cache.
+ROWS_AT_ONCE = 128
 
 PolicyLoss = Callable[[th.Tensor, th.Tensor, th.Tensor | None, Coefficients], th.Tensor]
 
@@ -69,15 +72,19 @@ class TorchUpdate:
         self._coefficients = coefficients
         self._parameters = list(model.policy.parameters())
         self._rollout_kl = self._remember_policy()
-        self._loss: th.Tensor | None = None
+        self._loss: th.Tensor
 
     def _remember_policy(self) -> RolloutKL | None:
         try:
-            return RolloutKL(self._policy, self._model.rollout_buffer)
+            return RolloutKL(self._policy, self._model.rollout_buffer, self._observations)
         except MissingKLError:
             if self._coefficients.kl_coef is not None:
                 raise
             return None  # Without a penalty the KL is only logged.
+
+    def _observations(self) -> Iterator[PyTorchObs]:
+        """All observations of the rollout, in chunks."""
+        return rollout_observations(self._model.rollout_buffer, ROWS_AT_ONCE)
 
     def minibatches(self) -> Iterator[tuple[np.ndarray | None, RolloutBufferSamples]]:
         """The minibatches of the buffer, with their row numbers."""
@@ -108,18 +115,11 @@ class TorchUpdate:
             clip_fraction = None
             if coefficients.clip_range is not None:
                 clip_fraction = losses.clip_fraction(ratio, coefficients.clip_range)
-        return MinibatchStatistics(
-            policy_loss.detach(),
-            value_loss.detach(),
-            entropy_loss.detach(),
-            self._loss.detach(),
-            approx_kl,
-            clip_fraction,
-        )
+        graph = MinibatchStatistics(policy_loss, value_loss, entropy_loss, self._loss, approx_kl, clip_fraction)
+        return graph.detach()
 
     def step(self) -> None:
         """One step of the policy's optimizer, the gradient clipped."""
-        assert self._loss is not None
         self._policy.optimizer.zero_grad()
         self._loss.backward()
         th.nn.utils.clip_grad_norm_(self._parameters, self._model.max_grad_norm)

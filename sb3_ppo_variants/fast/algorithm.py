@@ -1,7 +1,7 @@
 """The choice between the two paths."""
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
@@ -10,6 +10,9 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_ppo_variants.base import Coefficients, PPOBase, Rule
 from sb3_ppo_variants.base.arguments import refuse
 from sb3_ppo_variants.base.update import Update
+
+if TYPE_CHECKING:
+    from sb3_ppo_variants.fast.support import Choice
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -49,20 +52,19 @@ class FastPPO(PPOBase):
 
     def _setup_model(self) -> None:
         super()._setup_model()
-        reason = self._why_reference()
-        if self.fast is True and reason is not None:
-            refuse("fast", True, f"False or 'auto' here, because {reason}")
+        if self.fast is True:
+            path, why = self._choice()
+            if path == "reference":
+                refuse("fast", True, f"False or 'auto' here, because {why}")
 
-    def _why_reference(self) -> str | None:
-        """Why the reference path runs; ``None`` if the fast path does."""
-        if self.fast is False:
-            return "fast=False"
-        # Here, so that what is off is not imported either.
-        from sb3_ppo_variants.fast.support import obstacle
+    def _choice(self) -> "Choice":
+        """The path to take and why, asked anew at every rollout and update, since a policy may be changed."""
+        # Imported here, so that what is off is not imported either.
+        from sb3_ppo_variants.fast.support import Choice, choose
 
         if not getattr(type(self)._policy_loss, "written_out", False):
-            return f"{type(self).__name__} has a _policy_loss of its own"
-        return obstacle(self.policy, self.rollout_buffer)
+            return Choice("reference", f"{type(self).__name__} has a _policy_loss of its own")
+        return choose(self.policy, self.rollout_buffer)
 
     def collect_rollouts(
         self, env: VecEnv, callback: BaseCallback, rollout_buffer: RolloutBuffer, n_rollout_steps: int
@@ -71,21 +73,26 @@ class FastPPO(PPOBase):
 
         :return: False if the callback ended it early
         """
-        if self._why_reference() is not None:
+        if self.fast is False or self._choice().path != "arrays":
             return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
         from sb3_ppo_variants.fast.rollout import collect_rollouts
 
         return collect_rollouts(self, env, callback, rollout_buffer, n_rollout_steps)
 
     def _begin_update(self, coefficients: Coefficients) -> Update:
-        if self._why_reference() is not None:
-            return super()._begin_update(coefficients)
-        from sb3_ppo_variants.fast.update import NumpyUpdate
+        path = "reference" if self.fast is False else self._choice().path
+        if path == "arrays":
+            from sb3_ppo_variants.fast.update import NumpyUpdate
 
-        return NumpyUpdate(self, coefficients)
+            return NumpyUpdate(self, coefficients)
+        if path == "images":
+            from sb3_ppo_variants.fast.images import ImageUpdate
+
+            return ImageUpdate(self, coefficients)
+        return super()._begin_update(coefficients)
 
     def _setup_learn(self, *args: Any, **arguments: Any) -> tuple[int, BaseCallback]:
         if self.verbose >= 1:
-            reason = self._why_reference()
-            print("Training on the fast path" if reason is None else f"Training on the reference path: {reason}")
+            path, why = ("reference", "fast=False") if self.fast is False else self._choice()
+            print(f"Training on the {'reference' if path == 'reference' else 'fast'} path: {why}")
         return super()._setup_learn(*args, **arguments)

@@ -1,6 +1,6 @@
-"""Which policies the fast path knows."""
+"""Which policies the fast paths know."""
 
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch as th
 from gymnasium import spaces
@@ -13,7 +13,7 @@ from stable_baselines3.common.distributions import (
 )
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.preprocessing import is_image_space
-from stable_baselines3.common.torch_layers import FlattenExtractor, MlpExtractor
+from stable_baselines3.common.torch_layers import FlattenExtractor, MlpExtractor, NatureCNN
 from torch import nn
 
 from sb3_ppo_variants.fast.networks import ACTIVATIONS
@@ -37,18 +37,60 @@ WRITTEN_OUT = (
     "_get_action_dist_from_latent",
 )
 # Adam's options that are not written out, with the values that leave them out.
-PLAIN_ADAM = {"weight_decay": 0, "amsgrad": False, "maximize": False, "decoupled_weight_decay": False}
+PLAIN_ADAM = {
+    "weight_decay": 0,
+    "amsgrad": False,
+    "maximize": False,
+    "capturable": False,
+    "differentiable": False,
+    "decoupled_weight_decay": False,
+}
 
 
-def obstacle(policy: Any, buffer: Any) -> str | None:
-    """Why a policy cannot be trained on the fast path.
+class Choice(NamedTuple):
+    """The path that a model takes."""
 
-    :return: the first reason found, as a clause; ``None`` if there is none
-    """
-    checks = (_policy_obstacle, _network_obstacle, _optimizer_obstacle)
-    if type(buffer) is not RolloutBuffer:
-        return f"the rollout buffer is a {type(buffer).__name__}, not a RolloutBuffer"
-    return next((found for check in checks if (found := check(policy)) is not None), None)
+    path: Literal["arrays", "images", "reference"]
+    why: str
+
+
+def choose(policy: Any, buffer: Any) -> Choice:
+    """The path for a policy: over arrays if it can, else on images laid out for convolutions, else the reference."""
+    obstacle = _arrays_obstacle(policy, buffer)
+    if obstacle is None:
+        return Choice("arrays", "the networks are computed over arrays")
+    if _images_obstacle(policy, buffer) is None:
+        return Choice("images", "images are laid out for convolutions")
+    return Choice("reference", obstacle)
+
+
+# Each returns the first reason it finds, as a clause, or None.
+
+
+def _arrays_obstacle(policy: Any, buffer: Any) -> str | None:
+    return (
+        _buffer_obstacle(buffer)
+        or _policy_obstacle(policy)
+        or _distribution_obstacle(policy)
+        or _features_obstacle(policy)
+        or _network_obstacle(policy)
+        or _parameter_obstacle(policy)
+        or _optimizer_obstacle(policy)
+    )
+
+
+def _images_obstacle(policy: Any, buffer: Any) -> str | None:
+    return (
+        _buffer_obstacle(buffer)
+        or _policy_obstacle(policy)
+        or _convolutions_obstacle(policy)
+        or _parameter_obstacle(policy)
+        or _optimizer_obstacle(policy)
+    )
+
+
+def _buffer_obstacle(buffer: Any) -> str | None:
+    return None if type(buffer) is RolloutBuffer else f"the rollout buffer is a {type(buffer).__name__}"
 
 
 def _policy_obstacle(policy: Any) -> str | None:
@@ -58,6 +100,12 @@ def _policy_obstacle(policy: Any) -> str | None:
     for method in WRITTEN_OUT:
         if getattr(cls, method) is not getattr(ActorCriticPolicy, method) or method in vars(policy):
             return f"{cls.__name__} has a {method} of its own"
+    if any(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks for module in policy.modules()):
+        return "the policy's modules have hooks"
+    return None
+
+
+def _distribution_obstacle(policy: Any) -> str | None:
     if type(policy.action_dist) not in DISTRIBUTIONS:
         return f"actions are drawn from a {type(policy.action_dist).__name__}"
     try:
@@ -65,8 +113,10 @@ def _policy_obstacle(policy: Any) -> str | None:
             return f"a KL was registered for {type(policy.action_dist).__name__}"
     except MissingKLError as error:
         return str(error)
-    if policy.squash_output:
-        return "actions are squashed"
+    return None
+
+
+def _features_obstacle(policy: Any) -> str | None:
     extractors = {type(policy.pi_features_extractor), type(policy.vf_features_extractor)}
     if extractors != {FlattenExtractor}:
         return f"features come from a {policy.features_extractor_class.__name__}"
@@ -87,14 +137,20 @@ def _network_obstacle(policy: Any) -> str | None:
     for name, head in heads:
         if type(head) is not nn.Linear:
             return f"{name} is a {type(head).__name__}"
-    if any(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks for module in policy.modules()):
-        return "the policy's modules have hooks"
-    return _parameter_obstacle(list(policy.parameters()))
+    return None
 
 
-def _parameter_obstacle(parameters: list[nn.Parameter]) -> str | None:
+def _convolutions_obstacle(policy: Any) -> str | None:
+    for extractor in (policy.pi_features_extractor, policy.vf_features_extractor):
+        if type(extractor) is not NatureCNN:
+            return f"features come from a {type(extractor).__name__}"
+    return None
+
+
+def _parameter_obstacle(policy: Any) -> str | None:
+    parameters = list(policy.parameters())
     if {parameter.device.type for parameter in parameters} != {"cpu"}:
-        return f"the policy is on {parameters[0].device}, where the networks are too small to gain"
+        return f"the policy is on {parameters[0].device}"
     if len({parameter.dtype for parameter in parameters}) != 1 or not parameters[0].dtype.is_floating_point:
         return "the parameters are of different types"
     if not all(parameter.requires_grad for parameter in parameters):

@@ -1,0 +1,68 @@
+"""The update of the reference path for SB3's convolutional network on a CPU, with memory laid out for convolutions.
+
+The computation is the reference's. Images and filters lie in memory with their channels last, which the convolutions
+of CPUs are fastest with, and Adam runs as one fused kernel.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.type_aliases import RolloutBufferSamples
+from torch import nn
+
+from sb3_ppo_variants.base.coefficients import Coefficients
+from sb3_ppo_variants.base.update import ROWS_AT_ONCE, TorchUpdate, Trained
+
+
+def put_channels_last(policy: ActorCriticPolicy) -> None:
+    """Lay out the filters of a policy with their channels last; their values and shapes stay as they are."""
+    for module in policy.modules():
+        if isinstance(module, nn.Conv2d):
+            module.weight.data = module.weight.data.contiguous(memory_format=th.channels_last)
+
+
+class ImageUpdate(TorchUpdate):
+    """:class:`sb3_ppo_variants.base.update.TorchUpdate` for images.
+
+    :param model: a model with a full rollout buffer
+    :param coefficients: the coefficients of this update's objective
+    """
+
+    def __init__(self, model: Trained, coefficients: Coefficients):
+        put_channels_last(model.policy)
+        buffer = model.rollout_buffer
+
+        def rows(array: np.ndarray) -> np.ndarray:
+            return array if buffer.generator_ready else buffer.swap_and_flatten(array)
+
+        self._images = np.ascontiguousarray(rows(np.moveaxis(buffer.observations, -3, -1)))
+        actions = rows(buffer.actions).astype(np.float32, copy=False)
+        numbers = [rows(getattr(buffer, name)).ravel() for name in ("values", "log_probs", "advantages", "returns")]
+        self._others = [th.from_numpy(array) for array in (actions, *numbers)]
+        super().__init__(model, coefficients)
+
+    def _observations(self) -> Iterator[th.Tensor]:
+        for start in range(0, len(self._images), ROWS_AT_ONCE):
+            yield self._images_at(slice(start, start + ROWS_AT_ONCE))
+
+    def _images_at(self, rows: Any) -> th.Tensor:
+        return th.from_numpy(self._images[rows]).permute(0, 3, 1, 2)
+
+    def minibatches(self) -> Iterator[tuple[np.ndarray, RolloutBufferSamples]]:
+        """The minibatches that the buffer would make."""
+        permutation = np.random.permutation(len(self._images))
+        for start in range(0, len(permutation), self._model.batch_size):
+            rows = permutation[start : start + self._model.batch_size]
+            where = th.from_numpy(rows)
+            yield rows, RolloutBufferSamples(self._images_at(rows), *(tensor[where] for tensor in self._others))
+
+    def step(self) -> None:
+        """One step of the policy's optimizer, the gradient clipped."""
+        (group,) = self._policy.optimizer.param_groups
+        chosen = group["fused"]
+        group["fused"] = True
+        super().step()
+        group["fused"] = chosen
