@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from helpers import ACTION_SPACES, noise_envs
-from sb3_ppo_variants.benchmark import learning, throughput
+from sb3_ppo_variants.benchmark import agreement, cold, learning, throughput
 from sb3_ppo_variants.benchmark.__main__ import main
 
 
@@ -53,9 +53,72 @@ def test_learning_reports_a_missed_bar(
     assert capsys.readouterr().out.count("| CartPole-v1 | 64 |") == len(learning.VARIANTS)
 
 
-def test_no_pairs_are_refused() -> None:
+def test_throughput_of_the_reference(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["throughput", "--workloads", "cartpole", "--reference", "--pairs", "1"]) == 0
+    assert "| cartpole | PPOClip, fast=False |" in capsys.readouterr().out
+
+
+def test_peers_say_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sbx", None)
+    with pytest.raises(SystemExit, match="pip install sbx-rl"):
+        main(["throughput", "--peers"])
+
+
+def test_workloads_of_many_envs_have_one_size_of_rollout() -> None:
+    for name in ("cartpole-1", "cartpole-32", "halfcheetah-128"):
+        workload = throughput.WORKLOADS[name]
+        assert workload.settings["n_steps"] * int(name.split("-")[1]) == throughput.ROLLOUT
+    env = throughput.WORKLOADS["cartpole-32"].make_env()
+    assert env.num_envs == 32
+
+
+def test_cold_processes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(cold.RUNS, "cartpole", 64)
+    assert main(["cold", "--workloads", "cartpole", "--pairs", "1"]) == 0
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [row[2] for row in rows] == ["PPO", "PPOClip"]
+    for row in rows:
+        assert float(row[3]) > 0 and 50 < float(row[4].strip(" |")) < 10_000
+
+
+@pytest.fixture
+def small_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = agreement.Task(n_envs=2, timesteps=384, seeds=2, settings={"n_steps": 64})
+    monkeypatch.setattr(agreement, "TASKS", {"CartPole-v1": task})
+
+
+@pytest.mark.usefixtures("small_agreement")
+def test_agreement_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "deeper" / "runs.jsonl"
+    arguments = ["agreement", "--jobs", "1", "--records", str(file)]
+    assert main([*arguments, "--arms", "SB3's PPO"]) == 0
+    before = agreement.read(file)
+    assert len(before) == 2 and all(len(record["curve"]) == agreement.SPANS for record in before)
+    assert main(arguments) == 0
+    after = agreement.read(file)
+    assert after[:2] == before and len(after) == 2 * len(agreement.ARMS)
+    table = capsys.readouterr().out
+    for arm in agreement.ARMS:
+        assert f"| CartPole-v1 | 384 | {arm} | 2 |" in table
+    # The reference is SB3's PPO bit for bit, so that its episodes are too.
+    finals = agreement.finals(after, "CartPole-v1")
+    assert sorted(finals["SB3's PPO"].ravel()) == sorted(finals["PPOClip, fast=False"].ravel())
+
+
+def test_the_report_of_agreement_is_made_of_the_records(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "runs.jsonl"
+    records = [{"env": "CartPole-v1", "arm": "SB3's PPO", "seed": i, "final": 10.0 * i, "curve": []} for i in range(4)]
+    file.write_text("\n".join(json.dumps(record) for record in records) + "\n")
+    assert main(["agreement", "--report", "--records", str(file)]) == 0
+    # The interquartile mean of 0, 10, 20, 30 is that of 10 and 20.
+    assert "| SB3's PPO | 4 | 15 (" in capsys.readouterr().out
+    assert len(agreement.read(file)) == 4
+
+
+@pytest.mark.parametrize("command", ["throughput", "cold"])
+def test_no_pairs_are_refused(command: str) -> None:
     with pytest.raises(SystemExit, match="--pairs 0 is not allowed"):
-        main(["throughput", "--pairs", "0"])
+        main([command, "--pairs", "0"])
 
 
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

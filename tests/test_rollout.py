@@ -81,12 +81,16 @@ def test_a_buffer_that_hides_its_rows_serves_those_without_a_penalty(variant: An
         assert "train/kl" in model.learn(64).logger.name_to_value
 
 
-def test_kl_does_not_depend_on_the_size_of_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fast", [False, True])
+def test_kl_does_not_depend_on_the_size_of_the_chunks(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     logged = []
     for rows_at_once in (512, 7):
         monkeypatch.setattr("sb3_ppo_variants.base.update.ROWS_AT_ONCE", rows_at_once)
+        monkeypatch.setattr("sb3_ppo_variants.fast.trained.ROWS_AT_ONCE", rows_at_once)
         log = LogRecorder()
-        model = PPOClip("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), n_steps=32, learning_rate=1e-3, seed=1)
+        model = PPOClip(
+            "MlpPolicy", noise_envs(ACTION_SPACES["Box"]), n_steps=32, learning_rate=1e-3, seed=1, fast=fast
+        )
         model.learn(64, callback=log)
         logged.append(log.updates[0]["train/kl"])
     assert logged[0] > 0

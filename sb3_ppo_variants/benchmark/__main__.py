@@ -3,7 +3,9 @@
 import argparse
 import sys
 
-from sb3_ppo_variants.benchmark import learning, throughput
+from sb3_ppo_variants.benchmark import agreement, cold, learning, throughput
+
+COMMANDS = (("agreement", agreement), ("cold", cold), ("learning", learning), ("throughput", throughput))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -14,7 +16,7 @@ def main(arguments: list[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m sb3_ppo_variants.benchmark", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="benchmark")
-    for name, module in (("learning", learning), ("throughput", throughput)):
+    for name, module in COMMANDS:
         module.add_command(commands.add_parser(name, help=module.__doc__, description=module.__doc__))
     options = parser.parse_args(arguments)
     try:

@@ -6,6 +6,7 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,14 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
+from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize
 
 from sb3_ppo_variants import variants
+
+Algorithms = dict[str, Callable[..., OnPolicyAlgorithm]]
+# Steps of a rollout over all environments, for the workloads that differ in their number.
+ROLLOUT = 2048
+N_ENVS = (1, 8, 32, 128)
 
 
 @dataclass(frozen=True)
@@ -29,9 +35,9 @@ class Workload:
     policy: str
     settings: dict[str, Any]
 
-    def model(self, algorithm: type[OnPolicyAlgorithm]) -> OnPolicyAlgorithm:
+    def model(self, algorithm: Callable[..., OnPolicyAlgorithm]) -> OnPolicyAlgorithm:
         """A new model of this workload."""
-        return algorithm(self.policy, self.make_env(), seed=0, device="cpu", **self.settings)
+        return algorithm(self.policy, self.make_env(), seed=0, **self.settings)
 
 
 def _breakout() -> VecEnv:
@@ -42,12 +48,21 @@ def _breakout() -> VecEnv:
     return VecFrameStack(make_atari_env("BreakoutNoFrameskip-v4", n_envs=8, seed=0), n_stack=4)
 
 
+def _with_envs(env: str, n_envs: int) -> Workload:
+    return Workload(partial(make_vec_env, env, n_envs), "MlpPolicy", {"n_steps": ROLLOUT // n_envs})
+
+
 WORKLOADS = {
-    "halfcheetah": Workload(lambda: make_vec_env("HalfCheetah-v5"), "MlpPolicy", {}),
-    "hopper": Workload(lambda: make_vec_env("Hopper-v5"), "MlpPolicy", {}),
-    "cartpole": Workload(lambda: make_vec_env("CartPole-v1", n_envs=8), "MlpPolicy", {"n_steps": 256}),
+    "halfcheetah": _with_envs("HalfCheetah-v5", 1),
+    "hopper": _with_envs("Hopper-v5", 1),
+    "cartpole": _with_envs("CartPole-v1", 8),
     "breakout": Workload(_breakout, "CnnPolicy", {"n_steps": 128, "batch_size": 256, "n_epochs": 4}),
 }
+DEFAULT_WORKLOADS = list(WORKLOADS)
+WORKLOADS["halfcheetah-normalized"] = Workload(lambda: VecNormalize(make_vec_env("HalfCheetah-v5")), "MlpPolicy", {})
+for _name, _env in (("cartpole", "CartPole-v1"), ("halfcheetah", "HalfCheetah-v5")):
+    for _n_envs in N_ENVS:
+        WORKLOADS[f"{_name}-{_n_envs}"] = _with_envs(_env, _n_envs)
 
 
 class RolloutTimer(BaseCallback):
@@ -68,7 +83,7 @@ class RolloutTimer(BaseCallback):
         self.seconds += time.perf_counter() - self._start
 
 
-def measure(workload: Workload, algorithms: dict[str, type[OnPolicyAlgorithm]], pairs: int) -> dict[str, Any]:
+def measure(workload: Workload, algorithms: Algorithms, pairs: int) -> dict[str, Any]:
     """Run every algorithm in turn, ``pairs`` times, after one run each to warm up.
 
     :return: seconds of each run and of its rollout by algorithm, and environment steps of a run
@@ -120,7 +135,7 @@ def add_command(parser: argparse.ArgumentParser) -> None:
         "--workloads",
         nargs="+",
         choices=WORKLOADS,
-        default=list(WORKLOADS),
+        default=DEFAULT_WORKLOADS,
         metavar="NAME",
         help=f"of {', '.join(WORKLOADS)}",
     )
@@ -132,10 +147,27 @@ def add_command(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"of {', '.join(variants.__all__)}",
     )
+    parser.add_argument("--reference", action="store_true", help="also run PPOClip with fast=False")
+    parser.add_argument("--peers", action="store_true", help="also run SBX's PPO (pip install sbx-rl)")
     parser.add_argument("--pairs", type=int, default=7, help="runs of each algorithm (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="torch threads (default: %(default)s)")
     parser.add_argument("--json", type=Path, help="file for the measured seconds")
     parser.set_defaults(run=run)
+
+
+def _algorithms(options: argparse.Namespace) -> Algorithms:
+    algorithms: Algorithms = {"PPO": partial(PPO, device="cpu")}
+    for name in options.algorithms:
+        algorithms[name] = partial(getattr(variants, name), device="cpu")
+    if options.reference:
+        algorithms["PPOClip, fast=False"] = partial(variants.PPOClip, device="cpu", fast=False)
+    if options.peers:
+        try:
+            import sbx
+        except ImportError as error:
+            raise SystemExit("--peers needs SBX: pip install sbx-rl") from error
+        algorithms["SBX PPO"] = sbx.PPO
+    return algorithms
 
 
 def run(options: argparse.Namespace) -> int:
@@ -146,7 +178,7 @@ def run(options: argparse.Namespace) -> int:
     if options.pairs < 1:
         raise SystemExit(f"--pairs {options.pairs} is not allowed; allowed: an integer >= 1")
     th.set_num_threads(options.threads)
-    algorithms = {"PPO": PPO, **{name: getattr(variants, name) for name in options.algorithms}}
+    algorithms = _algorithms(options)
     measured = {name: measure(WORKLOADS[name], algorithms, options.pairs) for name in options.workloads}
     print("| workload | algorithm | speed over SB3's PPO | steps/s | rollout | update |\n|---|---|---|---|---|---|")
     for name, values in measured.items():

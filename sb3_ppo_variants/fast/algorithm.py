@@ -79,6 +79,16 @@ class FastPPO(PPOBase):
 
         return collect_rollouts(self, env, callback, rollout_buffer, n_rollout_steps)
 
+    def train(self) -> None:
+        """Update the policy with the rollout in the buffer."""
+        if self.fast is False or self._choice().path != "arrays":
+            return super().train()
+        from sb3_ppo_variants.fast.threads import blas_threads
+        from sb3_ppo_variants.fast.trained import ROWS_AT_ONCE
+
+        with blas_threads(self.policy, max(self.batch_size, ROWS_AT_ONCE))():
+            super().train()
+
     def _begin_update(self, coefficients: Coefficients) -> Update:
         path = "reference" if self.fast is False else self._choice().path
         if path == "arrays":

@@ -14,6 +14,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ppo_variants.fast.gae import compute_returns_and_advantage
 from sb3_ppo_variants.fast.networks import ActorCritic, Architecture, Features, parameter_views
+from sb3_ppo_variants.fast.threads import blas_threads
 
 
 class Actor:
@@ -31,6 +32,7 @@ class Actor:
         bias = parameters["action_net.bias"]
         self._networks = ActorCritic(architecture, parameters)
         self._features = Features(policy, bias.dtype)
+        self._threads = blas_threads(policy, n_envs)
         noise = architecture.kind.noise((n_steps, n_envs, len(bias)), th.from_numpy(bias).dtype)
         self._noise = iter(noise.numpy())
         space = policy.action_space
@@ -45,11 +47,13 @@ class Actor:
         :raises ValueError: if they are not finite, as PyTorch's distributions do
         """
         features = self._features(observations)
-        actions, log_prob = self._networks.distribution(features).sample(next(self._noise))
+        with self._threads():
+            actions, log_prob = self._networks.distribution(features).sample(next(self._noise))
+            values = self._networks.values(features)
         # Of integers only the log-probability shows it, of normally distributed numbers only the action.
         if not math.isfinite(np.add.reduce(log_prob) + np.add.reduce(actions, axis=None)):
             raise ValueError(f"the policy's distribution is not finite for the observations {observations}")
-        return actions.reshape(self._shape), self._networks.values(features), log_prob
+        return actions.reshape(self._shape), values, log_prob
 
     def bounded(self, actions: np.ndarray) -> np.ndarray:
         """The actions as the environments take them."""
