@@ -186,7 +186,7 @@ def test_mlp(activation: Activation, module: type[th.nn.Module], n_layers: int, 
         both = [
             Linear(np.stack([pick(m.weight) for m in c]), np.stack([pick(m.bias)[None] for m in c])) for c in columns
         ]
-        return both if stacked else [Linear(weight[0], bias[0]) for weight, bias in both]
+        return both if stacked else [Linear(layer.weight[0], layer.bias[0]) for layer in both]
 
     mlp, gradients = Mlp(arrays(lambda p: p.detach().numpy()), activation), arrays(lambda p: np.zeros(p.shape))
     outputs = mlp.forward(x.numpy())

@@ -5,6 +5,7 @@ package a log-probability, an entropy and a KL are one number per state, summed 
 KL is KL(old || new).
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import reduce
@@ -32,6 +33,7 @@ class Distribution(ABC):
         """Actions, shape ``(batch, dimensions)``, and their log-probabilities, shape ``(batch,)``.
 
         :param noise: from :meth:`noise`, of the shape of the network's output
+        :raises ValueError: if the network's output is not finite
         """
 
     @abstractmethod
@@ -64,6 +66,11 @@ class Distribution(ABC):
         """The distributions in some of the states."""
 
 
+def _check_finite(array: np.ndarray) -> None:
+    if not math.isfinite(np.add.reduce(array, axis=None)):
+        raise ValueError(f"the output of the policy network is not finite: it led to {array}")
+
+
 class DiagGaussian(Distribution):
     """Independent normal distributions; the network's output is their mean.
 
@@ -84,7 +91,10 @@ class DiagGaussian(Distribution):
 
     def sample(self, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """mean + std * noise."""
-        return self._mean + self._std * noise, self._log_density(noise)
+        actions = self._std * noise
+        actions += self._mean
+        _check_finite(actions)
+        return actions, self._log_density(noise)
 
     def _log_density(self, z: np.ndarray) -> np.ndarray:
         return -0.5 * np.add.reduce(z * z, axis=1) - self._log_scale
@@ -155,7 +165,9 @@ class Categorical(Distribution):
     def sample(self, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The largest of log-probabilities plus Gumbel noise, which is distributed as the categories are."""
         actions = (self._log_probs + noise).argmax(axis=1)[:, None]
-        return actions, self.log_prob(actions)
+        log_prob = self.log_prob(actions)
+        _check_finite(log_prob)
+        return actions, log_prob
 
     def log_prob(self, actions: np.ndarray) -> np.ndarray:
         """The normalised logit of the category."""
@@ -268,7 +280,9 @@ class Bernoulli(Distribution):
     def sample(self, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """1 where the noise is less than the probability, else 0."""
         actions = (noise < self._probs).astype(self._logits.dtype)
-        return actions, self.log_prob(actions)
+        log_prob = self.log_prob(actions)
+        _check_finite(log_prob)
+        return actions, log_prob
 
     def log_prob(self, actions: np.ndarray) -> np.ndarray:
         """a l - log(1 + exp(l)), summed."""

@@ -41,18 +41,23 @@ TANH = Activation(_tanh, _chain_tanh)
 RELU = Activation(_relu, _chain_relu)
 
 
-class Linear(NamedTuple):
-    """x W^T + b."""
+class Linear:
+    """x W^T + b.
 
-    weight: np.ndarray
-    """Shape ``(..., outputs, inputs)``."""
-    bias: np.ndarray
-    """Shape ``(..., 1, outputs)``."""
+    :param weight: W, shape ``(..., outputs, inputs)``
+    :param bias: b, shape ``(..., 1, outputs)``
+    """
+
+    def __init__(self, weight: np.ndarray, bias: np.ndarray):
+        self.weight = weight
+        self.bias = bias
+        self._transposed = weight.swapaxes(-1, -2)
+        # For one network dot is the same product, called faster.
+        self._product: Callable[[np.ndarray, np.ndarray], np.ndarray] = np.dot if weight.ndim == 2 else np.matmul
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         """The outputs, shape ``(..., batch, outputs)``, for inputs of shape ``(..., batch, inputs)``."""
-        # For one network dot is the same product, called faster.
-        y = x.dot(self.weight.T) if self.weight.ndim == 2 else np.matmul(x, self.weight.swapaxes(-1, -2))
+        y = self._product(x, self._transposed)
         y += self.bias
         return y
 

@@ -1,6 +1,5 @@
 """The rollout of the reference path, which is SB3's, over arrays."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -44,15 +43,12 @@ class Actor:
 
         :return: actions, of the shape that SB3's policy returns; values, shape ``(n_envs, 1)``; log-probabilities,
             shape ``(n_envs,)``
-        :raises ValueError: if they are not finite, as PyTorch's distributions do
+        :raises ValueError: if the policy's output is not finite, as PyTorch's distributions do
         """
         features = self._features(observations)
         with self._threads():
             actions, log_prob = self._networks.distribution(features).sample(next(self._noise))
             values = self._networks.values(features)
-        # Of integers only the log-probability shows it, of normally distributed numbers only the action.
-        if not math.isfinite(np.add.reduce(log_prob) + np.add.reduce(actions, axis=None)):
-            raise ValueError(f"the policy's distribution is not finite for the observations {observations}")
         return actions.reshape(self._shape), values, log_prob
 
     def bounded(self, actions: np.ndarray) -> np.ndarray:
@@ -84,13 +80,16 @@ def collect_rollouts(
     rollout_buffer.reset()
     callback.on_rollout_start()
     actor = Actor(model.policy, n_rollout_steps, env.num_envs)
-    names: dict[str, Any] = {
-        "self": model,
-        "env": env,
-        "callback": callback,
-        "rollout_buffer": rollout_buffer,
-        "n_rollout_steps": n_rollout_steps,
-    }
+    rows = _Rows(rollout_buffer, model._last_obs)
+    callback.update_locals(
+        {
+            "self": model,
+            "env": env,
+            "callback": callback,
+            "rollout_buffer": rollout_buffer,
+            "n_rollout_steps": n_rollout_steps,
+        }
+    )
     for n_steps in range(n_rollout_steps):
         observations: Any = model._last_obs
         actions, values, log_probs = actor.act(observations)
@@ -99,42 +98,64 @@ def collect_rollouts(
         new_obs, rewards, dones, infos = env.step(clipped_actions)
         model.num_timesteps += env.num_envs
 
-        names.update(
-            n_steps=n_steps,
-            obs_tensor=th.from_numpy(observations),
-            actions=actions,
-            values=th.from_numpy(values),
-            log_probs=th.from_numpy(log_probs),
-            clipped_actions=clipped_actions,
-            new_obs=new_obs,
-            rewards=rewards,
-            dones=dones,
-            infos=infos,
+        callback.update_locals(
+            {
+                "n_steps": n_steps,
+                "obs_tensor": th.from_numpy(observations),
+                "actions": actions,
+                "values": th.from_numpy(values),
+                "log_probs": th.from_numpy(log_probs),
+                "clipped_actions": clipped_actions,
+                "new_obs": new_obs,
+                "rewards": rewards,
+                "dones": dones,
+                "infos": infos,
+            }
         )
-        callback.update_locals(names)
         if not callback.on_step():
             return False
         model._update_info_buffer(infos, dones)
-        if dones.any():
+        if True in dones.tolist():
             _bootstrap_truncated(model, actor, rewards, dones, infos)
-
-        rollout_buffer.observations[n_steps] = observations.reshape(rollout_buffer.observations.shape[1:])
-        rollout_buffer.actions[n_steps] = actions.reshape(rollout_buffer.actions.shape[1:])
-        rollout_buffer.rewards[n_steps] = rewards
-        rollout_buffer.episode_starts[n_steps] = model._last_episode_starts
-        rollout_buffer.values[n_steps] = values[:, 0]
-        rollout_buffer.log_probs[n_steps] = log_probs
-        rollout_buffer.pos = n_steps + 1
+        rows.write(n_steps, observations, actions, rewards, model._last_episode_starts, values, log_probs)
         model._last_obs = new_obs
         model._last_episode_starts = dones
 
     rollout_buffer.full = True
     last_values = actor.values(new_obs)
     compute_returns_and_advantage(rollout_buffer, last_values, dones)
-    names.update(n_steps=n_rollout_steps, values=th.from_numpy(last_values[:, None]))
-    callback.update_locals(names)
+    callback.update_locals({"n_steps": n_rollout_steps, "values": th.from_numpy(last_values[:, None])})
     callback.on_rollout_end()
     return True
+
+
+class _Rows:
+    """Writes what ``RolloutBuffer.add`` does, where it does, without copies of its own."""
+
+    def __init__(self, buffer: RolloutBuffer, observations: Any):
+        self._buffer = buffer
+        # Discrete observations and actions have one dimension less than their rows in the buffer.
+        self._observations = buffer.observations.reshape(buffer.buffer_size, *observations.shape)
+        self._actions = buffer.actions.reshape(buffer.buffer_size, buffer.n_envs, -1)
+
+    def write(
+        self,
+        row: int,
+        observations: np.ndarray,
+        actions: np.ndarray,
+        rewards: np.ndarray,
+        episode_starts: Any,
+        values: np.ndarray,
+        log_probs: np.ndarray,
+    ) -> None:
+        buffer = self._buffer
+        self._observations[row] = observations
+        self._actions[row] = actions.reshape(buffer.n_envs, -1)
+        buffer.rewards[row] = rewards
+        buffer.episode_starts[row] = episode_starts
+        buffer.values[row] = values[:, 0]
+        buffer.log_probs[row] = log_probs
+        buffer.pos = row + 1
 
 
 def _bootstrap_truncated(
