@@ -140,9 +140,8 @@ def test_surrogate_loss(clip_range: float | None) -> None:
         if clip_range is None
         else losses.clipped_surrogate_loss(ratio, advantages, clip_range)
     )
-    log_ratios = log_ratio.detach().numpy()
-    loss, gradient = objective.surrogate_loss(log_ratios, np.exp(log_ratios), advantages.numpy(), clip_range)
-    assert loss == pytest.approx(expected.item(), rel=1e-9)
+    values, gradient = objective.surrogate_loss(ratio.detach().numpy(), advantages.numpy(), clip_range)
+    assert values.shape == (N,) and values.mean() == pytest.approx(expected.item(), rel=1e-9)
     np.testing.assert_allclose(gradient, th.autograd.grad(expected, log_ratio)[0], rtol=1e-6, atol=1e-12)
 
 
@@ -150,21 +149,24 @@ def test_surrogate_loss(clip_range: float | None) -> None:
 def test_value_loss(clip_range_vf: float | None) -> None:
     values, old_values, returns = randn(N).requires_grad_(), randn(N), randn(N)
     expected = losses.value_loss(values, old_values, returns, clip_range_vf)
-    loss, gradient = objective.value_loss(values.detach().numpy(), old_values.numpy(), returns.numpy(), clip_range_vf)
-    assert loss == pytest.approx(expected.item(), rel=1e-9)
+    errors, gradient = objective.value_loss(values.detach().numpy(), old_values.numpy(), returns.numpy(), clip_range_vf)
+    assert errors.shape == (N,) and errors.mean() == pytest.approx(expected.item(), rel=1e-9)
     np.testing.assert_allclose(gradient, th.autograd.grad(expected, values)[0], rtol=1e-6, atol=1e-12)
 
 
-def test_measures() -> None:
-    advantages, log_ratio = 3 + 2 * randn(N), 0.3 * randn(N)
-    ratio = log_ratio.exp()
-    np.testing.assert_allclose(
-        objective.normalize_advantages(advantages.numpy()), losses.normalize_advantages(advantages), **CLOSE
-    )
+def test_advantages_of_several_minibatches() -> None:
+    advantages = 3 + 2 * randn(4, N)
+    expected = th.stack([losses.normalize_advantages(row) for row in advantages])
+    np.testing.assert_allclose(objective.normalize_advantages(advantages.numpy()), expected, **CLOSE)
     assert objective.normalize_advantages(np.array([3.0])) == [3.0]
-    approx_kl = objective.approximate_kl(log_ratio.numpy(), ratio.numpy())
-    assert approx_kl == pytest.approx(losses.approximate_kl(log_ratio).item(), rel=1e-9)
-    assert objective.clip_fraction(ratio.numpy(), 0.2) == pytest.approx(losses.clip_fraction(ratio, 0.2).item())
+
+
+def test_measures() -> None:
+    log_ratio = 0.3 * randn(N)
+    approx_kl = objective.approximate_kl(log_ratio.numpy())
+    assert approx_kl.mean() == pytest.approx(losses.approximate_kl(log_ratio).item(), rel=1e-9)
+    clipped = objective.is_clipped(log_ratio.numpy(), 0.2)
+    assert clipped.mean() == pytest.approx(losses.clip_fraction(log_ratio.exp(), 0.2).item())
 
 
 @pytest.mark.parametrize(("activation", "module"), [(TANH, th.nn.Tanh), (RELU, th.nn.ReLU)])
@@ -219,6 +221,11 @@ def test_adam_and_clipping(max_norm: float, betas: tuple[float, float]) -> None:
     for moment, key in zip(ours.moments, ("exp_avg", "exp_avg_sq"), strict=True):
         np.testing.assert_allclose(moment, state[key], rtol=1e-9)
     assert ours.steps == state["step"] == 20
+
+
+def test_a_gradient_that_is_not_finite_is_refused() -> None:
+    with pytest.raises(ValueError, match="has the norm inf"):
+        clip_norm(np.array([np.inf, 1.0]), 0.5)
 
 
 @pytest.mark.parametrize("n_envs", [1, 3])

@@ -27,7 +27,6 @@ from sb3_ppo_variants.base.arguments import (
     warn_of_truncated_minibatch,
 )
 from sb3_ppo_variants.base.coefficients import Coefficients, current_value
-from sb3_ppo_variants.base.statistics import UpdateStatistics
 from sb3_ppo_variants.base.update import TorchUpdate, Update
 
 SelfPPO = TypeVar("SelfPPO", bound="PPOBase")
@@ -172,34 +171,31 @@ class PPOBase(OnPolicyAlgorithm):
         self.policy.set_training_mode(True)
         update_learning_rate(self.policy.optimizer, learning_rate)
         update = self._begin_update(coefficients)
-        statistics = UpdateStatistics()
 
         for epoch in range(self.n_epochs):
-            statistics.start_epoch()
-            completed = self._train_epoch(epoch, update, statistics)
+            completed = self._train_epoch(epoch, update)
             self._n_updates += 1
             if not completed:
                 break
 
         kl = update.finish()
         self.logger.record("train/learning_rate", learning_rate)
-        self._log(statistics.summary(), coefficients, kl)
+        self._log(update.statistics(), coefficients, kl)
         if kl is not None:
             self._after_update(kl)
 
     def _begin_update(self, coefficients: Coefficients) -> Update:
         return TorchUpdate(self, coefficients)
 
-    def _train_epoch(self, epoch: int, update: Update, statistics: UpdateStatistics) -> bool:
+    def _train_epoch(self, epoch: int, update: Update) -> bool:
         """One pass over the rollout.
 
         :return: False if ``target_kl`` ended it early
         """
         for minibatch in update.minibatches():
-            measured = update.loss(minibatch)
-            statistics.add(measured)
+            update.loss(minibatch)
             if self.target_kl is not None:
-                approx_kl = float(measured.approx_kl)
+                approx_kl = update.approximate_kl()
                 if approx_kl > 1.5 * self.target_kl:
                     if self.verbose >= 1:
                         print(f"Early stopping at step {epoch} due to reaching max kl: {approx_kl:.2f}")

@@ -14,7 +14,7 @@ from sb3_ppo_variants import losses
 from sb3_ppo_variants.base.coefficients import Coefficients
 from sb3_ppo_variants.base.rollout import minibatches, rollout_observations
 from sb3_ppo_variants.base.rollout_kl import RolloutKL
-from sb3_ppo_variants.base.statistics import MinibatchStatistics
+from sb3_ppo_variants.base.statistics import MinibatchStatistics, UpdateStatistics
 from sb3_ppo_variants.kl import MissingKLError
 
 # Enough rows to keep a small network busy, few enough for the activations of a large one to stay in the cache.
@@ -45,8 +45,11 @@ class Update(Protocol):
     def minibatches(self) -> Iterator[Any]:
         """The rollout in minibatches, shuffled anew."""
 
-    def loss(self, minibatch: Any) -> MinibatchStatistics:
+    def loss(self, minibatch: Any) -> None:
         """Measure the loss of a minibatch."""
+
+    def approximate_kl(self) -> float:
+        """SB3's estimate of the KL on the minibatch measured last."""
 
     def step(self) -> None:
         """Descend the gradient of the loss measured last."""
@@ -56,6 +59,9 @@ class Update(Protocol):
 
         :return: the mean of KL(old || new) over the rollout; ``None`` if the policy's distribution has no known KL
         """
+
+    def statistics(self) -> dict[str, float]:
+        """What the minibatches measured, by SB3's keys."""
 
 
 class TorchUpdate:
@@ -72,6 +78,7 @@ class TorchUpdate:
         self._coefficients = coefficients
         self._parameters = list(model.policy.parameters())
         self._rollout_kl = self._remember_policy()
+        self._statistics = UpdateStatistics()
         self._loss: th.Tensor
 
     def _remember_policy(self) -> RolloutKL | None:
@@ -88,9 +95,10 @@ class TorchUpdate:
 
     def minibatches(self) -> Iterator[tuple[np.ndarray | None, RolloutBufferSamples]]:
         """The minibatches of the buffer, with their row numbers."""
+        self._statistics.start_epoch()
         return minibatches(self._model.rollout_buffer, self._model.batch_size)
 
-    def loss(self, minibatch: tuple[np.ndarray | None, RolloutBufferSamples]) -> MinibatchStatistics:
+    def loss(self, minibatch: tuple[np.ndarray | None, RolloutBufferSamples]) -> None:
         """Equation 9."""
         rows, batch = minibatch
         model, coefficients = self._model, self._coefficients
@@ -115,8 +123,12 @@ class TorchUpdate:
             clip_fraction = None
             if coefficients.clip_range is not None:
                 clip_fraction = losses.clip_fraction(ratio, coefficients.clip_range)
-        graph = MinibatchStatistics(policy_loss, value_loss, entropy_loss, self._loss, approx_kl, clip_fraction)
-        return graph.detach()
+        measured = MinibatchStatistics(policy_loss, value_loss, entropy_loss, self._loss, approx_kl, clip_fraction)
+        self._statistics.add(measured.detach())
+
+    def approximate_kl(self) -> float:
+        """SB3's estimate of the KL on the minibatch measured last."""
+        return float(self._statistics.last.approx_kl)
 
     def step(self) -> None:
         """One step of the policy's optimizer, the gradient clipped."""
@@ -128,3 +140,7 @@ class TorchUpdate:
     def finish(self) -> float | None:
         """The mean of KL(old || new) over the rollout, if it is known."""
         return None if self._rollout_kl is None else self._rollout_kl.of_rollout()
+
+    def statistics(self) -> dict[str, float]:
+        """What the minibatches measured, by SB3's keys."""
+        return self._statistics.summary()

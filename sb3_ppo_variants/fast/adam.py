@@ -1,5 +1,7 @@
 """Adam and gradient clipping over one vector of all parameters."""
 
+import math
+
 import numpy as np
 
 # torch.nn.utils.clip_grad_norm_'s.
@@ -7,8 +9,13 @@ NORM_EPSILON = 1e-6
 
 
 def clip_norm(gradient: np.ndarray, max_norm: float) -> None:
-    """Scale a gradient down in place if its norm is more than ``max_norm``, as ``clip_grad_norm_`` does."""
+    """Scale a gradient down in place if its norm is more than ``max_norm``, as ``clip_grad_norm_`` does.
+
+    :raises ValueError: if the gradient is not finite
+    """
     norm = float(gradient.dot(gradient)) ** 0.5
+    if not math.isfinite(norm):
+        raise ValueError(f"the gradient of a minibatch has the norm {norm}; the policy is as it was before this update")
     scale = max_norm / (norm + NORM_EPSILON)
     if not scale >= 1.0:
         gradient *= scale

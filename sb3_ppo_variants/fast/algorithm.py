@@ -73,11 +73,16 @@ class FastPPO(PPOBase):
 
         :return: False if the callback ended it early
         """
-        if self.fast is False or self._choice().path != "arrays":
+        path = "reference" if self.fast is False else self._choice().path
+        if path == "reference":
             return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
         from sb3_ppo_variants.fast.rollout import collect_rollouts
+        from sb3_ppo_variants.fast.stepping import lean_steps
 
-        return collect_rollouts(self, env, callback, rollout_buffer, n_rollout_steps)
+        with lean_steps(env):
+            if path == "images":
+                return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
+            return collect_rollouts(self, env, callback, rollout_buffer, n_rollout_steps)
 
     def train(self) -> None:
         """Update the policy with the rollout in the buffer."""

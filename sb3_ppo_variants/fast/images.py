@@ -53,6 +53,7 @@ class ImageUpdate(TorchUpdate):
 
     def minibatches(self) -> Iterator[tuple[np.ndarray, RolloutBufferSamples]]:
         """The minibatches that the buffer would make."""
+        self._statistics.start_epoch()
         permutation = np.random.permutation(len(self._images))
         for start in range(0, len(permutation), self._model.batch_size):
             rows = permutation[start : start + self._model.batch_size]

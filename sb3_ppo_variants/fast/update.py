@@ -1,6 +1,5 @@
 """The update of the reference path over arrays."""
 
-import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -8,11 +7,11 @@ import numpy as np
 from stable_baselines3.common.buffers import RolloutBuffer
 
 from sb3_ppo_variants.base.coefficients import Coefficients
-from sb3_ppo_variants.base.statistics import MinibatchStatistics
 from sb3_ppo_variants.base.update import Trained
 from sb3_ppo_variants.fast import objective
 from sb3_ppo_variants.fast.adam import clip_norm
 from sb3_ppo_variants.fast.distributions import Distribution
+from sb3_ppo_variants.fast.measurements import Measurements
 from sb3_ppo_variants.fast.networks import Features
 from sb3_ppo_variants.fast.parameters import load_adam, store_adam
 from sb3_ppo_variants.fast.trained import TrainedNetworks
@@ -54,6 +53,7 @@ class NumpyUpdate:
         self._old = self._networks.distribution_of(self._rollout.features)
         if coefficients.kl_coef is not None:
             self._rollout = self._rollout._replace(old=self._old)
+        self._measurements = Measurements(coefficients.clip_range, model.ent_coef, model.vf_coef)
         self._gradients: tuple[tuple[np.ndarray, ...], np.ndarray]
 
     def _read(self, buffer: RolloutBuffer) -> Samples:
@@ -78,47 +78,44 @@ class NumpyUpdate:
 
     def minibatches(self) -> Iterator[Samples]:
         """The rollout shuffled as the buffer would, gathered once."""
+        self._measurements.start_epoch()
+        size = self._model.batch_size
         shuffled = self._rollout.take(np.random.permutation(len(self._rollout.features)))
-        for start in range(0, len(shuffled.features), self._model.batch_size):
-            yield shuffled.take(slice(start, start + self._model.batch_size))
+        if self._model.normalize_advantage:
+            shuffled = shuffled._replace(advantages=_normalized(shuffled.advantages, size))
+        for start in range(0, len(shuffled.features), size):
+            yield shuffled.take(slice(start, start + size))
 
-    def loss(self, minibatch: Samples) -> MinibatchStatistics:
-        """Equation 9 and its gradient with respect to the networks' outputs.
-
-        :raises ValueError: if the loss is not finite
-        """
+    def loss(self, minibatch: Samples) -> None:
+        """Equation 9 and its gradient with respect to the networks' outputs."""
         model, coefficients, n = self._model, self._coefficients, len(minibatch.actions)
         distribution, values = self._networks.forward(minibatch.features)
-        advantages = minibatch.advantages
-        if model.normalize_advantage:
-            advantages = objective.normalize_advantages(advantages)
         log_ratio = distribution.log_prob(minibatch.actions) - minibatch.old_log_prob
-        ratio = np.exp(log_ratio)
-        entropy_loss = -objective.mean(distribution.entropy())
-        policy_loss, d_log_prob = objective.surrogate_loss(log_ratio, ratio, advantages, coefficients.clip_range)
+        policy_losses, d_log_prob = objective.surrogate_loss(
+            np.exp(log_ratio), minibatch.advantages, coefficients.clip_range
+        )
         kl_coef = 0.0
         if coefficients.kl_coef is not None:
             kl_coef = coefficients.kl_coef
-            policy_loss += kl_coef * objective.mean(distribution.kl_from(minibatch.old))
-        value_loss, d_values = objective.value_loss(
+            policy_losses += kl_coef * distribution.kl_from(minibatch.old)
+        value_losses, d_values = objective.value_loss(
             values, minibatch.old_values, minibatch.returns, coefficients.clip_range_vf
         )
         d_distribution = distribution.gradient(
             minibatch.actions, d_log_prob, d_entropy=-model.ent_coef / n, old=minibatch.old, d_kl=kl_coef / n
         )
         self._gradients = d_distribution, d_values * model.vf_coef
+        self._measurements.add(policy_losses, value_losses, distribution.entropy(), log_ratio)
 
-        loss = policy_loss + model.ent_coef * entropy_loss + model.vf_coef * value_loss
-        if not math.isfinite(loss):
-            raise ValueError(f"the loss of a minibatch is {loss}; the policy is as it was before this update")
-        approx_kl = objective.approximate_kl(log_ratio, ratio)
-        clip_fraction = None
-        if coefficients.clip_range is not None:
-            clip_fraction = objective.clip_fraction(ratio, coefficients.clip_range)
-        return MinibatchStatistics(policy_loss, value_loss, entropy_loss, loss, approx_kl, clip_fraction)
+    def approximate_kl(self) -> float:
+        """SB3's estimate of the KL on the minibatch measured last."""
+        return float(objective.approximate_kl(self._measurements.last_log_ratio).mean())
 
     def step(self) -> None:
-        """One step of Adam, the gradient clipped."""
+        """One step of Adam, the gradient clipped.
+
+        :raises ValueError: if the gradient is not finite
+        """
         networks = self._networks
         networks.backward(*self._gradients)
         clip_norm(networks.gradient, self._model.max_grad_norm)
@@ -134,3 +131,16 @@ class NumpyUpdate:
         store_adam(self._adam, self._model.policy.optimizer, layout)
         new = self._networks.distribution_of(self._rollout.features)
         return float(np.mean(new.kl_from(self._old), dtype=np.float64))
+
+    def statistics(self) -> dict[str, float]:
+        """What the minibatches measured, by SB3's keys."""
+        return self._measurements.summary()
+
+
+def _normalized(advantages: np.ndarray, batch_size: int) -> np.ndarray:
+    """The advantages of consecutive minibatches, each normalised."""
+    whole = len(advantages) - len(advantages) % batch_size
+    minibatches = advantages[:whole].reshape(-1, batch_size)
+    return np.concatenate(
+        [objective.normalize_advantages(minibatches).ravel(), objective.normalize_advantages(advantages[whole:])]
+    )

@@ -1,0 +1,111 @@
+"""Lean steps of a DummyVecEnv return what its own steps do, and as independently."""
+
+from copy import deepcopy
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecNormalize
+
+from helpers import ACTION_SPACES, NoiseEnv
+from sb3_ppo_variants.fast.stepping import lean_steps
+
+BOX = ACTION_SPACES["Box"]
+OBSERVATIONS: dict[str, spaces.Space] = {
+    "vector": spaces.Box(-1, 1, (3,), np.float64),
+    "image": spaces.Box(0, 255, (8, 8, 1), np.uint8),
+    "number": spaces.Discrete(4),
+    "dict": spaces.Dict({"a": spaces.Box(-1, 1, (3,)), "b": spaces.Discrete(3)}),
+    "tuple": spaces.Tuple((spaces.Box(-1, 1, (3,)), spaces.Discrete(3))),
+}
+
+
+class Tells(gym.Wrapper):
+    """Adds to the info, in one dict and one array that it uses again at every step."""
+
+    def __init__(self, env: gym.Env):
+        super().__init__(env)
+        self.info: dict[str, Any] = {"steps": np.zeros(1), "one": 1, "nested": {"list": [0]}}
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, truncated, _ = super().step(action)
+        self.info["steps"] += 1
+        self.info["nested"]["list"].append(1)
+        self.info["reward"] = np.float64(reward)
+        return observation, reward, terminated, truncated, self.info
+
+
+def envs(observation_space: spaces.Space, tells: bool = True) -> DummyVecEnv:
+    def make() -> gym.Env:
+        env = Monitor(NoiseEnv(BOX, deepcopy(observation_space)))
+        return Tells(env) if tells else env
+
+    return DummyVecEnv([make for _ in range(3)])
+
+
+def without_times(infos: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    infos = deepcopy(infos)
+    for info in infos:
+        info.get("episode", {}).pop("t", None)
+    return infos
+
+
+def run(env: VecEnv, lean: bool) -> list[Any]:
+    env.seed(0)
+    seen: list[Any] = [env.reset()]
+    actions = np.random.default_rng(0).normal(size=(20, 3, 2)).astype(np.float32)
+    for action in actions:
+        if lean:
+            with lean_steps(env):
+                observations, rewards, dones, infos = env.step(action)
+        else:
+            observations, rewards, dones, infos = env.step(action)
+        seen.append((observations, rewards, dones, without_times(infos)))
+    return seen
+
+
+@pytest.mark.parametrize("tells", [False, True])
+@pytest.mark.parametrize("name", OBSERVATIONS)
+def test_the_same_steps(name: str, tells: bool) -> None:
+    theirs, ours = (run(envs(OBSERVATIONS[name], tells), lean) for lean in (False, True))
+    np.testing.assert_equal(ours, theirs)
+    assert [type(info) for info in ours[-1][3]] == [dict] * 3
+    assert ours[-1][1].dtype == np.float32 and ours[-1][2].dtype == bool
+
+
+@pytest.mark.parametrize("wrap", [VecNormalize, lambda env: VecFrameStack(env, 2)])
+def test_under_wrappers(wrap: Any) -> None:
+    theirs, ours = (run(wrap(envs(OBSERVATIONS["vector"])), lean) for lean in (False, True))
+    np.testing.assert_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("tells", [False, True])
+def test_what_was_returned_does_not_change_later(tells: bool) -> None:
+    env = envs(OBSERVATIONS["vector"], tells)
+    env.reset()
+    with lean_steps(env):
+        returned = env.step(np.zeros((3, 2)))
+        kept = deepcopy(returned)
+        returned[3][0]["mine"] = 1
+        env.step(np.ones((3, 2)))
+    assert "mine" not in env.buf_infos[0]
+    del returned[3][0]["mine"]
+    np.testing.assert_equal(returned, kept)
+
+
+class Own(DummyVecEnv):
+    pass
+
+
+def test_others_are_left_alone() -> None:
+    own = Own([lambda: NoiseEnv(BOX)])
+    with lean_steps(own):
+        assert "step_wait" not in vars(own)
+    env = envs(OBSERVATIONS["vector"])
+    with pytest.raises(ZeroDivisionError), lean_steps(env):
+        assert "step_wait" in vars(env)
+        raise ZeroDivisionError
+    assert "step_wait" not in vars(env)
