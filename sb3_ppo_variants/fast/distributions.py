@@ -151,11 +151,8 @@ class Categorical(Distribution):
     takes_integers = True
 
     def __init__(self, logits: np.ndarray):
-        shifted = logits - np.maximum.reduce(logits, axis=1, keepdims=True)
-        exponentials = np.exp(shifted)
-        total = np.add.reduce(exponentials, axis=1, keepdims=True)
-        self._log_probs = shifted - np.log(total)
-        self._probs = np.divide(exponentials, total, out=exponentials)
+        self._log_probs = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+        self._probs = np.exp(self._log_probs)
 
     @staticmethod
     def noise(shape: tuple[int, ...], dtype: th.dtype) -> th.Tensor:
