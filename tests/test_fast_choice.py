@@ -59,7 +59,7 @@ UNSUPPORTED: dict[str, tuple[dict[str, Any], str]] = {
     "buffer": ({"rollout_buffer_class": Buffer}, "rollout buffer is a Buffer"),
     "features": ({"policy_kwargs": {"features_extractor_class": Extractor}}, "features come from a Extractor"),
     "policy": ({"policy": Forward}, "Forward has a forward of its own"),
-    "activation": ({"policy_kwargs": {"activation_fn": th.nn.ELU}}, "the networks have a ELU layer"),
+    "activation": ({"policy_kwargs": {"activation_fn": th.nn.ELU}}, "the activation is ELU"),
     "optimizer": ({"policy_kwargs": {"optimizer_class": th.optim.SGD}}, "the optimizer is SGD"),
     "weight decay": ({"policy_kwargs": {"optimizer_kwargs": {"weight_decay": 0.1}}}, "weight_decay is 0.1"),
     "amsgrad": ({"policy_kwargs": {"optimizer_kwargs": {"amsgrad": True}}}, "amsgrad is True"),
@@ -80,6 +80,9 @@ def test_what_is_not_supported_takes_the_reference_path(name: str, capsys: pytes
     make(fast=False, **arguments)
 
 
+CHANGES = ["frozen", "hooks", "layer", "biasless", "mixed", "parameter", "method", "groups"]
+
+
 def change(model: Any, how: str) -> str:
     policy = model.policy
     if how == "frozen":
@@ -90,7 +93,16 @@ def change(model: Any, how: str) -> str:
         return "hooks"
     if how == "layer":
         policy.action_net = th.nn.Sequential(policy.action_net)
-        return "action_net is a Sequential"
+        return "the networks have a Sequential"
+    if how == "biasless":
+        policy.action_net = th.nn.Linear(64, 2, bias=False)
+        return "where a layer with weights and biases is expected"
+    if how == "mixed":
+        policy.mlp_extractor.policy_net[1] = th.nn.ReLU()
+        return "the activation is ReLU, Tanh"
+    if how == "parameter":
+        policy.extra = th.nn.Parameter(th.zeros(1))
+        return "parameters besides those of its layers"
     if how == "method":
         policy.predict_values = policy.predict_values
         return "predict_values of its own"
@@ -98,7 +110,7 @@ def change(model: Any, how: str) -> str:
     return "several groups"
 
 
-@pytest.mark.parametrize("how", ["frozen", "hooks", "layer", "method", "groups"])
+@pytest.mark.parametrize("how", CHANGES)
 def test_changes_after_construction_are_seen(how: str, capsys: pytest.CaptureFixture[str]) -> None:
     model = make(verbose=1)
     reason = change(model, how)

@@ -31,7 +31,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "relu": {"activation_fn": th.nn.ReLU, "net_arch": [16]},
     "different shapes": {"net_arch": {"pi": [8, 8], "vf": [16]}},
-    "no hidden layers": {"net_arch": []},
+    "no hidden layers": {"net_arch": [], "activation_fn": th.nn.ELU},
     "no hidden layers in one": {"net_arch": {"pi": [], "vf": [8]}},
     "separate features": {"share_features_extractor": False},
     "Adam's options": {"optimizer_kwargs": {"betas": (0.5, 0.9), "eps": 1e-3}},

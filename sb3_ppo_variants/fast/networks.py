@@ -43,12 +43,12 @@ class Architecture:
 
     @classmethod
     def of(cls, policy: ActorCriticPolicy) -> "Architecture":
-        """The architecture of a policy that :func:`sb3_ppo_variants.fast.support.obstacle` does not object to."""
+        """The architecture of a policy that :func:`sb3_ppo_variants.fast.support.choose` lets be computed so."""
         kind, distribution = _distribution(policy.action_dist)
         return cls(
             actor=_hidden_layers(policy, ACTOR),
             critic=_hidden_layers(policy, CRITIC),
-            activation=ACTIVATIONS[policy.activation_fn],
+            activation=_activation(policy),
             log_std="log_std" if kind is DiagGaussian else None,
             kind=kind,
             distribution=distribution,
@@ -62,6 +62,12 @@ class Architecture:
 def _hidden_layers(policy: ActorCriticPolicy, network: str) -> list[str]:
     modules: Any = policy.get_submodule(network)
     return [f"{network}.{i}" for i, module in enumerate(modules) if isinstance(module, nn.Linear)]
+
+
+def _activation(policy: ActorCriticPolicy) -> Activation:
+    extractor: Any = policy.mlp_extractor
+    kinds = [type(module) for module in (*extractor.policy_net, *extractor.value_net) if type(module) in ACTIVATIONS]
+    return ACTIVATIONS[kinds[0]] if kinds else TANH
 
 
 def _distribution(distribution: Any) -> tuple[type[Distribution], Callable[..., Distribution]]:

@@ -128,15 +128,17 @@ def _features_obstacle(policy: Any) -> str | None:
 def _network_obstacle(policy: Any) -> str | None:
     if type(policy.mlp_extractor) is not MlpExtractor:
         return f"hidden layers are in a {type(policy.mlp_extractor).__name__}"
-    heads = [("action_net", policy.action_net), ("value_net", policy.value_net)]
     hidden = [*policy.mlp_extractor.policy_net, *policy.mlp_extractor.value_net]
-    known = set(ACTIVATIONS)
-    for layer in hidden:
-        if type(layer) not in known | {nn.Linear}:
-            return f"the networks have a {type(layer).__name__} layer"
-    for name, head in heads:
-        if type(head) is not nn.Linear:
-            return f"{name} is a {type(head).__name__}"
+    linear = [*hidden[::2], policy.action_net, policy.value_net]
+    for layer in linear:
+        if type(layer) is not nn.Linear or layer.bias is None:
+            return f"the networks have a {layer} where a layer with weights and biases is expected"
+    kinds = {type(layer) for layer in hidden[1::2]}
+    if len(kinds) > 1 or not kinds <= set(ACTIVATIONS):
+        return f"the activation is {', '.join(sorted(kind.__name__ for kind in kinds))}"
+    others = {id(p) for p in policy.parameters()} - {id(p) for layer in linear for p in layer.parameters()}
+    if others - {id(getattr(policy, "log_std", None))}:
+        return "the policy has parameters besides those of its layers"
     return None
 
 

@@ -1,6 +1,6 @@
 """The two networks during an update: forward, backward, and all their parameters in one vector."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from stable_baselines3.common.policies import ActorCriticPolicy
@@ -91,15 +91,14 @@ class TrainedNetworks:
         latents = self._latents()
         layers.action_net.gradient(latents[0], d_output, into=gradients.action_net)
         layers.value_net.gradient(latents[1], d_values[:, None], into=gradients.value_net)
-        both = np.empty((2, *latents[0].shape), d_output.dtype) if self._pairs else None
-        d_actor, d_critic = (None, None) if both is None else both
-        d_actor = np.matmul(d_output, layers.action_net.weight, out=d_actor)
-        d_critic = np.multiply(d_values[:, None], layers.value_net.weight, out=d_critic)
-        d_latents = [d_actor, d_critic] if both is None else [both]
-        for trunk, outputs, d_latent, layer in zip(
+        both: Any = np.empty((2, *latents[0].shape), d_output.dtype) if self._pairs else [*map(np.empty_like, latents)]
+        np.matmul(d_output, layers.action_net.weight, out=both[0])
+        np.multiply(d_values[:, None], layers.value_net.weight, out=both[1])
+        d_latents = [both] if self._pairs else both
+        for trunk, outputs, d, trunk_gradients in zip(
             self._trunks, self._outputs, d_latents, gradients.trunks, strict=True
         ):
-            trunk.gradient(outputs, d_latent, into=layer)
+            trunk.gradient(outputs, d, into=trunk_gradients)
 
 
 def _pairs(architecture: Architecture, policy: ActorCriticPolicy) -> list[tuple[tuple[str, str], tuple[str, str]]]:
