@@ -34,6 +34,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "no hidden layers": {"net_arch": [], "activation_fn": th.nn.ELU},
     "no hidden layers in one": {"net_arch": {"pi": [], "vf": [8]}},
     "separate features": {"share_features_extractor": False},
+    "NumPy's numbers": {"optimizer_kwargs": {"betas": (np.float64(0.9), np.float64(0.99)), "eps": np.float64(1e-5)}},
     "Adam's options": {"optimizer_kwargs": {"betas": (0.5, 0.9), "eps": 1e-3}},
 }
 OBSERVATIONS = {
@@ -159,8 +160,12 @@ def test_either_path_goes_on_from_the_other(first: bool, double_precision: Calla
     assert_same_update(updated(model, first))
 
 
-def test_single_precision_stays_close() -> None:
-    model = collected(PPOClip, ACTION_SPACES["Box"])
+@pytest.mark.parametrize("number", [float, np.float64])
+@pytest.mark.parametrize("space", ACTION_SPACES)
+def test_single_precision_stays_close(space: str, number: Any) -> None:
+    arguments = {"ent_coef": 0.01, "vf_coef": 0.5, "max_grad_norm": 0.5, "gamma": 0.99, "clip_range": 0.2}
+    numbers = {name: number(value) for name, value in arguments.items()}
+    model = collected(PPOClip, ACTION_SPACES[space], policy_kwargs=ARCHITECTURES["NumPy's numbers"], **numbers)
     reference, fast = updated(model, False), updated(model, True)
     for wanted, got in zip(reference.policy.parameters(), fast.policy.parameters(), strict=True):
         assert got.dtype == th.float32

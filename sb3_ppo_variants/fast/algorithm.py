@@ -1,7 +1,7 @@
 """The choice between the two paths."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
@@ -10,9 +10,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_ppo_variants.base import Coefficients, PPOBase, Rule
 from sb3_ppo_variants.base.arguments import refuse
 from sb3_ppo_variants.base.update import Update
-
-if TYPE_CHECKING:
-    from sb3_ppo_variants.fast.support import Choice
+from sb3_ppo_variants.fast.choice import Choice
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -52,15 +50,17 @@ class FastPPO(PPOBase):
 
     def _setup_model(self) -> None:
         super()._setup_model()
-        if self.fast is True:
-            path, why = self._choice()
-            if path == "reference":
-                refuse("fast", True, f"False or 'auto' here, because {why}")
+        path, why = self._choice()
+        if self.fast is True and path == "reference":
+            refuse("fast", True, f"False or 'auto' here, because {why}")
 
-    def _choice(self) -> "Choice":
+    # Fast code is imported where it is used, so that what is off is not imported either.
+
+    def _choice(self) -> Choice:
         """The path to take and why, asked anew at every rollout and update, since a policy may be changed."""
-        # Imported here, so that what is off is not imported either.
-        from sb3_ppo_variants.fast.support import Choice, choose
+        if self.fast is False:
+            return Choice("reference", "fast=False")
+        from sb3_ppo_variants.fast.support import choose
 
         if not getattr(type(self)._policy_loss, "written_out", False):
             return Choice("reference", f"{type(self).__name__} has a _policy_loss of its own")
@@ -73,7 +73,7 @@ class FastPPO(PPOBase):
 
         :return: False if the callback ended it early
         """
-        path = "reference" if self.fast is False else self._choice().path
+        path, _ = self._choice()
         if path == "reference":
             return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
         from sb3_ppo_variants.fast.rollout import collect_rollouts
@@ -86,7 +86,7 @@ class FastPPO(PPOBase):
 
     def train(self) -> None:
         """Update the policy with the rollout in the buffer."""
-        if self.fast is False or self._choice().path != "arrays":
+        if self._choice().path != "arrays":
             return super().train()
         from sb3_ppo_variants.fast.threads import blas_threads
         from sb3_ppo_variants.fast.trained import ROWS_AT_ONCE
@@ -95,7 +95,7 @@ class FastPPO(PPOBase):
             super().train()
 
     def _begin_update(self, coefficients: Coefficients) -> Update:
-        path = "reference" if self.fast is False else self._choice().path
+        path, _ = self._choice()
         if path == "arrays":
             from sb3_ppo_variants.fast.update import NumpyUpdate
 
@@ -108,6 +108,6 @@ class FastPPO(PPOBase):
 
     def _setup_learn(self, *args: Any, **arguments: Any) -> tuple[int, BaseCallback]:
         if self.verbose >= 1:
-            path, why = ("reference", "fast=False") if self.fast is False else self._choice()
+            path, why = self._choice()
             print(f"Training on the {'reference' if path == 'reference' else 'fast'} path: {why}")
         return super()._setup_learn(*args, **arguments)

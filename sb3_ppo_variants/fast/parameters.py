@@ -60,14 +60,15 @@ def load_adam(optimizer: th.optim.Optimizer, layout: Layout) -> Adam:
     :param optimizer: a ``torch.optim.Adam`` with one group of parameters
     """
     (group,) = optimizer.param_groups
+    beta1, beta2 = group["betas"]
     states = [_state(optimizer, parameter) for parameter in layout.parameters]
     return Adam(
         layout.gather([state["exp_avg"] for state in states]),
         layout.gather([state["exp_avg_sq"] for state in states]),
         steps=int(states[0]["step"]),
-        learning_rate=group["lr"],
-        betas=group["betas"],
-        eps=group["eps"],
+        learning_rate=float(group["lr"]),
+        betas=(float(beta1), float(beta2)),
+        eps=float(group["eps"]),
     )
 
 

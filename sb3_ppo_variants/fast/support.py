@@ -1,6 +1,6 @@
 """Which policies the fast paths know."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import torch as th
 from gymnasium import spaces
@@ -16,6 +16,7 @@ from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.torch_layers import FlattenExtractor, MlpExtractor, NatureCNN
 from torch import nn
 
+from sb3_ppo_variants.fast.choice import Choice
 from sb3_ppo_variants.fast.networks import ACTIVATIONS
 from sb3_ppo_variants.kl import MissingKLError, exact_kl, is_built_in
 
@@ -45,13 +46,6 @@ PLAIN_ADAM = {
     "differentiable": False,
     "decoupled_weight_decay": False,
 }
-
-
-class Choice(NamedTuple):
-    """The path that a model takes."""
-
-    path: Literal["arrays", "images", "reference"]
-    why: str
 
 
 def choose(policy: Any, buffer: Any) -> Choice:

@@ -47,13 +47,15 @@ class NumpyUpdate:
     def __init__(self, model: Trained, coefficients: Coefficients):
         self._model = model
         self._coefficients = coefficients
+        # NumPy's own scalars would make arrays of single precision double.
+        self._ent_coef, self._vf_coef = float(model.ent_coef), float(model.vf_coef)
         self._networks = TrainedNetworks(model.policy)
         self._adam = load_adam(model.policy.optimizer, self._networks.layout)
         self._rollout = self._read(model.rollout_buffer)
         self._old = self._networks.distribution_of(self._rollout.features)
         if coefficients.kl_coef is not None:
             self._rollout = self._rollout._replace(old=self._old)
-        self._measurements = Measurements(coefficients.clip_range, model.ent_coef, model.vf_coef)
+        self._measurements = Measurements(coefficients.clip_range, self._ent_coef, self._vf_coef)
         self._gradients: tuple[tuple[np.ndarray, ...], np.ndarray]
 
     def _read(self, buffer: RolloutBuffer) -> Samples:
@@ -88,7 +90,7 @@ class NumpyUpdate:
 
     def loss(self, minibatch: Samples) -> None:
         """Equation 9 and its gradient with respect to the networks' outputs."""
-        model, coefficients, n = self._model, self._coefficients, len(minibatch.actions)
+        coefficients, n = self._coefficients, len(minibatch.actions)
         distribution, values = self._networks.forward(minibatch.features)
         log_ratio = distribution.log_prob(minibatch.actions) - minibatch.old_log_prob
         policy_losses, d_log_prob = objective.surrogate_loss(
@@ -102,9 +104,9 @@ class NumpyUpdate:
             values, minibatch.old_values, minibatch.returns, coefficients.clip_range_vf
         )
         d_distribution = distribution.gradient(
-            minibatch.actions, d_log_prob, d_entropy=-model.ent_coef / n, old=minibatch.old, d_kl=kl_coef / n
+            minibatch.actions, d_log_prob, d_entropy=-self._ent_coef / n, old=minibatch.old, d_kl=kl_coef / n
         )
-        self._gradients = d_distribution, d_values * model.vf_coef
+        self._gradients = d_distribution, d_values * self._vf_coef
         self._measurements.add(policy_losses, value_losses, distribution.entropy(), log_ratio)
 
     def approximate_kl(self) -> float:
