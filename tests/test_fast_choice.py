@@ -53,7 +53,7 @@ class Objective(PPOClip):
 
 
 UNSUPPORTED: dict[str, tuple[dict[str, Any], str]] = {
-    "dictionaries": ({"policy": "MultiInputPolicy", "observation_space": DICT}, "buffer is a DictRolloutBuffer"),
+    "dictionaries": ({"policy": "MultiInputPolicy", "observation_space": DICT}, "features come from a NatureCNN"),
     "flat images": ({"observation_space": IMAGE}, "observations are images"),
     "gSDE": ({"use_sde": True}, "StateDependentNoiseDistribution"),
     "buffer": ({"rollout_buffer_class": Buffer}, "rollout buffer is a Buffer"),

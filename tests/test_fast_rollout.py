@@ -89,12 +89,29 @@ def test_actions_have_the_distribution_of_the_policy(n_envs: int, name: str) -> 
 def deterministic(model_class: Any, make_env: Callable[[], VecEnv], **arguments: Any) -> Any:
     """A model after two rollouts with a policy that has no spread, which acts the same on both paths."""
     env = make_env()
-    model = model_class("MlpPolicy", env, n_steps=N_STEPS, batch_size=20, seed=2, device="cpu", **arguments)
+    policy = "MultiInputPolicy" if isinstance(env.observation_space, spaces.Dict) else "MlpPolicy"
+    model = model_class(policy, env, n_steps=N_STEPS, batch_size=20, seed=2, device="cpu", **arguments)
     model.policy.log_std.data.fill_(-20.0)
     _, callback = model._setup_learn(10**6)
     for _ in range(2):
         model.collect_rollouts(env, callback, model.rollout_buffer, N_STEPS)
     return model
+
+
+DICT = spaces.Dict({"b": spaces.Box(-1, 1, (2, 2)), "a": spaces.Discrete(3)})
+
+
+def test_dictionaries() -> None:
+    def make_env() -> VecEnv:
+        return noise_envs(ACTION_SPACES["Box"], DICT, n_envs=3)
+
+    theirs, ours = deterministic(PPO, make_env), deterministic(PPOClip, make_env, fast=True)
+    for key in ("a", "b"):
+        np.testing.assert_array_equal(ours.rollout_buffer.observations[key], theirs.rollout_buffer.observations[key])
+    for name in ("actions", "rewards", "returns"):
+        np.testing.assert_allclose(
+            getattr(ours.rollout_buffer, name), getattr(theirs.rollout_buffer, name), rtol=1e-4, atol=1e-4
+        )
 
 
 @pytest.mark.parametrize("normalized", [False, True])

@@ -42,6 +42,7 @@ OBSERVATIONS = {
     "MultiDiscrete": spaces.MultiDiscrete([3, 4]),
     "MultiBinary": spaces.MultiBinary(4),
     "matrix": spaces.Box(-1, 1, (2, 3), np.float64),
+    "dict": spaces.Dict({"b": spaces.Box(-1, 1, (2, 2)), "a": spaces.Discrete(3)}),
     "bytes": spaces.Box(0, 255, (6,), np.uint8),
 }
 
@@ -53,13 +54,15 @@ def double_precision(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
 
     log_prob: Any = BernoulliDistribution.log_prob
 
+    def double(*args: Any, **kwargs: Any) -> Any:
+        observation = preprocess(*args, **kwargs)
+        if isinstance(observation, dict):
+            return {key: value.double() for key, value in observation.items()}
+        return observation.double()
+
     def convert(model: Any) -> None:
         monkeypatch.setattr(BernoulliDistribution, "log_prob", lambda self, actions: log_prob(self, actions.double()))
-        monkeypatch.setattr(
-            stable_baselines3.common.policies,
-            "preprocess_obs",
-            lambda *args, **kwargs: preprocess(*args, **kwargs).double(),
-        )
+        monkeypatch.setattr(stable_baselines3.common.policies, "preprocess_obs", double)
         model.policy.double()
         for name in ("values", "log_probs", "advantages", "returns"):
             setattr(model.rollout_buffer, name, getattr(model.rollout_buffer, name).astype(np.float64))
@@ -68,13 +71,17 @@ def double_precision(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
 
 
 def collected(
-    cls: Any, action_space: spaces.Space, observation_space: spaces.Space | None = None, **arguments: Any
+    cls: Any,
+    action_space: spaces.Space,
+    observation_space: spaces.Space | None = None,
+    policy: str = "MlpPolicy",
+    **arguments: Any,
 ) -> Any:
     """A model on the reference path with a full rollout buffer."""
     observed = {} if observation_space is None else {"observation_space": observation_space}
     env = noise_envs(action_space, n_envs=N_ENVS, **observed)
     arguments = {"learning_rate": 1e-3, "n_epochs": N_EPOCHS, **arguments}
-    model = cls("MlpPolicy", env, n_steps=N_STEPS, batch_size=BATCH_SIZE, seed=1, fast=False, **arguments)
+    model = cls(policy, env, n_steps=N_STEPS, batch_size=BATCH_SIZE, seed=1, fast=False, **arguments)
     _, callback = model._setup_learn(N_STEPS * N_ENVS)
     model.collect_rollouts(env, callback, model.rollout_buffer, N_STEPS)
     return model
@@ -125,7 +132,8 @@ def test_architectures(name: str, double_precision: Callable[[Any], None]) -> No
 
 @pytest.mark.parametrize("name", OBSERVATIONS)
 def test_observations(name: str, double_precision: Callable[[Any], None]) -> None:
-    model = collected(PPOClip, ACTION_SPACES["Box"], OBSERVATIONS[name])
+    policy = "MultiInputPolicy" if name == "dict" else "MlpPolicy"
+    model = collected(PPOClip, ACTION_SPACES["Box"], OBSERVATIONS[name], policy)
     double_precision(model)
     assert_same_update(model)
 

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch as th
 from stable_baselines3.common.distributions import (
     BernoulliDistribution,
     CategoricalDistribution,
@@ -14,7 +13,6 @@ from stable_baselines3.common.distributions import (
     MultiCategoricalDistribution,
 )
 from stable_baselines3.common.policies import ActorCriticPolicy
-from stable_baselines3.common.preprocessing import preprocess_obs
 from torch import nn
 
 from sb3_ppo_variants.fast.distributions import (
@@ -116,21 +114,3 @@ def linear_layers(names: Sequence[str], arrays: Mapping[str, np.ndarray]) -> lis
 def parameter_views(policy: ActorCriticPolicy) -> dict[str, np.ndarray]:
     """The values of a policy's parameters by name, sharing memory with them."""
     return {name: parameter.detach().numpy() for name, parameter in policy.named_parameters()}
-
-
-class Features:
-    """What SB3's ``FlattenExtractor`` makes of observations, as arrays of shape ``(batch, inputs)``."""
-
-    def __init__(self, policy: ActorCriticPolicy, dtype: np.dtype):
-        self._space = policy.observation_space
-        self._normalize_images = policy.normalize_images
-        self._dtype = dtype
-
-    def __call__(self, observations: np.ndarray) -> np.ndarray:
-        """Preprocess as SB3 does: integers become one-hot, numbers single precision."""
-        if observations.dtype.kind == "f":
-            flat = observations.reshape(len(observations), -1)
-            return flat.astype(np.float32, copy=False).astype(self._dtype, copy=False)
-        tensor = preprocess_obs(th.as_tensor(observations), self._space, self._normalize_images)
-        assert isinstance(tensor, th.Tensor)
-        return tensor.flatten(1).numpy().astype(self._dtype, copy=False)

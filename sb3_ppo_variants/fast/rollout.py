@@ -9,10 +9,12 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv
 
+from sb3_ppo_variants.fast.features import Features, Observations, as_batch, by_key
 from sb3_ppo_variants.fast.gae import compute_returns_and_advantage
-from sb3_ppo_variants.fast.networks import ActorCritic, Architecture, Features, parameter_views
+from sb3_ppo_variants.fast.networks import ActorCritic, Architecture, parameter_views
 from sb3_ppo_variants.fast.threads import blas_threads
 
 
@@ -38,7 +40,7 @@ class Actor:
         self._shape = (n_envs, *(space.shape or ()))
         self._bounds = (space.low, space.high) if isinstance(space, spaces.Box) else None
 
-    def act(self, observations: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def act(self, observations: Observations) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """One step of the rollout.
 
         :return: actions, of the shape that SB3's policy returns; values, shape ``(n_envs, 1)``; log-probabilities,
@@ -58,7 +60,7 @@ class Actor:
         low, high = self._bounds
         return np.minimum(np.maximum(actions, low), high)
 
-    def values(self, observations: np.ndarray) -> np.ndarray:
+    def values(self, observations: Observations) -> np.ndarray:
         """The values of states, shape ``(n,)``."""
         return self._networks.values(self._features(observations))[:, 0]
 
@@ -101,7 +103,7 @@ def collect_rollouts(
         callback.update_locals(
             {
                 "n_steps": n_steps,
-                "obs_tensor": th.from_numpy(observations),
+                "obs_tensor": obs_as_tensor(observations, model.device),
                 "actions": actions,
                 "values": th.from_numpy(values),
                 "log_probs": th.from_numpy(log_probs),
@@ -132,16 +134,19 @@ def collect_rollouts(
 class _Rows:
     """Writes what ``RolloutBuffer.add`` does, where it does, without copies of its own."""
 
-    def __init__(self, buffer: RolloutBuffer, observations: Any):
+    def __init__(self, buffer: RolloutBuffer, observations: Observations):
         self._buffer = buffer
         # Discrete observations and actions have one dimension less than their rows in the buffer.
-        self._observations = buffer.observations.reshape(buffer.buffer_size, *observations.shape)
+        self._observations = {
+            key: array.reshape(buffer.buffer_size, *by_key(observations)[key].shape)
+            for key, array in by_key(buffer.observations).items()
+        }
         self._actions = buffer.actions.reshape(buffer.buffer_size, buffer.n_envs, -1)
 
     def write(
         self,
         row: int,
-        observations: np.ndarray,
+        observations: Observations,
         actions: np.ndarray,
         rewards: np.ndarray,
         episode_starts: Any,
@@ -149,7 +154,8 @@ class _Rows:
         log_probs: np.ndarray,
     ) -> None:
         buffer = self._buffer
-        self._observations[row] = observations
+        for key, array in by_key(observations).items():
+            self._observations[key][row] = array
         self._actions[row] = actions.reshape(buffer.n_envs, -1)
         buffer.rewards[row] = rewards
         buffer.episode_starts[row] = episode_starts
@@ -165,4 +171,4 @@ def _bootstrap_truncated(
     for i in np.flatnonzero(dones):
         terminal = infos[i].get("terminal_observation")
         if terminal is not None and infos[i].get("TimeLimit.truncated", False):
-            rewards[i] += model.gamma * actor.values(np.asarray(terminal)[None])[0]
+            rewards[i] += model.gamma * actor.values(as_batch(terminal))[0]

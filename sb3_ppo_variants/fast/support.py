@@ -4,7 +4,7 @@ from typing import Any
 
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.distributions import (
     BernoulliDistribution,
     CategoricalDistribution,
@@ -13,7 +13,7 @@ from stable_baselines3.common.distributions import (
 )
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.preprocessing import is_image_space
-from stable_baselines3.common.torch_layers import FlattenExtractor, MlpExtractor, NatureCNN
+from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor, MlpExtractor, NatureCNN
 from torch import nn
 
 from sb3_ppo_variants.fast.choice import Choice
@@ -84,7 +84,9 @@ def _images_obstacle(policy: Any, buffer: Any) -> str | None:
 
 
 def _buffer_obstacle(buffer: Any) -> str | None:
-    return None if type(buffer) is RolloutBuffer else f"the rollout buffer is a {type(buffer).__name__}"
+    if type(buffer) not in (RolloutBuffer, DictRolloutBuffer):
+        return f"the rollout buffer is a {type(buffer).__name__}"
+    return None
 
 
 def _policy_obstacle(policy: Any) -> str | None:
@@ -111,11 +113,14 @@ def _distribution_obstacle(policy: Any) -> str | None:
 
 
 def _features_obstacle(policy: Any) -> str | None:
-    extractors = {type(policy.pi_features_extractor), type(policy.vf_features_extractor)}
-    if extractors != {FlattenExtractor}:
-        return f"features come from a {policy.features_extractor_class.__name__}"
-    if isinstance(policy.observation_space, spaces.Dict) or is_image_space(policy.observation_space):
-        return "observations are images or dictionaries"
+    for extractor in (policy.pi_features_extractor, policy.vf_features_extractor):
+        parts = [*extractor.extractors.values()] if type(extractor) is CombinedExtractor else [extractor]
+        for part in parts:
+            if type(part) not in (FlattenExtractor, nn.Flatten):
+                return f"features come from a {type(part).__name__}"
+    space = policy.observation_space
+    if any(map(is_image_space, space.values() if isinstance(space, spaces.Dict) else [space])):
+        return "observations are images"
     return None
 
 

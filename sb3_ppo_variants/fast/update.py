@@ -11,8 +11,8 @@ from sb3_ppo_variants.base.update import Trained
 from sb3_ppo_variants.fast import objective
 from sb3_ppo_variants.fast.adam import clip_norm
 from sb3_ppo_variants.fast.distributions import Distribution
+from sb3_ppo_variants.fast.features import Features
 from sb3_ppo_variants.fast.measurements import Measurements
-from sb3_ppo_variants.fast.networks import Features
 from sb3_ppo_variants.fast.parameters import load_adam, store_adam
 from sb3_ppo_variants.fast.trained import TrainedNetworks
 
@@ -68,8 +68,13 @@ class NumpyUpdate:
         def numbers(array: np.ndarray) -> np.ndarray:
             return rows(array).ravel().astype(dtype, copy=False)
 
+        observations: Any = buffer.observations
+        if isinstance(observations, dict):
+            observations = {key: rows(array) for key, array in observations.items()}
+        else:
+            observations = rows(observations)
         return Samples(
-            features=Features(self._model.policy, dtype)(rows(buffer.observations)),
+            features=Features(self._model.policy, dtype)(observations),
             actions=rows(buffer.actions).astype(self._networks.action_dtype, copy=False),
             old_log_prob=numbers(buffer.log_probs),
             advantages=numbers(buffer.advantages),

@@ -1,0 +1,55 @@
+"""Observations as the networks take them."""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.preprocessing import preprocess_obs
+from stable_baselines3.common.torch_layers import CombinedExtractor
+
+# An array or a dict of arrays, with a row per state.
+Observations: TypeAlias = Any
+
+
+class Features:
+    """What SB3's ``FlattenExtractor``, or a ``CombinedExtractor`` without images, makes of observations.
+
+    :param policy: the policy
+    :param dtype: the type of the features
+    """
+
+    def __init__(self, policy: ActorCriticPolicy, dtype: np.dtype):
+        self._space = policy.observation_space
+        self._normalize_images = policy.normalize_images
+        self._dtype = dtype
+        extractor = policy.features_extractor
+        self._keys = list(extractor.extractors) if isinstance(extractor, CombinedExtractor) else None
+
+    def __call__(self, observations: Observations) -> np.ndarray:
+        """Arrays of shape ``(batch, inputs)``: integers become one-hot, numbers single precision, as in SB3."""
+        if self._keys is None:
+            return self._flat(observations, self._space)
+        assert isinstance(self._space, spaces.Dict)
+        return np.concatenate([self._flat(observations[key], self._space[key]) for key in self._keys], axis=1)
+
+    def _flat(self, observations: np.ndarray, space: spaces.Space) -> np.ndarray:
+        if observations.dtype.kind == "f":
+            flat = observations.reshape(len(observations), -1)
+            return flat.astype(np.float32, copy=False).astype(self._dtype, copy=False)
+        tensor = preprocess_obs(th.as_tensor(observations), space, self._normalize_images)
+        assert isinstance(tensor, th.Tensor)
+        return tensor.flatten(1).numpy().astype(self._dtype, copy=False)
+
+
+def as_batch(observation: Any) -> Observations:
+    """One observation as a batch of one."""
+    if isinstance(observation, dict):
+        return {key: np.asarray(value)[None] for key, value in observation.items()}
+    return np.asarray(observation)[None]
+
+
+def by_key(observations: Observations) -> dict[str | None, np.ndarray]:
+    """Observations as a dict, whose only key is ``None`` if they are none."""
+    return observations if isinstance(observations, dict) else {None: observations}
