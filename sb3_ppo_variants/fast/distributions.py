@@ -25,14 +25,17 @@ class Distribution(ABC):
 
     @staticmethod
     @abstractmethod
-    def noise(shape: tuple[int, ...], dtype: th.dtype) -> th.Tensor:
-        """The random numbers that :meth:`sample` makes actions of, from torch's generator."""
+    def noise(shape: tuple[int, int, int], dtype: th.dtype) -> Iterable[Any]:
+        """What :meth:`sample` makes actions of, step by step, from torch's generator.
+
+        :param shape: steps, states in a step, outputs of the network
+        """
 
     @abstractmethod
-    def sample(self, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def sample(self, noise: Any) -> tuple[np.ndarray, np.ndarray]:
         """Actions, shape ``(batch, dimensions)``, and their log-probabilities, shape ``(batch,)``.
 
-        :param noise: from :meth:`noise`, of the shape of the network's output
+        :param noise: that of a step from :meth:`noise`
         :raises ValueError: if the network's output is not finite
         """
 
@@ -85,19 +88,18 @@ class DiagGaussian(Distribution):
         self._log_scale = float(np.add.reduce(log_std)) + len(log_std) * HALF_LOG_2_PI
 
     @staticmethod
-    def noise(shape: tuple[int, ...], dtype: th.dtype) -> th.Tensor:
-        """Standard normal numbers."""
-        return th.randn(shape, dtype=dtype)
+    def noise(shape: tuple[int, int, int], dtype: th.dtype) -> Iterable[Any]:
+        """Standard normal numbers z, and -1/2 z^2 summed over dimensions."""
+        z = th.randn(shape, dtype=dtype).numpy()
+        return zip(z, -0.5 * np.add.reduce(z * z, axis=2), strict=True)
 
-    def sample(self, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """mean + std * noise."""
-        actions = self._std * noise
+    def sample(self, noise: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """mean + std * z."""
+        z, exponent = noise
+        actions = self._std * z
         actions += self._mean
         _check_finite(actions)
-        return actions, self._log_density(noise)
-
-    def _log_density(self, z: np.ndarray) -> np.ndarray:
-        return -0.5 * np.add.reduce(z * z, axis=1) - self._log_scale
+        return actions, exponent - self._log_scale
 
     def _standardized(self, actions: np.ndarray) -> np.ndarray:
         z = actions - self._mean
@@ -106,7 +108,8 @@ class DiagGaussian(Distribution):
 
     def log_prob(self, actions: np.ndarray) -> np.ndarray:
         """-1/2 z^2 - log std - 1/2 log(2 pi), summed, with z = (a - mean) / std."""
-        return self._log_density(self._standardized(actions))
+        z = self._standardized(actions)
+        return -0.5 * np.add.reduce(z * z, axis=1) - self._log_scale
 
     def entropy(self) -> np.ndarray:
         """1/2 + 1/2 log(2 pi) + log std, summed."""
@@ -155,9 +158,9 @@ class Categorical(Distribution):
         self._probs = np.exp(self._log_probs)
 
     @staticmethod
-    def noise(shape: tuple[int, ...], dtype: th.dtype) -> th.Tensor:
+    def noise(shape: tuple[int, int, int], dtype: th.dtype) -> Iterable[Any]:
         """Standard Gumbel numbers."""
-        return -th.empty(shape, dtype=dtype).exponential_().log_()
+        return -th.empty(shape, dtype=dtype).exponential_().log_().numpy()
 
     def sample(self, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The largest of log-probabilities plus Gumbel noise, which is distributed as the categories are."""
@@ -270,9 +273,9 @@ class Bernoulli(Distribution):
         self._probs = np.exp(logits - self._softplus)
 
     @staticmethod
-    def noise(shape: tuple[int, ...], dtype: th.dtype) -> th.Tensor:
+    def noise(shape: tuple[int, int, int], dtype: th.dtype) -> Iterable[Any]:
         """Uniform numbers in [0, 1)."""
-        return th.rand(shape, dtype=dtype)
+        return th.rand(shape, dtype=dtype).numpy()
 
     def sample(self, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """1 where the noise is less than the probability, else 0."""

@@ -5,7 +5,7 @@ front: that many networks of one shape side by side, computed by one batched pro
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,14 +13,10 @@ import numpy as np
 class Activation(NamedTuple):
     """An activation function whose derivative follows from its value."""
 
-    apply: Callable[[np.ndarray], None]
-    """Replaces z by f(z)."""
+    apply: Callable[[np.ndarray, np.ndarray], Any]
+    """Writes f(z), for z the first argument, into the second."""
     chain: Callable[[np.ndarray, np.ndarray], None]
     """Replaces the first argument, dL/df(z), by dL/dz, given f(z)."""
-
-
-def _tanh(z: np.ndarray) -> None:
-    np.tanh(z, out=z)
 
 
 def _chain_tanh(d: np.ndarray, h: np.ndarray) -> None:
@@ -29,15 +25,15 @@ def _chain_tanh(d: np.ndarray, h: np.ndarray) -> None:
     d *= slope
 
 
-def _relu(z: np.ndarray) -> None:
-    np.maximum(z, 0.0, out=z)
+def _relu(z: np.ndarray, out: np.ndarray) -> None:
+    np.maximum(z, 0.0, out=out)
 
 
 def _chain_relu(d: np.ndarray, h: np.ndarray) -> None:
     d *= h > 0.0
 
 
-TANH = Activation(_tanh, _chain_tanh)
+TANH = Activation(np.tanh, _chain_tanh)
 RELU = Activation(_relu, _chain_relu)
 
 
@@ -88,7 +84,7 @@ class Mlp:
         outputs = [x]
         for layer in self._layers:
             z = layer.forward(outputs[-1])
-            self._activation.apply(z)
+            self._activation.apply(z, z)
             outputs.append(z)
         return outputs
 

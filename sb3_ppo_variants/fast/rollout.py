@@ -34,8 +34,7 @@ class Actor:
         self._networks = ActorCritic(architecture, parameters)
         self._features = Features(policy, bias.dtype)
         self._threads = blas_threads(policy, n_envs)
-        noise = architecture.kind.noise((n_steps, n_envs, len(bias)), th.from_numpy(bias).dtype)
-        self._noise = iter(noise.numpy())
+        self._noise = iter(architecture.kind.noise((n_steps, n_envs, len(bias)), th.from_numpy(bias).dtype))
         space = policy.action_space
         self._shape = (n_envs, *(space.shape or ()))
         self._bounds = (space.low, space.high) if isinstance(space, spaces.Box) else None
