@@ -48,8 +48,3 @@ def as_batch(observation: Any) -> Observations:
     if isinstance(observation, dict):
         return {key: np.asarray(value)[None] for key, value in observation.items()}
     return np.asarray(observation)[None]
-
-
-def by_key(observations: Observations) -> dict[str | None, np.ndarray]:
-    """Observations as a dict, whose only key is ``None`` if they are none."""
-    return observations if isinstance(observations, dict) else {None: observations}
