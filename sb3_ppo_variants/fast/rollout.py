@@ -169,7 +169,9 @@ class _Rows:
 
 def _as_tensor(observations: Observations) -> Any:
     # For an array the same, called faster.
-    return obs_as_tensor(observations, "cpu") if isinstance(observations, dict) else th.from_numpy(observations)
+    return (
+        obs_as_tensor(observations, th.device("cpu")) if isinstance(observations, dict) else th.from_numpy(observations)
+    )
 
 
 def _bootstrap_truncated(
