@@ -33,6 +33,8 @@ def test_throughput(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["throughput", *arguments]) == 0
     table = capsys.readouterr().out
     assert "| cartpole | PPO | 1.00 (1.00 to 1.00) |" in table
+    assert main(["throughput", "--report", str(file)]) == 0
+    assert capsys.readouterr().out == table
     runs = json.loads(file.read_text())["runs"]["cartpole"]
     assert runs["steps"] == 64
     for name in ("PPO", "PPOClip", "PPOFixedKL"):

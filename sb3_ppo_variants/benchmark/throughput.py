@@ -152,6 +152,7 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pairs", type=int, default=7, help="runs of each algorithm (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="torch threads (default: %(default)s)")
     parser.add_argument("--json", type=Path, help="file for the measured seconds")
+    parser.add_argument("--report", type=Path, help="measure nothing, print the table of such a file")
     parser.set_defaults(run=run)
 
 
@@ -170,21 +171,37 @@ def _algorithms(options: argparse.Namespace) -> Algorithms:
     return algorithms
 
 
+def _print_table(runs: dict[str, Any]) -> None:
+    print("| workload | algorithm | speed over SB3's PPO | steps/s | rollout | update |\n|---|---|---|---|---|---|")
+    for name, values in runs.items():
+        print("\n".join(rows(name, values)))
+
+
 def run(options: argparse.Namespace) -> int:
     """Measure and print a table of medians, with quartiles of the speed over that of PPO.
 
     :return: 0
     """
+    if options.report is not None:
+        _print_table(json.loads(options.report.read_text())["runs"])
+        return 0
     if options.pairs < 1:
         raise SystemExit(f"--pairs {options.pairs} is not allowed; allowed: an integer >= 1")
     th.set_num_threads(options.threads)
     algorithms = _algorithms(options)
     measured = {name: measure(WORKLOADS[name], algorithms, options.pairs) for name in options.workloads}
-    print("| workload | algorithm | speed over SB3's PPO | steps/s | rollout | update |\n|---|---|---|---|---|---|")
-    for name, values in measured.items():
-        print("\n".join(rows(name, values)))
+    _print_table(measured)
     if options.json is not None:
         versions = {name: version(name) for name in ("sb3_ppo_variants", "stable_baselines3", "torch", "numpy")}
         record = {"versions": versions, "machine": platform.platform(), "threads": options.threads, "runs": measured}
-        options.json.write_text(json.dumps(record, indent=1))
+        options.json.write_text(json.dumps(_rounded(record)) + "\n")
     return 0
+
+
+def _rounded(value: Any) -> Any:
+    """Times to a microsecond, which keeps the file small."""
+    if isinstance(value, dict):
+        return {key: _rounded(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_rounded(part) for part in value]
+    return round(value, 6) if isinstance(value, float) else value
