@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import platform
 import time
 from collections.abc import Callable
@@ -189,12 +190,13 @@ def run(options: argparse.Namespace) -> int:
         raise SystemExit(f"--pairs {options.pairs} is not allowed; allowed: an integer >= 1")
     th.set_num_threads(options.threads)
     algorithms = _algorithms(options)
-    measured = {name: measure(WORKLOADS[name], algorithms, options.pairs) for name in options.workloads}
+    measured = _rounded({name: measure(WORKLOADS[name], algorithms, options.pairs) for name in options.workloads})
     _print_table(measured)
     if options.json is not None:
         versions = {name: version(name) for name in ("sb3_ppo_variants", "stable_baselines3", "torch", "numpy")}
-        record = {"versions": versions, "machine": platform.platform(), "threads": options.threads, "runs": measured}
-        options.json.write_text(json.dumps(_rounded(record)) + "\n")
+        machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+        record = {"versions": versions, "machine": machine, "threads": options.threads, "runs": measured}
+        options.json.write_text(json.dumps(record) + "\n")
     return 0
 
 
