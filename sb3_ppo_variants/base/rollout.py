@@ -37,6 +37,11 @@ def minibatches(buffer: RolloutBuffer, batch_size: int) -> Iterator[tuple[np.nda
         del vars(buffer)["_get_samples"]
 
 
+def in_rows(buffer: RolloutBuffer, array: np.ndarray) -> np.ndarray:
+    """One of a buffer's arrays in the order of its rows, whether the buffer has flattened itself or not."""
+    return array if buffer.generator_ready else buffer.swap_and_flatten(array)
+
+
 def rollout_observations(buffer: RolloutBuffer, rows_at_once: int) -> Iterator[PyTorchObs]:
     """All observations of a rollout in the order of their rows, in chunks.
 

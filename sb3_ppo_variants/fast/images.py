@@ -14,6 +14,7 @@ from stable_baselines3.common.type_aliases import RolloutBufferSamples
 from torch import nn
 
 from sb3_ppo_variants.base.coefficients import Coefficients
+from sb3_ppo_variants.base.rollout import in_rows
 from sb3_ppo_variants.base.update import ROWS_AT_ONCE, TorchUpdate, Trained
 
 
@@ -34,13 +35,12 @@ class ImageUpdate(TorchUpdate):
     def __init__(self, model: Trained, coefficients: Coefficients):
         put_channels_last(model.policy)
         buffer = model.rollout_buffer
-
-        def rows(array: np.ndarray) -> np.ndarray:
-            return array if buffer.generator_ready else buffer.swap_and_flatten(array)
-
-        self._images = np.ascontiguousarray(rows(np.moveaxis(buffer.observations, -3, -1)))
-        actions = rows(buffer.actions).astype(np.float32, copy=False)
-        numbers = [rows(getattr(buffer, name)).ravel() for name in ("values", "log_probs", "advantages", "returns")]
+        self._images = np.ascontiguousarray(in_rows(buffer, np.moveaxis(buffer.observations, -3, -1)))
+        actions = in_rows(buffer, buffer.actions).astype(np.float32, copy=False)
+        numbers = [
+            in_rows(buffer, array).ravel()
+            for array in (buffer.values, buffer.log_probs, buffer.advantages, buffer.returns)
+        ]
         self._others = [th.from_numpy(array) for array in (actions, *numbers)]
         super().__init__(model, coefficients)
 
@@ -65,5 +65,7 @@ class ImageUpdate(TorchUpdate):
         (group,) = self._policy.optimizer.param_groups
         chosen = group["fused"]
         group["fused"] = True
-        super().step()
-        group["fused"] = chosen
+        try:
+            super().step()
+        finally:
+            group["fused"] = chosen

@@ -7,6 +7,7 @@ import numpy as np
 from stable_baselines3.common.buffers import RolloutBuffer
 
 from sb3_ppo_variants.base.coefficients import Coefficients
+from sb3_ppo_variants.base.rollout import in_rows
 from sb3_ppo_variants.base.update import Trained
 from sb3_ppo_variants.fast import objective
 from sb3_ppo_variants.fast.adam import clip_norm
@@ -63,7 +64,7 @@ class NumpyUpdate:
         dtype = self._networks.vector.dtype
 
         def rows(array: np.ndarray) -> np.ndarray:
-            return array if buffer.generator_ready else buffer.swap_and_flatten(array)
+            return in_rows(buffer, array)
 
         def numbers(array: np.ndarray) -> np.ndarray:
             return rows(array).ravel().astype(dtype, copy=False)
