@@ -23,6 +23,9 @@ class Measurements:
 
     def start_epoch(self) -> None:
         """Begin a new epoch."""
+        self._end_epoch()
+
+    def _end_epoch(self) -> None:
         if self._epoch:
             self._means.append(self._epoch_means())
             self._epoch.clear()
@@ -55,6 +58,6 @@ class Measurements:
 
     def summary(self) -> dict[str, float]:
         """SB3's ``train/*`` values by their keys."""
-        self.start_epoch()
+        self._end_epoch()
         values = {name: np.concatenate([epoch[name] for epoch in self._means]) for name in self._means[0]}
         return summarize(values, epoch_start=len(values["loss"]) - len(self._means[-1]["loss"]))
