@@ -3,17 +3,16 @@
 import argparse
 import json
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch as th
 from stable_baselines3 import PPO
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
+from sb3_ppo_variants.recipes.episodes import Episodes
 from sb3_ppo_variants.variants import PPOClip
 
 RECORDS = Path("results/agreement.jsonl")
@@ -44,22 +43,6 @@ ARMS: dict[str, tuple[type[OnPolicyAlgorithm], dict[str, Any]]] = {
 }
 
 
-class Episodes(BaseCallback):
-    """Keeps the return of every episode with the step at which it ended."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ends: list[int] = []
-        self.returns: list[float] = []
-
-    def _on_step(self) -> bool:
-        for info in self.locals["infos"]:
-            if "episode" in info:
-                self.ends.append(self.num_timesteps)
-                self.returns.append(float(info["episode"]["r"]))
-        return True
-
-
 def train(arm: str, env: str, seed: int) -> dict[str, Any]:
     """Train once.
 
@@ -72,9 +55,7 @@ def train(arm: str, env: str, seed: int) -> dict[str, Any]:
     episodes = Episodes()
     model = algorithm("MlpPolicy", vec_env, seed=seed, device="cpu", **task.settings, **arguments)
     model.learn(task.timesteps, callback=episodes)
-    ends, returns = np.array(episodes.ends), np.array(episodes.returns)
-    edges = np.linspace(0, model.num_timesteps, SPANS + 1)
-    spans = [returns[(low < ends) & (ends <= high)] for low, high in pairwise(edges)]
+    spans = episodes.spans(model.num_timesteps, SPANS)
     curve = [round(float(span.mean()), 2) if len(span) else None for span in spans]
     final = np.concatenate(spans[-FINAL_SPANS:])
     return {"env": env, "arm": arm, "seed": seed, "final": round(float(final.mean()), 2), "curve": curve}

@@ -1,0 +1,164 @@
+"""An algorithm, an environment and the hyperparameters that suit them."""
+
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import gymnasium as gym
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecNormalize
+
+from sb3_ppo_variants.base import PPOBase
+from sb3_ppo_variants.base.arguments import refuse
+from sb3_ppo_variants.recipes.environments import Hyperparameters
+from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
+
+ALGORITHMS: dict[str, type[PPOBase]] = {
+    "ppo_clip": PPOClip,
+    "ppo_adaptive_kl": PPOAdaptiveKL,
+    "ppo_fixed_kl": PPOFixedKL,
+    "ppo_unclipped": PPOUnclipped,
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Hyperparameters for an environment, sorted by what they are for.
+
+    :param env_id: id of the environment
+    :param algorithm: class of the algorithm
+    :param arguments: the algorithm's arguments but ``env``, with schedules made
+    :param n_timesteps: environment steps to train for
+    :param n_envs: environments side by side
+    :param normalize: arguments of ``VecNormalize``, ``None`` for no normalisation
+    :param frame_stack: frames in an observation
+    :param env_wrapper: wrappers of each environment, with the import path of each, or that and its arguments in a dict
+    :param env_kwargs: arguments of the environment
+    """
+
+    env_id: str
+    algorithm: type[PPOBase]
+    arguments: Hyperparameters
+    n_timesteps: int
+    n_envs: int = 1
+    normalize: dict[str, Any] | None = None
+    frame_stack: int = 1
+    env_wrapper: tuple[str | dict[str, dict[str, Any]], ...] = ()
+    env_kwargs: Hyperparameters | None = None
+
+    def make_env(
+        self, n_envs: int | None = None, seed: int | None = None, monitor_dir: str | None = None, training: bool = True
+    ) -> VecEnv:
+        """The environment that the recipe asks for.
+
+        :param n_envs: environments side by side; ``None`` for the recipe's number
+        :param seed: seed of the first of them
+        :param monitor_dir: folder for the returns of episodes; ``None`` writes none
+        :param training: whether normalisation goes on learning, and scales rewards; without, for an evaluation, load
+            the statistics of the training by ``VecNormalize.load`` or ``sync_envs_normalization``
+        """
+        env = make_vec_env(
+            self.env_id,
+            n_envs=self.n_envs if n_envs is None else n_envs,
+            seed=seed,
+            monitor_dir=monitor_dir,
+            wrapper_class=self._wrap,
+            env_kwargs=self.env_kwargs,
+            vec_env_cls=DummyVecEnv,
+        )
+        if self.normalize is not None:
+            gamma = self.arguments.get("gamma", 0.99)
+            env = VecNormalize(env, **{"gamma": gamma, **self.normalize, "training": training})
+            env.norm_reward &= training
+        return VecFrameStack(env, self.frame_stack) if self.frame_stack > 1 else env
+
+    @property
+    def is_atari(self) -> bool:
+        """Whether the environment is an Atari game."""
+        return is_atari(self.env_id)
+
+    def _wrap(self, env: gym.Env) -> gym.Env:
+        for wrapper in self.env_wrapper:
+            path, arguments = next(iter(wrapper.items())) if isinstance(wrapper, dict) else (wrapper, {})
+            module, _, name = path.rpartition(".")
+            env = getattr(import_module(module), name)(env, **arguments)
+        return env
+
+
+def recipe(algorithm: str, env_id: str, entry: str | None = None, **changes: Any) -> Recipe:
+    """The recipe for an algorithm and an environment.
+
+    :param algorithm: a key of ``ALGORITHMS``
+    :param env_id: id of a registered environment
+    :param entry: the hyperparameters to take: an environment's id, ``"atari"``, ``"mujoco"`` (the paper's Table 3) or
+        ``"default"``; ``None`` takes those of the environment, or else of Atari for its games, or else the default
+    :param changes: hyperparameters to add or change, in the format of the RL Zoo
+    :raises ArgumentError: (a ``ValueError``) for an algorithm, environment or entry that is not known
+    """
+    if algorithm not in ALGORITHMS:
+        refuse("algorithm", algorithm, ", ".join(ALGORITHMS))
+    _check_registered(env_id)
+    entries = import_module(f"sb3_ppo_variants.recipes.{algorithm}").hyperparams
+    if entry is None:
+        entry = _entry(env_id, entries)
+    elif entry not in entries:
+        refuse("entry", entry, ", ".join(entries))
+    return parse(ALGORITHMS[algorithm], env_id, {**entries[entry], **changes})
+
+
+def _check_registered(env_id: str) -> None:
+    if env_id not in gym.registry:
+        with suppress(ImportError):
+            import ale_py  # noqa: F401 -- which registers Atari games
+    if env_id not in gym.registry:
+        refuse("env_id", env_id, "the id of a registered environment; Atari's need ale_py")
+
+
+def _entry(env_id: str, entries: dict[str, Hyperparameters]) -> str:
+    if env_id in entries:
+        return env_id
+    return "atari" if is_atari(env_id) else "default"
+
+
+def is_atari(env_id: str) -> bool:
+    """Whether the environment is an Atari game."""
+    return "AtariEnv" in str(gym.spec(env_id).entry_point)
+
+
+def parse(algorithm: type[PPOBase], env_id: str, hyperparameters: Hyperparameters) -> Recipe:
+    """A recipe from hyperparameters in the format of the RL Zoo.
+
+    :param algorithm: class of the algorithm
+    :param env_id: id of the environment
+    :param hyperparameters: an entry of a file of the RL Zoo
+    """
+    arguments = {name: schedule(name, value) for name, value in deepcopy(hyperparameters).items()}
+    normalize = arguments.pop("normalize", False)
+    wrappers = arguments.pop("env_wrapper", ())
+    return Recipe(
+        env_id=env_id,
+        algorithm=algorithm,
+        n_timesteps=int(arguments.pop("n_timesteps")),
+        n_envs=arguments.pop("n_envs", 1),
+        normalize=(normalize if isinstance(normalize, dict) else {}) if normalize else None,
+        frame_stack=arguments.pop("frame_stack", 1),
+        env_wrapper=tuple([wrappers] if isinstance(wrappers, (str, dict)) else wrappers),
+        env_kwargs=arguments.pop("env_kwargs", None),
+        arguments=arguments,
+    )
+
+
+def schedule(name: str, value: Any) -> Any:
+    """The schedule that ``"lin_x"`` stands for, or else the value itself.
+
+    :raises ArgumentError: (a ``ValueError``) if x is not a number
+    """
+    if not (isinstance(value, str) and value.startswith("lin_")):
+        return value
+    try:
+        return LinearSchedule(float(value.removeprefix("lin_")), 0.0, 1.0)
+    except ValueError:
+        refuse(name, value, "lin_ and a number")

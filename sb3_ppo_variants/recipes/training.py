@@ -1,0 +1,97 @@
+"""Trains by a recipe, saves what it made, and evaluates what it saved."""
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.type_aliases import MaybeCallback
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
+
+from sb3_ppo_variants.base import PPOBase
+from sb3_ppo_variants.recipes.recipe import Recipe, recipe
+
+EVALUATION_SEED = 10_000
+
+
+def train(
+    made: Recipe,
+    folder: Path,
+    seed: int | None = None,
+    timesteps: int | None = None,
+    callback: MaybeCallback = None,
+    progress_bar: bool = False,
+) -> PPOBase:
+    """Train, and save the model with the statistics of its ``VecNormalize``.
+
+    :param made: the recipe
+    :param folder: for ``model.zip``, ``vecnormalize.pkl`` and the returns of episodes, ``*.monitor.csv``
+    :param seed: seed of the run
+    :param timesteps: environment steps; ``None`` takes the recipe's
+    :param callback: callback or callbacks of the training
+    :param progress_bar: whether to show progress (needs tqdm and rich)
+    :return: the model
+    """
+    env = made.make_env(seed=seed, monitor_dir=str(folder))
+    model = made.algorithm(env=env, seed=seed, **made.arguments)
+    model.learn(made.n_timesteps if timesteps is None else timesteps, callback, progress_bar=progress_bar)
+    model.save(folder / "model")
+    statistics = unwrap_vec_normalize(env)
+    if statistics is not None:
+        statistics.save(str(folder / "vecnormalize.pkl"))
+    return model
+
+
+def load(made: Recipe, folder: Path, seed: int | None = None) -> tuple[PPOBase, VecEnv]:
+    """The model that :func:`train` saved and an environment to evaluate it in, normalised as in its training.
+
+    :param made: the recipe
+    :param folder: the folder that :func:`train` was given
+    :param seed: seed of the environment
+    """
+    env = made.make_env(n_envs=1, seed=seed, training=False)
+    normalised = unwrap_vec_normalize(env)
+    if normalised is not None:
+        normalised.obs_rms = VecNormalize.load(str(folder / "vecnormalize.pkl"), normalised.venv).obs_rms
+    return made.algorithm.load(folder / "model", env=env), env
+
+
+def evaluate(made: Recipe, folder: Path, episodes: int) -> np.ndarray:
+    """The returns of the saved model in new episodes, shape ``(episodes,)``.
+
+    The policy is deterministic, except in Atari games, where ties between actions decide too much.
+
+    :param made: the recipe
+    :param folder: the folder that :func:`train` was given
+    :param episodes: number of episodes
+    """
+    model, env = load(made, folder, EVALUATION_SEED)
+    returns, _ = evaluate_policy(
+        model, env, n_eval_episodes=episodes, deterministic=not made.is_atari, return_episode_rewards=True
+    )
+    env.close()
+    return np.array(returns)
+
+
+def main(env_id: str, description: str | None) -> None:
+    """The command line of an example: train, evaluate, print.
+
+    :param env_id: id of the environment
+    :param description: what the example says of itself
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--algo", default="ppo_clip", help="ppo_clip, ppo_adaptive_kl, ppo_fixed_kl or ppo_unclipped")
+    parser.add_argument("--timesteps", type=int, help="environment steps (default: the recipe's)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--episodes", type=int, default=100, help="episodes of the evaluation (default: %(default)s)")
+    parser.add_argument("--folder", type=Path, help="where to save (default: runs/ENVIRONMENT)")
+    options = parser.parse_args()
+    folder = options.folder or Path("runs", env_id)
+    made = recipe(options.algo, env_id)
+    start = time.perf_counter()
+    model = train(made, folder, options.seed, options.timesteps, progress_bar=True)
+    seconds = time.perf_counter() - start
+    returns = evaluate(made, folder, options.episodes)
+    print(f"{model.num_timesteps} steps in {seconds:.0f} s; saved in {folder}")
+    print(f"Mean reward of the saved model: {returns.mean():.1f} +- {returns.std():.1f} over {len(returns)} episodes")

@@ -1,0 +1,164 @@
+"""Recipes: the sources' values, and what is made of them."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rl_zoo3
+import yaml
+from gymnasium import spaces
+from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize, unwrap_vec_normalize
+
+from sb3_ppo_variants.base.arguments import ArgumentError
+from sb3_ppo_variants.recipes import ALGORITHMS, Recipe, evaluate, load, parse, recipe, train
+from sb3_ppo_variants.recipes.episodes import Episodes
+from sb3_ppo_variants.recipes.ppo_clip import hyperparams
+
+ZOO: dict[str, dict[str, Any]] = yaml.safe_load((Path(rl_zoo3.__file__).parent / "hyperparams/ppo.yml").read_text())
+SAME_IN_ZOO = {
+    "atari": "atari",
+    "CartPole-v1": "CartPole-v1",
+    "LunarLander-v3": "LunarLander-v3",
+    "LunarLanderContinuous-v3": "LunarLanderContinuous-v3",
+    "BipedalWalker-v3": "BipedalWalker-v3",
+    "HalfCheetah-v5": "HalfCheetah-v4",
+    "Hopper-v5": "Hopper-v4",
+    "Walker2d-v5": "Walker2d-v4",
+    "Humanoid-v5": "Humanoid-v4",
+}
+# What an entry of rl_zoo3 leaves to the defaults of SB3.
+DEFAULTS = {"clip_range": 0.2, "learning_rate": 3e-4, "n_envs": 1}
+
+
+@pytest.mark.parametrize("ours, theirs", SAME_IN_ZOO.items())
+def test_values_are_those_of_the_named_source(ours: str, theirs: str) -> None:
+    from torch import nn
+
+    expected = dict(ZOO[theirs])
+    if "policy_kwargs" in expected:
+        expected["policy_kwargs"] = eval(expected["policy_kwargs"], {"nn": nn, "dict": dict})
+    for name, value in hyperparams[ours].items():
+        assert value == expected.pop(name, DEFAULTS.get(name)), name
+    assert not expected
+
+
+def test_mujoco_is_the_papers_table_3() -> None:
+    arguments = recipe("ppo_clip", "Reacher-v5").arguments
+    table = {
+        "n_steps": 2048,
+        "learning_rate": 3e-4,
+        "n_epochs": 10,
+        "batch_size": 64,
+        "gamma": 0.99,
+        "gae_lambda": 0.95,
+    }
+    assert {name: arguments[name] for name in table} == table
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_recipe_makes_a_model(algorithm: str) -> None:
+    for env_id in hyperparams:
+        if env_id in ("default", "atari", "mujoco"):
+            continue
+        made = recipe(algorithm, env_id)
+        env = made.make_env(n_envs=1, seed=0)
+        made.algorithm(env=env, **{**made.arguments, "n_steps": made.arguments["batch_size"]})
+        env.close()
+
+
+@pytest.mark.parametrize("algorithm", ["ppo_adaptive_kl", "ppo_fixed_kl", "ppo_unclipped"])
+def test_only_the_clipped_objective_clips(algorithm: str) -> None:
+    assert "clip_range" in recipe("ppo_clip", "Hopper-v5").arguments
+    assert "clip_range" not in recipe(algorithm, "Hopper-v5").arguments
+
+
+@pytest.mark.parametrize(
+    "env_id, entry, policy, n_envs",
+    [
+        ("ALE/Qbert-v5", None, "CnnPolicy", 8),
+        ("Acrobot-v1", None, "MlpPolicy", 1),
+        ("HalfCheetah-v5", "mujoco", "MlpPolicy", 1),
+    ],
+)
+def test_an_environment_without_an_entry_takes_one(env_id: str, entry: str | None, policy: str, n_envs: int) -> None:
+    made = recipe("ppo_clip", env_id, entry)
+    assert (made.arguments["policy"], made.n_envs) == (policy, n_envs)
+    assert made.arguments.get("learning_rate", 3e-4) != 2.0633e-05
+
+
+def test_a_recipe_can_be_changed_and_leaves_the_others_alone() -> None:
+    made = recipe("ppo_clip", "Hopper-v5", clip_range="lin_0.5", n_timesteps=5e4)
+    made.arguments["policy_kwargs"]["net_arch"]["pi"][0] = 1
+    assert isinstance(made.arguments["clip_range"], LinearSchedule)
+    assert [made.arguments["clip_range"](progress) for progress in (1.0, 0.5, 0.0)] == [0.5, 0.25, 0.0]
+    assert made.n_timesteps == 50_000
+    assert recipe("ppo_clip", "Hopper-v5").arguments["policy_kwargs"]["net_arch"]["pi"][0] == 256
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("ppo", "CartPole-v1"), "algorithm='ppo'.*ppo_adaptive_kl"),
+        (("ppo_clip", "CartPole-v9"), "env_id='CartPole-v9'.*registered"),
+        (("ppo_clip", "CartPole-v1", "nowhere"), "entry='nowhere'.*mujoco"),
+    ],
+)
+def test_what_is_not_known_is_refused(arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        recipe(*arguments)
+
+
+def test_a_schedule_without_a_number_is_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"learning_rate='lin_fast'.*lin_ and a number"):
+        recipe("ppo_clip", "CartPole-v1", learning_rate="lin_fast")
+
+
+def test_wrappers_and_arguments_of_the_environment() -> None:
+    wrapper = {"gymnasium.wrappers.RescaleAction": {"min_action": -5.0, "max_action": 5.0}}
+    settings = {"policy": "MlpPolicy", "n_timesteps": 1, "env_wrapper": wrapper, "env_kwargs": {"g": 9.0}, "n_envs": 2}
+    env = parse(ALGORITHMS["ppo_clip"], "Pendulum-v1", settings).make_env()
+    assert isinstance(env.action_space, spaces.Box)
+    assert env.action_space.high == 5.0
+    assert env.get_attr("unwrapped")[1].g == 9.0
+
+
+def test_atari_is_stacked() -> None:
+    env = recipe("ppo_clip", "PongNoFrameskip-v4").make_env(n_envs=1)
+    assert isinstance(env, VecFrameStack)
+    assert env.observation_space.shape == (84, 84, 4)
+
+
+@pytest.fixture
+def normalised() -> Recipe:
+    return recipe("ppo_adaptive_kl", "Pendulum-v1", normalize=True, n_timesteps=512, n_envs=1, n_steps=256)
+
+
+def test_what_was_trained_is_loaded_with_its_statistics(normalised: Recipe, tmp_path: Path) -> None:
+    episodes = Episodes()
+    model = train(normalised, tmp_path, seed=3, callback=episodes)
+    loaded, env = load(normalised, tmp_path)
+    trained_in, evaluated_in = model.get_vec_normalize_env(), unwrap_vec_normalize(env)
+    assert isinstance(trained_in, VecNormalize)
+    assert isinstance(evaluated_in, VecNormalize)
+    state = np.ones((1, 3), np.float32)
+    np.testing.assert_array_equal(trained_in.normalize_obs(state), evaluated_in.normalize_obs(state))
+    assert (evaluated_in.training, evaluated_in.norm_reward) == (False, False)
+    assert trained_in.gamma == normalised.arguments["gamma"]
+    action, loaded_action = (m.predict(state, deterministic=True)[0] for m in (model, loaded))
+    np.testing.assert_array_equal(action, loaded_action)
+    # Rewards of Pendulum are negative, and those of an episode of 200 steps are not scaled.
+    returns = evaluate(normalised, tmp_path, episodes=2)
+    assert returns.shape == (2,)
+    assert (returns < -50).all()
+    assert [list(span) for span in episodes.spans(512, 2)] == [[episodes.returns[0]], [episodes.returns[1]]]
+    assert episodes.ends == [200, 400]
+
+
+def test_recipes_are_read_without_the_zoo() -> None:
+    code = "import sys; sys.modules['rl_zoo3'] = None; from sb3_ppo_variants.recipes import recipe; "
+    code += "print(recipe('ppo_clip', 'CartPole-v1').n_envs)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "8\n"
