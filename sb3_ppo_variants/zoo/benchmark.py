@@ -1,0 +1,6 @@
+"""Evaluate every trained agent in a folder: ``rl_zoo3.benchmark`` with this package's algorithms."""
+
+from sb3_ppo_variants.zoo.launch import launch
+
+if __name__ == "__main__":
+    launch("benchmark")

@@ -1,0 +1,59 @@
+"""What ``-optimize`` searches."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import optuna
+from rl_zoo3.hyperparams_opt import convert_onpolicy_params
+
+Suggest = Callable[[optuna.Trial], dict[str, Any]]
+
+
+class Sampler(Protocol):
+    """What rl_zoo3 calls to sample hyperparameters."""
+
+    def __call__(
+        self, trial: optuna.Trial, n_actions: int, n_envs: int, additional_args: dict[str, Any]
+    ) -> dict[str, Any]:
+        """A sample, as arguments of the algorithm."""
+
+
+# The arguments of each objective. The paper's values are in the middle of each range.
+OBJECTIVES: dict[str, Suggest] = {
+    "ppo_clip": lambda trial: {"clip_range": trial.suggest_categorical("clip_range", [0.1, 0.2, 0.3, 0.4])},
+    "ppo_adaptive_kl": lambda trial: {
+        "desired_kl": trial.suggest_float("desired_kl", 0.001, 0.1, log=True),
+        "kl_coef": trial.suggest_float("kl_coef", 0.1, 10.0, log=True),
+    },
+    "ppo_fixed_kl": lambda trial: {"kl_coef": trial.suggest_float("kl_coef", 0.1, 30.0, log=True)},
+    "ppo_unclipped": lambda trial: {},
+}
+
+
+def _suggest_shared(trial: optuna.Trial) -> dict[str, Any]:
+    """What all variants share, with the names and ranges that rl_zoo3 has for PPO."""
+    return {
+        "batch_size_pow": trial.suggest_int("batch_size_pow", 4, 10),
+        "n_steps_pow": trial.suggest_int("n_steps_pow", 5, 12),
+        "one_minus_gamma": trial.suggest_float("one_minus_gamma", 0.0001, 0.03, log=True),
+        "one_minus_gae_lambda": trial.suggest_float("one_minus_gae_lambda", 0.0001, 0.1, log=True),
+        "learning_rate": trial.suggest_float("learning_rate", 1e-5, 0.002, log=True),
+        "ent_coef": trial.suggest_float("ent_coef", 1e-8, 0.1, log=True),
+        "n_epochs": trial.suggest_categorical("n_epochs", [1, 5, 10, 20]),
+        "max_grad_norm": trial.suggest_float("max_grad_norm", 0.3, 2.0),
+        "net_arch": trial.suggest_categorical("net_arch", ["tiny", "small", "medium"]),
+        "activation_fn": trial.suggest_categorical("activation_fn", ["tanh", "relu"]),
+    }
+
+
+def sampler(algorithm: str) -> Sampler:
+    """The sampler of an algorithm's hyperparameters.
+
+    :param algorithm: a key of ``OBJECTIVES``
+    """
+    suggest_objective = OBJECTIVES[algorithm]
+
+    def sample(trial: optuna.Trial, n_actions: int, n_envs: int, additional_args: dict[str, Any]) -> dict[str, Any]:
+        return convert_onpolicy_params({**_suggest_shared(trial), **suggest_objective(trial)})
+
+    return sample

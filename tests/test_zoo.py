@@ -1,0 +1,144 @@
+"""The RL Zoo's scripts with the variants, run as a user would run them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import patch
+
+import optuna
+import pytest
+import yaml
+from huggingface_hub import HfApi
+from stable_baselines3 import PPO
+from stable_baselines3.common.utils import FloatSchedule
+
+from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL
+from sb3_ppo_variants.recipes import ALGORITHMS
+from sb3_ppo_variants.zoo.push_to_hub import push_to_hub
+from sb3_ppo_variants.zoo.search import sampler
+
+ENV = "CartPole-v1"
+
+
+def zoo(folder: Path, script: str, *options: str, package: str = "sb3_ppo_variants.zoo") -> str:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg", "WANDB_MODE": "offline"}
+    command = [sys.executable, "-m", f"{package}.{script}", *options]
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def train(folder: Path, algorithm: str, *options: str) -> Path:
+    """Train for 1,000 steps.
+
+    :return: the saved model
+    """
+    zoo(folder, "train", "--algo", algorithm, "--env", ENV, "-n", "1000", "-f", "logs", *options)
+    return max((folder / "logs" / algorithm).glob(f"{ENV}_*")) / f"{ENV}.zip"
+
+
+def test_train_and_enjoy(tmp_path: Path) -> None:
+    saved = train(
+        tmp_path, "ppo_adaptive_kl", "--seed", "1", "--eval-freq", "500", "--save-freq", "500", "-tb", "board"
+    )
+    config = yaml.unsafe_load((saved.with_suffix("") / "config.yml").read_text())
+    assert (config["desired_kl"], config["n_steps"], config["learning_rate"]) == (0.01, 32, "lin_0.001")
+    written = {path.name for path in saved.parent.iterdir()}
+    assert {"best_model.zip", "evaluations.npz", "rl_model_496_steps.zip"} <= written
+    assert list((tmp_path / "board").rglob("events.out.*"))
+    model = PPOAdaptiveKL.load(saved)
+    assert (model.num_timesteps, model.n_envs, model.seed) == (1024, 8, 1)
+    output = zoo(tmp_path, "enjoy", "--algo", "ppo_adaptive_kl", "--env", ENV, "-f", "logs", "--no-render")
+    assert "Mean reward" in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", [*ALGORITHMS, "ppo"])
+def test_every_script(algorithm: str, tmp_path: Path) -> None:
+    of_run = ["--algo", algorithm, "--env", ENV, "-f", "logs"]
+    # rl_zoo3's plots of final scores need two runs.
+    for seed in ("1", "2"):
+        saved = train(tmp_path, algorithm, "--seed", seed, "--eval-freq", "200", "-P", "-params", "n_steps:16")
+    more = train(tmp_path, algorithm, "-i", str(saved), "--vec-env", "subproc", "--eval-freq", "-1")
+    (ALGORITHMS | {"ppo": PPO})[algorithm].load(more)
+    zoo(tmp_path, "enjoy", *of_run, "--no-render", "-n", "200", "--exp-id", "1", "--load-best")
+    output = zoo(tmp_path, "train", *of_run, "-n", "500", "-optimize", "--n-trials", "3", "--n-evaluations", "2")
+    assert "Best trial" in output
+    zoo(tmp_path, "record_video", *of_run, "-n", "20")
+    assert list(tmp_path.rglob("*.mp4"))
+    zoo(tmp_path, "benchmark", "--log-dir", "logs", "--benchmark-dir", "out", "-n", "500", "--no-hub", "--test-mode")
+    assert f"|{algorithm}|{ENV}" in (tmp_path / "out/benchmark.md").read_text().replace(" ", "")
+
+
+@pytest.mark.slow
+def test_plots(tmp_path: Path) -> None:
+    for algorithm in ("ppo_clip", "ppo_unclipped"):
+        for seed in ("1", "2"):
+            train(tmp_path, algorithm, "--seed", seed, "--eval-freq", "200")
+    zoo(tmp_path, "plot_train", "-a", "ppo_clip", "-e", ENV, "-f", "logs")
+    zoo(tmp_path, "all_plots", "-a", "ppo_clip", "ppo_unclipped", "-e", ENV, "-f", "logs", "-o", "scores")
+    zoo(tmp_path, "plot_from_file", "-i", "scores.pkl", "-o", "curves.png", "--format", "png")
+    zoo(tmp_path, "plot_from_file", "-i", "scores.pkl", "-r", "-vs", "-iqm", "-o", "scores.png", "--format", "png")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "scores.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_tracking(tmp_path: Path) -> None:
+    train(tmp_path, "ppo_clip", "--track", "--wandb-project-name", "test")
+    assert list(tmp_path.glob("wandb/offline-run-*"))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_samples_are_arguments_of_the_algorithm(name: str) -> None:
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    for _ in range(5):
+        trial = study.ask()
+        arguments = sampler(name)(trial, 2, 8, {})
+        model = ALGORITHMS[name]("MlpPolicy", ENV, **{**arguments, "n_steps": 1024})
+        assert model.gamma == 1 - trial.params["one_minus_gamma"]
+        assert model.batch_size == 2 ** trial.params["batch_size_pow"]
+        if isinstance(model, PPOFixedKL):
+            assert model.current_kl_coef == trial.params["kl_coef"]
+
+
+def test_a_kl_coefficient_may_be_annealed(tmp_path: Path) -> None:
+    model = PPOFixedKL.load(train(tmp_path, "ppo_fixed_kl", "-params", "kl_coef:'lin_2.0'", "--eval-freq", "-1"))
+    assert isinstance(model.kl_coef, FloatSchedule)
+    assert [model.kl_coef(progress) for progress in (1.0, 0.5)] == [2.0, 1.0]
+
+
+def test_a_model_of_the_zoo_is_loaded_without_it(tmp_path: Path) -> None:
+    saved = train(tmp_path, "ppo_clip", "--eval-freq", "-1")
+    code = "import sys; sys.modules['rl_zoo3'] = None; from sb3_ppo_variants import PPOClip; "
+    code += f"print(PPOClip.load({str(saved)!r}).clip_range(0.5))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "0.1\n"
+
+
+def test_the_zoo_missing() -> None:
+    code = "import sys; sys.modules['rl_zoo3'] = None; import runpy; "
+    code += "runpy.run_module('sb3_ppo_variants.zoo.train', run_name='__main__')"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "ImportError: rl_zoo3 is missing: pip install 'sb3_ppo_variants[zoo]'" in result.stderr
+
+
+def test_what_is_uploaded_names_our_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(tmp_path, "ppo_clip", "--eval-freq", "-1")
+    uploaded = tmp_path / f"hub/ppo_clip-{ENV}"
+    uploaded.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    options = ["--algo", "ppo_clip", "--env", ENV, "-f", "logs", "-orga", "someone", "--no-render"]
+    monkeypatch.setattr(sys, "argv", ["push_to_hub", *options])
+    with (
+        patch.object(HfApi, "create_repo", return_value="url"),
+        patch.object(HfApi, "snapshot_download"),
+        patch.object(HfApi, "upload_folder") as upload,
+    ):
+        push_to_hub()
+    assert upload.call_args.kwargs["repo_id"] == f"someone/ppo_clip-{ENV}"
+    card = (uploaded / "README.md").read_text()
+    assert "python -m sb3_ppo_variants.zoo.enjoy --algo ppo_clip" in card
+    assert "-m rl_zoo3." not in card
+    assert yaml.safe_load(card.split("---")[1])["model-index"][0]["name"] == "PPOClip"
+    PPOClip.load(uploaded / f"ppo_clip-{ENV}.zip")
