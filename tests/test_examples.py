@@ -8,13 +8,22 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
+RECIPE = ["--timesteps", "64", "--episodes", "1"]
 ARGUMENTS = {
     "adaptive_kl": ["--timesteps", "1024"],
-    "atari": ["--timesteps", "256", "--n-envs", "2"],
+    "bipedal_walker": RECIPE,
+    "breakout": RECIPE,
+    "cartpole": RECIPE,
+    "half_cheetah": RECIPE,
+    "humanoid": RECIPE,
+    "lunar_lander": RECIPE,
+    "pendulum": RECIPE,
     "clip": ["--timesteps", "1024"],
     "fixed_kl": ["--timesteps", "1024"],
     "unclipped": ["--timesteps", "1024"],
 }
+# A rollout of these takes long.
+SLOW = dict.fromkeys(["bipedal_walker", "breakout", "humanoid", "lunar_lander"], pytest.mark.slow)
 
 
 def test_all_are_run() -> None:
@@ -29,7 +38,7 @@ def run(name: str, folder: Path) -> str:
     return result.stdout
 
 
-@pytest.mark.parametrize("name", ARGUMENTS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW.get(name, ())) for name in ARGUMENTS])
 def test_example(name: str, tmp_path: Path) -> None:
     output = run(name, tmp_path)
     assert output

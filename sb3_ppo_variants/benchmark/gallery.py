@@ -1,0 +1,151 @@
+"""Train PPOClip by the recipes and draw what it learned."""
+
+import argparse
+import json
+import platform
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch as th
+
+from sb3_ppo_variants.benchmark.agreement import read
+from sb3_ppo_variants.recipes import evaluate, recipe, train
+from sb3_ppo_variants.recipes.episodes import Episodes
+
+RECORDS = Path("results/gallery.jsonl")
+PICTURES = Path("docs/gallery")
+# Environments with the mean reward to reach; None where what a recipe asks for takes days without a GPU.
+ENVIRONMENTS: dict[str, float | None] = {
+    "CartPole-v1": 500,
+    "Pendulum-v1": -180,
+    "LunarLander-v3": 220,
+    "BipedalWalker-v3": 250,
+    "HalfCheetah-v5": 3000,
+    "Humanoid-v5": None,
+    "BreakoutNoFrameskip-v4": None,
+}
+# A curve is the mean return of the episodes that ended in each of so many equal spans of steps.
+SPANS = 100
+EPISODES = 100
+
+
+def record(env_id: str, seed: int, timesteps: int | None) -> dict[str, Any]:
+    """Train and evaluate once.
+
+    :return: a record of the run
+    """
+    th.set_num_threads(1)
+    made, episodes = recipe("ppo_clip", env_id), Episodes()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        start = time.perf_counter()
+        model = train(made, folder, seed, timesteps, episodes)
+        seconds = time.perf_counter() - start
+        rewards = evaluate(made, folder, EPISODES)
+    spans = episodes.spans(model.num_timesteps, SPANS)
+    return {
+        "env": env_id,
+        "seed": seed,
+        "timesteps": model.num_timesteps,
+        "recipe_timesteps": made.n_timesteps,
+        "seconds": round(seconds),
+        "machine": platform.machine(),
+        "device": model.device.type,
+        "mean": round(float(rewards.mean()), 2),
+        "std": round(float(rewards.std()), 2),
+        "curve": [round(float(span.mean()), 2) if len(span) else None for span in spans],
+    }
+
+
+def report(records: list[dict[str, Any]]) -> list[str]:
+    """A table of the runs."""
+    lines = [
+        "| environment | steps | seeds | mean reward of each | mean | to reach | minutes per run |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for env_id, bar in ENVIRONMENTS.items():
+        runs = sorted((run for run in records if run["env"] == env_id), key=lambda run: run["seed"])
+        if runs:
+            steps = f"{runs[0]['timesteps']} of {runs[0]['recipe_timesteps']}"
+            seeds = ", ".join(str(run["seed"]) for run in runs)
+            means = ", ".join(f"{run['mean']:.0f}" for run in runs)
+            mean = sum(run["mean"] for run in runs) / len(runs)
+            minutes = max(run["seconds"] for run in runs) / 60
+            goal = "" if bar is None else f"{bar:g}"
+            lines.append(f"| {env_id} | {steps} | {seeds} | {means} | {mean:.0f} | {goal} | {minutes:.1f} |")
+    return lines
+
+
+def draw(records: list[dict[str, Any]], folder: Path) -> None:
+    """Draw the learning curves of each environment, a line for each seed and their mean.
+
+    :param records: records of runs
+    :param folder: where the pictures go, a PNG for each environment
+    """
+    import matplotlib
+
+    matplotlib.use("agg")
+    import pandas as pd
+    import seaborn
+    from matplotlib import pyplot
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for env_id in ENVIRONMENTS:
+        points = [
+            {"seed": str(run["seed"]), "steps": run["timesteps"] * (span + 1) / SPANS, "return": value}
+            for run in records
+            if run["env"] == env_id
+            for span, value in enumerate(run["curve"])
+        ]
+        if not points:
+            continue
+        figure, axes = pyplot.subplots(figsize=(4.8, 3), layout="constrained")
+        frame = pd.DataFrame(points)
+        seaborn.lineplot(frame, x="steps", y="return", units="seed", estimator=None, color="0.7", linewidth=1, ax=axes)
+        seaborn.lineplot(frame, x="steps", y="return", errorbar=None, color="C0", linewidth=2, ax=axes)
+        seeds = frame["seed"].nunique()
+        axes.set(title=f"{env_id}, {seeds} {'seeds' if seeds > 1 else 'seed'}", xlabel="environment steps")
+        axes.set_ylabel("return of an episode")
+        seaborn.despine(figure)
+        figure.savefig(folder / f"{env_id}.png", dpi=100)
+        pyplot.close(figure)
+
+
+def add_command(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    ids = list(ENVIRONMENTS)
+    parser.add_argument("--envs", nargs="+", choices=ids, default=ids, metavar="ID", help=f"of {', '.join(ids)}")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="seeds (default: 1 2 3)")
+    parser.add_argument("--timesteps", type=int, help="environment steps (default: the recipe's)")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time (default: %(default)s)")
+    parser.add_argument("--records", type=Path, default=RECORDS, help="file of records (default: %(default)s)")
+    parser.add_argument("--pictures", type=Path, default=PICTURES, help="their folder (default: %(default)s)")
+    parser.add_argument("--report", action="store_true", help="train nothing, print and draw what is recorded")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Make the runs that have no record yet, record each as it ends, print a table and draw the curves.
+
+    :return: 0 if the mean of every environment reaches what is asked, else 1
+    """
+    from joblib import Parallel, delayed
+
+    records = read(options.records)
+    done = {(run["env"], run["seed"]) for run in records}
+    plan = [(env, seed) for env in options.envs for seed in options.seeds if (env, seed) not in done]
+    options.records.parent.mkdir(parents=True, exist_ok=True)
+    runs = Parallel(n_jobs=options.jobs, return_as="generator_unordered")(
+        delayed(record)(env, seed, options.timesteps) for env, seed in ([] if options.report else plan)
+    )
+    for made in runs:
+        with options.records.open("a") as file:
+            file.write(json.dumps(made) + "\n")
+        records.append(made)
+    print("\n".join(report(records)))
+    draw(records, options.pictures)
+    means = {env: [run["mean"] for run in records if run["env"] == env] for env in options.envs}
+    bars = {env: bar for env, bar in ENVIRONMENTS.items() if bar is not None and means.get(env)}
+    return int(any(sum(means[env]) / len(means[env]) < bar for env, bar in bars.items()))
