@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test lint types unit test-slow test-upstream learning throughput cold agreement clean
+.PHONY: help install train test lint types unit test-slow test-upstream learning throughput cold agreement gallery clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -53,6 +53,9 @@ cold: $(INSTALLED)  ## Measure the time and memory of whole processes beside SB3
 
 agreement: $(INSTALLED)  ## Compare what both paths and SB3's PPO learn; only runs without a record are made (an hour)
 	$(BIN)/python -m sb3_ppo_variants.benchmark agreement
+
+gallery: $(INSTALLED)  ## Train by the recipes and write docs/gallery; only runs without a record are made (days in all)
+	$(BIN)/python -m sb3_ppo_variants.benchmark gallery
 
 clean:  ## Remove the virtual environment and caches
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from helpers import ACTION_SPACES, noise_envs
-from sb3_ppo_variants.benchmark import agreement, cold, learning, throughput
+from sb3_ppo_variants.benchmark import agreement, cold, gallery, learning, throughput
 from sb3_ppo_variants.benchmark.__main__ import main
 
 
@@ -133,3 +133,22 @@ def test_an_unknown_workload_is_refused(capsys: pytest.CaptureFixture[str]) -> N
     with pytest.raises(SystemExit):
         main(["throughput", "--workloads", "pong"])
     assert "invalid choice: 'pong'" in capsys.readouterr().err
+
+
+def test_gallery_makes_what_has_no_record_and_shows_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = {"env": "CartPole-v1", "seed": 1, "timesteps": 100_096, "recipe_timesteps": 100_000, "cpu_seconds": 90}
+    records = tmp_path / "gallery.jsonl"
+    records.write_text(json.dumps({**made, "mean": 480.4, "curve": [None, *range(99)]}) + "\n")
+    options = ["--envs", "CartPole-v1", "--seeds", "1", "2", "--timesteps", "256", "--jobs", "1"]
+    assert main(["gallery", *options, "--records", str(records), "--gallery", str(tmp_path / "page")]) == 0
+    runs = [json.loads(line) for line in records.read_text().splitlines()]
+    assert [(run["seed"], run["timesteps"]) for run in runs] == [(1, 100_096), (2, 256)]
+    assert len(runs[1]["curve"]) == gallery.SPANS
+    text = (tmp_path / "page/README.md").read_text()
+    assert f"Reached 480, {runs[1]['mean']:.0f} (seeds 1, 2) after" in text
+    assert "To reach: 500." in text
+    assert (tmp_path / "page/CartPole-v1.png").read_bytes().startswith(b"\x89PNG")
+    capsys.readouterr()
+    assert gallery.summary(gallery.runs_of(runs, "CartPole-v1")[:1]) == (
+        "Reached 480 (seed 1) after 100,096 steps, in 1.5 minutes of one core each."
+    )
