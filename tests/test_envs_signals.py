@@ -101,16 +101,17 @@ def adapted(make: Callable[..., VectorEnv], mode: AutoresetMode, env_fns: list[C
     return GymnasiumVecEnv(make(env_fns, autoreset_mode=mode))
 
 
+MAKERS: dict[str, Callable[..., VectorEnv]] = {
+    "sync": SyncVectorEnv,
+    "sync, its own memory": partial(SyncVectorEnv, copy=False),
+    "async": AsyncVectorEnv,
+    "async, its own memory": partial(AsyncVectorEnv, copy=False),
+    "async, pipes": partial(AsyncVectorEnv, shared_memory=False),
+    "native": Native,
+}
 BACKENDS = [
     pytest.param(partial(adapted, make, mode), id=f"{name}-{mode.value}")
-    for name, make in {
-        "sync": SyncVectorEnv,
-        "sync, its own memory": partial(SyncVectorEnv, copy=False),
-        "async": AsyncVectorEnv,
-        "async, its own memory": partial(AsyncVectorEnv, copy=False),
-        "async, pipes": partial(AsyncVectorEnv, shared_memory=False),
-        "native": Native,
-    }.items()
+    for name, make in MAKERS.items()
     for mode in AutoresetMode
     if name != "async, pipes" or mode is not AutoresetMode.NEXT_STEP
 ]
@@ -147,7 +148,7 @@ def test_the_same_buffer_of_dictionaries(backend: Callable[..., VecEnv]) -> None
 def test_known_rewards_and_ends(backend: Callable[..., VecEnv]) -> None:
     """The second environment, by hand: episodes of 2 (cut off), 3, 1 (cut off), 4 steps."""
     venv = backend(envs(Scripted))
-    observations = [venv.reset()]
+    observations: list[Any] = [venv.reset()]
     rewards, dones, cut_off, last = [], [], [], []
     for _ in range(10):
         observation, reward, done, infos = venv.step(np.zeros(3, int))

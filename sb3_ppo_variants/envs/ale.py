@@ -51,6 +51,7 @@ def make_ale_vec_env(
       action in games that have FIRE.
     - The emulator makes grey pictures, and scales them, by itself, with pixels that differ a little.
     - The length of an episode in ``info["episode"]`` is in steps of the agent, not in frames.
+    - A limit of frames counts them from the agent's first step on.
     - ``reset`` begins new games, also after a lost life.
 
     :param env_id: id of a game, such as ``"BreakoutNoFrameskip-v4"``
@@ -140,6 +141,7 @@ def _atari_vector_env(env_id: str, n_envs: int, wrapper: dict[str, Any], env_kwa
         # Lives and rewards are dealt with outside of the monitor; episodic_life would begin a new game.
         episodic_life=False,
         reward_clipping=False,
+        grayscale=True,
         stack_num=1,
         # In SAME_STEP it does not tell the info of the last step, with its lives.
         autoreset_mode=AutoresetMode.NEXT_STEP,
