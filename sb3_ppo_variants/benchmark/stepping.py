@@ -22,11 +22,16 @@ REFERENCE = "SB3's DummyVecEnv"
 BREAKOUT, HALFCHEETAH = "BreakoutNoFrameskip-v4", "HalfCheetah-v5"
 
 
-def _atari(vec_env_cls: type[DummyVecEnv | SubprocVecEnv], n_envs: int) -> VecEnv:
+def _breakout(**kwargs: Any) -> gym.Env:
+    # Registered here, because the processes of a SubprocVecEnv begin with nothing.
     import ale_py
 
     gym.register_envs(ale_py)
-    return VecFrameStack(make_atari_env(BREAKOUT, n_envs, seed=0, vec_env_cls=vec_env_cls), n_stack=4)
+    return gym.make(BREAKOUT, **kwargs)
+
+
+def _atari(vec_env_cls: type[DummyVecEnv | SubprocVecEnv], n_envs: int) -> VecEnv:
+    return VecFrameStack(make_atari_env(_breakout, n_envs, seed=0, vec_env_cls=vec_env_cls), n_stack=4)
 
 
 WORKLOADS: dict[str, dict[str, MakeEnv]] = {

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from stable_baselines3.common.vec_env import VecEnv
 
@@ -25,6 +26,11 @@ class EnvPoolVecEnv(GymnasiumVecEnv):
     def __init__(self, make: Callable[[int], VectorEnv]):
         self._make = make
         super().__init__(make(0))
+        if isinstance(self.action_space, spaces.Box):
+            # gymnasium has single precision where EnvPool has double, and SB3 loads no model for a space of another.
+            self.action_space = spaces.Box(
+                self.action_space.low.astype(np.float32), self.action_space.high.astype(np.float32), dtype=np.float32
+            )
 
     def _reset_env(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         if seed is not None:
