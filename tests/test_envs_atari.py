@@ -6,10 +6,17 @@ import ale_py
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.vector import SyncVectorEnv
 from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
 
-from sb3_ppo_variants.envs import VecClipReward, VecEpisodicLife, make_ale_vec_env, make_envpool_vec_env
+from sb3_ppo_variants.envs import (
+    GymnasiumVecEnv,
+    VecClipReward,
+    VecEpisodicLife,
+    make_ale_vec_env,
+    make_envpool_vec_env,
+)
 
 gym.register_envs(ale_py)
 
@@ -131,6 +138,37 @@ def test_the_frames_of_a_game_may_be_limited() -> None:
     infos = [step(venv, 0)[3] for _ in range(25)]
     # Frames before the agent's first do not count.
     assert [info["TimeLimit.truncated"] for info in infos] == [False] * 24 + [True]
+
+
+class Lives(gym.Env):
+    """Games with these lives at their reset and each step."""
+
+    observation_space = gym.spaces.Discrete(9)
+    action_space = gym.spaces.Discrete(2)
+    games = ((3, 3, 2, 0, 0, 0), (2, 1, 0))
+
+    def __init__(self) -> None:
+        self.game = -1
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[int, dict]:
+        self.game, self.frame = self.game + 1, 0
+        return 0, {"lives": self.games[self.game % 2][0]}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict]:
+        self.frame += 1
+        lives = self.games[self.game % 2]
+        return self.frame, 7.0, self.frame == len(lives) - 1, False, {"lives": lives[self.frame]}
+
+
+def test_lives_by_hand() -> None:
+    """One is lost from 3 to 2; with none left the game goes on for two frames; the next loses one at its first step."""
+    venv = VecEpisodicLife(GymnasiumVecEnv(SyncVectorEnv([Lives])))
+    venv.reset()
+    seen = [step(venv, 0) for _ in range(9)]
+    assert [done for _, _, done, _ in seen] == [False, True, False, False, True, True, True, False, True]
+    last = [info["terminal_observation"] for *_, info in seen if "terminal_observation" in info]
+    assert last == [2, 5, 1, 2, 2]
+    assert [int(observation) for observation, *_ in seen] == [1, 2, 3, 4, 0, 1, 0, 1, 2]
 
 
 def test_envpool_s_games_with_the_same_wrappers() -> None:
