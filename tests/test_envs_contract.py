@@ -224,6 +224,12 @@ def test_what_is_one_whole_has_its_own_attributes() -> None:
         venv.env_method("reset")
 
 
+def test_attributes_are_those_of_the_pool_in_use() -> None:
+    venv = make_envpool_vec_env("CartPole-v1", N_ENVS, seed=7)
+    venv.reset()
+    assert venv.get_attr("config", indices=1)[0]["seed"] == 7
+
+
 @pytest.mark.parametrize("name", ["sync-SameStep", "async-SameStep", "native", "envpool"])
 def test_pictures(name: str) -> None:
     venv = BACKENDS[name](n_envs=N_ENVS, env_kwargs={"render_mode": "rgb_array"})

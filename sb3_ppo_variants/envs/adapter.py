@@ -41,14 +41,16 @@ class GymnasiumVecEnv(VecEnv):
             refuse("env", env, "a gymnasium.vector.VectorEnv; for environments of one state use SB3's make_vec_env")
         check_for_nested_spaces(env.single_observation_space)
         self._end_of_episode = end_of_episode(env, autoreset_mode)
-        self._access = access(env)
-        self.env = env
+        self._use(env)
         # SB3's VecMonitor writes the id into its file.
         self.spec = env.unwrapped.spec if isinstance(env.unwrapped.spec, EnvSpec) else None
         super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
         self.metadata = dict(env.metadata)
         self._actions = np.empty(0)
         self._closed = False
+
+    def _use(self, env: VectorEnv) -> None:
+        self.env, self._access = env, access(env)
 
     def reset(self) -> VecEnvObs:
         """Reset all environments, with the seeds and options that were set since the last reset.

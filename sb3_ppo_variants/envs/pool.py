@@ -35,7 +35,7 @@ class EnvPoolVecEnv(GymnasiumVecEnv):
     def _reset_env(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         if seed is not None:
             self.env.close()
-            self.env = self._make(seed)
+            self._use(self._make(seed))
         return super()._reset_env(None, options)
 
     def _render(self) -> Any:
