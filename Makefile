@@ -7,7 +7,8 @@ INSTALLED := $(VENV)/installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test lint types unit test-slow test-upstream learning throughput cold agreement gallery clean
+.PHONY: help install train test lint types unit test-slow test-upstream learning throughput stepping cold agreement \
+	gallery clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -47,6 +48,9 @@ learning: $(INSTALLED)  ## Train the variants on CartPole-v1 and Pendulum-v1 and
 
 throughput: $(INSTALLED)  ## Measure the speed of the variants beside SB3's PPO (a quarter of an hour)
 	$(BIN)/python -m sb3_ppo_variants.benchmark throughput
+
+stepping: $(INSTALLED)  ## Measure how fast vector environments step beside SB3's (five minutes)
+	$(BIN)/python -m sb3_ppo_variants.benchmark stepping
 
 cold: $(INSTALLED)  ## Measure the time and memory of whole processes beside SB3's PPO (ten minutes)
 	$(BIN)/python -m sb3_ppo_variants.benchmark cold

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from helpers import ACTION_SPACES, noise_envs
-from sb3_ppo_variants.benchmark import agreement, cold, gallery, learning, throughput
+from sb3_ppo_variants.benchmark import agreement, cold, gallery, learning, stepping, throughput
 from sb3_ppo_variants.benchmark.__main__ import main
 
 
@@ -83,6 +83,36 @@ def test_cold_processes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         assert float(row[3]) > 0 and 50 < float(row[4].strip(" |")) < 10_000
 
 
+def test_stepping(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    envs = stepping.WORKLOADS["halfcheetah"]
+    few = {name: envs[name] for name in (stepping.REFERENCE, "make_gymnasium_vec_env, sync", "make_envpool_vec_env")}
+    monkeypatch.setitem(stepping.WORKLOADS, "halfcheetah", few)
+    file = tmp_path / "runs.json"
+    small = ["--workloads", "halfcheetah", "--n-envs", "2", "--steps", "5", "--pairs", "3"]
+    assert main(["stepping", *small, "--json", str(file)]) == 0
+    table = capsys.readouterr().out
+    assert f"| halfcheetah | {stepping.REFERENCE} | 1.00 (1.00 to 1.00) |" in table
+    assert main(["stepping", "--report", str(file)]) == 0
+    assert capsys.readouterr().out == table
+    runs = json.loads(file.read_text())["runs"]["halfcheetah"]
+    assert list(runs) == list(few) and all(len(seconds) == 3 and min(seconds) > 0 for seconds in runs.values())
+
+
+def test_the_table_of_stepping() -> None:
+    """Ratios of runs side by side are 2, 4 and 3; 10 environments take 5 steps in 2 seconds."""
+    measured = {stepping.REFERENCE: [4.0, 8.0, 6.0], "fast": [2.0, 2.0, 2.0]}
+    assert stepping.rows("w", 10, 5, measured)[1] == "| w | fast | 3.00 (2.50 to 3.50) | 25 |"
+
+
+@pytest.mark.parametrize("name", stepping.WORKLOADS)
+def test_environments_of_stepping_have_the_same_spaces(name: str) -> None:
+    venvs = [make(1) for make in stepping.WORKLOADS[name].values()]
+    for venv in venvs[1:]:
+        assert venv.observation_space == venvs[0].observation_space and venv.action_space == venvs[0].action_space
+    for venv in venvs:
+        venv.close()
+
+
 @pytest.fixture
 def small_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
     task = agreement.Task(n_envs=2, timesteps=384, seeds=2, settings={"n_steps": 64})
@@ -117,7 +147,7 @@ def test_the_report_of_agreement_is_made_of_the_records(capsys: pytest.CaptureFi
     assert len(agreement.read(file)) == 4
 
 
-@pytest.mark.parametrize("command", ["throughput", "cold"])
+@pytest.mark.parametrize("command", ["throughput", "cold", "stepping"])
 def test_no_pairs_are_refused(command: str) -> None:
     with pytest.raises(SystemExit, match="--pairs 0 is not allowed"):
         main([command, "--pairs", "0"])

@@ -3,13 +3,14 @@
 import argparse
 import sys
 
-from sb3_ppo_variants.benchmark import agreement, cold, gallery, learning, throughput
+from sb3_ppo_variants.benchmark import agreement, cold, gallery, learning, stepping, throughput
 
 COMMANDS = (
     ("agreement", agreement),
     ("cold", cold),
     ("gallery", gallery),
     ("learning", learning),
+    ("stepping", stepping),
     ("throughput", throughput),
 )
 

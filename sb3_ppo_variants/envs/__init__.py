@@ -1,0 +1,17 @@
+"""SB3's ``VecEnv`` over what steps many environments at once: gymnasium's vector environments, ALE's and EnvPool's."""
+
+from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
+from sb3_ppo_variants.envs.ale import check_frame_skip, make_ale_vec_env
+from sb3_ppo_variants.envs.atari import VecClipReward, VecEpisodicLife
+from sb3_ppo_variants.envs.factory import make_gymnasium_vec_env
+from sb3_ppo_variants.envs.pool import make_envpool_vec_env
+
+__all__ = [
+    "GymnasiumVecEnv",
+    "VecClipReward",
+    "VecEpisodicLife",
+    "check_frame_skip",
+    "make_ale_vec_env",
+    "make_envpool_vec_env",
+    "make_gymnasium_vec_env",
+]
