@@ -132,6 +132,12 @@ def test_atari_is_stacked() -> None:
     assert env.observation_space.shape == (84, 84, 4)
 
 
+def test_frames_are_not_skipped_twice() -> None:
+    with pytest.raises(ArgumentError, match="PongNoFrameskip-v4.*the wrapper skips 4 frames and the game 4"):
+        recipe("ppo_clip", "ALE/Pong-v5").make_env(n_envs=1)
+    recipe("ppo_clip", "ALE/Pong-v5", env_kwargs={"frameskip": 1}).make_env(n_envs=1).close()
+
+
 @pytest.fixture
 def normalised() -> Recipe:
     return recipe("ppo_adaptive_kl", "Pendulum-v1", normalize=True, n_timesteps=512, n_envs=1, n_steps=256)
