@@ -18,9 +18,9 @@ PATH = Rule("a path", lambda value: isinstance(value, str | os.PathLike))
 class ExactCheckpointCallback(BaseCallback):
     """Writes checkpoints from which a run can be resumed exactly, by ``resume`` of the model's class.
 
-    There is one at the beginning, and one whenever a rollout begins ``every`` or more steps after the last one. In each,
-    all environments begin a new episode, whose seeds derive from the run's seed and the number of steps: in the run that
-    goes on and in the one that is resumed. The episodes that are cut are treated as truncated: the value of their last
+    There is one at the beginning, and one whenever a rollout begins ``every`` or more steps after the last one. At
+    each, all environments begin a new episode, seeded by the run's seed and the number of steps, in the run that goes
+    on and in the one that is resumed. The episodes that are cut are treated as truncated: the value of their last
     observation stands for what would have followed. They are no part of the episode statistics.
 
     A run that is resumed needs the same callbacks in the same order. What other callbacks, and wrappers of environments
@@ -60,9 +60,7 @@ class ExactCheckpointCallback(BaseCallback):
             reached = last.num_timesteps
         for step, folder in folders_by_step(self._folder).items():
             if step > reached and is_whole(folder):
-                allowed = (
-                    f"a folder without checkpoints of another run, such as {folder.name}; resume() goes on with one"
-                )
+                allowed = f"a folder without checkpoints of another run (it has {folder.name}, which resume() reads)"
                 refuse("path", str(self._folder), allowed)
 
     def _on_rollout_start(self) -> None:

@@ -100,8 +100,8 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         :raises PickledValueError: with ``weights_only``, if a value that is needed is pickled, naming what to pass
         """
         archive = read_archive(path)
-        archive.check_is_whole()
         check_class(cls, archive)
+        archive.check_is_whole()
         names = [name for name in archive.pickled if name not in (custom_objects or {})]
         if weights_only:
             known = {**kwargs, **_spaces_of(cls, env)}

@@ -61,8 +61,10 @@ class Archive:
     def json(self, member: str) -> dict[str, Any]:
         """A member that is a JSON object.
 
-        :raises DamagedFileError: if it is none
+        :raises DamagedFileError: if it is missing or no JSON object
         """
+        if member not in self.members:
+            raise DamagedFileError(self.name, member, "is missing")
         try:
             value = json.loads(self.members[member])
         except (ValueError, RecursionError) as error:

@@ -51,6 +51,4 @@ def find_checkpoint(path: Path) -> Checkpoint:
         for message in damaged:
             warnings.warn(f"{message}; going back to {folder.name}")
         return found
-    raise DamagedFileError(
-        str(path), ", ".join(folder.name for folder in folders), f"are damaged: {'; '.join(damaged)}"
-    )
+    raise DamagedFileError(str(path), "every checkpoint", f"is damaged: {'; '.join(damaged)}")

@@ -10,8 +10,8 @@ from sb3_ppo_variants.saving.archive import DATA, NOTE, Archive
 
 # What SB3's PPO has and its other algorithms lack.
 OF_PPO = ("n_steps", "batch_size", "n_epochs", "gae_lambda")
-# What the recurrent PPO of sb3_contrib has besides.
-OF_RECURRENT_PPO = "_last_lstm_states"
+# Where the policies of recurrent and maskable PPO are, whose files look like PPO's in all else.
+OTHER_POLICIES = "sb3_contrib."
 NEEDED = ("policy_class", "observation_space", "action_space")
 
 
@@ -36,8 +36,10 @@ def check_class(cls: type[BaseAlgorithm], archive: Archive) -> None:
     missing = [name for name in OF_PPO if name not in archive.data]
     if missing:
         raise DamagedFileError(archive.name, DATA, f"has no {', '.join(missing)}: it is of another algorithm than PPO")
-    if OF_RECURRENT_PPO in archive.data:
-        raise DamagedFileError(archive.name, DATA, "is of a recurrent PPO")
+    policy = archive.data["policy_class"]
+    module = str(policy.get("__module__")) if isinstance(policy, dict) else ""
+    if module.startswith(OTHER_POLICIES):
+        raise DamagedFileError(archive.name, "policy_class", f"is of {module}, not of SB3's PPO")
 
 
 def policy_class(cls: type[BaseAlgorithm], archive: Archive, attributes: dict[str, Any]) -> type[BasePolicy]:
