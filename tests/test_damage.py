@@ -51,9 +51,8 @@ def load(content: bytes, cls: Any = PPOClip) -> Any:
 def test_truncated(cls: Any) -> None:
     content = saved(cls)
     for length in np.linspace(0, len(content) - 1, 45).astype(int):
-        with pytest.raises(
-            DamagedFileError, match="(the zip archive cannot be read; it wasn't a zip-file|data is missing)"
-        ):
+        # What is cut off may leave the archive inside a member at the end.
+        with pytest.raises(DamagedFileError, match=r"zip archive cannot be read; it wasn't a zip-file|data is missing"):
             load(content[:length])
 
 
@@ -257,7 +256,7 @@ def test_another_algorithm(other: Any, variant: Any, weights_only: bool) -> None
     env = noise_envs(ACTION_SPACES[actions], n_envs=1)
     file = io.BytesIO()
     other(policy, env, device="cpu", **arguments).save(file)
-    with pytest.raises(DamagedFileError, match=r"BytesIO: (data has no|policy is missing|policy_class is of)"):
+    with pytest.raises(DamagedFileError, match=r"BytesIO: (data has no|policy_class is of)"):
         variant.load(file, env=env, weights_only=weights_only)
 
 

@@ -13,15 +13,15 @@ from stable_baselines3.common.save_util import open_path, recursive_getattr
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, TensorDict
 from stable_baselines3.common.utils import get_device
 
-from sb3_ppo_variants.errors import DamagedFileError
-from sb3_ppo_variants.saving.archive import add_note, read_archive
+from sb3_ppo_variants.errors import DamagedFileError, refuse
+from sb3_ppo_variants.saving.archive import read_archive
 from sb3_ppo_variants.saving.atomic import write_atomically
 from sb3_ppo_variants.saving.checkpoint import Checkpoint
 from sb3_ppo_variants.saving.checkpoints import find_checkpoint
 from sb3_ppo_variants.saving.origin import check_class, policy_class
 from sb3_ppo_variants.saving.parameters import check_parameters
 from sb3_ppo_variants.saving.random_state import kept_random_state
-from sb3_ppo_variants.saving.values import plain_forms, read_plain, unpickle, without_parts
+from sb3_ppo_variants.saving.values import plain_forms, read_plain, unpickle
 
 Self = TypeVar("Self", bound="SavedAlgorithm")
 
@@ -60,8 +60,10 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     def _saved(self, exclude: Iterable[str] | None = None, include: Iterable[str] | None = None) -> bytes:
         buffer = io.BytesIO()
         super().save(buffer, exclude, include)
+        archive = read_archive(buffer)
         classes = [cls.__name__ for cls in type(self).__mro__]
-        return add_note(buffer.getvalue(), {"classes": classes, "plain": plain_forms(vars(self))})
+        plain = plain_forms({name: getattr(self, name) for name in archive.pickled})
+        return archive.with_note({"classes": classes, "plain": plain})
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_checkpoint", "_iterations_before", "_log_interval"]
@@ -99,24 +101,23 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         :raises DamagedFileError: if the file is damaged, incomplete, or another algorithm's, naming the part
         :raises PickledValueError: with ``weights_only``, if a value that is needed is pickled, naming what to pass
         """
+        custom_objects = {} if custom_objects is None else custom_objects
+        if not isinstance(custom_objects, dict):
+            refuse("custom_objects", custom_objects, "a dict of attributes, or None")
         archive = read_archive(path)
         check_class(cls, archive)
         archive.check_is_whole()
-        names = [name for name in archive.pickled if name not in (custom_objects or {})]
+        names = [name for name in archive.pickled if name not in custom_objects]
         if weights_only:
-            known = {**kwargs, **_spaces_of(cls, env)}
-            values = read_plain(archive, names, known)
+            data, values = read_plain(archive, names, {**kwargs, **_spaces_of(cls, env)})
         else:
-            values = unpickle(archive, names)
-        values |= custom_objects or {}
-        data = {name: value for name, value in archive.data.items() if name in values or name not in archive.pickled}
-        if weights_only:
-            data = without_parts(data)
+            data, values = unpickle(archive, names)
+        values |= {name: value for name, value in custom_objects.items() if name in archive.data}
         values["policy_class"] = policy_class(cls, archive, {**data, **values})
         with nullcontext() if reseed else kept_random_state():
             try:
                 return super().load(
-                    archive.with_data({"verbose": 0, **data}),
+                    archive.with_data({"verbose": 0, **data, **dict.fromkeys(values)}),
                     env,
                     device,
                     values,

@@ -97,8 +97,17 @@ class Archive:
             raise DamagedFileError(self.name, _part(member), f"is a {type(state).__name__}, no dictionary")
         return state
 
+    def with_note(self, note: dict[str, Any]) -> bytes:
+        """The file with our note.
+
+        :param note: what to note besides the hashes
+        """
+        hashes = {member: _hash(content) for member, content in self.members.items()}
+        # First, since damage to a zip archive's directory can hide what comes last.
+        return _zipped({NOTE: json.dumps({**note, "sha256": hashes}).encode(), **self.members})
+
     def with_data(self, data: dict[str, Any]) -> io.BytesIO:
-        """A file with other attributes."""
+        """The file with other attributes."""
         return io.BytesIO(_zipped({**self.members, DATA: json.dumps(data).encode()}))
 
 
@@ -120,18 +129,6 @@ def read_archive(file: File) -> Archive:
     archive = Archive(name, _members(name, content))
     _check_hashes(archive)
     return archive
-
-
-def add_note(content: bytes, note: dict[str, Any]) -> bytes:
-    """A file that SB3 wrote, with our note.
-
-    :param content: what SB3 wrote
-    :param note: what to note besides the hashes
-    """
-    members = _members("the new file", content)
-    hashes = {member: _hash(written) for member, written in members.items()}
-    # First, since damage to a zip archive's directory can hide what comes last.
-    return _zipped({NOTE: json.dumps({**note, "sha256": hashes}).encode(), **members})
 
 
 def _members(name: str, content: bytes) -> dict[str, bytes]:
