@@ -1,7 +1,10 @@
 """A run that is cut short and resumed is the run that was not."""
 
+import argparse
+import json
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +12,16 @@ import ale_py
 import gymnasium as gym
 import numpy as np
 import pytest
-from resuming import run, state
+import torch as th
+from resuming import KillAt, Killed, run, state
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, VecNormalize
 
 from helpers import ACTION_SPACES, VARIANTS, LogRecorder, noise_envs
 from sb3_ppo_variants import ArgumentError, DamagedFileError, ExactCheckpointCallback, PPOAdaptiveKL, PPOClip
-from sb3_ppo_variants.callbacks import Checkpoint
+from sb3_ppo_variants.saving.checkpoint import Checkpoint
+from sb3_ppo_variants.saving.random_state import RandomState
 
 gym.register_envs(ale_py)
 
@@ -251,3 +256,57 @@ def test_remaining_timesteps() -> None:
     assert model.remaining_timesteps == 36
     assert model.learn(64).remaining_timesteps == 0
     assert model.learn(65).remaining_timesteps == 0  # Rollouts are whole: 96 steps.
+
+
+def test_a_gpu_that_is_no_longer_there_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(th.cuda, "device_count", lambda: 0)
+    with pytest.warns(UserWarning, match="There is no cuda:0"):
+        replace(RandomState.capture(), cuda=[np.zeros(16, np.uint8)]).restore()
+
+
+ZOO: dict[str, Any] = {
+    "n_envs": 2,
+    "normalize": True,
+    "frame_stack": 2,
+    "n_timesteps": 200,
+    "policy": "MlpPolicy",
+    "n_steps": 16,
+    "batch_size": 16,
+    "learning_rate": "lin_1e-3",
+}
+
+
+@pytest.mark.slow
+def test_a_run_of_the_zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rl_zoo3 import exp_manager
+
+    monkeypatch.setitem(exp_manager.ALGOS, "ppo_clip", PPOClip)
+
+    def experiment(name: str) -> tuple[Any, Any]:
+        folder = tmp_path / name
+        callback = {"sb3_ppo_variants.ExactCheckpointCallback": {"every": 64, "path": str(folder / "ckpt")}}
+        config = tmp_path / f"{name}.yml"  # JSON is YAML.
+        config.write_text(json.dumps({"Pendulum-v1": {**ZOO, "callback": callback}}))
+        arguments: dict[str, Any] = {
+            "config": str(config),
+            "seed": 1,
+            "eval_freq": -1,
+            "device": "cpu",
+            "log_interval": 1,
+        }
+        names = argparse.Namespace(algo="ppo_clip", env="Pendulum-v1")
+        manager = exp_manager.ExperimentManager(names, "ppo_clip", "Pendulum-v1", str(folder), **arguments)
+        made = manager.setup_experiment()
+        assert made is not None
+        return manager, made[0]
+
+    manager, whole = experiment("whole")
+    manager.learn(whole)
+    manager, cut = experiment("cut")
+    manager.callbacks.append(KillAt(150))
+    with pytest.raises(Killed):
+        manager.learn(cut)
+    manager, new = experiment("cut")
+    model = PPOClip.resume(tmp_path / "cut" / "ckpt", new.env, device="cpu")
+    model.learn(model.remaining_timesteps, callback=manager.callbacks, reset_num_timesteps=False)
+    assert state(model) == state(whole)
