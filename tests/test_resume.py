@@ -190,6 +190,15 @@ def test_a_damaged_newest_one_falls_back_to_the_one_before(file: str, damage: st
         assert PPOClip.resume(tmp_path, VecNormalize(pendulums())).num_timesteps == 96
 
 
+@pytest.mark.parametrize("n_lines", range(3))
+def test_a_list_of_files_that_is_cut_short(n_lines: int, tmp_path: Path) -> None:
+    hashes = checkpoints(tmp_path)[-1] / "SHA256SUMS"
+    hashes.write_text("".join(hashes.read_text().splitlines(keepends=True)[:n_lines]))
+    with pytest.warns(UserWarning, match=r"step_000000096: SHA256SUMS does not name .*; going back to step_000000064"):
+        model = PPOClip.resume(tmp_path, VecNormalize(pendulums()))
+    model.learn(32, callback=ExactCheckpointCallback(32, tmp_path), reset_num_timesteps=False)
+
+
 def test_none_is_whole(tmp_path: Path) -> None:
     for folder in checkpoints(tmp_path):
         (folder / "state.json").unlink()

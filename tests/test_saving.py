@@ -177,21 +177,18 @@ def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
 
 
 def test_names_are_those_of_sb3(tmp_path: Path) -> None:
-    (tmp_path / "folder.zip").mkdir()
+    names = []
     for cls in (PPO, PPOClip):
-        model = model_of(1, cls)
-        for name in ("a", "b.zip", "c.model"):
-            model.save(tmp_path / cls.__name__ / name) if name != "a" else _save_with_warning(model, tmp_path, cls)
+        model, folder = model_of(1, cls), tmp_path / cls.__name__
+        with pytest.warns(UserWarning, match="does not exist. Will create it"):
+            model.save(folder / "a")
+        model.save(str(folder / "b.zip"))
+        model.save(folder / "c.model")
+        (folder / "d.zip").mkdir()
         with pytest.warns(UserWarning, match="is a folder. Will save instead to"):
-            model.save(str(tmp_path / "folder"))
-        (tmp_path / "folder.zip_2").unlink()
-    theirs, ours = ({path.name for path in (tmp_path / cls.__name__).iterdir()} for cls in (PPO, PPOClip))
-    assert ours == theirs
-
-
-def _save_with_warning(model: Any, folder: Path, cls: type) -> None:
-    with pytest.warns(UserWarning, match="does not exist. Will create it"):
-        model.save(folder / cls.__name__ / "a")
+            model.save(folder / "d")
+        names.append(sorted(os.listdir(folder)))
+    assert names[0] == names[1] == ["a.zip", "b.zip", "c.model", "d.zip", "d.zip_2"]
 
 
 def test_permissions_and_links_are_those_of_an_open_file(tmp_path: Path) -> None:

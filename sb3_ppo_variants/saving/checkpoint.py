@@ -19,7 +19,7 @@ from sb3_ppo_variants.errors import DamagedFileError, refuse
 from sb3_ppo_variants.saving import plain
 from sb3_ppo_variants.saving.atomic import new_folder
 from sb3_ppo_variants.saving.environments import begin_episodes, pickle_normalizations, restore_normalizations
-from sb3_ppo_variants.saving.hashes import read_hashed, write_hashes
+from sb3_ppo_variants.saving.hashes import HASHES, read_hashed, write_hashes
 from sb3_ppo_variants.saving.random_state import RandomState
 
 MODEL = "model.zip"
@@ -86,13 +86,12 @@ class Checkpoint:
         :raises DamagedFileError: if a file is missing or not what was written
         """
         files = read_hashed(folder)
-        for name in (MODEL, STATE):
-            if name not in files:
-                raise DamagedFileError(str(folder), name, "is missing")
-        state = plain.decode(json.loads(files.pop(STATE)))
-        del files[MODEL]
+        _check_names(folder, files, [MODEL, STATE])
+        state = plain.decode(json.loads(files[STATE]))
+        names = _normalization_files(state.pop("n_normalizations"))
+        _check_names(folder, files, names)
         random_state = RandomState(**state.pop("random_state"))
-        normalizations = [files[name] for name in _normalization_files(len(files))]
+        normalizations = [files[name] for name in names]
         return cls(folder=folder, random_state=random_state, normalizations=normalizations, is_read=True, **state)
 
     def write(self, model: OnPolicyAlgorithm) -> None:
@@ -101,7 +100,8 @@ class Checkpoint:
         :raises OSError: if it cannot be written
         """
         names = ("num_timesteps", "iterations", "n_envs", "seed", "logged")
-        state = {name: getattr(self, name) for name in names} | {"random_state": asdict(self.random_state)}
+        state = {name: getattr(self, name) for name in names}
+        state |= {"random_state": asdict(self.random_state), "n_normalizations": len(self.normalizations)}
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         with new_folder(self.folder) as folder:
             model.save(folder / MODEL)
@@ -138,6 +138,12 @@ class Checkpoint:
         """Begin new episodes with the seeds of this checkpoint."""
         (seed,) = np.random.SeedSequence([self.seed, self.num_timesteps]).generate_state(1)
         begin_episodes(model, int(seed) >> 1)  # Some environments take 31 bits.
+
+
+def _check_names(folder: Path, files: dict[str, bytes], names: list[str]) -> None:
+    for name in names:
+        if name not in files:
+            raise DamagedFileError(str(folder), HASHES, f"does not name {name}")
 
 
 def _recorded_by(logger: Logger) -> list[dict[str, Any]]:

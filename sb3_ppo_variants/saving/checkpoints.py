@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sb3_ppo_variants.errors import DamagedFileError
 from sb3_ppo_variants.saving.checkpoint import Checkpoint
-from sb3_ppo_variants.saving.hashes import HASHES, read_hashed
+from sb3_ppo_variants.saving.hashes import HASHES
 
 
 def folders_by_step(folder: Path) -> dict[int, Path]:
@@ -22,7 +22,7 @@ def _step(folder: Path) -> int | None:
 def is_whole(folder: Path) -> bool:
     """Whether all files of a checkpoint are what was written."""
     try:
-        read_hashed(folder)
+        Checkpoint.read(folder)
     except DamagedFileError:
         return False
     return True
