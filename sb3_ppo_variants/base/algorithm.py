@@ -5,7 +5,6 @@ from typing import Any, ClassVar, TypeVar
 
 import torch as th
 from stable_baselines3.common.base_class import maybe_make_env
-from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import (
     ActorCriticCnnPolicy,
     ActorCriticPolicy,
@@ -23,16 +22,17 @@ from sb3_ppo_variants.base.arguments import (
     check_batch,
     check_buffer,
     check_spaces,
-    refuse,
     warn_of_truncated_minibatch,
 )
 from sb3_ppo_variants.base.coefficients import Coefficients, current_value
 from sb3_ppo_variants.base.update import TorchUpdate, Update
+from sb3_ppo_variants.errors import refuse
+from sb3_ppo_variants.saving import SavedAlgorithm
 
 SelfPPO = TypeVar("SelfPPO", bound="PPOBase")
 
 
-class PPOBase(OnPolicyAlgorithm):
+class PPOBase(SavedAlgorithm):
     """Proximal Policy Optimization without its policy objective, which a subclass defines.
 
     A subclass says what its objective is (:meth:`_policy_loss`), which coefficients the objective has in the present

@@ -9,26 +9,16 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.policies import BasePolicy
 
+from sb3_ppo_variants.errors import refuse
+
 ACTION_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-
-
-class ArgumentError(ValueError, AssertionError):
-    """An argument has a value that is not allowed.
-
-    It is an ``AssertionError`` too, because that is what SB3 raises for some of the same mistakes.
-    """
-
-
-def refuse(name: str, value: object, allowed: str) -> NoReturn:
-    """:raises ArgumentError: always, naming the argument, its value and what is allowed"""
-    raise ArgumentError(f"{name}={value!r} is not allowed; allowed: {allowed}")
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ppo_variants.base import Coefficients, PPOBase, Rule
-from sb3_ppo_variants.base.arguments import refuse
 from sb3_ppo_variants.base.update import Update
+from sb3_ppo_variants.errors import refuse
 from sb3_ppo_variants.fast.choice import Choice
 
 Method = TypeVar("Method", bound=Callable[..., Any])
