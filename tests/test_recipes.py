@@ -13,7 +13,7 @@ from gymnasium import spaces
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize, unwrap_vec_normalize
 
-from sb3_ppo_variants.base.arguments import ArgumentError
+from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes import ALGORITHMS, Recipe, evaluate, load, parse, recipe, train
 from sb3_ppo_variants.recipes.episodes import Episodes
 from sb3_ppo_variants.recipes.ppo_clip import hyperparams

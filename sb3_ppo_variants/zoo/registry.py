@@ -9,8 +9,8 @@ from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER, 
 from rl_zoo3.utils import ALGOS, SimpleLinearSchedule
 from stable_baselines3.common.utils import LinearSchedule
 
-from sb3_ppo_variants.base.arguments import ArgumentError
 from sb3_ppo_variants.envs import check_frame_skip
+from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes import ALGORITHMS, schedule
 from sb3_ppo_variants.zoo.search import sampler
 
