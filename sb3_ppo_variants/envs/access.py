@@ -8,7 +8,7 @@ import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from stable_baselines3.common.env_util import is_wrapped
 
-from sb3_ppo_variants.base.arguments import refuse
+from sb3_ppo_variants.errors import refuse
 
 
 class Access(ABC):

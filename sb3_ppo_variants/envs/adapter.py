@@ -12,11 +12,11 @@ from stable_baselines3.common.preprocessing import check_for_nested_spaces
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from sb3_ppo_variants.base.arguments import refuse
 from sb3_ppo_variants.envs import rows
 from sb3_ppo_variants.envs.access import access
 from sb3_ppo_variants.envs.autoreset import end_of_episode
 from sb3_ppo_variants.envs.infos import per_env
+from sb3_ppo_variants.errors import refuse
 
 # Backends in C++ take a seed as a signed integer of 32 bits.
 SEEDS = 2**31

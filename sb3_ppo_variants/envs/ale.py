@@ -12,10 +12,11 @@ from gymnasium.vector.utils import batch_space
 from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
 
-from sb3_ppo_variants.base.arguments import COUNT, FLAG, FRACTION, RULES, check_arguments, integer, refuse
+from sb3_ppo_variants.base.arguments import COUNT, FLAG, FRACTION, RULES, check_arguments, integer
 from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
 from sb3_ppo_variants.envs.atari import VecClipReward, VecEpisodicLife
 from sb3_ppo_variants.envs.monitor import monitored
+from sb3_ppo_variants.errors import refuse
 
 # The arguments of SB3's AtariWrapper with its defaults, and the values that they may have.
 DEFAULTS = {name: argument.default for name, argument in signature(AtariWrapper).parameters.items() if name != "env"}

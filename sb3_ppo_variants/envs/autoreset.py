@@ -13,9 +13,9 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs
 
-from sb3_ppo_variants.base.arguments import refuse
 from sb3_ppo_variants.envs import rows
 from sb3_ppo_variants.envs.infos import Infos, per_env
+from sb3_ppo_variants.errors import refuse
 
 # Takes the environment, observations, dones and infos of a step in which some environment was done. It writes the
 # first observations of the new episodes and ``terminal_observation`` into them, and returns the info of each reset.

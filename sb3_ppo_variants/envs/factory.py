@@ -10,9 +10,10 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_ppo_variants.base.arguments import COUNT, RULES, refuse
+from sb3_ppo_variants.base.arguments import COUNT, RULES
 from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
 from sb3_ppo_variants.envs.monitor import monitored
+from sb3_ppo_variants.errors import refuse
 
 CLASSES: dict[str, Callable[..., VectorEnv]] = {"sync": SyncVectorEnv, "async": AsyncVectorEnv}
 MODES = [mode.value for mode in VectorizeMode]

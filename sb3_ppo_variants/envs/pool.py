@@ -8,9 +8,10 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_ppo_variants.base.arguments import COUNT, RULES, refuse
+from sb3_ppo_variants.base.arguments import COUNT, RULES
 from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
 from sb3_ppo_variants.envs.monitor import monitored
+from sb3_ppo_variants.errors import refuse
 
 # What the factory decides, and, of Atari games, what would be in the statistics of the episodes.
 DECIDED = {"num_envs": "n_envs", "seed": "seed", "batch_size": "n_envs", "env_seed": "seed"}

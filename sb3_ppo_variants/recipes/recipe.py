@@ -13,8 +13,8 @@ from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecNormalize
 
 from sb3_ppo_variants.base import PPOBase
-from sb3_ppo_variants.base.arguments import refuse
 from sb3_ppo_variants.envs import check_frame_skip
+from sb3_ppo_variants.errors import refuse
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 
