@@ -16,6 +16,8 @@ from sb3_ppo_variants.fast.features import Features
 from sb3_ppo_variants.fast.measurements import Measurements
 from sb3_ppo_variants.fast.parameters import load_adam, store_adam
 from sb3_ppo_variants.fast.trained import TrainedNetworks
+from sb3_ppo_variants.guards import NonFiniteError
+from sb3_ppo_variants.guards.finite import is_finite
 
 
 class Samples(NamedTuple):
@@ -122,12 +124,18 @@ class NumpyUpdate:
     def step(self) -> None:
         """One step of Adam, the gradient clipped.
 
-        :raises ValueError: if the gradient is not finite
+        :raises NonFiniteError: if the gradient is not finite
         """
         networks = self._networks
         networks.backward(*self._gradients)
         clip_norm(networks.gradient, self._model.max_grad_norm)
         self._adam.step(networks.vector, networks.gradient)
+
+    def check_finite(self) -> None:
+        """:raises NonFiniteError: if a loss or a parameter is not finite"""
+        self._measurements.check_finite()
+        if not is_finite(self._networks.vector):
+            raise NonFiniteError("vector of all parameters", "not finite")
 
     def finish(self) -> float:
         """Write the policy and its optimizer.

@@ -1,0 +1,64 @@
+"""Whether what an update reads and writes is finite, and the way back if it is not."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any, NoReturn
+
+import numpy as np
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.policies import ActorCriticPolicy
+
+from sb3_ppo_variants.base.rollout import in_rows
+from sb3_ppo_variants.guards import NonFiniteError
+from sb3_ppo_variants.guards.finite import is_finite
+
+
+@contextmanager
+def all_or_nothing(policy: ActorCriticPolicy) -> Iterator[None]:
+    """Within it an error or an interrupt leaves the policy and its optimizer as they were before."""
+    parameters, optimizer = deepcopy(policy.state_dict()), deepcopy(policy.optimizer.state_dict())
+    try:
+        yield
+    except BaseException:
+        policy.load_state_dict(parameters)
+        policy.optimizer.load_state_dict(optimizer)
+        raise
+
+
+def check_parameters(policy: ActorCriticPolicy) -> None:
+    """:raises NonFiniteError: if a parameter of the policy is not finite"""
+    for name, parameter in policy.named_parameters():
+        if not parameter.isfinite().all():
+            raise NonFiniteError(f"parameter {name}", "not finite")
+
+
+def check_rollout(buffer: RolloutBuffer, num_timesteps: int) -> None:
+    """Check what an update reads.
+
+    :param buffer: a full buffer
+    :param num_timesteps: steps taken at its end
+    :raises NonFiniteError: if something in it is not finite, naming the first kind in the order of their causes
+    """
+    observations: Any = buffer.observations
+    parts = observations if isinstance(observations, dict) else {"observation": observations}
+    arrays = parts | {
+        "action": buffer.actions,
+        "reward": buffer.rewards,
+        "value": buffer.values,
+        "log-probability": buffer.log_probs,
+        "advantage": buffer.advantages,
+        "return": buffer.returns,
+    }
+    for quantity, array in arrays.items():
+        if array.dtype.kind == "f" and not is_finite(array):
+            _refuse(quantity, in_rows(buffer, array), buffer, num_timesteps)
+
+
+def _refuse(quantity: str, rows: np.ndarray, buffer: RolloutBuffer, num_timesteps: int) -> NoReturn:
+    """:raises NonFiniteError: naming the first step that has a row which is not finite"""
+    finite = np.isfinite(rows).reshape(buffer.n_envs, buffer.buffer_size, -1).all(axis=2)
+    step, env_index = (int(i) for i in np.argwhere(~finite.T)[0])
+    steps_taken = num_timesteps - (buffer.buffer_size - step) * buffer.n_envs
+    value = rows[env_index * buffer.buffer_size + step]
+    raise NonFiniteError(quantity, f"not finite: {value}", env_index, steps_taken)

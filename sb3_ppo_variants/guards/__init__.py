@@ -1,0 +1,16 @@
+"""What stops training before a bad value spoils it: from environments, callbacks and worker processes."""
+
+from sb3_ppo_variants.guards.callbacks import Supervised
+from sb3_ppo_variants.guards.errors import CallbackError, EnvOutputError, GuardError, NonFiniteError, WorkerError
+from sb3_ppo_variants.guards.steps import checked_actions, checked_steps
+
+__all__ = [
+    "CallbackError",
+    "EnvOutputError",
+    "GuardError",
+    "NonFiniteError",
+    "Supervised",
+    "WorkerError",
+    "checked_actions",
+    "checked_steps",
+]
