@@ -9,7 +9,7 @@ import sb3_ppo_variants
 
 ROOT = Path(sb3_ppo_variants.__file__).parent
 # From the bottom to the top.
-LAYERS = [["losses", "kl"], ["guards"], ["base"], ["fast"], ["variants"], ["benchmark"]]
+LAYERS = [["losses", "kl"], ["guards"], ["base"], ["fast"], ["variants"], ["envs"], ["benchmark"]]
 FILES = [path for path in sorted(ROOT.rglob("*.py")) if path != ROOT / "__init__.py"]
 
 

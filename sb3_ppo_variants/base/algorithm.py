@@ -34,7 +34,7 @@ from sb3_ppo_variants.base.arguments import (
 from sb3_ppo_variants.base.coefficients import Coefficients, current_value
 from sb3_ppo_variants.base.finite import all_or_nothing, check_parameters, check_rollout
 from sb3_ppo_variants.base.update import TorchUpdate, Update
-from sb3_ppo_variants.guards import GuardError, Supervised, checked_actions, checked_steps
+from sb3_ppo_variants.guards import Supervised, check_observations, checked_actions, checked_steps
 
 SelfPPO = TypeVar("SelfPPO", bound="PPOBase")
 
@@ -295,9 +295,9 @@ class PPOBase(OnPolicyAlgorithm):
         try:
             with checked_steps(self.env, self._steps_taken):
                 yield
-        except (ValueError, RuntimeError) as error:
-            if not isinstance(error, GuardError):
-                check_parameters(self.policy)
+        except (ValueError, RuntimeError):
+            check_parameters(self.policy)
+            check_observations(self.env, self._last_obs, self._steps_taken)
             raise
 
     def _steps_taken(self) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 def is_finite(array: np.ndarray) -> bool:
     """Whether no number is NaN or infinite; floating-point arrays of any shape.
 
-    The sum of squares says so of all but the largest numbers, in a quarter of the time that looking at each takes.
+    The sum of squares says so of all but the largest numbers, in half the time that looking at each takes. Of NumPy's
+    products this one does not warn if it overflows.
     """
-    flat = array.ravel()
-    return isfinite(flat.dot(flat)) or bool(np.isfinite(array).all())
+    return isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())

@@ -3,11 +3,12 @@
 from numbers import Real
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
 from sb3_ppo_variants.guards.observations import observation_check
-from sb3_ppo_variants.guards.watch import HUGE_REWARD, Watch
+from sb3_ppo_variants.guards.watch import HUGE_REWARD, TypesOnly, Watch
 
 # What is right at first sight.
 NUMBERS = frozenset({float, int, np.float64, np.float32})
@@ -102,6 +103,20 @@ class EnvCheck:
         if isinstance(flag, float) or not isinstance(flag, Real) or flag not in (0, 1):
             self._watch.refuse(name, f"{value!r}; allowed: True or False", self._env_index)
         return bool(flag)
+
+
+def check_outputs(env: gym.Env, env_index: int) -> None:
+    """Let an environment check what it returns itself, in a process that does not know the model.
+
+    Whether numbers are finite is left to those who can say at which step of the model they are not.
+
+    :param env: the environment, whose ``step`` and ``reset`` are replaced
+    :param env_index: its index
+    """
+    check = EnvCheck(env.observation_space, env_index, TypesOnly(lambda: None))
+    step, reset = env.step, env.reset
+    vars(env)["step"] = lambda action: check.step(step(action))
+    vars(env)["reset"] = lambda **arguments: check.reset(reset(**arguments))
 
 
 def _scalar(value: Any) -> Any:

@@ -39,7 +39,7 @@ class CheckedEnvs:
         self._check = observation_check(env.observation_space, watch, env.num_envs)
         arrays: Any = env.buf_obs
         self._rows = arrays[None] if None in arrays else _DictRows(arrays)
-        self._floats = [array.reshape(-1) for array in arrays.values() if array.dtype.kind == "f"]
+        self._floats = [array for array in arrays.values() if array.dtype.kind == "f"]
         self._only_floats = len(self._floats) == len(arrays)
 
     def step_wait(self) -> VecEnvStepReturn:

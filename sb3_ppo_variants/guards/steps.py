@@ -8,7 +8,9 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
+from sb3_ppo_variants.guards.errors import EnvOutputError
 from sb3_ppo_variants.guards.finite import is_finite
+from sb3_ppo_variants.guards.observations import observation_check
 from sb3_ppo_variants.guards.single import CheckedEnvs, can_step
 from sb3_ppo_variants.guards.stacked import CheckedStacks
 from sb3_ppo_variants.guards.watch import Watch
@@ -24,8 +26,13 @@ def checked_steps(env: VecEnv, steps_taken: Callable[[], int]) -> Iterator[None]
     """
     inner, watch = _innermost(env), Watch(steps_taken)
     checked = CheckedEnvs(inner, watch) if can_step(inner) else CheckedStacks(inner, watch)
-    with replaced(inner, step_wait=checked.step_wait, reset=checked.reset), named_workers(inner):
-        yield
+    try:
+        with replaced(inner, step_wait=checked.step_wait, reset=checked.reset), named_workers(inner):
+            yield
+    except EnvOutputError as error:
+        if error.step is None:  # It comes from another process.
+            error.step = steps_taken()
+        raise
 
 
 @contextmanager
@@ -41,6 +48,19 @@ def checked_actions(env: VecEnv, steps_taken: Callable[[], int]) -> Iterator[Non
     checked = CheckedActions(inner, Watch(steps_taken))
     with replaced(inner, step_async=checked.step_async) if box else nullcontext():
         yield
+
+
+def check_observations(env: VecEnv, observations: Any, steps_taken: Callable[[], int]) -> None:
+    """Check what a policy sees, after all wrappers.
+
+    :param env: the vectorised environment that returned them
+    :param observations: stacked observations; ``None`` if there are none yet
+    :param steps_taken: returns the model's ``num_timesteps``
+    :raises NonFiniteError: if a number is not finite
+    """
+    if observations is not None:
+        check = observation_check(env.observation_space, Watch(steps_taken), env.num_envs)
+        check.check_numbers(observations, "observation", None)
 
 
 class CheckedActions:

@@ -15,10 +15,10 @@ HUGE_REWARD = float(np.finfo(np.float32).max) ** 0.5
 class Watch:
     """Says what came from which environment at which step.
 
-    :param steps_taken: returns the model's ``num_timesteps``
+    :param steps_taken: returns the model's ``num_timesteps``, or ``None`` if they are not known
     """
 
-    def __init__(self, steps_taken: Callable[[], int]):
+    def __init__(self, steps_taken: Callable[[], int | None]):
         self._steps_taken = steps_taken
         self._warned = False
 
@@ -46,3 +46,10 @@ class Watch:
                 f"{HUGE_REWARD:.2g} on, the value loss overflows in single precision: scale or normalize rewards. "
                 "There is no second warning in this run."
             )
+
+
+class TypesOnly(Watch):
+    """Takes rewards as they are."""
+
+    def note_reward(self, reward: float, env_index: int) -> None:
+        """Not here."""

@@ -30,9 +30,10 @@ def named_workers(env: VecEnv) -> Iterator[None]:
     except (EOFError, ConnectionError) as error:
         if not isinstance(env, SubprocVecEnv):
             raise
-        wait([process.sentinel for process in env.processes], SECONDS_TO_END)
+        ended = wait([process.sentinel for process in env.processes], SECONDS_TO_END)
         for i, process in enumerate(env.processes):
-            if not process.is_alive():
+            if process.sentinel in ended:
+                process.join(SECONDS_TO_END)
                 advice = "SafeSubprocVecEnv has the same arguments and shows the traceback of a worker"
                 raise WorkerError(i, f"{how_it_ended(process.exitcode)}; {advice}") from error
         raise
