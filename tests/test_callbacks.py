@@ -36,7 +36,7 @@ class Answers(BaseCallback):
         self.started += 1
 
     def _on_step(self) -> bool:
-        return self.answer  # type: ignore[no-any-return]
+        return self.answer
 
     def _on_training_end(self) -> None:
         self.ended += 1

@@ -33,8 +33,9 @@ from sb3_ppo_variants.base.arguments import (
 )
 from sb3_ppo_variants.base.coefficients import Coefficients, current_value
 from sb3_ppo_variants.base.finite import all_or_nothing, check_parameters, check_rollout
+from sb3_ppo_variants.base.nested_arguments import check_buffer_arguments, check_observations, check_policy
 from sb3_ppo_variants.base.update import TorchUpdate, Update
-from sb3_ppo_variants.guards import Supervised, check_observations, checked_actions, checked_steps
+from sb3_ppo_variants.guards import Supervised, check_seen, checked_actions, checked_steps
 
 SelfPPO = TypeVar("SelfPPO", bound="PPOBase")
 
@@ -105,9 +106,12 @@ class PPOBase(OnPolicyAlgorithm):
     ):
         # Before anything is made of them.
         check_arguments(arguments | locals(), self._rules())
+        check_policy(policy, self.policy_aliases, arguments["policy_kwargs"])
+        check_buffer_arguments(arguments["rollout_buffer_class"], arguments["rollout_buffer_kwargs"])
         if env is not None:
             env = self._wrap_env(maybe_make_env(env, verbose), verbose)
             check_spaces(env.action_space, use_sde)
+            check_observations(policy, env.observation_space)
         elif _init_setup_model:
             refuse("env", env, "an environment or the id of one")
         own = {name: arguments.pop(name) for name in self.own_arguments}
@@ -139,12 +143,14 @@ class PPOBase(OnPolicyAlgorithm):
         check_arguments(vars(self), self._rules())
         check_batch(self.n_steps, self.n_envs, self.batch_size, self.normalize_advantage)
         check_buffer(self.rollout_buffer_class, self.observation_space)
-        current_value("learning_rate", self.learning_rate, progress_remaining=1.0)
+        schedules = [name for name, rule in self._rules().items() if rule.takes_schedule and hasattr(self, name)]
+        schedules = [name for name in schedules if getattr(self, name) is not None]
+        for name in schedules:
+            current_value(name, getattr(self, name), progress_remaining=1.0)
         super()._setup_model()
-        for name, rule in self._rules().items():
-            value = getattr(self, name, None)
-            if rule.takes_schedule and value is not None and name != "learning_rate":
-                setattr(self, name, FloatSchedule(value))
+        for name in schedules:
+            if name != "learning_rate":
+                setattr(self, name, FloatSchedule(getattr(self, name)))
 
     # What a variant defines
 
@@ -297,7 +303,7 @@ class PPOBase(OnPolicyAlgorithm):
                 yield
         except (ValueError, RuntimeError):
             check_parameters(self.policy)
-            check_observations(self.env, self._last_obs, self._steps_taken)
+            check_seen(self.env, self._last_obs, self._steps_taken)
             raise
 
     def _steps_taken(self) -> int:

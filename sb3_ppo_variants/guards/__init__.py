@@ -2,7 +2,7 @@
 
 from sb3_ppo_variants.guards.callbacks import Supervised
 from sb3_ppo_variants.guards.errors import CallbackError, EnvOutputError, GuardError, NonFiniteError, WorkerError
-from sb3_ppo_variants.guards.steps import check_observations, checked_actions, checked_steps
+from sb3_ppo_variants.guards.steps import check_seen, checked_actions, checked_steps
 
 __all__ = [
     "CallbackError",
@@ -11,7 +11,7 @@ __all__ = [
     "NonFiniteError",
     "Supervised",
     "WorkerError",
-    "check_observations",
+    "check_seen",
     "checked_actions",
     "checked_steps",
 ]

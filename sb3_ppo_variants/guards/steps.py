@@ -50,7 +50,7 @@ def checked_actions(env: VecEnv, steps_taken: Callable[[], int]) -> Iterator[Non
         yield
 
 
-def check_observations(env: VecEnv, observations: Any, steps_taken: Callable[[], int]) -> None:
+def check_seen(env: VecEnv, observations: Any, steps_taken: Callable[[], int]) -> None:
     """Check what a policy sees, after all wrappers.
 
     :param env: the vectorised environment that returned them
