@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test lint types unit test-slow test-upstream learning throughput cold agreement clean
+.PHONY: help install train test lint types unit test-slow test-upstream learning throughput cold guard-cost agreement clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -50,6 +50,9 @@ throughput: $(INSTALLED)  ## Measure the speed of the variants beside SB3's PPO 
 
 cold: $(INSTALLED)  ## Measure the time and memory of whole processes beside SB3's PPO (ten minutes)
 	$(BIN)/python -m sb3_ppo_variants.benchmark cold
+
+guard-cost: $(INSTALLED)  ## Measure what the guards cost (a quarter of an hour)
+	$(BIN)/python -m sb3_ppo_variants.benchmark guard --reference
 
 agreement: $(INSTALLED)  ## Compare what both paths and SB3's PPO learn; only runs without a record are made (an hour)
 	$(BIN)/python -m sb3_ppo_variants.benchmark agreement

@@ -32,7 +32,7 @@ from sb3_ppo_variants.base.arguments import (
     warn_of_truncated_minibatch,
 )
 from sb3_ppo_variants.base.coefficients import Coefficients, current_value
-from sb3_ppo_variants.base.finite import all_or_nothing, check_parameters, check_rollout
+from sb3_ppo_variants.base.finite import check_parameters, check_rollout
 from sb3_ppo_variants.base.nested_arguments import check_buffer_arguments, check_observations, check_policy
 from sb3_ppo_variants.base.update import TorchUpdate, Update
 from sb3_ppo_variants.guards import Supervised, check_seen, checked_actions, checked_steps
@@ -186,11 +186,14 @@ class PPOBase(OnPolicyAlgorithm):
         if self._guarded:
             check_rollout(self.rollout_buffer, self.num_timesteps)
         self.policy.set_training_mode(True)
-        with all_or_nothing(self.policy) if self._guarded else nullcontext():
-            update_learning_rate(self.policy.optimizer, learning_rate)
-            update = self._begin_update(coefficients)
+        update_learning_rate(self.policy.optimizer, learning_rate)
+        update = self._begin_update(coefficients)
+        try:
             n_epochs = self._train_epochs(update)
-            kl = update.finish()
+        except BaseException:
+            update.undo()
+            raise
+        kl = update.finish()
         self._n_updates += n_epochs
         self.logger.record("train/learning_rate", learning_rate)
         self._log(update.statistics(), coefficients, kl)

@@ -3,9 +3,15 @@
 import argparse
 import sys
 
-from sb3_ppo_variants.benchmark import agreement, cold, learning, throughput
+from sb3_ppo_variants.benchmark import agreement, cold, guard, learning, throughput
 
-COMMANDS = (("agreement", agreement), ("cold", cold), ("learning", learning), ("throughput", throughput))
+COMMANDS = (
+    ("agreement", agreement),
+    ("cold", cold),
+    ("guard", guard),
+    ("learning", learning),
+    ("throughput", throughput),
+)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -137,6 +137,9 @@ class NumpyUpdate:
         if not is_finite(self._networks.vector):
             raise NonFiniteError("vector of all parameters", "not finite")
 
+    def undo(self) -> None:
+        """Nothing has been written yet."""
+
     def finish(self) -> float:
         """Write the policy and its optimizer.
 

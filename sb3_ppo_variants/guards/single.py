@@ -59,7 +59,7 @@ class CheckedEnvs:
                 info["terminal_observation"] = observation
                 observation, env.reset_infos[i] = check.reset(single.reset())
             rows[i] = observation
-        return self._observations(), rewards.copy(), dones.copy(), [_copied(info) for info in infos]
+        return self._observations(), rewards.copy(), dones.copy(), [copied(info) for info in infos]
 
     def reset(self) -> VecEnvObs:
         """A reset of each environment.
@@ -92,7 +92,8 @@ class _DictRows(dict[str, np.ndarray]):
         return {key: array.copy() for key, array in self.items()}
 
 
-def _copied(info: dict[str, Any]) -> dict[str, Any]:
+def copied(info: dict[str, Any]) -> dict[str, Any]:
+    """A copy as independent as a deep one."""
     if type(info) is dict and UNCHANGEABLE.issuperset(map(type, info.values())):
         return info.copy()
     return deepcopy(info)

@@ -24,7 +24,7 @@ def checked_steps(env: VecEnv, steps_taken: Callable[[], int]) -> Iterator[None]
     :param env: any vectorised environment
     :param steps_taken: returns the model's ``num_timesteps``
     """
-    inner, watch = _innermost(env), Watch(steps_taken)
+    inner, watch = innermost(env), Watch(steps_taken)
     checked = CheckedEnvs(inner, watch) if can_step(inner) else CheckedStacks(inner, watch)
     try:
         with replaced(inner, step_wait=checked.step_wait, reset=checked.reset), named_workers(inner):
@@ -42,7 +42,7 @@ def checked_actions(env: VecEnv, steps_taken: Callable[[], int]) -> Iterator[Non
     :param env: any vectorised environment
     :param steps_taken: returns the model's ``num_timesteps``
     """
-    inner = _innermost(env)
+    inner = innermost(env)
     # Actions in other spaces are integers.
     box = isinstance(inner.action_space, spaces.Box)
     checked = CheckedActions(inner, Watch(steps_taken))
@@ -99,7 +99,8 @@ def replaced(owner: object, **methods: Callable[..., Any]) -> Iterator[None]:
         attributes.update(before)
 
 
-def _innermost(env: VecEnv) -> VecEnv:
+def innermost(env: VecEnv) -> VecEnv:
+    """A vectorised environment without its wrappers."""
     while isinstance(env, VecEnvWrapper):
         env = env.venv
     return env
