@@ -7,8 +7,8 @@ INSTALLED := $(VENV)/installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test lint types unit test-slow test-upstream learning throughput stepping cold agreement \
-	gallery clean
+.PHONY: help install train test lint types unit test-slow test-upstream learning throughput stepping cold guard-cost \
+	agreement gallery clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -54,6 +54,9 @@ stepping: $(INSTALLED)  ## Measure how fast vector environments step beside SB3'
 
 cold: $(INSTALLED)  ## Measure the time and memory of whole processes beside SB3's PPO (ten minutes)
 	$(BIN)/python -m sb3_ppo_variants.benchmark cold
+
+guard-cost: $(INSTALLED)  ## Measure what the guards cost (a quarter of an hour)
+	$(BIN)/python -m sb3_ppo_variants.benchmark guard --reference
 
 agreement: $(INSTALLED)  ## Compare what both paths and SB3's PPO learn; only runs without a record are made (an hour)
 	$(BIN)/python -m sb3_ppo_variants.benchmark agreement

@@ -5,9 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch as th
 
 from helpers import ACTION_SPACES, noise_envs
-from sb3_ppo_variants.benchmark import agreement, cold, gallery, learning, stepping, throughput
+from sb3_ppo_variants.benchmark import agreement, cold, gallery, guard, learning, stepping, throughput
 from sb3_ppo_variants.benchmark.__main__ import main
 
 
@@ -182,3 +183,25 @@ def test_gallery_makes_what_has_no_record_and_shows_all(tmp_path: Path, capsys: 
     assert gallery.summary(gallery.runs_of(runs, "CartPole-v1")[:1]) == (
         "Reached 480 (seed 1) after 100,096 steps, in 1.5 minutes of one core each."
     )
+
+
+@pytest.mark.parametrize(("bar", "code"), [(-1e9, 1), (1e9, 0)])
+def test_the_cost_of_the_guards(
+    bar: float, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(guard, "BAR", bar)
+    file = tmp_path / "shares.json"
+    arguments = ["--workloads", "cartpole", "--reference", "--pairs", "2", "--json", str(file)]
+    assert main(["guard", *arguments]) == code
+    table = capsys.readouterr().out
+    assert "| cartpole | fast |" in table and "| cartpole | reference |" in table
+    assert [len(shares) for shares in json.loads(file.read_text()).values()] == [2, 2]
+
+
+def test_what_has_no_guards_takes_the_same_steps() -> None:
+    guarded, unguarded = (
+        cls("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), n_steps=16, batch_size=16, seed=0, device="cpu").learn(64)
+        for cls in (guard.PPOClip, guard.Unguarded)
+    )
+    for ours, theirs in zip(guarded.policy.parameters(), unguarded.policy.parameters(), strict=True):
+        assert th.equal(ours, theirs)

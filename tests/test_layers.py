@@ -11,7 +11,7 @@ ROOT = Path(sb3_ppo_variants.__file__).parent
 # From the bottom to the top.
 LAYERS = [
     ["errors", "losses", "kl"],
-    ["saving"],
+    ["guards", "saving"],
     ["base"],
     ["callbacks"],
     ["fast"],

@@ -3,12 +3,13 @@
 import argparse
 import sys
 
-from sb3_ppo_variants.benchmark import agreement, cold, gallery, learning, stepping, throughput
+from sb3_ppo_variants.benchmark import agreement, cold, gallery, guard, learning, stepping, throughput
 
 COMMANDS = (
     ("agreement", agreement),
     ("cold", cold),
     ("gallery", gallery),
+    ("guard", guard),
     ("learning", learning),
     ("stepping", stepping),
     ("throughput", throughput),
