@@ -6,7 +6,6 @@ import numpy as np
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
-from sb3_ppo_variants.guards.finite import is_finite
 from sb3_ppo_variants.guards.observations import observation_check
 from sb3_ppo_variants.guards.outputs import EnvCheck
 from sb3_ppo_variants.guards.watch import HUGE_REWARD, Watch
@@ -34,9 +33,8 @@ class CheckedStacks:
         observations, rewards, dones, infos = self._step_wait()
         self._check_rewards(rewards)
         self._check_dones(dones)
-        if len(infos) != self._n_envs or not all(isinstance(info, dict) for info in infos):
-            self._watch.refuse("infos", f"{infos!r}; allowed: {self._n_envs} dicts", None)
-        for i in np.flatnonzero(dones):
+        self._check_infos(infos)
+        for i in np.flatnonzero(dones) if True in dones.tolist() else ():
             terminal = infos[i].get("terminal_observation")
             if terminal is not None:
                 self._checks[i].terminal(terminal)
@@ -57,7 +55,8 @@ class CheckedStacks:
     def _check_rewards(self, rewards: Any) -> None:
         if not _has_shape(rewards, self._n_envs, "biuf"):
             self._watch.refuse("reward", f"{rewards!r}; allowed: an array of {self._n_envs} real numbers", None)
-        if rewards.dtype.kind != "f" or not is_finite(rewards) or np.abs(rewards).max() >= HUGE_REWARD:
+        # Neither is true of NaN.
+        if not (rewards.min() > -HUGE_REWARD and rewards.max() < HUGE_REWARD):
             for i, reward in enumerate(rewards.tolist()):
                 self._watch.note_reward(reward, i)
 
@@ -65,6 +64,12 @@ class CheckedStacks:
         right = _has_shape(dones, self._n_envs, "biu")
         if not right or (dones.dtype.kind != "b" and not np.isin(dones, (0, 1)).all()):
             self._watch.refuse("done", f"{dones!r}; allowed: an array of {self._n_envs} truth values", None)
+
+    def _check_infos(self, infos: Any) -> None:
+        # Types are looked up faster than instances, of which there may be many.
+        right = {*map(type, infos)} == {dict} or all(isinstance(info, dict) for info in infos)
+        if len(infos) != self._n_envs or not right:
+            self._watch.refuse("infos", f"{infos!r}; allowed: {self._n_envs} dicts", None)
 
 
 def _has_shape(array: Any, n_envs: int, kinds: str) -> bool:
