@@ -20,6 +20,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv,
 
 from helpers import ACTION_SPACES, VARIANTS, LogRecorder, noise_envs
 from sb3_ppo_variants import ArgumentError, DamagedFileError, ExactCheckpointCallback, PPOAdaptiveKL, PPOClip
+from sb3_ppo_variants.envs import SafeSubprocVecEnv, make_ale_vec_env, make_envpool_vec_env, make_gymnasium_vec_env
 from sb3_ppo_variants.saving.checkpoint import Checkpoint
 from sb3_ppo_variants.saving.random_state import RandomState
 
@@ -60,6 +61,24 @@ def test_wherever_it_is_cut(kill_at: int, tmp_path: Path) -> None:
 
 def test_in_processes(tmp_path: Path) -> None:
     exact(PPOClip, lambda: pendulums(SubprocVecEnv, start_method="fork"), tmp_path)
+
+
+def test_in_processes_that_are_watched(tmp_path: Path) -> None:
+    exact(PPOClip, lambda: pendulums(SafeSubprocVecEnv, start_method="fork"), tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "vector_entry_point"])
+def test_in_vector_environments_of_gymnasium(mode: str, tmp_path: Path) -> None:
+    exact(PPOClip, lambda: make_gymnasium_vec_env("CartPole-v1", 2, vectorization_mode=mode), tmp_path)
+
+
+def test_in_envpool(tmp_path: Path) -> None:
+    exact(PPOClip, lambda: make_envpool_vec_env("Pendulum-v1", 2), tmp_path)
+
+
+def test_in_the_vector_environment_of_ale(tmp_path: Path) -> None:
+    make = lambda: make_ale_vec_env("BreakoutNoFrameskip-v4", 2)  # noqa: E731
+    exact(PPOClip, make, tmp_path, policy="CnnPolicy")
 
 
 @pytest.mark.parametrize("wrap", [VecNormalize, lambda env: VecNormalize(VecFrameStack(env, 3)), "stacked last"])
