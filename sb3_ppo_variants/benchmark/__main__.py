@@ -4,12 +4,16 @@ import argparse
 import sys
 
 from sb3_ppo_variants.benchmark import agreement, cold, gallery, learning, throughput
+from sb3_ppo_variants.benchmark.compare import command as compare
+from sb3_ppo_variants.benchmark.compare import report_command as report
 
 COMMANDS = (
     ("agreement", agreement),
     ("cold", cold),
+    ("compare", compare),
     ("gallery", gallery),
     ("learning", learning),
+    ("report", report),
     ("throughput", throughput),
 )
 

@@ -1,0 +1,63 @@
+"""Tables of a report, in Markdown."""
+
+from collections.abc import Iterable, Sequence
+
+import pandas as pd
+
+from sb3_ppo_variants.benchmark.compare.paper import Estimate
+from sb3_ppo_variants.benchmark.compare.records import Record
+from sb3_ppo_variants.benchmark.compare.scores import Comparison, random_scores
+
+
+def markdown(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """A table in Markdown."""
+    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    return [*lines, *(f"| {' | '.join(str(cell) for cell in row)} |" for row in rows), ""]
+
+
+def final_scores(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
+    """The mean score of each setting in each environment, with the standard deviation over seeds."""
+    random = random_scores(comparison)
+    rows: list[list[object]] = []
+    for env in comparison.envs:
+        row: list[object] = [env, _number(random.get(env))]
+        for label in comparison.labels:
+            of_both = frame[(frame["env"] == env) & (frame["label"] == label)]["score"].dropna()
+            spread = f" ± {_number(of_both.std(ddof=0))}" if len(of_both) > 1 else ""
+            row.append(f"{_number(of_both.mean())}{spread} ({len(of_both)})" if len(of_both) else "")
+        rows.append(row)
+    return markdown(["environment", "random policy", *comparison.labels], rows)
+
+
+def estimates(found: dict[str, dict[str, Estimate]], seeds: dict[str, int]) -> list[str]:
+    """Estimates of each setting, a column for each."""
+    columns = list(next(iter(found.values())))
+    rows = [[label, seeds[label], *row.values()] for label, row in found.items()]
+    return markdown(["setting", "seeds", *columns], rows)
+
+
+def speed(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
+    """Steps per second and time of each setting, means over its runs."""
+    rows = []
+    for label in comparison.labels:
+        runs = frame[frame["label"] == label]
+        minutes = [f"{runs[column].mean() / 60:.1f}" for column in ("wall_seconds", "cpu_seconds")]
+        rows.append([label, len(runs), f"{runs['steps_per_second'].mean():.0f}", *minutes])
+    columns = ["setting", "runs", "steps per second", "minutes of a run", "minutes of CPU of a run"]
+    return markdown(columns, rows)
+
+
+def failures(failed: Sequence[Record]) -> list[str]:
+    """The failed runs with what they raised."""
+    lines = []
+    for record in failed:
+        lines += [f"{record['label']}, {record['env']}, seed {record['seed']}:", ""]
+        lines += ["```", record["error"].strip(), "```", ""]
+    return lines
+
+
+def _number(value: float | None) -> str:
+    """Four digits, which is more than seeds agree in."""
+    if value is None or pd.isna(value):
+        return ""
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
