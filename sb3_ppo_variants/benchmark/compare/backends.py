@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from joblib import Parallel, delayed, parallel_config, register_parallel_backend
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
+from sb3_ppo_variants.base.arguments import refuse
 from sb3_ppo_variants.benchmark.compare.execution import failure
 from sb3_ppo_variants.benchmark.compare.plan import Run
 from sb3_ppo_variants.benchmark.compare.records import Record
@@ -76,7 +77,7 @@ def _alone(run: Run, work: Work, pool: Pool) -> Record:
     try:
         (record,) = replace(pool, jobs=1).records([run], work)
     except pool.lost as error:
-        return failure(run, f"The process of this run ended twice; the second time it was alone.\n{error}")
+        return failure(run, f"{error}\nThe process of this run ended twice, the second time while it was the only one.")
     return record
 
 
@@ -87,8 +88,12 @@ def connect(backend: str, address: str | None, jobs: int | None) -> Iterator[Poo
     :param backend: one of ``BACKENDS``
     :param address: address of the cluster; ``None`` starts one on this machine
     :param jobs: runs at a time; ``None`` for as many as there are cores
-    :raises SystemExit: if its package is missing
+    :raises SystemExit: if its package is missing, or there is no such cluster
     """
+    if address is not None and backend == "loky":
+        refuse("address", address, "nothing with --backend loky")
+    if jobs is not None and jobs < 1:
+        refuse("jobs", jobs, "an integer >= 1")
     if backend == "loky":
         yield Pool(backend, jobs or os.cpu_count() or 1, (BrokenProcessPool,))
     elif backend == "ray":
@@ -109,7 +114,11 @@ def _ray(address: str | None, jobs: int | None) -> Iterator[Pool]:
         supports_return_generator = True
 
     register_parallel_backend("ray", Generating)
-    with ray.init(address=address, log_to_driver=False, ignore_reinit_error=True):
+    try:
+        context = ray.init(address=address, log_to_driver=False)
+    except ConnectionError as error:
+        raise SystemExit(f"no Ray cluster is at --address {address}: {error}") from error
+    with context:
         yield Pool("ray", jobs or int(ray.cluster_resources()["CPU"]), (ray.exceptions.RayError,))
 
 
@@ -121,5 +130,9 @@ def _dask(address: str | None, jobs: int | None) -> Iterator[Pool]:
 
     # Runs with torch inside must not share a process.
     started = {} if address else {"n_workers": jobs or os.cpu_count(), "threads_per_worker": 1, "dashboard_address": ""}
-    with Client(address, **started) as client:
+    try:
+        client = Client(address, **started)
+    except OSError as error:
+        raise SystemExit(f"no Dask scheduler is at --address {address}: {error}") from error
+    with client:
         yield Pool("dask", jobs or sum(client.ncores().values()), (KilledWorker,))

@@ -6,6 +6,7 @@ import platform
 import socket
 import time
 import traceback
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from threadpoolctl import threadpool_limits
 
 from sb3_ppo_variants.benchmark.compare.plan import Run
-from sb3_ppo_variants.benchmark.compare.records import FORMAT, Record, replace
+from sb3_ppo_variants.benchmark.compare.records import FORMAT, NotWrittenError, Record, replace
 from sb3_ppo_variants.recipes.episodes import Episodes
 from sb3_ppo_variants.recipes.training import build, save
 
@@ -42,6 +43,14 @@ class State(BaseCallback):
         self._run, self._episodes, self._parent = run, episodes, parent
         self._file = folder / f"{run.name}.json" if folder is not None and folder.is_dir() else None
         self._next = 0.0
+        self._start()
+
+    def _start(self) -> None:
+        self._begun = time.perf_counter(), time.process_time()
+
+    def _on_training_start(self) -> None:
+        # Without the imports of the environment, which the first run of a process makes.
+        self._start()
 
     def _on_step(self) -> bool:
         self.note(self.num_timesteps)
@@ -62,7 +71,15 @@ class State(BaseCallback):
             returns = self._episodes.returns[-LAST:]
             run, reward = self._run, round(sum(returns) / len(returns), 2) if returns else None
             said = {"label": run.label, "env": run.env, "seed": run.seed, "timesteps": run.timesteps}
-            replace(self._file, json.dumps({**said, "steps": step, "reward": reward}))
+            # A full disk stops the command when it writes the record; a run that is being made need not know.
+            with suppress(NotWrittenError):
+                replace(self._file, json.dumps({**said, "steps": step, "reward": reward}))
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds of the training so far, on the clock and of the processor."""
+        clock, processor = self._begun
+        wall, cpu = time.perf_counter() - clock, time.process_time() - processor
+        return {"wall_seconds": round(wall, 2), "cpu_seconds": round(cpu, 2)}
 
     def close(self) -> None:
         """Remove the file."""
@@ -81,7 +98,6 @@ def perform(run: Run, states: Path | None = None, checkpoints: Path | None = Non
     """
     # The same arithmetic everywhere: how sums are split over threads changes their rounding.
     th.set_num_threads(1)
-    begun, begun_cpu = time.perf_counter(), time.process_time()
     episodes = Episodes()
     state = State(run, episodes, states, parent)
     try:
@@ -92,9 +108,7 @@ def perform(run: Run, states: Path | None = None, checkpoints: Path | None = Non
         result = {"status": "failed", "error": traceback.format_exc()}
     finally:
         state.close()
-    record = {"format": FORMAT, "name": run.name, **run.identity, **result, **_circumstances()}
-    seconds = {"wall_seconds": time.perf_counter() - begun, "cpu_seconds": time.process_time() - begun_cpu}
-    return {**record, **{name: round(value, 2) for name, value in seconds.items()}}
+    return {"format": FORMAT, "name": run.name, **run.identity, **result, **state.seconds(), **_circumstances()}
 
 
 def failure(run: Run, error: str) -> Record:

@@ -115,17 +115,23 @@ def curves(comparison: Comparison, env: str, file: Path) -> None:
             steps = np.arange(1, SPANS + 1) / SPANS * np.mean([record["steps"] for record in records])
             mean = seeds.mean(axis=0)
             axes.plot(steps, mean, linewidth=1.5, **styles[label])
-            if len(seeds) > 1:
-                interval = bootstrap(
-                    (seeds,), np.mean, axis=0, method="percentile", n_resamples=RESAMPLES, vectorized=True, rng=0
-                ).confidence_interval
-                axes.fill_between(steps, interval.low, interval.high, color=styles[label]["color"], alpha=0.15, lw=0)
-            if np.isfinite(mean[-1]):
+            known = np.isfinite(mean)
+            if len(seeds) > 1 and known.any():
+                band = _interval(seeds[:, known])
+                axes.fill_between(steps[known], *band, color=styles[label]["color"], alpha=0.15, linewidth=0)
+            if known[-1]:
                 ends[label] = float(steps[-1]), float(mean[-1])
         if random is not None:
             axes.axhline(random, color="0.6", linewidth=0.8)
-            axes.annotate("random policy", (0, random), color="0.4", fontsize=7, va="bottom")
+            place = ("axes fraction", "data")
+            axes.annotate("random policy", (0.01, random), xycoords=place, color="0.4", fontsize=7, va="bottom")
         _name_lines(axes, ends, styles)
+
+
+def _interval(seeds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The 95% bootstrap interval of the mean of each column, shape ``(seeds, columns)``."""
+    found = bootstrap((seeds,), np.mean, axis=0, method="percentile", n_resamples=RESAMPLES, vectorized=True, rng=0)
+    return found.confidence_interval.low, found.confidence_interval.high
 
 
 def smooth(curve: list[float | None]) -> np.ndarray:

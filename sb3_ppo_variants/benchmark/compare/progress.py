@@ -59,6 +59,7 @@ class Display:
             style="red" if failed else None,
             highlight=False,
             markup=False,
+            soft_wrap=True,
         )
 
     def _finished_steps(self) -> int:

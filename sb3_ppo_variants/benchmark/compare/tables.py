@@ -41,9 +41,9 @@ def speed(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
     rows = []
     for label in comparison.labels:
         runs = frame[frame["label"] == label]
-        minutes = [f"{runs[column].mean() / 60:.1f}" for column in ("wall_seconds", "cpu_seconds")]
-        rows.append([label, len(runs), f"{runs['steps_per_second'].mean():.0f}", *minutes])
-    columns = ["setting", "runs", "steps per second", "minutes of a run", "minutes of CPU of a run"]
+        means = [f"{runs[column].mean():.0f}" for column in ("steps_per_second", "wall_seconds", "cpu_seconds")]
+        rows.append([label, len(runs), *means])
+    columns = ["setting", "runs", "steps per second", "seconds of a run", "seconds of CPU of a run"]
     return markdown(columns, rows)
 
 
