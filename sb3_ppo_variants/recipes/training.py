@@ -51,6 +51,7 @@ def build(made: Recipe, seed: int | None = None, monitor_dir: str | None = None)
 
 def save(model: BaseAlgorithm, folder: Path) -> None:
     """Save a model with the statistics of its ``VecNormalize``, for :func:`load`."""
+    folder.mkdir(parents=True, exist_ok=True)
     model.save(folder / "model")
     statistics = model.get_vec_normalize_env()
     if statistics is not None:

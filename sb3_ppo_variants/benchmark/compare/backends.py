@@ -24,11 +24,13 @@ class Pool:
     :param backend: its name for joblib
     :param jobs: runs at a time
     :param lost: what it raises when a worker is gone
+    :param parent: id of this process, if the workers are its children
     """
 
     backend: str
     jobs: int
     lost: tuple[type[Exception], ...]
+    parent: int | None = None
 
     def records(self, runs: Iterable[Run], work: Work) -> Iterator[Record]:
         """The records of runs, each as it is ready."""
@@ -95,7 +97,7 @@ def connect(backend: str, address: str | None, jobs: int | None) -> Iterator[Poo
     if jobs is not None and jobs < 1:
         refuse("jobs", jobs, "an integer >= 1")
     if backend == "loky":
-        yield Pool(backend, jobs or os.cpu_count() or 1, (BrokenProcessPool,))
+        yield Pool(backend, jobs or os.cpu_count() or 1, (BrokenProcessPool,), os.getpid())
     elif backend == "ray":
         yield from _ray(address, jobs)
     else:

@@ -1,7 +1,6 @@
 """Compare algorithms over environments and seeds: settings x environments x seeds, resumable, with a report."""
 
 import argparse
-import os
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -162,20 +161,16 @@ def _make(options: argparse.Namespace, plan: Plan, missing: list[Run]) -> int:
     for left in [*states.glob("*"), *(options.out / RECORDS).glob("*.tmp")]:
         # By a command that was killed.
         left.unlink()
-    work = partial(
-        perform,
-        states=states.absolute(),
-        checkpoints=(options.out / CHECKPOINTS).absolute() if options.checkpoints else None,
-        parent=os.getpid() if options.backend == "loky" else None,
-    )
     done = {run.name for run in plan.runs} - {run.name for run in missing}
+    checkpoints = (options.out / CHECKPOINTS).absolute() if options.checkpoints else None
+    work = partial(perform, states=states.absolute(), checkpoints=checkpoints)
     failed = 0
     if missing:
         with (
             backends.connect(options.backend, options.address, options.jobs) as pool,
             Display(plan.runs, done, states) as display,
             # Closed, it ends the workers, also when this process is interrupted.
-            closing(backends.make(missing, work, pool)) as made,
+            closing(backends.make(missing, partial(work, parent=pool.parent), pool)) as made,
         ):
             for record in made:
                 records.write(options.out / RECORDS, record)
