@@ -17,7 +17,7 @@ from filelock import FileLock
 
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.benchmark.__main__ import main
-from sb3_ppo_variants.benchmark.compare import backends, records
+from sb3_ppo_variants.benchmark.compare import backends, records, statistics
 from sb3_ppo_variants.benchmark.compare.backends import Pool, make
 from sb3_ppo_variants.benchmark.compare.conditions import Conditions
 from sb3_ppo_variants.benchmark.compare.execution import LAST, perform
@@ -29,6 +29,12 @@ from sb3_ppo_variants.recipes.training import build
 
 ALGOS = ["--algos", "ppo_clip", "ppo_unclipped"]
 SHORT = ["--seeds", "1", "--timesteps", "512", "--jobs", "2"]
+
+
+@pytest.fixture(autouse=True)
+def _few_repetitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics, "REPETITIONS", 50)
+    monkeypatch.setattr(statistics, "PROFILE_REPETITIONS", 50)
 
 
 class Lost(Exception):

@@ -25,6 +25,9 @@ def run(options: argparse.Namespace) -> int:
     :raises SystemExit: if the folder or a file is not there
     """
     if options.files:
+        for file in options.files:
+            if not file.is_file():
+                raise SystemExit(f"--from {file} is not allowed; allowed: a file that report --export has written")
         parts = [records.unpack(file) for file in options.files]
         found, problems = [record for part, _ in parts for record in part], [line for _, part in parts for line in part]
     elif (options.out / RECORDS).is_dir():
