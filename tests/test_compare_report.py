@@ -162,7 +162,8 @@ def test_the_report_is_made_of_the_records(tmp_path: Path, capsys: pytest.Captur
     text = (tmp_path / "report.md").read_text()
     assert "1 runs are being made now" in text
     assert "- 8 of 12 runs are finished (2 settings, 2 environments, 3 seeds), 1 failed" in text
-    assert "| A-v0 | 10 | 60 ± 25 (2) | 85 ± 25 (2) |" in text
+    assert "| random policy | 10 | -50 |" in text
+    assert "| ppo_clip | 60 ± 25 (2) | -40 ± 20 (2) |" in text
     assert "| sb3_ppo | 2 | 0.75 (" in text
     assert "ValueError: no" in text
     page = (tmp_path / "report.html").read_text()

@@ -242,7 +242,15 @@ def command(out: Path, *arguments: str) -> subprocess.Popen:
         *SHORT,
         *arguments,
     ]
-    return subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        line,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # A shell lets what it starts in the background ignore SIGINT.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
 
 
 def killed_and_restarted(out: Path, kills: int, wait: Callable[[], float], *arguments: str) -> None:
@@ -299,21 +307,30 @@ def test_an_interrupted_command_says_so(tmp_path: Path) -> None:
     assert "the same command goes on" in output and "Traceback" not in output
 
 
-@pytest.mark.slow
-def test_ray_gives_the_same_records(tmp_path: Path) -> None:
-    from ray.cluster_utils import Cluster
+HEAD = """
+from ray.cluster_utils import Cluster
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "node_ip_address": "127.0.0.1"})
+print(cluster.address, flush=True)
+input()
+cluster.shutdown()
+"""
 
-    (tmp_path / "here").mkdir()
-    started = command(tmp_path / "here")
-    output, _ = started.communicate()
-    assert started.returncode == 0, output
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "node_ip_address": "127.0.0.1"})
-    try:
-        started = command(tmp_path / "ray", "--backend", "ray", "--address", cluster.address)
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("in_process")
+def test_ray_gives_the_same_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Else Ray takes the loopback address of others for another address of this machine.
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    assert compare(tmp_path / "here") == 0
+    with subprocess.Popen(
+        [sys.executable, "-c", HEAD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as head:
+        assert head.stdin is not None and head.stdout is not None
+        address = next(line.strip() for line in head.stdout if line.startswith("127.0.0.1"))
+        started = command(tmp_path / "ray", "--backend", "ray", "--address", address)
         output, _ = started.communicate()
-        assert started.returncode == 0, output
-    finally:
-        cluster.shutdown()
+        head.communicate("\n")
+    assert started.returncode == 0, output
     assert contents(tmp_path / "ray") == contents(tmp_path / "here")
 
 

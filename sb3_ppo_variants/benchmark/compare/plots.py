@@ -20,8 +20,9 @@ from sb3_ppo_variants.benchmark.compare.statistics import TAUS, Estimate, Profil
 
 STYLES = ("-", "--", ":", "-.")
 RESAMPLES = 1000
-# Of the height of a picture; labels nearer to each other than this would overlap.
-LABEL_HEIGHT = 0.055
+# Inches. Names of lines nearer to each other than this would overlap.
+LABEL_HEIGHT = 0.16
+SMALLEST, FRAME = 3.6, 1.2
 # Points of a curve are means over so many spans, so that a picture shows trends.
 SMOOTHED = 5
 
@@ -60,12 +61,17 @@ def spread(heights: Sequence[float], distance: float) -> list[float]:
     return result.tolist()
 
 
+def inches_for(names: int) -> float:
+    """Inches of a picture with so many names above each other."""
+    return max(SMALLEST, FRAME + 2 * LABEL_HEIGHT * names)
+
+
 @contextmanager
-def picture(file: Path, x: str, y: str, title: str = "") -> Iterator[Axes]:
-    """Axes whose picture is saved in a file."""
+def picture(file: Path, names: int, x: str, y: str, title: str = "") -> Iterator[Axes]:
+    """Axes whose picture is saved in a file, with room for so many names above each other."""
     # Draws into files, without a window.
     matplotlib.use("agg")
-    figure, axes = pyplot.subplots(figsize=(7.2, 3.6), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(7.2, inches_for(names)), layout="constrained")
     try:
         yield axes
         axes.set(xlabel=x, ylabel=y, title=title)
@@ -78,7 +84,8 @@ def picture(file: Path, x: str, y: str, title: str = "") -> Iterator[Axes]:
 def _name_lines(axes: Axes, ends: Mapping[str, tuple[float, float]], styles: Mapping[str, dict[str, str]]) -> None:
     """Write the name of each line beside its end."""
     low, high = axes.get_ylim()
-    heights = spread([y for _, y in ends.values()], LABEL_HEIGHT * (high - low))
+    inches = inches_for(len(styles)) - FRAME
+    heights = spread([y for _, y in ends.values()], LABEL_HEIGHT / inches * (high - low))
     right = max((x for x, _ in ends.values()), default=0.0)
     left = axes.get_xlim()[0]
     axes.set_xlim(left, right)
@@ -87,12 +94,13 @@ def _name_lines(axes: Axes, ends: Mapping[str, tuple[float, float]], styles: Map
         axes.annotate(
             label,
             xy=(right, y),
-            xytext=(right + 0.03 * (right - left), height),
+            xytext=(right + 0.05 * (right - left), height),
             color=style["color"],
             va="center",
             fontsize=8,
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": style["color"], "linestyle": style["linestyle"], "linewidth": 1},
+            # From the end of the line to the left of its name.
+            arrowprops={"arrowstyle": "-", "relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 0, "linewidth": 1, **style},
         )
 
 
@@ -106,7 +114,7 @@ def curves(comparison: Comparison, env: str, file: Path) -> None:
     styles = looks(comparison.labels)
     ends: dict[str, tuple[float, float]] = {}
     random = random_scores(comparison).get(env)
-    with picture(file, "environment steps", "return of an episode", env) as axes:
+    with picture(file, len(styles), "environment steps", "return of an episode", env) as axes:
         for label in comparison.labels:
             records = [r for r in comparison.records if (r["env"], r["label"]) == (env, label)]
             if not records:
@@ -118,7 +126,7 @@ def curves(comparison: Comparison, env: str, file: Path) -> None:
             known = np.isfinite(mean)
             if len(seeds) > 1 and known.any():
                 band = _interval(seeds[:, known])
-                axes.fill_between(steps[known], *band, color=styles[label]["color"], alpha=0.15, linewidth=0)
+                axes.fill_between(steps[known], *band, color=styles[label]["color"], alpha=0.1, linewidth=0)
             if known[-1]:
                 ends[label] = float(steps[-1]), float(mean[-1])
         if random is not None:
@@ -147,7 +155,7 @@ def intervals(estimates: Mapping[str, Estimate], quantity: str, file: Path) -> N
     :param file: a PNG file
     """
     styles = looks(list(estimates))
-    with picture(file, quantity, "") as axes:
+    with picture(file, len(styles), quantity, "") as axes:
         for row, (label, estimate) in enumerate(reversed(list(estimates.items()))):
             color = styles[label]["color"]
             axes.plot([estimate.low, estimate.high], [row, row], color=color, linewidth=6, alpha=0.35)
@@ -162,7 +170,7 @@ def performance_profiles(profiles: Mapping[str, Profile], file: Path) -> None:
     :param file: a PNG file
     """
     styles = looks(list(profiles))
-    with picture(file, "normalised score", "share of runs with a higher score") as axes:
+    with picture(file, len(styles), "normalised score", "share of runs with a higher score") as axes:
         for label, profile in profiles.items():
             axes.plot(TAUS, profile.share, drawstyle="steps-post", linewidth=1.5, label=label, **styles[label])
             axes.fill_between(TAUS, profile.low, profile.high, color=styles[label]["color"], alpha=0.12, lw=0)

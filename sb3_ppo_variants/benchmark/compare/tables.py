@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from sb3_ppo_variants.benchmark.compare.paper import Estimate
+from sb3_ppo_variants.benchmark.compare.plan import RANDOM
 from sb3_ppo_variants.benchmark.compare.records import Record
 from sb3_ppo_variants.benchmark.compare.scores import Comparison, random_scores
 
@@ -18,15 +19,11 @@ def markdown(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[s
 def final_scores(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
     """The mean score of each setting in each environment, with the standard deviation over seeds."""
     random = random_scores(comparison)
-    rows: list[list[object]] = []
-    for env in comparison.envs:
-        row: list[object] = [env, _number(random.get(env))]
-        for label in comparison.labels:
-            of_both = frame[(frame["env"] == env) & (frame["label"] == label)]["score"].dropna()
-            spread = f" ± {_number(of_both.std(ddof=0))}" if len(of_both) > 1 else ""
-            row.append(f"{_number(of_both.mean())}{spread} ({len(of_both)})" if len(of_both) else "")
-        rows.append(row)
-    return markdown(["environment", "random policy", *comparison.labels], rows)
+    rows = [[RANDOM, *(_number(random.get(env)) for env in comparison.envs)]]
+    for label in comparison.labels:
+        of_label = frame[frame["label"] == label]
+        rows.append([label, *(_mean(of_label[of_label["env"] == env]["score"].dropna()) for env in comparison.envs)])
+    return markdown(["setting", *comparison.envs], rows)
 
 
 def estimates(found: dict[str, dict[str, Estimate]], seeds: dict[str, int]) -> list[str]:
@@ -54,6 +51,11 @@ def failures(failed: Sequence[Record]) -> list[str]:
         lines += [f"{record['label']}, {record['env']}, seed {record['seed']}:", ""]
         lines += ["```", record["error"].strip(), "```", ""]
     return lines
+
+
+def _mean(of_seeds: pd.Series) -> str:
+    spread = f" ± {_number(of_seeds.std(ddof=0))}" if len(of_seeds) > 1 else ""
+    return f"{_number(of_seeds.mean())}{spread} ({len(of_seeds)})" if len(of_seeds) else ""
 
 
 def _number(value: float | None) -> str:
