@@ -197,6 +197,15 @@ def test_a_report_of_nothing_is_refused(options: list[str], tmp_path: Path) -> N
         main(["report", "--out", str(tmp_path / "nowhere"), *options])
 
 
+@pytest.mark.parametrize("file", ["report.md", "pictures"])
+def test_a_report_that_can_not_be_written_says_so(file: str, tmp_path: Path) -> None:
+    write(tmp_path, RECORDS)
+    # A folder where the report is to be, and a file where its folder is to be.
+    (tmp_path / file).mkdir() if file.endswith("md") else (tmp_path / file).write_text("")
+    with pytest.raises(SystemExit, match=r"the report could not be written: .*" + file):
+        main(["report", "--out", str(tmp_path)])
+
+
 def test_the_preset_says_which_cut_it_is(tmp_path: Path) -> None:
     conditions = {**CONDITIONS, "preset": "paper-table1", "entry": "mujoco", "normalize": True, "anneal": True}
     labels = [paper.TABLE_1[0].label, paper.TABLE_1[2].label, "sb3_ppo"]

@@ -22,7 +22,7 @@ from sb3_ppo_variants.benchmark.compare.backends import Pool, make
 from sb3_ppo_variants.benchmark.compare.conditions import Conditions
 from sb3_ppo_variants.benchmark.compare.execution import LAST, perform
 from sb3_ppo_variants.benchmark.compare.plan import Run, make_plan
-from sb3_ppo_variants.benchmark.compare.settings import parse
+from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, parse
 from sb3_ppo_variants.recipes import recipe
 from sb3_ppo_variants.recipes.episodes import Episodes
 from sb3_ppo_variants.recipes.training import build
@@ -351,3 +351,14 @@ def test_a_run_without_an_episode_has_no_score() -> None:
     (_, run) = make_plan([parse("ppo_clip:n_envs=1")], ["Pendulum-v1"], 1, Conditions(timesteps=64)).runs
     record = perform(Run(**{**vars(run), "hyperparameters": {**run.hyperparameters, "n_steps": 64}}))
     assert (record["status"], record["score"], record["last_returns"], record["steps"]) == ("finished", None, [], 64)
+
+
+@pytest.mark.parametrize("setting", [*ALGORITHMS, "test_compare:Mine:extra=4"])
+def test_every_algorithm_is_trained(setting: str) -> None:
+    conditions = Conditions(timesteps=64, parameters={"n_envs": 1, "batch_size": 32})
+    (_, run) = make_plan([parse(setting)], ["CartPole-v1"], 1, conditions).runs
+    record = perform(run)
+    assert record["status"] == "finished", record["error"]
+    assert record["steps"] == 64
+    # What is in a record can be written.
+    assert json.loads(json.dumps(record)) == record

@@ -46,9 +46,13 @@ def report(out: Path, found: list[records.Record], problems: list[str]) -> None:
     :param out: folder for the report
     :param found: the records
     :param problems: what to say of records that can not be used
+    :raises SystemExit: if it can not be written
     """
     from sb3_ppo_variants.benchmark.compare.progress import running
     from sb3_ppo_variants.benchmark.compare.report import write
 
-    files = write(found, problems, len(running(out / STATES)), out)
+    try:
+        files = write(found, problems, len(running(out / STATES)), out)
+    except (OSError, records.NotWrittenError) as error:
+        raise SystemExit(f"the report could not be written: {error}") from error
     print(f"Report: {', '.join(str(file) for file in files)}")
