@@ -7,8 +7,8 @@ INSTALLED := $(VENV)/installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test lint types unit test-slow test-upstream learning throughput stepping cold guard-cost \
-	agreement gallery clean
+.PHONY: help install compare train test lint types unit test-slow test-upstream learning throughput stepping cold \
+	guard-cost agreement gallery clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -19,6 +19,9 @@ $(INSTALLED): setup.cfg pyproject.toml constraints.txt
 	touch $@
 
 install: $(INSTALLED)  ## Make the virtual environment .venv with all that the other targets need
+
+compare: $(INSTALLED)  ## Compare the variants with SB3's PPO on CartPole-v1, with a report (a few minutes)
+	$(BIN)/python -m sb3_ppo_variants.benchmark compare --envs CartPole-v1 --seeds 3 --timesteps 50000 --jobs 2 --out runs/first
 
 train: $(INSTALLED)  ## Train PPOClip on CartPole-v1, evaluate, save, reload, plot (a few minutes)
 	$(BIN)/python examples/clip.py

@@ -4,13 +4,17 @@ import argparse
 import sys
 
 from sb3_ppo_variants.benchmark import agreement, cold, gallery, guard, learning, stepping, throughput
+from sb3_ppo_variants.benchmark.compare import command as compare
+from sb3_ppo_variants.benchmark.compare import report_command as report
 
 COMMANDS = (
     ("agreement", agreement),
     ("cold", cold),
+    ("compare", compare),
     ("gallery", gallery),
     ("guard", guard),
     ("learning", learning),
+    ("report", report),
     ("stepping", stepping),
     ("throughput", throughput),
 )

@@ -1,6 +1,7 @@
 """The episodes of a training."""
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
@@ -15,11 +16,19 @@ class Episodes(BaseCallback):
         self.returns: list[float] = []
 
     def _on_step(self) -> bool:
-        for info in self.locals["infos"]:
-            if "episode" in info:
-                self.ends.append(self.num_timesteps)
-                self.returns.append(float(info["episode"]["r"]))
+        self.note(self.num_timesteps, self.locals["infos"])
         return True
+
+    def note(self, step: int, infos: list[dict[str, Any]]) -> None:
+        """Keep the episodes that ended in a step.
+
+        :param step: steps taken so far
+        :param infos: what each environment said of the step
+        """
+        for info in infos:
+            if "episode" in info:
+                self.ends.append(step)
+                self.returns.append(float(info["episode"]["r"]))
 
     def spans(self, timesteps: int, number: int) -> list[np.ndarray]:
         """The returns of the episodes that ended in each of some equal spans of steps.

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 import gymnasium as gym
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecNormalize
@@ -24,6 +25,8 @@ ALGORITHMS: dict[str, type[PPOBase]] = {
     "ppo_fixed_kl": PPOFixedKL,
     "ppo_unclipped": PPOUnclipped,
 }
+# The hyperparameters that are no arguments of the algorithm, besides ``n_timesteps``.
+ENVIRONMENT_KEYS = ("n_envs", "normalize", "env_wrapper", "frame_stack", "env_kwargs")
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Recipe:
     """
 
     env_id: str
-    algorithm: type[PPOBase]
+    algorithm: type[BaseAlgorithm]
     arguments: Hyperparameters
     n_timesteps: int
     n_envs: int = 1
@@ -110,35 +113,52 @@ def recipe(algorithm: str, env_id: str, entry: str | None = None, **changes: Any
     """
     if algorithm not in ALGORITHMS:
         refuse("algorithm", algorithm, ", ".join(ALGORITHMS))
-    _check_registered(env_id)
-    entries = import_module(f"sb3_ppo_variants.recipes.{algorithm}").hyperparams
+    return parse(ALGORITHMS[algorithm], env_id, {**select(entries_of(algorithm), env_id, entry), **changes})
+
+
+def entries_of(algorithm: str) -> dict[str, Hyperparameters]:
+    """The hyperparameters of every environment for an algorithm, a key of ``ALGORITHMS``."""
+    return import_module(f"sb3_ppo_variants.recipes.{algorithm}").hyperparams
+
+
+def select(entries: dict[str, Hyperparameters], env_id: str, entry: str | None = None) -> Hyperparameters:
+    """The hyperparameters that suit an environment.
+
+    :param entries: hyperparameters in the format of the RL Zoo
+    :param env_id: id of a registered environment
+    :param entry: the key to take; ``None`` takes the environment's id, or else ``"atari"`` for Atari's games, or else
+        ``"default"``
+    :raises ArgumentError: (a ``ValueError``) for an environment that is not registered or an entry that is not there
+    """
+    check_registered(env_id)
     if entry is None:
-        entry = _entry(env_id, entries)
-    elif entry not in entries:
+        entry = env_id if env_id in entries else "atari" if is_atari(env_id) else "default"
+    if entry not in entries:
         refuse("entry", entry, ", ".join(entries))
-    return parse(ALGORITHMS[algorithm], env_id, {**entries[entry], **changes})
+    return deepcopy(entries[entry])
 
 
-def _check_registered(env_id: str) -> None:
-    if env_id not in gym.registry:
+def check_registered(env_id: str) -> None:
+    """Check that there is such an environment, after importing what registers it.
+
+    :param env_id: id of an environment, after ``module:`` if importing the module registers it
+    :raises ArgumentError: (a ``ValueError``) if there is none
+    """
+    module, _, name = env_id.rpartition(":")
+    if name not in gym.registry:
         with suppress(ImportError):
-            import ale_py  # noqa: F401 -- which registers Atari games
-    if env_id not in gym.registry:
+            # Which registers Atari's games.
+            import_module(module or "ale_py")
+    if name not in gym.registry:
         refuse("env_id", env_id, "the id of a registered environment; Atari's need ale_py")
-
-
-def _entry(env_id: str, entries: dict[str, Hyperparameters]) -> str:
-    if env_id in entries:
-        return env_id
-    return "atari" if is_atari(env_id) else "default"
 
 
 def is_atari(env_id: str) -> bool:
     """Whether the environment is an Atari game."""
-    return "AtariEnv" in str(gym.spec(env_id).entry_point)
+    return "AtariEnv" in str(gym.spec(env_id.rpartition(":")[2]).entry_point)
 
 
-def parse(algorithm: type[PPOBase], env_id: str, hyperparameters: Hyperparameters) -> Recipe:
+def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperparameters) -> Recipe:
     """A recipe from hyperparameters in the format of the RL Zoo.
 
     :param algorithm: class of the algorithm

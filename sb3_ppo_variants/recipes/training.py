@@ -5,11 +5,11 @@ import time
 from pathlib import Path
 
 import numpy as np
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.type_aliases import MaybeCallback
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
 
-from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.recipes.recipe import Recipe, recipe
 
 EVALUATION_SEED = 10_000
@@ -22,7 +22,7 @@ def train(
     timesteps: int | None = None,
     callback: MaybeCallback = None,
     progress_bar: bool = False,
-) -> PPOBase:
+) -> BaseAlgorithm:
     """Train, and save the model with the statistics of its ``VecNormalize``.
 
     :param made: the recipe
@@ -33,17 +33,32 @@ def train(
     :param progress_bar: whether to show progress (needs tqdm and rich)
     :return: the model
     """
-    env = made.make_env(seed=seed, monitor_dir=str(folder))
-    model = made.algorithm(env=env, seed=seed, **made.arguments)
+    model = build(made, seed, monitor_dir=str(folder))
     model.learn(made.n_timesteps if timesteps is None else timesteps, callback, progress_bar=progress_bar)
-    model.save(folder / "model")
-    statistics = unwrap_vec_normalize(env)
-    if statistics is not None:
-        statistics.save(str(folder / "vecnormalize.pkl"))
+    save(model, folder)
     return model
 
 
-def load(made: Recipe, folder: Path, seed: int | None = None) -> tuple[PPOBase, VecEnv]:
+def build(made: Recipe, seed: int | None = None, monitor_dir: str | None = None) -> BaseAlgorithm:
+    """The model that the recipe asks for, in its environment.
+
+    :param made: the recipe
+    :param seed: seed of both
+    :param monitor_dir: folder for the returns of episodes; ``None`` writes none
+    """
+    return made.algorithm(env=made.make_env(seed=seed, monitor_dir=monitor_dir), seed=seed, **made.arguments)
+
+
+def save(model: BaseAlgorithm, folder: Path) -> None:
+    """Save a model with the statistics of its ``VecNormalize``, for :func:`load`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save(folder / "model")
+    statistics = model.get_vec_normalize_env()
+    if statistics is not None:
+        statistics.save(str(folder / "vecnormalize.pkl"))
+
+
+def load(made: Recipe, folder: Path, seed: int | None = None) -> tuple[BaseAlgorithm, VecEnv]:
     """The model that :func:`train` saved and an environment to evaluate it in, normalised as in its training.
 
     :param made: the recipe

@@ -1,0 +1,140 @@
+"""Where runs are made: processes of this machine, or a cluster, by joblib's backends."""
+
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from joblib import Parallel, delayed, parallel_config, register_parallel_backend
+from joblib.externals.loky.process_executor import BrokenProcessPool
+
+from sb3_ppo_variants.benchmark.compare.execution import failure
+from sb3_ppo_variants.benchmark.compare.plan import Run
+from sb3_ppo_variants.benchmark.compare.records import Record
+from sb3_ppo_variants.errors import refuse
+
+BACKENDS = ("loky", "ray", "dask")
+Work = Callable[[Run], Record]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A joblib backend.
+
+    :param backend: its name for joblib
+    :param jobs: runs at a time
+    :param lost: what it raises when a worker is gone
+    :param parent: id of this process, if the workers are its children
+    """
+
+    backend: str
+    jobs: int
+    lost: tuple[type[Exception], ...]
+    parent: int | None = None
+
+    def records(self, runs: Iterable[Run], work: Work) -> Iterator[Record]:
+        """The records of runs, each as it is ready."""
+        # With one worker joblib would work in this process. No more runs are handed out than may be made at a time, so
+        # that when a worker is gone it is known which runs it may have been.
+        with parallel_config(self.backend):
+            parallel = Parallel(
+                max(self.jobs, 2), pre_dispatch=self.jobs, batch_size=1, return_as="generator_unordered"
+            )
+            yield from parallel(delayed(work)(run) for run in runs)
+
+
+def make(runs: Iterable[Run], work: Work, pool: Pool) -> Generator[Record, None, None]:
+    """The records of all runs, each as it is ready, whatever happens to workers.
+
+    Runs that were being made when a worker was lost are made again, one at a time. The one that loses its worker again
+    is recorded as failed.
+
+    :param runs: the runs, with names of their own
+    :param work: makes a run
+    :param pool: where
+    """
+    waiting = {run.name: run for run in runs}
+    while waiting:
+        begun: list[Run] = []
+        try:
+            for record in pool.records(_noting(tuple(waiting.values()), begun), work):
+                del waiting[record["name"]]
+                yield record
+        except pool.lost:
+            suspects = [run for run in begun if run.name in waiting]
+            if not suspects:
+                raise
+            for run in suspects:
+                del waiting[run.name]
+                yield _alone(run, work, pool)
+
+
+def _noting(runs: Iterable[Run], begun: list[Run]) -> Iterator[Run]:
+    for run in runs:
+        begun.append(run)
+        yield run
+
+
+def _alone(run: Run, work: Work, pool: Pool) -> Record:
+    try:
+        (record,) = replace(pool, jobs=1).records([run], work)
+    except pool.lost as error:
+        return failure(run, f"{error}\nThe process of this run ended twice, the second time while it was the only one.")
+    return record
+
+
+@contextmanager
+def connect(backend: str, address: str | None, jobs: int | None) -> Iterator[Pool]:
+    """The pool that the command line asks for.
+
+    :param backend: one of ``BACKENDS``
+    :param address: address of the cluster; ``None`` starts one on this machine
+    :param jobs: runs at a time; ``None`` for as many as there are cores
+    :raises SystemExit: if its package is missing, or there is no such cluster
+    """
+    if address is not None and backend == "loky":
+        refuse("address", address, "nothing with --backend loky")
+    if jobs is not None and jobs < 1:
+        refuse("jobs", jobs, "an integer >= 1")
+    if backend == "loky":
+        yield Pool(backend, jobs or os.cpu_count() or 1, (BrokenProcessPool,), os.getpid())
+    elif backend == "ray":
+        yield from _ray(address, jobs)
+    else:
+        yield from _dask(address, jobs)
+
+
+def _ray(address: str | None, jobs: int | None) -> Iterator[Pool]:
+    try:
+        import ray
+        from ray.util.joblib.ray_backend import RayBackend
+    except ImportError as error:
+        raise SystemExit("--backend ray needs Ray: pip install 'sb3_ppo_variants[ray]'") from error
+
+    class Generating(RayBackend):
+        # Its pool calls back as results come, which is all that this needs; joblib says no of all pools of its kind.
+        supports_return_generator = True
+
+    register_parallel_backend("ray", Generating)
+    try:
+        context = ray.init(address=address, log_to_driver=False)
+    except ConnectionError as error:
+        raise SystemExit(f"no Ray cluster is at --address {address}: {error}") from error
+    with context:
+        yield Pool("ray", jobs or int(ray.cluster_resources()["CPU"]), (ray.exceptions.RayError,))
+
+
+def _dask(address: str | None, jobs: int | None) -> Iterator[Pool]:
+    try:
+        from distributed import Client, KilledWorker
+    except ImportError as error:
+        raise SystemExit("--backend dask needs Dask: pip install 'sb3_ppo_variants[dask]'") from error
+
+    # Runs with torch inside must not share a process.
+    started = {} if address else {"n_workers": jobs or os.cpu_count(), "threads_per_worker": 1, "dashboard_address": ""}
+    try:
+        client = Client(address, **started)
+    except OSError as error:
+        raise SystemExit(f"no Dask scheduler is at --address {address}: {error}") from error
+    with client:
+        yield Pool("dask", jobs or sum(client.ncores().values()), (KilledWorker,))

@@ -1,0 +1,178 @@
+"""Compare algorithms over environments and seeds: settings x environments x seeds, resumable, with a report."""
+
+import argparse
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from sb3_ppo_variants.benchmark.compare import records
+from sb3_ppo_variants.benchmark.compare.conditions import Conditions
+from sb3_ppo_variants.benchmark.compare.plan import Plan, Run, check, make_plan
+from sb3_ppo_variants.benchmark.compare.presets import DEFAULT, FIRST, PRESETS
+from sb3_ppo_variants.benchmark.compare.report_command import OUT, RECORDS, STATES, report
+from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, parse
+from sb3_ppo_variants.benchmark.compare.values import assignments
+from sb3_ppo_variants.errors import ArgumentError, refuse
+
+CHECKPOINTS = "checkpoints"
+INTERRUPTED = 130
+
+
+def add_command(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    names = f"{', '.join(ALGORITHMS)} or module:Class, each with arguments of its own: ppo_clip:clip_range=0.1"
+    what = parser.add_argument_group("what to compare")
+    what.add_argument("--algos", nargs="+", metavar="ALGO", help=f"{names} (default: {' '.join(FIRST)})")
+    what.add_argument("--envs", nargs="+", metavar="ID", help="ids of environments (default: CartPole-v1)")
+    what.add_argument("--seeds", type=int, metavar="N", help="number of seeds: 0 to N-1 (default: 3)")
+    what.add_argument("--preset", choices=PRESETS, help="a comparison with a name; other options change it")
+    what.add_argument("--settings", choices=("all", "headline"), help="cut of the preset (default: all)")
+    how = parser.add_argument_group("under which conditions")
+    how.add_argument("--timesteps", type=int, help="environment steps of a run (default: the hyperparameters')")
+    how.add_argument("--hyperparams", type=Path, metavar="FILE", help="yml or py file in the RL Zoo's format")
+    how.add_argument("--entry", help="hyperparameters to take in all environments, such as mujoco (default: their own)")
+    how.add_argument("-p", "--param", action="append", default=[], metavar="NAME=VALUE", help="change a hyperparameter")
+    how.add_argument("--normalize", action=argparse.BooleanOptionalAction, help="normalise by VecNormalize")
+    how.add_argument("--anneal", action=argparse.BooleanOptionalAction, help="anneal the step size to 0")
+    where = parser.add_argument_group("where to run")
+    where.add_argument("--out", type=Path, default=OUT, help="folder of records and report (default: %(default)s)")
+    where.add_argument("--jobs", type=int, help="runs at a time (default: as many as there are cores)")
+    where.add_argument("--backend", choices=("loky", "ray", "dask"), default="loky", help="default: local processes")
+    where.add_argument("--address", help="address of the Ray or Dask cluster (default: start one here)")
+    where.add_argument("--checkpoints", action="store_true", help="save each trained model in the folder")
+    where.add_argument("--dry-run", action="store_true", help="show the plan and stop")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show the plan, make the runs that have no record, record each as it ends, and write the report.
+
+    Runs that failed before are made again.
+
+    :return: 0 if all runs are finished, 1 if some failed, 130 if interrupted
+    """
+    try:
+        plan = _plan(options)
+        if options.dry_run:
+            check(_missing(options.out, plan))
+            return 0
+        _make_folders(options.out)
+        with FileLock(options.out / ".lock", timeout=0):
+            missing = _missing(options.out, plan)
+            check(missing)
+            failed = _make(options, plan, missing)
+        report(options.out, *records.read(options.out / RECORDS))
+    except (ArgumentError, records.NotWrittenError) as error:
+        raise SystemExit(str(error)) from error
+    except Timeout:
+        raise SystemExit(f"--out {options.out} is in use by another command") from None
+    except KeyboardInterrupt:
+        print("Interrupted. What is finished is recorded; the same command goes on.")
+        return INTERRUPTED
+    return int(failed > 0)
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    """The plan that the command line asks for.
+
+    :raises ArgumentError: for what is not known
+    """
+    preset = PRESETS.get(options.preset, DEFAULT)
+    cut = options.settings or "all"
+    if cut not in preset.settings:
+        refuse("settings", cut, "a cut of a --preset; without one --algos says what to compare")
+    if options.algos and options.settings:
+        refuse("settings", cut, "nothing if --algos is given")
+    parameters = {name: value for text in options.param for name, value in assignments(text).items()}
+    conditions = Conditions(
+        preset=options.preset,
+        timesteps=_given(options.timesteps, preset.timesteps),
+        entry=_given(options.entry, None if options.hyperparams else preset.entry),
+        file=options.hyperparams,
+        parameters={**preset.parameters, **parameters},
+        normalize=_given(options.normalize, preset.normalize),
+        anneal=_given(options.anneal, preset.anneal),
+    )
+    settings = [parse(text) for text in _given(options.algos, preset.settings[cut])]
+    return make_plan(settings, _given(options.envs, preset.envs), _given(options.seeds, preset.seeds), conditions)
+
+
+def _given(value: Any, otherwise: Any) -> Any:
+    return otherwise if value is None else value
+
+
+def _missing(out: Path, plan: Plan) -> list[Run]:
+    """Show the plan and what is missing of it.
+
+    :param out: the folder of records
+    :param plan: the plan
+    :return: the runs that are not finished
+    """
+    found, problems = records.read(out / RECORDS)
+    status = {record["name"]: record["status"] for record in found}
+    missing = [run for run in plan.runs if status.get(run.name) != "finished"]
+    failed = sum(status.get(run.name) == "failed" for run in missing)
+    _show(plan, len(missing), failed, [*plan.notes, *problems])
+    return missing
+
+
+def _make_folders(out: Path) -> None:
+    """:raises ArgumentError: if they can not be made or written in"""
+    try:
+        for folder in (RECORDS, STATES):
+            (out / folder).mkdir(parents=True, exist_ok=True)
+            records.replace(out / folder / "writable", "")
+            (out / folder / "writable").unlink()
+    except (OSError, records.NotWrittenError) as error:
+        refuse("out", str(out), f"a folder that can be written in ({error})")
+
+
+def _show(plan: Plan, missing: int, failed: int, notes: list[str]) -> None:
+    trainings = [run for run in plan.runs if run.algorithm]
+    for name, values in (
+        ("settings", [run.label for run in trainings]),
+        ("environments", [run.env for run in trainings]),
+        ("seeds", [str(run.seed) for run in trainings]),
+        ("steps of a run", [f"{run.timesteps:,}" for run in trainings]),
+    ):
+        print(f"{name}: {'; '.join(dict.fromkeys(values))}")
+    print(
+        f"{len(plan.runs)} runs, {len(plan.runs) - len(trainings)} of them of the random policy: "
+        f"{len(plan.runs) - missing} are finished, {missing} to make, {failed} of which failed before"
+    )
+    for note in notes:
+        print(f"- {note}")
+
+
+def _make(options: argparse.Namespace, plan: Plan, missing: list[Run]) -> int:
+    """Make the missing runs and write the report.
+
+    :return: number of runs that failed
+    """
+    from sb3_ppo_variants.benchmark.compare import backends
+    from sb3_ppo_variants.benchmark.compare.execution import perform
+    from sb3_ppo_variants.benchmark.compare.progress import Display
+
+    states = options.out / STATES
+    for left in [*states.glob("*"), *(options.out / RECORDS).glob("*.tmp")]:
+        # By a command that was killed.
+        left.unlink()
+    done = {run.name for run in plan.runs} - {run.name for run in missing}
+    checkpoints = (options.out / CHECKPOINTS).absolute() if options.checkpoints else None
+    work = partial(perform, states=states.absolute(), checkpoints=checkpoints)
+    failed = 0
+    if missing:
+        with (
+            backends.connect(options.backend, options.address, options.jobs) as pool,
+            Display(plan.runs, done, states) as display,
+            # Closed, it ends the workers, also when this process is interrupted.
+            closing(backends.make(missing, partial(work, parent=pool.parent), pool)) as made,
+        ):
+            for record in made:
+                records.write(options.out / RECORDS, record)
+                display.finished(record)
+                failed += record["status"] == "failed"
+    return failed

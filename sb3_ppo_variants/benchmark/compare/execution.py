@@ -1,0 +1,162 @@
+"""One run, in whatever process: from what it is to its record."""
+
+import json
+import os
+import platform
+import socket
+import time
+import traceback
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList
+from threadpoolctl import threadpool_limits
+
+from sb3_ppo_variants.benchmark.compare.plan import Run
+from sb3_ppo_variants.benchmark.compare.records import FORMAT, NotWrittenError, Record, replace
+from sb3_ppo_variants.recipes.episodes import Episodes
+from sb3_ppo_variants.recipes.training import build, save
+
+# The score of a run is the mean return of so many of its last episodes.
+LAST = 100
+# A curve is the mean return of the episodes that ended in each of so many equal spans of steps.
+SPANS = 100
+SECONDS_BETWEEN_STATES = 1.0
+PACKAGES = ("sb3_ppo_variants", "stable_baselines3", "gymnasium", "torch", "numpy")
+
+
+class State(BaseCallback):
+    """Says how far a run is, in a file, and ends the process if the command that asked for the run is gone.
+
+    :param run: the run
+    :param episodes: its episodes so far
+    :param folder: folder for the file; ``None``, or one that this machine does not have, writes none
+    :param parent: id of the parent process, if it is the command; ``None`` does not look
+    """
+
+    def __init__(self, run: Run, episodes: Episodes, folder: Path | None, parent: int | None):
+        super().__init__()
+        self._run, self._episodes, self._parent = run, episodes, parent
+        self._file = folder / f"{run.name}.json" if folder is not None and folder.is_dir() else None
+        self._next = 0.0
+        self._start()
+
+    def _start(self) -> None:
+        self._begun = time.perf_counter(), time.process_time()
+
+    def _on_training_start(self) -> None:
+        # Without the imports of the environment, which the first run of a process makes.
+        self._start()
+
+    def _on_step(self) -> bool:
+        self.note(self.num_timesteps)
+        return True
+
+    def note(self, step: int) -> None:
+        """Write how far the run is, if the last time is long enough ago.
+
+        :param step: steps taken so far
+        """
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + SECONDS_BETWEEN_STATES
+        if self._parent is not None and os.getppid() != self._parent:
+            os._exit(1)
+        if self._file is not None:
+            returns = self._episodes.returns[-LAST:]
+            run, reward = self._run, round(sum(returns) / len(returns), 2) if returns else None
+            said = {"label": run.label, "env": run.env, "seed": run.seed, "timesteps": run.timesteps}
+            # A full disk stops the command when it writes the record; a run that is being made need not know.
+            with suppress(NotWrittenError):
+                replace(self._file, json.dumps({**said, "steps": step, "reward": reward}))
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds of the training so far, on the clock and of the processor."""
+        clock, processor = self._begun
+        wall, cpu = time.perf_counter() - clock, time.process_time() - processor
+        return {"wall_seconds": round(wall, 2), "cpu_seconds": round(cpu, 2)}
+
+    def close(self) -> None:
+        """Remove the file."""
+        if self._file is not None:
+            self._file.unlink(missing_ok=True)
+
+
+def perform(run: Run, states: Path | None = None, checkpoints: Path | None = None, parent: int | None = None) -> Record:
+    """Make a run. What it raises becomes part of its record.
+
+    :param run: the run
+    :param states: folder that says how far the runs are
+    :param checkpoints: folder for a folder with the trained model; ``None`` saves none
+    :param parent: id of the parent process, if it is the command
+    :return: the record
+    """
+    # The same arithmetic everywhere: how sums are split over threads changes their rounding.
+    th.set_num_threads(1)
+    episodes = Episodes()
+    state = State(run, episodes, states, parent)
+    try:
+        with threadpool_limits(limits=1):
+            steps = _train(run, episodes, state, checkpoints) if run.algorithm else _act_randomly(run, episodes, state)
+        result = {"status": "finished", **_measured(episodes, steps)}
+    except Exception:
+        result = {"status": "failed", "error": traceback.format_exc()}
+    finally:
+        state.close()
+    return {"format": FORMAT, "name": run.name, **run.identity, **result, **state.seconds(), **_circumstances()}
+
+
+def failure(run: Run, error: str) -> Record:
+    """The record of a run that could not tell of its own failure."""
+    result = {"status": "failed", "error": error, **_circumstances(), "wall_seconds": None, "cpu_seconds": None}
+    return {"format": FORMAT, "name": run.name, **run.identity, **result}
+
+
+def _train(run: Run, episodes: Episodes, state: State, checkpoints: Path | None) -> int:
+    model = build(run.recipe(), run.seed)
+    model.learn(run.timesteps, callback=CallbackList([episodes, state]))
+    if checkpoints is not None:
+        save(model, checkpoints / run.name)
+    env = model.get_env()
+    assert env is not None
+    env.close()
+    return model.num_timesteps
+
+
+def _act_randomly(run: Run, episodes: Episodes, state: State) -> int:
+    env = run.recipe().make_env(seed=run.seed)
+    env.action_space.seed(run.seed)
+    env.reset()
+    steps = 0
+    while len(episodes.returns) < LAST and steps < run.timesteps:
+        steps += 1
+        *_, infos = env.step(np.array([env.action_space.sample()]))
+        episodes.note(steps, infos)
+        state.note(steps)
+    env.close()
+    return steps
+
+
+def _measured(episodes: Episodes, steps: int) -> dict[str, Any]:
+    """What a record says of the episodes. Without any there is no score."""
+    episodes.returns = [round(value, 4) for value in episodes.returns]
+    last = episodes.returns[-LAST:]
+    spans = episodes.spans(steps, SPANS)
+    return {
+        "score": round(float(np.mean(last)), 4) if last else None,
+        "steps": steps,
+        "last_returns": last,
+        "curve": [round(float(span.mean()), 4) if len(span) else None for span in spans],
+        "episodes": {"ends": episodes.ends, "returns": episodes.returns},
+    }
+
+
+def _circumstances() -> dict[str, Any]:
+    versions = {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    return {"versions": versions, "machine": {"name": socket.gethostname(), "kind": machine}}

@@ -1,0 +1,118 @@
+"""Table 1 of the PPO paper (https://arxiv.org/abs/1707.06347), and ours beside it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+from sb3_ppo_variants.benchmark.compare.settings import parse
+
+
+@dataclass(frozen=True)
+class Row:
+    """A setting of the table.
+
+    :param setting: the setting, as the command line gives it
+    :param name: what the paper calls it
+    :param score: its average normalised score
+    """
+
+    setting: str
+    name: str
+    score: float
+
+    @property
+    def label(self) -> str:
+        """The label of the setting."""
+        return parse(self.setting).label
+
+
+NONE = "ppo_unclipped"
+BEST = "ppo_clip:clip_range=0.2"
+TABLE_1 = (
+    Row(NONE, "no clipping or penalty", -0.39),
+    Row("ppo_clip:clip_range=0.1", "clipping, ε = 0.1", 0.76),
+    Row(BEST, "clipping, ε = 0.2", 0.82),
+    Row("ppo_clip:clip_range=0.3", "clipping, ε = 0.3", 0.70),
+    Row("ppo_adaptive_kl:desired_kl=0.003", "adaptive KL, d_targ = 0.003", 0.68),
+    Row("ppo_adaptive_kl:desired_kl=0.01", "adaptive KL, d_targ = 0.01", 0.74),
+    Row("ppo_adaptive_kl:desired_kl=0.03", "adaptive KL, d_targ = 0.03", 0.71),
+    Row("ppo_fixed_kl:kl_coef=0.3", "fixed KL, β = 0.3", 0.62),
+    Row("ppo_fixed_kl:kl_coef=1", "fixed KL, β = 1", 0.71),
+    Row("ppo_fixed_kl:kl_coef=3", "fixed KL, β = 3", 0.72),
+    Row("ppo_fixed_kl:kl_coef=10", "fixed KL, β = 10", 0.69),
+)
+ENVS = [
+    f"{name}-v5"
+    for name in (
+        "HalfCheetah",
+        "Hopper",
+        "InvertedDoublePendulum",
+        "InvertedPendulum",
+        "Reacher",
+        "Swimmer",
+        "Walker2d",
+    )
+]
+SEEDS = 3
+TIMESTEPS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its 95% confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
+
+
+def beside(ours: Mapping[str, Estimate]) -> list[str]:
+    """The paper's column beside ours, their rank correlation, and where they disagree.
+
+    :param ours: the average normalised score of each setting, by label
+    :return: lines of Markdown
+    """
+    rows = [row for row in TABLE_1 if row.label in ours]
+    lines = ["| setting | paper | here (95% CI) |", "|---|---|---|"]
+    lines += [f"| {row.name} | {row.score:.2f} | {ours.get(row.label, 'not run')} |" for row in TABLE_1]
+    if len(rows) < 2:
+        return lines
+    tau = rank_correlation([row.score for row in rows], [ours[row.label].value for row in rows])
+    lines += ["", f"Kendall's tau between the columns, over {len(rows)} settings: {tau:.2f}.", ""]
+    return lines + [f"- {line}" for line in [*findings(ours), *disagreements(ours)]]
+
+
+def rank_correlation(paper: list[float], ours: list[float]) -> float:
+    """Kendall's tau-b."""
+    from scipy.stats import kendalltau
+
+    return float(kendalltau(paper, ours).statistic)
+
+
+def findings(ours: Mapping[str, Estimate]) -> list[str]:
+    """Whether the paper's worst and best settings are so here."""
+    lines = []
+    named = {row.label: row.name for row in TABLE_1}
+    worst, best = parse(NONE).label, parse(BEST).label
+    if worst in ours:
+        lower = [f"{named.get(label, label)} is lower" for label in ours if ours[label].value < ours[worst].value]
+        lines.append(f"{named[worst]} is the worst: {'; '.join(['no', *lower]) if lower else 'yes'}")
+    if best in ours:
+        above = [f"{named.get(label, label)} is above" for label in ours if ours[label].value > ours[best].high]
+        lines.append(f"{named[best]} is not beaten beyond its CI: {'; '.join(['no', *above]) if above else 'yes'}")
+    return lines
+
+
+def disagreements(ours: Mapping[str, Estimate]) -> list[str]:
+    """The pairs of settings that are in another order here than in the paper."""
+    lines = []
+    for first, second in combinations([row for row in TABLE_1 if row.label in ours], 2):
+        higher, lower = (first, second) if first.score > second.score else (second, first)
+        a, b = ours[higher.label], ours[lower.label]
+        if higher.score > lower.score and a.value < b.value:
+            apart = "the CIs are apart" if a.high < b.low else "the CIs overlap"
+            lines.append(f"in the paper {higher.name} is above {lower.name}; here {a} is below {b}, {apart}")
+    return lines or ["no two settings are in another order than in the paper"]

@@ -1,0 +1,137 @@
+"""All runs of a comparison, known and checked before the first begins."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sb3_ppo_variants import recipes
+from sb3_ppo_variants.benchmark.compare.conditions import Conditions, resolve
+from sb3_ppo_variants.benchmark.compare.records import FORMAT
+from sb3_ppo_variants.benchmark.compare.settings import Setting, load_class
+from sb3_ppo_variants.benchmark.compare.values import digest, plain
+from sb3_ppo_variants.errors import refuse
+from sb3_ppo_variants.recipes.environments import Hyperparameters
+from sb3_ppo_variants.recipes.recipe import Recipe
+from sb3_ppo_variants.recipes.training import build
+
+# Scores are scaled so that this policy has 0. Its run ends after as many episodes as count for a score, or these steps.
+RANDOM = "random policy"
+RANDOM_TIMESTEPS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training: all that it depends on.
+
+    :param label: the setting in words, or ``RANDOM``
+    :param algorithm: ``module:Class``, empty for the random policy
+    :param env: id of the environment
+    :param seed: seed of model and environment
+    :param timesteps: environment steps
+    :param hyperparameters: of algorithm and environment, in the RL Zoo's format
+    :param conditions: what the settings of the comparison have in common
+    """
+
+    label: str
+    algorithm: str
+    env: str
+    seed: int
+    timesteps: int
+    hyperparameters: Hyperparameters
+    conditions: dict[str, Any]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What the run is, as JSON can hold it: runs with the same have the same result."""
+        return {**vars(self), "hyperparameters": plain("hyperparameters", self.hyperparameters)}
+
+    @property
+    def name(self) -> str:
+        """A name for the run's files: in words, and the digest of its identity."""
+        words = f"{self.label}-{self.env}-{self.seed}"
+        readable = "".join(letter if letter.isalnum() or letter in "-_.=" else "_" for letter in words)
+        return f"{readable[:100]}-{digest({'format': FORMAT, **self.identity})}"
+
+    def recipe(self) -> Recipe:
+        """The recipe of the run."""
+        recipes.check_registered(self.env)
+        settings = {**self.hyperparameters, "n_timesteps": self.timesteps}
+        return recipes.parse(load_class(self.algorithm or "sb3_ppo_variants:PPOClip"), self.env, settings)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The runs in the order in which they begin, and what to know of them.
+
+    :param runs: the runs
+    :param notes: a line each
+    """
+
+    runs: list[Run]
+    notes: list[str] = field(default_factory=list)
+
+
+def make_plan(settings: list[Setting], envs: list[str], seeds: int, conditions: Conditions) -> Plan:
+    """All settings in all environments with all seeds.
+
+    Seeds go up slowest, so that a plan that is cut short has every setting in every environment.
+
+    :param settings: what to compare
+    :param envs: ids of environments
+    :param seeds: number of seeds, which are 0, 1, ...
+    :param conditions: what the settings have in common
+    :raises ArgumentError: (a ``ValueError``) for what is not known, and for two settings that are the same
+    """
+    if seeds < 1:
+        refuse("seeds", seeds, "an integer >= 1")
+    _refuse_twice("envs", envs)
+    _refuse_twice("algos", [setting.label for setting in settings])
+    described = conditions.description()
+    runs, notes = [random_run(env, conditions, described) for env in envs], []
+    trainings: dict[int, list[Run]] = {seed: [] for seed in range(seeds)}
+    for env in envs:
+        for setting in settings:
+            resolved = resolve(setting, env, conditions)
+            given = (resolved.timesteps, resolved.hyperparameters, described)
+            for seed, of_seed in trainings.items():
+                of_seed.append(Run(setting.label, setting.path, env, seed, *given))
+            if resolved.dropped:
+                notes.append(f"{setting.label} in {env} goes without {', '.join(resolved.dropped)}")
+    _refuse_same(trainings[0])
+    return Plan(runs + [run for of_seed in trainings.values() for run in of_seed], notes)
+
+
+def random_run(env: str, conditions: Conditions, described: dict[str, Any]) -> Run:
+    """The run that measures the random policy in an environment."""
+    resolved = resolve(Setting("ppo_clip"), env, conditions).hyperparameters
+    of_env = {name: resolved[name] for name in recipes.ENVIRONMENT_KEYS if name in resolved}
+    return Run(RANDOM, "", env, 0, RANDOM_TIMESTEPS, {**of_env, "n_envs": 1}, described)
+
+
+def _refuse_twice(name: str, values: list[str]) -> None:
+    for value in values:
+        if values.count(value) > 1:
+            refuse(name, value, "each once")
+
+
+def _refuse_same(runs: list[Run]) -> None:
+    seen: dict[str, str] = {}
+    for run in runs:
+        same = digest({**run.identity, "label": None})
+        if same in seen:
+            refuse("algos", run.label, f"each once: in {run.env} it is the same as {seen[same]}")
+        seen[same] = run.label
+
+
+def check(runs: Iterable[Run]) -> None:
+    """Make the model of every setting in every environment once, without a step.
+
+    :raises ArgumentError: (a ``ValueError``) naming the setting and the environment that can not be made
+    """
+    for run in {(run.label, run.env): run for run in runs}.values():
+        try:
+            env = build(run.recipe(), run.seed).get_env() if run.algorithm else run.recipe().make_env()
+        except Exception as error:
+            refuse(f"{run.label} in {run.env}", f"{type(error).__name__}: {error}", "what can be made")
+        if env is not None:
+            env.close()

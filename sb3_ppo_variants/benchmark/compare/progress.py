@@ -1,0 +1,91 @@
+"""Shows how far the runs are: a bar over all of them, and each that is being made."""
+
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from sb3_ppo_variants.benchmark.compare.plan import RANDOM, Run
+from sb3_ppo_variants.benchmark.compare.records import Record
+
+
+class Display:
+    """A live display in a terminal, and a line for each finished run elsewhere.
+
+    :param runs: all runs of the plan
+    :param done: names of those that are finished
+    :param states: folder that says how far the others are
+    """
+
+    def __init__(self, runs: Iterable[Run], done: set[str], states: Path):
+        self._steps = {run.name: run.timesteps if run.algorithm else 0 for run in runs}
+        self._done = done
+        self._failed = 0
+        self._states = states
+        self._console = Console()
+        self._bar = Progress(
+            TextColumn("{task.description}"), BarColumn(None), "{task.percentage:3.0f}%",
+            TextColumn("elapsed"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+        )  # fmt: skip
+        self._task = self._bar.add_task("", total=max(1, sum(self._steps.values())), completed=self._finished_steps())
+        self._live = Live(get_renderable=self._render, console=self._console, refresh_per_second=2)
+
+    def __enter__(self) -> "Display":
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def finished(self, record: Record) -> None:
+        """Tell of a run that finished or failed."""
+        failed = record["status"] == "failed"
+        self._done.add(record["name"])
+        self._failed += failed
+        what = "failed: " + record["error"].strip().splitlines()[-1] if failed else f"score {record['score']}"
+        counted = f"{len(self._done)}/{len(self._steps)}"
+        self._console.print(
+            f"{counted} {record['label']}, {record['env']}, seed {record['seed']}: {what}",
+            style="red" if failed else None,
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+
+    def _finished_steps(self) -> int:
+        return sum(steps for name, steps in self._steps.items() if name in self._done)
+
+    def _render(self) -> Group:
+        states = running(self._states)
+        failed = f", {self._failed} failed" if self._failed else ""
+        self._bar.update(
+            self._task,
+            description=f"runs {len(self._done)}/{len(self._steps)}{failed}",
+            completed=self._finished_steps() + sum(state["steps"] for state in states if state["label"] != RANDOM),
+        )
+        table = Table("running", "environment", "seed", "steps", "reward so far", box=None)
+        for state in states:
+            reward = "" if state["reward"] is None else f"{state['reward']:g}"
+            share = f"{state['steps']} of {state['timesteps']}"
+            table.add_row(state["label"], state["env"], str(state["seed"]), share, reward)
+        return Group(table, self._bar)
+
+
+def running(folder: Path) -> list[dict[str, Any]]:
+    """What the runs that are being made say of themselves."""
+    states = []
+    for file in sorted(folder.glob("*.json")):
+        # It is removed when its run ends.
+        with suppress(FileNotFoundError):
+            states.append(json.loads(file.read_text()))
+    return states

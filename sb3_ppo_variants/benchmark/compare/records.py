@@ -1,0 +1,108 @@
+"""Records of runs: a file each, written whole or not at all."""
+
+import gzip
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+# Goes up when a record means something else. A run has another name for each, so that no record is overwritten.
+FORMAT = 1
+Record = dict[str, Any]
+# What two runs that are the same may differ in.
+CIRCUMSTANCES = ("versions", "machine", "wall_seconds", "cpu_seconds")
+
+
+class NotWrittenError(Exception):
+    """A file could not be written, for instance because the disk is full."""
+
+
+def write(folder: Path, record: Record) -> Path:
+    """Write a record; when this returns it is on the disk.
+
+    :param folder: folder of the records
+    :param record: the record
+    :return: its file
+    :raises NotWrittenError: if it can not be
+    """
+    file = folder / f"{record['name']}.json"
+    replace(file, json.dumps(record, allow_nan=False) + "\n", durable=True)
+    return file
+
+
+def replace(file: Path, text: str, durable: bool = False) -> None:
+    """Write a file so that readers find the old or the new, and nothing between, also after a crash if durable.
+
+    :raises NotWrittenError: if it can not be written
+    """
+    temporary = file.with_suffix(".tmp")
+    try:
+        with temporary.open("w") as opened:
+            opened.write(text)
+            opened.flush()
+            if durable:
+                os.fsync(opened.fileno())
+        temporary.replace(file)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise NotWrittenError(f"{file} could not be written: {error}. All that was there before is safe") from error
+    if durable and os.name == "posix":
+        # The name of the file is kept by its folder.
+        descriptor = os.open(file.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def read(folder: Path) -> tuple[list[Record], list[str]]:
+    """The records in a folder.
+
+    :return: the records in the order of their names, and a line for each file that is none of this version's
+    """
+    records, problems = [], []
+    for file in sorted(folder.glob("*.json")):
+        try:
+            records.append(_checked(json.loads(file.read_text())))
+        except (ValueError, OSError) as error:
+            problems.append(f"{file} is left as it is and not used: {error}")
+    return records, problems
+
+
+def _checked(record: Any) -> Record:
+    found = record.get("format") if isinstance(record, dict) else None
+    if found != FORMAT:
+        raise ValueError(
+            f"it is a record of format {found}, this version of sb3_ppo_variants reads format {FORMAT}; "
+            "use the version that wrote it, or make the run anew"
+        )
+    return record
+
+
+def content(record: Record) -> Record:
+    """What depends on the run alone: the record without the circumstances."""
+    return {name: value for name, value in record.items() if name not in CIRCUMSTANCES}
+
+
+def pack(records: Iterable[Record], file: Path) -> None:
+    """Write records to one small file, with their curves, but without the list of all episodes.
+
+    :param records: the records
+    :param file: a ``.jsonl.gz`` file
+    """
+    lines = [json.dumps({**record, "episodes": None}) + "\n" for record in records]
+    # Without the time, so that the same records give the same file.
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(gzip.compress("".join(lines).encode(), mtime=0))
+
+
+def unpack(file: Path) -> tuple[list[Record], list[str]]:
+    """The records in a file that :func:`pack` wrote, and a line for each that is none of this version's."""
+    records, problems = [], []
+    for number, line in enumerate(gzip.decompress(file.read_bytes()).decode().splitlines(), start=1):
+        try:
+            records.append(_checked(json.loads(line)))
+        except ValueError as error:
+            problems.append(f"line {number} of {file} is not used: {error}")
+    return records, problems

@@ -1,0 +1,252 @@
+"""What a comparison is made of: settings, hyperparameters and the plan."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from stable_baselines3 import PPO
+from torch import nn
+
+from sb3_ppo_variants import ArgumentError
+from sb3_ppo_variants.benchmark.__main__ import main
+from sb3_ppo_variants.benchmark.compare import paper
+from sb3_ppo_variants.benchmark.compare.conditions import Conditions, Resolved, resolve
+from sb3_ppo_variants.benchmark.compare.plan import RANDOM, Run, make_plan
+from sb3_ppo_variants.benchmark.compare.presets import PRESETS
+from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, Setting, accepted, load_class, parse
+from sb3_ppo_variants.benchmark.compare.values import assignments, plain
+
+ENV = "CartPole-v1"
+
+
+class Mine(PPO):
+    def __init__(self, *args: Any, extra: int = 3, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.extra = extra
+
+
+@pytest.mark.parametrize(
+    "text, values",
+    [
+        ("a=1", {"a": 1}),
+        ("a=lin_2.5e-4,b=None, c=1e-3", {"a": "lin_2.5e-4", "b": None, "c": 1e-3}),
+        ("net={'pi': [64, 64], 'vf': [8]},b=(1, 2)", {"net": {"pi": [64, 64], "vf": [8]}, "b": (1, 2)}),
+    ],
+)
+def test_assignments(text: str, values: dict[str, Any]) -> None:
+    assert assignments(text) == values
+
+
+@pytest.mark.parametrize("text", ["", "a", "a=", "=1", "a=1,a=2", "1,b=2"])
+def test_what_is_no_assignment_is_refused(text: str) -> None:
+    with pytest.raises(ArgumentError, match=r"arguments=.*name=value"):
+        assignments(text)
+
+
+def test_settings() -> None:
+    assert parse("ppo_clip").label == "ppo_clip"
+    assert parse("ppo_clip:n_epochs=5,clip_range=0.1").label == "ppo_clip clip_range=0.1, n_epochs=5"
+    mine = parse("test_compare:Mine:extra=4,n_steps=8")
+    assert (mine.path, mine.arguments) == ("test_compare:Mine", {"extra": 4, "n_steps": 8})
+    # The arguments of the bases that a class hands its own on to.
+    assert accepted(Mine)["extra"] == 3
+    assert accepted(Mine)["gae_lambda"] == 0.95
+    assert {load_class(path).__name__ for path in ALGORITHMS.values()} >= {"PPOClip", "PPO", "A2C", "TRPO"}
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("ppo_clap", "algorithm='ppo_clap'.*ppo_clip.*module:Class"),
+        ("nowhere:PPO", "algorithm='nowhere:PPO'.*No module named 'nowhere'"),
+        ("stable_baselines3:PPOO", "algorithm='stable_baselines3:PPOO'.*has no attribute"),
+        ("builtins:dict", "algorithm='builtins:dict'.*BaseAlgorithm"),
+        ("ppo_clip:clip_rang=0.1", "argument of ppo_clip='clip_rang'.*clip_range"),
+        ("sb3_ppo:desired_kl=0.1", "argument of sb3_ppo='desired_kl'"),
+        ("ppo_clip:seed=1", "seed of ppo_clip:seed=1=1.*--seeds"),
+    ],
+)
+def test_settings_that_are_not_known_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        parse(text)
+
+
+def test_hyperparameters_are_those_of_the_recipe() -> None:
+    found = resolve(parse("ppo_fixed_kl:kl_coef=1"), ENV, Conditions(parameters={"gamma": 0.5}))
+    chosen = {
+        name: found.hyperparameters[name] for name in ("n_envs", "n_steps", "kl_coef", "gamma", "device", "vf_coef")
+    }
+    assert chosen == {"n_envs": 8, "n_steps": 32, "kl_coef": 1, "gamma": 0.5, "device": "cpu", "vf_coef": 0.5}
+    assert found.timesteps == 100_000
+    assert found.dropped == []
+
+
+def test_an_algorithm_goes_without_what_it_does_not_have() -> None:
+    found = resolve(Setting("sb3_a2c"), ENV, Conditions(timesteps=50))
+    assert found.dropped == ["batch_size", "n_epochs", "clip_range"]
+    assert (found.timesteps, found.hyperparameters["n_steps"]) == (50, 32)
+    # Shared hyperparameters do not clip a penalty; its own argument does.
+    shared = Conditions(parameters={"clip_range": 0.3})
+    assert resolve(Setting("ppo_fixed_kl"), ENV, shared).hyperparameters["clip_range"] is None
+    assert resolve(Setting("ppo_fixed_kl", {"clip_range": 0.4}), ENV, shared).hyperparameters["clip_range"] == 0.4
+    assert resolve(Setting("ppo_clip"), ENV, shared).hyperparameters["clip_range"] == 0.3
+
+
+def rates(env: str, **conditions: Any) -> list[Any]:
+    found = resolve(Setting("ppo_clip"), env, Conditions(**conditions)).hyperparameters
+    return [found["learning_rate"], found.get("normalize")]
+
+
+def test_the_two_switches() -> None:
+    assert rates(ENV) == ["lin_0.001", None]
+    assert rates(ENV, anneal=False, normalize=True) == [0.001, True]
+    assert rates("Reacher-v5") == [0.0003, True]
+    assert rates("Reacher-v5", anneal=True, normalize=False) == ["lin_0.0003", False]
+    assert rates(ENV, parameters={"learning_rate": 0.5}, anneal=True) == ["lin_0.5", None]
+
+
+YML = """
+CartPole-v1:
+  n_timesteps: !!float 3e4
+  policy: MlpPolicy
+  n_steps: 16
+  clip_range: 0.3
+  normalize: "{'norm_reward': False}"
+  policy_kwargs: "dict(net_arch=[8], activation_fn=nn.ReLU)"
+"""
+PY = """
+from torch import nn
+hyperparams = {"CartPole-v1": dict(n_timesteps=3e4, policy="MlpPolicy", n_steps=16, clip_range=0.3,
+    normalize={"norm_reward": False}, policy_kwargs=dict(net_arch=[8], activation_fn=nn.ReLU))}
+"""
+
+
+@pytest.mark.parametrize("name, text", [("mine.yml", YML), ("mine.py", PY)])
+def test_hyperparameters_of_a_file(name: str, text: str, tmp_path: Path) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    conditions = Conditions(file=file)
+    found = resolve(Setting("sb3_ppo"), ENV, conditions)
+    assert found.timesteps == 30_000
+    assert found.hyperparameters["normalize"] == {"norm_reward": False}
+    assert found.hyperparameters["policy_kwargs"] == {"net_arch": [8], "activation_fn": nn.ReLU}
+    before = conditions.description()["file"]
+    file.write_text(text.replace("0.3", "0.4"))
+    assert conditions.description()["file"] != before
+
+
+@pytest.mark.parametrize(
+    "conditions, env, message",
+    [
+        ({"parameters": {"n_stepz": 3}}, ENV, "hyperparameter='n_stepz'.*n_steps"),
+        ({"parameters": {"env": 3}}, ENV, "hyperparameter='env'.*--envs"),
+        ({"timesteps": 0}, ENV, "timesteps=0"),
+        ({"entry": "nowhere"}, ENV, "entry='nowhere'.*mujoco"),
+        ({}, "CartPole-v9", "env_id='CartPole-v9'"),
+        ({"file": Path("nowhere.yml")}, ENV, "hyperparams='nowhere.yml'"),
+        ({"anneal": True, "parameters": {"learning_rate": "fast"}}, ENV, "learning_rate='fast'.*--anneal"),
+    ],
+)
+def test_conditions_that_are_not_known_are_refused(conditions: dict[str, Any], env: str, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        resolve(Setting("ppo_clip"), env, Conditions(**conditions))
+
+
+def plan_of(*settings: str, envs: tuple[str, ...] = (ENV,), seeds: int = 2, **conditions: Any) -> list[Run]:
+    return make_plan([parse(text) for text in settings], list(envs), seeds, Conditions(**conditions)).runs
+
+
+def test_a_plan_has_all_runs_seeds_slowest() -> None:
+    runs = plan_of("ppo_clip", "sb3_ppo", envs=(ENV, "Acrobot-v1"), timesteps=64)
+    assert [(run.seed, run.env, run.label) for run in runs] == [
+        (0, ENV, RANDOM),
+        (0, "Acrobot-v1", RANDOM),
+        *((seed, env, label) for seed in (0, 1) for env in (ENV, "Acrobot-v1") for label in ("ppo_clip", "sb3_ppo")),
+    ]
+    assert len({run.name for run in runs}) == len(runs)
+
+
+def test_a_change_of_anything_is_another_run() -> None:
+    ways: list[Any] = [
+        plan_of("ppo_clip", timesteps=64),
+        plan_of("ppo_clip", timesteps=65),
+        plan_of("ppo_clip:clip_range=0.1", timesteps=64),
+        plan_of("ppo_clip", timesteps=64, parameters={"gamma": 0.9}),
+        plan_of("ppo_clip", timesteps=64, normalize=True),
+        plan_of("ppo_clip", timesteps=64, anneal=False),
+    ]
+    names = [run.name for runs in ways for run in runs if run.label != RANDOM]
+    assert len(set(names)) == len(names)
+    assert [run.name for run in plan_of("ppo_clip", timesteps=64)] == [run.name for run in ways[0]]
+
+
+@pytest.mark.parametrize(
+    "settings, options, message",
+    [
+        (("ppo_clip", "ppo_clip"), {}, "algos='ppo_clip'.*each once"),
+        (("ppo_clip", "ppo_clip:clip_range=lin_0.2"), {}, "algos='ppo_clip clip_range=lin_0.2'.*the same as ppo_clip"),
+        (("ppo_clip",), {"envs": (ENV, ENV)}, "envs='CartPole-v1'.*each once"),
+        (("ppo_clip",), {"seeds": 0}, "seeds=0"),
+    ],
+)
+def test_what_is_there_twice_is_refused(settings: tuple[str, ...], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        plan_of(*settings, **options)
+
+
+def test_objects_without_a_name_are_refused() -> None:
+    assert plain("policy_kwargs", {"activation_fn": nn.ReLU}) == {"activation_fn": "torch.nn.modules.activation.ReLU"}
+    with pytest.raises(ArgumentError, match=r"learning_rate=<function.*lin_x"):
+        plain("learning_rate", lambda _: 1.0)
+    with pytest.raises(ArgumentError, match="gamma="):
+        plain("gamma", np.ones(2))
+
+
+def test_the_papers_hyperparameters() -> None:
+    preset = PRESETS["paper-table1"]
+    assert len(preset.settings["all"]) == len(paper.TABLE_1) + 1
+    assert set(preset.settings["headline"]) < set(preset.settings["all"])
+    conditions = Conditions("paper-table1", preset.timesteps, preset.entry, normalize=preset.normalize, anneal=True)
+    table_3 = {"n_steps": 2048, "learning_rate": "lin_0.0003", "n_epochs": 10, "batch_size": 64, "gamma": 0.99}
+    table_3 |= {"gae_lambda": 0.95, "ent_coef": 0.0, "n_envs": 1, "policy": "MlpPolicy", "policy_kwargs": None}
+    for text in preset.settings["all"]:
+        for env in preset.envs:
+            found: Resolved = resolve(parse(text), env, conditions)
+            assert {name: found.hyperparameters[name] for name in table_3} == table_3
+            assert found.timesteps == 1_000_000
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (
+            ["--algos", "ppo_clip:clip_range=-1"],
+            r"ppo_clip clip_range=-1 in CartPole-v1=.*clip_range=-1 is not allowed",
+        ),
+        (["--envs", "Pendulum-v9"], "env_id='Pendulum-v9'"),
+        (["--settings", "headline"], "settings='headline'.*--preset"),
+        (["--preset", "atari-demo", "--settings", "all", "--algos", "ppo_clip"], "settings='all'.*--algos"),
+        (["-p", "gamma"], "arguments='gamma'"),
+    ],
+)
+def test_the_command_refuses_before_it_writes(arguments: list[str], message: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(SystemExit, match=message):
+        main(["compare", "--out", str(out), "--seeds", "1", "--timesteps", "64", "--dry-run", *arguments])
+    assert not out.exists()
+
+
+def test_a_folder_that_can_not_be_written_in_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit, match=r"out=.*can be written in"):
+        main(["compare", "--out", str(tmp_path / "file"), "--algos", "ppo_clip", "--seeds", "1"])
+
+
+def test_the_plan_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--algos", "ppo_clip", "sb3_a2c", "--timesteps", "64", "--out", str(tmp_path), "--dry-run"]
+    assert main(["compare", *arguments]) == 0
+    shown = capsys.readouterr().out
+    assert "settings: ppo_clip; sb3_a2c" in shown
+    assert "7 runs, 1 of them of the random policy: 0 are finished, 7 to make" in shown
+    assert "sb3_a2c in CartPole-v1 goes without batch_size, n_epochs, clip_range" in shown

@@ -1,0 +1,364 @@
+"""The runs of a comparison are made once each, whatever happens in between."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock
+
+from sb3_ppo_variants import PPOClip
+from sb3_ppo_variants.benchmark.__main__ import main
+from sb3_ppo_variants.benchmark.compare import backends, records, statistics
+from sb3_ppo_variants.benchmark.compare.backends import Pool, make
+from sb3_ppo_variants.benchmark.compare.conditions import Conditions
+from sb3_ppo_variants.benchmark.compare.execution import LAST, perform
+from sb3_ppo_variants.benchmark.compare.plan import Run, make_plan
+from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, parse
+from sb3_ppo_variants.recipes import recipe
+from sb3_ppo_variants.recipes.episodes import Episodes
+from sb3_ppo_variants.recipes.training import build
+
+ALGOS = ["--algos", "ppo_clip", "ppo_unclipped"]
+SHORT = ["--seeds", "1", "--timesteps", "512", "--jobs", "2"]
+
+
+@pytest.fixture(autouse=True)
+def _few_repetitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics, "REPETITIONS", 50)
+    monkeypatch.setattr(statistics, "PROFILE_REPETITIONS", 50)
+
+
+class Lost(Exception):
+    """A worker is gone."""
+
+
+class InProcess(Pool):
+    """Makes runs in this process, one after the other."""
+
+    def records(self, runs: Any, work: Any) -> Iterator[records.Record]:
+        yield from map(work, runs)
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def connect(*_: Any) -> Iterator[Pool]:
+        yield InProcess("none", 1, (Lost,))
+
+    monkeypatch.setattr(backends, "connect", connect)
+
+
+def compare(out: Path, *arguments: str) -> int:
+    return main(["compare", "--out", str(out), *ALGOS, *SHORT, *arguments])
+
+
+def written(out: Path) -> dict[str, records.Record]:
+    found, problems = records.read(out / "records")
+    assert not problems
+    return {record["name"]: record for record in found}
+
+
+def contents(out: Path) -> dict[str, records.Record]:
+    return {name: records.content(record) for name, record in written(out).items()}
+
+
+def files(out: Path) -> dict[str, str]:
+    return {file.name: file.read_text() for file in (out / "records").glob("*.json")}
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_record_says_what_was_learned(tmp_path: Path) -> None:
+    assert compare(tmp_path, "--checkpoints", "-p", "n_epochs=1") == 0
+    (record,) = (record for record in written(tmp_path).values() if record["label"] == "ppo_clip")
+    # The same by hand.
+    made, episodes = recipe("ppo_clip", "CartPole-v1", n_epochs=1, device="cpu"), Episodes()
+    model = build(made, seed=0).learn(512, callback=episodes)
+    returns = [round(value, 4) for value in episodes.returns]
+    assert record["episodes"] == {"ends": episodes.ends, "returns": returns}
+    assert record["last_returns"] == returns[-LAST:]
+    assert record["score"] == pytest.approx(sum(returns[-LAST:]) / len(returns[-LAST:]), abs=1e-4)
+    assert (record["steps"], record["seed"], record["hyperparameters"]["n_epochs"]) == (512, 0, 1)
+    assert record["versions"]["stable_baselines3"].startswith("2.")
+    assert len(record["curve"]) == 100
+    saved = PPOClip.load(tmp_path / "checkpoints" / record["name"] / "model")
+    parameters = zip(saved.policy.parameters(), model.policy.parameters(), strict=True)
+    assert all((a == b).all() for a, b in parameters)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_finished_runs_are_not_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare(tmp_path) == 0
+    before = files(tmp_path)
+    assert compare(tmp_path) == 0
+    assert "3 are finished, 0 to make" in capsys.readouterr().out
+    assert files(tmp_path) == before
+    assert compare(tmp_path, "--seeds", "2") == 0
+    more = files(tmp_path)
+    assert len(more) == 5 and before.items() < more.items()
+    # Another setting gets records of its own.
+    assert compare(tmp_path, "-p", "gamma=0.9") == 0
+    assert len(files(tmp_path)) == 8 and more.items() < files(tmp_path).items()
+    assert (tmp_path / "report.md").read_text().count("## CartPole-v1") == 2
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_failed_run_is_recorded_and_the_others_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    envs = ["CartPole-v1", "troubled_envs:RaisesInReset-v0", "troubled_envs:RaisesAtStep1000-v0"]
+    arguments = ["--envs", *envs, "--timesteps", "1024", "-p", "n_envs=1", "-p", "batch_size=32"]
+    assert compare(tmp_path, *arguments) == 1
+    failed = {(r["label"], r["env"]): r["error"] for r in written(tmp_path).values() if r["status"] == "failed"}
+    assert len(failed) == 6
+    for (_, env), error in failed.items():
+        assert error.startswith("Traceback")
+        assert ("no beginning" if "Reset" in env else "no step 1000") in error
+    report = (tmp_path / "report.md").read_text()
+    assert "RuntimeError: no beginning" in report and "CartPole-v1" in report
+    assert "failed: RuntimeError: no step 1000" in capsys.readouterr().out
+    # They are tried again, and the others are not.
+    assert compare(tmp_path, *arguments) == 1
+    assert "3 are finished, 6 to make, 6 of which failed before" in capsys.readouterr().out
+
+
+class Losing(InProcess):
+    """Loses its worker at some runs, so often as said."""
+
+    def records(self, runs: Any, work: Any) -> Iterator[records.Record]:
+        for run in runs:
+            if LOSSES.get(run.env, 0) > 0:
+                LOSSES[run.env] -= 1
+                raise Lost("gone")
+            yield work(run)
+
+
+LOSSES: dict[str, int] = {}
+
+
+def test_a_run_that_loses_its_worker_twice_is_failed() -> None:
+    envs = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Pendulum-v1"]
+    runs = [run for run in make_plan([parse("ppo_clip")], envs, 1, Conditions()).runs if run.algorithm]
+    LOSSES.update({"Acrobot-v1": 2, "Pendulum-v1": 1})
+    begun: list[str] = []
+
+    def work(run: Run) -> records.Record:
+        begun.append(run.env)
+        return {"name": run.name, "env": run.env, "status": "finished"}
+
+    made = list(make(runs, work, Losing("none", 1, (Lost,))))
+    assert {record["env"]: record["status"] for record in made} == {
+        "CartPole-v1": "finished",
+        "Acrobot-v1": "failed",
+        "MountainCar-v0": "finished",
+        "Pendulum-v1": "finished",
+    }
+    assert sorted(begun) == sorted(set(envs) - {"Acrobot-v1"})
+    assert "ended twice" in next(record["error"] for record in made if record["status"] == "failed")
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = os.fsync
+    left = [4]
+
+    def fsync(descriptor: int) -> None:
+        # Two for each record: the file and its folder.
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(28, "No space left on device")
+        synced(descriptor)
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", fsync)
+        with pytest.raises(SystemExit, match=r"json could not be written: .*No space left on device"):
+            compare(tmp_path)
+    before = files(tmp_path)
+    assert len(before) == 2
+    assert not list((tmp_path / "records").glob("*.tmp"))
+    assert compare(tmp_path) == 0
+    assert len(files(tmp_path)) == 3 and before.items() < files(tmp_path).items()
+
+
+@pytest.mark.usefixtures("in_process")
+def test_records_of_another_version_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "records"
+    folder.mkdir()
+    (folder / "future.json").write_text(json.dumps({"format": 99, "status": "finished"}))
+    (folder / "torn.json").write_text('{"format": 1, "na')
+    assert compare(tmp_path) == 0
+    shown = capsys.readouterr().out
+    assert "future.json is left as it is and not used: it is a record of format 99" in shown
+    assert "torn.json is left as it is and not used" in shown
+    assert "format 99" in (tmp_path / "report.md").read_text()
+    assert json.loads((folder / "future.json").read_text())["format"] == 99
+    assert len(files(tmp_path)) == 5
+
+
+@pytest.mark.usefixtures("in_process")
+def test_two_commands_do_not_share_a_folder(tmp_path: Path) -> None:
+    with FileLock(tmp_path / ".lock"), pytest.raises(SystemExit, match=r"in use by another command"):
+        compare(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--jobs", "0"], r"jobs=0 is not allowed"),
+        (["--address", "127.0.0.1:1"], r"address='127.0.0.1:1'.*--backend loky"),
+    ],
+)
+def test_a_pool_that_can_not_be_is_refused(options: list[str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=message):
+        compare(tmp_path, *options)
+
+
+@pytest.mark.parametrize("backend, package", [("ray", "ray"), ("dask", "distributed")])
+def test_a_missing_cluster_names_its_extra(
+    backend: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(SystemExit, match=rf"sb3_ppo_variants\[{backend}\]"):
+        compare(tmp_path, "--backend", backend)
+
+
+def command(out: Path, *arguments: str) -> subprocess.Popen:
+    paths = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parent.parent)])
+    environment = {**os.environ, "PYTHONPATH": paths, "MPLBACKEND": "agg"}
+    line = [
+        sys.executable,
+        "-m",
+        "sb3_ppo_variants.benchmark",
+        "compare",
+        "--out",
+        str(out),
+        *ALGOS,
+        *SHORT,
+        *arguments,
+    ]
+    return subprocess.Popen(
+        line,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # A shell lets what it starts in the background ignore SIGINT.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+
+
+def killed_and_restarted(out: Path, kills: int, wait: Callable[[], float], *arguments: str) -> None:
+    """Kill the command so many times, each time a moment after its workers begin, and then let it end."""
+    seen: dict[str, str] = {}
+    for _ in range(kills):
+        started = command(out, *arguments)
+        known = len(files(out))
+        while started.poll() is None and not list((out / "running").glob("*.json")) and len(files(out)) == known:
+            time.sleep(0.05)
+        time.sleep(wait())
+        started.send_signal(signal.SIGKILL)
+        started.communicate()
+        now = files(out)
+        assert seen.items() <= now.items()
+        seen = now
+    last = command(out, *arguments)
+    output, _ = last.communicate()
+    assert last.returncode == 0, output
+    # Not even the time of a run that was finished is another.
+    assert seen.items() <= files(out).items()
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.usefixtures("in_process")
+def test_a_killed_command_goes_on(kills: int, tmp_path: Path) -> None:
+    generator = random.Random(0)
+    arguments = ["--seeds", "2", "--timesteps", "4096"]
+    assert compare(tmp_path / "whole", *arguments) == 0
+    killed_and_restarted(tmp_path / "killed", kills, lambda: generator.uniform(0, 1.5), *arguments)
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_a_failed_run(tmp_path: Path) -> None:
+    started = command(tmp_path, "--envs", "CartPole-v1", "troubled_envs:EndsItsProcess-v0")
+    output, _ = started.communicate()
+    assert started.returncode == 1
+    assert "ended twice" in output
+    status = {(r["label"], r["env"]): r["status"] for r in written(tmp_path).values()}
+    assert all((state == "failed") == ("Ends" in env) for (_, env), state in status.items())
+    assert len(status) == 6
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("in_process")
+def test_an_interrupted_command_says_so(tmp_path: Path) -> None:
+    started = command(tmp_path, "--timesteps", "1000000")
+    while started.poll() is None and not list((tmp_path / "running").glob("ppo*.json")):
+        time.sleep(0.1)
+    started.send_signal(signal.SIGINT)
+    output, _ = started.communicate()
+    assert started.returncode == 130
+    assert "the same command goes on" in output and "Traceback" not in output
+
+
+HEAD = """
+from ray.cluster_utils import Cluster
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "node_ip_address": "127.0.0.1"})
+print(cluster.address, flush=True)
+input()
+cluster.shutdown()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("in_process")
+def test_ray_gives_the_same_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Else Ray takes the loopback address of others for another address of this machine.
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    assert compare(tmp_path / "here") == 0
+    with subprocess.Popen(
+        [sys.executable, "-c", HEAD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as head:
+        assert head.stdin is not None and head.stdout is not None
+        address = next(line.strip() for line in head.stdout if line.startswith("127.0.0.1"))
+        started = command(tmp_path / "ray", "--backend", "ray", "--address", address)
+        output, _ = started.communicate()
+        head.communicate("\n")
+    assert started.returncode == 0, output
+    assert contents(tmp_path / "ray") == contents(tmp_path / "here")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("in_process")
+def test_dask_gives_the_same_records(tmp_path: Path) -> None:
+    from distributed import LocalCluster
+
+    assert compare(tmp_path / "here") == 0
+    with LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address="") as cluster:
+        started = command(tmp_path / "dask", "--backend", "dask", "--address", cluster.scheduler_address)
+        output, _ = started.communicate()
+        assert started.returncode == 0, output
+    assert contents(tmp_path / "dask") == contents(tmp_path / "here")
+
+
+def test_a_run_without_an_episode_has_no_score() -> None:
+    (_, run) = make_plan([parse("ppo_clip:n_envs=1")], ["Pendulum-v1"], 1, Conditions(timesteps=64)).runs
+    record = perform(Run(**{**vars(run), "hyperparameters": {**run.hyperparameters, "n_steps": 64}}))
+    assert (record["status"], record["score"], record["last_returns"], record["steps"]) == ("finished", None, [], 64)
+
+
+@pytest.mark.parametrize("setting", [*ALGORITHMS, "test_compare:Mine:extra=4"])
+def test_every_algorithm_is_trained(setting: str) -> None:
+    conditions = Conditions(timesteps=64, parameters={"n_envs": 1, "batch_size": 32})
+    (_, run) = make_plan([parse(setting)], ["CartPole-v1"], 1, conditions).runs
+    record = perform(run)
+    assert record["status"] == "finished", record["error"]
+    assert record["steps"] == 64
+    # What is in a record can be written.
+    assert json.loads(json.dumps(record)) == record

@@ -1,0 +1,32 @@
+"""Environments in which something goes wrong, as ``troubled_envs:ID``."""
+
+import os
+import signal
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.classic_control import CartPoleEnv
+
+
+class RaisesInReset(CartPoleEnv):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        raise RuntimeError("no beginning")
+
+
+class RaisesAtStep1000(CartPoleEnv):
+    count = 0
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        if self.count == 1000:
+            raise RuntimeError("no step 1000")
+        return super().step(action)
+
+
+class EndsItsProcess(CartPoleEnv):
+    def step(self, action: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+for name in ("RaisesInReset", "RaisesAtStep1000", "EndsItsProcess"):
+    gym.register(f"{name}-v0", entry_point=f"{__name__}:{name}", max_episode_steps=500)
