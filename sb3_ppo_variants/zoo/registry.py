@@ -8,8 +8,9 @@ from rl_zoo3 import exp_manager
 from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER, convert_onpolicy_params
 from rl_zoo3.utils import ALGOS, SimpleLinearSchedule
 from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.common.vec_env import SubprocVecEnv
 
-from sb3_ppo_variants.envs import check_frame_skip
+from sb3_ppo_variants.envs import SafeSubprocVecEnv, check_frame_skip
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes import ALGORITHMS, schedule
 from sb3_ppo_variants.zoo.search import sampler
@@ -18,12 +19,17 @@ Upstream = exp_manager.ExperimentManager
 
 
 class ExperimentManager(Upstream):
-    """rl_zoo3's, with this package's hyperparameters for its algorithms unless ``--conf-file`` names others."""
+    """rl_zoo3's, with this package's hyperparameters for its algorithms unless ``--conf-file`` names others.
+
+    ``--vec-env subproc`` takes worker processes that say why they fail.
+    """
 
     def __init__(self, args: argparse.Namespace, algo: str, *positional: Any, **named: Any):
         if named["config"] is None and algo in ALGORITHMS:
             named["config"] = f"sb3_ppo_variants.recipes.{algo}"
         super().__init__(args, algo, *positional, **named)
+        if self.vec_env_class is SubprocVecEnv:
+            self.vec_env_class = SafeSubprocVecEnv
 
     def _preprocess_hyperparams(self, hyperparams: dict[str, Any]) -> Any:
         if self._is_atari and "AtariWrapper" in str(hyperparams.get("env_wrapper")):
