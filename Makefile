@@ -7,7 +7,8 @@ INSTALLED := $(VENV)/installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install compare train test lint types unit test-slow test-upstream learning throughput cold agreement clean
+.PHONY: help install compare train test lint types unit test-slow test-upstream learning throughput stepping cold guard-cost \
+	agreement gallery clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -51,11 +52,20 @@ learning: $(INSTALLED)  ## Train the variants on CartPole-v1 and Pendulum-v1 and
 throughput: $(INSTALLED)  ## Measure the speed of the variants beside SB3's PPO (a quarter of an hour)
 	$(BIN)/python -m sb3_ppo_variants.benchmark throughput
 
+stepping: $(INSTALLED)  ## Measure how fast vector environments step beside SB3's (five minutes)
+	$(BIN)/python -m sb3_ppo_variants.benchmark stepping
+
 cold: $(INSTALLED)  ## Measure the time and memory of whole processes beside SB3's PPO (ten minutes)
 	$(BIN)/python -m sb3_ppo_variants.benchmark cold
 
+guard-cost: $(INSTALLED)  ## Measure what the guards cost (a quarter of an hour)
+	$(BIN)/python -m sb3_ppo_variants.benchmark guard --reference
+
 agreement: $(INSTALLED)  ## Compare what both paths and SB3's PPO learn; only runs without a record are made (an hour)
 	$(BIN)/python -m sb3_ppo_variants.benchmark agreement
+
+gallery: $(INSTALLED)  ## Train by the recipes and write docs/gallery; only runs without a record are made (days in all)
+	$(BIN)/python -m sb3_ppo_variants.benchmark gallery
 
 clean:  ## Remove the virtual environment and caches
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -5,15 +5,18 @@ import subprocess
 import sys
 import textwrap
 import warnings
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.vec_env import DummyVecEnv
 
+from bad_arguments import BAD, UNNAMED, refused
 from helpers import ACTION_SPACES, PENALISED, VARIANTS, NoiseEnv, noise_envs
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 from sb3_ppo_variants.base import PPOBase
@@ -68,6 +71,35 @@ def test_bad_value_of_its_own(variant: Any, name: str, value: Any) -> None:
     with pytest.raises(ArgumentError) as caught:
         variant("MlpPolicy", NoiseEnv(ACTION_SPACES["Box"]), **{name: value})
     assert str(caught.value).startswith(f"{name}={value!r} is not allowed; allowed: ")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("i", range(len(BAD)), ids=[f"{name}={value!r}" for name, value in BAD])
+def test_bad_values_are_refused_at_construction(i: int) -> None:
+    name, value = BAD[i]
+    error = refused(PPOClip, name, value)
+    if message := UNNAMED.get((name, str(value))):
+        assert message in str(error)
+    else:
+        assert isinstance(error, ArgumentError)
+        assert str(error).startswith(name) and " is not allowed; allowed: " in str(error)
+
+
+@pytest.mark.parametrize(
+    "policy_kwargs",
+    [
+        {"net_arch": []},
+        {"net_arch": (np.int64(8), 8)},
+        {"net_arch": {"pi": [8]}},
+        {"net_arch": {"pi": [], "vf": [8, 8]}, "activation_fn": partial(th.nn.LeakyReLU, 0.1)},
+        {"optimizer_class": th.optim.SGD, "optimizer_kwargs": {"momentum": 0.9}},
+        {"optimizer_class": lambda parameters, lr: th.optim.SGD(parameters, lr)},
+        {"log_std_init": -1, "ortho_init": False, "share_features_extractor": False, "optimizer_kwargs": None},
+        {"features_extractor_kwargs": {}, "normalize_images": False},
+    ],
+)
+def test_good_policy_arguments(policy_kwargs: dict[str, Any]) -> None:
+    PPOClip("MlpPolicy", NoiseEnv(ACTION_SPACES["Box"]), policy_kwargs=policy_kwargs)
 
 
 @pytest.mark.parametrize(

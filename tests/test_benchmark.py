@@ -5,9 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch as th
 
 from helpers import ACTION_SPACES, noise_envs
-from sb3_ppo_variants.benchmark import agreement, cold, learning, throughput
+from sb3_ppo_variants.benchmark import agreement, cold, gallery, guard, learning, stepping, throughput
 from sb3_ppo_variants.benchmark.__main__ import main
 
 
@@ -83,6 +84,36 @@ def test_cold_processes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         assert float(row[3]) > 0 and 50 < float(row[4].strip(" |")) < 10_000
 
 
+def test_stepping(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    envs = stepping.WORKLOADS["halfcheetah"]
+    few = {name: envs[name] for name in (stepping.REFERENCE, "make_gymnasium_vec_env, sync", "make_envpool_vec_env")}
+    monkeypatch.setitem(stepping.WORKLOADS, "halfcheetah", few)
+    file = tmp_path / "runs.json"
+    small = ["--workloads", "halfcheetah", "--n-envs", "2", "--steps", "5", "--pairs", "3"]
+    assert main(["stepping", *small, "--json", str(file)]) == 0
+    table = capsys.readouterr().out
+    assert f"| halfcheetah | {stepping.REFERENCE} | 1.00 (1.00 to 1.00) |" in table
+    assert main(["stepping", "--report", str(file)]) == 0
+    assert capsys.readouterr().out == table
+    runs = json.loads(file.read_text())["runs"]["halfcheetah"]
+    assert list(runs) == list(few) and all(len(seconds) == 3 and min(seconds) > 0 for seconds in runs.values())
+
+
+def test_the_table_of_stepping() -> None:
+    """Ratios of runs side by side are 2, 4 and 3; 10 environments take 5 steps in 2 seconds."""
+    measured = {stepping.REFERENCE: [4.0, 8.0, 6.0], "fast": [2.0, 2.0, 2.0]}
+    assert stepping.rows("w", 10, 5, measured)[1] == "| w | fast | 3.00 (2.50 to 3.50) | 25 |"
+
+
+@pytest.mark.parametrize("name", stepping.WORKLOADS)
+def test_environments_of_stepping_have_the_same_spaces(name: str) -> None:
+    venvs = [make(1) for make in stepping.WORKLOADS[name].values()]
+    for venv in venvs[1:]:
+        assert venv.observation_space == venvs[0].observation_space and venv.action_space == venvs[0].action_space
+    for venv in venvs:
+        venv.close()
+
+
 @pytest.fixture
 def small_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
     task = agreement.Task(n_envs=2, timesteps=384, seeds=2, settings={"n_steps": 64})
@@ -117,7 +148,7 @@ def test_the_report_of_agreement_is_made_of_the_records(capsys: pytest.CaptureFi
     assert len(agreement.read(file)) == 4
 
 
-@pytest.mark.parametrize("command", ["throughput", "cold"])
+@pytest.mark.parametrize("command", ["throughput", "cold", "stepping"])
 def test_no_pairs_are_refused(command: str) -> None:
     with pytest.raises(SystemExit, match="--pairs 0 is not allowed"):
         main([command, "--pairs", "0"])
@@ -133,3 +164,44 @@ def test_an_unknown_workload_is_refused(capsys: pytest.CaptureFixture[str]) -> N
     with pytest.raises(SystemExit):
         main(["throughput", "--workloads", "pong"])
     assert "invalid choice: 'pong'" in capsys.readouterr().err
+
+
+def test_gallery_makes_what_has_no_record_and_shows_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = {"env": "CartPole-v1", "seed": 1, "timesteps": 100_096, "recipe_timesteps": 100_000, "cpu_seconds": 90}
+    records = tmp_path / "gallery.jsonl"
+    records.write_text(json.dumps({**made, "mean": 480.4, "curve": [None, *range(99)]}) + "\n")
+    options = ["--envs", "CartPole-v1", "--seeds", "1", "2", "--timesteps", "256", "--jobs", "1"]
+    assert main(["gallery", *options, "--records", str(records), "--gallery", str(tmp_path / "page")]) == 0
+    runs = [json.loads(line) for line in records.read_text().splitlines()]
+    assert [(run["seed"], run["timesteps"]) for run in runs] == [(1, 100_096), (2, 256)]
+    assert len(runs[1]["curve"]) == gallery.SPANS
+    text = (tmp_path / "page/README.md").read_text()
+    assert f"Reached 480, {runs[1]['mean']:.0f} (seeds 1, 2) after" in text
+    assert "To reach: 500." in text
+    assert (tmp_path / "page/CartPole-v1.png").read_bytes().startswith(b"\x89PNG")
+    capsys.readouterr()
+    assert gallery.summary(gallery.runs_of(runs, "CartPole-v1")[:1]) == (
+        "Reached 480 (seed 1) after 100,096 steps, in 1.5 minutes of one core each."
+    )
+
+
+@pytest.mark.parametrize(("bar", "code"), [(-1e9, 1), (1e9, 0)])
+def test_the_cost_of_the_guards(
+    bar: float, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(guard, "BAR", bar)
+    file = tmp_path / "shares.json"
+    arguments = ["--workloads", "cartpole", "--reference", "--pairs", "2", "--json", str(file)]
+    assert main(["guard", *arguments]) == code
+    table = capsys.readouterr().out
+    assert "| cartpole | fast |" in table and "| cartpole | reference |" in table
+    assert [len(shares) for shares in json.loads(file.read_text()).values()] == [2, 2]
+
+
+def test_what_has_no_guards_takes_the_same_steps() -> None:
+    guarded, unguarded = (
+        cls("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), n_steps=16, batch_size=16, seed=0, device="cpu").learn(64)
+        for cls in (guard.PPOClip, guard.Unguarded)
+    )
+    for ours, theirs in zip(guarded.policy.parameters(), unguarded.policy.parameters(), strict=True):
+        assert th.equal(ours, theirs)

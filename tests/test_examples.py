@@ -1,11 +1,15 @@
 """Every example runs to its end as a user would run it."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from sb3_ppo_variants.benchmark import gallery
+from sb3_ppo_variants.benchmark.agreement import read
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 RECIPE = ["--timesteps", "64", "--episodes", "1"]
@@ -46,6 +50,13 @@ def test_example(name: str, tmp_path: Path) -> None:
         assert "Mean reward of the model loaded from runs/cartpole" in output
         assert (tmp_path / "runs/cartpole/model.zip").exists()
         assert (tmp_path / "runs/cartpole/learning_curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", [name for name, arguments in ARGUMENTS.items() if arguments is RECIPE])
+def test_what_an_example_says_it_reached_is_recorded(name: str) -> None:
+    source = (EXAMPLES / f"{name}.py").read_text()
+    (env_id,) = re.findall(r'main\("(.+?)"', source)
+    assert gallery.summary(gallery.runs_of(read(EXAMPLES.parent / gallery.RECORDS), env_id)) in " ".join(source.split())
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)

@@ -9,7 +9,17 @@ import sb3_ppo_variants
 
 ROOT = Path(sb3_ppo_variants.__file__).parent
 # From the bottom to the top.
-LAYERS = [["losses", "kl"], ["base"], ["fast"], ["variants"], ["envs"], ["recipes"], ["zoo", "benchmark"]]
+LAYERS = [
+    ["errors", "losses", "kl"],
+    ["guards", "saving"],
+    ["base"],
+    ["callbacks"],
+    ["fast"],
+    ["variants"],
+    ["envs"],
+    ["recipes"],
+    ["zoo", "benchmark"],
+]
 FILES = [path for path in sorted(ROOT.rglob("*.py")) if path != ROOT / "__init__.py"]
 
 

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize, unwrap_vec_normalize
 
-from sb3_ppo_variants.base.arguments import ArgumentError
+from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes import ALGORITHMS, Recipe, evaluate, load, parse, recipe, train
 from sb3_ppo_variants.recipes.episodes import Episodes
 from sb3_ppo_variants.recipes.ppo_clip import hyperparams
@@ -130,6 +130,12 @@ def test_atari_is_stacked() -> None:
     env = recipe("ppo_clip", "PongNoFrameskip-v4").make_env(n_envs=1)
     assert isinstance(env, VecFrameStack)
     assert env.observation_space.shape == (84, 84, 4)
+
+
+def test_frames_are_not_skipped_twice() -> None:
+    with pytest.raises(ArgumentError, match=r"PongNoFrameskip-v4.*the wrapper skips 4 frames and the game 4"):
+        recipe("ppo_clip", "ALE/Pong-v5").make_env(n_envs=1)
+    recipe("ppo_clip", "ALE/Pong-v5", env_kwargs={"frameskip": 1}).make_env(n_envs=1).close()
 
 
 @pytest.fixture

@@ -21,12 +21,16 @@ from sb3_ppo_variants.zoo.search import sampler
 ENV = "CartPole-v1"
 
 
-def zoo(folder: Path, script: str, *options: str, package: str = "sb3_ppo_variants.zoo") -> str:
+def zoo(folder: Path, script: str, *options: str) -> str:
+    """Run a script.
+
+    :return: what it printed
+    """
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg", "WANDB_MODE": "offline"}
-    command = [sys.executable, "-m", f"{package}.{script}", *options]
+    command = [sys.executable, "-m", f"sb3_ppo_variants.zoo.{script}", *options]
     result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
+    return result.stdout + result.stderr
 
 
 def train(folder: Path, algorithm: str, *options: str) -> Path:
@@ -88,6 +92,14 @@ def test_plots(tmp_path: Path) -> None:
 def test_tracking(tmp_path: Path) -> None:
     train(tmp_path, "ppo_clip", "--track", "--wandb-project-name", "test")
     assert list(tmp_path.glob("wandb/offline-run-*"))
+
+
+@pytest.mark.slow
+def test_frames_that_are_skipped_twice_are_warned_of(tmp_path: Path) -> None:
+    game = ["--env", "ALE/Pong-v5", "-n", "8", "--eval-freq", "-1", "-params", "n_steps:4", "n_envs:2", "batch_size:8"]
+    output = zoo(tmp_path, "train", "--algo", "ppo_clip", *game)
+    assert "env_id='ALE/Pong-v5' is not allowed; allowed: 'PongNoFrameskip-v4'" in output
+    assert "is not allowed" not in zoo(tmp_path, "train", "--algo", "ppo_clip", *game, "--env-kwargs", "frameskip:1")
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -1,11 +1,14 @@
 """The one training loop of all variants."""
 
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar, TypeVar
 
 import torch as th
 from stable_baselines3.common.base_class import maybe_make_env
-from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import (
     ActorCriticCnnPolicy,
     ActorCriticPolicy,
@@ -14,6 +17,7 @@ from stable_baselines3.common.policies import (
 )
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.utils import FloatSchedule, explained_variance, update_learning_rate
+from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ppo_variants.base.arguments import (
     ACTION_SPACES,
@@ -23,16 +27,20 @@ from sb3_ppo_variants.base.arguments import (
     check_batch,
     check_buffer,
     check_spaces,
-    refuse,
     warn_of_truncated_minibatch,
 )
 from sb3_ppo_variants.base.coefficients import Coefficients, current_value
+from sb3_ppo_variants.base.finite import check_parameters, check_rollout
+from sb3_ppo_variants.base.nested_arguments import check_buffer_arguments, check_observations, check_policy
 from sb3_ppo_variants.base.update import TorchUpdate, Update
+from sb3_ppo_variants.errors import refuse
+from sb3_ppo_variants.guards import Supervised, check_seen, checked_actions, checked_steps
+from sb3_ppo_variants.saving import SavedAlgorithm
 
 SelfPPO = TypeVar("SelfPPO", bound="PPOBase")
 
 
-class PPOBase(OnPolicyAlgorithm):
+class PPOBase(SavedAlgorithm):
     """Proximal Policy Optimization without its policy objective, which a subclass defines.
 
     A subclass says what its objective is (:meth:`_policy_loss`), which coefficients the objective has in the present
@@ -78,6 +86,8 @@ class PPOBase(OnPolicyAlgorithm):
     }
     # The arguments that a subclass adds, each with the values it may have. They become attributes of the same names.
     own_arguments: ClassVar[dict[str, Rule]] = {}
+    # Turned off only to measure what the guards cost.
+    _guarded: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -96,9 +106,12 @@ class PPOBase(OnPolicyAlgorithm):
     ):
         # Before anything is made of them.
         check_arguments(arguments | locals(), self._rules())
+        check_policy(policy, self.policy_aliases, arguments["policy_kwargs"])
+        check_buffer_arguments(arguments["rollout_buffer_class"], arguments["rollout_buffer_kwargs"])
         if env is not None:
             env = self._wrap_env(maybe_make_env(env, verbose), verbose)
             check_spaces(env.action_space, use_sde)
+            check_observations(policy, env.observation_space)
         elif _init_setup_model:
             refuse("env", env, "an environment or the id of one")
         own = {name: arguments.pop(name) for name in self.own_arguments}
@@ -130,12 +143,14 @@ class PPOBase(OnPolicyAlgorithm):
         check_arguments(vars(self), self._rules())
         check_batch(self.n_steps, self.n_envs, self.batch_size, self.normalize_advantage)
         check_buffer(self.rollout_buffer_class, self.observation_space)
-        current_value("learning_rate", self.learning_rate, progress_remaining=1.0)
+        schedules = [name for name, rule in self._rules().items() if rule.takes_schedule and hasattr(self, name)]
+        schedules = [name for name in schedules if getattr(self, name) is not None]
+        for name in schedules:
+            current_value(name, getattr(self, name), progress_remaining=1.0)
         super()._setup_model()
-        for name, rule in self._rules().items():
-            value = getattr(self, name, None)
-            if rule.takes_schedule and value is not None and name != "learning_rate":
-                setattr(self, name, FloatSchedule(value))
+        for name in schedules:
+            if name != "learning_rate":
+                setattr(self, name, FloatSchedule(getattr(self, name)))
 
     # What a variant defines
 
@@ -168,17 +183,18 @@ class PPOBase(OnPolicyAlgorithm):
         """Update the policy with the rollout in the buffer."""
         learning_rate = current_value("learning_rate", self.lr_schedule, self._current_progress_remaining)
         coefficients = self._coefficients()
+        if self._guarded:
+            check_rollout(self.rollout_buffer, self.num_timesteps)
         self.policy.set_training_mode(True)
         update_learning_rate(self.policy.optimizer, learning_rate)
         update = self._begin_update(coefficients)
-
-        for epoch in range(self.n_epochs):
-            completed = self._train_epoch(epoch, update)
-            self._n_updates += 1
-            if not completed:
-                break
-
+        try:
+            n_epochs = self._train_epochs(update)
+        except BaseException:
+            update.undo()
+            raise
         kl = update.finish()
+        self._n_updates += n_epochs
         self.logger.record("train/learning_rate", learning_rate)
         self._log(update.statistics(), coefficients, kl)
         if kl is not None:
@@ -186,6 +202,25 @@ class PPOBase(OnPolicyAlgorithm):
 
     def _begin_update(self, coefficients: Coefficients) -> Update:
         return TorchUpdate(self, coefficients)
+
+    def _train_epochs(self, update: Update) -> int:
+        """All passes over the rollout, or fewer if ``target_kl`` ended them early.
+
+        :return: how many began
+        :raises NonFiniteError: if a loss, a gradient or a parameter is not finite
+        """
+        epoch = 0
+        try:
+            for epoch in range(self.n_epochs):
+                if not self._train_epoch(epoch, update):
+                    break
+        except (ValueError, RuntimeError):
+            # PyTorch refuses what follows from a step that was not finite, and does not say what was not.
+            update.check_finite()
+            raise
+        if self._guarded:
+            update.check_finite()
+        return epoch + 1
 
     def _train_epoch(self, epoch: int, update: Update) -> bool:
         """One pass over the rollout.
@@ -244,12 +279,46 @@ class PPOBase(OnPolicyAlgorithm):
         :param reset_num_timesteps: whether to count steps anew
         :param progress_bar: whether to show a progress bar (needs tqdm and rich)
         :return: the model
+        :raises NonFiniteError: if a number from an environment, of the policy or of an update is not finite; the policy
+            is then as the last update left it
+        :raises EnvOutputError: if an environment returns something of a wrong type or shape
+        :raises WorkerError: if a worker of a ``SubprocVecEnv`` ends
+        :raises CallbackError: if a callback returns None
         """
-        return super().learn(
-            total_timesteps=total_timesteps,
-            callback=callback,
-            log_interval=log_interval,
-            tb_log_name=type(self).__name__ if tb_log_name is None else tb_log_name,
-            reset_num_timesteps=reset_num_timesteps,
-            progress_bar=progress_bar,
-        )
+        supervised = Supervised(callback, progress_bar)
+        with self._guards(), supervised.to_the_end():
+            return super().learn(
+                total_timesteps=total_timesteps,
+                callback=supervised,
+                log_interval=log_interval,
+                tb_log_name=type(self).__name__ if tb_log_name is None else tb_log_name,
+                reset_num_timesteps=reset_num_timesteps,
+            )
+
+    @contextmanager
+    def _guards(self) -> Iterator[None]:
+        """Within it the environments are checked, and an error that follows from a number names the number."""
+        if not self._guarded or self.env is None:
+            yield
+            return
+        try:
+            with checked_steps(self.env, self._steps_taken):
+                yield
+        except (ValueError, RuntimeError):
+            check_parameters(self.policy)
+            check_seen(self.env, self._last_obs, self._steps_taken)
+            raise
+
+    def _steps_taken(self) -> int:
+        return self.num_timesteps
+
+    def collect_rollouts(
+        self, env: VecEnv, callback: BaseCallback, rollout_buffer: RolloutBuffer, n_rollout_steps: int
+    ) -> bool:
+        """Fill the buffer with a rollout; see SB3.
+
+        :return: False if the callback ended it early
+        :raises NonFiniteError: if an action is not finite
+        """
+        with checked_actions(env, self._steps_taken) if self._guarded else nullcontext():
+            return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)

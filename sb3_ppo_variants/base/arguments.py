@@ -9,26 +9,17 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
+import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.policies import BasePolicy
 
+from sb3_ppo_variants.errors import refuse
+
 ACTION_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-
-
-class ArgumentError(ValueError, AssertionError):
-    """An argument has a value that is not allowed.
-
-    It is an ``AssertionError`` too, because that is what SB3 raises for some of the same mistakes.
-    """
-
-
-def refuse(name: str, value: object, allowed: str) -> NoReturn:
-    """:raises ArgumentError: always, naming the argument, its value and what is allowed"""
-    raise ArgumentError(f"{name}={value!r} is not allowed; allowed: {allowed}")
 
 
 @dataclass(frozen=True)
@@ -81,11 +72,26 @@ FRACTION = number("a number in [0, 1]", lambda value: 0 <= value <= 1)
 COUNT = integer("an integer >= 1", lambda value: value >= 1)
 FLAG = instance("True or False", bool, np.bool_)
 
+
+def _is_env(value: Any) -> bool:
+    # One of the old gym is not an instance of anything that is known here.
+    return isinstance(value, str) or (not isinstance(value, type) and hasattr(value, "step"))
+
+
+def _is_device(value: Any) -> bool:
+    try:
+        th.device("cpu" if value == "auto" else value)
+    except (RuntimeError, TypeError):
+        return False
+    return True
+
+
 RULES: Mapping[str, Rule] = {
     "policy": Rule(
         "the alias or the class of a policy",
         lambda value: isinstance(value, str) or (isinstance(value, type) and issubclass(value, BasePolicy)),
     ),
+    "env": Rule("an environment or the id of one", _is_env).or_none(),
     "learning_rate": NON_NEGATIVE.or_schedule(),
     "n_steps": COUNT,
     "batch_size": COUNT,
@@ -110,6 +116,8 @@ RULES: Mapping[str, Rule] = {
     "verbose": Rule("an integer >= 0", lambda value: isinstance(value, Integral) and int(value) >= 0),
     # Python's own generator takes no other integers.
     "seed": Rule("an int in [0, 2**32 - 1]", lambda value: type(value) is int and 0 <= value < 2**32).or_none(),
+    "device": Rule("'auto', or what torch.device takes", _is_device),
+    "_init_setup_model": FLAG,
 }
 
 

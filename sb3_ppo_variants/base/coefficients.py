@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.common.utils import FloatSchedule
 
-from sb3_ppo_variants.base.arguments import NON_NEGATIVE, refuse
+from sb3_ppo_variants.base.arguments import NON_NEGATIVE
+from sb3_ppo_variants.errors import refuse
 
 
 class Coefficients(NamedTuple):

@@ -10,7 +10,7 @@ from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import PyTorchObs
 
-from sb3_ppo_variants.base.arguments import refuse
+from sb3_ppo_variants.errors import refuse
 from sb3_ppo_variants.kl import ExactKL, Parameters, concatenate, exact_kl
 
 

@@ -6,6 +6,11 @@ from typing import NamedTuple
 import numpy as np
 import torch as th
 
+from sb3_ppo_variants.errors import NonFiniteError
+
+# What must be finite, causes before effects.
+CHECKED = ("policy_loss", "value_loss", "entropy_loss", "loss", "gradient")
+
 
 class MinibatchStatistics(NamedTuple):
     """Scalar tensors measured on one minibatch."""
@@ -32,6 +37,7 @@ class UpdateStatistics:
 
     def __init__(self) -> None:
         self._minibatches: list[MinibatchStatistics] = []
+        self._gradient_norms: list[th.Tensor] = []
         self._epoch_start = 0
 
     def start_epoch(self) -> None:
@@ -42,20 +48,52 @@ class UpdateStatistics:
         """Append one minibatch."""
         self._minibatches.append(minibatch)
 
+    def add_gradient_norm(self, norm: th.Tensor) -> None:
+        """Append the norm of the gradient of the minibatch appended last."""
+        self._gradient_norms.append(norm)
+
     @property
     def last(self) -> MinibatchStatistics:
         """The minibatch appended last."""
         return self._minibatches[-1]
 
+    def check_finite(self) -> None:
+        """:raises NonFiniteError: if a loss or a gradient is not finite"""
+        if self._minibatches:
+            check_finite(self._values() | {"gradient": _read(self._gradient_norms)})
+
     def summary(self) -> dict[str, float]:
         """SB3's ``train/*`` values by their keys."""
+        return summarize(self._values(), self._epoch_start)
+
+    def _values(self) -> dict[str, np.ndarray]:
         columns = {
             name: th.stack(tensors)
             for name, tensors in zip(MinibatchStatistics._fields, zip(*self._minibatches, strict=True), strict=True)
             if tensors[0] is not None
         }
-        table = th.stack(list(columns.values())).cpu().numpy().astype(np.float64)
-        return summarize(dict(zip(columns, table, strict=True)), self._epoch_start)
+        return dict(zip(columns, _read(list(columns.values())), strict=True))
+
+
+def _read(tensors: list[th.Tensor]) -> np.ndarray:
+    return th.stack(tensors).cpu().numpy().astype(np.float64) if tensors else np.empty(0)
+
+
+def check_finite(values: Mapping[str, np.ndarray]) -> None:
+    """Check what the minibatches measured.
+
+    :param values: a value per minibatch, by the names in :data:`CHECKED`
+    :raises NonFiniteError: if one is not finite, naming that of the first minibatch
+    """
+    wrong = [
+        (int(np.argmin(np.isfinite(values[name]))), CHECKED.index(name))
+        for name in CHECKED
+        if name in values and not np.isfinite(values[name]).all()
+    ]
+    if wrong:
+        minibatch, i = min(wrong)
+        quantity = f"{CHECKED[i].replace('_', ' ')} of minibatch {minibatch}"
+        raise NonFiniteError(quantity, f"not finite: {values[CHECKED[i]][minibatch]}")
 
 
 def summarize(values: Mapping[str, np.ndarray], epoch_start: int) -> dict[str, float]:

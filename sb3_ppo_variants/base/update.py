@@ -12,6 +12,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs, RolloutBufferSampl
 
 from sb3_ppo_variants import losses
 from sb3_ppo_variants.base.coefficients import Coefficients
+from sb3_ppo_variants.base.finite import Snapshot, check_parameters
 from sb3_ppo_variants.base.rollout import minibatches, rollout_observations
 from sb3_ppo_variants.base.rollout_kl import RolloutKL
 from sb3_ppo_variants.base.statistics import MinibatchStatistics, UpdateStatistics
@@ -54,6 +55,12 @@ class Update(Protocol):
     def step(self) -> None:
         """Descend the gradient of the loss measured last."""
 
+    def check_finite(self) -> None:
+        """:raises NonFiniteError: if a loss, a gradient or a parameter is not finite"""
+
+    def undo(self) -> None:
+        """Leave the policy and its optimizer as they were before the update, wherever it is."""
+
     def finish(self) -> float | None:
         """End the update.
 
@@ -77,6 +84,7 @@ class TorchUpdate:
         self._policy = model.policy
         self._coefficients = coefficients
         self._parameters = list(model.policy.parameters())
+        self._before = Snapshot(model.policy)
         self._rollout_kl = self._remember_policy()
         self._statistics = UpdateStatistics()
         self._loss: th.Tensor
@@ -134,8 +142,18 @@ class TorchUpdate:
         """One step of the policy's optimizer, the gradient clipped."""
         self._policy.optimizer.zero_grad()
         self._loss.backward()
-        th.nn.utils.clip_grad_norm_(self._parameters, self._model.max_grad_norm)
+        norm = th.nn.utils.clip_grad_norm_(self._parameters, self._model.max_grad_norm)
+        self._statistics.add_gradient_norm(norm)
         self._policy.optimizer.step()
+
+    def check_finite(self) -> None:
+        """:raises NonFiniteError: if a loss, a gradient or a parameter is not finite"""
+        self._statistics.check_finite()
+        check_parameters(self._policy)
+
+    def undo(self) -> None:
+        """Leave the policy and its optimizer as they were before the update."""
+        self._before.restore()
 
     def finish(self) -> float | None:
         """The mean of KL(old || new) over the rollout, if it is known."""

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from sb3_ppo_variants.benchmark import agreement, cold, gallery, learning, throughput
+from sb3_ppo_variants.benchmark import agreement, cold, gallery, guard, learning, stepping, throughput
 from sb3_ppo_variants.benchmark.compare import command as compare
 from sb3_ppo_variants.benchmark.compare import report_command as report
 
@@ -12,8 +12,10 @@ COMMANDS = (
     ("cold", cold),
     ("compare", compare),
     ("gallery", gallery),
+    ("guard", guard),
     ("learning", learning),
     ("report", report),
+    ("stepping", stepping),
     ("throughput", throughput),
 )
 

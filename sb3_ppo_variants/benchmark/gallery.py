@@ -14,7 +14,7 @@ from sb3_ppo_variants.recipes import evaluate, recipe, train
 from sb3_ppo_variants.recipes.episodes import Episodes
 
 RECORDS = Path("results/gallery.jsonl")
-PICTURES = Path("docs/gallery")
+GALLERY = Path("docs/gallery")
 # Environments with the mean reward to reach; None where what a recipe asks for takes days without a GPU.
 ENVIRONMENTS: dict[str, float | None] = {
     "CartPole-v1": 500,
@@ -28,6 +28,13 @@ ENVIRONMENTS: dict[str, float | None] = {
 # A curve is the mean return of the episodes that ended in each of so many equal spans of steps.
 SPANS = 100
 EPISODES = 100
+INTRODUCTION = f"""# What the recipes reach
+
+`PPOClip` trained by the recipes in `sb3_ppo_variants/recipes`, one torch thread on a CPU. A score is the mean return of
+the saved model over {EPISODES} new episodes, with the deterministic policy, in Atari games with the stochastic one. The
+curves show the returns during training: each seed in grey, their mean in blue. `make gallery` makes the runs that have
+no record in `results/gallery.jsonl` yet and writes this page from the records.
+"""
 
 
 def record(env_id: str, seed: int, timesteps: int | None) -> dict[str, Any]:
@@ -58,30 +65,40 @@ def record(env_id: str, seed: int, timesteps: int | None) -> dict[str, Any]:
     }
 
 
-def report(records: list[dict[str, Any]]) -> list[str]:
-    """A table of the runs."""
-    lines = [
-        "| environment | steps | seeds | mean reward of each | mean | to reach | minutes on one core |",
-        "|---|---|---|---|---|---|---|",
-    ]
+def runs_of(records: list[dict[str, Any]], env_id: str) -> list[dict[str, Any]]:
+    """The records of an environment, by seed."""
+    return sorted((run for run in records if run["env"] == env_id), key=lambda run: run["seed"])
+
+
+def summary(runs: list[dict[str, Any]]) -> str:
+    """What runs on one environment reached, in a sentence.
+
+    :param runs: records, at least one
+    """
+    steps, planned = runs[0]["timesteps"], runs[0]["recipe_timesteps"]
+    cut = "" if steps >= planned else f" of the recipe's {planned:,}"
+    means = ", ".join(f"{run['mean']:.0f}" for run in runs)
+    minutes = sum(run["cpu_seconds"] for run in runs) / len(runs) / 60
+    seeds = f"seed{'s' if len(runs) > 1 else ''} {', '.join(str(run['seed']) for run in runs)}"
+    return f"Reached {means} ({seeds}) after {steps:,} steps{cut}, in {minutes:.1f} minutes of one core each."
+
+
+def page(records: list[dict[str, Any]]) -> str:
+    """The gallery: what each environment's runs reached, and a picture of it."""
+    parts = [INTRODUCTION]
     for env_id, bar in ENVIRONMENTS.items():
-        runs = sorted((run for run in records if run["env"] == env_id), key=lambda run: run["seed"])
+        runs = runs_of(records, env_id)
         if runs:
-            steps = f"{runs[0]['timesteps']} of {runs[0]['recipe_timesteps']}"
-            seeds = ", ".join(str(run["seed"]) for run in runs)
-            means = ", ".join(f"{run['mean']:.0f}" for run in runs)
-            mean = sum(run["mean"] for run in runs) / len(runs)
-            minutes = max(run["cpu_seconds"] for run in runs) / 60
-            goal = "" if bar is None else f"{bar:g}"
-            lines.append(f"| {env_id} | {steps} | {seeds} | {means} | {mean:.0f} | {goal} | {minutes:.1f} |")
-    return lines
+            goal = "" if bar is None else f" To reach: {bar:g}."
+            parts.append(f"## {env_id}\n\n{summary(runs)}{goal}\n\n![learning curve]({env_id}.png)\n")
+    return "\n".join(parts)
 
 
 def draw(records: list[dict[str, Any]], folder: Path) -> None:
     """Draw the learning curves of each environment, a line for each seed and their mean.
 
     :param records: records of runs
-    :param folder: where the pictures go, a PNG for each environment
+    :param folder: where the pictures go, a PNG for each environment that has records
     """
     import matplotlib
 
@@ -94,8 +111,7 @@ def draw(records: list[dict[str, Any]], folder: Path) -> None:
     for env_id in ENVIRONMENTS:
         points = [
             {"seed": str(run["seed"]), "steps": run["timesteps"] * (span + 1) / SPANS, "return": value}
-            for run in records
-            if run["env"] == env_id
+            for run in runs_of(records, env_id)
             for span, value in enumerate(run["curve"])
         ]
         if not points:
@@ -120,20 +136,20 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timesteps", type=int, help="environment steps (default: the recipe's)")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time (default: %(default)s)")
     parser.add_argument("--records", type=Path, default=RECORDS, help="file of records (default: %(default)s)")
-    parser.add_argument("--pictures", type=Path, default=PICTURES, help="their folder (default: %(default)s)")
-    parser.add_argument("--report", action="store_true", help="train nothing, print and draw what is recorded")
+    parser.add_argument("--gallery", type=Path, default=GALLERY, help="folder of the page (default: %(default)s)")
+    parser.add_argument("--report", action="store_true", help="train nothing, write the page from what is recorded")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Make the runs that have no record yet, record each as it ends, print a table and draw the curves.
+    """Make the runs that have no record yet, record each as it ends, and write the page.
 
-    :return: 0 if the mean of every environment reaches what is asked, else 1
+    :return: 0
     """
     from joblib import Parallel, delayed
 
     records = read(options.records)
-    done = {(run["env"], run["seed"]) for run in records}
+    done = {(made["env"], made["seed"]) for made in records}
     plan = [(env, seed) for env in options.envs for seed in options.seeds if (env, seed) not in done]
     options.records.parent.mkdir(parents=True, exist_ok=True)
     runs = Parallel(n_jobs=options.jobs, return_as="generator_unordered")(
@@ -143,8 +159,8 @@ def run(options: argparse.Namespace) -> int:
         with options.records.open("a") as file:
             file.write(json.dumps(made) + "\n")
         records.append(made)
-    print("\n".join(report(records)))
-    draw(records, options.pictures)
-    means = {env: [run["mean"] for run in records if run["env"] == env] for env in options.envs}
-    bars = {env: bar for env, bar in ENVIRONMENTS.items() if bar is not None and means.get(env)}
-    return int(any(sum(means[env]) / len(means[env]) < bar for env, bar in bars.items()))
+    draw(records, options.gallery)
+    text = page(records)
+    (options.gallery / "README.md").write_text(text)
+    print(text)
+    return 0

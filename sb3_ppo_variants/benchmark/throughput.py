@@ -190,20 +190,24 @@ def run(options: argparse.Namespace) -> int:
         raise SystemExit(f"--pairs {options.pairs} is not allowed; allowed: an integer >= 1")
     th.set_num_threads(options.threads)
     algorithms = _algorithms(options)
-    measured = _rounded({name: measure(WORKLOADS[name], algorithms, options.pairs) for name in options.workloads})
+    measured = rounded({name: measure(WORKLOADS[name], algorithms, options.pairs) for name in options.workloads})
     _print_table(measured)
     if options.json is not None:
-        versions = {name: version(name) for name in ("sb3_ppo_variants", "stable_baselines3", "torch", "numpy")}
-        machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
-        record = {"versions": versions, "machine": machine, "threads": options.threads, "runs": measured}
-        options.json.write_text(json.dumps(record) + "\n")
+        made_with = circumstances("torch")
+        options.json.write_text(json.dumps({**made_with, "threads": options.threads, "runs": measured}) + "\n")
     return 0
 
 
-def _rounded(value: Any) -> Any:
+def circumstances(*packages: str) -> dict[str, Any]:
+    """What a measurement was made with: the versions of our packages and of these, and the machine."""
+    versions = {name: version(name) for name in ("sb3_ppo_variants", "stable_baselines3", "numpy", *packages)}
+    return {"versions": versions, "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"}
+
+
+def rounded(value: Any) -> Any:
     """Times to a microsecond, which keeps the file small."""
     if isinstance(value, dict):
-        return {key: _rounded(part) for key, part in value.items()}
+        return {key: rounded(part) for key, part in value.items()}
     if isinstance(value, list):
-        return [_rounded(part) for part in value]
+        return [rounded(part) for part in value]
     return round(value, 6) if isinstance(value, float) else value

@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 
+from sb3_ppo_variants.errors import NonFiniteError
+
 # torch.nn.utils.clip_grad_norm_'s.
 NORM_EPSILON = 1e-6
 
@@ -11,11 +13,11 @@ NORM_EPSILON = 1e-6
 def clip_norm(gradient: np.ndarray, max_norm: float) -> None:
     """Scale a gradient down in place if its norm is more than ``max_norm``, as ``clip_grad_norm_`` does.
 
-    :raises ValueError: if the gradient is not finite
+    :raises NonFiniteError: if the gradient is not finite
     """
     norm = float(gradient.dot(gradient)) ** 0.5
     if not math.isfinite(norm):
-        raise ValueError(f"the gradient of a minibatch has the norm {norm}; the policy is as it was before this update")
+        raise NonFiniteError("gradient of a minibatch", f"not finite: it has the norm {norm}")
     scale = max_norm / (norm + NORM_EPSILON)
     if not scale >= 1.0:
         gradient *= scale

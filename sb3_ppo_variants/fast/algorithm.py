@@ -8,8 +8,8 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ppo_variants.base import Coefficients, PPOBase, Rule
-from sb3_ppo_variants.base.arguments import refuse
 from sb3_ppo_variants.base.update import Update
+from sb3_ppo_variants.errors import refuse
 from sb3_ppo_variants.fast.choice import Choice
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -73,16 +73,11 @@ class FastPPO(PPOBase):
 
         :return: False if the callback ended it early
         """
-        path, _ = self._choice()
-        if path == "reference":
+        if self._choice().path != "arrays":
             return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
         from sb3_ppo_variants.fast.rollout import collect_rollouts
-        from sb3_ppo_variants.fast.stepping import lean_steps
 
-        with lean_steps(env):
-            if path == "images":
-                return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
-            return collect_rollouts(self, env, callback, rollout_buffer, n_rollout_steps)
+        return collect_rollouts(self, env, callback, rollout_buffer, n_rollout_steps)
 
     def train(self) -> None:
         """Update the policy with the rollout in the buffer."""

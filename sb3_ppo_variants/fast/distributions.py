@@ -5,7 +5,6 @@ package a log-probability, an entropy and a KL are one number per state, summed 
 KL is KL(old || new).
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import reduce
@@ -14,6 +13,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch as th
+
+from sb3_ppo_variants.errors import NonFiniteError
+from sb3_ppo_variants.guards.finite import is_finite
 
 HALF_LOG_2_PI = 0.5 * float(np.log(2 * np.pi))
 
@@ -36,7 +38,7 @@ class Distribution(ABC):
         """Actions, shape ``(batch, dimensions)``, and their log-probabilities, shape ``(batch,)``.
 
         :param noise: that of a step from :meth:`noise`
-        :raises ValueError: if the network's output is not finite
+        :raises NonFiniteError: if the network's output is not finite
         """
 
     @abstractmethod
@@ -70,8 +72,8 @@ class Distribution(ABC):
 
 
 def _check_finite(array: np.ndarray) -> None:
-    if not math.isfinite(np.add.reduce(array, axis=None)):
-        raise ValueError(f"the output of the policy network is not finite: it led to {array}")
+    if not is_finite(array):
+        raise NonFiniteError("output of the policy network", f"not finite: it led to {array}")
 
 
 class DiagGaussian(Distribution):

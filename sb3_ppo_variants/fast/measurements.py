@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sb3_ppo_variants.base.statistics import summarize
+from sb3_ppo_variants.base.statistics import check_finite, summarize
 from sb3_ppo_variants.fast import objective
 
 
@@ -56,8 +56,16 @@ class Measurements:
             samples["clip_fraction"] = objective.is_clipped(log_ratio, self._clip_range).astype(np.float64)
         return {name: np.add.reduceat(values, starts) / sizes for name, values in samples.items()}
 
+    def check_finite(self) -> None:
+        """:raises NonFiniteError: if a loss is not finite"""
+        if self._epoch or self._means:
+            check_finite(self._values())
+
     def summary(self) -> dict[str, float]:
         """SB3's ``train/*`` values by their keys."""
-        self._end_epoch()
-        values = {name: np.concatenate([epoch[name] for epoch in self._means]) for name in self._means[0]}
+        values = self._values()
         return summarize(values, epoch_start=len(values["loss"]) - len(self._means[-1]["loss"]))
+
+    def _values(self) -> dict[str, np.ndarray]:
+        self._end_epoch()
+        return {name: np.concatenate([epoch[name] for epoch in self._means]) for name in self._means[0]}

@@ -9,6 +9,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from sb3_ppo_variants.base.coefficients import Coefficients
 from sb3_ppo_variants.base.rollout import in_rows
 from sb3_ppo_variants.base.update import Trained
+from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.fast import objective
 from sb3_ppo_variants.fast.adam import clip_norm
 from sb3_ppo_variants.fast.distributions import Distribution
@@ -16,6 +17,7 @@ from sb3_ppo_variants.fast.features import Features
 from sb3_ppo_variants.fast.measurements import Measurements
 from sb3_ppo_variants.fast.parameters import load_adam, store_adam
 from sb3_ppo_variants.fast.trained import TrainedNetworks
+from sb3_ppo_variants.guards.finite import is_finite
 
 
 class Samples(NamedTuple):
@@ -122,12 +124,21 @@ class NumpyUpdate:
     def step(self) -> None:
         """One step of Adam, the gradient clipped.
 
-        :raises ValueError: if the gradient is not finite
+        :raises NonFiniteError: if the gradient is not finite
         """
         networks = self._networks
         networks.backward(*self._gradients)
         clip_norm(networks.gradient, self._model.max_grad_norm)
         self._adam.step(networks.vector, networks.gradient)
+
+    def check_finite(self) -> None:
+        """:raises NonFiniteError: if a loss or a parameter is not finite"""
+        self._measurements.check_finite()
+        if not is_finite(self._networks.vector):
+            raise NonFiniteError("vector of all parameters", "not finite")
+
+    def undo(self) -> None:
+        """Nothing has been written yet."""
 
     def finish(self) -> float:
         """Write the policy and its optimizer.

@@ -1,5 +1,6 @@
 """An algorithm, an environment and the hyperparameters that suit them."""
 
+from collections.abc import Iterator
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecNormalize
 
 from sb3_ppo_variants.base import PPOBase
-from sb3_ppo_variants.base.arguments import refuse
+from sb3_ppo_variants.envs import check_frame_skip
+from sb3_ppo_variants.errors import refuse
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 
@@ -62,7 +64,11 @@ class Recipe:
         :param monitor_dir: folder for the returns of episodes; ``None`` writes none
         :param training: whether normalisation goes on learning, and scales rewards; without, for an evaluation, load
             the statistics of the training by ``VecNormalize.load`` or ``sync_envs_normalization``
+        :raises ArgumentError: (a ``ValueError``) if both an Atari game and its wrapper would skip frames
         """
+        for path, arguments in self._wrappers():
+            if self.is_atari and path.endswith(".AtariWrapper"):
+                check_frame_skip(self.env_id, arguments.get("frame_skip", 4), self.env_kwargs)
         env = make_vec_env(
             self.env_id,
             n_envs=self.n_envs if n_envs is None else n_envs,
@@ -83,9 +89,13 @@ class Recipe:
         """Whether the environment is an Atari game."""
         return is_atari(self.env_id)
 
-    def _wrap(self, env: gym.Env) -> gym.Env:
+    def _wrappers(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The import path of each wrapper, and its arguments."""
         for wrapper in self.env_wrapper:
-            path, arguments = next(iter(wrapper.items())) if isinstance(wrapper, dict) else (wrapper, {})
+            yield from wrapper.items() if isinstance(wrapper, dict) else [(wrapper, {})]
+
+    def _wrap(self, env: gym.Env) -> gym.Env:
+        for path, arguments in self._wrappers():
             module, _, name = path.rpartition(".")
             env = getattr(import_module(module), name)(env, **arguments)
         return env

@@ -1,6 +1,7 @@
 """Makes this package's algorithms known to rl_zoo3."""
 
 import argparse
+import warnings
 from typing import Any
 
 from rl_zoo3 import exp_manager
@@ -8,6 +9,8 @@ from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER, 
 from rl_zoo3.utils import ALGOS, SimpleLinearSchedule
 from stable_baselines3.common.utils import LinearSchedule
 
+from sb3_ppo_variants.envs import check_frame_skip
+from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes import ALGORITHMS, schedule
 from sb3_ppo_variants.zoo.search import sampler
 
@@ -21,6 +24,15 @@ class ExperimentManager(Upstream):
         if named["config"] is None and algo in ALGORITHMS:
             named["config"] = f"sb3_ppo_variants.recipes.{algo}"
         super().__init__(args, algo, *positional, **named)
+
+    def _preprocess_hyperparams(self, hyperparams: dict[str, Any]) -> Any:
+        if self._is_atari and "AtariWrapper" in str(hyperparams.get("env_wrapper")):
+            try:
+                check_frame_skip(self.env_name.gym_id, env_kwargs=self.env_kwargs or hyperparams.get("env_kwargs"))
+            except ArgumentError as error:
+                # rl_zoo3 goes on, so that runs of others with it can be repeated.
+                warnings.warn(str(error))
+        return super()._preprocess_hyperparams(hyperparams)
 
     @staticmethod
     def _preprocess_schedules(hyperparams: dict[str, Any]) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from joblib import Parallel, delayed, parallel_config, register_parallel_backend
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
-from sb3_ppo_variants.base.arguments import refuse
 from sb3_ppo_variants.benchmark.compare.execution import failure
 from sb3_ppo_variants.benchmark.compare.plan import Run
 from sb3_ppo_variants.benchmark.compare.records import Record
+from sb3_ppo_variants.errors import refuse
 
 BACKENDS = ("loky", "ray", "dask")
 Work = Callable[[Run], Record]

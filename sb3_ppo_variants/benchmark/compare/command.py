@@ -4,12 +4,11 @@ import argparse
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from sb3_ppo_variants.base import ArgumentError
-from sb3_ppo_variants.base.arguments import refuse
 from sb3_ppo_variants.benchmark.compare import records
 from sb3_ppo_variants.benchmark.compare.conditions import Conditions
 from sb3_ppo_variants.benchmark.compare.plan import Plan, Run, check, make_plan
@@ -17,6 +16,7 @@ from sb3_ppo_variants.benchmark.compare.presets import DEFAULT, FIRST, PRESETS
 from sb3_ppo_variants.benchmark.compare.report_command import OUT, RECORDS, STATES, report
 from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, parse
 from sb3_ppo_variants.benchmark.compare.values import assignments
+from sb3_ppo_variants.errors import ArgumentError, refuse
 
 CHECKPOINTS = "checkpoints"
 INTERRUPTED = 130
@@ -125,9 +125,9 @@ def _make_folders(out: Path) -> None:
     try:
         for folder in (RECORDS, STATES):
             (out / folder).mkdir(parents=True, exist_ok=True)
-            records.replace(out / folder / "writable", "")
-            (out / folder / "writable").unlink()
-    except (OSError, records.NotWrittenError) as error:
+            with TemporaryFile(dir=out / folder):
+                pass
+    except OSError as error:
         refuse("out", str(out), f"a folder that can be written in ({error})")
 
 

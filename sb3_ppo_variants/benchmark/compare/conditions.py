@@ -10,9 +10,9 @@ from typing import Any
 from torch import nn
 
 from sb3_ppo_variants import recipes
-from sb3_ppo_variants.base.arguments import refuse
 from sb3_ppo_variants.benchmark.compare.settings import RESERVED, Setting, accepted, load_class
 from sb3_ppo_variants.benchmark.compare.values import plain
+from sb3_ppo_variants.errors import refuse
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 from sb3_ppo_variants.variants import PPOClip
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sb3_ppo_variants import recipes
-from sb3_ppo_variants.base.arguments import refuse
 from sb3_ppo_variants.benchmark.compare.conditions import Conditions, resolve
 from sb3_ppo_variants.benchmark.compare.records import FORMAT
 from sb3_ppo_variants.benchmark.compare.settings import Setting, load_class
 from sb3_ppo_variants.benchmark.compare.values import digest, plain
+from sb3_ppo_variants.errors import refuse
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 from sb3_ppo_variants.recipes.recipe import Recipe
 from sb3_ppo_variants.recipes.training import build

@@ -9,8 +9,8 @@ from typing import Any
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 from sb3_ppo_variants import recipes
-from sb3_ppo_variants.base.arguments import refuse
 from sb3_ppo_variants.benchmark.compare.values import assignments
+from sb3_ppo_variants.errors import refuse
 
 # Where each algorithm comes from. SB3's PPO is what the others are compared with.
 BASELINE = "sb3_ppo"

@@ -7,7 +7,7 @@ import re
 from functools import partial
 from typing import Any
 
-from sb3_ppo_variants.base.arguments import refuse
+from sb3_ppo_variants.errors import refuse
 
 # A comma or the beginning, before a name and "=": commas within a value are followed by no name.
 ASSIGNMENT = re.compile(r"(?:^|,)\s*([A-Za-z_]\w*)\s*=")

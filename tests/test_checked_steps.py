@@ -1,5 +1,6 @@
-"""Lean steps of a DummyVecEnv return what its own steps do, and as independently."""
+"""Checked steps of a DummyVecEnv return what its own steps do, and as independently."""
 
+from contextlib import nullcontext
 from copy import deepcopy
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 from gymnasium import spaces
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecNormalize
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from helpers import ACTION_SPACES, NoiseEnv
-from sb3_ppo_variants.fast.stepping import lean_steps
+from sb3_ppo_variants.errors import NonFiniteError
+from sb3_ppo_variants.guards import checked_steps
 
 BOX = ACTION_SPACES["Box"]
 OBSERVATIONS: dict[str, spaces.Space] = {
@@ -19,7 +22,6 @@ OBSERVATIONS: dict[str, spaces.Space] = {
     "image": spaces.Box(0, 255, (8, 8, 1), np.uint8),
     "number": spaces.Discrete(4),
     "dict": spaces.Dict({"a": spaces.Box(-1, 1, (3,)), "b": spaces.Discrete(3)}),
-    "tuple": spaces.Tuple((spaces.Box(-1, 1, (3,)), spaces.Discrete(3))),
 }
 
 
@@ -53,24 +55,20 @@ def without_times(infos: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return infos
 
 
-def run(env: VecEnv, lean: bool) -> list[Any]:
-    env.seed(0)
-    seen: list[Any] = [env.reset()]
-    actions = np.random.default_rng(0).normal(size=(20, 3, 2)).astype(np.float32)
-    for action in actions:
-        if lean:
-            with lean_steps(env):
-                observations, rewards, dones, infos = env.step(action)
-        else:
+def run(env: VecEnv, checked: bool) -> list[Any]:
+    with checked_steps(env, lambda: 0) if checked else nullcontext():
+        env.seed(0)
+        seen: list[Any] = [env.reset()]
+        for action in np.random.default_rng(0).normal(size=(20, 3, 2)).astype(np.float32):
             observations, rewards, dones, infos = env.step(action)
-        seen.append((observations, rewards, dones, without_times(infos)))
+            seen.append((observations, rewards, dones, without_times(infos)))
     return seen
 
 
 @pytest.mark.parametrize("tells", [False, True])
 @pytest.mark.parametrize("name", OBSERVATIONS)
 def test_the_same_steps(name: str, tells: bool) -> None:
-    theirs, ours = (run(envs(OBSERVATIONS[name], tells), lean) for lean in (False, True))
+    theirs, ours = (run(envs(OBSERVATIONS[name], tells), checked) for checked in (False, True))
     np.testing.assert_equal(ours, theirs)
     assert [type(info) for info in ours[-1][3]] == [dict] * 3
     assert ours[-1][1].dtype == np.float32 and ours[-1][2].dtype == bool
@@ -78,7 +76,7 @@ def test_the_same_steps(name: str, tells: bool) -> None:
 
 @pytest.mark.parametrize("wrap", [VecNormalize, lambda env: VecFrameStack(env, 2)])
 def test_under_wrappers(wrap: Any) -> None:
-    theirs, ours = (run(wrap(envs(OBSERVATIONS["vector"])), lean) for lean in (False, True))
+    theirs, ours = (run(wrap(envs(OBSERVATIONS["vector"])), checked) for checked in (False, True))
     np.testing.assert_equal(ours, theirs)
 
 
@@ -86,7 +84,7 @@ def test_under_wrappers(wrap: Any) -> None:
 def test_what_was_returned_does_not_change_later(tells: bool) -> None:
     env = envs(OBSERVATIONS["vector"], tells)
     env.reset()
-    with lean_steps(env):
+    with checked_steps(env, lambda: 0):
         returned = env.step(np.zeros((3, 2)))
         kept = deepcopy(returned)
         returned[3][0]["mine"] = 1
@@ -97,15 +95,37 @@ def test_what_was_returned_does_not_change_later(tells: bool) -> None:
 
 
 class Own(DummyVecEnv):
-    pass
+    """Has a step of its own."""
+
+    def step_wait(self) -> VecEnvStepReturn:
+        self.stepped = True
+        return super().step_wait()
 
 
-def test_others_are_left_alone() -> None:
-    own = Own([lambda: NoiseEnv(BOX)])
-    with lean_steps(own):
-        assert "step_wait" not in vars(own)
+def test_a_step_of_its_own_is_taken_and_checked() -> None:
+    own = Own([lambda: NoiseEnv(BOX, deepcopy(OBSERVATIONS["vector"]))])
+    with checked_steps(own, lambda: 0):
+        own.reset()
+        own.step(np.zeros((1, 2)))
+        assert own.stepped
+        own.envs[0].observation_space.sample = lambda: np.full(3, np.nan)  # type: ignore[assignment, misc]
+        with pytest.raises(NonFiniteError, match="observation of environment 0"):
+            own.step(np.zeros((1, 2)))
+
+
+def test_the_methods_are_put_back() -> None:
     env = envs(OBSERVATIONS["vector"])
-    with pytest.raises(ZeroDivisionError), lean_steps(env):
+    with pytest.raises(ZeroDivisionError), checked_steps(env, lambda: 0):
         assert "step_wait" in vars(env)
         raise ZeroDivisionError
-    assert "step_wait" not in vars(env)
+    assert not {"step_wait", "reset"} & set(vars(env))
+
+
+def test_a_copy_steps_its_own_environments() -> None:
+    env = envs(OBSERVATIONS["vector"])
+    with checked_steps(env, lambda: 0):
+        env.reset()
+        copied = deepcopy(env)
+        copied.step(np.zeros((3, 2)))
+        steps = [[single.unwrapped._steps for single in each.envs] for each in (env, copied)]  # type: ignore[attr-defined]
+    assert steps == [[0, 0, 0], [1, 1, 1]]

@@ -1,0 +1,172 @@
+"""SB3's ``VecEnv`` over a vector environment of gymnasium."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode, VectorEnv
+from stable_baselines3.common.preprocessing import check_for_nested_spaces
+from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
+
+from sb3_ppo_variants.envs import rows
+from sb3_ppo_variants.envs.access import access
+from sb3_ppo_variants.envs.autoreset import end_of_episode
+from sb3_ppo_variants.envs.infos import per_env
+from sb3_ppo_variants.errors import refuse
+
+# Backends in C++ take a seed as a signed integer of 32 bits.
+SEEDS = 2**31
+
+
+class GymnasiumVecEnv(VecEnv):
+    """A vector environment of gymnasium as SB3's algorithms, callbacks and wrappers take it.
+
+    A step returns what SB3's ``DummyVecEnv`` over the same environments does, whatever the autoreset mode. What it
+    returns belongs to the caller. Episode statistics are those that the environments tell; put SB3's ``VecMonitor``
+    around it for others.
+
+    :param env: a ``SyncVectorEnv``, ``AsyncVectorEnv``, ``AtariVectorEnv`` or any other that steps all its
+        environments at once
+    :param autoreset_mode: the mode in which ``env`` was made, if its metadata does not say so
+    :raises ArgumentError: if the environment is not of this kind, or its autoreset mode is unknown or does not work
+    :raises NotImplementedError: if observations are dictionaries or tuples within another
+    """
+
+    def __init__(self, env: VectorEnv, autoreset_mode: AutoresetMode | str | None = None):
+        if not isinstance(env, VectorEnv):
+            refuse("env", env, "a gymnasium.vector.VectorEnv; for environments of one state use SB3's make_vec_env")
+        check_for_nested_spaces(env.single_observation_space)
+        self._end_of_episode = end_of_episode(env, autoreset_mode)
+        self._use(env)
+        # SB3's VecMonitor writes the id into its file.
+        self.spec = env.unwrapped.spec if isinstance(env.unwrapped.spec, EnvSpec) else None
+        super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
+        self.metadata = dict(env.metadata)
+        self._actions = np.empty(0)
+        self._closed = False
+
+    def _use(self, env: VectorEnv) -> None:
+        self.env, self._access = env, access(env)
+
+    def reset(self) -> VecEnvObs:
+        """Reset all environments, with the seeds and options that were set since the last reset.
+
+        :return: first observations, a row for each environment
+        :raises ArgumentError: if the options are not the same for all, or ``env`` returns only some environments
+        """
+        options = self._options[0]
+        if any(other != options for other in self._options):
+            refuse("options", self._options, "the same for every environment")
+        observations, infos = self._reset_env(self._seeds[0], options or None)
+        if rows.count(observations) != self.num_envs:
+            refuse("env", self.env, "one that steps all environments at once (batch_size = num_envs)")
+        self.reset_infos = per_env(infos, self.num_envs)
+        self._reset_seeds()
+        self._reset_options()
+        return rows.owned(observations)
+
+    def _reset_env(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+        """Reset ``env``, whose environments take ``seed``, ``seed + 1`` and so on."""
+        return self.env.reset(seed=seed, options=options)
+
+    def seed(self, seed: int | None = None) -> Sequence[int | None]:
+        """Set the seeds for the next reset; see SB3.
+
+        :param seed: seed of the first environment, each other has one more than the one before; ``None`` draws it.
+            Backends that are not written in Python take it modulo 2**31
+        :return: the seed of each environment
+        """
+        last = SEEDS - self.num_envs
+        if seed is None:
+            seed = int(np.random.randint(last))
+        return super().seed(seed if self._access.takes_any_seed else seed % last)
+
+    def step_async(self, actions: np.ndarray) -> None:
+        """Take the actions for the next step."""
+        space = self.env.single_action_space
+        self._actions = np.asarray(actions, dtype=space.dtype)
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Step all environments, and reset those that are done.
+
+        :return: observations, rewards, dones and infos
+        """
+        observations, rewards, terminated, truncated, vector_infos = self.env.step(self._actions)
+        observations = rows.owned(observations)
+        dones = terminated | truncated
+        infos = per_env(vector_infos, self.num_envs)
+        if dones.any():
+            for i, reset_info in self._end_of_episode(self.env, observations, dones, infos).items():
+                self.reset_infos[i] = reset_info
+        for info, cut_off in zip(infos, (truncated & ~terminated).tolist(), strict=True):
+            info["TimeLimit.truncated"] = cut_off
+        return observations, rewards.astype(np.float32), dones, infos
+
+    def close(self) -> None:
+        """Close the environments; again does nothing."""
+        if not self._closed:
+            self.env.close()
+            self._closed = True
+
+    def get_images(self) -> Sequence[np.ndarray | None]:
+        """The picture of each environment.
+
+        :return: RGB pictures, ``None`` without ``render_mode="rgb_array"``
+        """
+        if self.render_mode != "rgb_array":
+            warnings.warn(f"There are no images with render_mode={self.render_mode!r}, only with 'rgb_array'")
+            return [None] * self.num_envs
+        return list(self._render())
+
+    def _render(self) -> Any:
+        return self.env.render()
+
+    def has_attr(self, attr_name: str) -> bool:
+        """Whether all environments have the attribute.
+
+        :param attr_name: its name
+        """
+        return self._access.has(attr_name)
+
+    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
+        """An attribute of each environment.
+
+        :param attr_name: its name
+        :param indices: which environments; ``None`` for all
+        """
+        return self._access.get(attr_name, list(self._get_indices(indices)))
+
+    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
+        """Set an attribute of each environment.
+
+        :param attr_name: its name
+        :param value: the value for each
+        :param indices: which environments; ``None`` for all
+        :raises ArgumentError: if the backend reaches all at once, but ``indices`` names some
+        """
+        self._access.set(attr_name, value, list(self._get_indices(indices)))
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+    ) -> list:
+        """Call a method of each environment.
+
+        :param method_name: its name
+        :param indices: which environments; ``None`` for all
+        :return: what each returned
+        :raises ArgumentError: if the backend reaches all at once, but ``indices`` names some
+        :raises NotImplementedError: if the backend has no environments of their own
+        """
+        return self._access.call(method_name, list(self._get_indices(indices)), method_args, method_kwargs)
+
+    def env_is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: VecEnvIndices = None) -> list[bool]:
+        """Whether each environment has a wrapper of the class.
+
+        :param wrapper_class: the class
+        :param indices: which environments; ``None`` for all
+        """
+        return self._access.is_wrapped(wrapper_class, list(self._get_indices(indices)))

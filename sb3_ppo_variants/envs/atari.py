@@ -1,0 +1,61 @@
+"""What Atari games are trained on, around vectorised environments that know the whole game.
+
+They do what SB3's ``EpisodicLifeEnv`` and ``ClipRewardEnv`` do to one environment. Outside of a ``VecMonitor`` they
+leave episode statistics to be those of whole games, of rewards as the game gives them.
+"""
+
+import numpy as np
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
+
+from sb3_ppo_variants.envs import rows
+
+
+class VecEpisodicLife(VecEnvWrapper):
+    """Ends an episode where a life is lost; the game goes on.
+
+    :param venv: environments that tell ``lives`` in the info of every step and reset
+    """
+
+    def __init__(self, venv: VecEnv):
+        super().__init__(venv)
+        self._lives = np.zeros(self.num_envs, np.int64)
+
+    def reset(self) -> VecEnvObs:
+        """Reset all games, whether they are over or not."""
+        observations = self.venv.reset()
+        self._lives = self._lives_at_reset()
+        return observations
+
+    def _lives_at_reset(self) -> np.ndarray:
+        return np.array([info["lives"] for info in self.venv.unwrapped.reset_infos])
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Step all games.
+
+        :return: observations, rewards, dones, which are True where a life was lost too, and infos
+        """
+        observations, rewards, dones, infos = self.venv.step_wait()
+        lives = np.array([info["lives"] for info in infos])
+        # Without lives a game may go on for some frames, as Qbert does.
+        lost = (lives > 0) & (lives < self._lives) & ~dones
+        for i in np.flatnonzero(lost).tolist():
+            infos[i]["terminal_observation"] = rows.row(observations, i)
+        self._lives = np.where(dones, self._lives_at_reset(), lives) if dones.any() else lives
+        return observations, rewards, dones | lost, infos
+
+
+class VecClipReward(VecEnvWrapper):
+    """Takes the sign of each reward."""
+
+    def reset(self) -> VecEnvObs:
+        """Reset all environments."""
+        return self.venv.reset()
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Step all environments.
+
+        :return: observations, rewards of -1, 0 and 1, dones and infos
+        """
+        observations, rewards, dones, infos = self.venv.step_wait()
+        return observations, np.sign(rewards), dones, infos

@@ -1,0 +1,35 @@
+"""What gymnasium tells of all environments in one dictionary of arrays, as one dictionary each."""
+
+from copy import deepcopy
+from typing import Any
+
+Infos = list[dict[str, Any]]
+
+
+def per_env(vector_infos: dict[str, Any], n_envs: int) -> Infos:
+    """Split the info of a vector environment.
+
+    An array ``_key`` of truth values beside ``key`` says which environments told it. ALE and EnvPool have none: there
+    all do.
+
+    :param vector_infos: arrays of length ``n_envs``, or dictionaries of them
+    :param n_envs: number of environments
+    :return: what each environment told, without references to the arrays
+    """
+    infos: Infos = [{} for _ in range(n_envs)]
+    for key, values in vector_infos.items():
+        if key[:1] == "_" and key[1:] in vector_infos:
+            continue
+        told = vector_infos.get(f"_{key}")
+        for i, value in enumerate(_values(values, n_envs)):
+            if told is None or told[i]:
+                infos[i][key] = value
+    return infos
+
+
+def _values(values: Any, n_envs: int) -> list[Any]:
+    if isinstance(values, dict):
+        return per_env(values, n_envs)
+    if values.dtype.hasobject:
+        return deepcopy(list(values))
+    return values.tolist() if values.ndim == 1 else list(values.copy())

@@ -1,0 +1,88 @@
+"""EnvPool, which steps its own versions of many environments in threads."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_ppo_variants.base.arguments import COUNT, RULES
+from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
+from sb3_ppo_variants.envs.monitor import monitored
+from sb3_ppo_variants.errors import refuse
+
+# What the factory decides, and, of Atari games, what would be in the statistics of the episodes.
+DECIDED = {"num_envs": "n_envs", "seed": "seed", "batch_size": "n_envs", "env_seed": "seed"}
+WRAPPED = {"episodic_life": "VecEpisodicLife", "reward_clip": "VecClipReward"}
+
+
+class EnvPoolVecEnv(GymnasiumVecEnv):
+    """EnvPool's environments, which are made anew to be seeded, since theirs is the only way.
+
+    :param make: makes them from the seed of the first
+    """
+
+    def __init__(self, make: Callable[[int], VectorEnv]):
+        self._make = make
+        super().__init__(make(0))
+        if isinstance(self.action_space, spaces.Box):
+            # gymnasium has single precision where EnvPool has double, and SB3 loads no model for a space of another.
+            self.action_space = spaces.Box(
+                self.action_space.low.astype(np.float32), self.action_space.high.astype(np.float32), dtype=np.float32
+            )
+
+    def _reset_env(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            self.env.close()
+            self._use(self._make(seed))
+        return super()._reset_env(None, options)
+
+    def _render(self) -> Any:
+        pool: Any = self.env
+        return pool.render(env_ids=np.arange(self.num_envs))
+
+
+def make_envpool_vec_env(
+    env_id: str,
+    n_envs: int = 1,
+    seed: int | None = None,
+    monitor_dir: str | None = None,
+    env_kwargs: dict[str, Any] | None = None,
+    monitor_kwargs: dict[str, Any] | None = None,
+) -> VecEnv:
+    """Do what SB3's ``make_vec_env`` does, over EnvPool.
+
+    :param env_id: id of one of EnvPool's environments
+    :param n_envs: number of environments, >= 1
+    :param seed: seed of the first environment, modulo 2**31; each other has one more than the one before
+    :param monitor_dir: folder for the monitor file; ``None`` writes none. There are episode statistics in either case
+    :param env_kwargs: arguments of ``envpool.make``, such as ``num_threads`` and ``max_episode_steps``
+    :param monitor_kwargs: further arguments of ``VecMonitor``
+    :raises ImportError: if EnvPool is not installed
+    :raises ArgumentError: if an argument has a value that is not allowed, or there is no such environment
+    """
+    COUNT.check("n_envs", n_envs)
+    RULES["seed"].check("seed", seed)
+    try:
+        import envpool
+    except ImportError as error:
+        raise ImportError("EnvPool is missing: pip install 'sb3_ppo_variants[envpool]'") from error
+    if env_id not in envpool.list_all_envs():
+        refuse("env_id", env_id, "one of envpool.list_all_envs()")
+    env_kwargs = env_kwargs or {}
+    for name, argument in DECIDED.items():
+        if name in env_kwargs:
+            refuse("env_kwargs", env_kwargs, f"without {name!r}, which {argument} decides")
+    for name, wrapper in WRAPPED.items():
+        if env_kwargs.get(name):
+            refuse("env_kwargs", env_kwargs, f"without {name!r}; put {wrapper} around, outside of the statistics")
+
+    def make(seed: int) -> VectorEnv:
+        pool: Any = envpool.make(env_id, "gymnasium", num_envs=n_envs, seed=seed, **env_kwargs)
+        return pool
+
+    venv = EnvPoolVecEnv(make)
+    venv.seed(seed)
+    return monitored(venv, monitor_dir, 0, monitor_kwargs)

@@ -1,0 +1,193 @@
+"""SB3's ``SubprocVecEnv``, whose workers may fail without the parent waiting for them for ever."""
+
+import multiprocessing as mp
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from multiprocessing.connection import wait
+from typing import Any, NamedTuple, NoReturn
+
+import gymnasium as gym
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
+from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper
+from stable_baselines3.common.vec_env.patch_gym import _patch_env
+from stable_baselines3.common.vec_env.subproc_vec_env import _worker
+
+from sb3_ppo_variants.errors import EnvOutputError, WorkerError
+from sb3_ppo_variants.guards.outputs import check_outputs
+from sb3_ppo_variants.guards.workers import how_it_ended
+
+# Environments may have something to write before they close. Workers that have not ended by then are ended, and a
+# while later by force.
+SECONDS_TO_CLOSE = 3.0
+SECONDS_TO_END = 0.5
+
+
+class Failure(NamedTuple):
+    """What a worker answers in the place of a result."""
+
+    traceback: str
+    wrong_output: EnvOutputError | None
+
+
+class SafeSubprocVecEnv(SubprocVecEnv):
+    """A ``SubprocVecEnv`` that says which worker failed, and why.
+
+    A worker that raises, ends or does not answer in time is a :class:`~sb3_ppo_variants.WorkerError` with its index and
+    traceback. What an environment returns is checked in its worker, before it is stacked. :meth:`close` takes at most
+    four seconds, whatever the workers do, and no worker outlives the process that started it.
+
+    :param env_fns: functions that make the environments
+    :param start_method: how processes are started, of ``multiprocessing.get_all_start_methods()``; as in SB3, ``None``
+        takes ``"forkserver"`` where there is one and else ``"spawn"``
+    :param timeout: seconds that a worker may take to answer, > 0; ``None`` waits for ever
+    :raises WorkerError: if an environment can not be made
+    """
+
+    def __init__(
+        self, env_fns: list[Callable[[], gym.Env]], start_method: str | None = None, timeout: float | None = None
+    ):
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"timeout={timeout!r} is not allowed; allowed: a number > 0, or None")
+        self.waiting = False
+        self.closed = False
+        methods = mp.get_all_start_methods()
+        context = mp.get_context(start_method or ("forkserver" if "forkserver" in methods else "spawn"))
+        workers = [Worker(context, i, env_fn, timeout) for i, env_fn in enumerate(env_fns)]
+        # SB3's methods send to these and receive from them.
+        self.remotes: Any = tuple(workers)
+        self.processes = [worker.process for worker in workers]
+        try:
+            workers[0].send(("get_spaces", None))
+            VecEnv.__init__(self, len(env_fns), *workers[0].recv())
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the workers, those that do not end when they are asked to by force."""
+        if self.closed:
+            return
+        self.closed = True
+        deadline = time.monotonic() + SECONDS_TO_CLOSE
+        for worker in self.remotes:
+            worker.ask_to_end()
+        for worker in self.remotes:
+            worker.join(deadline)
+        for signal in ("terminate", "kill"):
+            deadline = time.monotonic() + SECONDS_TO_END
+            for process in [process for process in self.processes if process.is_alive()]:
+                getattr(process, signal)()
+            for process in self.processes:
+                process.join(max(0.0, deadline - time.monotonic()))
+        for worker in self.remotes:
+            worker.close()
+
+
+class Worker:
+    """A process with an environment, and the parent's end of the pipe to it.
+
+    :param context: of ``multiprocessing``
+    :param env_index: index of the environment
+    :param env_fn: makes the environment
+    :param timeout: seconds to wait for an answer; ``None`` waits for ever
+    """
+
+    def __init__(self, context: Any, env_index: int, env_fn: Callable[[], gym.Env], timeout: float | None):
+        self._env_index = env_index
+        self._timeout = timeout
+        self._hangs = False
+        self._pipe, child = context.Pipe()
+        make_env = CloudpickleWrapper(partial(_checked_env, env_fn, env_index))
+        self.process = context.Process(target=_work, args=(child, self._pipe, make_env), daemon=True)
+        self.process.start()
+        # Before the next process starts, which would keep it open.
+        child.close()
+
+    def send(self, command: tuple[str, Any]) -> None:
+        """Ask for something.
+
+        :raises WorkerError: if the worker has ended
+        """
+        try:
+            self._pipe.send(command)
+        except OSError:
+            self.recv()
+            self._refuse("has ended")
+
+    def recv(self) -> Any:
+        """The answer.
+
+        :raises WorkerError: if the worker raised, ended or does not answer in time
+        :raises EnvOutputError: if the environment returned something of a wrong type or shape
+        """
+        if self._timeout is not None and not self._pipe.poll(self._timeout):
+            self._hangs = True
+            self._refuse(f"did not answer within {self._timeout:g} seconds")
+        try:
+            answer = self._pipe.recv()
+        except (EOFError, OSError):
+            self.process.join(SECONDS_TO_END)
+            self._refuse(how_it_ended(self.process.exitcode))
+        if isinstance(answer, Failure):
+            if answer.wrong_output is not None:
+                raise answer.wrong_output
+            self._refuse(f"raised an error:\n{answer.traceback}")
+        return answer
+
+    def _refuse(self, problem: str) -> NoReturn:
+        raise WorkerError(self._env_index, problem)
+
+    def ask_to_end(self) -> None:
+        """Ask the worker to end; one that has ended is asked in vain."""
+        with suppress(OSError):
+            self._pipe.send(("close", None))
+
+    def join(self, deadline: float) -> None:
+        """Wait for the worker to end, unless it has kept its parent waiting before.
+
+        :param deadline: on the clock of ``time.monotonic``
+        """
+        if self._hangs:
+            return
+        # An answer that nobody reads may keep the worker from going on.
+        with suppress(EOFError, OSError):
+            while wait([self._pipe, self.process.sentinel], max(0.0, deadline - time.monotonic())):
+                if not self._pipe.poll():
+                    break
+                self._pipe.recv_bytes()
+        self.process.join(max(0.0, deadline - time.monotonic()))
+
+    def close(self) -> None:
+        """Close the pipe."""
+        self._pipe.close()
+
+
+def _checked_env(env_fn: Callable[[], gym.Env], env_index: int) -> gym.Env:
+    env = _patch_env(env_fn())
+    check_outputs(env, env_index)
+    return env
+
+
+def _work(child: Any, parent: Any, make_env: CloudpickleWrapper) -> None:
+    """What a worker does: what SB3's does, whose errors it reports."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        _worker(child, parent, make_env)
+    except BaseException as error:
+        with suppress(OSError):  # The parent may not listen any more.
+            child.send(Failure(traceback.format_exc(), error if isinstance(error, EnvOutputError) else None))
+        sys.exit(1)
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent has ended, even if the environment hangs."""
+    parent = mp.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

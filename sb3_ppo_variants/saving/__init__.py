@@ -1,0 +1,5 @@
+"""Saving, loading and resuming: crash-safe files that are checked when they are read."""
+
+from sb3_ppo_variants.saving.algorithm import SavedAlgorithm
+
+__all__ = ["SavedAlgorithm"]

@@ -1,0 +1,180 @@
+"""The zip archive of a saved model: SB3's, with a note of ours that SB3 does not read.
+
+The note tells of which class the model is, what the other members hash to, and the plain form of the values that SB3
+pickles, for :mod:`sb3_ppo_variants.saving.plain`. A file without one, such as SB3 writes, is read as well.
+"""
+
+import hashlib
+import io
+import json
+import zipfile
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch as th
+from stable_baselines3.common.save_util import open_path
+
+from sb3_ppo_variants.errors import DamagedFileError
+
+NOTE = "sb3_ppo_variants.json"
+DATA = "data"
+STATE = ".pth"
+# SB3 before 0.9 called the second one tensors.pth.
+MEMBERS = (DATA, "pytorch_variables.pth", "policy.pth", "policy.optimizer.pth", "_stable_baselines3_version")
+# The key of a value that SB3 has pickled.
+PICKLED = ":serialized:"
+
+File: TypeAlias = str | Path | io.BufferedIOBase
+
+
+@dataclass(frozen=True)
+class Archive:
+    """The members of a file, each read and checked.
+
+    :param name: what to call the file in an error
+    :param members: their content by their names
+    """
+
+    name: str
+    members: dict[str, bytes] = field(repr=False)
+
+    @cached_property
+    def note(self) -> dict[str, Any]:
+        """Our note; empty in a file without."""
+        return self.json(NOTE) if NOTE in self.members else {}
+
+    @cached_property
+    def data(self) -> dict[str, Any]:
+        """The attributes of the model, pickled ones as SB3's dictionaries around the pickle.
+
+        :raises DamagedFileError: if they are no JSON object
+        """
+        return self.json(DATA)
+
+    @cached_property
+    def pickled(self) -> list[str]:
+        """The names of the attributes that are pickled."""
+        return [name for name, value in self.data.items() if isinstance(value, dict) and PICKLED in value]
+
+    def json(self, member: str) -> dict[str, Any]:
+        """A member that is a JSON object.
+
+        :raises DamagedFileError: if it is missing or no JSON object
+        """
+        if member not in self.members:
+            raise DamagedFileError(self.name, member, "is missing")
+        try:
+            value = json.loads(self.members[member])
+        except (ValueError, RecursionError) as error:
+            raise DamagedFileError(self.name, member, f"is not JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise DamagedFileError(self.name, member, "is no JSON object")
+        return value
+
+    def check_is_whole(self) -> None:
+        """:raises DamagedFileError: if a member is missing or cannot be read"""
+        for member in MEMBERS:
+            if member not in self.members and not (member == MEMBERS[1] and "tensors.pth" in self.members):
+                raise DamagedFileError(self.name, _part(member), "is missing")
+        self.states()
+
+    def states(self, device: th.device | str = "cpu") -> dict[str, Any]:
+        """The state dictionaries by the names of their owners, such as ``"policy.optimizer"``.
+
+        :raises DamagedFileError: if one cannot be read
+        """
+        states = {member: self._state(member, device) for member in self.members if member.endswith(STATE)}
+        return {_part(name): state for name, state in states.items() if name not in (MEMBERS[1], "tensors.pth")}
+
+    def _state(self, member: str, device: th.device | str) -> dict[str, Any]:
+        try:
+            state = th.load(io.BytesIO(self.members[member]), map_location=device, weights_only=True)
+        except Exception as error:  # Whatever PyTorch's readers of bytes raise.
+            raise DamagedFileError(self.name, _part(member), f"cannot be read: {error!r}") from error
+        if not isinstance(state, dict):
+            raise DamagedFileError(self.name, _part(member), f"is a {type(state).__name__}, no dictionary")
+        return state
+
+    def with_note(self, note: dict[str, Any]) -> bytes:
+        """The file with our note.
+
+        :param note: what to note besides the hashes
+        """
+        hashes = {member: _hash(content) for member, content in self.members.items()}
+        # First, since damage to a zip archive's directory can hide what comes last.
+        return _zipped({NOTE: json.dumps({**note, "sha256": hashes}).encode(), **self.members})
+
+    def with_data(self, data: dict[str, Any]) -> io.BytesIO:
+        """The file with other attributes."""
+        return io.BytesIO(_zipped({**self.members, DATA: json.dumps(data).encode()}))
+
+
+def read_archive(file: File) -> Archive:
+    """Read a file and check that it is as it was written.
+
+    :param file: a path, with or without the suffix ``.zip``, or a file that is open
+    :raises DamagedFileError: if it is no zip archive or a member is not what was written
+    :raises FileNotFoundError: if there is no such file
+    """
+    opened = open_path(file, "r", suffix="zip")
+    name = str(file) if isinstance(file, str | Path) else str(getattr(file, "name", type(file).__name__))
+    try:
+        opened.seek(0)
+        content = opened.read()
+    finally:
+        if isinstance(file, str | Path):
+            opened.close()
+    archive = Archive(name, _members(name, content))
+    _check_hashes(archive)
+    return archive
+
+
+def _members(name: str, content: bytes) -> dict[str, bytes]:
+    members: dict[str, bytes] = {}
+    part = "the zip archive"
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            for info in archive.infolist():
+                part = _part(info.filename)
+                if info.filename in members:
+                    raise DamagedFileError(name, part, "is there twice")
+                members[info.filename] = archive.read(info)
+    except DamagedFileError:
+        raise
+    except zipfile.BadZipFile as error:
+        fault = "is damaged" if members else "cannot be read; it wasn't a zip-file, or is cut short"
+        raise DamagedFileError(name, part, f"{fault}: {error}") from error
+    except Exception as error:  # Whatever the decompressors raise.
+        raise DamagedFileError(name, part, f"is damaged: {error!r}") from error
+    return members
+
+
+def _check_hashes(archive: Archive) -> None:
+    if NOTE not in archive.members:
+        return
+    hashes = archive.note.get("sha256")
+    if not isinstance(hashes, dict):
+        raise DamagedFileError(archive.name, NOTE, "has no hashes")
+    for member in {**hashes, **archive.members}:
+        if member not in archive.members:
+            raise DamagedFileError(archive.name, _part(member), "is missing")
+        if member != NOTE and hashes.get(member) != _hash(archive.members[member]):
+            raise DamagedFileError(archive.name, _part(member), "is not what was saved")
+
+
+def _zipped(members: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for member, content in members.items():
+            archive.writestr(member, content, zipfile.ZIP_DEFLATED if member == NOTE else zipfile.ZIP_STORED)
+    return buffer.getvalue()
+
+
+def _part(member: str) -> str:
+    return member.removesuffix(STATE)
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

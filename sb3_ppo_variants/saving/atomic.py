@@ -1,0 +1,108 @@
+"""Writing so that whatever happens, what was there before or what is written is there, whole.
+
+What is written goes to a temporary name in the same folder, is flushed to the disk, and only then takes its name, which
+file systems do in one step.
+"""
+
+import glob
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+# A process that is killed leaves its temporary file. One that has not been written to for this long is left over.
+LEFT_OVER_AFTER_SECONDS = 3600
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace the content of a file, or make the file.
+
+    Links are followed, and permissions are those that ``open(path, "wb")`` would leave.
+
+    :param path: a file in a folder that exists
+    :param content: its new content
+    :raises OSError: if it cannot be written; the old file is then as it was
+    """
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        target.write_bytes(content)  # A device or a pipe, which has no content to lose.
+        return
+    _remove_left_over(target)
+    temporary = _temporary(target)
+    try:
+        _write_new(temporary, content)
+        if target.exists():
+            shutil.copymode(target, temporary)
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(target.parent)
+
+
+@contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """A folder that appears with all its files, or not at all.
+
+    :param target: the folder to make, in one that exists; if it exists, it is replaced
+    :return: a temporary folder to write the files to
+    :raises OSError: if it cannot be written; what was there before is then as it was
+    """
+    _remove_left_over(target)
+    temporary = _temporary(target)
+    temporary.mkdir()
+    try:
+        yield temporary
+        for file in temporary.iterdir():
+            _sync(file, os.O_RDWR)
+        _sync_folder(temporary)
+        remove_folder(target)
+        os.rename(temporary, target)
+    except BaseException:
+        shutil.rmtree(temporary)
+        raise
+    _sync_folder(target.parent)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder, if it exists, so that no part of it is ever there under its name."""
+    removed = _temporary(folder)
+    with suppress(FileNotFoundError):
+        os.rename(folder, removed)
+        shutil.rmtree(removed)
+
+
+def _temporary(target: Path) -> Path:
+    # Not from the global random generators, which a run may depend on.
+    return target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+
+
+def _remove_left_over(target: Path) -> None:
+    for name in target.parent.glob(f".{glob.escape(target.name)}.*.tmp"):
+        with suppress(FileNotFoundError):
+            if time.time() - name.stat().st_mtime > LEFT_OVER_AFTER_SECONDS:
+                shutil.rmtree(name) if name.is_dir() else name.unlink()
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    # The new name itself. Windows has no such call, and no need of it.
+    if os.name != "nt":
+        _sync(folder, os.O_RDONLY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,161 @@
+"""Checkpoints of a run: all that it needs to go on as if it had not been interrupted.
+
+A checkpoint is a folder such as ``step_000050000`` with the model as ``model.zip`` and any ``VecNormalize`` as
+``vecnormalize.pkl``, both of which SB3 reads too, the rest of the state as plain values in ``state.json``, and the
+hashes of these files in ``SHA256SUMS``.
+"""
+
+import json
+import secrets
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+
+from sb3_ppo_variants.errors import DamagedFileError, refuse
+from sb3_ppo_variants.saving import plain
+from sb3_ppo_variants.saving.atomic import new_folder
+from sb3_ppo_variants.saving.environments import begin_episodes, pickle_normalizations, restore_normalizations
+from sb3_ppo_variants.saving.hashes import HASHES, read_hashed, write_hashes
+from sb3_ppo_variants.saving.random_state import RandomState
+
+MODEL = "model.zip"
+STATE = "state.json"
+# The outermost is the one that SB3 has, too.
+NORMALIZATIONS = ("vecnormalize.pkl", "vecnormalize_{}.pkl")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a run stands between two rollouts.
+
+    :param folder: its folder
+    :param num_timesteps: environment steps of the run so far
+    :param iterations: rollouts since ``learn`` was called
+    :param n_envs: number of environments
+    :param seed: what the seeds of the environments derive from, along with ``num_timesteps``
+    :param random_state: that of the global generators
+    :param logged: what is recorded and not written yet, as three dictionaries of the logger
+    :param normalizations: the states of the ``VecNormalize`` wrappers
+    :param is_read: whether it was read from its folder, not written by this process
+    """
+
+    folder: Path
+    num_timesteps: int
+    iterations: int
+    n_envs: int
+    seed: int
+    random_state: RandomState
+    logged: list[dict[str, Any]]
+    normalizations: list[bytes]
+    is_read: bool = False
+
+    @classmethod
+    def capture(
+        cls, model: OnPolicyAlgorithm, folder: Path, iterations: int, last: "Checkpoint | None"
+    ) -> "Checkpoint":
+        """Where a model stands now.
+
+        :param model: a model between two rollouts
+        :param folder: where its checkpoints are
+        :param iterations: rollouts since ``learn`` was called
+        :param last: the one before, if any
+        """
+        seed = model.seed
+        if seed is None:
+            seed = secrets.randbits(32) if last is None else last.seed
+        assert model.env is not None
+        return cls(
+            folder=folder / f"step_{model.num_timesteps:09d}",
+            num_timesteps=model.num_timesteps,
+            iterations=iterations,
+            n_envs=model.env.num_envs,
+            seed=seed,
+            random_state=RandomState.capture(),
+            logged=_recorded(model.logger),
+            normalizations=pickle_normalizations(model.env),
+        )
+
+    @classmethod
+    def read(cls, folder: Path) -> "Checkpoint":
+        """Read a checkpoint, all of whose files are checked.
+
+        :raises DamagedFileError: if a file is missing or not what was written
+        """
+        files = read_hashed(folder)
+        _check_names(folder, files, [MODEL, STATE])
+        state = plain.decode(json.loads(files[STATE]))
+        names = _normalization_files(state.pop("n_normalizations"))
+        _check_names(folder, files, names)
+        random_state = RandomState(**state.pop("random_state"))
+        normalizations = [files[name] for name in names]
+        return cls(folder=folder, random_state=random_state, normalizations=normalizations, is_read=True, **state)
+
+    def write(self, model: OnPolicyAlgorithm) -> None:
+        """Write it, so that it appears whole or not at all.
+
+        :raises OSError: if it cannot be written
+        """
+        names = ("num_timesteps", "iterations", "n_envs", "seed", "logged")
+        state = {name: getattr(self, name) for name in names}
+        state |= {"random_state": asdict(self.random_state), "n_normalizations": len(self.normalizations)}
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        with new_folder(self.folder) as folder:
+            model.save(folder / MODEL)
+            (folder / STATE).write_text(json.dumps(plain.encode(state)))
+            for name, content in zip(_normalization_files(len(self.normalizations)), self.normalizations, strict=True):
+                (folder / name).write_bytes(content)
+            write_hashes(folder)
+
+    @property
+    def model_file(self) -> Path:
+        """The file of the model."""
+        return self.folder / MODEL
+
+    def restore(self, model: OnPolicyAlgorithm) -> None:
+        """Put a model's environment and the global generators where they were, and begin new episodes.
+
+        :raises ArgumentError: if the environment is not one that the run can go on with
+        """
+        env = model.env
+        assert env is not None
+        if env.num_envs != self.n_envs:
+            refuse("env.num_envs", env.num_envs, f"{self.n_envs}, as the run had")
+        restore_normalizations(env, self.normalizations)
+        self.random_state.restore()
+        self.begin_episodes(model)
+
+    def restore_log(self, logger: Logger) -> None:
+        """Record what was recorded and not written yet."""
+        for values, saved in zip(_recorded_by(logger), self.logged, strict=True):
+            values.clear()
+            values.update(saved)
+
+    def begin_episodes(self, model: OnPolicyAlgorithm) -> None:
+        """Begin new episodes with the seeds of this checkpoint."""
+        (seed,) = np.random.SeedSequence([self.seed, self.num_timesteps]).generate_state(1)
+        begin_episodes(model, int(seed) >> 1)  # Some environments take 31 bits.
+
+
+def _check_names(folder: Path, files: dict[str, bytes], names: list[str]) -> None:
+    for name in names:
+        if name not in files:
+            raise DamagedFileError(str(folder), HASHES, f"does not name {name}")
+
+
+def _recorded_by(logger: Logger) -> list[dict[str, Any]]:
+    return [logger.name_to_value, logger.name_to_count, logger.name_to_excluded]
+
+
+def _recorded(logger: Logger) -> list[dict[str, Any]]:
+    """What is recorded, but for figures and the like, which have no plain form."""
+    keys = [key for key, value in logger.name_to_value.items() if plain.is_plain(value)]
+    return [{key: values[key] for key in keys if key in values} for values in _recorded_by(logger)]
+
+
+def _normalization_files(number: int) -> list[str]:
+    outermost, inner = NORMALIZATIONS
+    return [inner.format(i) if i > 0 else outermost for i in range(number)]

@@ -1,0 +1,44 @@
+"""Folders whose files are hashed, so that damage to any of them is seen.
+
+The hashes are in the format of the command ``sha256sum``, whose option ``--check`` reads them too.
+"""
+
+import hashlib
+from pathlib import Path
+
+from sb3_ppo_variants.errors import DamagedFileError
+
+HASHES = "SHA256SUMS"
+
+
+def write_hashes(folder: Path) -> None:
+    """Write the hashes of all files in a folder."""
+    files = sorted(folder.iterdir())
+    (folder / HASHES).write_text("".join(f"{_hash(file.read_bytes())}  {file.name}\n" for file in files))
+
+
+def read_hashed(folder: Path) -> dict[str, bytes]:
+    """Read all files that were hashed.
+
+    :return: their content by their names
+    :raises DamagedFileError: if a file is missing or not what was hashed
+    """
+    contents = {}
+    for line in _read(folder, HASHES).decode(errors="replace").splitlines():
+        expected, _, name = line.partition("  ")
+        contents[name] = _read(folder, name)
+        if _hash(contents[name]) != expected:
+            raise DamagedFileError(str(folder), name, "is not what was saved")
+    return contents
+
+
+def _read(folder: Path, name: str) -> bytes:
+    try:
+        return (folder / name).read_bytes()
+    except (OSError, ValueError) as error:  # A damaged name may be none that a file can have.
+        fault = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error}"
+        raise DamagedFileError(str(folder), name, fault) from error
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

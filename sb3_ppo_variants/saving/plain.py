@@ -1,0 +1,162 @@
+"""Values as plain JSON, and back without running anything that a file says.
+
+Besides what JSON has, there are words for NumPy's arrays and numbers, tuples, queues, spaces, SB3's schedules and some
+classes of SB3 and PyTorch. That is what a model has in ordinary cases. A file can use these words and no others.
+"""
+
+import base64
+from collections import deque
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common import torch_layers
+from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
+from stable_baselines3.common.policies import (
+    ActorCriticCnnPolicy,
+    ActorCriticPolicy,
+    MultiInputActorCriticPolicy,
+)
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
+from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, LinearSchedule
+
+WORD = "@"
+PLAIN = (bool, int, float, str, type(None))
+
+
+class NotPlainError(ValueError):
+    """A value has no plain form, or a plain form no meaning."""
+
+
+def encode(value: Any) -> Any:
+    """The plain form of a value, for ``json.dumps``.
+
+    :raises NotPlainError: if it has none
+    """
+    if type(value) in PLAIN:
+        return value
+    if type(value) is list:
+        return [encode(item) for item in value]
+    if isinstance(value, type):
+        return {WORD: "class", "name": _name_of_class(value)}
+    for word, (cls, parts, _) in WORDS.items():
+        if type(value) is cls:
+            return {WORD: word, **{name: encode(part) for name, part in parts(value).items()}}
+    if isinstance(value, np.generic):
+        return {WORD: "number", "array": encode(np.asarray(value))}
+    raise NotPlainError(f"{type(value).__name__} has no plain form")
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value has a plain form."""
+    try:
+        encode(value)
+    except NotPlainError:
+        return False
+    return True
+
+
+def decode(value: Any) -> Any:
+    """What :func:`encode` was given.
+
+    :raises NotPlainError: if it is no plain form
+    """
+    if type(value) in PLAIN:
+        return value
+    if type(value) is list:
+        return [decode(item) for item in value]
+    parts = {name: decode(part) for name, part in value.items()}
+    word = parts.pop(WORD, None)
+    if not isinstance(word, str) or word not in DECODERS:
+        raise NotPlainError(f"{word!r} is no word for a plain value")
+    try:
+        return DECODERS[word](**parts)
+    except (TypeError, ValueError, AssertionError, AttributeError, OverflowError) as error:
+        raise NotPlainError(f"{word} cannot be made of {parts}: {error}") from error
+
+
+@cache
+def _classes() -> dict[str, type]:
+    """The classes that a file may name: SB3's for actors and critics, PyTorch's activations and optimizers."""
+    known: list[type] = [ActorCriticPolicy, ActorCriticCnnPolicy, MultiInputActorCriticPolicy]
+    known += [RolloutBuffer, DictRolloutBuffer, RMSpropTFLike]
+    known += [torch_layers.FlattenExtractor, torch_layers.NatureCNN, torch_layers.CombinedExtractor]
+    known += [getattr(th.nn, name) for name in th.nn.modules.activation.__all__]
+    known += [cls for cls in vars(th.optim).values() if isinstance(cls, type) and issubclass(cls, th.optim.Optimizer)]
+    return {f"{cls.__module__}.{cls.__qualname__}": cls for cls in known}
+
+
+def _name_of_class(cls: type) -> str:
+    name = f"{cls.__module__}.{cls.__qualname__}"
+    if _classes().get(name) is not cls:
+        raise NotPlainError(f"the class {name} has no plain form")
+    return name
+
+
+def _class(name: str) -> type:
+    if name not in _classes():
+        raise ValueError(f"{name} is not one of the classes that a file may name")
+    return _classes()[name]
+
+
+def _array_parts(array: np.ndarray) -> dict[str, Any]:
+    if array.dtype.kind not in "biuf":
+        raise NotPlainError(f"an array of {array.dtype} has no plain form")
+    data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+    return {"dtype": array.dtype.str, "shape": list(array.shape), "data": data}
+
+
+def _array(dtype: str, shape: list[int], data: str) -> np.ndarray:
+    kind = np.dtype(dtype)
+    if kind.kind not in "biuf":
+        raise ValueError(f"{dtype} is no type of numbers")
+    return np.frombuffer(base64.b64decode(data), kind).reshape(shape).copy()
+
+
+def _items(value: Any) -> dict[str, Any]:
+    return {"items": list(value)}
+
+
+def _pairs(value: Any) -> dict[str, Any]:
+    return {"items": [[key, item] for key, item in value.items()]}
+
+
+def _attributes(*names: str) -> Callable[[Any], dict[str, Any]]:
+    return lambda value: {name: getattr(value, name) for name in names}
+
+
+# For each word the type it stands for, its parts, and how to make it of them.
+WORDS: dict[str, tuple[type, Callable[[Any], dict[str, Any]], Callable[..., Any]]] = {
+    "tuple": (tuple, _items, lambda items: tuple(items)),
+    "dict": (dict, _pairs, lambda items: dict(items)),
+    "deque": (
+        deque,
+        lambda value: {**_items(value), "maxlen": value.maxlen},
+        lambda items, maxlen: deque(items, maxlen),
+    ),
+    "array": (np.ndarray, _array_parts, _array),
+    "Box": (
+        spaces.Box,
+        _attributes("low", "high"),
+        lambda low, high: spaces.Box(low, high, dtype=low.dtype.type),
+    ),
+    "Discrete": (spaces.Discrete, lambda space: {"n": int(space.n), "start": int(space.start)}, spaces.Discrete),
+    "MultiDiscrete": (
+        spaces.MultiDiscrete,
+        _attributes("nvec", "start"),
+        lambda nvec, start: spaces.MultiDiscrete(nvec, dtype=nvec.dtype.type, start=start),
+    ),
+    "MultiBinary": (spaces.MultiBinary, _attributes("n"), spaces.MultiBinary),
+    "Dict": (spaces.Dict, lambda space: _pairs(space.spaces), lambda items: spaces.Dict(items)),
+    "FloatSchedule": (FloatSchedule, _attributes("value_schedule"), FloatSchedule),
+    "ConstantSchedule": (ConstantSchedule, _attributes("val"), ConstantSchedule),
+    "LinearSchedule": (LinearSchedule, _attributes("start", "end", "end_fraction"), LinearSchedule),
+}
+DECODERS: dict[str, Callable[..., Any]] = {
+    **{word: make for word, (_, _, make) in WORDS.items()},
+    "class": _class,
+    "number": lambda array: array[()],
+}

@@ -1,0 +1,59 @@
+"""The state of the global random generators."""
+
+import random
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch as th
+
+
+@dataclass(frozen=True)
+class RandomState:
+    """The states of the generators of Python, NumPy and PyTorch, as plain values and arrays.
+
+    :param python: that of ``random``
+    :param numpy: that of ``numpy.random``
+    :param torch: that of PyTorch on the CPU
+    :param cuda: those of PyTorch on each GPU, if PyTorch uses them
+    """
+
+    python: tuple[Any, ...]
+    numpy: dict[str, Any]
+    torch: np.ndarray
+    cuda: list[np.ndarray]
+
+    @classmethod
+    def capture(cls) -> "RandomState":
+        """The present states."""
+        numpy = np.random.get_state(legacy=False)
+        assert isinstance(numpy, dict)
+        cuda = th.cuda.get_rng_state_all() if th.cuda.is_initialized() else []
+        return cls(random.getstate(), numpy, th.get_rng_state().numpy(), [state.numpy() for state in cuda])
+
+    def restore(self) -> None:
+        """Put the generators into these states.
+
+        It warns if there are fewer GPUs than there are states.
+        """
+        random.setstate(self.python)
+        np.random.set_state(self.numpy)
+        th.set_rng_state(th.from_numpy(self.torch))
+        for index, state in enumerate(self.cuda):
+            if index >= th.cuda.device_count():
+                warnings.warn(f"There is no cuda:{index} to restore the random state of: the run will be another one.")
+                break
+            th.cuda.set_rng_state(th.from_numpy(state), index)
+
+
+@contextmanager
+def kept_random_state() -> Iterator[None]:
+    """Leave the generators behind as they were."""
+    state = RandomState.capture()
+    try:
+        yield
+    finally:
+        state.restore()

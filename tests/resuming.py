@@ -1,0 +1,108 @@
+"""Runs that are cut short, resumed and compared with runs that are not."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.logger import KVWriter, Logger
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_ppo_variants import ExactCheckpointCallback
+
+
+class Killed(Exception):
+    """The end of a run, wherever it is."""
+
+
+class KillAt(BaseCallback):
+    def __init__(self, step: int):
+        super().__init__()
+        self._step = step
+
+    def _on_step(self) -> bool:
+        if self.num_timesteps >= self._step:
+            raise Killed
+        return True
+
+
+class Written(KVWriter):
+    """What was logged, by steps."""
+
+    def __init__(self) -> None:
+        self.values: dict[int, dict[str, Any]] = {}
+
+    def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
+        clock = ("time/fps", "time/time_elapsed")
+        self.values[step] = {key: value for key, value in key_values.items() if key not in clock}
+
+    def close(self) -> None:
+        pass
+
+
+def state(model: Any) -> dict[str, Any]:
+    """All that a run consists of, as values that == compares."""
+    normalize = model.get_vec_normalize_env()
+    return {
+        "policy": {key: tensor.tolist() for key, tensor in model.policy.state_dict().items()},
+        "optimizer": _comparable(model.policy.optimizer.state_dict()),
+        "beta": getattr(model, "current_kl_coef", None),
+        "counts": (model.num_timesteps, model._n_updates, model._total_timesteps, model.remaining_timesteps),
+        "progress": model._current_progress_remaining,
+        "episodes": [(episode["r"], episode["l"]) for episode in model.ep_info_buffer],
+        "successes": list(model.ep_success_buffer),
+        "observation": _comparable(model._last_obs),
+        "episode starts": list(model._last_episode_starts),
+        "normalization": None if normalize is None else _comparable([vars(normalize.obs_rms), vars(normalize.ret_rms)]),
+        "returns": None if normalize is None else list(normalize.returns),
+        "random": (random.getstate(), _comparable(np.random.get_state(legacy=False)), th.get_rng_state().tolist()),
+    }
+
+
+def _comparable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _comparable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_comparable(item) for item in value]
+    return value.tolist() if isinstance(value, np.ndarray | th.Tensor) else value
+
+
+def run(
+    make_model: Callable[[], Any],
+    make_env: Callable[[], VecEnv],
+    folder: Path,
+    total: int,
+    every: int,
+    kill_at: int | None = None,
+    **learn: Any,
+) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
+    """A run, cut at a step and resumed, or whole.
+
+    :return: the state at its end and what it logged
+    """
+    written = Written()
+
+    def checkpoints() -> ExactCheckpointCallback:
+        return ExactCheckpointCallback(every, folder)
+
+    model = make_model()
+    model.set_logger(Logger(None, [written]))
+    callbacks = [checkpoints()] if kill_at is None else [checkpoints(), KillAt(kill_at)]
+    try:
+        model.learn(total, callback=callbacks, **learn)
+        assert kill_at is None
+    except Killed:
+        model.env.close()
+        # Another process would have other random numbers.
+        th.manual_seed(kill_at or 0)
+        np.random.seed(kill_at)
+        random.seed(kill_at)
+        model = type(model).resume(folder, make_env())
+        model.set_logger(Logger(None, [written]))
+        np.random.random(3)
+        model.learn(model.remaining_timesteps, callback=checkpoints(), reset_num_timesteps=False, **learn)
+    model.env.close()
+    return state(model), written.values

@@ -1,0 +1,188 @@
+"""A callback says whether to go on, and hears of the end of training once, however it ends."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from stable_baselines3.common.callbacks import (
+    BaseCallback,
+    CallbackList,
+    EvalCallback,
+    EveryNTimesteps,
+    StopTrainingOnMaxEpisodes,
+)
+
+from helpers import ACTION_SPACES, NoiseEnv, noise_envs
+from sb3_ppo_variants import CallbackError, PPOClip
+
+BOX = ACTION_SPACES["Box"]
+
+
+def model(fast: bool = True, env: Any = None) -> PPOClip:
+    env = noise_envs(BOX) if env is None else env
+    return PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, device="cpu", fast=fast)
+
+
+class Answers(BaseCallback):
+    """Answers the same at every step, and counts what it hears."""
+
+    def __init__(self, answer: Any = True):
+        super().__init__()
+        self.answer = answer
+        self.started = self.ended = 0
+
+    def _on_training_start(self) -> None:
+        self.started += 1
+
+    def _on_step(self) -> bool:
+        return self.answer
+
+    def _on_training_end(self) -> None:
+        self.ended += 1
+
+
+class Forgets(Answers):
+    def __init__(self) -> None:
+        super().__init__(None)
+
+
+def forgets(locals_: dict, globals_: dict) -> Any:
+    return None
+
+
+def evaluates(**callbacks: Any) -> EvalCallback:
+    return EvalCallback(NoiseEnv(BOX), n_eval_episodes=1, eval_freq=4, verbose=0, **callbacks)
+
+
+SILENT: dict[str, tuple[Callable[[], Any], str]] = {
+    "a callback": (lambda: Forgets(), "Forgets"),
+    "a function": (lambda: forgets, "forgets"),
+    "in a list": (lambda: [Answers(), Forgets(), Answers()], "Forgets"),
+    "after one that stops": (lambda: [Answers(False), Forgets()], "Forgets"),
+    "before one that stops": (lambda: [Forgets(), Answers(False)], "Forgets"),
+    "in a CallbackList": (lambda: CallbackList([Forgets(), Answers()]), "Forgets or Answers"),
+    "of an event": (lambda: EveryNTimesteps(4, Forgets()), "Forgets"),
+    "of an evaluation": (lambda: evaluates(callback_after_eval=Forgets()), "Forgets"),
+    "of a better evaluation": (lambda: [Answers(), evaluates(callback_on_new_best=Forgets())], "Forgets"),
+    "of an event in a list of an event": (
+        lambda: EveryNTimesteps(4, CallbackList([EveryNTimesteps(4, Forgets())])),
+        "Forgets",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Evaluation environment is not wrapped")
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("name", SILENT)
+def test_a_callback_that_returns_none(name: str, fast: bool) -> None:
+    make_callback, who = SILENT[name]
+    with pytest.raises(CallbackError, match=f"^{who} returned None; return True to go on or False to stop training$"):
+        model(fast).learn(64, make_callback())
+
+
+@pytest.mark.parametrize(("answer", "steps"), [(True, 64), (np.True_, 64), (1, 64), (False, 2), (np.False_, 2), (0, 2)])
+@pytest.mark.parametrize("nest", [lambda c: c, lambda c: [c], lambda c: CallbackList([c]), lambda c: [Answers(), c]])
+def test_other_answers_are_those_of_sb3(nest: Any, answer: Any, steps: int) -> None:
+    callback = Answers(answer)
+    trained = model().learn(64, nest(callback))
+    assert trained.num_timesteps == steps
+    assert (callback.started, callback.ended) == (1, 1)
+
+
+def test_no_callback_and_no_callbacks() -> None:
+    callbacks: list[Any] = [None, [], CallbackList([]), StopTrainingOnMaxEpisodes(100), lambda *_: True]
+    for callback in callbacks:
+        assert model().learn(64, callback).num_timesteps == 64
+
+
+class Raises(Answers):
+    """Raises where it is told to."""
+
+    def __init__(self, place: str, error: BaseException):
+        super().__init__()
+        self.place, self.error = place, error
+
+    def _at(self, place: str) -> None:
+        if place == self.place:
+            raise self.error
+
+    def _on_rollout_start(self) -> None:
+        self._at("rollout start")
+
+    def _on_step(self) -> bool:
+        if self.n_calls == 20:
+            self._at("step")
+        return True
+
+    def _on_rollout_end(self) -> None:
+        self._at("rollout end")
+
+    def _on_training_end(self) -> None:
+        super()._on_training_end()
+        self._at("training end")
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), OSError("no space left")])
+@pytest.mark.parametrize("place", ["rollout start", "step", "rollout end", "training end"])
+def test_an_error_in_a_callback_passes_on(place: str, error: BaseException, fast: bool) -> None:
+    first, last, raises = Answers(), Answers(), Raises(place, error)
+    with pytest.raises(type(error)) as caught:
+        model(fast).learn(64, [first, raises, last])
+    assert caught.value is error
+    # Those behind one that fails at the end itself do not hear of it.
+    assert (first.ended, raises.ended, last.ended) == (1, 1, 0 if place == "training end" else 1)
+
+
+class Interrupted(NoiseEnv):
+    def __init__(self, error: BaseException):
+        super().__init__(BOX)
+        self._error = error
+        self._taken = 0
+
+    def step(self, action: Any) -> Any:
+        self._taken += 1
+        if self._taken == 20:
+            raise self._error
+        return super().step(action)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("no space left")])
+def test_an_error_in_an_environment_passes_on(error: BaseException, fast: bool) -> None:
+    callback, env = Answers(), Interrupted(error)
+    trained = model(fast, env)
+    with pytest.raises(type(error)) as caught:
+        trained.learn(64, callback)
+    assert caught.value is error
+    assert (callback.started, callback.ended) == (1, 1)
+    # It goes on as if nothing had been.
+    assert trained.learn(32, callback).num_timesteps == 32
+    assert (callback.started, callback.ended) == (2, 2)
+
+
+def test_the_progress_bar_is_closed() -> None:
+    pytest.importorskip("tqdm")
+    pytest.importorskip("rich")
+
+    class Keeps(Answers):
+        def _on_rollout_end(self) -> None:
+            raise KeyboardInterrupt
+
+    callback = Keeps()
+    with pytest.raises(KeyboardInterrupt):
+        model().learn(64, callback, progress_bar=True)
+    bar = callback.locals["callback"].callbacks[-1].pbar
+    assert bar.disable or bar.n == 32
+
+
+def test_one_that_fails_to_start_does_not_end() -> None:
+    class Unstartable(Answers):
+        def _on_training_start(self) -> None:
+            raise OSError
+
+    callback = Unstartable()
+    with pytest.raises(OSError):
+        model().learn(64, callback)
+    assert callback.ended == 0

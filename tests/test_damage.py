@@ -1,0 +1,277 @@
+"""What is wrong with a file is named, and nothing is loaded of it."""
+
+import io
+import json
+import random
+import zipfile
+from collections.abc import Callable
+from copy import deepcopy
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from sb3_contrib import TRPO, MaskablePPO, RecurrentPPO
+from stable_baselines3 import A2C, DDPG, DQN, PPO, SAC, TD3
+
+from helpers import ACTION_SPACES, VARIANTS, noise_envs
+from sb3_ppo_variants import DamagedFileError, PPOClip, PPOFixedKL
+
+Members = dict[str, bytes]
+
+
+@cache
+def saved(cls: Any) -> bytes:
+    """A file of ours, whose members are hashed, or one of SB3's, whose are not."""
+    file = io.BytesIO()
+    env = noise_envs(ACTION_SPACES["Box"])
+    net_arch = {"net_arch": [8]}
+    cls("MlpPolicy", env, n_steps=8, batch_size=8, device="cpu", policy_kwargs=net_arch).learn(16).save(file)
+    return file.getvalue()
+
+
+def contents(model: Any) -> str:
+    """What came out of a file."""
+    attributes = {name: repr(value) for name, value in vars(model).items() if isinstance(value, int | float | str)}
+    parameters = model.get_parameters()
+    optimizer = parameters["policy.optimizer"]
+    tensors = {name: tensor.tolist() for name, tensor in parameters["policy"].items()}
+    moments = {index: {key: moment.tolist() for key, moment in of.items()} for index, of in optimizer["state"].items()}
+    return json.dumps(
+        [attributes, tensors, moments, repr(optimizer["param_groups"]), repr(vars(model).get("clip_range"))]
+    )
+
+
+def load(content: bytes, cls: Any = PPOClip) -> Any:
+    return cls.load(io.BytesIO(content), device="cpu")
+
+
+@pytest.mark.parametrize("cls", [PPOClip, PPO])
+def test_truncated(cls: Any) -> None:
+    content = saved(cls)
+    for length in np.linspace(0, len(content) - 1, 45).astype(int):
+        # What is cut off may leave the archive inside a member at the end.
+        with pytest.raises(DamagedFileError, match=r"zip archive cannot be read; it wasn't a zip-file|data is missing"):
+            load(content[:length])
+
+
+@pytest.mark.parametrize("n_flips", [30, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cls", [PPOClip, PPO])
+@pytest.mark.parametrize("where", ["anywhere", "structure"])
+def test_bit_flips_are_seen_or_change_nothing(cls: Any, n_flips: int, where: str) -> None:
+    content = saved(cls)
+    whole = contents(load(content))
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        directory = archive.start_dir
+    numbers = random.Random(0)
+    named = 0
+    for _ in range(n_flips):
+        damaged = bytearray(content)
+        damaged[numbers.randrange(directory if where == "structure" else 0, len(content))] ^= 1 << numbers.randrange(8)
+        try:
+            assert contents(load(bytes(damaged))) == whole
+        except DamagedFileError as error:
+            assert error.part
+            named += 1
+    assert named > n_flips / 3
+
+
+def members_of(content: bytes) -> Members:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def zipped(members: Members) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, member in members.items():
+            archive.writestr(name, member)
+    return file.getvalue()
+
+
+def with_state(members: Members, name: str, change: Callable[[Any], Any]) -> Members:
+    state = th.load(io.BytesIO(members[name]), weights_only=True)
+    file = io.BytesIO()
+    changed = change(state)
+    th.save(state if changed is None else changed, file)
+    return {**members, name: file.getvalue()}
+
+
+def with_data(members: Members, change: Callable[[dict[str, Any]], Any]) -> Members:
+    data = json.loads(members["data"])
+    change(data)
+    return {**members, "data": json.dumps(data).encode()}
+
+
+def without(members: Members, name: str) -> Members:
+    return {key: member for key, member in members.items() if key != name}
+
+
+POLICY, OPTIMIZER = "policy.pth", "policy.optimizer.pth"
+# A change of the members and the part that the error names.
+FAULTS: dict[str, tuple[Callable[[Members], Members], str]] = {
+    "no data": (lambda m: without(m, "data"), "data is missing"),
+    "no policy": (lambda m: without(m, POLICY), "policy is missing"),
+    "no optimizer": (lambda m: without(m, OPTIMIZER), "policy.optimizer is missing"),
+    "no variables": (lambda m: without(m, "pytorch_variables.pth"), "pytorch_variables is missing"),
+    "no version": (lambda m: without(m, "_stable_baselines3_version"), "_stable_baselines3_version is missing"),
+    "empty data": (lambda m: {**m, "data": b""}, "data is not"),
+    "empty policy": (lambda m: {**m, POLICY: b""}, "policy (is not what was saved|cannot be read)"),
+    "empty optimizer": (lambda m: {**m, OPTIMIZER: b""}, r"policy.optimizer (is not what was saved|cannot be read)"),
+    "data of text": (lambda m: {**m, "data": b"nothing"}, "data is not"),
+    "data of a list": (lambda m: {**m, "data": b"[1]"}, "data is (not what was saved|no JSON object)"),
+    "policy of text": (lambda m: {**m, POLICY: b"nothing"}, "policy (is not what was saved|cannot be read)"),
+    "policy of a list": (
+        lambda m: with_state(m, POLICY, lambda _: [1]),
+        "policy (is not what was saved|is a list, no dictionary)",
+    ),
+    "policy for optimizer": (lambda m: {**m, OPTIMIZER: m[POLICY]}, r"policy.optimizer (is not what was saved|has no)"),
+    "optimizer for policy": (lambda m: {**m, POLICY: m[OPTIMIZER]}, r"policy (is not what was saved|has no)"),
+    "another member": (lambda m: {**m, "policy.extra.pth": m[POLICY]}, r"policy.extra (is not|is no)"),
+    "no weight": (
+        lambda m: with_state(m, POLICY, lambda state: state.pop("value_net.bias") and None),
+        "policy (is not what was saved|has no value_net.bias)",
+    ),
+    "another weight": (
+        lambda m: with_state(m, POLICY, lambda state: state.update(more=th.ones(1))),
+        "policy (is not what was saved|has more, which this model's has not)",
+    ),
+    "a weight of another shape": (
+        lambda m: with_state(m, POLICY, lambda state: state.update({"value_net.bias": th.ones(2)})),
+        r"policy (is not what was saved|has a value_net.bias of shape \(2,\), this model's is \(1,\))",
+    ),
+    "a weight that is a number": (
+        lambda m: with_state(m, POLICY, lambda state: state.update({"value_net.bias": 1.0})),
+        "policy (is not what was saved|has a value_net.bias that is no tensor)",
+    ),
+    "moments of another shape": (
+        lambda m: with_state(m, OPTIMIZER, lambda state: state["state"][0].update(exp_avg=th.ones(9))),
+        r"policy.optimizer (is not what was saved|has exp_avg of shape \(9,\))",
+    ),
+    "no moments of one": (
+        lambda m: with_state(m, OPTIMIZER, lambda state: state["state"][0].pop("exp_avg") is None),
+        r"policy.optimizer (is not what was saved|is a bool|has other moments)",
+    ),
+    "fewer groups": (
+        lambda m: with_state(m, OPTIMIZER, lambda state: state["param_groups"].clear()),
+        r"policy.optimizer (is not what was saved|has other param_groups)",
+    ),
+    "no groups": (
+        lambda m: with_state(m, OPTIMIZER, lambda state: state.pop("param_groups") and None),
+        r"policy.optimizer (is not what was saved|has no param_groups)",
+    ),
+    "no policy class": (
+        lambda m: with_data(m, lambda data: data.pop("policy_class")),
+        "(data is not what was saved|policy_class is missing)",
+    ),
+    "no space": (
+        lambda m: with_data(m, lambda data: data.pop("observation_space")),
+        "(data is not what was saved|observation_space is missing)",
+    ),
+    "no batch size": (
+        lambda m: with_data(m, lambda data: data.pop("batch_size")),
+        "data (is not what was saved|has no batch_size: it is of another algorithm)",
+    ),
+    "another policy class": (
+        lambda m: with_data(m, lambda data: data.update(policy_class=3)),
+        "(data is not what was saved|policy_class is 3, no class of policies)",
+    ),
+    "a broken pickle": (
+        lambda m: with_data(m, lambda data: data["clip_range"].update({":serialized:": "AAAA"})),
+        "(data is not what was saved|clip_range cannot be unpickled)",
+    ),
+}
+
+
+@pytest.mark.parametrize("cls", [PPOClip, PPO])
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("weights_only", [False, True])
+def test_faults_of_members(fault: str, cls: Any, weights_only: bool) -> None:
+    change, part = FAULTS[fault]
+    content = zipped(change(members_of(saved(cls))))
+    file = io.BytesIO(content)
+    known = {"policy_class": "MlpPolicy", "clip_range": 0.2, "rollout_buffer_class": None}
+    if fault in ("another policy class", "a broken pickle"):
+        if weights_only and cls is PPO:
+            pytest.skip("nothing is unpickled, and the class of the policy is given")
+        known = {}
+    with pytest.raises(DamagedFileError, match=f"BytesIO: {part}"):
+        PPOClip.load(
+            file,
+            env=noise_envs(ACTION_SPACES["Box"]),
+            weights_only=weights_only,
+            custom_objects=known if weights_only and cls is PPO else None,
+        )
+
+
+def test_a_member_that_is_there_twice() -> None:
+    file = io.BytesIO(saved(PPO))
+    with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(file, "a") as archive:
+        archive.writestr("policy.pth", b"other")
+    with pytest.raises(DamagedFileError, match="policy is there twice"):
+        load(file.getvalue())
+
+
+def test_the_note_of_another_file() -> None:
+    ours = members_of(saved(PPOClip))
+    for note, fault in ((b"", "is not JSON"), (b"{}", "has no hashes"), (b"[]", "is no JSON object")):
+        with pytest.raises(DamagedFileError, match=rf"sb3_ppo_variants.json {fault}"):
+            load(zipped({**ours, "sb3_ppo_variants.json": note}))
+
+
+def test_parameters_are_checked_too() -> None:
+    model = load(saved(PPOClip))
+    before = contents(model)
+    with pytest.raises(DamagedFileError, match=r"policy.optimizer is missing"):
+        model.set_parameters({"policy": model.policy.state_dict()})
+    with pytest.raises(DamagedFileError, match="BytesIO: the zip archive"):
+        model.set_parameters(io.BytesIO(saved(PPOClip)[:-1]))
+    parameters = deepcopy(model.get_parameters())
+    parameters["policy.optimizer"]["state"][0]["exp_avg"] = th.ones(9)
+    with pytest.raises(DamagedFileError, match=r"policy.optimizer has exp_avg of shape \(9,\)"):
+        model.set_parameters(parameters)
+    model.set_parameters({"policy": model.policy.state_dict()}, exact_match=False)
+    assert contents(model) == before
+
+
+SMALL = {"buffer_size": 10}
+OTHERS: dict[Any, tuple[str, str, dict[str, Any]]] = {
+    A2C: ("MlpPolicy", "Box", {}),
+    TRPO: ("MlpPolicy", "Box", {}),
+    SAC: ("MlpPolicy", "Box", SMALL),
+    TD3: ("MlpPolicy", "Box", SMALL),
+    DDPG: ("MlpPolicy", "Box", SMALL),
+    DQN: ("MlpPolicy", "Discrete", SMALL),
+    RecurrentPPO: ("MlpLstmPolicy", "Box", {}),
+    MaskablePPO: ("MlpPolicy", "Discrete", {}),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("other", OTHERS, ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("weights_only", [False, True])
+def test_another_algorithm(other: Any, variant: Any, weights_only: bool) -> None:
+    policy, actions, arguments = OTHERS[other]
+    env = noise_envs(ACTION_SPACES[actions], n_envs=1)
+    file = io.BytesIO()
+    other(policy, env, device="cpu", **arguments).save(file)
+    with pytest.raises(DamagedFileError, match=r"BytesIO: (data has no|policy_class is of)"):
+        variant.load(file, env=env, weights_only=weights_only)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("other", VARIANTS)
+def test_another_variant(variant: Any, other: Any) -> None:
+    if variant is other:
+        derived = type("Derived", (variant,), {})
+        assert contents(load(saved(variant), derived)) == contents(load(saved(variant), variant))
+        return
+    with pytest.raises(DamagedFileError, match=f"this is a {other.__name__}, not a {variant.__name__}"):
+        load(saved(other), variant)
+    load(saved(variant), variant).set_parameters(io.BytesIO(saved(other)))
+
+
+def test_a_missing_file_is_missing() -> None:
+    with pytest.raises(FileNotFoundError):
+        PPOFixedKL.load("no/such/file")

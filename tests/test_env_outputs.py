@@ -1,0 +1,180 @@
+"""What an environment must not return is refused at the first step that shows it; what NumPy takes as it is passes."""
+
+from copy import deepcopy
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
+
+from helpers import ACTION_SPACES, VECTOR, NoiseEnv
+from sb3_ppo_variants import EnvOutputError, PPOClip
+from sb3_ppo_variants.envs import SafeSubprocVecEnv
+
+BOX = ACTION_SPACES["Box"]
+BYTES = spaces.Box(0, 255, (3,), np.uint8)
+NUMBER = spaces.Discrete(4)
+NUMBERS = spaces.MultiDiscrete([2, 4])
+BITS = spaces.MultiBinary(3)
+DICT = spaces.Dict({"a": VECTOR, "b": NUMBER})
+A = np.zeros(3, np.float32)
+AT = 5
+
+# The observation space, what of a step is replaced, by what, and what the error calls it.
+WRONG: dict[str, tuple[spaces.Space, str, Any, str]] = {
+    "reward a string": (VECTOR, "reward", "1", "reward"),
+    "reward bytes": (VECTOR, "reward", b"1", "reward"),
+    "reward a NumPy string": (VECTOR, "reward", np.str_("1"), "reward"),
+    "reward None": (VECTOR, "reward", None, "reward"),
+    "reward complex": (VECTOR, "reward", 1j, "reward"),
+    "reward a list": (VECTOR, "reward", [1.0], "reward"),
+    "reward in an array": (VECTOR, "reward", np.ones(1), "reward"),
+    "rewards of two": (VECTOR, "reward", np.ones(2), "reward"),
+    "reward a dict": (VECTOR, "reward", {"r": 1.0}, "reward"),
+    "reward an array of an object": (VECTOR, "reward", np.array(None), "reward"),
+    "terminated a string": (VECTOR, "terminated", "no", "terminated"),
+    "terminated an empty string": (VECTOR, "terminated", "", "terminated"),
+    "terminated None": (VECTOR, "terminated", None, "terminated"),
+    "terminated NaN": (VECTOR, "terminated", float("nan"), "terminated"),
+    "terminated 2": (VECTOR, "terminated", 2, "terminated"),
+    "terminated 0.5": (VECTOR, "terminated", 0.5, "terminated"),
+    "terminated a list": (VECTOR, "terminated", [], "terminated"),
+    "terminated an array": (VECTOR, "terminated", np.zeros(1, bool), "terminated"),
+    "truncated a string": (VECTOR, "truncated", "no", "truncated"),
+    "truncated None": (VECTOR, "truncated", None, "truncated"),
+    "truncated -1": (VECTOR, "truncated", -1, "truncated"),
+    "info None": (VECTOR, "info", None, "info"),
+    "info a list": (VECTOR, "info", [], "info"),
+    "observation a number": (VECTOR, "observation", 0.5, "observation"),
+    "observation of one number": (VECTOR, "observation", np.zeros(1, np.float32), "observation"),
+    "observation in a row": (VECTOR, "observation", np.zeros((1, 3), np.float32), "observation"),
+    "observation too long": (VECTOR, "observation", np.zeros(4, np.float32), "observation"),
+    "observation None": (VECTOR, "observation", None, "observation"),
+    "observation of strings": (VECTOR, "observation", np.array(["1", "2", "3"]), "observation"),
+    "observation of objects": (VECTOR, "observation", np.array([None, 1, 2]), "observation"),
+    "observation complex": (VECTOR, "observation", A + 1j, "observation"),
+    "observation ragged": (VECTOR, "observation", [[1.0], 2.0, 3.0], "observation"),
+    "observation of fractions for bytes": (BYTES, "observation", np.full(3, 0.5), "observation"),
+    "observation too large for bytes": (BYTES, "observation", np.full(3, 256), "observation"),
+    "observation negative for bytes": (BYTES, "observation", np.full(3, -1), "observation"),
+    "number that is not": (NUMBER, "observation", 1.5, "observation"),
+    "number too large": (NUMBER, "observation", 4, "observation"),
+    "number negative": (NUMBER, "observation", np.int64(-1), "observation"),
+    "number in an array": (NUMBER, "observation", np.ones(1, np.int64), "observation"),
+    "numbers too large": (NUMBERS, "observation", np.array([2, 0]), "observation"),
+    "bits that are not": (BITS, "observation", np.array([0, 2, 0], np.int8), "observation"),
+    "dict without a key": (DICT, "observation", {"a": A}, "observation"),
+    "dict with another key": (DICT, "observation", {"a": A, "b": 0, "c": A}, "observation"),
+    "dict with a wrong part": (DICT, "observation", {"a": A[:1], "b": 0}, "observation['a']"),
+    "no dict": (DICT, "observation", A, "observation"),
+}
+# What SB3 takes and changes by a rounding at most.
+RIGHT: list[tuple[spaces.Space, str, Any]] = [
+    *((VECTOR, "reward", reward) for reward in (1, True, np.float64(1), np.float32(1), np.float16(1), np.int8(1))),
+    *((VECTOR, "reward", reward) for reward in (np.array(1.0), np.array(1), th.tensor(1.0))),
+    *((VECTOR, "terminated", flag) for flag in (0, np.False_, np.array(False), np.int64(0), th.tensor(False))),
+    *((VECTOR, "observation", a) for a in (A.astype(np.float64), A.astype(int), [0.0, 0.0, 0.0], th.zeros(3))),
+    (BYTES, "observation", np.full(3, 255)),
+    (BYTES, "observation", np.ones(3, bool)),
+    *((NUMBER, "observation", number) for number in (3, np.int64(3), np.int32(3), np.array(3), True)),
+    (NUMBERS, "observation", np.array([1, 3], np.int32)),
+    (BITS, "observation", np.ones(3, bool)),
+    (DICT, "observation", {"b": 3, "a": A.astype(np.float64)}),
+]
+NAMES = ("observation", "reward", "terminated", "truncated", "info")
+
+
+class Errs(NoiseEnv):
+    """Returns something else at one step."""
+
+    def __init__(self, space: spaces.Space, place: str, value: Any):
+        super().__init__(BOX, deepcopy(space))
+        self._place, self._value = place, value
+        self._taken = 0
+
+    def step(self, action: Any) -> Any:
+        self._taken += 1
+        returned = list(super().step(action))
+        if self._taken == AT:
+            returned[NAMES.index(self._place)] = self._value
+        return tuple(returned)
+
+
+def model_for(env: VecEnv) -> Any:
+    policy = "MultiInputPolicy" if isinstance(env.observation_space, spaces.Dict) else "MlpPolicy"
+    return PPOClip(policy, env, n_steps=16, batch_size=16, n_epochs=1, device="cpu")
+
+
+def right_and(space: spaces.Space, place: str, value: Any, vec_env: Any = DummyVecEnv) -> VecEnv:
+    env: VecEnv = vec_env([partial(NoiseEnv, BOX, deepcopy(space)), partial(Errs, space, place, value)])
+    return env
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_outputs(name: str) -> None:
+    space, place, value, quantity = WRONG[name]
+    with pytest.raises(EnvOutputError) as caught:
+        model_for(right_and(space, place, value)).learn(32)
+    assert (caught.value.quantity, caught.value.env_index, caught.value.step) == (quantity, 1, 2 * (AT - 1))
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_outputs_of_another_process(name: str) -> None:
+    space, place, value, quantity = WRONG[name]
+    env = right_and(space, place, value, partial(SafeSubprocVecEnv, start_method="fork"))
+    with pytest.raises(EnvOutputError) as caught:
+        model_for(env).learn(32)
+    assert (caught.value.quantity, caught.value.env_index, caught.value.step) == (quantity, 1, 2 * (AT - 1))
+    env.close()
+
+
+# What SB3's worker makes of these before anybody else sees it looks right, or NumPy refuses it when it is stacked.
+UNSEEN = ("terminated", "info", "dict", "no dict", "observation ragged")
+
+
+@pytest.mark.parametrize("name", [name for name in WRONG if not name.startswith(UNSEEN)])
+def test_wrong_outputs_of_a_worker_of_sb3(name: str) -> None:
+    space, place, value, quantity = WRONG[name]
+    env = SubprocVecEnv([partial(Errs, space, place, value)], start_method="fork")
+    with pytest.raises(EnvOutputError, match=f"the {quantity if place != 'truncated' else 'done'}"):
+        model_for(env).learn(32)
+    env.close()
+
+
+@pytest.mark.parametrize(("space", "place", "value"), RIGHT)
+def test_right_outputs(space: spaces.Space, place: str, value: Any) -> None:
+    model_for(right_and(space, place, value)).learn(32)
+
+
+@pytest.mark.parametrize("returned", [(A, 1.0, False, {}), None, A])
+def test_a_step_that_is_not_of_five_values(returned: Any) -> None:
+    class Old(NoiseEnv):
+        def step(self, action: Any) -> Any:
+            return returned
+
+    with pytest.raises(EnvOutputError, match=r"result of step\(\) of environment 0 at step 0 is .* allowed: \(observ"):
+        model_for(DummyVecEnv([partial(Old, BOX)])).learn(32)
+
+
+@pytest.mark.parametrize("returned", [A, np.zeros(2, np.float32), (A, None), (A[:1], {})])
+def test_a_wrong_reset(returned: Any) -> None:
+    class Old(NoiseEnv):
+        def reset(self, **_: Any) -> Any:
+            return returned
+
+    with pytest.raises(EnvOutputError, match="of environment 0 at step 0 is"):
+        model_for(DummyVecEnv([partial(Old, BOX)])).learn(32)
+
+
+@pytest.mark.parametrize("value", [A[:1], np.full(3, "1")])
+def test_a_wrong_last_observation(value: Any) -> None:
+    class Ends(NoiseEnv):
+        def step(self, action: Any) -> Any:
+            observation, *others = super().step(action)
+            return (value if self._steps == 7 else observation), *others
+
+    with pytest.raises(EnvOutputError, match="observation of environment 0 at step 6"):
+        model_for(VecNormalize(DummyVecEnv([partial(Ends, BOX)]))).learn(32)

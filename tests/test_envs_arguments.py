@@ -1,0 +1,210 @@
+"""What vector environments can not do is refused, with what to do instead."""
+
+import re
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
+
+from sb3_ppo_variants import ArgumentError
+from sb3_ppo_variants.envs import (
+    GymnasiumVecEnv,
+    check_frame_skip,
+    make_ale_vec_env,
+    make_envpool_vec_env,
+    make_gymnasium_vec_env,
+)
+
+BREAKOUT = "BreakoutNoFrameskip-v4"
+CARTPOLE: list[Callable[[], gym.Env]] = [lambda: gym.make("CartPole-v1")] * 2
+native = partial(make_gymnasium_vec_env, "CartPole-v1", vectorization_mode="vector_entry_point")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (partial(make_gymnasium_vec_env, "CartPole-v1", 0), "n_envs=0"),
+        (partial(make_gymnasium_vec_env, "CartPole-v1", seed=-1), "seed=-1"),
+        (partial(make_gymnasium_vec_env, "CartPole-v1", vectorization_mode="fast"), "'sync' or .*'vector_entry_point'"),
+        (partial(native, wrapper_class=gym.wrappers.TimeAwareObservation), "wrapper_class=.*None with"),
+        (partial(native, vec_env_kwargs={"copy": False}), "vec_env_kwargs=.*None with"),
+        (partial(make_gymnasium_vec_env, CARTPOLE[0], vectorization_mode="vector_entry_point"), "env_id=.*an id"),
+        (
+            partial(make_gymnasium_vec_env, "ALE/Pong-v5", vectorization_mode="vector_entry_point"),
+            "which have make_ale_vec_env",
+        ),
+        (partial(make_ale_vec_env, BREAKOUT, 0), "n_envs=0"),
+        (partial(make_ale_vec_env, BREAKOUT, n_stack=0), "n_stack=0"),
+        (partial(make_ale_vec_env, BREAKOUT, wrapper_kwargs={"noop": 3}), "wrapper_kwargs=.*noop_max, frame_skip"),
+        (partial(make_ale_vec_env, BREAKOUT, wrapper_kwargs={"frame_skip": 0}), "frame_skip=0"),
+        (partial(make_ale_vec_env, "BrickoutNoFrameskip-v4"), "'BrickoutNoFrameskip-v4'.*Did you mean: `Breakout"),
+        (partial(make_ale_vec_env, "CartPole-v1"), "'CartPole-v1'.*Atari game, such as 'BreakoutNoFrameskip-v4'"),
+        (partial(make_ale_vec_env, "ALE/Breakout-v5"), "'BreakoutNoFrameskip-v4', or env_kwargs={'frameskip': 1}"),
+        (partial(make_ale_vec_env, "Breakout-v4"), "'BreakoutNoFrameskip-v4'"),
+        (partial(make_ale_vec_env, "Breakout-v4", wrapper_kwargs={"frame_skip": 1}), "a fixed frameskip"),
+        (partial(make_envpool_vec_env, "CartPole-v1", 0), "n_envs=0"),
+        (partial(make_envpool_vec_env, "CartPole-v99"), r"'CartPole-v99'.*envpool.list_all_envs\(\)"),
+        (partial(make_envpool_vec_env, "CartPole-v1", env_kwargs={"num_envs": 3}), "without 'num_envs', which n_envs"),
+        (partial(make_envpool_vec_env, "CartPole-v1", env_kwargs={"batch_size": 1}), "without 'batch_size'"),
+        (partial(make_envpool_vec_env, "Pong-v5", env_kwargs={"reward_clip": True}), "put VecClipReward around"),
+        (partial(make_envpool_vec_env, "Pong-v5", env_kwargs={"episodic_life": True}), "put VecEpisodicLife around"),
+    ],
+)
+def test_arguments_of_the_factories(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async", "vector_entry_point"])
+def test_unknown_ids(vectorization: str) -> None:
+    with pytest.raises(gym.error.UnregisteredEnv, match="Did you mean: `CartPole`"):
+        make_gymnasium_vec_env("CartPol-v1", vectorization_mode=vectorization)
+
+
+def test_no_native_vector_environment() -> None:
+    with pytest.raises(gym.error.Error, match="vector entry point"):
+        make_gymnasium_vec_env("Pendulum-v1", vectorization_mode="vector_entry_point")
+
+
+@pytest.mark.parametrize(
+    ("module", "make", "extra"),
+    [
+        ("envpool", partial(make_envpool_vec_env, "CartPole-v1"), "envpool"),
+        ("ale_py", partial(make_ale_vec_env, BREAKOUT), "environments"),
+        ("ale_py", partial(check_frame_skip, BREAKOUT), "environments"),
+    ],
+)
+def test_a_missing_package(module: str, make: Callable[[], Any], extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=re.escape(f"pip install 'sb3_ppo_variants[{extra}]'")):
+        make()
+
+
+def test_frame_skip() -> None:
+    check_frame_skip(BREAKOUT)
+    check_frame_skip("ALE/Breakout-v5", env_kwargs={"frameskip": 1})
+    check_frame_skip("ALE/Breakout-v5", frame_skip=1)
+    with pytest.raises(ArgumentError, match="'MsPacmanNoFrameskip-v4'"):
+        check_frame_skip("ALE/MsPacman-v5")
+
+
+class Undeclared(VectorEnv):
+    """Says nothing of its autoreset mode, and heeds no mask."""
+
+    num_envs = 2
+    single_observation_space: Any = spaces.Box(0, 9, (1,), np.float32)
+    single_action_space: Any = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
+        self.steps = np.zeros((2, 1), np.float32)
+        return self.steps, {}
+
+    def step(self, actions: Any) -> Any:
+        self.steps = self.steps + 1
+        return self.steps, np.ones(2), self.steps[:, 0] * [1, 0] >= 2, np.zeros(2, bool), {}
+
+
+class Declared(Undeclared):
+    def __init__(self, mode: Any):
+        self.metadata = {"autoreset_mode": mode}
+
+
+def test_the_autoreset_mode_must_be_known() -> None:
+    with pytest.raises(ArgumentError, match="autoreset_mode=None is not allowed; allowed: one of 'NextStep', 'Same"):
+        GymnasiumVecEnv(Undeclared())
+    for mode in ("Sometimes", 3):
+        with pytest.raises(ArgumentError, match="autoreset_mode="):
+            GymnasiumVecEnv(Undeclared(), mode)  # type: ignore[arg-type]
+        with pytest.raises(ArgumentError, match=f"metadata says {mode}"):
+            GymnasiumVecEnv(Declared(mode))
+    with pytest.raises(ArgumentError, match=r"metadata says AutoresetMode\.NEXT_STEP"):
+        GymnasiumVecEnv(SyncVectorEnv(CARTPOLE), AutoresetMode.SAME_STEP)
+    for known in (AutoresetMode.DISABLED, "Disabled"):
+        assert GymnasiumVecEnv(Undeclared(), known).num_envs == 2
+    assert GymnasiumVecEnv(Declared("Disabled"), AutoresetMode.DISABLED).num_envs == 2
+
+
+def test_the_mode_of_another_environment_does_not_count() -> None:
+    """ALE writes its mode into a dictionary that all vector environments have."""
+    from ale_py.vector_env import AtariVectorEnv
+
+    first = AtariVectorEnv("pong", 1, autoreset_mode="NextStep")
+    AtariVectorEnv("pong", 1, autoreset_mode="SameStep")
+    assert first.metadata["autoreset_mode"] is Undeclared.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    GymnasiumVecEnv(first, AutoresetMode.NEXT_STEP)
+    with pytest.raises(ArgumentError, match="autoreset_mode"):
+        GymnasiumVecEnv(Undeclared())
+
+
+def test_a_reset_that_heeds_no_mask() -> None:
+    venv = GymnasiumVecEnv(Undeclared(), AutoresetMode.NEXT_STEP)
+    venv.reset()
+    venv.step(np.zeros(2))
+    with pytest.raises(ArgumentError, match=r"heeds options\['reset_mask'\]"):
+        venv.step(np.zeros(2))
+
+
+def test_a_last_observation_that_is_missing() -> None:
+    venv = GymnasiumVecEnv(Undeclared(), AutoresetMode.SAME_STEP)
+    venv.reset()
+    venv.step(np.zeros(2))
+    with pytest.raises(ArgumentError, match=r"gives infos\['final_obs'\]"):
+        venv.step(np.zeros(2))
+
+
+def test_workers_that_forget_their_resets() -> None:
+    env = AsyncVectorEnv(CARTPOLE, shared_memory=False)
+    with pytest.raises(ArgumentError, match="shared_memory=True"):
+        GymnasiumVecEnv(env)
+    env.close()
+
+
+def test_other_environments() -> None:
+    single: Any = gym.make("CartPole-v1")
+    with pytest.raises(ArgumentError, match=r"a gymnasium.vector.VectorEnv"):
+        GymnasiumVecEnv(single)
+    nested = Declared(AutoresetMode.SAME_STEP)
+    nested.single_observation_space = spaces.Dict({"a": spaces.Dict({"b": spaces.Discrete(2)})})
+    with pytest.raises(NotImplementedError):
+        GymnasiumVecEnv(nested)
+
+
+def test_some_environments_at_a_time() -> None:
+    from ale_py.vector_env import AtariVectorEnv
+
+    venv = GymnasiumVecEnv(AtariVectorEnv("pong", 4, batch_size=2))
+    with pytest.raises(ArgumentError, match="all environments at once"):
+        venv.reset()
+
+
+def test_wrappers_of_gymnasium_stay() -> None:
+    venv = GymnasiumVecEnv(RecordEpisodeStatistics(gym.make_vec("CartPole-v1", 2)))
+    assert venv.spec is not None and venv.spec.id == "CartPole-v1"
+    venv.reset()
+    for _ in range(30):
+        _, rewards, dones, infos = venv.step(np.ones(2, int))
+        assert (rewards == 1).all()
+        for i in np.flatnonzero(dones):
+            assert infos[i]["episode"]["r"] == infos[i]["episode"]["l"] > 5
+
+
+def test_large_seeds() -> None:
+    for make in (make_ale_vec_env, make_envpool_vec_env):
+        env_id = BREAKOUT if make is make_ale_vec_env else "CartPole-v1"
+        venvs = [make(env_id, 3, seed=2**32 - 1) for _ in range(2)]
+        first, second = (venv.reset() for venv in venvs)
+        np.testing.assert_array_equal(np.asarray(first), np.asarray(second))
+
+
+def test_envpool_takes_no_options() -> None:
+    venv = make_envpool_vec_env("CartPole-v1", 2)
+    venv.set_options({"low": 0.1})
+    with pytest.raises(ValueError, match="low"):
+        venv.reset()

@@ -1,0 +1,190 @@
+"""Atari games in ALE's vector environment are those of SB3's make_atari_env."""
+
+from typing import Any
+
+import ale_py
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import SyncVectorEnv
+from stable_baselines3.common.env_util import make_atari_env
+from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
+
+from sb3_ppo_variants.envs import (
+    GymnasiumVecEnv,
+    VecClipReward,
+    VecEpisodicLife,
+    make_ale_vec_env,
+    make_envpool_vec_env,
+)
+
+gym.register_envs(ale_py)
+
+
+def step(venv: VecEnv, action: int) -> tuple[Any, float, bool, dict[str, Any]]:
+    observations, rewards, dones, infos = venv.step(np.array([action]))
+    return np.asarray(observations)[0], rewards[0], dones[0], infos[0]
+
+
+@pytest.mark.parametrize(
+    ("game", "pixels"), [("Breakout", 0), ("SpaceInvaders", 0), ("Pong", 32), ("Qbert", 32), ("Freeway", 32)]
+)
+def test_the_same_actions_do_the_same(game: str, pixels: int) -> None:
+    """SB3's wrappers act at resets, as FireResetEnv and EpisodicLifeEnv do; here the test does."""
+    env_id, wrapper_kwargs = f"{game}NoFrameskip-v4", {"noop_max": 0}
+    theirs: VecEnv = VecFrameStack(make_atari_env(env_id, wrapper_kwargs=wrapper_kwargs), 4)
+    ours = make_ale_vec_env(env_id, wrapper_kwargs=wrapper_kwargs, env_kwargs={"use_fire_reset": False})
+    assert ours.observation_space == theirs.observation_space and ours.action_space == theirs.action_space
+    at_reset = [1, 2] if "FIRE" in theirs.env_method("get_action_meanings")[0] else []
+    theirs.reset(), ours.reset()
+    for action in at_reset:
+        step(ours, action)
+    n_ends = 0
+    for action in np.random.default_rng(0).integers(ours.action_space.n, size=700):  # type: ignore[attr-defined]
+        seen, reward, done, info = step(theirs, action)
+        our_seen, our_reward, our_done, our_info = step(ours, action)
+        assert (our_reward, our_done, our_info["lives"]) == (reward, done, info["lives"])
+        assert our_reward in (-1, 0, 1)
+        assert ("episode" in our_info) == ("episode" in info)
+        if "episode" in info:
+            assert our_info["episode"]["r"] == info["episode"]["r"]
+            assert our_info["episode_frame_number"] == info["episode"]["l"]
+        if done:
+            n_ends += 1
+            for extra in at_reset if "episode" in info else [0, *at_reset]:
+                our_seen, *_ = step(ours, extra)
+        # The newest frame; after an end, SB3's stack has no others, and the extra steps are in ours.
+        assert np.abs(our_seen[..., -1].astype(int) - seen[..., -1]).max() <= pixels
+    assert n_ends > 0 or game in ("Pong", "Freeway")
+
+
+def test_games_do_not_depend_on_each_other() -> None:
+    def make(n_envs: int) -> VecEnv:
+        return make_ale_vec_env("BreakoutNoFrameskip-v4", n_envs, wrapper_kwargs={"noop_max": 0})
+
+    together, alone = make(3), [make(1) for _ in range(3)]
+    first, *others = (np.asarray(venv.reset()) for venv in (together, *alone))
+    np.testing.assert_equal(first, np.concatenate(others))
+    n_games = 0
+    for actions in np.random.default_rng(1).integers(4, size=(250, 3)):
+        observations, rewards, dones, infos = together.step(actions)
+        for i, venv in enumerate(alone):
+            seen, reward, done, info = step(venv, actions[i])
+            np.testing.assert_array_equal(np.asarray(observations)[i], seen)
+            assert (rewards[i], dones[i], infos[i]["lives"]) == (reward, done, info["lives"])
+            np.testing.assert_equal(infos[i].get("terminal_observation"), info.get("terminal_observation"))
+            assert infos[i].get("episode", {}).get("r") == info.get("episode", {}).get("r")
+            n_games += "episode" in info
+    assert n_games >= 3
+
+
+@pytest.mark.parametrize("clip_reward", [True, False])
+def test_the_monitor_knows_the_game(clip_reward: bool) -> None:
+    """Its returns are the sum of rewards before clipping, over all lives."""
+    wrapper_kwargs = {"clip_reward": clip_reward, "terminal_on_life_loss": clip_reward}
+    venv = make_ale_vec_env("QbertNoFrameskip-v4", seed=0, wrapper_kwargs=wrapper_kwargs, n_stack=1)
+    assert venv.observation_space.shape == (84, 84, 1)
+    venv.reset()
+    rewards, dones = [], []
+    for action in np.random.default_rng(0).integers(6, size=500):
+        _, reward, done, info = step(venv, action)
+        rewards.append(reward)
+        dones.append(done)
+        if "episode" in info:
+            break
+    assert info["episode"]["l"] == len(rewards)
+    # The least that Qbert gives is 25.
+    assert set(rewards) == ({0, 1} if clip_reward else {0, 25})
+    assert info["episode"]["r"] == 25 * np.count_nonzero(rewards) > 0
+    # Three lives may be lost before the last.
+    assert sum(dones) == (4 if clip_reward else 1)
+
+
+def frames_at_start(wrapper_kwargs: dict[str, Any]) -> set[int]:
+    venv = make_ale_vec_env("PongNoFrameskip-v4", 8, seed=0, wrapper_kwargs=wrapper_kwargs)
+    frames = set()
+    for _ in range(4):
+        venv.reset()
+        frames |= {info["episode_frame_number"] for info in venv.unwrapped.reset_infos}
+    return frames
+
+
+def test_no_ops_at_the_start() -> None:
+    assert frames_at_start({"noop_max": 0}) == {1}
+    assert frames_at_start({"noop_max": 3}) == {1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("env_id", "wrapper_kwargs", "sticky"),
+    [
+        ("BreakoutNoFrameskip-v4", {}, False),
+        ("BreakoutNoFrameskip-v4", {"action_repeat_probability": 0.9}, True),
+        ("BreakoutNoFrameskip-v0", {}, True),
+        ("ALE/Breakout-v5", {"frame_skip": 1}, True),
+    ],
+)
+def test_sticky_actions_are_asked_for(env_id: str, wrapper_kwargs: dict[str, Any], sticky: bool) -> None:
+    """Without them, games from the same state stay the same under the same actions."""
+    venv = make_ale_vec_env(env_id, 4, seed=0, wrapper_kwargs={"noop_max": 0, **wrapper_kwargs})
+    venv.reset()
+    for action in np.random.default_rng(0).integers(4, size=40):
+        observations: Any = venv.step(np.full(4, action))[0]
+    assert (observations == observations[:1]).all() != sticky
+
+
+def test_the_frames_of_a_game_may_be_limited() -> None:
+    venv = make_ale_vec_env("PongNoFrameskip-v4", env_kwargs={"max_num_frames_per_episode": 100})
+    venv.reset()
+    infos = [step(venv, 0)[3] for _ in range(25)]
+    # Frames before the agent's first do not count.
+    assert [info["TimeLimit.truncated"] for info in infos] == [False] * 24 + [True]
+
+
+class Lives(gym.Env):
+    """Games with these lives at their reset and each step."""
+
+    observation_space = gym.spaces.Discrete(9)
+    action_space = gym.spaces.Discrete(2)
+    games = ((3, 3, 2, 0, 0, 0), (2, 1, 0))
+
+    def __init__(self) -> None:
+        self.game = -1
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[int, dict]:
+        self.game, self.frame = self.game + 1, 0
+        return 0, {"lives": self.games[self.game % 2][0]}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict]:
+        self.frame += 1
+        lives = self.games[self.game % 2]
+        return self.frame, 7.0, self.frame == len(lives) - 1, False, {"lives": lives[self.frame]}
+
+
+def test_lives_by_hand() -> None:
+    """One is lost from 3 to 2; with none left the game goes on for two frames; the next loses one at its first step."""
+    venv = VecEpisodicLife(GymnasiumVecEnv(SyncVectorEnv([Lives])))
+    venv.reset()
+    seen = [step(venv, 0) for _ in range(9)]
+    assert [done for _, _, done, _ in seen] == [False, True, False, False, True, True, True, False, True]
+    last = [info["terminal_observation"] for *_, info in seen if "terminal_observation" in info]
+    assert last == [2, 5, 1, 2, 2]
+    assert [int(observation) for observation, *_ in seen] == [1, 2, 3, 4, 0, 1, 0, 1, 2]
+
+
+def test_envpool_s_games_with_the_same_wrappers() -> None:
+    inner = make_envpool_vec_env("Breakout-v5", 2, seed=0)
+    venv = VecClipReward(VecEpisodicLife(inner))
+    venv.reset()
+    n_ends, n_games, lengths = np.zeros(2), 0, np.zeros(2)
+    for actions in np.random.default_rng(0).integers(4, size=(400, 2)):
+        _, _, dones, infos = venv.step(actions)
+        n_ends += dones
+        lengths += 1
+        for i, info in enumerate(infos):
+            assert ("terminal_observation" in info) == dones[i]
+            if "episode" in info:
+                # Five lives, and no step in between.
+                assert n_ends[i] == 5 and info["episode"]["l"] == lengths[i] == info["elapsed_step"]
+                n_games, n_ends[i], lengths[i] = n_games + 1, 0, 0
+    assert n_games >= 2
+    venv.close()

@@ -1,0 +1,334 @@
+"""Every backend keeps the contract of SB3's VecEnv."""
+
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor, load_results
+from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize
+
+from sb3_ppo_variants import PPOClip
+from sb3_ppo_variants.envs import GymnasiumVecEnv, make_ale_vec_env, make_envpool_vec_env, make_gymnasium_vec_env
+
+N_ENVS = 3
+MODES = {f"-{mode.value}": {"autoreset_mode": mode} for mode in AutoresetMode}
+BACKENDS: Mapping[str, Callable[..., VecEnv]] = {
+    f"{vectorization}{name}": partial(
+        make_gymnasium_vec_env, "CartPole-v1", vectorization_mode=vectorization, vec_env_kwargs=mode
+    )
+    for vectorization in ("sync", "async")
+    for name, mode in MODES.items()
+} | {
+    "native": partial(make_gymnasium_vec_env, "CartPole-v1", vectorization_mode="vector_entry_point"),
+    "envpool": partial(make_envpool_vec_env, "CartPole-v1"),
+    "envpool, cut off": partial(make_envpool_vec_env, "Pendulum-v1", env_kwargs={"max_episode_steps": 7}),
+    "ale": partial(
+        make_ale_vec_env,
+        "BreakoutNoFrameskip-v4",
+        wrapper_kwargs={"frame_skip": 16},
+        env_kwargs={"max_num_frames_per_episode": 800},
+    ),
+}
+# CartPole's episodes are their rewards, one for each step; one for a reset would show.
+CARTPOLES = [name for name in BACKENDS if name not in ("ale", "envpool, cut off")]
+
+
+@pytest.fixture(params=BACKENDS)
+def make(request: pytest.FixtureRequest) -> Callable[..., VecEnv]:
+    return BACKENDS[request.param]
+
+
+@pytest.fixture
+def venv(make: Callable[..., VecEnv]) -> Iterator[VecEnv]:
+    made = make(n_envs=N_ENVS, seed=0)
+    yield made
+    made.close()
+
+
+def actions(venv: VecEnv, n_steps: int) -> list[np.ndarray]:
+    venv.action_space.seed(0)
+    return [np.array([venv.action_space.sample() for _ in range(venv.num_envs)]) for _ in range(n_steps)]
+
+
+def test_steps_have_the_form_of_sb3(venv: VecEnv) -> None:
+    space = venv.observation_space
+    assert venv.num_envs == N_ENVS
+    observations: Any = venv.reset()
+    n_dones = 0
+    for action in actions(venv, 60):
+        assert observations.dtype == space.dtype and observations.shape == (N_ENVS, *(space.shape or ()))
+        assert all(space.contains(observation) for observation in observations)
+        observations, rewards, dones, infos = venv.step(action)
+        assert rewards.dtype == np.float32 and rewards.shape == (N_ENVS,)
+        assert dones.dtype == bool and dones.shape == (N_ENVS,)
+        assert [type(info) for info in infos] == [dict] * N_ENVS
+        for done, info in zip(dones, infos, strict=True):
+            assert ("terminal_observation" in info) == done
+            assert type(info["TimeLimit.truncated"]) is bool and done >= info["TimeLimit.truncated"]
+            if done:
+                assert space.contains(info["terminal_observation"])
+                n_dones += 1
+    assert n_dones > N_ENVS
+
+
+def test_what_was_returned_does_not_change(venv: VecEnv) -> None:
+    returned: list[Any] = [venv.reset()]
+    returned += [venv.step(action) for action in actions(venv, 5)]
+    kept = deepcopy(returned)
+    for action in actions(venv, 30):
+        venv.step(action)
+    venv.reset()
+    # The observations of a reset are SB3's own memory under a VecFrameStack.
+    first = 1 if isinstance(venv, VecFrameStack) else 0
+    np.testing.assert_equal(returned[first:], kept[first:])
+
+
+def test_seeds(make: Callable[..., VecEnv]) -> None:
+    def run(venv: VecEnv, seed: int | None) -> list[Any]:
+        if seed is not None:
+            assert list(venv.seed(seed)) == [seed, seed + 1, seed + 2]
+        # Copied, since a VecFrameStack changes its last observations at a reset.
+        return deepcopy([venv.reset(), *(venv.step(action)[0] for action in actions(venv, 20))])
+
+    venvs = [make(n_envs=N_ENVS, seed=seed) for seed in (3, 3, 4, None)]
+    first, same, other, random = (run(venv, None) for venv in venvs)
+    np.testing.assert_equal(first, same)
+    # A seed is for one reset, and seeds are counted up over the environments.
+    again = run(venvs[0], None)
+    seeded = run(venvs[0], 3)
+    np.testing.assert_equal(first, seeded)
+    for different in (other, random, again):
+        assert any((a != b).any() for a, b in zip(first, different, strict=True))
+    np.testing.assert_equal(run(make(n_envs=N_ENVS, seed=4), None), other)
+    for venv in venvs:
+        venv.close()
+
+
+@pytest.mark.parametrize("name", CARTPOLES)
+def test_no_step_is_a_reset(name: str) -> None:
+    venv = BACKENDS[name](n_envs=N_ENVS, seed=0)
+    venv.reset()
+    lengths = np.zeros(N_ENVS, int)
+    observations: Any
+    for action in actions(venv, 150):
+        observations, rewards, dones, infos = venv.step(action)
+        lengths += 1
+        np.testing.assert_array_equal(rewards, 1)
+        # A pole begins within 0.05 of the middle, and ends elsewhere.
+        assert (np.abs(observations[dones]) <= 0.05).all()
+        for i in np.flatnonzero(dones):
+            assert np.abs(infos[i]["terminal_observation"]).max() > 0.2
+            assert infos[i]["episode"]["r"] == infos[i]["episode"]["l"] == lengths[i]
+        lengths[dones] = 0
+    venv.close()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: make_envpool_vec_env("Pendulum-v1", N_ENVS, env_kwargs={"max_episode_steps": 7}),
+        lambda: make_gymnasium_vec_env("CartPole-v1", N_ENVS, env_kwargs={"max_episode_steps": 7}),
+        lambda: make_gymnasium_vec_env(
+            "CartPole-v1", N_ENVS, vectorization_mode="vector_entry_point", env_kwargs={"max_episode_steps": 7}
+        ),
+    ],
+    ids=["envpool", "sync", "native"],
+)
+def test_time_limits_cut_off(make: Callable[[], VecEnv]) -> None:
+    venv = make()
+    venv.reset()
+    for step, action in enumerate(actions(venv, 21), start=1):
+        _, _, dones, infos = venv.step(action)
+        assert (dones == (step % 7 == 0)).all()
+        assert [info["TimeLimit.truncated"] for info in infos] == dones.tolist()
+    venv.close()
+
+
+def test_the_native_poles_go_on_while_others_begin_anew() -> None:
+    """Against gymnasium's single CartPole from the same states."""
+    venv = make_gymnasium_vec_env("CartPole-v1", N_ENVS, seed=0, vectorization_mode="vector_entry_point")
+    poles: list[Any] = [gym.make("CartPole-v1").unwrapped for _ in range(N_ENVS)]
+    for pole, observation in zip(poles, np.asarray(venv.reset()), strict=True):
+        pole.reset()
+        pole.state = observation.astype(np.float64)
+    observations: Any
+    for action in actions(venv, 60):
+        observations, _, dones, infos = venv.step(action)
+        for i, pole in enumerate(poles):
+            expected, *_ = pole.step(int(action[i]))
+            np.testing.assert_allclose(infos[i].get("terminal_observation", observations[i]), expected, atol=1e-5)
+            if dones[i]:
+                pole.reset()
+                pole.state = observations[i].astype(np.float64)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_closing_twice(name: str) -> None:
+    venv = BACKENDS[name](n_envs=N_ENVS)
+    venv.reset()
+    venv.close()
+    venv.close()
+
+
+def test_attributes_and_wrappers_can_be_asked_for(venv: VecEnv) -> None:
+    assert venv.get_attr("render_mode") == [venv.render_mode] * N_ENVS
+    assert venv.get_attr("render_mode", indices=[0, 2]) == [venv.render_mode] * 2
+    assert venv.has_attr("render_mode") and not venv.has_attr("no_such_thing")
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        venv.get_attr("no_such_thing")
+    assert venv.env_is_wrapped(TimeLimit, indices=1) == [venv.env_is_wrapped(TimeLimit)[1]]
+    assert len(venv.env_is_wrapped(Monitor)) == N_ENVS
+    # It lives on.
+    venv.reset()
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_environments_are_within_reach(vectorization: str) -> None:
+    venv = make_gymnasium_vec_env("CartPole-v1", N_ENVS, vectorization_mode=vectorization)
+    assert venv.env_is_wrapped(TimeLimit) == venv.env_is_wrapped(Monitor) == [True] * N_ENVS
+    assert venv.env_is_wrapped(gym.wrappers.ClipReward) == [False] * N_ENVS
+    venv.set_attr("gravity", 5.0)
+    assert venv.get_attr("gravity") == [5.0] * N_ENVS
+    assert venv.env_method("get_wrapper_attr", "gravity") == [5.0] * N_ENVS
+    venv.set_attr("limits", [1, 2])
+    assert venv.get_attr("limits") == [[1, 2]] * N_ENVS
+    if vectorization == "sync":
+        venv.set_attr("gravity", 6.0, indices=[1])
+        assert venv.get_attr("gravity") == [5.0, 6.0, 5.0]
+        assert venv.env_method("get_wrapper_attr", "gravity", indices=1) == [6.0]
+    else:
+        for ask in (partial(venv.set_attr, "gravity", 6.0), partial(venv.env_method, "get_wrapper_attr", "gravity")):
+            with pytest.raises(ValueError, match=r"indices=\[1\] is not allowed.*AsyncVectorEnv"):
+                ask(indices=[1])
+    venv.close()
+
+
+def test_what_is_one_whole_has_its_own_attributes() -> None:
+    venv = make_gymnasium_vec_env("CartPole-v1", N_ENVS, vectorization_mode="vector_entry_point")
+    venv.set_attr("gravity", 5.0)
+    assert venv.get_attr("gravity", indices=0) == [5.0]
+    with pytest.raises(AttributeError, match="no attribute 'gravitation'"):
+        venv.set_attr("gravitation", 5.0)
+    with pytest.raises(ValueError, match="indices"):
+        venv.set_attr("gravity", 6.0, indices=[1])
+    with pytest.raises(NotImplementedError, match="no environments of their own"):
+        venv.env_method("reset")
+
+
+def test_attributes_are_those_of_the_pool_in_use() -> None:
+    venv = make_envpool_vec_env("CartPole-v1", N_ENVS, seed=7)
+    venv.reset()
+    assert venv.get_attr("config", indices=1)[0]["seed"] == 7
+
+
+@pytest.mark.parametrize("name", ["sync-SameStep", "async-SameStep", "native", "envpool"])
+def test_pictures(name: str) -> None:
+    venv = BACKENDS[name](n_envs=N_ENVS, env_kwargs={"render_mode": "rgb_array"})
+    venv.reset()
+    images: Any = venv.get_images()
+    assert len(images) == N_ENVS and all(np.shape(image)[2] == 3 for image in images)
+    picture = venv.render()
+    assert picture is not None and picture.shape[0] == 2 * np.shape(images[0])[0]
+    venv.close()
+
+
+def test_no_pictures_without_a_mode() -> None:
+    venv = make_ale_vec_env("BreakoutNoFrameskip-v4", 2)
+    with pytest.warns(UserWarning, match="render_mode=None"):
+        assert venv.get_images() == [None, None]
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_the_same_as_make_vec_env(vectorization: str, tmp_path: Path) -> None:
+    folders = tmp_path / "ours", tmp_path / "theirs"
+    ours = make_gymnasium_vec_env(
+        "CartPole-v1", N_ENVS, seed=5, monitor_dir=str(folders[0]), vectorization_mode=vectorization
+    )
+    theirs = make_vec_env("CartPole-v1", N_ENVS, seed=5, monitor_dir=str(folders[1]))
+    np.testing.assert_equal(ours.reset(), theirs.reset())
+    for action in actions(theirs, 60):
+        first, second = ours.step(action), theirs.step(action)
+        for info in (*first[3], *second[3]):
+            info.get("episode", {}).pop("t", None)
+        np.testing.assert_equal(first, second)
+    ours.close(), theirs.close()
+    columns = ["index", "r", "l"]
+    tables = [load_results(str(folder)).sort_values(columns)[columns].to_numpy() for folder in folders]
+    np.testing.assert_array_equal(*tables)
+    assert len(tables[0]) > N_ENVS
+
+
+@pytest.mark.parametrize("name", ["native", "envpool", "ale"])
+def test_a_monitor_file_of_all(name: str, tmp_path: Path) -> None:
+    venv = BACKENDS[name](n_envs=N_ENVS, seed=0, monitor_dir=str(tmp_path))
+    venv.reset()
+    episodes = []
+    for action in actions(venv, 300):
+        episodes += [info["episode"] for info in venv.step(action)[3] if "episode" in info]
+    venv.close()
+    written = load_results(str(tmp_path))
+    np.testing.assert_allclose(written[["r", "l"]], [[episode["r"], episode["l"]] for episode in episodes])
+    assert len(episodes) > 1
+
+
+def test_options_are_for_one_reset() -> None:
+    venv = make_gymnasium_vec_env("CartPole-v1", N_ENVS, vectorization_mode="vector_entry_point")
+    venv.set_options({"low": 0.3, "high": 0.4})
+    assert (np.asarray(venv.reset()) >= 0.3).all()
+    assert (np.asarray(venv.reset()) <= 0.05).all()
+    venv.set_options([{"low": 0.3, "high": 0.4}, {}, {}])
+    with pytest.raises(ValueError, match="the same for every environment"):
+        venv.reset()
+
+
+@pytest.mark.parametrize("name", ["sync-NextStep", "async-SameStep", "native", "envpool", "ale"])
+def test_models_train_and_are_evaluated(name: str) -> None:
+    venv = BACKENDS[name](n_envs=2)
+    policy = "CnnPolicy" if name == "ale" else "MlpPolicy"
+    wrapped = venv if name == "ale" else VecNormalize(venv)
+    model = PPOClip(policy, wrapped, n_steps=16, batch_size=16, n_epochs=1, seed=0, device="cpu").learn(64)
+    assert model.num_timesteps == 64
+    # Whole episodes of raw rewards, known from the monitor, without a warning.
+    _, lengths = evaluate_policy(model, wrapped, n_eval_episodes=2, return_episode_rewards=True)
+    assert np.shape(lengths) == (2,)
+    venv.close()
+
+
+def test_of_one_s_own_environments() -> None:
+    for make in (SyncVectorEnv, AsyncVectorEnv):
+        venv = GymnasiumVecEnv(make([lambda: gym.make("Pendulum-v1")] * 2))
+        assert PPOClip("MlpPolicy", venv, n_steps=8, batch_size=8, seed=1).learn(16).num_timesteps == 16
+        venv.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("vectorization", ["sync", "async", "vector_entry_point"])
+def test_cartpole_is_learned(vectorization: str) -> None:
+    from stable_baselines3.common.utils import LinearSchedule
+
+    venv = make_gymnasium_vec_env("CartPole-v1", 8, seed=0, vectorization_mode=vectorization)
+    model = PPOClip(
+        "MlpPolicy",
+        venv,
+        n_steps=32,
+        batch_size=256,
+        n_epochs=20,
+        gamma=0.98,
+        gae_lambda=0.8,
+        learning_rate=LinearSchedule(1e-3, 0.0, 1.0),
+        seed=0,
+        device="cpu",
+    )
+    model.learn(100_000)
+    venv.close()
+    mean, _ = evaluate_policy(model, make_vec_env("CartPole-v1", 8, seed=10_000), n_eval_episodes=50)
+    assert np.mean(mean) >= 475

@@ -1,0 +1,340 @@
+"""A run that is cut short and resumed is the run that was not."""
+
+import argparse
+import json
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ale_py
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from resuming import KillAt, Killed, run, state
+from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, VecNormalize
+
+from helpers import ACTION_SPACES, VARIANTS, LogRecorder, noise_envs
+from sb3_ppo_variants import ArgumentError, DamagedFileError, ExactCheckpointCallback, PPOAdaptiveKL, PPOClip
+from sb3_ppo_variants.envs import SafeSubprocVecEnv, make_ale_vec_env, make_envpool_vec_env, make_gymnasium_vec_env
+from sb3_ppo_variants.saving.checkpoint import Checkpoint
+from sb3_ppo_variants.saving.random_state import RandomState
+
+gym.register_envs(ale_py)
+
+
+def small(cls: Any, make_env: Callable[[], VecEnv], policy: str = "MlpPolicy", **arguments: Any) -> Any:
+    settings: dict[str, Any] = {"n_steps": 16, "batch_size": 16, "n_epochs": 2, "seed": 3, "device": "cpu"}
+    return cls(policy, make_env(), **{**settings, **arguments})
+
+
+def exact(cls: Any, make_env: Callable[[], VecEnv], folder: Path, kill_at: int = 150, **arguments: Any) -> None:
+    learn = {name: arguments.pop(name) for name in ("log_interval",) if name in arguments}
+    whole, cut = (
+        run(lambda: small(cls, make_env, **arguments), make_env, folder / str(at), 200, 64, at, **learn)
+        for at in (None, kill_at)
+    )
+    assert cut == whole
+    assert len(whole[1]) > 1
+
+
+def pendulums(vec_env_cls: Any = DummyVecEnv, **arguments: Any) -> VecEnv:
+    # Truncated after ten steps, so that there are statistics of episodes.
+    make = lambda: gym.wrappers.TimeLimit(gym.make("Pendulum-v1"), 10)  # noqa: E731
+    return make_vec_env(make, 2, seed=1, vec_env_cls=vec_env_cls, vec_env_kwargs=arguments)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_class_on_both_paths(variant: Any, fast: bool, tmp_path: Path) -> None:
+    exact(variant, pendulums, tmp_path, fast=fast, learning_rate=LinearSchedule(1e-3, 0.0, 1.0))
+
+
+@pytest.mark.parametrize("kill_at", [20, 64, 70, 128, 131, 195])
+def test_wherever_it_is_cut(kill_at: int, tmp_path: Path) -> None:
+    exact(PPOAdaptiveKL, pendulums, tmp_path, kill_at, desired_kl=1e-3)
+
+
+def test_in_processes(tmp_path: Path) -> None:
+    exact(PPOClip, lambda: pendulums(SubprocVecEnv, start_method="fork"), tmp_path)
+
+
+def test_in_processes_that_are_watched(tmp_path: Path) -> None:
+    exact(PPOClip, lambda: pendulums(SafeSubprocVecEnv, start_method="fork"), tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "vector_entry_point"])
+def test_in_vector_environments_of_gymnasium(mode: str, tmp_path: Path) -> None:
+    exact(PPOClip, lambda: make_gymnasium_vec_env("CartPole-v1", 2, vectorization_mode=mode), tmp_path)
+
+
+def test_in_envpool(tmp_path: Path) -> None:
+    exact(PPOClip, lambda: make_envpool_vec_env("Pendulum-v1", 2), tmp_path)
+
+
+def test_in_the_vector_environment_of_ale(tmp_path: Path) -> None:
+    make = lambda: make_ale_vec_env("BreakoutNoFrameskip-v4", 2)  # noqa: E731
+    exact(PPOClip, make, tmp_path, policy="CnnPolicy")
+
+
+@pytest.mark.parametrize("wrap", [VecNormalize, lambda env: VecNormalize(VecFrameStack(env, 3)), "stacked last"])
+@pytest.mark.parametrize("fast", [True, False])
+def test_wrappers(wrap: Any, fast: bool, tmp_path: Path) -> None:
+    if wrap == "stacked last":
+        wrap = lambda env: VecFrameStack(VecNormalize(env, gamma=0.9), 2)  # noqa: E731
+    exact(PPOClip, lambda: wrap(pendulums()), tmp_path, fast=fast)
+
+
+def test_two_normalizations(tmp_path: Path) -> None:
+    exact(PPOClip, lambda: VecNormalize(VecNormalize(pendulums(), norm_obs=False)), tmp_path)
+
+
+@pytest.mark.parametrize("sde_sample_freq", [-1, 4])
+def test_gsde(sde_sample_freq: int, tmp_path: Path) -> None:
+    exact(PPOClip, pendulums, tmp_path, use_sde=True, sde_sample_freq=sde_sample_freq)
+
+
+@pytest.mark.parametrize("actions", ACTION_SPACES)
+def test_action_spaces(actions: str, tmp_path: Path) -> None:
+    exact(PPOClip, lambda: noise_envs(ACTION_SPACES[actions]), tmp_path)
+
+
+def test_dictionaries(tmp_path: Path) -> None:
+    space = gym.spaces.Dict({"b": gym.spaces.Box(-1, 1, (2,)), "a": gym.spaces.Discrete(3)})
+    make = lambda: noise_envs(ACTION_SPACES["Discrete"], space)  # noqa: E731
+    exact(PPOClip, make, tmp_path, policy="MultiInputPolicy")
+
+
+@pytest.mark.slow
+def test_atari_whose_episodes_are_lives(tmp_path: Path) -> None:
+    make = lambda: VecFrameStack(make_atari_env("BreakoutNoFrameskip-v4", 2, seed=1), 4)  # noqa: E731
+    exact(PPOClip, make, tmp_path, policy="CnnPolicy")
+
+
+@pytest.mark.parametrize("log_interval", [2, 3, None])
+def test_the_log_goes_on_with_the_iterations(log_interval: int | None, tmp_path: Path) -> None:
+    learn = {"log_interval": log_interval}
+    whole, cut = (
+        run(lambda: small(PPOClip, pendulums), pendulums, tmp_path / str(at), 300, 96, at, **learn)
+        for at in (None, 250)
+    )
+    assert cut == whole
+    assert list(whole[1]) == ([] if log_interval is None else list(range(32 * log_interval, 321, 32 * log_interval)))
+
+
+def test_a_run_that_is_cut_twice(tmp_path: Path) -> None:
+    whole, _ = run(lambda: small(PPOClip, pendulums), pendulums, tmp_path / "whole", 200, 64)
+    run(lambda: small(PPOClip, pendulums), pendulums, tmp_path / "cut", 200, 64, 100)
+    model = PPOClip.resume(tmp_path / "cut" / "step_000000128", pendulums())
+    model.learn(model.remaining_timesteps, reset_num_timesteps=False)
+    # The checkpoint at 192 was written before; without the callback the last rollout has no seeds of its own.
+    model = PPOClip.resume(tmp_path / "cut", pendulums())
+    assert model.num_timesteps == 192
+    model.learn(model.remaining_timesteps, reset_num_timesteps=False)
+    assert state(model) == whole
+
+
+def test_without_a_seed_checkpoints_of_a_run_share_one(tmp_path: Path) -> None:
+    small(PPOClip, pendulums, seed=None).learn(100, callback=ExactCheckpointCallback(32, tmp_path / "ckpt", None))
+    runs: list[Any] = []
+    for _ in range(2):
+        model = PPOClip.resume(tmp_path / "ckpt" / "step_000000032", pendulums())
+        callback = ExactCheckpointCallback(32, tmp_path / f"other{len(runs)}")
+        model.learn(model.remaining_timesteps, callback=callback, reset_num_timesteps=False)
+        runs.append(state(model))
+    assert runs[0] == runs[1]
+    seeds = {Checkpoint.read(folder).seed for folder in tmp_path.glob("*/step_*")}
+    assert len(seeds) == 1
+
+
+def test_an_episode_that_is_cut_is_bootstrapped_and_starts_anew(tmp_path: Path) -> None:
+    make = lambda: noise_envs(ACTION_SPACES["Box"], n_envs=1)  # noqa: E731
+    model = small(PPOClip, make, gae_lambda=1.0, gamma=1.0, n_steps=10, n_epochs=1, batch_size=10, learning_rate=0.0)
+    seen: list[Any] = []
+
+    class Look(LogRecorder):
+        def _on_rollout_end(self) -> None:
+            buffer = model.rollout_buffer
+            seen.append((buffer.episode_starts[:, 0].copy(), buffer.returns[-1, 0] - buffer.rewards[-1, 0]))
+            seen.append(model.policy.predict_values(model.policy.obs_to_tensor(model._last_obs)[0]).item())
+
+    model.learn(20, callback=[Look(), ExactCheckpointCallback(10, tmp_path)])
+    starts, bootstrapped = seen[0]
+    # Episodes have 7 steps: the second is cut after 3, and its last state stands for the rest.
+    assert list(np.flatnonzero(starts)) == [0, 7]
+    assert bootstrapped == pytest.approx(seen[1], rel=1e-5)
+    assert list(np.flatnonzero(seen[2][0])) == [0, 7]
+    assert [episode["l"] for episode in model.ep_info_buffer] == []
+
+
+def steps(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_last_ones_are_kept(tmp_path: Path) -> None:
+    small(PPOClip, pendulums).learn(200, callback=ExactCheckpointCallback(32, tmp_path, keep_last=2))
+    assert steps(tmp_path) == ["step_000000160", "step_000000192"]
+
+
+def test_all_are_kept(tmp_path: Path) -> None:
+    small(PPOClip, pendulums).learn(100, callback=ExactCheckpointCallback(50, tmp_path, keep_last=None))
+    assert steps(tmp_path) == ["step_000000000", "step_000000064"]
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    small(PPOClip, lambda: VecNormalize(pendulums())).learn(128, callback=ExactCheckpointCallback(32, folder))
+    return sorted(folder.iterdir())
+
+
+@pytest.mark.parametrize("file", ["model.zip", "state.json", "vecnormalize.pkl", "SHA256SUMS"])
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "removed"])
+def test_a_damaged_newest_one_falls_back_to_the_one_before(file: str, damage: str, tmp_path: Path) -> None:
+    newest = checkpoints(tmp_path)[-1] / file
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    if damage == "removed":
+        newest.unlink()
+    else:
+        newest.write_bytes(content if damage == "flipped" else content[:-1])
+    with pytest.warns(UserWarning, match=r"step_000000096.* going back to step_000000064"):
+        model = PPOClip.resume(tmp_path, VecNormalize(pendulums()))
+    assert model.num_timesteps == 64
+    model.learn(64, callback=ExactCheckpointCallback(32, tmp_path), reset_num_timesteps=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert PPOClip.resume(tmp_path, VecNormalize(pendulums())).num_timesteps == 96
+
+
+@pytest.mark.parametrize("n_lines", range(3))
+def test_a_list_of_files_that_is_cut_short(n_lines: int, tmp_path: Path) -> None:
+    hashes = checkpoints(tmp_path)[-1] / "SHA256SUMS"
+    hashes.write_text("".join(hashes.read_text().splitlines(keepends=True)[:n_lines]))
+    with pytest.warns(UserWarning, match=r"step_000000096: SHA256SUMS does not name .*; going back to step_000000064"):
+        model = PPOClip.resume(tmp_path, VecNormalize(pendulums()))
+    model.learn(32, callback=ExactCheckpointCallback(32, tmp_path), reset_num_timesteps=False)
+
+
+def test_none_is_whole(tmp_path: Path) -> None:
+    for folder in checkpoints(tmp_path):
+        (folder / "state.json").unlink()
+    with pytest.raises(DamagedFileError, match=r"every checkpoint is damaged: .*step_000000032: state.json is missing"):
+        PPOClip.resume(tmp_path, VecNormalize(pendulums()))
+
+
+def test_there_is_none(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="There is no checkpoint in"):
+        PPOClip.resume(tmp_path, pendulums())
+
+
+def test_another_environment_is_refused(tmp_path: Path) -> None:
+    checkpoints(tmp_path)
+    with pytest.raises(ArgumentError, match="one with 1 VecNormalize wrappers, as the run had; this has 0"):
+        PPOClip.resume(tmp_path, pendulums())
+    with pytest.raises(ArgumentError, match=r"env.num_envs=3 is not allowed; allowed: 2"):
+        PPOClip.resume(tmp_path, VecNormalize(make_vec_env("Pendulum-v1", 3)))
+
+
+def test_another_class_is_refused(tmp_path: Path) -> None:
+    checkpoints(tmp_path)
+    with pytest.raises(DamagedFileError, match="this is a PPOClip, not a PPOAdaptiveKL"):
+        PPOAdaptiveKL.resume(tmp_path, VecNormalize(pendulums()))
+
+
+def test_a_folder_of_another_run_is_refused_before_it_is_touched(tmp_path: Path) -> None:
+    before = [path.name for path in checkpoints(tmp_path)]
+    with pytest.raises(ArgumentError, match=r"path=.* a folder without checkpoints of another run"):
+        small(PPOClip, pendulums).learn(64, callback=ExactCheckpointCallback(32, tmp_path))
+    earlier = PPOClip.resume(tmp_path / "step_000000032", VecNormalize(pendulums()))
+    with pytest.raises(ArgumentError, match="it has step_000000096"):
+        earlier.learn(64, callback=ExactCheckpointCallback(32, tmp_path), reset_num_timesteps=False)
+    assert steps(tmp_path) == before
+
+
+def test_learning_goes_on_in_the_same_folder(tmp_path: Path) -> None:
+    model = small(PPOClip, pendulums)
+    for _ in range(2):
+        model.learn(64, callback=ExactCheckpointCallback(32, tmp_path, None), reset_num_timesteps=False)
+    assert steps(tmp_path) == [f"step_{step:09d}" for step in (0, 32, 64, 96)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("every", 0), ("every", 1.5), ("path", 3), ("keep_last", 0), ("keep_last", "all")]
+)
+def test_bad_arguments(name: str, value: Any, tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"every": 1, "path": tmp_path, name: value}
+    with pytest.raises(ArgumentError, match=f"{name}="):
+        ExactCheckpointCallback(**arguments)
+
+
+def test_a_callback_that_is_not_told_of_rollouts_says_so(tmp_path: Path) -> None:
+    from stable_baselines3.common.callbacks import EveryNTimesteps
+
+    with pytest.raises(RuntimeError, match="not told where rollouts begin"):
+        small(PPOClip, pendulums).learn(64, callback=EveryNTimesteps(32, ExactCheckpointCallback(32, tmp_path)))
+
+
+def test_remaining_timesteps() -> None:
+    model = small(PPOClip, pendulums)
+    assert model.remaining_timesteps == 0
+    model._total_timesteps, model.num_timesteps = 100, 64
+    assert model.remaining_timesteps == 36
+    assert model.learn(64).remaining_timesteps == 0
+    assert model.learn(65).remaining_timesteps == 0  # Rollouts are whole: 96 steps.
+
+
+def test_a_gpu_that_is_no_longer_there_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(th.cuda, "device_count", lambda: 0)
+    with pytest.warns(UserWarning, match="There is no cuda:0"):
+        replace(RandomState.capture(), cuda=[np.zeros(16, np.uint8)]).restore()
+
+
+ZOO: dict[str, Any] = {
+    "n_envs": 2,
+    "normalize": True,
+    "frame_stack": 2,
+    "n_timesteps": 200,
+    "policy": "MlpPolicy",
+    "n_steps": 16,
+    "batch_size": 16,
+    "learning_rate": "lin_1e-3",
+}
+
+
+@pytest.mark.slow
+def test_a_run_of_the_zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rl_zoo3 import exp_manager
+
+    monkeypatch.setitem(exp_manager.ALGOS, "ppo_clip", PPOClip)
+
+    def experiment(name: str) -> tuple[Any, Any]:
+        folder = tmp_path / name
+        callback = {"sb3_ppo_variants.ExactCheckpointCallback": {"every": 64, "path": str(folder / "ckpt")}}
+        config = tmp_path / f"{name}.yml"  # JSON is YAML.
+        config.write_text(json.dumps({"Pendulum-v1": {**ZOO, "callback": callback}}))
+        arguments: dict[str, Any] = {
+            "config": str(config),
+            "seed": 1,
+            "eval_freq": -1,
+            "device": "cpu",
+            "log_interval": 1,
+        }
+        names = argparse.Namespace(algo="ppo_clip", env="Pendulum-v1")
+        manager = exp_manager.ExperimentManager(names, "ppo_clip", "Pendulum-v1", str(folder), **arguments)
+        made = manager.setup_experiment()
+        assert made is not None
+        return manager, made[0]
+
+    manager, whole = experiment("whole")
+    manager.learn(whole)
+    manager, cut = experiment("cut")
+    manager.callbacks.append(KillAt(150))
+    with pytest.raises(Killed):
+        manager.learn(cut)
+    manager, new = experiment("cut")
+    model = PPOClip.resume(tmp_path / "cut" / "ckpt", new.env, device="cpu")
+    model.learn(model.remaining_timesteps, callback=manager.callbacks, reset_num_timesteps=False)
+    assert state(model) == state(whole)

@@ -1,0 +1,280 @@
+"""``load(..., weights_only=True)`` reads what a model needs and runs nothing that a file says."""
+
+import base64
+import io
+import json
+import os
+import pickle
+import zipfile
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3 import PPO
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.torch_layers import NatureCNN
+from stable_baselines3.common.utils import FloatSchedule, LinearSchedule
+
+from helpers import ACTION_SPACES, VARIANTS, VECTOR, noise_envs
+from sb3_ppo_variants import DamagedFileError, PickledValueError, PPOAdaptiveKL, PPOClip, PPOFixedKL
+from sb3_ppo_variants.saving import plain
+
+BOX = ACTION_SPACES["Box"]
+DICT = spaces.Dict({"vector": spaces.Box(-1, 1, (2,)), "image": spaces.Box(0, 255, (36, 36, 1), np.uint8)})
+
+
+@pytest.fixture
+def nothing_is_unpickled(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Forbidden(pickle.Unpickler):
+        def __init__(self, *_: object, **__: object):
+            raise AssertionError("unpickled")
+
+    for module, name in ((pickle, "loads"), (pickle, "load"), (pickle, "Unpickler"), (cloudpickle, "loads")):
+        monkeypatch.setattr(module, name, Forbidden)
+
+
+def saved(model: Any) -> io.BytesIO:
+    file = io.BytesIO()
+    model.save(file)
+    return file
+
+
+def small(
+    cls: Any, actions: spaces.Space = BOX, observations: Any = VECTOR, policy: str = "MlpPolicy", **more: Any
+) -> Any:
+    env = noise_envs(actions, observations)
+    return cls(policy, env, n_steps=16, batch_size=16, n_epochs=1, device="cpu", **more)
+
+
+def assert_same(ours: Any, theirs: Any) -> None:
+    assert ours.policy_class is theirs.policy_class
+    for name, weight in theirs.policy.state_dict().items():
+        assert th.equal(ours.policy.state_dict()[name], weight)
+    moments, expected = (model.policy.optimizer.state_dict()["state"] for model in (ours, theirs))
+    assert moments.keys() == expected.keys()
+    assert all(th.equal(moments[i][key], moment) for i in expected for key, moment in expected[i].items())
+    for name, value in vars(theirs).items():
+        if name.startswith("_last_"):
+            assert getattr(ours, name) is None  # There is a reset before it goes on.
+        elif isinstance(value, bool | int | float | str | spaces.Space | dict):
+            assert getattr(ours, name) == value, name
+        elif isinstance(value, FloatSchedule) or name == "learning_rate":
+            assert at_times(getattr(ours, name)) == at_times(value)
+
+
+def at_times(schedule: Any) -> list[float]:
+    return [FloatSchedule(schedule)(progress) for progress in (1, 0.3, 0)]
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "schedules": {"learning_rate": LinearSchedule(1e-3, 1e-4, 0.5), "clip_range": LinearSchedule(0.2, 0.1, 1.0)},
+    "networks": {"policy_kwargs": {"activation_fn": th.nn.ReLU, "net_arch": {"pi": [8], "vf": [8, 8]}}},
+    "an optimizer": {"policy_kwargs": {"optimizer_class": th.optim.RMSprop, "optimizer_kwargs": {"alpha": 0.9}}},
+    "betas": {"policy_kwargs": {"activation_fn": th.nn.Tanh, "optimizer_kwargs": {"betas": (0.8, 0.9)}}},
+    "a buffer": {"rollout_buffer_class": RolloutBuffer},
+    "gsde": {"use_sde": True},
+    "discrete": {"actions": spaces.Discrete(3, start=1)},
+    "several": {"actions": spaces.MultiDiscrete([2, 4])},
+    "binary": {"actions": spaces.MultiBinary(3)},
+    "dictionaries": {"observations": DICT, "policy": "MultiInputPolicy"},
+    "images": {"observations": spaces.Box(0, 255, (36, 36, 3), np.uint8), "policy": "CnnPolicy"},
+    "a clipped value function": {"clip_range_vf": 0.3},
+    "a number of numpy": {"gamma": np.float64(0.9)},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_all_that_a_model_of_ours_has(case: str, nothing_is_unpickled: None) -> None:
+    model = small(PPOClip, **CASES[case]).learn(64)
+    loaded: Any = PPOClip.load(saved(model), weights_only=True, device="cpu")
+    assert_same(loaded, model)
+    assert list(loaded.ep_info_buffer) == list(model.ep_info_buffer)
+    loaded.set_env(model.env)
+    loaded.learn(32, reset_num_timesteps=False)
+    assert loaded.num_timesteps == 96
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_class(variant: Any, nothing_is_unpickled: None, tmp_path: Path) -> None:
+    model = small(variant).learn(64)
+    model.save(tmp_path / "model")
+    loaded = variant.load(tmp_path / "model", env=noise_envs(BOX), weights_only=True, device="cpu")
+    assert_same(loaded, model)
+    assert getattr(loaded, "current_kl_coef", None) == getattr(model, "current_kl_coef", None)
+
+
+def test_beta_and_its_schedule(nothing_is_unpickled: None) -> None:
+    adaptive = small(PPOAdaptiveKL, desired_kl=10.0).learn(64)
+    assert PPOAdaptiveKL.load(saved(adaptive), weights_only=True).current_kl_coef == adaptive.current_kl_coef == 0.25
+    fixed = PPOFixedKL.load(saved(small(PPOFixedKL, kl_coef=LinearSchedule(4.0, 0.0, 1.0))), weights_only=True)
+    assert fixed.current_kl_coef == 4.0
+
+
+def test_what_is_pickled_is_refused_by_name_with_what_to_pass(nothing_is_unpickled: None) -> None:
+    own = type("Own", (th.nn.Tanh,), {})
+    model = small(PPOClip, learning_rate=lambda progress: 1e-3 * progress, policy_kwargs={"activation_fn": own})
+    file = saved(model)
+    with pytest.raises(PickledValueError, match=r"policy_kwargs, learning_rate\. Pass .*'learning_rate': 3e-4"):
+        PPOClip.load(file, weights_only=True)
+    with pytest.raises(PickledValueError, match=r"does not unpickle: policy_kwargs\."):
+        PPOClip.load(file, weights_only=True, learning_rate=1e-3)
+    known = {"policy_kwargs": {"activation_fn": th.nn.Tanh}, "learning_rate": 1e-3}
+    for arguments in ({"custom_objects": known}, {**known}):
+        loaded = PPOClip.load(file, weights_only=True, **arguments)
+        assert loaded.learning_rate == 1e-3
+        assert th.equal(loaded.policy.value_net.weight, model.policy.value_net.weight)
+
+
+def test_a_file_of_sb3(nothing_is_unpickled: None) -> None:
+    theirs = small(PPO, policy_kwargs={"net_arch": [8]}).learn(64)
+    file = saved(theirs)
+    known = {"policy_class": "MlpPolicy", "clip_range": 0.2, "rollout_buffer_class": None}
+    with pytest.raises(PickledValueError, match=r"observation_space.* or env for the spaces"):
+        PPOClip.load(file, weights_only=True, custom_objects=known)
+    for name in known:
+        objects = {key: value for key, value in known.items() if key != name}
+        with pytest.raises(PickledValueError, match=rf"does not unpickle: {name}\. .*custom_objects={{'{name}': "):
+            PPOClip.load(file, env=noise_envs(BOX), weights_only=True, custom_objects=objects)
+    loaded = PPOClip.load(file, env=noise_envs(BOX), weights_only=True, custom_objects=known, device="cpu")
+    assert_same(loaded, theirs)
+    loaded.learn(64, reset_num_timesteps=False)
+
+
+class Canary:
+    """What unpickling it would write."""
+
+    def __init__(self, marker: Path):
+        self._marker = str(marker)
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self._marker,)
+
+
+def with_canaries(file: io.BytesIO, marker: Path, tensors: bool) -> io.BytesIO:
+    """The file with a canary in the place of every pickle of ``data``, or in the tensors' too."""
+    with zipfile.ZipFile(file) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    data = json.loads(members["data"])
+    pickled = [name for name, value in data.items() if isinstance(value, dict) and ":serialized:" in value]
+    assert len(pickled) >= 6
+    for name in pickled:
+        data[name][":serialized:"] = base64.b64encode(pickle.dumps(Canary(marker))).decode()
+    members["data"] = json.dumps(data).encode()
+    for name in [name for name in members if name.endswith(".pth")] if tensors else []:
+        canary = io.BytesIO()
+        th.save(Canary(marker), canary)
+        members[name] = canary.getvalue()
+    if "sb3_ppo_variants.json" in members:  # Whoever means harm has the right hashes.
+        import hashlib
+
+        note = json.loads(members["sb3_ppo_variants.json"])
+        note["sha256"] = {name: hashlib.sha256(members[name]).hexdigest() for name in note["sha256"]}
+        members["sb3_ppo_variants.json"] = json.dumps(note).encode()
+    result = io.BytesIO()
+    with zipfile.ZipFile(result, "w") as archive:
+        for name, member in members.items():
+            archive.writestr(name, member)
+    return result
+
+
+@pytest.mark.parametrize("cls", [PPOClip, PPO])
+@pytest.mark.parametrize("tensors", [False, True])
+def test_canaries(cls: Any, tensors: bool, tmp_path: Path) -> None:
+    marker = tmp_path / "unpickled"
+    model = small(cls).learn(64)
+    file = with_canaries(saved(model), marker, tensors)
+    known = {"policy_class": "MlpPolicy", "clip_range": 0.2, "rollout_buffer_class": None}
+    try:
+        loaded = PPOClip.load(file, env=noise_envs(BOX), weights_only=True, custom_objects=known, device="cpu")
+        assert_same(loaded, model)
+        assert not tensors
+    except DamagedFileError as error:
+        assert tensors
+        assert error.part in ("policy", "pytorch_variables")
+    assert not marker.exists()
+    with pytest.raises(DamagedFileError):
+        PPOClip.load(file)
+    # They do write it where they are unpickled, and tensors are never read so.
+    assert marker.exists() is not tensors
+
+
+def test_an_environment_that_a_file_names_is_not_made(nothing_is_unpickled: None) -> None:
+    model = small(PPOClip)
+    model.env = "os:Anything-v0"
+    file = io.BytesIO()
+    model.save(file, include=["env"])
+    assert PPOClip.load(file, weights_only=True).env is None
+
+
+VALUES = [
+    1,
+    -1.5,
+    float("inf"),
+    "text",
+    None,
+    True,
+    [1, [2.0]],
+    (1, ("a",)),
+    {"a": 1, 2: (3,)},
+    deque([{"r": 1.0}], maxlen=3),
+    np.float32(0.1),
+    np.arange(6, dtype=np.int16).reshape(2, 3),
+    spaces.Box(np.array([-1, 0], np.float32), np.array([1, 9], np.float32)),
+    spaces.Box(-np.inf, np.inf, (2,), np.float64),
+    spaces.Discrete(5, start=2),
+    spaces.MultiDiscrete([2, 3], start=[1, 0]),
+    spaces.MultiDiscrete(np.array([[2, 3], [1, 4]])),
+    spaces.MultiBinary([2, 2]),
+    spaces.Dict({"b": spaces.Discrete(2), "a": spaces.MultiBinary(1)}),
+    ActorCriticPolicy,
+    NatureCNN,
+    th.nn.Tanh,
+    th.optim.Adam,
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=str)
+def test_plain_values_come_back(value: Any) -> None:
+    back = plain.decode(json.loads(json.dumps(plain.encode(value))))
+    assert type(back) is type(value)
+    assert np.array_equal(back, value) if isinstance(value, np.ndarray) else back == value
+    if isinstance(value, np.ndarray):
+        assert back.dtype == value.dtype
+
+
+NOT_PLAIN = [object(), lambda: 0, os.system, Path, Canary, np.array([object()]), {1, 2}, 1j, b"bytes"]
+
+
+@pytest.mark.parametrize("value", NOT_PLAIN, ids=str)
+def test_nothing_else_is_plain(value: Any) -> None:
+    with pytest.raises(plain.NotPlainError):
+        plain.encode(value)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"@": "class", "name": "os.system"},
+        {"@": "class", "name": "subprocess.Popen"},
+        {"@": "class", "name": []},
+        {"@": "array", "dtype": "O", "shape": [1], "data": "AAAA"},
+        {"@": "array", "dtype": "<f4", "shape": [9], "data": "AAAA"},
+        {"@": "Box", "low": 0},
+        {"@": "Discrete", "n": -1, "start": 0},
+        {"@": "eval", "items": []},
+        {"@": ["tuple"]},
+        {"name": "no word"},
+        {"@": "FloatSchedule", "value_schedule": "text"},
+        {"@": "dict", "items": [[[], 1]]},
+    ],
+)
+def test_a_form_that_means_nothing(form: Any) -> None:
+    with pytest.raises(plain.NotPlainError):
+        plain.decode(form)

@@ -1,0 +1,198 @@
+"""A worker that fails is named, its environment closes in time, and no process is left."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch as th
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
+
+from helpers import ACTION_SPACES, NoiseEnv
+from sb3_ppo_variants import PPOClip, WorkerError
+from sb3_ppo_variants.envs import SafeSubprocVecEnv
+
+BOX = ACTION_SPACES["Box"]
+N_ENVS = 3
+
+
+class LostTheGame(Exception):
+    pass
+
+
+def raises() -> None:
+    raise LostTheGame("at chess")
+
+
+FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
+    "raise": (raises, r"raised an error:\nTraceback(.|\n)*in step(.|\n)*LostTheGame: at chess"),
+    "exit": (partial(sys.exit, 3), r"raised an error:\nTraceback(.|\n)*SystemExit: 3"),
+    "exit at once": (partial(os._exit, 3), "ended with exit code 3"),
+    "kill": (lambda: os.kill(os.getpid(), signal.SIGKILL), "was killed by signal 9"),
+    "hang": (partial(time.sleep, 1000), "did not answer within 1 seconds"),
+}
+
+
+class Fails(NoiseEnv):
+    """Fails at its third step, its second reset, or when it is made."""
+
+    def __init__(self, name: str, place: str):
+        super().__init__(BOX)
+        self._fail, _ = FAULTS[name]
+        self._place = place
+        self._resets = self._taken = 0
+        if place == "make":
+            self._fail()
+
+    def reset(self, **arguments: Any) -> Any:
+        self._resets += 1
+        if self._place == "reset" and self._resets == 2:
+            self._fail()
+        return super().reset(**arguments)
+
+    def step(self, action: Any) -> Any:
+        self._taken += 1
+        if self._place == "step" and self._taken == 3:
+            self._fail()
+        return super().step(action)
+
+
+def processes_of(env: Any) -> list[psutil.Process]:
+    return [psutil.Process(process.pid) for process in env.processes]
+
+
+def closes_in_time(env: VecEnv, processes: list[psutil.Process]) -> None:
+    start = time.monotonic()
+    env.close()
+    assert time.monotonic() - start < 5
+    assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
+
+
+def fails_by_name(name: str, place: str, index: int, start_method: str, timeout: float) -> None:
+    env_fns: list[Any] = [partial(NoiseEnv, BOX)] * N_ENVS
+    env_fns[index] = partial(Fails, name, place)
+    env = SafeSubprocVecEnv(env_fns, start_method=start_method, timeout=timeout)
+    processes = processes_of(env)
+    model = PPOClip("MlpPolicy", VecNormalize(env), n_steps=16, batch_size=16, n_epochs=1, device="cpu")
+    start = time.monotonic()
+    _, message = FAULTS[name]
+    pattern = message.replace("in step", f"in {place}").replace("within 1", f"within {timeout:g}")
+    with pytest.raises(WorkerError, match=f"the worker of environment {index} {pattern}") as caught:
+        model.learn(100)
+    assert time.monotonic() - start < 30
+    assert caught.value.env_index == index
+    closes_in_time(env, processes)
+
+
+@pytest.mark.parametrize("index", range(N_ENVS))
+@pytest.mark.parametrize("place", ["step", "reset"])
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_worker_that_fails(name: str, place: str, index: int) -> None:
+    fails_by_name(name, place, index, "fork", timeout=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", range(N_ENVS))
+@pytest.mark.parametrize("place", ["step", "reset"])
+@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_a_worker_that_fails_however_it_was_started(start_method: str, name: str, place: str, index: int) -> None:
+    fails_by_name(name, place, index, start_method, timeout=20)
+
+
+@pytest.mark.parametrize("index", range(N_ENVS))
+@pytest.mark.parametrize("name", FAULTS)
+def test_an_environment_that_can_not_be_made(name: str, index: int) -> None:
+    env_fns: list[Any] = [partial(NoiseEnv, BOX)] * N_ENVS
+    env_fns[index] = partial(Fails, name, "make")
+    before = set(psutil.Process().children())
+    start = time.monotonic()
+    with pytest.raises(WorkerError, match=f"the worker of environment {index} "):
+        SafeSubprocVecEnv(env_fns, start_method="fork", timeout=1)
+    assert time.monotonic() - start < 6
+    assert set(psutil.Process().children()) <= before
+
+
+@pytest.mark.parametrize("name", ["raise", "exit", "exit at once", "kill"])
+def test_a_worker_of_sb3_is_named_too(name: str) -> None:
+    env = SubprocVecEnv([partial(Fails, name, "step")], start_method="fork")
+    model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, device="cpu")
+    with pytest.raises(WorkerError, match=r"the worker of environment 0 .*; SafeSubprocVecEnv"):
+        model.learn(100)
+
+
+class Slow(NoiseEnv):
+    """Answers late, and with more than a pipe holds."""
+
+    def step(self, action: Any) -> Any:
+        time.sleep(0.5)
+        *others, info = super().step(action)
+        return *others, {**info, "large": np.zeros(2**20)}
+
+
+def test_closing_in_the_middle_of_a_step() -> None:
+    env = SafeSubprocVecEnv([partial(Slow, BOX)] * N_ENVS, start_method="fork")
+    processes = processes_of(env)
+    env.reset()
+    env.step_async(np.zeros((N_ENVS, 2)))
+    closes_in_time(env, processes)
+    env.close()  # Again, in vain.
+    assert [process.exitcode for process in env.processes] == [0] * N_ENVS
+
+
+def test_it_is_the_environment_of_sb3_in_all_else() -> None:
+    weights = []
+    for cls in (SubprocVecEnv, SafeSubprocVecEnv):
+        env = cls([partial(NoiseEnv, BOX)] * N_ENVS, start_method="fork")
+        model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, seed=0, device="cpu").learn(96)
+        weights.append(th.cat([parameter.detach().flatten() for parameter in model.policy.parameters()]))
+        env.set_attr("mine", 3, indices=[1])
+        assert env.has_attr("action_space") and env.get_attr("mine", 1) == [3]
+        assert env.env_method("get_wrapper_attr", "_steps") == [4] * N_ENVS
+        assert env.env_is_wrapped(Monitor) == [False] * N_ENVS
+        env.close()
+    assert th.equal(*weights)
+
+
+@pytest.mark.parametrize("timeout", [0, -1.0, float("nan")])
+def test_a_wrong_timeout(timeout: float) -> None:
+    with pytest.raises(ValueError, match=r"timeout=.* is not allowed; allowed: a number > 0, or None"):
+        SafeSubprocVecEnv([partial(NoiseEnv, BOX)], timeout=timeout)
+
+
+def test_workers_do_not_outlive_a_parent_that_is_killed() -> None:
+    """Even if they hang."""
+    script = f"""
+        import os, signal, sys
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        from functools import partial
+        import numpy as np
+        from helpers import NoiseEnv
+        from test_workers import BOX, Fails
+        from sb3_ppo_variants.envs import SafeSubprocVecEnv
+        env = SafeSubprocVecEnv([partial(Fails, "hang", "step"), partial(NoiseEnv, BOX)], start_method="fork")
+        print(*[process.pid for process in env.processes], flush=True)
+        env.reset()
+        for _ in range(2):
+            env.step(np.zeros((2, 2)))
+        env.step_async(np.zeros((2, 2)))
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    run = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
+    assert run.returncode == -signal.SIGKILL
+    workers = [int(pid) for pid in run.stdout.split()]
+    assert len(workers) == 2
+    deadline = time.monotonic() + 10
+    while any(map(psutil.pid_exists, workers)):
+        assert time.monotonic() < deadline, "workers are left"
+        time.sleep(0.1)
