@@ -7,8 +7,8 @@ INSTALLED := $(VENV)/installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install compare train test lint types unit test-slow test-upstream learning throughput stepping cold guard-cost \
-	agreement gallery clean
+.PHONY: help install compare train test lint types unit test-slow test-upstream learning throughput stepping cold \
+	guard-cost agreement gallery clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16

@@ -178,3 +178,25 @@ def test_a_wrong_last_observation(value: Any) -> None:
 
     with pytest.raises(EnvOutputError, match="observation of environment 0 at step 6"):
         model_for(VecNormalize(DummyVecEnv([partial(Ends, BOX)]))).learn(32)
+
+
+class TellsNothing(DummyVecEnv):
+    """Tells no infos."""
+
+    def __init__(self, ends: bool):
+        super().__init__([partial(NoiseEnv, BOX)] * 2)
+        self._ends = ends
+
+    def step_wait(self) -> Any:
+        observations, rewards, dones, _ = super().step_wait()
+        return observations, rewards, dones & self._ends, []
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_infos_are_missed_where_an_episode_ends(ends: bool) -> None:
+    model = model_for(TellsNothing(ends))
+    if not ends:
+        model.learn(32)
+        return
+    with pytest.raises(EnvOutputError, match=r"the infos at step 12 is \[\]; allowed: 2 dicts"):
+        model.learn(32)

@@ -181,6 +181,7 @@ def test_single_precision_stays_close(space: str, number: Any) -> None:
         th.testing.assert_close(got, wanted, rtol=0, atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered")
 def test_an_update_that_is_not_finite_is_refused_before_the_policy_changes() -> None:
     model = collected(PPOClip, ACTION_SPACES["Box"])
     model.rollout_buffer.returns[3] = 1e25

@@ -33,7 +33,7 @@ class CheckedStacks:
         observations, rewards, dones, infos = self._step_wait()
         self._check_rewards(rewards)
         self._check_dones(dones)
-        self._check_infos(infos)
+        self._check_infos(infos, dones)
         for i in np.flatnonzero(dones) if True in dones.tolist() else ():
             terminal = infos[i].get("terminal_observation")
             if terminal is not None:
@@ -65,10 +65,12 @@ class CheckedStacks:
         if not right or (dones.dtype.kind != "b" and not np.isin(dones, (0, 1)).all()):
             self._watch.refuse("done", f"{dones!r}; allowed: an array of {self._n_envs} truth values", None)
 
-    def _check_infos(self, infos: Any) -> None:
+    def _check_infos(self, infos: Any, dones: np.ndarray) -> None:
+        # Where no episode ends, nobody asks for any.
+        of_all = len(infos) == self._n_envs or (len(infos) == 0 and not dones.any())
         # Types are looked up faster than instances, of which there may be many.
         right = {*map(type, infos)} == {dict} or all(isinstance(info, dict) for info in infos)
-        if len(infos) != self._n_envs or not right:
+        if not (of_all and right):
             self._watch.refuse("infos", f"{infos!r}; allowed: {self._n_envs} dicts", None)
 
 
