@@ -4,6 +4,7 @@ import argparse
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from filelock import FileLock, Timeout
@@ -124,9 +125,9 @@ def _make_folders(out: Path) -> None:
     try:
         for folder in (RECORDS, STATES):
             (out / folder).mkdir(parents=True, exist_ok=True)
-            records.replace(out / folder / "writable", "")
-            (out / folder / "writable").unlink()
-    except (OSError, records.NotWrittenError) as error:
+            with TemporaryFile(dir=out / folder):
+                pass
+    except OSError as error:
         refuse("out", str(out), f"a folder that can be written in ({error})")
 
 

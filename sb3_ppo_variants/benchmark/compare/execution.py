@@ -17,7 +17,7 @@ from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from threadpoolctl import threadpool_limits
 
 from sb3_ppo_variants.benchmark.compare.plan import Run
-from sb3_ppo_variants.benchmark.compare.records import FORMAT, NotWrittenError, Record, replace
+from sb3_ppo_variants.benchmark.compare.records import FORMAT, Record
 from sb3_ppo_variants.recipes.episodes import Episodes
 from sb3_ppo_variants.recipes.training import build, save
 
@@ -72,8 +72,10 @@ class State(BaseCallback):
             run, reward = self._run, round(sum(returns) / len(returns), 2) if returns else None
             said = {"label": run.label, "env": run.env, "seed": run.seed, "timesteps": run.timesteps}
             # A full disk stops the command when it writes the record; a run that is being made need not know.
-            with suppress(NotWrittenError):
-                replace(self._file, json.dumps({**said, "steps": step, "reward": reward}))
+            with suppress(OSError):
+                temporary = self._file.with_suffix(".tmp")
+                temporary.write_text(json.dumps({**said, "steps": step, "reward": reward}))
+                temporary.replace(self._file)
 
     def seconds(self) -> dict[str, float]:
         """Seconds of the training so far, on the clock and of the processor."""

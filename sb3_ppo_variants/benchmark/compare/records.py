@@ -2,10 +2,11 @@
 
 import gzip
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from sb3_ppo_variants.saving.atomic import write_atomically
 
 # Goes up when a record means something else. A run has another name for each, so that no record is overwritten.
 FORMAT = 1
@@ -15,7 +16,7 @@ CIRCUMSTANCES = ("versions", "machine", "wall_seconds", "cpu_seconds")
 
 
 class NotWrittenError(Exception):
-    """A file could not be written, for instance because the disk is full."""
+    """A record could not be written, for instance because the disk is full."""
 
 
 def write(folder: Path, record: Record) -> Path:
@@ -27,33 +28,11 @@ def write(folder: Path, record: Record) -> Path:
     :raises NotWrittenError: if it can not be
     """
     file = folder / f"{record['name']}.json"
-    replace(file, json.dumps(record, allow_nan=False) + "\n", durable=True)
-    return file
-
-
-def replace(file: Path, text: str, durable: bool = False) -> None:
-    """Write a file so that readers find the old or the new, and nothing between, also after a crash if durable.
-
-    :raises NotWrittenError: if it can not be written
-    """
-    temporary = file.with_suffix(".tmp")
     try:
-        with temporary.open("w") as opened:
-            opened.write(text)
-            opened.flush()
-            if durable:
-                os.fsync(opened.fileno())
-        temporary.replace(file)
+        write_atomically(file, (json.dumps(record, allow_nan=False) + "\n").encode())
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise NotWrittenError(f"{file} could not be written: {error}. All that was there before is safe") from error
-    if durable and os.name == "posix":
-        # The name of the file is kept by its folder.
-        descriptor = os.open(file.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    return file
 
 
 def read(folder: Path) -> tuple[list[Record], list[str]]:

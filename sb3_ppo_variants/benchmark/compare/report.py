@@ -9,10 +9,11 @@ import pandas as pd
 
 from sb3_ppo_variants.benchmark.compare import paper, plots, scores, statistics, tables
 from sb3_ppo_variants.benchmark.compare.execution import LAST
-from sb3_ppo_variants.benchmark.compare.records import Record, replace
+from sb3_ppo_variants.benchmark.compare.records import Record
 from sb3_ppo_variants.benchmark.compare.scores import Comparison
 from sb3_ppo_variants.benchmark.compare.settings import BASELINE
 from sb3_ppo_variants.benchmark.compare.summary import summary
+from sb3_ppo_variants.saving.atomic import write_atomically
 
 PICTURES = "pictures"
 PAPER = "paper-table1"
@@ -50,7 +51,7 @@ def write(records: Iterable[Record], problems: list[str], running: int, folder: 
     files = [folder / name for name in ("report.md", "report.html", "scores.csv")]
     csv = pd.concat(frames).to_csv(index=False) if frames else ""
     for file, content in zip(files, (text, html(text, folder), csv), strict=True):
-        replace(file, content)
+        write_atomically(file, content.encode())
     return files
 
 

@@ -53,6 +53,6 @@ def report(out: Path, found: list[records.Record], problems: list[str]) -> None:
 
     try:
         files = write(found, problems, len(running(out / STATES)), out)
-    except (OSError, records.NotWrittenError) as error:
+    except OSError as error:
         raise SystemExit(f"the report could not be written: {error}") from error
     print(f"Report: {', '.join(str(file) for file in files)}")

@@ -4,7 +4,6 @@ import ast
 import hashlib
 import json
 import re
-from functools import partial
 from typing import Any
 
 from sb3_ppo_variants.errors import refuse
@@ -54,6 +53,3 @@ def digest(value: Any) -> str:
     """A short name for a value that JSON can hold, the same in every process."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-shown = partial(json.dumps, ensure_ascii=False)
