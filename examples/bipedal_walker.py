@@ -2,7 +2,7 @@
 
     python examples/bipedal_walker.py
 
-SCORE
+No run of it is recorded yet.
 """
 
 from sb3_ppo_variants.recipes.training import main

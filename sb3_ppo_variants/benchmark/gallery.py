@@ -73,8 +73,10 @@ def runs_of(records: list[dict[str, Any]], env_id: str) -> list[dict[str, Any]]:
 def summary(runs: list[dict[str, Any]]) -> str:
     """What runs on one environment reached, in a sentence.
 
-    :param runs: records, at least one
+    :param runs: their records
     """
+    if not runs:
+        return "No run of it is recorded yet."
     steps, planned = runs[0]["timesteps"], runs[0]["recipe_timesteps"]
     cut = "" if steps >= planned else f" of the recipe's {planned:,}"
     means = ", ".join(f"{run['mean']:.0f}" for run in runs)
