@@ -1,5 +1,6 @@
 """Environments and models that several tests use."""
 
+import re
 from copy import deepcopy
 from typing import Any
 
@@ -69,3 +70,8 @@ class LogRecorder(BaseCallback):
 
     def _on_training_end(self) -> None:
         self._keep()
+
+
+def named(value: object) -> str:
+    """The name of a case, the same in every process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))

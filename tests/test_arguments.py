@@ -17,7 +17,7 @@ from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from bad_arguments import BAD, UNNAMED, refused
-from helpers import ACTION_SPACES, PENALISED, VARIANTS, NoiseEnv, noise_envs
+from helpers import ACTION_SPACES, PENALISED, VARIANTS, NoiseEnv, named, noise_envs
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 from sb3_ppo_variants.base import PPOBase
 
@@ -74,7 +74,7 @@ def test_bad_value_of_its_own(variant: Any, name: str, value: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("i", range(len(BAD)), ids=[f"{name}={value!r}" for name, value in BAD])
+@pytest.mark.parametrize("i", range(len(BAD)), ids=[f"{name}={named(value)}" for name, value in BAD])
 def test_bad_values_are_refused_at_construction(i: int) -> None:
     name, value = BAD[i]
     error = refused(PPOClip, name, value)

@@ -21,7 +21,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import NatureCNN
 from stable_baselines3.common.utils import FloatSchedule, LinearSchedule
 
-from helpers import ACTION_SPACES, VARIANTS, VECTOR, noise_envs
+from helpers import ACTION_SPACES, VARIANTS, VECTOR, named, noise_envs
 from sb3_ppo_variants import DamagedFileError, PickledValueError, PPOAdaptiveKL, PPOClip, PPOFixedKL
 from sb3_ppo_variants.saving import plain
 
@@ -240,7 +240,7 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize("value", VALUES, ids=str)
+@pytest.mark.parametrize("value", VALUES, ids=named)
 def test_plain_values_come_back(value: Any) -> None:
     back = plain.decode(json.loads(json.dumps(plain.encode(value))))
     assert type(back) is type(value)
@@ -252,7 +252,7 @@ def test_plain_values_come_back(value: Any) -> None:
 NOT_PLAIN = [object(), lambda: 0, os.system, Path, Canary, np.array([object()]), {1, 2}, 1j, b"bytes"]
 
 
-@pytest.mark.parametrize("value", NOT_PLAIN, ids=str)
+@pytest.mark.parametrize("value", NOT_PLAIN, ids=named)
 def test_nothing_else_is_plain(value: Any) -> None:
     with pytest.raises(plain.NotPlainError):
         plain.encode(value)
