@@ -1,5 +1,15 @@
+"""What all tests begin with."""
+
+import gymnasium as gym
 import pytest
 import torch as th
+
+# It replaces gymnasium's TimeLimit, for good; all tests but those of its own scripts are about gymnasium's.
+TIME_LIMIT = gym.wrappers.TimeLimit
+import rl_zoo3  # noqa: E402, F401
+
+for module in (gym.wrappers, gym.wrappers.common, gym.envs.registration):
+    vars(module)["TimeLimit"] = TIME_LIMIT
 
 
 @pytest.fixture(autouse=True)
