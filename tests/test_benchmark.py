@@ -10,6 +10,7 @@ import torch as th
 from helpers import ACTION_SPACES, noise_envs
 from sb3_ppo_variants.benchmark import agreement, cold, gallery, guard, learning, stepping, throughput
 from sb3_ppo_variants.benchmark.__main__ import main
+from sb3_ppo_variants.benchmark.runs import read
 
 
 @pytest.fixture(autouse=True)
@@ -125,10 +126,10 @@ def test_agreement_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFi
     file = tmp_path / "deeper" / "runs.jsonl"
     arguments = ["agreement", "--jobs", "1", "--records", str(file)]
     assert main([*arguments, "--arms", "SB3's PPO"]) == 0
-    before = agreement.read(file)
+    before = read(file)
     assert len(before) == 2 and all(len(record["curve"]) == agreement.SPANS for record in before)
     assert main(arguments) == 0
-    after = agreement.read(file)
+    after = read(file)
     assert after[:2] == before and len(after) == 2 * len(agreement.ARMS)
     table = capsys.readouterr().out
     for arm in agreement.ARMS:
@@ -145,7 +146,7 @@ def test_the_report_of_agreement_is_made_of_the_records(capsys: pytest.CaptureFi
     assert main(["agreement", "--report", "--records", str(file)]) == 0
     # The interquartile mean of 0, 10, 20, 30 is that of 10 and 20.
     assert "| SB3's PPO | 4 | 15 (" in capsys.readouterr().out
-    assert len(agreement.read(file)) == 4
+    assert len(read(file)) == 4
 
 
 @pytest.mark.parametrize("command", ["throughput", "cold", "stepping"])

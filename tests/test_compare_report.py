@@ -34,7 +34,7 @@ def record(label: str, env: str, seed: int, score: float | None, **changes: Any)
         "env": env, "seed": seed, "timesteps": 100, "hyperparameters": {}, "conditions": CONDITIONS,
         "status": "finished", "score": score, "steps": 100, "last_returns": [score] * 3, "curve": [score] * 100,
         "episodes": {"ends": [50, 70, 100], "returns": [score] * 3}, "versions": {"numpy": "2"},
-        "machine": {"name": "here", "kind": "Linux"}, "wall_seconds": 2.0, "cpu_seconds": 1.0, **changes,
+        "machine": "Linux", "wall_seconds": 2.0, "cpu_seconds": 1.0, **changes,
     }  # fmt: skip
 
 

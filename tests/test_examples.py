@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sb3_ppo_variants.benchmark import gallery
-from sb3_ppo_variants.benchmark.agreement import read
+from sb3_ppo_variants.benchmark.runs import read
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 RECIPE = ["--timesteps", "64", "--episodes", "1"]

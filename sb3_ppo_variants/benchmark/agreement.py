@@ -1,7 +1,6 @@
 """Train with SB3's PPO and with both paths of PPOClip, and compare what they learned."""
 
 import argparse
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
+from sb3_ppo_variants.benchmark.runs import make, read
 from sb3_ppo_variants.recipes.episodes import Episodes
 from sb3_ppo_variants.variants import PPOClip
 
@@ -61,11 +61,6 @@ def train(arm: str, env: str, seed: int) -> dict[str, Any]:
     return {"env": env, "arm": arm, "seed": seed, "final": round(float(final.mean()), 2), "curve": curve}
 
 
-def read(file: Path) -> list[dict[str, Any]]:
-    """The records in a file, if it exists."""
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
-
 def finals(records: list[dict[str, Any]], env: str) -> dict[str, np.ndarray]:
     """The final returns on an environment by arm, shape ``(seeds, 1)``."""
     of_env = [record for record in records if record["env"] == env]
@@ -111,17 +106,8 @@ def run(options: argparse.Namespace) -> int:
 
     :return: 0
     """
-    from joblib import Parallel, delayed
-
-    records = read(options.records)
-    done = {(record["arm"], record["env"], record["seed"]) for record in records}
+    done = {(record["arm"], record["env"], record["seed"]) for record in read(options.records)}
     plan = [(arm, env, seed) for env in options.envs for arm in options.arms for seed in range(TASKS[env].seeds)]
     missing = [] if options.report else [run for run in plan if run not in done]
-    options.records.parent.mkdir(parents=True, exist_ok=True)
-    runs = Parallel(n_jobs=options.jobs, return_as="generator_unordered")(delayed(train)(*run) for run in missing)
-    for record in runs:
-        with options.records.open("a") as file:
-            file.write(json.dumps(record) + "\n")
-        records.append(record)
-    print("\n".join(report(records)))
+    print("\n".join(report(make(train, missing, options.records, options.jobs))))
     return 0

@@ -1,7 +1,6 @@
 """Train PPOClip by the recipes and draw what it learned."""
 
 import argparse
-import json
 import tempfile
 import time
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 
 import torch as th
 
-from sb3_ppo_variants.benchmark.agreement import read
+from sb3_ppo_variants.benchmark.runs import make, read
 from sb3_ppo_variants.recipes import evaluate, recipe, train
 from sb3_ppo_variants.recipes.episodes import Episodes
 
@@ -148,19 +147,9 @@ def run(options: argparse.Namespace) -> int:
 
     :return: 0
     """
-    from joblib import Parallel, delayed
-
-    records = read(options.records)
-    done = {(made["env"], made["seed"]) for made in records}
-    plan = [(env, seed) for env in options.envs for seed in options.seeds if (env, seed) not in done]
-    options.records.parent.mkdir(parents=True, exist_ok=True)
-    runs = Parallel(n_jobs=options.jobs, return_as="generator_unordered")(
-        delayed(record)(env, seed, options.timesteps) for env, seed in ([] if options.report else plan)
-    )
-    for made in runs:
-        with options.records.open("a") as file:
-            file.write(json.dumps(made) + "\n")
-        records.append(made)
+    done = {(run["env"], run["seed"]) for run in read(options.records)}
+    plan = [(env, seed, options.timesteps) for env in options.envs for seed in options.seeds if (env, seed) not in done]
+    records = make(record, [] if options.report else plan, options.records, options.jobs)
     draw(records, options.gallery)
     text = page(records)
     (options.gallery / "README.md").write_text(text)

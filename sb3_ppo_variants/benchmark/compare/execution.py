@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import socket
 import time
 import traceback
 from contextlib import suppress
@@ -161,4 +160,4 @@ def _measured(episodes: Episodes, steps: int) -> dict[str, Any]:
 def _circumstances() -> dict[str, Any]:
     versions = {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
-    return {"versions": versions, "machine": {"name": socket.gethostname(), "kind": machine}}
+    return {"versions": versions, "machine": machine}

@@ -17,7 +17,7 @@ def summary(comparison: Comparison) -> list[str]:
     steps = sorted({record["timesteps"] for record in comparison.records})
     labels, envs = ({record[name] for record in comparison.records} for name in ("label", "env"))
     versions = sorted({", ".join(f"{n} {v}" for n, v in record["versions"].items()) for record in everything})
-    machines = sorted({record["machine"]["kind"] for record in everything})
+    machines = sorted({record["machine"] for record in everything})
     return [
         *_conditions(comparison),
         f"- {len(comparison.records)} of {len(labels) * len(envs) * len(seeds)} runs are finished "
