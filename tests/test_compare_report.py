@@ -15,6 +15,7 @@ from sb3_ppo_variants.benchmark.__main__ import main
 from sb3_ppo_variants.benchmark.compare import paper, plots, records, scores, statistics
 from sb3_ppo_variants.benchmark.compare.paper import Estimate, parse
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM
+from sb3_ppo_variants.benchmark.compare.summary import summary
 from sb3_ppo_variants.recipes.episodes import Episodes
 
 CONDITIONS: dict[str, Any] = {
@@ -160,7 +161,7 @@ def test_the_report_is_made_of_the_records(tmp_path: Path, capsys: pytest.Captur
     assert main(["report", "--out", str(tmp_path)]) == 0
     assert "report.html" in capsys.readouterr().out
     text = (tmp_path / "report.md").read_text()
-    assert "1 runs are being made now" in text
+    assert "1 run is being made now" in text
     assert "- 8 of 12 runs are finished (2 settings, 2 environments, 3 seeds), 1 failed" in text
     assert "| random policy | 10 | -50 |" in text
     assert "| ppo_clip | 60 ± 25 (2) | -40 ± 20 (2) |" in text
@@ -189,6 +190,14 @@ def test_a_packed_file_gives_the_same_report(tmp_path: Path) -> None:
     assert "format 99" in records.unpack(packed)[1][0]
     records.pack(records.read(tmp_path / "runs" / "records")[0], packed)
     assert packed.read_bytes() == first
+
+
+def test_one_is_not_many_and_more_than_the_preset_is_said() -> None:
+    conditions = {**CONDITIONS, "preset": "paper-table1"}
+    runs = [record("ppo_clip", "A-v0", seed, 1.0, conditions=conditions) for seed in range(4)]
+    text = "\n".join(summary(scores.comparisons(runs)[0]))
+    assert "4 instead of 3 seeds, 100 of 1,000,000 steps\n" in text
+    assert "(1 setting, 1 environment, 4 seeds), 0 failed\n" in text
 
 
 @pytest.mark.parametrize("options", [[], ["--from", "nowhere.jsonl.gz"]])

@@ -38,7 +38,9 @@ def write(records: Iterable[Record], problems: list[str], running: int, folder: 
     pictures.mkdir(parents=True, exist_ok=True)
     found = scores.comparisons(records)
     lines = ["# Comparison", ""]
-    lines += [f"{running} runs are being made now, and are not in this report.", ""] if running else []
+    if running:
+        now = "1 run is being made now, and is" if running == 1 else f"{running} runs are being made now, and are"
+        lines += [f"{now} not in this report.", ""]
     lines += [*(f"- {problem}" for problem in problems), ""] if problems else []
     frames = []
     for comparison in found:

@@ -1,5 +1,6 @@
 """Which runs a comparison has, and how they were made."""
 
+from collections.abc import Collection
 from typing import Any
 
 from sb3_ppo_variants.benchmark.compare.presets import PRESETS
@@ -18,10 +19,11 @@ def summary(comparison: Comparison) -> list[str]:
     labels, envs = ({record[name] for record in comparison.records} for name in ("label", "env"))
     versions = sorted({", ".join(f"{n} {v}" for n, v in record["versions"].items()) for record in everything})
     machines = sorted({record["machine"] for record in everything})
+    counts = ", ".join([_count(labels, "setting"), _count(envs, "environment"), _count(seeds, "seed")])
+    planned = len(labels) * len(envs) * len(seeds)
     return [
         *_conditions(comparison),
-        f"- {len(comparison.records)} of {len(labels) * len(envs) * len(seeds)} runs are finished "
-        f"({len(labels)} settings, {len(envs)} environments, {len(seeds)} seeds), {len(comparison.failed)} failed",
+        f"- {len(comparison.records)} of {planned} runs are finished ({counts}), {len(comparison.failed)} failed",
         f"- steps of a run: {', '.join(f'{number:,}' for number in steps)}",
         *(f"- versions: {line}" for line in versions),
         *(f"- machine: {line}" for line in machines),
@@ -47,10 +49,14 @@ def _conditions(comparison: Comparison) -> list[str]:
     shares = [
         f"{len(labels & set(comparison.labels))} of {len(labels)} settings",
         f"{len(set(preset.envs) & set(comparison.envs))} of {len(preset.envs)} environments",
-        f"{len(seeds)} of {preset.seeds} seeds",
+        f"{len(seeds)} {'instead of' if len(seeds) > preset.seeds else 'of'} {preset.seeds} seeds",
         f"{' or '.join(f'{number:,}' for number in sorted(steps))} of {preset.timesteps:,} steps",
     ]
     return [f"- of the preset this is: {', '.join(shares)}", *lines, *([f"- {preset.why}"] if preset.why else [])]
+
+
+def _count(things: Collection[object], name: str) -> str:
+    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
 
 
 def _in_words(value: Any) -> str:
