@@ -164,6 +164,28 @@ def test_what_was_trained_is_loaded_with_its_statistics(normalised: Recipe, tmp_
     assert episodes.ends == [200, 400]
 
 
+def test_a_folder_may_be_named_by_a_string(normalised: Recipe, tmp_path: Path) -> None:
+    model = train(normalised, str(tmp_path / "run"), timesteps=256)
+    assert (tmp_path / "run/model.zip").exists()
+    loaded, _ = load(normalised, str(tmp_path / "run"))
+    assert loaded.num_timesteps == model.num_timesteps == 256
+    assert evaluate(normalised, str(tmp_path / "run"), episodes=1).shape == (1,)
+
+
+def test_rewards_alone_are_normalised(tmp_path: Path) -> None:
+    made = recipe("ppo_clip", "Pendulum-v1", normalize={"norm_obs": False}, n_envs=1, n_steps=64)
+    model = train(made, tmp_path, timesteps=64)
+    trained_in = model.get_vec_normalize_env()
+    assert isinstance(trained_in, VecNormalize)
+    assert (trained_in.norm_obs, trained_in.norm_reward) == (False, True)
+    _, env = load(made, tmp_path)
+    # The first two of Pendulum's observations are the cosine and the sine of an angle, as long as nothing scales them.
+    observation = env.reset()
+    assert isinstance(observation, np.ndarray)
+    np.testing.assert_allclose(np.square(observation[:, :2]).sum(), 1, rtol=1e-5)
+    assert evaluate(made, tmp_path, episodes=1)[0] < -1
+
+
 def test_recipes_are_read_without_the_zoo() -> None:
     code = "import sys; sys.modules['rl_zoo3'] = None; from sb3_ppo_variants.recipes import recipe; "
     code += "print(recipe('ppo_clip', 'CartPole-v1').n_envs)"

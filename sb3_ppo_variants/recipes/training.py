@@ -1,6 +1,7 @@
 """Trains by a recipe, saves what it made, and evaluates what it saved."""
 
 import argparse
+import os
 import time
 from pathlib import Path
 
@@ -17,7 +18,7 @@ EVALUATION_SEED = 10_000
 
 def train(
     made: Recipe,
-    folder: Path,
+    folder: str | os.PathLike[str],
     seed: int | None = None,
     timesteps: int | None = None,
     callback: MaybeCallback = None,
@@ -33,6 +34,7 @@ def train(
     :param progress_bar: whether to show progress (needs tqdm and rich)
     :return: the model
     """
+    folder = Path(folder)
     model = build(made, seed, monitor_dir=str(folder))
     model.learn(made.n_timesteps if timesteps is None else timesteps, callback, progress_bar=progress_bar)
     save(model, folder)
@@ -49,8 +51,9 @@ def build(made: Recipe, seed: int | None = None, monitor_dir: str | None = None)
     return made.algorithm(env=made.make_env(seed=seed, monitor_dir=monitor_dir), seed=seed, **made.arguments)
 
 
-def save(model: BaseAlgorithm, folder: Path) -> None:
+def save(model: BaseAlgorithm, folder: str | os.PathLike[str]) -> None:
     """Save a model with the statistics of its ``VecNormalize``, for :func:`load`."""
+    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     model.save(folder / "model")
     statistics = model.get_vec_normalize_env()
@@ -58,21 +61,22 @@ def save(model: BaseAlgorithm, folder: Path) -> None:
         statistics.save(str(folder / "vecnormalize.pkl"))
 
 
-def load(made: Recipe, folder: Path, seed: int | None = None) -> tuple[BaseAlgorithm, VecEnv]:
+def load(made: Recipe, folder: str | os.PathLike[str], seed: int | None = None) -> tuple[BaseAlgorithm, VecEnv]:
     """The model that :func:`train` saved and an environment to evaluate it in, normalised as in its training.
 
     :param made: the recipe
     :param folder: the folder that :func:`train` was given
     :param seed: seed of the environment
     """
+    folder = Path(folder)
     env = made.make_env(n_envs=1, seed=seed, training=False)
     normalised = unwrap_vec_normalize(env)
-    if normalised is not None:
+    if normalised is not None and normalised.norm_obs:
         normalised.obs_rms = VecNormalize.load(str(folder / "vecnormalize.pkl"), normalised.venv).obs_rms
     return made.algorithm.load(folder / "model", env=env), env
 
 
-def evaluate(made: Recipe, folder: Path, episodes: int) -> np.ndarray:
+def evaluate(made: Recipe, folder: str | os.PathLike[str], episodes: int) -> np.ndarray:
     """The returns of the saved model in new episodes, shape ``(episodes,)``.
 
     The policy is deterministic, except in Atari games, where ties between actions decide too much.
