@@ -34,8 +34,8 @@ def test_all_are_run() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.py")} == set(ARGUMENTS)
 
 
-def run(name: str, folder: Path) -> str:
-    command = [sys.executable, str(EXAMPLES / f"{name}.py"), *ARGUMENTS[name]]
+def run(name: str, folder: Path, *options: str) -> str:
+    command = [sys.executable, str(EXAMPLES / f"{name}.py"), *ARGUMENTS[name], *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
     result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
@@ -50,6 +50,15 @@ def test_example(name: str, tmp_path: Path) -> None:
         assert "Mean reward of the model loaded from runs/cartpole" in output
         assert (tmp_path / "runs/cartpole/model.zip").exists()
         assert (tmp_path / "runs/cartpole/learning_curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_each_algorithm_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    for algorithm in ("ppo_clip", "ppo_adaptive_kl"):
+        run("cartpole", tmp_path, "--algo", algorithm)
+    assert {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("model.zip")} == {
+        "runs/ppo_clip/CartPole-v1/model.zip",
+        "runs/ppo_adaptive_kl/CartPole-v1/model.zip",
+    }
 
 
 @pytest.mark.parametrize("name", [name for name, arguments in ARGUMENTS.items() if arguments is RECIPE])
