@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
-from gymnasium.wrappers.vector import RecordEpisodeStatistics
+from gymnasium.wrappers.vector import ClipReward, NormalizeObservation, NormalizeReward, RecordEpisodeStatistics
 
 from sb3_ppo_variants import ArgumentError
 from sb3_ppo_variants.envs import (
@@ -184,15 +184,54 @@ def test_some_environments_at_a_time() -> None:
         venv.reset()
 
 
-def test_wrappers_of_gymnasium_stay() -> None:
-    venv = GymnasiumVecEnv(RecordEpisodeStatistics(gym.make_vec("CartPole-v1", 2)))
+@pytest.mark.parametrize("key", ["episode", "mine"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(gym.make_vec, "CartPole-v1", 2, "vector_entry_point"),
+        partial(gym.make_vec, "CartPole-v1", 2, "sync", {"autoreset_mode": "SameStep"}),
+        partial(gym.make_vec, "CartPole-v1", 2, "async", {"autoreset_mode": "SameStep"}),
+    ],
+    ids=["native-NextStep", "sync-SameStep", "async-SameStep"],
+)
+def test_wrappers_of_gymnasium_stay(make: Callable[[], VectorEnv], key: str) -> None:
+    venv = GymnasiumVecEnv(RecordEpisodeStatistics(make(), stats_key=key))
     assert venv.spec is not None and venv.spec.id == "CartPole-v1"
     venv.reset()
+    lengths = np.zeros(2)
     for _ in range(30):
         _, rewards, dones, infos = venv.step(np.ones(2, int))
         assert (rewards == 1).all()
-        for i in np.flatnonzero(dones):
-            assert infos[i]["episode"]["r"] == infos[i]["episode"]["l"] > 5
+        lengths += 1
+        for i, info in enumerate(infos):
+            assert (key in info) == dones[i] and key not in venv.reset_infos[i]
+            if dones[i]:
+                assert info[key]["r"] == info[key]["l"] == lengths[i] > 5
+        lengths[dones] = 0
+    venv.close()
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "Disabled"])
+def test_wrappers_that_know_no_reset_of_some(mode: str) -> None:
+    """The resets of the first two forget the returns of all, that of NormalizeObservation raises."""
+    inner = SyncVectorEnv(CARTPOLE, autoreset_mode=mode)
+    with pytest.raises(ArgumentError, match=r"AutoresetMode\.SAME_STEP, .* VecNormalize for NormalizeReward"):
+        GymnasiumVecEnv(ClipReward(NormalizeReward(inner), -1, 1))
+    with pytest.raises(ArgumentError, match=r"AutoresetMode\.SAME_STEP, .* VecMonitor for RecordEpisodeSta"):
+        GymnasiumVecEnv(RecordEpisodeStatistics(inner))
+    if mode == "NextStep":  # gymnasium refuses others itself.
+        with pytest.raises(ArgumentError, match="allowed: one with SB3's VecNormalize for NormalizeObservation"):
+            GymnasiumVecEnv(NormalizeObservation(inner))
+
+
+def test_rewards_are_normalized_as_gymnasium_does() -> None:
+    def make() -> VectorEnv:
+        return NormalizeReward(SyncVectorEnv(CARTPOLE, autoreset_mode="SameStep"))
+
+    ours, theirs = GymnasiumVecEnv(make()), make()
+    ours.seed(0), ours.reset(), theirs.reset(seed=0)
+    for actions in np.random.default_rng(0).integers(2, size=(200, 2)):
+        np.testing.assert_array_equal(ours.step(actions)[1], theirs.step(actions)[1].astype(np.float32))
 
 
 def test_large_seeds() -> None:

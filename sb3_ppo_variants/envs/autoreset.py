@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.wrappers.vector import NormalizeObservation, NormalizeReward, RecordEpisodeStatistics
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs
 
 from sb3_ppo_variants.envs import rows
@@ -25,14 +26,17 @@ EndOfEpisode = Callable[[VectorEnv, VecEnvObs, np.ndarray, Infos], dict[int, dic
 def reset_in_the_step(env: VectorEnv, observations: VecEnvObs, dones: np.ndarray, infos: Infos) -> dict[int, Any]:
     """SAME_STEP: the new episode has begun; the last observation and info of the old one are in the info."""
     reset_infos = {}
+    # What this wrapper says of the old episode stands beside what the environment says of the new one.
+    of_the_old = [wrapper._stats_key for wrapper in _wrappers(env) if isinstance(wrapper, RecordEpisodeStatistics)]
     for i, info in enumerate(infos):
         # ALE fills final_obs for all environments, with what it last was for those that are not done.
         final_observation, final_info = info.pop("final_obs", None), info.pop("final_info", {})
         if dones[i]:
             if final_observation is None:
                 refuse("env", env, "in AutoresetMode.SAME_STEP, one that gives infos['final_obs']")
+            statistics = {key: info.pop(key) for key in of_the_old}
             reset_infos[i] = info
-            infos[i] = {**final_info, "terminal_observation": final_observation}
+            infos[i] = {**final_info, **statistics, "terminal_observation": final_observation}
     return reset_infos
 
 
@@ -94,7 +98,28 @@ def end_of_episode(env: VectorEnv, mode: AutoresetMode | str | None) -> EndOfEpi
     if isinstance(inner, AsyncVectorEnv) and known is AutoresetMode.NEXT_STEP and not inner.shared_memory:
         # Its workers forget that they were reset, and reset again in the next step.
         refuse("env", env, "an AsyncVectorEnv with shared_memory=True, or in AutoresetMode.SAME_STEP")
+    if known is not AutoresetMode.SAME_STEP:
+        _check_wrappers(env)
     return ENDS[known]
+
+
+def _wrappers(env: VectorEnv) -> Iterator[VectorWrapper]:
+    while isinstance(env, VectorWrapper):
+        yield env
+        env = env.env
+
+
+def _check_wrappers(env: VectorEnv) -> None:
+    """Refuse the wrappers that know no reset of some environments: they raise, or forget the returns of all."""
+    # These two take the mask out of the options, so that the wrapper does not see it.
+    hides_mask = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+    for wrapper in _wrappers(env):
+        if isinstance(wrapper, NormalizeObservation):
+            refuse("env", env, "one with SB3's VecNormalize for NormalizeObservation")
+        if isinstance(wrapper, NormalizeReward):
+            refuse("env", env, "one in AutoresetMode.SAME_STEP, or with SB3's VecNormalize for NormalizeReward")
+        if isinstance(wrapper, RecordEpisodeStatistics) and hides_mask:
+            refuse("env", env, "one in AutoresetMode.SAME_STEP, or with SB3's VecMonitor for RecordEpisodeStatistics")
 
 
 def _mode(env: VectorEnv, given: AutoresetMode | str | None) -> AutoresetMode:
