@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 
 from sb3_ppo_variants.base.arguments import COUNT, Rule
 from sb3_ppo_variants.errors import refuse
@@ -18,7 +18,8 @@ PATH = Rule("a path", lambda value: isinstance(value, str | os.PathLike))
 class ExactCheckpointCallback(BaseCallback):
     """Writes checkpoints from which a run can be resumed exactly, by ``resume`` of the model's class.
 
-    There is one at the beginning, and one whenever a rollout begins ``every`` or more steps after the last one. At
+    There is one at the beginning of a run, and one whenever a rollout begins ``every`` or more steps after the last
+    one; a resumed run, whose first one is that it was resumed from, may write its others to another folder. At
     each, all environments begin a new episode, seeded by the run's seed and the number of steps, in the run that goes
     on and in the one that is resumed. The episodes that are cut are treated as truncated: the value of their last
     observation stands for what would have followed. They are no part of the episode statistics.
@@ -31,7 +32,7 @@ class ExactCheckpointCallback(BaseCallback):
     :param keep_last: how many to keep; ``None`` keeps all
     :param verbose: 1 prints the name of each checkpoint
     :raises ArgumentError: if an argument is not allowed, or, when training begins, if the folder has checkpoints of
-        another run
+        another run or there is a second callback of this kind
     """
 
     model: SavedAlgorithm
@@ -52,11 +53,16 @@ class ExactCheckpointCallback(BaseCallback):
             refuse("model", self.model, "one that can be resumed: an algorithm of sb3_ppo_variants")
 
     def _on_training_start(self) -> None:
+        writers = _writers(self.locals["callback"])
+        if len(writers) > 1:
+            refuse("callback", writers, "one ExactCheckpointCallback, because its checkpoints cut episodes")
         self._iterations = self.model._iterations_before
         self._knows_rollouts = False
         last = self.model._checkpoint
         reached = -1
-        if last is not None and last.folder.parent == self._folder and last.num_timesteps <= self.num_timesteps:
+        if last is not None and last.folder.parent != self._folder and not self.model._is_resumed:
+            self.model._checkpoint = None
+        elif last is not None and last.folder.parent == self._folder and last.num_timesteps <= self.num_timesteps:
             reached = last.num_timesteps
         for step, folder in folders_by_step(self._folder).items():
             if step > reached and is_whole(folder):
@@ -95,3 +101,9 @@ class ExactCheckpointCallback(BaseCallback):
                 "list, and not to another callback"
             )
         return True
+
+
+def _writers(callback: BaseCallback) -> list[ExactCheckpointCallback]:
+    if isinstance(callback, CallbackList):
+        return [found for child in callback.callbacks for found in _writers(child)]
+    return [callback] if isinstance(callback, ExactCheckpointCallback) else []

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch as th
 from resuming import KillAt, Killed, run, state
+from stable_baselines3.common.callbacks import CallbackList
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, VecNormalize
@@ -101,6 +102,12 @@ def test_gsde(sde_sample_freq: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("actions", ACTION_SPACES)
 def test_action_spaces(actions: str, tmp_path: Path) -> None:
     exact(PPOClip, lambda: noise_envs(ACTION_SPACES[actions]), tmp_path)
+
+
+def test_images_with_their_channels_first(tmp_path: Path) -> None:
+    image = gym.spaces.Box(0, 255, (4, 36, 36), np.uint8)
+    make = lambda: noise_envs(ACTION_SPACES["Discrete"], image)  # noqa: E731
+    exact(PPOClip, make, tmp_path, policy="CnnPolicy", n_epochs=1)
 
 
 def test_dictionaries(tmp_path: Path) -> None:
@@ -259,6 +266,22 @@ def test_learning_goes_on_in_the_same_folder(tmp_path: Path) -> None:
     for _ in range(2):
         model.learn(64, callback=ExactCheckpointCallback(32, tmp_path, None), reset_num_timesteps=False)
     assert steps(tmp_path) == [f"step_{step:09d}" for step in (0, 32, 64, 96)]
+
+
+def test_learning_goes_on_in_another_folder(tmp_path: Path) -> None:
+    model = small(PPOClip, pendulums)
+    for folder in ("first", "second"):
+        callback = ExactCheckpointCallback(1000, tmp_path / folder)
+        model.learn(64, callback=callback, reset_num_timesteps=False)
+    assert steps(tmp_path / "second") == ["step_000000064"]
+    assert PPOClip.resume(tmp_path / "second", pendulums()).num_timesteps == 64
+
+
+def test_two_of_them_are_refused(tmp_path: Path) -> None:
+    two = [ExactCheckpointCallback(32, tmp_path / name) for name in "ab"]
+    with pytest.raises(ArgumentError, match="allowed: one ExactCheckpointCallback"):
+        small(PPOClip, pendulums).learn(64, callback=[two[0], CallbackList([two[1]])])
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The choice between the two paths."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, TypeVar
 
 from stable_baselines3.common.buffers import RolloutBuffer
@@ -50,16 +51,24 @@ class FastPPO(PPOBase):
 
     def _setup_model(self) -> None:
         super()._setup_model()
-        path, why = self._choice()
-        if self.fast is True and path == "reference":
-            refuse("fast", True, f"False or 'auto' here, because {why}")
+        # Refuses fast=True now, and not at the first rollout.
+        self._choice()
 
     # Fast code is imported where it is used, so that what is off is not imported either.
 
     def _choice(self) -> Choice:
-        """The path to take and why, asked anew at every rollout and update, since a policy may be changed."""
+        """The path to take and why, asked anew at every rollout and update, since a policy may be changed.
+
+        :raises ArgumentError: if ``fast=True`` is not possible
+        """
         if self.fast is False:
             return Choice("reference", "fast=False")
+        choice = self._possible()
+        if self.fast is True and choice.path == "reference":
+            refuse("fast", True, f"False or 'auto' here, because {choice.why}")
+        return choice
+
+    def _possible(self) -> Choice:
         from sb3_ppo_variants.fast.support import choose
 
         if not getattr(type(self)._policy_loss, "written_out", False):
@@ -73,21 +82,31 @@ class FastPPO(PPOBase):
 
         :return: False if the callback ended it early
         """
-        if self._choice().path != "arrays":
-            return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
-        from sb3_ppo_variants.fast.rollout import collect_rollouts
+        path = self._choice().path
+        if path == "arrays":
+            from sb3_ppo_variants.fast.rollout import collect_rollouts
 
-        return collect_rollouts(self, env, callback, rollout_buffer, n_rollout_steps)
+            return collect_rollouts(self, env, callback, rollout_buffer, n_rollout_steps)
+        with self._prepared_for(path):
+            return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
 
     def train(self) -> None:
         """Update the policy with the rollout in the buffer."""
-        if self._choice().path != "arrays":
-            return super().train()
-        from sb3_ppo_variants.fast.threads import blas_threads
-        from sb3_ppo_variants.fast.trained import ROWS_AT_ONCE
-
-        with blas_threads(self.policy, max(self.batch_size, ROWS_AT_ONCE))():
+        with self._prepared_for(self._choice().path):
             super().train()
+
+    def _prepared_for(self, path: str) -> AbstractContextManager[None]:
+        """Memory and threads as the path is fastest with."""
+        if path == "images":
+            from sb3_ppo_variants.fast.images import channels_last
+
+            return channels_last(self.policy)
+        if path == "arrays":
+            from sb3_ppo_variants.fast.threads import blas_threads
+            from sb3_ppo_variants.fast.trained import ROWS_AT_ONCE
+
+            return blas_threads(self.policy, max(self.batch_size, ROWS_AT_ONCE))()
+        return nullcontext()
 
     def _begin_update(self, coefficients: Coefficients) -> Update:
         path, _ = self._choice()

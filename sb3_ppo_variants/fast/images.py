@@ -5,6 +5,7 @@ of CPUs are fastest with, and Adam runs as one fused kernel.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,22 +19,38 @@ from sb3_ppo_variants.base.rollout import in_rows
 from sb3_ppo_variants.base.update import ROWS_AT_ONCE, TorchUpdate, Trained
 
 
-def put_channels_last(policy: ActorCriticPolicy) -> None:
-    """Lay out the filters of a policy with their channels last; their values and shapes stay as they are."""
+@contextmanager
+def channels_last(policy: ActorCriticPolicy) -> Iterator[None]:
+    """Within it the filters of a policy, and what Adam knows of them, lie with their channels last.
+
+    Their values and shapes stay as they are. Afterwards they lie as PyTorch makes them, so that how a rollout or an
+    update rounds depends on its path alone and not on what came before.
+    """
+    _lay_out(policy, th.channels_last)
+    try:
+        yield
+    finally:
+        _lay_out(policy, th.contiguous_format)
+
+
+def _lay_out(policy: ActorCriticPolicy, memory_format: th.memory_format) -> None:
     for module in policy.modules():
         if isinstance(module, nn.Conv2d):
-            module.weight.data = module.weight.data.contiguous(memory_format=th.channels_last)
+            module.weight.data = module.weight.data.contiguous(memory_format=memory_format)
+            # The fused kernel takes the numbers as they lie in memory, those of the weight and of its moments alike.
+            state = policy.optimizer.state.get(module.weight, {})
+            for moment in state.keys() & {"exp_avg", "exp_avg_sq"}:
+                state[moment] = state[moment].contiguous(memory_format=memory_format)
 
 
 class ImageUpdate(TorchUpdate):
-    """:class:`sb3_ppo_variants.base.update.TorchUpdate` for images.
+    """:class:`sb3_ppo_variants.base.update.TorchUpdate` for images, to be made and used within :func:`channels_last`.
 
     :param model: a model with a full rollout buffer
     :param coefficients: the coefficients of this update's objective
     """
 
     def __init__(self, model: Trained, coefficients: Coefficients):
-        put_channels_last(model.policy)
         buffer = model.rollout_buffer
         self._images = np.ascontiguousarray(in_rows(buffer, np.moveaxis(buffer.observations, -3, -1)))
         actions = in_rows(buffer, buffer.actions).astype(np.float32, copy=False)
