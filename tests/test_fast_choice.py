@@ -80,7 +80,18 @@ def test_what_is_not_supported_takes_the_reference_path(name: str, capsys: pytes
     make(fast=False, **arguments)
 
 
-CHANGES = ["frozen", "hooks", "layer", "biasless", "mixed", "parameter", "method", "groups"]
+# The owner of each kind of hook, and its method that takes one.
+HOOKS = {
+    "after forward": ("value_net", "register_forward_hook"),
+    "before forward": ("value_net", "register_forward_pre_hook"),
+    "after backward": ("value_net", "register_full_backward_hook"),
+    "before backward": ("value_net", "register_full_backward_pre_hook"),
+    "gradient": ("value_net.weight", "register_hook"),
+    "gradient added": ("value_net.weight", "register_post_accumulate_grad_hook"),
+    "before a step": ("optimizer", "register_step_pre_hook"),
+    "after a step": ("optimizer", "register_step_post_hook"),
+}
+CHANGES = ["frozen", *HOOKS, "layer", "biasless", "mixed", "parameter", "method", "groups"]
 
 
 def change(model: Any, how: str) -> str:
@@ -88,8 +99,9 @@ def change(model: Any, how: str) -> str:
     if how == "frozen":
         policy.value_net.bias.requires_grad_(False)
         return "some parameters are frozen"
-    if how == "hooks":
-        policy.value_net.register_forward_hook(lambda *_: None)
+    if how in HOOKS:
+        owner, register = HOOKS[how]
+        getattr(policy.get_parameter(owner) if "." in owner else getattr(policy, owner), register)(lambda *_: None)
         return "hooks"
     if how == "layer":
         policy.action_net = th.nn.Sequential(policy.action_net)
@@ -116,6 +128,9 @@ def test_changes_after_construction_are_seen(how: str, capsys: pytest.CaptureFix
     reason = change(model, how)
     model.learn(32)
     assert reason in capsys.readouterr().out
+    model.fast = True
+    with pytest.raises(ArgumentError, match=rf"^fast=True is not allowed; .*{reason}"):
+        model.learn(32)
 
 
 def test_a_kl_of_the_users_own_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,6 +102,7 @@ def assert_same_update(model: Any) -> None:
     for before, wanted, got in pairs:
         assert not th.equal(before, wanted)
         th.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-9)
+        th.testing.assert_close(got.grad, wanted.grad, rtol=1e-4, atol=1e-9)
     theirs, ours = (m.policy.optimizer.state_dict() for m in (reference, fast))
     assert ours["param_groups"] == theirs["param_groups"]
     assert ours["state"].keys() == theirs["state"].keys()

@@ -397,3 +397,31 @@ def test_an_interrupted_update_is_taken_back() -> None:
     with pytest.raises(KeyboardInterrupt):
         bad.learn(1000)
     assert th.equal(state(bad), state(good)) and bad._n_updates == good._n_updates
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_so_is_one_interrupted_at_its_end(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    model = model_for(faulty_envs(None), fast=fast).learn(N_STEPS * N_ENVS)
+    before, n_updates = state(model), model._n_updates
+    what = "fast.distributions.DiagGaussian.kl_from" if fast else "base.rollout_kl.RolloutKL.of_rollout"
+    monkeypatch.setattr(f"sb3_ppo_variants.{what}", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.learn(1000)
+    assert th.equal(state(model), before) and model._n_updates == n_updates
+
+
+def test_in_a_rollout_the_part_of_an_observation_is_named() -> None:
+    class Spoils(BaseCallback):
+        def _on_step(self) -> bool:
+            return True
+
+        def _on_rollout_end(self) -> None:
+            self.model.rollout_buffer.observations["reward"][1, 0] = NAN
+
+    space = spaces.Dict({"reward": VECTOR})
+    model = PPOClip("MultiInputPolicy", faulty_envs(None, observation_space=space), n_steps=8, batch_size=8)
+    with pytest.raises(NonFiniteError, match=r"the observation\['reward'\] of environment 0 at step"):
+        model.learn(64, callback=Spoils())

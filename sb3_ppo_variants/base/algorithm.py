@@ -172,7 +172,7 @@ class PPOBase(SavedAlgorithm):
         return Coefficients(clip_range_vf=self._current("clip_range_vf"))
 
     def _after_update(self, kl: float) -> None:
-        """Called once at the end of every update.
+        """Called once at the end of every update, if the KL of the policy's distribution is known.
 
         :param kl: the mean of KL(old || new) over the rollout
         """
@@ -190,10 +190,10 @@ class PPOBase(SavedAlgorithm):
         update = self._begin_update(coefficients)
         try:
             n_epochs = self._train_epochs(update)
+            kl = update.finish()
         except BaseException:
             update.undo()
             raise
-        kl = update.finish()
         self._n_updates += n_epochs
         self.logger.record("train/learning_rate", learning_rate)
         self._log(update.statistics(), coefficients, kl)

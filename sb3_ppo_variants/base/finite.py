@@ -54,7 +54,9 @@ def check_rollout(buffer: RolloutBuffer, num_timesteps: int) -> None:
     :raises NonFiniteError: if something in it is not finite, naming the first kind in the order of their causes
     """
     observations: Any = buffer.observations
-    parts = observations if isinstance(observations, dict) else {"observation": observations}
+    parts = {"observation": observations}
+    if isinstance(observations, dict):
+        parts = {f"observation[{key!r}]": array for key, array in observations.items()}
     arrays = parts | {
         "action": buffer.actions,
         "reward": buffer.rewards,

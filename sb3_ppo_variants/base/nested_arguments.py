@@ -112,4 +112,4 @@ def check_names(argument: str, names: Iterable[str], function: Callable[..., Any
     free = [name for name in parameters if name not in given]
     for name in names:
         if name in given or not (takes_any or name in free):
-            refuse(f"{argument}[{name!r}]", "given", f"names of {', '.join(free) or 'nothing'}")
+            refuse(f"{argument} name", name, ", ".join(free) or "none")

@@ -54,6 +54,16 @@ class Layout:
         return self._parameters
 
 
+def gradients(parameters: Sequence[th.nn.Parameter]) -> list[th.Tensor]:
+    """The parameters' gradients, made where there are none."""
+    found = []
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = th.zeros_like(parameter)
+        found.append(parameter.grad)
+    return found
+
+
 def load_adam(optimizer: th.optim.Optimizer, layout: Layout) -> Adam:
     """Adam over a vector, where a torch optimizer stands.
 

@@ -21,7 +21,7 @@ from sb3_ppo_variants.fast.threads import blas_threads
 class Actor:
     """Acts as the policy does, with all random numbers of a rollout drawn at its beginning.
 
-    It reads the policy's parameters where they are, so that a callback may change them.
+    It reads the policy's parameters where they are, so that a callback may change them in place.
 
     :param policy: the policy
     :param n_steps: length of the rollout

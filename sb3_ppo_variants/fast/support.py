@@ -37,6 +37,10 @@ WRITTEN_OUT = (
     "set_training_mode",
     "_get_action_dist_from_latent",
 )
+# Where PyTorch keeps what would be called by computations that are written out.
+MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+PARAMETER_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+OPTIMIZER_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 # Adam's options that are not written out, with the values that leave them out.
 PLAIN_ADAM = {
     "weight_decay": 0,
@@ -65,6 +69,7 @@ def _arrays_obstacle(policy: Any, buffer: Any) -> str | None:
     return (
         _buffer_obstacle(buffer)
         or _policy_obstacle(policy)
+        or _hooks_obstacle(policy)
         or _distribution_obstacle(policy)
         or _features_obstacle(policy)
         or _network_obstacle(policy)
@@ -96,8 +101,16 @@ def _policy_obstacle(policy: Any) -> str | None:
     for method in WRITTEN_OUT:
         if getattr(cls, method) is not getattr(ActorCriticPolicy, method) or method in vars(policy):
             return f"{cls.__name__} has a {method} of its own"
-    if any(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks for module in policy.modules()):
+    return None
+
+
+def _hooks_obstacle(policy: Any) -> str | None:
+    if any(getattr(module, hooks) for module in policy.modules() for hooks in MODULE_HOOKS):
         return "the policy's modules have hooks"
+    if any(getattr(parameter, hooks) for parameter in policy.parameters() for hooks in PARAMETER_HOOKS):
+        return "the policy's parameters have hooks"
+    if any(getattr(policy.optimizer, hooks) for hooks in OPTIMIZER_HOOKS):
+        return "the optimizer has hooks"
     return None
 
 

@@ -15,7 +15,7 @@ from sb3_ppo_variants.fast.adam import clip_norm
 from sb3_ppo_variants.fast.distributions import Distribution
 from sb3_ppo_variants.fast.features import Features
 from sb3_ppo_variants.fast.measurements import Measurements
-from sb3_ppo_variants.fast.parameters import load_adam, store_adam
+from sb3_ppo_variants.fast.parameters import gradients, load_adam, store_adam
 from sb3_ppo_variants.fast.trained import TrainedNetworks
 from sb3_ppo_variants.guards.finite import is_finite
 
@@ -141,15 +141,18 @@ class NumpyUpdate:
         """Nothing has been written yet."""
 
     def finish(self) -> float:
-        """Write the policy and its optimizer.
+        """Write the policy, the gradient of the last step and the optimizer.
 
         :return: the mean of KL(old || new) over the rollout
         """
-        layout = self._networks.layout
-        layout.scatter(self._networks.vector, layout.parameters)
-        store_adam(self._adam, self._model.policy.optimizer, layout)
-        new = self._networks.distribution_of(self._rollout.features)
-        return float(np.mean(new.kl_from(self._old), dtype=np.float64))
+        networks = self._networks
+        new = networks.distribution_of(self._rollout.features)
+        kl = float(np.mean(new.kl_from(self._old), dtype=np.float64))
+        # Last, so that until here nothing is written which an interrupt would have to take back.
+        networks.layout.scatter(networks.vector, networks.layout.parameters)
+        networks.layout.scatter(networks.gradient, gradients(networks.layout.parameters))
+        store_adam(self._adam, self._model.policy.optimizer, networks.layout)
+        return kl
 
     def statistics(self) -> dict[str, float]:
         """What the minibatches measured, by SB3's keys."""
