@@ -13,7 +13,7 @@ Support for another distribution is added by :func:`register_kl`.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch as th
 from stable_baselines3.common.distributions import (
@@ -27,6 +27,7 @@ from stable_baselines3.common.distributions import (
 from torch.distributions import Bernoulli, Categorical, Normal, kl_divergence
 
 Parameters: TypeAlias = tuple[th.Tensor, ...]
+Kind = TypeVar("Kind", bound=th.distributions.Distribution)
 
 
 class MissingKLError(NotImplementedError):
@@ -84,8 +85,12 @@ def exact_kl(distribution: Distribution) -> ExactKL:
     for cls in type(distribution).__mro__:
         if cls in _REGISTRY:
             return _REGISTRY[cls]
+    raise MissingKLError(_missing(distribution))
+
+
+def _missing(distribution: Distribution) -> str:
     name = type(distribution).__name__
-    raise MissingKLError(
+    return (
         f"no exact KL is known for the action distribution {name}; give it one with "
         f"sb3_ppo_variants.register_kl({name}, parameters, formula)"
     )
@@ -122,9 +127,33 @@ def _bernoulli_kl(old: Parameters, new: Parameters) -> th.Tensor:
     return kl_divergence(p, q).sum(dim=1)
 
 
-for _gaussian in (DiagGaussianDistribution, StateDependentNoiseDistribution):
-    register_kl(_gaussian, lambda d: (d.distribution.mean, d.distribution.stddev), _gaussian_kl)
-register_kl(CategoricalDistribution, lambda d: (d.distribution.logits,), _categorical_kl)
-register_kl(MultiCategoricalDistribution, lambda d: tuple(c.logits for c in d.distribution), _categorical_kl)
-register_kl(BernoulliDistribution, lambda d: (d.distribution.logits,), _bernoulli_kl)
+def _gaussian(distribution: Any) -> Parameters:
+    normal = _of_kind(Normal, distribution, distribution.distribution)
+    return normal.mean, normal.stddev
+
+
+def _categorical(distribution: Any) -> Parameters:
+    return (_of_kind(Categorical, distribution, distribution.distribution).logits,)
+
+
+def _multi_categorical(distribution: Any) -> Parameters:
+    return tuple(_of_kind(Categorical, distribution, part).logits for part in distribution.distribution)
+
+
+def _bernoulli(distribution: Any) -> Parameters:
+    return (_of_kind(Bernoulli, distribution, distribution.distribution).logits,)
+
+
+def _of_kind(kind: type[Kind], distribution: Distribution, found: th.distributions.Distribution) -> Kind:
+    # A class derived from one of SB3's may draw its actions from another distribution.
+    if type(found) is not kind:
+        raise MissingKLError(_missing(distribution))
+    return found
+
+
+register_kl(DiagGaussianDistribution, _gaussian, _gaussian_kl)
+register_kl(StateDependentNoiseDistribution, _gaussian, _gaussian_kl)
+register_kl(CategoricalDistribution, _categorical, _categorical_kl)
+register_kl(MultiCategoricalDistribution, _multi_categorical, _categorical_kl)
+register_kl(BernoulliDistribution, _bernoulli, _bernoulli_kl)
 _BUILT_IN = tuple(_REGISTRY.values())

@@ -17,6 +17,7 @@ from stable_baselines3.common.distributions import (
     StateDependentNoiseDistribution,
 )
 from stable_baselines3.common.policies import ActorCriticPolicy
+from torch.distributions import Laplace
 
 from helpers import PENALISED, VARIANTS, NoiseEnv
 from sb3_ppo_variants import MissingKLError, register_kl
@@ -185,6 +186,20 @@ def test_a_subclass_shares_the_kl_until_it_has_its_own(monkeypatch: pytest.Monke
     register_kl(Uniform, lambda d: (d.distribution.probs,), lambda old, new: (old[0] - new[0]).abs().sum(dim=1))
     old, new = (Uniform(2).proba_distribution(th.tensor([p]).log()) for p in ([0.5, 0.5], [0.25, 0.75]))
     assert divergence(old, new).tolist() == pytest.approx([0.5])
+
+
+class Laplacian(DiagGaussianDistribution):
+    """Of SB3's class, but with another density."""
+
+    def proba_distribution(self, mean_actions: th.Tensor, log_std: th.Tensor) -> "Laplacian":
+        self.distribution = Laplace(mean_actions, log_std.exp())  # type: ignore[assignment]
+        return self
+
+
+def test_another_density_does_not_share_the_kl() -> None:
+    laplacian = Laplacian(1).proba_distribution(th.zeros(2, 1), th.zeros(2, 1))
+    with pytest.raises(MissingKLError, match="for the action distribution Laplacian"):
+        divergence(laplacian, laplacian)
 
 
 class UniformPolicy(ActorCriticPolicy):

@@ -12,7 +12,7 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.utils import ConstantSchedule, LinearSchedule
 
 from helpers import ACTION_SPACES, VARIANTS, noise_envs
-from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
+from sb3_ppo_variants import ArgumentError, DamagedFileError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 
 BOX = ACTION_SPACES["Box"]
 
@@ -124,6 +124,18 @@ def test_a_model_of_sb3_goes_on_as_ppoclip() -> None:
         assert th.equal(weight, ours.policy.state_dict()[key])
     ours.learn(64)
     assert ours.logger.name_to_value["train/clip_range"] == 0.1
+
+
+@pytest.mark.parametrize("variant", [PPOAdaptiveKL, PPOFixedKL, PPOUnclipped])
+def test_a_model_of_sb3_has_another_objective_than_the_others(variant: Any) -> None:
+    file = io.BytesIO()
+    theirs = small(PPO)
+    theirs.save(file)
+    with pytest.raises(DamagedFileError, match=f"is of SB3's PPO, not of {variant.__name__}; set_parameters"):
+        variant.load(file)
+    ours = small(variant)
+    ours.set_parameters(file)
+    assert th.equal(ours.policy.action_net.weight, theirs.policy.action_net.weight)
 
 
 def test_sb3_reads_a_ppoclip() -> None:

@@ -16,7 +16,7 @@ NEEDED = ("policy_class", "observation_space", "action_space")
 
 
 def check_class(cls: type[BaseAlgorithm], archive: Archive) -> None:
-    """Check that a file is of a class, of a subclass, of a base class, or of SB3's PPO.
+    """Check that a file is of a class, of a subclass or of a base class, or of SB3's PPO for the class that is alike.
 
     :param cls: the class that is to load it
     :param archive: the file
@@ -40,6 +40,9 @@ def check_class(cls: type[BaseAlgorithm], archive: Archive) -> None:
     module = str(policy.get("__module__")) if isinstance(policy, dict) else ""
     if module.startswith(OTHER_POLICIES):
         raise DamagedFileError(archive.name, "policy_class", f"is of {module}, not of SB3's PPO")
+    if not getattr(cls, "reads_sb3s_ppo", False):
+        fault = f"is of SB3's PPO, not of {cls.__name__}; set_parameters() can take its parameters"
+        raise DamagedFileError(archive.name, DATA, fault)
 
 
 def policy_class(cls: type[BaseAlgorithm], archive: Archive, attributes: dict[str, Any]) -> type[BasePolicy]:

@@ -22,6 +22,8 @@ class PPOClip(FastPPO):
     :param clip_range: eps, > 0, a number or a schedule
     """
 
+    # Whose objective this is.
+    reads_sb3s_ppo: ClassVar[bool] = True
     clip_range: float | Schedule
     own_arguments: ClassVar[dict[str, Rule]] = {"clip_range": POSITIVE.or_schedule()}
 
