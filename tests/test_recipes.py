@@ -14,7 +14,7 @@ from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize, unwrap_vec_normalize
 
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.recipes import ALGORITHMS, Recipe, evaluate, load, parse, recipe, train
+from sb3_ppo_variants.recipes import ALGORITHMS, Recipe, evaluate, load, parse, recipe, select, train
 from sb3_ppo_variants.recipes.episodes import Episodes
 from sb3_ppo_variants.recipes.ppo_clip import hyperparams
 
@@ -90,6 +90,19 @@ def test_an_environment_without_an_entry_takes_one(env_id: str, entry: str | Non
     assert made.arguments.get("learning_rate", 3e-4) != 2.0633e-05
 
 
+@pytest.mark.parametrize(
+    "env_id, in_zoo", [("gymnasium:CartPole-v1", "CartPole-v1"), ("gymnasium.envs.mujoco:Hopper-v5", "Hopper-v4")]
+)
+def test_the_module_of_an_environment_changes_nothing(env_id: str, in_zoo: str) -> None:
+    assert recipe("ppo_clip", env_id).arguments["gamma"] == ZOO[in_zoo]["gamma"]
+
+
+def test_an_entry_with_the_module_comes_before_one_without() -> None:
+    entries = {"default": {"n_steps": 1}, "CartPole-v1": {"n_steps": 2}}
+    assert select(entries, "gymnasium:CartPole-v1") == {"n_steps": 2}
+    assert select({**entries, "gymnasium:CartPole-v1": {"n_steps": 3}}, "gymnasium:CartPole-v1") == {"n_steps": 3}
+
+
 def test_a_recipe_can_be_changed_and_leaves_the_others_alone() -> None:
     made = recipe("ppo_clip", "Hopper-v5", clip_range="lin_0.5", n_timesteps=5e4)
     made.arguments["policy_kwargs"]["net_arch"]["pi"][0] = 1
@@ -112,6 +125,20 @@ def test_what_is_not_known_is_refused(arguments: tuple[str, ...], message: str) 
         recipe(*arguments)
 
 
+@pytest.mark.parametrize("normalize", ["dict(norm_obs=True, norm_reward=False)", "{'norm_obs': False}", 1])
+def test_a_normalization_that_is_not_read_is_refused(normalize: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"normalize=.* is not allowed; .*a dict of arguments of VecNormalize"):
+        recipe("ppo_clip", "Pendulum-v1", normalize=normalize)
+
+
+@pytest.mark.parametrize("n_envs", [0, -1, 1.5])
+def test_a_number_of_environments_that_cannot_be_made_is_refused(n_envs: Any) -> None:
+    made, changed = recipe("ppo_clip", "CartPole-v1"), recipe("ppo_clip", "CartPole-v1", n_envs=n_envs)
+    for make in (lambda: made.make_env(n_envs=n_envs), changed.make_env):
+        with pytest.raises(ArgumentError, match=f"n_envs={n_envs} is not allowed; allowed: an integer >= 1"):
+            make()
+
+
 def test_a_schedule_without_a_number_is_refused() -> None:
     with pytest.raises(ArgumentError, match=r"learning_rate='lin_fast'.*lin_ and a number"):
         recipe("ppo_clip", "CartPole-v1", learning_rate="lin_fast")
@@ -126,6 +153,13 @@ def test_wrappers_and_arguments_of_the_environment() -> None:
     assert env.get_attr("unwrapped")[1].g == 9.0
 
 
+def test_none_is_no_wrapper_and_no_normalization() -> None:
+    env = recipe("ppo_clip", "PongNoFrameskip-v4", env_wrapper=None, normalize=None).make_env(n_envs=1)
+    assert unwrap_vec_normalize(env) is None
+    # Four of ALE's frames in colour.
+    assert env.observation_space.shape == (210, 160, 12)
+
+
 def test_atari_is_stacked() -> None:
     env = recipe("ppo_clip", "PongNoFrameskip-v4").make_env(n_envs=1)
     assert isinstance(env, VecFrameStack)
@@ -135,7 +169,7 @@ def test_atari_is_stacked() -> None:
 def test_frames_are_not_skipped_twice() -> None:
     with pytest.raises(ArgumentError, match=r"PongNoFrameskip-v4.*the wrapper skips 4 frames and the game 4"):
         recipe("ppo_clip", "ALE/Pong-v5").make_env(n_envs=1)
-    recipe("ppo_clip", "ALE/Pong-v5", env_kwargs={"frameskip": 1}).make_env(n_envs=1).close()
+    recipe("ppo_clip", "ale_py:ALE/Pong-v5", env_kwargs={"frameskip": 1}).make_env(n_envs=1).close()
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecNormalize
 
 from sb3_ppo_variants.base import PPOBase
+from sb3_ppo_variants.base.arguments import COUNT
 from sb3_ppo_variants.envs import check_frame_skip
 from sb3_ppo_variants.errors import refuse
 from sb3_ppo_variants.recipes.environments import Hyperparameters
@@ -59,19 +60,20 @@ class Recipe:
     ) -> VecEnv:
         """The environment that the recipe asks for.
 
-        :param n_envs: environments side by side; ``None`` for the recipe's number
+        :param n_envs: environments side by side, >= 1; ``None`` for the recipe's number
         :param seed: seed of the first of them
         :param monitor_dir: folder for the returns of episodes; ``None`` writes none
         :param training: whether normalisation goes on learning, and scales rewards; without, for an evaluation, load
             the statistics of the training by ``VecNormalize.load`` or ``sync_envs_normalization``
-        :raises ArgumentError: (a ``ValueError``) if both an Atari game and its wrapper would skip frames
+        :raises ArgumentError: (a ``ValueError``) for a number of environments that is not allowed, or if both an Atari
+            game and its wrapper would skip frames
         """
-        for path, arguments in self._wrappers():
-            if self.is_atari and path.endswith(".AtariWrapper"):
-                check_frame_skip(self.env_id, arguments.get("frame_skip", 4), self.env_kwargs)
+        n_envs = self.n_envs if n_envs is None else n_envs
+        COUNT.check("n_envs", n_envs)
+        check_skipped_frames(self.env_id, self.env_wrapper, self.env_kwargs)
         env = make_vec_env(
             self.env_id,
-            n_envs=self.n_envs if n_envs is None else n_envs,
+            n_envs=n_envs,
             seed=seed,
             monitor_dir=monitor_dir,
             wrapper_class=self._wrap,
@@ -89,13 +91,8 @@ class Recipe:
         """Whether the environment is an Atari game."""
         return is_atari(self.env_id)
 
-    def _wrappers(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The import path of each wrapper, and its arguments."""
-        for wrapper in self.env_wrapper:
-            yield from wrapper.items() if isinstance(wrapper, dict) else [(wrapper, {})]
-
     def _wrap(self, env: gym.Env) -> gym.Env:
-        for path, arguments in self._wrappers():
+        for path, arguments in _each(self.env_wrapper):
             module, _, name = path.rpartition(".")
             env = getattr(import_module(module), name)(env, **arguments)
         return env
@@ -109,7 +106,8 @@ def recipe(algorithm: str, env_id: str, entry: str | None = None, **changes: Any
     :param entry: the hyperparameters to take: an environment's id, ``"atari"``, ``"mujoco"`` (the paper's Table 3) or
         ``"default"``; ``None`` takes those of the environment, or else of Atari for its games, or else the default
     :param changes: hyperparameters to add or change, in the format of the RL Zoo
-    :raises ArgumentError: (a ``ValueError``) for an algorithm, environment or entry that is not known
+    :raises ArgumentError: (a ``ValueError``) for an algorithm, environment or entry that is not known, or a change that
+        cannot be read
     """
     if algorithm not in ALGORITHMS:
         refuse("algorithm", algorithm, ", ".join(ALGORITHMS))
@@ -126,13 +124,14 @@ def select(entries: dict[str, Hyperparameters], env_id: str, entry: str | None =
 
     :param entries: hyperparameters in the format of the RL Zoo
     :param env_id: id of a registered environment
-    :param entry: the key to take; ``None`` takes the environment's id, or else ``"atari"`` for Atari's games, or else
-        ``"default"``
+    :param entry: the key to take; ``None`` takes the environment's id, or else that without ``module:``, or else
+        ``"atari"`` for Atari's games, or else ``"default"``
     :raises ArgumentError: (a ``ValueError``) for an environment that is not registered or an entry that is not there
     """
     check_registered(env_id)
     if entry is None:
-        entry = env_id if env_id in entries else "atari" if is_atari(env_id) else "default"
+        suited = (env_id, _name(env_id), "atari" if is_atari(env_id) else "default")
+        entry = next((name for name in suited if name in entries), suited[-1])
     if entry not in entries:
         refuse("entry", entry, ", ".join(entries))
     return deepcopy(entries[entry])
@@ -155,7 +154,36 @@ def check_registered(env_id: str) -> None:
 
 def is_atari(env_id: str) -> bool:
     """Whether the environment is an Atari game."""
-    return "AtariEnv" in str(gym.spec(env_id.rpartition(":")[2]).entry_point)
+    return "AtariEnv" in str(gym.spec(_name(env_id)).entry_point)
+
+
+def check_skipped_frames(env_id: str, env_wrapper: Any, env_kwargs: Hyperparameters | None = None) -> None:
+    """Check that frames of an Atari game are not skipped by the game and by a wrapper.
+
+    :param env_id: id of the environment
+    :param env_wrapper: its wrappers, in the format of the RL Zoo
+    :param env_kwargs: its arguments
+    :raises ArgumentError: (a ``ValueError``) if they are
+    """
+    for path, arguments in _each(env_wrapper):
+        if is_atari(env_id) and path.endswith(".AtariWrapper"):
+            check_frame_skip(_name(env_id), arguments.get("frame_skip", 4), env_kwargs)
+
+
+def _name(env_id: str) -> str:
+    """The id of an environment without the module that registers it."""
+    return env_id.rpartition(":")[2]
+
+
+def _listed(env_wrapper: Any) -> list[str | dict[str, dict[str, Any]]]:
+    """The wrappers of an entry, which may have one, many or ``None``, as a list."""
+    return [env_wrapper] if isinstance(env_wrapper, (str, dict)) else list(env_wrapper or ())
+
+
+def _each(env_wrapper: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The import path of each wrapper, and its arguments."""
+    for wrapper in _listed(env_wrapper):
+        yield from wrapper.items() if isinstance(wrapper, dict) else [(wrapper, {})]
 
 
 def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperparameters) -> Recipe:
@@ -163,22 +191,30 @@ def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperpar
 
     :param algorithm: class of the algorithm
     :param env_id: id of the environment
-    :param hyperparameters: an entry of a file of the RL Zoo
+    :param hyperparameters: an entry of a file of the RL Zoo, with its strings of Python evaluated
+    :raises ArgumentError: (a ``ValueError``) for a ``normalize`` or a schedule that cannot be read
     """
     arguments = {name: schedule(name, value) for name, value in deepcopy(hyperparameters).items()}
-    normalize = arguments.pop("normalize", False)
-    wrappers = arguments.pop("env_wrapper", ())
     return Recipe(
         env_id=env_id,
         algorithm=algorithm,
         n_timesteps=int(arguments.pop("n_timesteps")),
         n_envs=arguments.pop("n_envs", 1),
-        normalize=(normalize if isinstance(normalize, dict) else {}) if normalize else None,
+        normalize=_normalization(arguments.pop("normalize", None)),
         frame_stack=arguments.pop("frame_stack", 1),
-        env_wrapper=tuple([wrappers] if isinstance(wrappers, (str, dict)) else wrappers),
+        env_wrapper=tuple(_listed(arguments.pop("env_wrapper", None))),
         env_kwargs=arguments.pop("env_kwargs", None),
         arguments=arguments,
     )
+
+
+def _normalization(normalize: Any) -> dict[str, Any] | None:
+    """The arguments of ``VecNormalize``, ``None`` for no normalisation."""
+    if isinstance(normalize, dict):
+        return normalize
+    if normalize is None or isinstance(normalize, bool):
+        return {} if normalize else None
+    refuse("normalize", normalize, "True, False, None, or a dict of arguments of VecNormalize")
 
 
 def schedule(name: str, value: Any) -> Any:
