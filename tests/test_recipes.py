@@ -10,6 +10,7 @@ import pytest
 import rl_zoo3
 import yaml
 from gymnasium import spaces
+from gymnasium.wrappers import RescaleAction
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize, unwrap_vec_normalize
 
@@ -144,9 +145,11 @@ def test_a_schedule_without_a_number_is_refused() -> None:
         recipe("ppo_clip", "CartPole-v1", learning_rate="lin_fast")
 
 
-def test_wrappers_and_arguments_of_the_environment() -> None:
-    wrapper = {"gymnasium.wrappers.RescaleAction": {"min_action": -5.0, "max_action": 5.0}}
-    settings = {"policy": "MlpPolicy", "n_timesteps": 1, "env_wrapper": wrapper, "env_kwargs": {"g": 9.0}, "n_envs": 2}
+@pytest.mark.parametrize("wrapper", ["gymnasium.wrappers.RescaleAction", RescaleAction])
+def test_wrappers_and_arguments_of_the_environment(wrapper: str | type[RescaleAction]) -> None:
+    limits = {"min_action": -5.0, "max_action": 5.0}
+    of_env = {"env_wrapper": {wrapper: limits}, "env_kwargs": {"g": 9.0}, "n_envs": 2}
+    settings = {"policy": "MlpPolicy", "n_timesteps": 1, **of_env}
     env = parse(ALGORITHMS["ppo_clip"], "Pendulum-v1", settings).make_env()
     assert isinstance(env.action_space, spaces.Box)
     assert env.action_space.high == 5.0

@@ -98,9 +98,14 @@ def test_tracking(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_frames_that_are_skipped_twice_are_warned_of(tmp_path: Path) -> None:
     game = ["--env", "ALE/Pong-v5", "-n", "8", "--eval-freq", "-1", "-params", "n_steps:4", "n_envs:2", "batch_size:8"]
+    warning = "ALE/Pong-v5 skips frames, and AtariWrapper skips again: add --env-kwargs frameskip:1"
     output = zoo(tmp_path, "train", "--algo", "ppo_clip", *game)
-    assert "env_id='ALE/Pong-v5' is not allowed; allowed: 'PongNoFrameskip-v4'" in output
-    assert "is not allowed" not in zoo(tmp_path, "train", "--algo", "ppo_clip", *game, "--env-kwargs", "frameskip:1")
+    assert warning in output
+    assert "is not allowed" not in output
+    assert "skips again" not in zoo(tmp_path, "train", "--algo", "ppo_clip", *game, "--env-kwargs", "frameskip:1")
+    atari_wrapper = "stable_baselines3.common.atari_wrappers.AtariWrapper"
+    skips_none = f"env_wrapper:[{{'{atari_wrapper}': {{'frame_skip': 1}}}}]"
+    assert "skips again" not in zoo(tmp_path, "train", "--algo", "ppo_clip", *game, skips_none)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

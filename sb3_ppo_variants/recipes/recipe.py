@@ -1,6 +1,6 @@
 """An algorithm, an environment and the hyperparameters that suit them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 import gymnasium as gym
+from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.utils import LinearSchedule
@@ -29,6 +30,8 @@ ALGORITHMS: dict[str, type[PPOBase]] = {
 # The hyperparameters that are no arguments of the algorithm, besides ``n_timesteps``.
 ENVIRONMENT_KEYS = ("n_envs", "normalize", "env_wrapper", "frame_stack", "env_kwargs")
 
+Wrapper = str | type[gym.Wrapper]
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -41,7 +44,8 @@ class Recipe:
     :param n_envs: environments side by side
     :param normalize: arguments of ``VecNormalize``, ``None`` for no normalisation
     :param frame_stack: frames in an observation
-    :param env_wrapper: wrappers of each environment, with the import path of each, or that and its arguments in a dict
+    :param env_wrapper: wrappers of each environment, with the class or its import path, or that and its arguments in a
+        dict
     :param env_kwargs: arguments of the environment
     """
 
@@ -52,7 +56,7 @@ class Recipe:
     n_envs: int = 1
     normalize: dict[str, Any] | None = None
     frame_stack: int = 1
-    env_wrapper: tuple[str | dict[str, dict[str, Any]], ...] = ()
+    env_wrapper: tuple[Wrapper | dict[Wrapper, dict[str, Any]], ...] = ()
     env_kwargs: Hyperparameters | None = None
 
     def make_env(
@@ -92,9 +96,8 @@ class Recipe:
         return is_atari(self.env_id)
 
     def _wrap(self, env: gym.Env) -> gym.Env:
-        for path, arguments in _each(self.env_wrapper):
-            module, _, name = path.rpartition(".")
-            env = getattr(import_module(module), name)(env, **arguments)
+        for wrapper, arguments in _wrappers(self.env_wrapper):
+            env = wrapper(env, **arguments)
         return env
 
 
@@ -165,8 +168,8 @@ def check_skipped_frames(env_id: str, env_wrapper: Any, env_kwargs: Hyperparamet
     :param env_kwargs: its arguments
     :raises ArgumentError: (a ``ValueError``) if they are
     """
-    for path, arguments in _each(env_wrapper):
-        if is_atari(env_id) and path.endswith(".AtariWrapper"):
+    for wrapper, arguments in _wrappers(env_wrapper):
+        if wrapper is AtariWrapper and is_atari(env_id):
             check_frame_skip(_name(env_id), arguments.get("frame_skip", 4), env_kwargs)
 
 
@@ -175,15 +178,23 @@ def _name(env_id: str) -> str:
     return env_id.rpartition(":")[2]
 
 
-def _listed(env_wrapper: Any) -> list[str | dict[str, dict[str, Any]]]:
-    """The wrappers of an entry, which may have one, many or ``None``, as a list."""
-    return [env_wrapper] if isinstance(env_wrapper, (str, dict)) else list(env_wrapper or ())
+def _listed(env_wrapper: Any) -> list[Wrapper | dict[Wrapper, dict[str, Any]]]:
+    """The wrappers of an entry, which may have one, many or ``None``."""
+    if isinstance(env_wrapper, (list, tuple)):
+        return list(env_wrapper)
+    return [] if env_wrapper is None else [env_wrapper]
 
 
-def _each(env_wrapper: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The import path of each wrapper, and its arguments."""
-    for wrapper in _listed(env_wrapper):
-        yield from wrapper.items() if isinstance(wrapper, dict) else [(wrapper, {})]
+def _wrappers(env_wrapper: Any) -> Iterator[tuple[Callable[..., gym.Env], dict[str, Any]]]:
+    """The class of each wrapper, and its arguments."""
+    for listed in _listed(env_wrapper):
+        for wrapper, arguments in (listed if isinstance(listed, dict) else {listed: {}}).items():
+            yield _imported(wrapper) if isinstance(wrapper, str) else wrapper, arguments
+
+
+def _imported(path: str) -> Callable[..., gym.Env]:
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)
 
 
 def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperparameters) -> Recipe:

@@ -10,9 +10,9 @@ from rl_zoo3.utils import ALGOS, SimpleLinearSchedule
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
-from sb3_ppo_variants.envs import SafeSubprocVecEnv, check_frame_skip
+from sb3_ppo_variants.envs import SafeSubprocVecEnv
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.recipes import ALGORITHMS, schedule
+from sb3_ppo_variants.recipes import ALGORITHMS, check_skipped_frames, schedule
 from sb3_ppo_variants.zoo.search import sampler
 
 Upstream = exp_manager.ExperimentManager
@@ -32,12 +32,12 @@ class ExperimentManager(Upstream):
             self.vec_env_class = SafeSubprocVecEnv
 
     def _preprocess_hyperparams(self, hyperparams: dict[str, Any]) -> Any:
-        if self._is_atari and "AtariWrapper" in str(hyperparams.get("env_wrapper")):
-            try:
-                check_frame_skip(self.env_name.gym_id, env_kwargs=self.env_kwargs or hyperparams.get("env_kwargs"))
-            except ArgumentError as error:
-                # rl_zoo3 goes on, so that runs of others with it can be repeated.
-                warnings.warn(str(error))
+        env_id, env_kwargs = self.env_name.gym_id, self.env_kwargs or hyperparams.get("env_kwargs")
+        try:
+            check_skipped_frames(env_id, hyperparams.get("env_wrapper"), env_kwargs)
+        except ArgumentError:
+            # rl_zoo3 goes on, so that runs of others with it can be repeated.
+            warnings.warn(f"{env_id} skips frames, and AtariWrapper skips again: add --env-kwargs frameskip:1")
         return super()._preprocess_hyperparams(hyperparams)
 
     @staticmethod
