@@ -3,6 +3,8 @@
 from copy import deepcopy
 from typing import Any
 
+import numpy as np
+
 Infos = list[dict[str, Any]]
 
 
@@ -10,9 +12,9 @@ def per_env(vector_infos: dict[str, Any], n_envs: int) -> Infos:
     """Split the info of a vector environment.
 
     An array ``_key`` of truth values beside ``key`` says which environments told it. ALE and EnvPool have none: there
-    all do.
+    all do. What has no value for each environment, such as a number, is told by all.
 
-    :param vector_infos: arrays of length ``n_envs``, or dictionaries of them
+    :param vector_infos: arrays and lists of length ``n_envs``, dictionaries of them, or anything else
     :param n_envs: number of environments
     :return: what each environment told, without references to the arrays
     """
@@ -30,6 +32,8 @@ def per_env(vector_infos: dict[str, Any], n_envs: int) -> Infos:
 def _values(values: Any, n_envs: int) -> list[Any]:
     if isinstance(values, dict):
         return per_env(values, n_envs)
-    if values.dtype.hasobject:
+    if not (isinstance(values, list | tuple) or np.ndim(values) > 0) or len(values) != n_envs:
+        return [deepcopy(values) for _ in range(n_envs)]
+    if isinstance(values, list | tuple) or values.dtype.hasobject:
         return deepcopy(list(values))
     return values.tolist() if values.ndim == 1 else list(values.copy())
