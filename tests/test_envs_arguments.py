@@ -10,8 +10,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers.vector import ClipReward, NormalizeObservation, NormalizeReward, RecordEpisodeStatistics
+from stable_baselines3.common.atari_wrappers import AtariWrapper
 
 from sb3_ppo_variants import ArgumentError
 from sb3_ppo_variants.envs import (
@@ -24,6 +26,7 @@ from sb3_ppo_variants.envs import (
 
 BREAKOUT = "BreakoutNoFrameskip-v4"
 CARTPOLE: list[Callable[[], gym.Env]] = [lambda: gym.make("CartPole-v1")] * 2
+wrapped = partial(make_gymnasium_vec_env, wrapper_class=AtariWrapper)
 native = partial(make_gymnasium_vec_env, "CartPole-v1", vectorization_mode="vector_entry_point")
 
 
@@ -37,7 +40,7 @@ native = partial(make_gymnasium_vec_env, "CartPole-v1", vectorization_mode="vect
         (partial(native, vec_env_kwargs={"copy": False}), "vec_env_kwargs=.*None with"),
         (partial(make_gymnasium_vec_env, CARTPOLE[0], vectorization_mode="vector_entry_point"), "env_id=.*an id"),
         (
-            partial(make_gymnasium_vec_env, "ALE/Pong-v5", vectorization_mode="vector_entry_point"),
+            partial(make_gymnasium_vec_env, "ale_py:ALE/Pong-v5", vectorization_mode="vector_entry_point"),
             "which have make_ale_vec_env",
         ),
         (partial(make_ale_vec_env, BREAKOUT, 0), "n_envs=0"),
@@ -49,6 +52,20 @@ native = partial(make_gymnasium_vec_env, "CartPole-v1", vectorization_mode="vect
         (partial(make_ale_vec_env, "ALE/Breakout-v5"), "'BreakoutNoFrameskip-v4', or env_kwargs={'frameskip': 1}"),
         (partial(make_ale_vec_env, "Breakout-v4"), "'BreakoutNoFrameskip-v4'"),
         (partial(make_ale_vec_env, "Breakout-v4", wrapper_kwargs={"frame_skip": 1}), "a fixed frameskip"),
+        # An id that does not exist is not named.
+        (partial(make_ale_vec_env, "ALE/Tetris-v5"), r"allowed: env_kwargs={'frameskip': 1}, since"),
+        (
+            partial(make_ale_vec_env, BREAKOUT, env_kwargs={"frameskip": 2}),
+            "env_kwargs={'frameskip': 2} is not allowed; allowed: env_kwargs={'frameskip': 1}, since",
+        ),
+        (partial(make_ale_vec_env, "no_such_module:Pong-v4"), "No module named 'no_such_module'"),
+        (partial(make_ale_vec_env, BREAKOUT, env_kwargs={"life_loss_info": True}), "which .*'terminal_on_life_loss'"),
+        (partial(make_ale_vec_env, BREAKOUT, env_kwargs={"episodic_life": True}), "which .*'terminal_on_life_loss'"),
+        (partial(make_ale_vec_env, BREAKOUT, env_kwargs={"reward_clipping": True}), "which .*'clip_reward'.* decides"),
+        (partial(make_ale_vec_env, BREAKOUT, env_kwargs={"grayscale": False}), "some of frameskip, repeat_action_pro"),
+        (partial(make_ale_vec_env, BREAKOUT, env_kwargs={"mode": 2}), "env_kwargs={'mode': 2}.*some of frameskip"),
+        (partial(wrapped, "ale_py:ALE/Breakout-v5"), f"'{BREAKOUT}', or .*skips 4 frames and the game 4 itself"),
+        (partial(wrapped, "ale_py:ALE/Breakout-v5", wrapper_kwargs={"frame_skip": 2}), "skips 2 frames and the game 4"),
         (partial(make_envpool_vec_env, "CartPole-v1", 0), "n_envs=0"),
         (partial(make_envpool_vec_env, "CartPole-v99"), r"'CartPole-v99'.*envpool.list_all_envs\(\)"),
         (partial(make_envpool_vec_env, "CartPole-v1", env_kwargs={"num_envs": 3}), "without 'num_envs', which n_envs"),
@@ -93,6 +110,50 @@ def test_frame_skip() -> None:
     check_frame_skip("ALE/Breakout-v5", frame_skip=1)
     with pytest.raises(ArgumentError, match="'MsPacmanNoFrameskip-v4'"):
         check_frame_skip("ALE/MsPacman-v5")
+
+
+def test_an_id_that_says_only_the_game(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AtariEnv itself skips four frames then, and a quarter of the actions sticks."""
+    spec = EnvSpec("OnlyPong-v0", entry_point="ale_py.env:AtariEnv", kwargs={"game": "pong"})
+    monkeypatch.setitem(gym.registry, spec.id, spec)
+    with pytest.raises(ArgumentError, match="skips 4 frames and the game 4 itself"):
+        wrapped("OnlyPong-v0")
+    inner: Any = make_ale_vec_env("OnlyPong-v0", wrapper_kwargs={"frame_skip": 1, "noop_max": 0}).unwrapped
+    inner.reset()
+    assert inner.step(np.zeros(1, int))[3][0]["episode_frame_number"] == 5
+
+
+def test_frames_that_are_skipped_once() -> None:
+    wrapped(f"ale_py:{BREAKOUT}").close()
+    wrapped("ALE/Breakout-v5", env_kwargs={"frameskip": 1}).close()
+    wrapped("ALE/Breakout-v5", wrapper_kwargs={"frame_skip": 1}).close()
+    with pytest.raises(gym.error.UnregisteredEnv, match="Did you mean: `Breakout"):
+        wrapped("ALE/Brickout-v5")
+
+
+def test_ids_after_the_module_that_registers_them() -> None:
+    prefixed, bare = (make_ale_vec_env(env_id, seed=0) for env_id in (f"ale_py:{BREAKOUT}", BREAKOUT))
+    np.testing.assert_array_equal(np.asarray(prefixed.reset()), np.asarray(bare.reset()))
+
+
+def test_every_argument_of_the_game_that_is_allowed() -> None:
+    venv = make_ale_vec_env(
+        BREAKOUT,
+        env_kwargs={
+            "frameskip": 1,
+            "repeat_action_probability": 0.1,
+            "full_action_space": True,
+            "continuous": False,
+            "continuous_action_threshold": 0.5,
+            "max_num_frames_per_episode": 40,
+            "num_threads": 1,
+            "thread_affinity_offset": -1,
+            "use_fire_reset": False,
+        },
+    )
+    assert venv.action_space == spaces.Discrete(18)
+    venv.reset()
+    assert [bool(venv.step(np.zeros(1, int))[2][0]) for _ in range(10)] == [False] * 9 + [True]
 
 
 class Undeclared(VectorEnv):

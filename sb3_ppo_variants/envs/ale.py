@@ -15,6 +15,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
 from sb3_ppo_variants.base.arguments import COUNT, FLAG, FRACTION, RULES, check_arguments, integer
 from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
 from sb3_ppo_variants.envs.atari import VecClipReward, VecEpisodicLife
+from sb3_ppo_variants.envs.ids import is_atari, spec_of
 from sb3_ppo_variants.envs.monitor import monitored
 from sb3_ppo_variants.errors import refuse
 
@@ -27,6 +28,35 @@ WRAPPER_RULES = {
     "terminal_on_life_loss": FLAG,
     "clip_reward": FLAG,
     "action_repeat_probability": FRACTION,
+}
+ONE_FRAME = "env_kwargs={'frameskip': 1}"
+# AtariEnv's, of ids that do not say.
+GAME_DEFAULTS = {"frameskip": 4, "repeat_action_probability": 0.25}
+
+# What env_kwargs may have, and what decides over the other arguments of AtariVectorEnv.
+GAME = (
+    "frameskip",
+    "repeat_action_probability",
+    "full_action_space",
+    "continuous",
+    "continuous_action_threshold",
+    "max_num_frames_per_episode",
+    "num_threads",
+    "thread_affinity_offset",
+    "use_fire_reset",
+)
+DECIDED = {
+    "game": "env_id",
+    "num_envs": "n_envs",
+    "batch_size": "n_envs",
+    "stack_num": "n_stack",
+    "noop_max": "wrapper_kwargs['noop_max']",
+    "maxpool": "wrapper_kwargs['frame_skip']",
+    "img_height": "wrapper_kwargs['screen_size']",
+    "img_width": "wrapper_kwargs['screen_size']",
+    "episodic_life": "wrapper_kwargs['terminal_on_life_loss']",
+    "life_loss_info": "wrapper_kwargs['terminal_on_life_loss']",
+    "reward_clipping": "wrapper_kwargs['clip_reward']",
 }
 
 
@@ -54,15 +84,18 @@ def make_ale_vec_env(
     - The length of an episode in ``info["episode"]`` is in steps of the agent, not in frames.
     - A limit of frames counts them from the agent's first step on.
     - ``reset`` begins new games, also after a lost life.
+    - ``action_repeat_probability`` takes the place of the game's own, if it is not 0. SB3 has sticky actions of both.
 
-    :param env_id: id of a game, such as ``"BreakoutNoFrameskip-v4"``
+    :param env_id: id of a game, such as ``"BreakoutNoFrameskip-v4"``, after ``module:`` if importing the module
+        registers it
     :param n_envs: number of games, >= 1
     :param seed: seed for the first reset
     :param monitor_dir: folder for the monitor file; ``None`` writes none. There are episode statistics in either case,
         of whole games and of rewards before clipping
     :param wrapper_kwargs: arguments of SB3's ``AtariWrapper``
-    :param env_kwargs: arguments of the game, and of ``AtariVectorEnv`` where they are not decided here, such as
-        ``num_threads``
+    :param env_kwargs: arguments of the game: ``frameskip``, ``repeat_action_probability``, ``full_action_space``,
+        ``continuous``, ``continuous_action_threshold`` and ``max_num_frames_per_episode``, and of ``AtariVectorEnv``:
+        ``num_threads``, ``thread_affinity_offset`` and ``use_fire_reset``
     :param monitor_kwargs: further arguments of ``VecMonitor``
     :param n_stack: number of frames in an observation, >= 1, which are its last dimension
     :raises ArgumentError: if an argument has a value that is not allowed, the game is unknown, or frames would be
@@ -94,14 +127,20 @@ def check_frame_skip(env_id: str, frame_skip: int = 4, env_kwargs: dict[str, Any
     :param env_kwargs: arguments of the game
     :raises ArgumentError: if they are, naming the id that does not skip, or if there is no such game
     """
-    inside = {**_spec(env_id).kwargs, **(env_kwargs or {})}["frameskip"]
+    env_kwargs = env_kwargs or {}
+    spec = _spec(env_id)
+    inside = {**GAME_DEFAULTS, **spec.kwargs, **env_kwargs}["frameskip"]
     if frame_skip > 1 and inside != 1:
-        fix = f"'{_without_frame_skip(env_id)}', or env_kwargs={{'frameskip': 1}}"
-        refuse("env_id", env_id, f"{fix}, since the wrapper skips {frame_skip} frames and the game {inside} itself")
+        reason = f", since the wrapper skips {frame_skip} frames and the game {inside} itself"
+        if "frameskip" in env_kwargs:
+            refuse("env_kwargs", env_kwargs, ONE_FRAME + reason)
+        refuse("env_id", env_id, _without_frame_skip(spec) + reason)
 
 
-def _without_frame_skip(env_id: str) -> str:
-    return f"{env_id.removeprefix('ALE/').rsplit('-', 1)[0]}NoFrameskip-v4"
+def _without_frame_skip(spec: EnvSpec) -> str:
+    """What skips no frames in the place of a game that does. Not every game has an id for it."""
+    other = f"{spec.name}NoFrameskip-v4"
+    return f"'{other}', or {ONE_FRAME}" if other in gym.registry else ONE_FRAME
 
 
 def _spec(env_id: str) -> EnvSpec:
@@ -112,23 +151,32 @@ def _spec(env_id: str) -> EnvSpec:
     gym.register_envs(ale_py)
     allowed = "the id of an Atari game, such as 'BreakoutNoFrameskip-v4'"
     try:
-        spec = gym.spec(env_id)
-    except gym.error.Error as error:
+        spec = spec_of(env_id)
+    except (gym.error.Error, ImportError) as error:
         refuse("env_id", env_id, f"{allowed}. {error}")
-    if not str(spec.entry_point).startswith("ale_py"):
+    if not is_atari(spec):
         refuse("env_id", env_id, allowed)
     return spec
 
 
+def _check_env_kwargs(env_kwargs: dict[str, Any]) -> None:
+    for name in env_kwargs:
+        if name in DECIDED:
+            refuse("env_kwargs", env_kwargs, f"without {name!r}, which {DECIDED[name]} decides")
+        if name not in GAME:
+            refuse("env_kwargs", env_kwargs, f"some of {', '.join(GAME)}")
+
+
 def _atari_vector_env(env_id: str, n_envs: int, wrapper: dict[str, Any], env_kwargs: dict[str, Any]) -> VectorEnv:
+    _check_env_kwargs(env_kwargs)
     check_frame_skip(env_id, wrapper["frame_skip"], env_kwargs)
     from ale_py.vector_env import AtariVectorEnv
 
     spec = _spec(env_id)
-    game = {**spec.kwargs, **env_kwargs}
+    game = {**GAME_DEFAULTS, **spec.kwargs, **env_kwargs}
     skip_in_game = game.pop("frameskip")
     if not isinstance(skip_in_game, int):
-        refuse("env_id", env_id, f"one with a fixed frameskip, such as '{_without_frame_skip(env_id)}'")
+        refuse("env_id", env_id, f"one with a fixed frameskip, such as {_without_frame_skip(spec)}")
     if wrapper["action_repeat_probability"] > 0:
         game["repeat_action_probability"] = wrapper["action_repeat_probability"]
     env = AtariVectorEnv(

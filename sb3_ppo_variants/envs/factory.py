@@ -7,11 +7,14 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import VectorizeMode
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ppo_variants.base.arguments import COUNT, RULES
 from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
+from sb3_ppo_variants.envs.ale import DEFAULTS, check_frame_skip
+from sb3_ppo_variants.envs.ids import is_atari, spec_of
 from sb3_ppo_variants.envs.monitor import monitored
 from sb3_ppo_variants.errors import refuse
 
@@ -46,13 +49,16 @@ def make_gymnasium_vec_env(
     :param vec_env_kwargs: arguments of ``SyncVectorEnv`` or ``AsyncVectorEnv``; not with ``"vector_entry_point"``
     :param monitor_kwargs: arguments of ``Monitor``, or of ``VecMonitor`` with ``"vector_entry_point"``
     :param wrapper_kwargs: arguments of the wrapper
-    :raises ArgumentError: if an argument has a value that is not allowed
+    :raises ArgumentError: if an argument has a value that is not allowed, or an Atari game and SB3's ``AtariWrapper``
+        would both skip frames
     :raises gymnasium.error.Error: if there is no such id, or no vector environment for it
     """
     COUNT.check("n_envs", n_envs)
     RULES["seed"].check("seed", seed)
     if vectorization_mode not in MODES:
         refuse("vectorization_mode", vectorization_mode, " or ".join(map(repr, MODES)))
+    if wrapper_class is AtariWrapper and isinstance(env_id, str) and _has_game(env_id):
+        check_frame_skip(env_id, (wrapper_kwargs or {}).get("frame_skip", DEFAULTS["frame_skip"]), env_kwargs)
     if vectorization_mode in CLASSES:
         return make_vec_env(
             env_id,
@@ -76,12 +82,19 @@ def make_gymnasium_vec_env(
             refuse(name, value, "None with vectorization_mode='vector_entry_point'")
     if not isinstance(env_id, str):
         refuse("env_id", env_id, "an id with vectorization_mode='vector_entry_point'")
-    if str(gym.spec(env_id).vector_entry_point).startswith("ale_py"):
+    if is_atari(spec_of(env_id)):
         # It would clip rewards before they are in the statistics of the episodes.
         refuse("env_id", env_id, "one that is no Atari game, which have make_ale_vec_env")
     venv = GymnasiumVecEnv(gym.make_vec(env_id, n_envs, vectorization_mode, **(env_kwargs or {})))
     venv.seed(seed)
     return monitored(venv, monitor_dir, start_index, monitor_kwargs)
+
+
+def _has_game(env_id: str) -> bool:
+    try:
+        return is_atari(spec_of(env_id))
+    except (gym.error.Error, ImportError):
+        return False  # What is wrong with the id is said where the environment is made.
 
 
 def _vectorized(make: Callable[..., VectorEnv], env_fns: list[Callable[[], gym.Env]], **kwargs: Any) -> GymnasiumVecEnv:
