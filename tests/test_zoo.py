@@ -134,11 +134,20 @@ def test_a_model_of_the_zoo_is_loaded_without_it(tmp_path: Path) -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "0.1\n"
 
 
-def test_the_zoo_missing() -> None:
-    code = "import sys; sys.modules['rl_zoo3'] = None; import runpy; "
-    code += "runpy.run_module('sb3_ppo_variants.zoo.train', run_name='__main__')"
+@pytest.mark.parametrize("script", ["train", "push_to_hub"])
+def test_the_zoo_missing(script: str) -> None:
+    code = "import sys; sys.modules |= dict.fromkeys(['rl_zoo3', 'huggingface_hub', 'huggingface_sb3']); import runpy; "
+    code += f"runpy.run_module('sb3_ppo_variants.zoo.{script}', run_name='__main__')"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "ImportError: rl_zoo3 is missing: pip install 'sb3_ppo_variants[zoo]'" in result.stderr
+
+
+def test_ffmpeg_missing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sb3_ppo_variants.zoo.record_training", "--algo", "ppo_clip", "-f", "logs"]
+    result = subprocess.run(command, env={**os.environ, "PATH": str(tmp_path)}, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert "ffmpeg, which is not on the PATH" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_what_is_uploaded_names_our_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

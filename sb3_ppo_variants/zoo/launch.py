@@ -14,16 +14,21 @@ def launch(script: str) -> None:
     :param script: name of the script's module in ``rl_zoo3``
     :raises ImportError: if rl_zoo3 is not installed, saying how to install it
     """
-    try:
-        import rl_zoo3  # noqa: F401
-    except ImportError as error:
-        raise ImportError("rl_zoo3 is missing: pip install 'sb3_ppo_variants[zoo]'") from error
+    check_installed()
     from sb3_ppo_variants.zoo.registry import register
 
     register()
     # Some of the scripts run others.
     with patch.object(subprocess, "call", _call):
         runpy.run_module(f"rl_zoo3.{script}", run_name="__main__", alter_sys=True)
+
+
+def check_installed() -> None:
+    """:raises ImportError: if rl_zoo3 is not installed, saying how to install it"""
+    try:
+        import rl_zoo3  # noqa: F401
+    except ImportError as error:
+        raise ImportError("rl_zoo3 is missing: pip install 'sb3_ppo_variants[zoo]'") from error
 
 
 _subprocess_call = subprocess.call

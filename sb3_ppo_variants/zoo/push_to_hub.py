@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from sb3_ppo_variants.zoo.launch import launch
+from sb3_ppo_variants.zoo.launch import check_installed, launch
 
 
 def push_to_hub() -> None:
@@ -13,7 +13,10 @@ def push_to_hub() -> None:
 
     rl_zoo3 2.9.2 imports ``generate_metadata``, which sb3-team-hf-integration 3 calls ``_generate_metadata``, and which
     returns an object there in place of a dict.
+
+    :raises ImportError: if rl_zoo3 is not installed, saying how to install it
     """
+    check_installed()
     from huggingface_hub import repocard
 
     # The package has a function of this module's name.
