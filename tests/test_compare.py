@@ -10,7 +10,7 @@ from torch import nn
 
 from sb3_ppo_variants import ArgumentError
 from sb3_ppo_variants.benchmark.__main__ import main
-from sb3_ppo_variants.benchmark.compare import paper
+from sb3_ppo_variants.benchmark.compare import files, paper
 from sb3_ppo_variants.benchmark.compare.conditions import Conditions, Resolved, resolve
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM, Run, make_plan
 from sb3_ppo_variants.benchmark.compare.presets import PRESETS
@@ -64,6 +64,9 @@ def test_settings() -> None:
         ("builtins:dict", "algorithm='builtins:dict'.*BaseAlgorithm"),
         ("ppo_clip:clip_rang=0.1", "argument of ppo_clip='clip_rang'.*clip_range"),
         ("sb3_ppo:desired_kl=0.1", "argument of sb3_ppo='desired_kl'"),
+        (":PPO", "algorithm=':PPO'"),
+        (".x:PPO", "algorithm='.x:PPO'"),
+        ("ppo_clip:verbose=1", "verbose of ppo_clip:verbose=1=1.*no part"),
         ("ppo_clip:seed=1", "seed of ppo_clip:seed=1=1.*--seeds"),
     ],
 )
@@ -126,25 +129,59 @@ hyperparams = {"CartPole-v1": dict(n_timesteps=3e4, policy="MlpPolicy", n_steps=
 def test_hyperparameters_of_a_file(name: str, text: str, tmp_path: Path) -> None:
     file = tmp_path / name
     file.write_text(text)
-    conditions = Conditions(file=file)
+    conditions = Conditions(file=files.read(file))
     found = resolve(Setting("sb3_ppo"), ENV, conditions)
     assert found.timesteps == 30_000
     assert found.hyperparameters["normalize"] == {"norm_reward": False}
     assert found.hyperparameters["policy_kwargs"] == {"net_arch": [8], "activation_fn": nn.ReLU}
     before = conditions.description()["file"]
     file.write_text(text.replace("0.3", "0.4"))
-    assert conditions.description()["file"] != before
+    assert Conditions(file=files.read(file)).description()["file"] != before
+
+
+FAULTY = {
+    "missing.yml": (None, "FileNotFoundError"),
+    "torn.yml": ("CartPole-v1: [", "ParserError"),
+    "text.yml": ("CartPole-v1", "AttributeError|TypeError"),
+    "syntax.py": ("hyperparams = {", "SyntaxError"),
+    "empty.py": ("", "KeyError"),
+    "name.yml": ("CartPole-v1: {policy_kwargs: 'dict(activation_fn=torch.nn.ReLU)'}", "NameError.*torch"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_a_faulty_file_is_refused(name: str, tmp_path: Path) -> None:
+    text, fault = FAULTY[name]
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(SystemExit, match=rf"hyperparams=.*{name}.*with a dict for each environment \(({fault})"):
+        main(["compare", "--hyperparams", str(tmp_path / name), "--dry-run", "--out", str(tmp_path / "out")])
+
+
+def test_hyperparameters_of_one_algorithm_are_for_it_alone() -> None:
+    (_, fixed, unclipped) = plan_of("ppo_fixed_kl", "ppo_unclipped", seeds=1, parameters={"kl_coef": 0.5})
+    assert fixed.hyperparameters["kl_coef"] == 0.5 and "kl_coef" not in unclipped.hyperparameters
+    with pytest.raises(ArgumentError, match="hyperparameter='kl_coef'"):
+        plan_of("ppo_unclipped", parameters={"kl_coef": 0.5})
+    # DQN's n_steps is another thing than PPO's.
+    assert plan_of("stable_baselines3:DQN", seeds=1)[1].hyperparameters["n_steps"] == 1
+
+
+def test_a_settings_own_step_size_stays_as_it_is() -> None:
+    (_, run) = plan_of("ppo_clip:learning_rate=0.01", seeds=1, anneal=True)
+    assert run.hyperparameters["learning_rate"] == 0.01
 
 
 @pytest.mark.parametrize(
     "conditions, env, message",
     [
-        ({"parameters": {"n_stepz": 3}}, ENV, "hyperparameter='n_stepz'.*n_steps"),
+        ({"normalize": False, "parameters": {"normalize": True}}, ENV, "normalize=True.*--no-normalize"),
+        ({"parameters": {"verbose": 1}}, ENV, "hyperparameter='verbose'.*no part"),
         ({"parameters": {"env": 3}}, ENV, "hyperparameter='env'.*--envs"),
         ({"timesteps": 0}, ENV, "timesteps=0"),
         ({"entry": "nowhere"}, ENV, "entry='nowhere'.*mujoco"),
         ({}, "CartPole-v9", "env_id='CartPole-v9'"),
-        ({"file": Path("nowhere.yml")}, ENV, "hyperparams='nowhere.yml'"),
+        ({"file": files.File("mine", {ENV: {"n_timesteps": "many"}})}, ENV, "timesteps='many'.*n_timesteps of Cart"),
         ({"anneal": True, "parameters": {"learning_rate": "fast"}}, ENV, "learning_rate='fast'.*--anneal"),
     ],
 )
@@ -195,6 +232,11 @@ def test_what_is_there_twice_is_refused(settings: tuple[str, ...], options: dict
         plan_of(*settings, **options)
 
 
+def test_hyperparameters_that_no_setting_has_are_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"hyperparameter='n_stepz'.*n_steps"):
+        plan_of("ppo_clip", "sb3_ppo", parameters={"n_stepz": 3})
+
+
 def test_objects_without_a_name_are_refused() -> None:
     assert plain("policy_kwargs", {"activation_fn": nn.ReLU}) == {"activation_fn": "torch.nn.modules.activation.ReLU"}
     with pytest.raises(ArgumentError, match=r"learning_rate=<function.*lin_x"):
@@ -228,6 +270,9 @@ def test_the_papers_hyperparameters() -> None:
         (["--settings", "headline"], "settings='headline'.*--preset"),
         (["--preset", "atari-demo", "--settings", "all", "--algos", "ppo_clip"], "settings='all'.*--algos"),
         (["-p", "gamma"], "arguments='gamma'"),
+        (["-p", "gamma=0.9", "-p", "gamma=0.8"], "arguments='gamma=0.9,gamma=0.8'"),
+        (["--jobs", "0"], "jobs=0"),
+        (["--address", "127.0.0.1:1"], "address='127.0.0.1:1'"),
     ],
 )
 def test_the_command_refuses_before_it_writes(arguments: list[str], message: str, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What a report says, against numbers worked by hand."""
 
 import base64
+import gzip
 import math
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from filelock import FileLock
 from rliable import metrics
 
 from sb3_ppo_variants.benchmark.__main__ import main
@@ -158,20 +160,21 @@ def test_the_report_is_made_of_the_records(tmp_path: Path, capsys: pytest.Captur
     write(tmp_path, [*RECORDS, failed])
     (tmp_path / "running").mkdir()
     (tmp_path / "running" / "one.json").write_text("{}")
-    assert main(["report", "--out", str(tmp_path)]) == 0
+    with FileLock(tmp_path / ".lock"):
+        assert main(["report", "--out", str(tmp_path)]) == 0
     assert "report.html" in capsys.readouterr().out
     text = (tmp_path / "report.md").read_text()
     assert "1 run is being made now" in text
-    assert "- 8 of 12 runs are finished (2 settings, 2 environments, 3 seeds), 1 failed" in text
+    assert "- runs: 8 finished, 1 failed (2 settings, 2 environments, 3 seeds)" in text
     assert "| random policy | 10 | -50 |" in text
-    assert "| ppo_clip | 60 ± 25 (2) | -40 ± 20 (2) |" in text
+    assert "| ppo_clip | 60 ± 35.36 (2) | -40 ± 28.28 (2) |" in text
     assert "| sb3_ppo | 2 | 0.75 (" in text
     assert "ValueError: no" in text
     page = (tmp_path / "report.html").read_text()
     pictures = re.findall(r'src="([^"]*)"', page)
     assert len(pictures) == 4
     assert all(base64.b64decode(source.split(",")[1]).startswith(b"\x89PNG") for source in pictures)
-    assert "<td>60 ± 25 (2)</td>" in page and "http" not in page
+    assert "<td>60 ± 35.36 (2)</td>" in page and "http" not in page
     assert len(page) < 500_000
     csv = pd.read_csv(tmp_path / "scores.csv")
     assert len(csv) == 8
@@ -197,12 +200,74 @@ def test_one_is_not_many_and_more_than_the_preset_is_said() -> None:
     runs = [record("ppo_clip", "A-v0", seed, 1.0, conditions=conditions) for seed in range(4)]
     text = "\n".join(summary(scores.comparisons(runs)[0]))
     assert "4 instead of 3 seeds, 100 of 1,000,000 steps\n" in text
-    assert "(1 setting, 1 environment, 4 seeds), 0 failed\n" in text
+    assert "4 finished, 0 failed (1 setting, 1 environment, 4 seeds)\n" in text
+
+
+def test_what_a_killed_command_left_is_not_running(tmp_path: Path) -> None:
+    write(tmp_path, RECORDS)
+    (tmp_path / "running").mkdir()
+    (tmp_path / "running" / "one.json").write_text("{}")
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    assert "being made now" not in (tmp_path / "report.md").read_text()
+
+
+def test_one_environment_does_not_spoil_the_others(tmp_path: Path) -> None:
+    nothing: dict[str, Any] = {"last_returns": [], "curve": [None] * 100}
+    unscaled = [
+        *(record(label, "Flat-v0", seed, 20) for label in ("sb3_ppo", "ppo_clip") for seed in range(2)),
+        *(record(label, "Long-v0", seed, None, **nothing) for label in ("sb3_ppo", "ppo_clip") for seed in range(2)),
+        record(RANDOM, "Flat-v0", 0, 20),
+        record(RANDOM, "Long-v0", 0, None, **nothing),
+    ]
+    write(tmp_path, [*RECORDS, *unscaled])
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    text = (tmp_path / "report.md").read_text()
+    assert "Without Flat-v0, Long-v0, where no run is better than the random policy" in text
+    assert "| ppo_clip | 60 ± 35.36 (2) | -40 ± 28.28 (2) | 20 ± 0 (2) | no episode ended |" in text
+    assert "| sb3_ppo | 2 | 0.75 (" in text
+
+
+def test_one_seed_has_no_interval(tmp_path: Path) -> None:
+    write(tmp_path, [each for each in RECORDS if each["seed"] == 0])
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    assert "| sb3_ppo | 1 | 0.67 | 0.67 | 0.33 |" in (tmp_path / "report.md").read_text()
+    alone = {row.label: Estimate(row.score, math.nan, math.nan) for row in paper.TABLE_1}
+    assert paper.findings(alone)[1] == "whether clipping, ε = 0.2 is beaten beyond its CI can not be said of one seed"
+
+
+def test_a_run_counts_once(tmp_path: Path) -> None:
+    other = record("ppo_clip", "B-v0", 1, -10)
+    failed = record("sb3_ppo", "A-v0", 1, None, status="failed", error="no")
+    files = [tmp_path / f"{name}.jsonl.gz" for name in ("whole", "part")]
+    for file, part in zip(files, (RECORDS, [failed, other, RECORDS[2]]), strict=True):
+        records.pack(part, file)
+    assert main(["report", "--out", str(tmp_path), "--from", *map(str, reversed(files))]) == 0
+    text = (tmp_path / "report.md").read_text()
+    assert "ppo_clip-B-v0-1 is there twice, with scores -10, which is used, and -60" in text
+    assert len(pd.read_csv(tmp_path / "scores.csv")) == 8 and "0 failed" in text
+
+
+@pytest.mark.parametrize(
+    "content", [b"text", gzip.compress(b"text" * 99)[:-9], gzip.compress(b"\xff")], ids=["text", "torn", "bytes"]
+)
+def test_a_file_that_is_no_export_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "file.gz").write_bytes(content)
+    with pytest.raises(SystemExit, match=r"--from=.*file\.gz' is not allowed"):
+        main(["report", "--out", str(tmp_path), "--from", str(tmp_path / "file.gz")])
+    with pytest.raises(SystemExit, match="--out=None"):
+        main(["report", "--from", str(tmp_path / "file.gz")])
+
+
+def test_records_that_lack_something_are_not_used(tmp_path: Path) -> None:
+    torn = {name: value for name, value in RECORDS[2].items() if name != "curve"}
+    write(tmp_path, [torn, *RECORDS[3:]])
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    assert "not used: it lacks curve" in (tmp_path / "report.md").read_text()
 
 
 @pytest.mark.parametrize("options", [[], ["--from", "nowhere.jsonl.gz"]])
 def test_a_report_of_nothing_is_refused(options: list[str], tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"(--out|--from) .*nowhere"):
+    with pytest.raises(SystemExit, match=r"(--out|--from)=.*nowhere"):
         main(["report", "--out", str(tmp_path / "nowhere"), *options])
 
 

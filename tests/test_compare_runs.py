@@ -112,20 +112,25 @@ def test_finished_runs_are_not_made_again(tmp_path: Path, capsys: pytest.Capture
 
 @pytest.mark.usefixtures("in_process")
 def test_a_failed_run_is_recorded_and_the_others_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    envs = ["CartPole-v1", "troubled_envs:RaisesInReset-v0", "troubled_envs:RaisesAtStep1000-v0"]
+    errors = {
+        "RaisesInReset-v0": "no beginning",
+        "RaisesAtStep1000-v0": "no step 1000",
+        "Exits-v0": "SystemExit: 0",
+        "PaysNaN-v0": r"nan",
+    }
+    envs = ["CartPole-v1", *(f"troubled_envs:{name}" for name in errors)]
     arguments = ["--envs", *envs, "--timesteps", "1024", "-p", "n_envs=1", "-p", "batch_size=32"]
     assert compare(tmp_path, *arguments) == 1
     failed = {(r["label"], r["env"]): r["error"] for r in written(tmp_path).values() if r["status"] == "failed"}
-    assert len(failed) == 6
+    assert len(failed) == 3 * len(errors)
     for (_, env), error in failed.items():
-        assert error.startswith("Traceback")
-        assert ("no beginning" if "Reset" in env else "no step 1000") in error
+        assert error.startswith("Traceback") and errors[env.partition(":")[2]] in error
     report = (tmp_path / "report.md").read_text()
     assert "RuntimeError: no beginning" in report and "CartPole-v1" in report
     assert "failed: RuntimeError: no step 1000" in capsys.readouterr().out
     # They are tried again, and the others are not.
     assert compare(tmp_path, *arguments) == 1
-    assert "3 are finished, 6 to make, 6 of which failed before" in capsys.readouterr().out
+    assert "3 are finished, 12 to make, 12 of which failed before" in capsys.readouterr().out
 
 
 class Losing(InProcess):

@@ -28,5 +28,16 @@ class EndsItsProcess(CartPoleEnv):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-for name in ("RaisesInReset", "RaisesAtStep1000", "EndsItsProcess"):
+class Exits(CartPoleEnv):
+    def step(self, action: Any) -> Any:
+        raise SystemExit(0)
+
+
+class PaysNaN(CartPoleEnv):
+    def step(self, action: Any) -> Any:
+        observation, _, *others = super().step(action)
+        return observation, float("nan"), *others
+
+
+for name in ("RaisesInReset", "RaisesAtStep1000", "EndsItsProcess", "Exits", "PaysNaN"):
     gym.register(f"{name}-v0", entry_point=f"{__name__}:{name}", max_episode_steps=500)

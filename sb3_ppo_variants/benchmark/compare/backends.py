@@ -83,6 +83,14 @@ def _alone(run: Run, work: Work, pool: Pool) -> Record:
     return record
 
 
+def check(backend: str, address: str | None, jobs: int | None) -> None:
+    """:raises ArgumentError: (a ``ValueError``) for an address or a number of jobs that can not be"""
+    if address is not None and backend == "loky":
+        refuse("address", address, "nothing with --backend loky")
+    if jobs is not None and jobs < 1:
+        refuse("jobs", jobs, "an integer >= 1")
+
+
 @contextmanager
 def connect(backend: str, address: str | None, jobs: int | None) -> Iterator[Pool]:
     """The pool that the command line asks for.
@@ -92,10 +100,6 @@ def connect(backend: str, address: str | None, jobs: int | None) -> Iterator[Poo
     :param jobs: runs at a time; ``None`` for as many as there are cores
     :raises SystemExit: if its package is missing, or there is no such cluster
     """
-    if address is not None and backend == "loky":
-        refuse("address", address, "nothing with --backend loky")
-    if jobs is not None and jobs < 1:
-        refuse("jobs", jobs, "an integer >= 1")
     if backend == "loky":
         yield Pool(backend, jobs or os.cpu_count() or 1, (BrokenProcessPool,), os.getpid())
     elif backend == "ray":

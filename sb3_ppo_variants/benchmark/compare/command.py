@@ -9,11 +9,11 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from sb3_ppo_variants.benchmark.compare import records
+from sb3_ppo_variants.benchmark.compare import backends, files, records
 from sb3_ppo_variants.benchmark.compare.conditions import Conditions
 from sb3_ppo_variants.benchmark.compare.plan import Plan, Run, check, make_plan
 from sb3_ppo_variants.benchmark.compare.presets import DEFAULT, FIRST, PRESETS
-from sb3_ppo_variants.benchmark.compare.report_command import OUT, RECORDS, STATES, report
+from sb3_ppo_variants.benchmark.compare.report_command import LOCK, OUT, RECORDS, STATES, report
 from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, parse
 from sb3_ppo_variants.benchmark.compare.values import assignments
 from sb3_ppo_variants.errors import ArgumentError, refuse
@@ -58,11 +58,11 @@ def run(options: argparse.Namespace) -> int:
     try:
         plan = _plan(options)
         if options.dry_run:
-            check(_missing(options.out, plan))
+            check(_missing(options.out, plan, options.checkpoints))
             return 0
         _make_folders(options.out)
-        with FileLock(options.out / ".lock", timeout=0):
-            missing = _missing(options.out, plan)
+        with FileLock(options.out / LOCK, timeout=0):
+            missing = _missing(options.out, plan, options.checkpoints)
             check(missing)
             failed = _make(options, plan, missing)
         report(options.out, *records.read(options.out / RECORDS))
@@ -87,16 +87,17 @@ def _plan(options: argparse.Namespace) -> Plan:
         refuse("settings", cut, "a cut of a --preset; without one --algos says what to compare")
     if options.algos and options.settings:
         refuse("settings", cut, "nothing if --algos is given")
-    parameters = {name: value for text in options.param for name, value in assignments(text).items()}
+    parameters = assignments(",".join(options.param)) if options.param else {}
     conditions = Conditions(
         preset=options.preset,
         timesteps=_given(options.timesteps, preset.timesteps),
         entry=_given(options.entry, None if options.hyperparams else preset.entry),
-        file=options.hyperparams,
+        file=None if options.hyperparams is None else files.read(options.hyperparams),
         parameters={**preset.parameters, **parameters},
         normalize=_given(options.normalize, preset.normalize),
         anneal=_given(options.anneal, preset.anneal),
     )
+    backends.check(options.backend, options.address, options.jobs)
     settings = [parse(text) for text in _given(options.algos, preset.settings[cut])]
     return make_plan(settings, _given(options.envs, preset.envs), _given(options.seeds, preset.seeds), conditions)
 
@@ -105,18 +106,24 @@ def _given(value: Any, otherwise: Any) -> Any:
     return otherwise if value is None else value
 
 
-def _missing(out: Path, plan: Plan) -> list[Run]:
+def _missing(out: Path, plan: Plan, checkpoints: bool) -> list[Run]:
     """Show the plan and what is missing of it.
 
     :param out: the folder of records
     :param plan: the plan
+    :param checkpoints: whether models are to be saved
     :return: the runs that are not finished
     """
     found, problems = records.read(out / RECORDS)
     status = {record["name"]: record["status"] for record in found}
     missing = [run for run in plan.runs if status.get(run.name) != "finished"]
     failed = sum(status.get(run.name) == "failed" for run in missing)
-    _show(plan, len(missing), failed, [*plan.notes, *problems])
+    notes = [*plan.notes, *problems]
+    done = {run.name for run in plan.runs if run.algorithm} - {run.name for run in missing}
+    unsaved = sum(not (out / CHECKPOINTS / name).exists() for name in done) if checkpoints else 0
+    if unsaved:
+        notes.append(f"{unsaved} finished runs have no checkpoint; they are not made again for one")
+    _show(plan, len(missing), failed, notes)
     return missing
 
 
@@ -153,7 +160,6 @@ def _make(options: argparse.Namespace, plan: Plan, missing: list[Run]) -> int:
 
     :return: number of runs that failed
     """
-    from sb3_ppo_variants.benchmark.compare import backends
     from sb3_ppo_variants.benchmark.compare.execution import perform
     from sb3_ppo_variants.benchmark.compare.progress import Display
 

@@ -1,12 +1,14 @@
 """One run, in whatever process: from what it is to its record."""
 
 import json
+import math
 import os
 import platform
 import time
 import traceback
+import warnings
 from contextlib import suppress
-from importlib.metadata import version
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +107,7 @@ def perform(run: Run, states: Path | None = None, checkpoints: Path | None = Non
         with threadpool_limits(limits=1):
             steps = _train(run, episodes, state, checkpoints) if run.algorithm else _act_randomly(run, episodes, state)
         result = {"status": "finished", **_measured(episodes, steps)}
-    except Exception:
+    except (Exception, SystemExit):
         result = {"status": "failed", "error": traceback.format_exc()}
     finally:
         state.close()
@@ -122,7 +124,11 @@ def _train(run: Run, episodes: Episodes, state: State, checkpoints: Path | None)
     model = build(run.recipe(), run.seed)
     model.learn(run.timesteps, callback=CallbackList([episodes, state]))
     if checkpoints is not None:
-        save(model, checkpoints / run.name)
+        try:
+            save(model, checkpoints / run.name)
+        except OSError as error:
+            # What was learned is in the record all the same.
+            warnings.warn(f"the model of {run.name} could not be saved: {error}")
     env = model.get_env()
     assert env is not None
     env.close()
@@ -144,7 +150,13 @@ def _act_randomly(run: Run, episodes: Episodes, state: State) -> int:
 
 
 def _measured(episodes: Episodes, steps: int) -> dict[str, Any]:
-    """What a record says of the episodes. Without any there is no score."""
+    """What a record says of the episodes. Without any there is no score.
+
+    :raises ValueError: if a return is not finite
+    """
+    for number, value in enumerate(episodes.returns):
+        if not math.isfinite(value):
+            raise ValueError(f"the return of episode {number}, which ended at step {episodes.ends[number]}, is {value}")
     episodes.returns = [round(value, 4) for value in episodes.returns]
     last = episodes.returns[-LAST:]
     spans = episodes.spans(steps, SPANS)
@@ -158,6 +170,6 @@ def _measured(episodes: Episodes, steps: int) -> dict[str, Any]:
 
 
 def _circumstances() -> dict[str, Any]:
-    versions = {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+    versions = {"python": platform.python_version(), **{name: import_module(name).__version__ for name in PACKAGES}}
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
     return {"versions": versions, "machine": machine}

@@ -1,6 +1,7 @@
 """Table 1 of the PPO paper (https://arxiv.org/abs/1707.06347), and ours beside it."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -59,25 +60,37 @@ TIMESTEPS = 1_000_000
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its 95% confidence interval."""
+    """A number with its 95% confidence interval, NaN where there is none."""
 
     value: float
     low: float
     high: float
 
+    @property
+    def is_certain(self) -> bool:
+        """Whether there is an interval, for which it takes two seeds."""
+        return not math.isnan(self.low)
+
     def __str__(self) -> str:
+        if not self.is_certain:
+            return f"{self.value:.2f}"
         return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
 
 
-def beside(ours: Mapping[str, Estimate]) -> list[str]:
+def beside(ours: Mapping[str, Estimate], incomplete: Container[str] = ()) -> list[str]:
     """The paper's column beside ours, their rank correlation, and where they disagree.
 
     :param ours: the average normalised score of each setting, by label
+    :param incomplete: labels of settings that have runs, but none that count
     :return: lines of Markdown
     """
+
+    def here(label: str) -> Estimate | str:
+        return ours.get(label, "incomplete" if label in incomplete else "not run")
+
     rows = [row for row in TABLE_1 if row.label in ours]
     lines = ["| setting | paper | here (95% CI) |", "|---|---|---|"]
-    lines += [f"| {row.name} | {row.score:.2f} | {ours.get(row.label, 'not run')} |" for row in TABLE_1]
+    lines += [f"| {row.name} | {row.score:.2f} | {here(row.label)} |" for row in TABLE_1]
     if len(rows) < 2:
         return lines
     tau = rank_correlation([row.score for row in rows], [ours[row.label].value for row in rows])
@@ -100,7 +113,9 @@ def findings(ours: Mapping[str, Estimate]) -> list[str]:
     if worst in ours:
         lower = [f"{named.get(label, label)} is lower" for label in ours if ours[label].value < ours[worst].value]
         lines.append(f"{named[worst]} is the worst: {'; '.join(['no', *lower]) if lower else 'yes'}")
-    if best in ours:
+    if best in ours and not ours[best].is_certain:
+        lines.append(f"whether {named[best]} is beaten beyond its CI can not be said of one seed")
+    elif best in ours:
         above = [f"{named.get(label, label)} is above" for label in ours if ours[label].value > ours[best].high]
         lines.append(f"{named[best]} is not beaten beyond its CI: {'; '.join(['no', *above]) if above else 'yes'}")
     return lines
@@ -114,5 +129,6 @@ def disagreements(ours: Mapping[str, Estimate]) -> list[str]:
         a, b = ours[higher.label], ours[lower.label]
         if higher.score > lower.score and a.value < b.value:
             apart = "the CIs are apart" if a.high < b.low else "the CIs overlap"
+            apart = apart if a.is_certain and b.is_certain else "of one seed"
             lines.append(f"in the paper {higher.name} is above {lower.name}; here {a} is below {b}, {apart}")
     return lines or ["no two settings are in another order than in the paper"]

@@ -5,14 +5,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sb3_ppo_variants import recipes
-from sb3_ppo_variants.benchmark.compare.conditions import Conditions, resolve
+from sb3_ppo_variants.benchmark.compare.conditions import Conditions, of_environment, resolve
 from sb3_ppo_variants.benchmark.compare.records import FORMAT
-from sb3_ppo_variants.benchmark.compare.settings import Setting, load_class
+from sb3_ppo_variants.benchmark.compare.settings import RESERVED, Setting, accepted, load_class
 from sb3_ppo_variants.benchmark.compare.values import digest, plain
 from sb3_ppo_variants.errors import refuse
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 from sb3_ppo_variants.recipes.recipe import Recipe
 from sb3_ppo_variants.recipes.training import build
+from sb3_ppo_variants.variants import PPOClip
 
 # Scores are scaled so that this policy has 0. Its run ends after as many episodes as count for a score, or these steps.
 RANDOM = "random policy"
@@ -90,8 +91,9 @@ def make_plan(settings: list[Setting], envs: list[str], seeds: int, conditions: 
     runs, notes = [random_run(env, conditions, described) for env in envs], []
     trainings: dict[int, list[Run]] = {seed: [] for seed in range(seeds)}
     for env in envs:
-        for setting in settings:
-            resolved = resolve(setting, env, conditions)
+        found = [resolve(setting, env, conditions) for setting in settings]
+        _refuse_unknown(set.intersection(*(set(resolved.dropped) for resolved in found)), settings)
+        for setting, resolved in zip(settings, found, strict=True):
             given = (resolved.timesteps, resolved.hyperparameters, described)
             for seed, of_seed in trainings.items():
                 of_seed.append(Run(setting.label, setting.path, env, seed, *given))
@@ -103,9 +105,15 @@ def make_plan(settings: list[Setting], envs: list[str], seeds: int, conditions: 
 
 def random_run(env: str, conditions: Conditions, described: dict[str, Any]) -> Run:
     """The run that measures the random policy in an environment."""
-    resolved = resolve(Setting("ppo_clip"), env, conditions).hyperparameters
-    of_env = {name: resolved[name] for name in recipes.ENVIRONMENT_KEYS if name in resolved}
-    return Run(RANDOM, "", env, 0, RANDOM_TIMESTEPS, {**of_env, "n_envs": 1}, described)
+    of_env = {**of_environment(env, conditions), "n_envs": 1}
+    return Run(RANDOM, "", env, 0, RANDOM_TIMESTEPS, of_env, described)
+
+
+def _refuse_unknown(dropped: set[str], settings: list[Setting]) -> None:
+    """:raises ArgumentError: for a hyperparameter that no setting has, unless it is one of PPO"""
+    arguments = {argument for setting in settings for argument in accepted(load_class(setting.path))} - RESERVED.keys()
+    for name in sorted(dropped - accepted(PPOClip).keys()):
+        refuse("hyperparameter", name, ", ".join([*recipes.ENVIRONMENT_KEYS, *sorted(arguments)]))
 
 
 def _refuse_twice(name: str, values: list[str]) -> None:

@@ -83,6 +83,8 @@ def picture(file: Path, names: int, x: str, y: str, title: str = "") -> Iterator
 
 def _name_lines(axes: Axes, ends: Mapping[str, tuple[float, float]], styles: Mapping[str, dict[str, str]]) -> None:
     """Write the name of each line beside its end."""
+    if not ends:
+        return
     low, high = axes.get_ylim()
     inches = inches_for(len(styles)) - FRAME
     heights = spread([y for _, y in ends.values()], LABEL_HEIGHT / inches * (high - low))
@@ -116,7 +118,7 @@ def curves(comparison: Comparison, env: str, file: Path) -> None:
     random = random_scores(comparison).get(env)
     with picture(file, len(styles), "environment steps", "return of an episode", env) as axes:
         for label in comparison.labels:
-            records = [r for r in comparison.records if (r["env"], r["label"]) == (env, label)]
+            records = [r for r in comparison.records if (r["env"], r["label"]) == (env, label) and r["last_returns"]]
             if not records:
                 continue
             seeds = np.array([smooth(record["curve"]) for record in records])

@@ -49,10 +49,10 @@ PRESETS = {
         anneal=True,
         why=(
             "the paper's text says neither that observations are normalised nor that the step size is annealed; the "
-            "code released with it does both, and so does this preset. It scales rewards as well, because SB3 clips "
-            "the gradients of policy and value together, and the error of unscaled values would leave the policy "
-            "little; the objectives do not see that scale, as advantages are normalised. `--no-normalize` and "
-            "`--no-anneal` follow the text"
+            "code released with it does both, and so does this preset. That code anneals ε too, which here is "
+            "constant. Rewards are scaled as well, because SB3 clips the gradients of policy and value together, and "
+            "the error of unscaled values would leave the policy little; the objectives do not see that scale, as "
+            "advantages are normalised. `--no-normalize` and `--no-anneal` follow the text"
         ),
     ),
     "atari-demo": Preset(

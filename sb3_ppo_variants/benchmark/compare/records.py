@@ -2,15 +2,20 @@
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from sb3_ppo_variants.errors import refuse
 from sb3_ppo_variants.saving.atomic import write_atomically
 
 # Goes up when a record means something else. A run has another name for each, so that no record is overwritten.
 FORMAT = 1
 Record = dict[str, Any]
+# What reports read.
+NEEDED = ("name", "label", "env", "seed", "timesteps", "conditions", "hyperparameters", "status", "versions", "machine")
+NEEDED_IF_FINISHED = ("score", "steps", "last_returns", "curve", "wall_seconds", "cpu_seconds")
 # What two runs that are the same may differ in.
 CIRCUMSTANCES = ("versions", "machine", "wall_seconds", "cpu_seconds")
 
@@ -56,6 +61,10 @@ def _checked(record: Any) -> Record:
             f"it is a record of format {found}, this version of sb3_ppo_variants reads format {FORMAT}; "
             "use the version that wrote it, or make the run anew"
         )
+    needed = NEEDED + NEEDED_IF_FINISHED * (record.get("status") == "finished")
+    missing = [name for name in needed if name not in record]
+    if missing:
+        raise ValueError(f"it lacks {', '.join(missing)}")
     return record
 
 
@@ -64,22 +73,45 @@ def content(record: Record) -> Record:
     return {name: value for name, value in record.items() if name not in CIRCUMSTANCES}
 
 
+def merged(records: Iterable[Record]) -> tuple[list[Record], list[str]]:
+    """Each run once, finished rather than failed, and a line for each of which two records say different things."""
+    found: dict[str, Record] = {}
+    problems = []
+    for record in records:
+        other = found.setdefault(record["name"], record)
+        if other["status"] != "finished":
+            found[record["name"]] = record
+        elif record["status"] == "finished" and record["score"] != other["score"]:
+            problems.append(
+                f"{record['name']} is there twice, with scores {other['score']}, which is used, and {record['score']}"
+            )
+    return list(found.values()), problems
+
+
 def pack(records: Iterable[Record], file: Path) -> None:
     """Write records to one small file, with their curves, but without the list of all episodes.
 
     :param records: the records
     :param file: a ``.jsonl.gz`` file
+    :raises OSError: if it can not be written
     """
     lines = [json.dumps({**record, "episodes": None}) + "\n" for record in records]
     # Without the time, so that the same records give the same file.
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(gzip.compress("".join(lines).encode(), mtime=0))
+    write_atomically(file, gzip.compress("".join(lines).encode(), mtime=0))
 
 
 def unpack(file: Path) -> tuple[list[Record], list[str]]:
-    """The records in a file that :func:`pack` wrote, and a line for each that is none of this version's."""
+    """The records in a file that :func:`pack` wrote, and a line for each that is none of this version's.
+
+    :raises ArgumentError: (a ``ValueError``) if it is no such file
+    """
+    try:
+        lines = gzip.decompress(file.read_bytes()).decode().splitlines()
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        refuse("from", str(file), f"a file that report --export has written ({error})")
     records, problems = [], []
-    for number, line in enumerate(gzip.decompress(file.read_bytes()).decode().splitlines(), start=1):
+    for number, line in enumerate(lines, start=1):
         try:
             records.append(_checked(json.loads(line)))
         except ValueError as error:

@@ -12,7 +12,7 @@ from sb3_ppo_variants.benchmark.compare.execution import LAST
 from sb3_ppo_variants.benchmark.compare.records import Record
 from sb3_ppo_variants.benchmark.compare.scores import Comparison
 from sb3_ppo_variants.benchmark.compare.settings import BASELINE
-from sb3_ppo_variants.benchmark.compare.summary import summary
+from sb3_ppo_variants.benchmark.compare.summary import count, summary
 from sb3_ppo_variants.saving.atomic import write_atomically
 
 PICTURES = "pictures"
@@ -65,15 +65,15 @@ def section(comparison: Comparison, frame: pd.DataFrame, pictures: Path) -> list
     :param pictures: folder for pictures
     :return: lines of Markdown
     """
-    lines = [f"## {comparison.conditions['preset'] or ', '.join(comparison.envs) or 'No finished run'}", ""]
-    lines += [*summary(comparison), ""]
+    title = comparison.conditions["preset"] or ", ".join(comparison.envs) or "No finished run"
+    lines = [f"## {title} ({comparison.name})", "", *summary(comparison), ""]
     if not frame.empty:
         lines += [
             "### Final scores",
             "",
-            f"Mean return of the last {LAST} episodes of a run: mean over seeds ± standard",
+            f"Mean return of the last {LAST} episodes of a run, or of all if there were fewer: mean over seeds ±",
         ]
-        lines += ["deviation, and the number of seeds.", "", *tables.final_scores(comparison, frame)]
+        lines += ["standard deviation, and the number of seeds.", "", *tables.final_scores(comparison, frame)]
         lines += _normalised(comparison, frame, pictures)
         lines += ["### Learning curves", "", "Means over seeds with 95% bootstrap intervals.", ""]
         for env in comparison.envs:
@@ -91,10 +91,16 @@ def _normalised(comparison: Comparison, frame: pd.DataFrame, pictures: Path) -> 
     lines += [
         "(measured) has 0 and the best run of this comparison 1. Intervals are 95% stratified bootstrap intervals"
     ]
-    lines += ["of rliable over seeds. Only seeds with a run in every environment count.", ""]
+    lines += ["of rliable over seeds; with fewer than five seeds they are rough. Only seeds with a run in every"]
+    lines += ["environment count.", ""]
     found, incomplete = scores.matrices(frame)
+    if left_out := scores.unscaled(frame):
+        lines += [
+            f"Without {', '.join(left_out)}, where no run is better than the random policy, or it has no score.",
+            "",
+        ]
     if incomplete:
-        lines += [f"Without such a seed, or without a random policy below its scores: {', '.join(incomplete)}.", ""]
+        lines += [f"Without such a seed: {', '.join(incomplete)}.", ""]
     if not found:
         return lines
     seeds = {label: len(matrix) for label, matrix in found.items()}
@@ -103,11 +109,12 @@ def _normalised(comparison: Comparison, frame: pd.DataFrame, pictures: Path) -> 
     lines += tables.estimates(aggregates, seeds)
     compared = statistics.against(arrays, BASELINE)
     if compared:
-        lines += [f"Against {BASELINE} ({seeds[BASELINE]} seeds): the probability that a run is better, and the"]
+        of = count(range(seeds[BASELINE]), "seed")
+        lines += [f"Against {BASELINE} ({of}): the probability that a run is better, and the"]
         lines += ["difference of the interquartile means (above 0: better).", "", *tables.estimates(compared, seeds)]
     if comparison.conditions["preset"] == PAPER:
         means = {label: row["mean"] for label, row in aggregates.items()}
-        lines += ["#### Beside the paper's Table 1", "", *paper.beside(means), ""]
+        lines += ["#### Beside the paper's Table 1", "", *paper.beside(means, incomplete), ""]
     iqm, profile = (pictures / f"{comparison.name}-{name}.png" for name in ("iqm", "profiles"))
     plots.intervals({label: row["IQM"] for label, row in aggregates.items()}, "IQM of normalised scores", iqm)
     plots.performance_profiles(statistics.profiles(arrays), profile)

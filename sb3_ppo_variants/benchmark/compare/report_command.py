@@ -3,16 +3,21 @@
 import argparse
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from sb3_ppo_variants.benchmark.compare import records
+from sb3_ppo_variants.errors import ArgumentError, refuse
 
 OUT = Path("runs/compare")
 # Folders in it: of finished and failed runs, and of how far the others are.
 RECORDS, STATES = "records", "running"
+# In it too: held by the command that makes runs.
+LOCK = ".lock"
 
 
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of the report."""
-    parser.add_argument("--out", type=Path, default=OUT, help="folder of records and report (default: %(default)s)")
+    parser.add_argument("--out", type=Path, help=f"folder of records and report (default: {OUT})")
     parser.add_argument("--from", dest="files", type=Path, nargs="+", help="report these exported records, into --out")
     parser.add_argument("--export", type=Path, metavar="FILE", help="also pack the records into a .jsonl.gz file")
     parser.set_defaults(run=run)
@@ -24,35 +29,53 @@ def run(options: argparse.Namespace) -> int:
     :return: 0
     :raises SystemExit: if the folder or a file is not there
     """
-    if options.files:
-        for file in options.files:
-            if not file.is_file():
-                raise SystemExit(f"--from {file} is not allowed; allowed: a file that report --export has written")
-        parts = [records.unpack(file) for file in options.files]
-        found, problems = [record for part, _ in parts for record in part], [line for _, part in parts for line in part]
-    elif (options.out / RECORDS).is_dir():
-        found, problems = records.read(options.out / RECORDS)
-    else:
-        raise SystemExit(f"--out {options.out} is not allowed; allowed: a folder that compare has made")
-    if options.export is not None:
-        records.pack(found, options.export)
-    report(options.out, found, problems)
+    out = options.out or OUT
+    try:
+        if options.files:
+            if options.out is None:
+                refuse("out", None, "a folder for the report of --from")
+            parts = [records.unpack(file) for file in options.files]
+            found = [record for part, _ in parts for record in part]
+            problems = [line for _, part in parts for line in part]
+        elif (out / RECORDS).is_dir():
+            found, problems = records.read(out / RECORDS)
+        else:
+            refuse("out", str(out), "a folder that compare has made")
+    except ArgumentError as error:
+        raise SystemExit(f"--{error}") from error
+    report(out, found, problems, options.export)
     return 0
 
 
-def report(out: Path, found: list[records.Record], problems: list[str]) -> None:
+def report(out: Path, found: list[records.Record], problems: list[str], export: Path | None = None) -> None:
     """Write the report of records.
 
     :param out: folder for the report
     :param found: the records
     :param problems: what to say of records that can not be used
+    :param export: file to pack the records into
     :raises SystemExit: if it can not be written
     """
-    from sb3_ppo_variants.benchmark.compare.progress import running
     from sb3_ppo_variants.benchmark.compare.report import write
 
+    found, twice = records.merged(found)
     try:
-        files = write(found, problems, len(running(out / STATES)), out)
+        if export is not None:
+            records.pack(found, export)
+        files = write(found, [*problems, *twice], _running(out), out)
     except OSError as error:
         raise SystemExit(f"the report could not be written: {error}") from error
     print(f"Report: {', '.join(str(file) for file in files)}")
+
+
+def _running(out: Path) -> int:
+    """How many runs are being made; what a killed command left says nothing."""
+    from sb3_ppo_variants.benchmark.compare.progress import running
+
+    if not (out / LOCK).exists():
+        return 0
+    try:
+        with FileLock(out / LOCK, timeout=0):
+            return 0
+    except Timeout:
+        return len(running(out / STATES))

@@ -67,8 +67,12 @@ def comparisons(records: Iterable[Record]) -> list[Comparison]:
         kind.append(record)
     return [
         Comparison(part.conditions, _told_apart(part.records), part.random, part.failed)
-        for _, part in sorted(found.items())
+        for part in sorted(found.values(), key=_order_of_sections)
     ]
+
+
+def _order_of_sections(comparison: Comparison) -> tuple[str, list[str], str]:
+    return comparison.conditions["preset"] or "", comparison.envs, comparison.name
 
 
 def _told_apart(records: list[Record]) -> list[Record]:
@@ -125,12 +129,17 @@ def normalised(frame: pd.DataFrame, random: dict[str, float]) -> pd.Series:
     return (frame["score"] - low) / span.where(span > 0)
 
 
+def unscaled(frame: pd.DataFrame) -> list[str]:
+    """The environments without normalised scores."""
+    return sorted(set(frame["env"]) - set(frame["env"][frame["normalised"].notna()]))
+
+
 def matrices(frame: pd.DataFrame) -> tuple[dict[str, pd.DataFrame], list[str]]:
     """The normalised scores of each setting, shape ``(seeds, environments)``, and the settings that have none.
 
-    Only seeds with a run in every environment count.
+    Only seeds with a run in every environment that has normalised scores count.
     """
-    envs = sorted(frame["env"].unique())
+    envs = sorted(set(frame["env"]) - set(unscaled(frame)))
     found, incomplete = {}, []
     for label, rows in frame.groupby("label", sort=False):
         matrix = rows.pivot(index="seed", columns="env", values="normalised").reindex(columns=envs).dropna()

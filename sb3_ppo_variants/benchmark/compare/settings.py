@@ -20,12 +20,16 @@ ALGORITHMS = {
     "sb3_a2c": "stable_baselines3:A2C",
     "trpo": "sb3_contrib:TRPO",
 }
-# What is given elsewhere, with where.
+# What is no hyperparameter: given elsewhere, with where, or without a part in what is learned.
+NO_PART = "no value, as it has no part in what is learned"
 RESERVED = {
     "env": "--envs",
     "seed": "--seeds",
     "n_timesteps": "--timesteps",
-    "_init_setup_model": "no other value than True",
+    "verbose": NO_PART,
+    "tensorboard_log": NO_PART,
+    "stats_window_size": NO_PART,
+    "_init_setup_model": NO_PART,
 }
 
 
@@ -76,15 +80,13 @@ def load_class(path: str) -> type[BaseAlgorithm]:
     """
     module, _, name = path.partition(":")
     allowed = f"{', '.join(ALGORITHMS)}, or module:Class"
-    if not name:
+    if not module or not name:
         refuse("algorithm", path, allowed)
     try:
         found = getattr(import_module(module), name)
-    except ImportError as error:
+    except Exception as error:  # Of the module's own code, whatever it is.
         extra = "; pip install 'sb3_ppo_variants[contrib]'" if module == "sb3_contrib" else ""
-        refuse("algorithm", path, f"{allowed} ({error}{extra})")
-    except AttributeError as error:
-        refuse("algorithm", path, f"{allowed} ({error})")
+        refuse("algorithm", path, f"{allowed} ({type(error).__name__}: {error}{extra})")
     if not (isinstance(found, type) and issubclass(found, BaseAlgorithm)):
         refuse("algorithm", path, "a subclass of stable_baselines3's BaseAlgorithm")
     return found

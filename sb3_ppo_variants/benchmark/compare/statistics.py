@@ -6,6 +6,7 @@ Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from rliable import library, metrics
@@ -47,7 +48,10 @@ def _reproducible() -> Iterator[None]:
 def _estimates(
     scores: Mapping[str, object], functions: Mapping[str, Callable[..., float]]
 ) -> dict[str, dict[str, Estimate]]:
-    """The value of each function for each key of the scores, by key and function."""
+    """The value of each function for each key of the scores, by key and function.
+
+    Without an interval where there are fewer than two seeds, of which resampling would make one without a width.
+    """
     if not scores:
         return {}
     with _reproducible():
@@ -56,11 +60,16 @@ def _estimates(
         )
     return {
         key: {
-            name: Estimate(*map(float, numbers))
+            name: Estimate(*map(float, numbers if _seeds(scores[key]) > 1 else (numbers[0], np.nan, np.nan)))
             for name, *numbers in zip(functions, points[key], *intervals[key], strict=True)
         }
         for key in scores
     }
+
+
+def _seeds(scores: Any) -> int:
+    """The number of seeds of a matrix, or the smallest of several."""
+    return min(map(len, scores)) if isinstance(scores, list) else len(scores)
 
 
 def aggregates(scores: Scores) -> dict[str, dict[str, Estimate]]:

@@ -14,17 +14,17 @@ def summary(comparison: Comparison) -> list[str]:
     :return: lines of Markdown
     """
     everything = [*comparison.records, *comparison.random, *comparison.failed]
-    seeds = {record["seed"] for record in [*comparison.records, *comparison.failed]}
-    steps = sorted({record["timesteps"] for record in comparison.records})
-    labels, envs = ({record[name] for record in comparison.records} for name in ("label", "env"))
+    trainings = [*comparison.records, *comparison.failed]
+    labels, envs, seeds = ({record[name] for record in trainings} for name in ("label", "env", "seed"))
+    steps = sorted({record["timesteps"] for record in trainings})
     versions = sorted({", ".join(f"{n} {v}" for n, v in record["versions"].items()) for record in everything})
     machines = sorted({record["machine"] for record in everything})
-    counts = ", ".join([_count(labels, "setting"), _count(envs, "environment"), _count(seeds, "seed")])
-    planned = len(labels) * len(envs) * len(seeds)
+    counts = ", ".join([count(labels, "setting"), count(envs, "environment"), count(seeds, "seed")])
     return [
         *_conditions(comparison),
-        f"- {len(comparison.records)} of {planned} runs are finished ({counts}), {len(comparison.failed)} failed",
+        f"- runs: {len(comparison.records)} finished, {len(comparison.failed)} failed ({counts})",
         f"- steps of a run: {', '.join(f'{number:,}' for number in steps)}",
+        *(["- runs of different versions are compared here"] if len(versions) > 1 else []),
         *(f"- versions: {line}" for line in versions),
         *(f"- machine: {line}" for line in machines),
     ]
@@ -55,7 +55,8 @@ def _conditions(comparison: Comparison) -> list[str]:
     return [f"- of the preset this is: {', '.join(shares)}", *lines, *([f"- {preset.why}"] if preset.why else [])]
 
 
-def _count(things: Collection[object], name: str) -> str:
+def count(things: Collection[object], name: str) -> str:
+    """How many things of a name, in words."""
     return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
 
 

@@ -22,7 +22,7 @@ def final_scores(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
     rows = [[RANDOM, *(_number(random.get(env)) for env in comparison.envs)]]
     for label in comparison.labels:
         of_label = frame[frame["label"] == label]
-        rows.append([label, *(_mean(of_label[of_label["env"] == env]["score"].dropna()) for env in comparison.envs)])
+        rows.append([label, *(_mean(of_label[of_label["env"] == env]["score"]) for env in comparison.envs)])
     return markdown(["setting", *comparison.envs], rows)
 
 
@@ -54,8 +54,11 @@ def failures(failed: Sequence[Record]) -> list[str]:
 
 
 def _mean(of_seeds: pd.Series) -> str:
-    spread = f" ± {_number(of_seeds.std(ddof=0))}" if len(of_seeds) > 1 else ""
-    return f"{_number(of_seeds.mean())}{spread} ({len(of_seeds)})" if len(of_seeds) else ""
+    known = of_seeds.dropna()
+    if known.empty:
+        return "" if of_seeds.empty else "no episode ended"
+    spread = f" ± {_number(known.std())}" if len(known) > 1 else ""
+    return f"{_number(known.mean())}{spread} ({len(known)})"
 
 
 def _number(value: float | None) -> str:

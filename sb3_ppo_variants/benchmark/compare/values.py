@@ -3,6 +3,7 @@
 import ast
 import hashlib
 import json
+import math
 import re
 from typing import Any
 
@@ -41,6 +42,8 @@ def plain(name: str, value: Any) -> Any:
         return {str(key): plain(f"{name}[{key!r}]", part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [plain(name, part) for part in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     if value is None or isinstance(value, str | bool | int | float):
         return value
     path = f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', '<')}"
