@@ -92,7 +92,7 @@ def test_filters_lie_for_convolutions_only_while_they_are_used() -> None:
 @pytest.mark.parametrize("cls", [PPO, PPOClip])
 def test_moments_of_the_reference_path_go_with_their_filters(cls: Any) -> None:
     def continued(fast: bool) -> Any:
-        model = PPOClip.load(io.BytesIO(saved), env=noise_envs(ACTION_SPACES["Box"], IMAGE, n_envs=3), fast=fast)
+        model: Any = PPOClip.load(io.BytesIO(saved), env=noise_envs(ACTION_SPACES["Box"], IMAGE, n_envs=3), fast=fast)
         model.set_random_seed(1)
         _, callback = model._setup_learn(60)
         # The same rollout for both, as convolutions round in other ways on the other path.

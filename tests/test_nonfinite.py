@@ -419,7 +419,7 @@ def test_in_a_rollout_the_part_of_an_observation_is_named() -> None:
             return True
 
         def _on_rollout_end(self) -> None:
-            self.model.rollout_buffer.observations["reward"][1, 0] = NAN
+            self.locals["rollout_buffer"].observations["reward"][1, 0] = NAN
 
     space = spaces.Dict({"reward": VECTOR})
     model = PPOClip("MultiInputPolicy", faulty_envs(None, observation_space=space), n_steps=8, batch_size=8)
