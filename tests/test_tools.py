@@ -1,19 +1,24 @@
 """The tools around SB3, each used once as its documentation shows."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from stable_baselines3 import PPO
 from stable_baselines3.common import callbacks as sb3
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.utils import LinearSchedule
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip
 
 ENV = "CartPole-v1"
+DOCUMENTATION = Path(__file__).parent.parent / "docs/tools.md"
 
 
 def test_tensorboard(tmp_path: Path) -> None:
@@ -82,12 +87,24 @@ def test_json_log(tmp_path: Path) -> None:
     assert "train/kl" in lines[-1]
 
 
-def test_hub_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub
-    from huggingface_sb3 import load_from_hub
+    import huggingface_sb3
 
-    saved = tmp_path / f"ppo_clip-{ENV}.zip"
-    PPOClip("MlpPolicy", ENV, seed=0).save(saved)
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda **_: str(saved))
+    shown = re.findall(r"```python\n(.*?)```", DOCUMENTATION.read_text(), re.DOTALL)[-1]
+    saved = tmp_path / f"ppo-{ENV}.zip"
+    # As the RL Zoo makes those on the Hub.
+    theirs = PPO("MlpPolicy", ENV, learning_rate=LinearSchedule(1e-3, 0, 1), clip_range=lambda left: 0.2 * left)
+    theirs.save(saved)
+    download, upload = Mock(return_value=str(saved)), Mock()
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.setattr(huggingface_sb3, "push_to_hub", upload)
     monkeypatch.setenv("TRUST_REMOTE_CODE", "True")
-    assert PPOClip.load(load_from_hub(f"someone/ppo_clip-{ENV}", saved.name)).seed == 0
+    names: dict[str, Any] = {"PPOClip": PPOClip, "make_vec_env": make_vec_env}
+    exec(shown, names)
+    assert download.call_args.kwargs["filename"] == saved.name
+    upload.assert_called_once()
+    states = np.random.default_rng(0).normal(size=(32, 4)).astype(np.float32)
+    ours, expected = (model.predict(states, deterministic=True)[0] for model in (names["model"], theirs))
+    np.testing.assert_array_equal(ours, expected)
+    names["model"].learn(1)
