@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +20,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
 
 from helpers import ACTION_SPACES, NoiseEnv
-from sb3_ppo_variants import PPOClip, WorkerError
+from sb3_ppo_variants import ArgumentError, PPOClip, WorkerError
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 
 BOX = ACTION_SPACES["Box"]
@@ -164,10 +165,25 @@ def test_it_is_the_environment_of_sb3_in_all_else() -> None:
     assert th.equal(*weights)
 
 
-@pytest.mark.parametrize("timeout", [0, -1.0, float("nan")])
-def test_a_wrong_timeout(timeout: float) -> None:
-    with pytest.raises(ValueError, match=r"timeout=.* is not allowed; allowed: a number > 0, or None"):
+@pytest.mark.parametrize("timeout", [0, -1.0, float("nan"), "5"])
+def test_a_wrong_timeout(timeout: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"timeout=.* is not allowed; allowed: a finite number > 0, or None"):
         SafeSubprocVecEnv([partial(NoiseEnv, BOX)], timeout=timeout)
+
+
+def test_no_environments() -> None:
+    with pytest.raises(ArgumentError, match=r"env_fns=\[\] is not allowed; allowed: one function or more"):
+        SafeSubprocVecEnv([])
+
+
+def test_a_worker_that_can_not_be_started() -> None:
+    """Those before it end at once, not when the error is forgotten."""
+    lock: Any = threading.Lock()
+    before = set(psutil.Process().children(recursive=True))
+    with pytest.raises(TypeError, match="pickle"):
+        SafeSubprocVecEnv([partial(NoiseEnv, BOX), partial(NoiseEnv, lock)], start_method="spawn")
+    left = set(psutil.Process().children(recursive=True)) - before
+    assert not [process for process in left if "spawn_main" in " ".join(process.cmdline())]
 
 
 def test_workers_do_not_outlive_a_parent_that_is_killed() -> None:

@@ -18,7 +18,8 @@ from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper
 from stable_baselines3.common.vec_env.patch_gym import _patch_env
 from stable_baselines3.common.vec_env.subproc_vec_env import _worker
 
-from sb3_ppo_variants.errors import EnvOutputError, WorkerError
+from sb3_ppo_variants.base.arguments import POSITIVE
+from sb3_ppo_variants.errors import EnvOutputError, WorkerError, refuse
 from sb3_ppo_variants.guards.outputs import check_outputs
 from sb3_ppo_variants.guards.workers import how_it_ended
 
@@ -42,29 +43,33 @@ class SafeSubprocVecEnv(SubprocVecEnv):
     traceback. What an environment returns is checked in its worker, before it is stacked. :meth:`close` takes at most
     four seconds, whatever the workers do, and no worker outlives the process that started it.
 
-    :param env_fns: functions that make the environments
+    :param env_fns: functions that make the environments, one or more
     :param start_method: how processes are started, of ``multiprocessing.get_all_start_methods()``; as in SB3, ``None``
         takes ``"forkserver"`` where there is one and else ``"spawn"``
     :param timeout: seconds that a worker may take to answer, > 0; ``None`` waits for ever
+    :raises ArgumentError: if an argument has a value that is not allowed
     :raises WorkerError: if an environment can not be made
     """
 
     def __init__(
         self, env_fns: list[Callable[[], gym.Env]], start_method: str | None = None, timeout: float | None = None
     ):
-        if timeout is not None and not timeout > 0:
-            raise ValueError(f"timeout={timeout!r} is not allowed; allowed: a number > 0, or None")
+        POSITIVE.or_none().check("timeout", timeout)
+        if not env_fns:
+            refuse("env_fns", env_fns, "one function or more")
         self.waiting = False
         self.closed = False
         methods = mp.get_all_start_methods()
         context = mp.get_context(start_method or ("forkserver" if "forkserver" in methods else "spawn"))
-        workers = [Worker(context, i, env_fn, timeout) for i, env_fn in enumerate(env_fns)]
         # SB3's methods send to these and receive from them.
-        self.remotes: Any = tuple(workers)
-        self.processes = [worker.process for worker in workers]
+        self.remotes: Any = []
+        self.processes = []
         try:
-            workers[0].send(("get_spaces", None))
-            VecEnv.__init__(self, len(env_fns), *workers[0].recv())
+            for i, env_fn in enumerate(env_fns):
+                self.remotes.append(Worker(context, i, env_fn, timeout))
+                self.processes.append(self.remotes[i].process)
+            self.remotes[0].send(("get_spaces", None))
+            VecEnv.__init__(self, len(env_fns), *self.remotes[0].recv())
         except BaseException:
             self.close()
             raise
