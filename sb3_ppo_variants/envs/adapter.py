@@ -16,6 +16,7 @@ from sb3_ppo_variants.envs import rows
 from sb3_ppo_variants.envs.access import access
 from sb3_ppo_variants.envs.autoreset import end_of_episode
 from sb3_ppo_variants.envs.infos import per_env
+from sb3_ppo_variants.envs.lives import check_life_loss_info, check_new_game
 from sb3_ppo_variants.errors import refuse
 
 # Backends in C++ take a seed as a signed integer of 32 bits.
@@ -40,6 +41,7 @@ class GymnasiumVecEnv(VecEnv):
         if not isinstance(env, VectorEnv):
             refuse("env", env, "a gymnasium.vector.VectorEnv; for environments of one state use SB3's make_vec_env")
         check_for_nested_spaces(env.single_observation_space)
+        check_life_loss_info(env)
         self._end_of_episode = end_of_episode(env, autoreset_mode)
         self._use(env)
         # SB3's VecMonitor writes the id into its file.
@@ -101,6 +103,8 @@ class GymnasiumVecEnv(VecEnv):
         infos = per_env(vector_infos, self.num_envs)
         if dones.any():
             for i, reset_info in self._end_of_episode(self.env, observations, dones, infos).items():
+                if terminated[i]:
+                    check_new_game(self.env, infos[i], self.reset_infos[i], reset_info)
                 self.reset_infos[i] = reset_info
         for info, cut_off in zip(infos, (truncated & ~terminated).tolist(), strict=True):
             info["TimeLimit.truncated"] = cut_off

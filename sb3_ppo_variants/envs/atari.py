@@ -4,11 +4,14 @@ They do what SB3's ``EpisodicLifeEnv`` and ``ClipRewardEnv`` do to one environme
 leave episode statistics to be those of whole games, of rewards as the game gives them.
 """
 
+from typing import Any
+
 import numpy as np
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 from sb3_ppo_variants.envs import rows
+from sb3_ppo_variants.errors import refuse
 
 
 class VecEpisodicLife(VecEnvWrapper):
@@ -22,25 +25,37 @@ class VecEpisodicLife(VecEnvWrapper):
         self._lives = np.zeros(self.num_envs, np.int64)
 
     def reset(self) -> VecEnvObs:
-        """Reset all games, whether they are over or not."""
+        """Reset all games, whether they are over or not.
+
+        :raises ArgumentError: if there is no ``lives`` in an info
+        """
         observations = self.venv.reset()
         self._lives = self._lives_at_reset()
         return observations
 
     def _lives_at_reset(self) -> np.ndarray:
-        return np.array([info["lives"] for info in self.venv.unwrapped.reset_infos])
+        return self._lives_in(self.venv.unwrapped.reset_infos)
+
+    def _lives_in(self, infos: list[dict[str, Any]]) -> np.ndarray:
+        if not all("lives" in info for info in infos):
+            refuse("venv", self.venv, "one that tells 'lives' in the info of every step and reset")
+        return np.array([info["lives"] for info in infos])
 
     def step_wait(self) -> VecEnvStepReturn:
         """Step all games.
 
         :return: observations, rewards, dones, which are True where a life was lost too, and infos
+        :raises ArgumentError: if there is no ``lives`` in an info
         """
         observations, rewards, dones, infos = self.venv.step_wait()
-        lives = np.array([info["lives"] for info in infos])
+        lives = self._lives_in(infos)
         # Without lives a game may go on for some frames, as Qbert does.
-        lost = (lives > 0) & (lives < self._lives) & ~dones
+        lost = (lives > 0) & (lives < self._lives)
         for i in np.flatnonzero(lost).tolist():
-            infos[i]["terminal_observation"] = rows.row(observations, i)
+            # Also where a limit cuts the game off.
+            infos[i]["TimeLimit.truncated"] = False
+            if not dones[i]:
+                infos[i]["terminal_observation"] = rows.row(observations, i)
         self._lives = np.where(dones, self._lives_at_reset(), lives) if dones.any() else lives
         return observations, rewards, dones | lost, infos
 
