@@ -118,7 +118,8 @@ def test_a_recipe_can_be_changed_and_leaves_the_others_alone() -> None:
     [
         (("ppo", "CartPole-v1"), "algorithm='ppo'.*ppo_adaptive_kl"),
         (("ppo_clip", "CartPole-v9"), "env_id='CartPole-v9'.*registered"),
-        (("ppo_clip", "CartPole-v1", "nowhere"), "entry='nowhere'.*mujoco"),
+        (("ppo_clip", "nowhere:Mine-v0"), "env_id='nowhere:Mine-v0'.*No module named 'nowhere'"),
+        (("ppo_clip", "CartPole-v1", "nowhere"), "entry for CartPole-v1='nowhere'.*mujoco"),
     ],
 )
 def test_what_is_not_known_is_refused(arguments: tuple[str, ...], message: str) -> None:

@@ -1,7 +1,6 @@
 """An algorithm, an environment and the hyperparameters that suit them."""
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from importlib import import_module
@@ -136,7 +135,7 @@ def select(entries: dict[str, Hyperparameters], env_id: str, entry: str | None =
         suited = (env_id, _name(env_id), "atari" if is_atari(env_id) else "default")
         entry = next((name for name in suited if name in entries), suited[-1])
     if entry not in entries:
-        refuse("entry", entry, ", ".join(entries))
+        refuse(f"entry for {env_id}", entry, ", ".join(entries))
     return deepcopy(entries[entry])
 
 
@@ -148,9 +147,12 @@ def check_registered(env_id: str) -> None:
     """
     module, _, name = env_id.rpartition(":")
     if name not in gym.registry:
-        with suppress(ImportError):
+        try:
             # Which registers Atari's games.
             import_module(module or "ale_py")
+        except Exception as error:  # Of the module's own code, whatever it is.
+            if module:
+                refuse("env_id", env_id, f"the id of an environment of a module that can be imported ({error!r})")
     if name not in gym.registry:
         refuse("env_id", env_id, "the id of a registered environment; Atari's need ale_py")
 
