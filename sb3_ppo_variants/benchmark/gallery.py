@@ -124,6 +124,7 @@ def draw(records: list[dict[str, Any]], folder: Path) -> None:
         seeds = frame["seed"].nunique()
         axes.set(title=f"{env_id}, {seeds} {'seeds' if seeds > 1 else 'seed'}", xlabel="environment steps")
         axes.set_ylabel("return of an episode")
+        axes.locator_params(axis="x", nbins=5)
         seaborn.despine(figure)
         figure.savefig(folder / f"{env_id}.png", dpi=100)
         pyplot.close(figure)
