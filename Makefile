@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install compare train test lint types unit test-slow test-upstream learning throughput stepping cold \
+.PHONY: help install compare table1 train test lint types unit test-slow test-upstream learning throughput stepping cold \
 	guard-cost agreement gallery clean
 
 help:  ## List the targets
@@ -22,6 +22,9 @@ install: $(INSTALLED)  ## Make the virtual environment .venv with all that the o
 
 compare: $(INSTALLED)  ## Compare the variants with SB3's PPO on CartPole-v1, with a report (a few minutes)
 	$(BIN)/python -m sb3_ppo_variants.benchmark compare --envs CartPole-v1 --seeds 3 --timesteps 50000 --jobs 2 --out runs/first
+
+table1: $(INSTALLED)  ## Compare the headline settings of the paper's Table 1 at 200,000 steps (hours; goes on where it was)
+	$(BIN)/python -m sb3_ppo_variants.benchmark compare --preset paper-table1 --settings headline --timesteps 200000 --out runs/table1
 
 train: $(INSTALLED)  ## Train PPOClip on CartPole-v1, evaluate, save, reload, plot (a few minutes)
 	$(BIN)/python examples/clip.py

@@ -135,6 +135,7 @@ def curves(comparison: Comparison, env: str, file: Path) -> None:
             axes.axhline(random, color="0.6", linewidth=0.8)
             place = ("axes fraction", "data")
             axes.annotate("random policy", (0.01, random), xycoords=place, color="0.4", fontsize=7, va="bottom")
+        axes.locator_params(axis="x", nbins=5)
         _name_lines(axes, ends, styles)
 
 
