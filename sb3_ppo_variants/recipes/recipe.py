@@ -16,6 +16,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack,
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.base.arguments import COUNT
 from sb3_ppo_variants.envs import check_frame_skip
+from sb3_ppo_variants.envs.ids import is_atari, spec_of
 from sb3_ppo_variants.errors import refuse
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
@@ -92,7 +93,7 @@ class Recipe:
     @property
     def is_atari(self) -> bool:
         """Whether the environment is an Atari game."""
-        return is_atari(self.env_id)
+        return is_atari(spec_of(self.env_id))
 
     def _wrap(self, env: gym.Env) -> gym.Env:
         for wrapper, arguments in _wrappers(self.env_wrapper):
@@ -132,7 +133,7 @@ def select(entries: dict[str, Hyperparameters], env_id: str, entry: str | None =
     """
     check_registered(env_id)
     if entry is None:
-        suited = (env_id, _name(env_id), "atari" if is_atari(env_id) else "default")
+        suited = (env_id, _name(env_id), "atari" if is_atari(spec_of(env_id)) else "default")
         entry = next((name for name in suited if name in entries), suited[-1])
     if entry not in entries:
         refuse(f"entry for {env_id}", entry, ", ".join(entries))
@@ -157,11 +158,6 @@ def check_registered(env_id: str) -> None:
         refuse("env_id", env_id, "the id of a registered environment; Atari's need ale_py")
 
 
-def is_atari(env_id: str) -> bool:
-    """Whether the environment is an Atari game."""
-    return "AtariEnv" in str(gym.spec(_name(env_id)).entry_point)
-
-
 def check_skipped_frames(env_id: str, env_wrapper: Any, env_kwargs: Hyperparameters | None = None) -> None:
     """Check that frames of an Atari game are not skipped by the game and by a wrapper.
 
@@ -171,8 +167,8 @@ def check_skipped_frames(env_id: str, env_wrapper: Any, env_kwargs: Hyperparamet
     :raises ArgumentError: (a ``ValueError``) if they are
     """
     for wrapper, arguments in _wrappers(env_wrapper):
-        if wrapper is AtariWrapper and is_atari(env_id):
-            check_frame_skip(_name(env_id), arguments.get("frame_skip", 4), env_kwargs)
+        if wrapper is AtariWrapper and is_atari(spec_of(env_id)):
+            check_frame_skip(env_id, arguments.get("frame_skip", 4), env_kwargs)
 
 
 def _name(env_id: str) -> str:
