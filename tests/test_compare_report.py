@@ -58,7 +58,7 @@ RECORDS = [
 def write(folder: Path, found: list[records.Record]) -> None:
     (folder / "records").mkdir(parents=True)
     for each in found:
-        records.write(folder / "records", each)
+        records.Writer(folder / "records").write(each)
 
 
 def table_of(found: list[records.Record]) -> pd.DataFrame:

@@ -168,27 +168,55 @@ def test_a_run_that_loses_its_worker_twice_is_failed() -> None:
     assert "ended twice" in next(record["error"] for record in made if record["status"] == "failed")
 
 
-@pytest.mark.usefixtures("in_process")
-def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, int], None]]:
+    """``disk(first, end)`` is full when it is written to from the first time on until before the end."""
     synced = os.fsync
-    left = [4]
+    times = [0, 0, 0]
 
     def fsync(descriptor: int) -> None:
-        # Two for each record: the file and its folder.
-        left[0] -= 1
-        if left[0] < 0:
+        times[0] += 1
+        if times[1] <= times[0] < times[2]:
             raise OSError(28, "No space left on device")
         synced(descriptor)
 
-    with monkeypatch.context() as full:
-        full.setattr(os, "fsync", fsync)
-        with pytest.raises(SystemExit, match=r"json could not be written: .*No space left on device"):
-            compare(tmp_path)
+    def fill(first: int, end: int) -> None:
+        times[:] = [0, first, end]
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    yield fill
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_full_disk_loses_nothing(
+    tmp_path: Path, disk: Callable[[int, int], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Two for each record: the file and its folder.
+    disk(5, 1000)
+    with pytest.raises(SystemExit, match=r"json could not be written: .*No space left on device.*makes these runs"):
+        compare(tmp_path, "--seeds", "2")
     before = files(tmp_path)
     assert len(before) == 2
     assert not list((tmp_path / "records").glob("*.tmp"))
-    assert compare(tmp_path) == 0
-    assert len(files(tmp_path)) == 3 and before.items() < files(tmp_path).items()
+    assert "Records that wait: 3" in capsys.readouterr().out
+    disk(0, 0)
+    assert compare(tmp_path, "--seeds", "2") == 0
+    assert len(files(tmp_path)) == 5 and before.items() < files(tmp_path).items()
+
+
+@pytest.mark.usefixtures("in_process")
+def test_records_that_a_full_disk_refused_are_written_when_it_has_room(
+    tmp_path: Path, disk: Callable[[int, int], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    compare(tmp_path / "roomy", "--seeds", "2")
+    capsys.readouterr()
+    # The first record fails twice, the second once.
+    disk(1, 4)
+    assert compare(tmp_path / "full", "--seeds", "2") == 0
+    shown = capsys.readouterr().out
+    assert contents(tmp_path / "full") == contents(tmp_path / "roomy")
+    assert shown.index("Records that wait: 2") < shown.index("1/5 ")
+    assert [f"{number}/5 " in shown for number in range(1, 6)] == [True] * 5
 
 
 @pytest.mark.usefixtures("in_process")

@@ -159,6 +159,7 @@ def _make(options: argparse.Namespace, plan: Plan, missing: list[Run]) -> int:
     """Make the missing runs and write the report.
 
     :return: number of runs that failed
+    :raises NotWrittenError: if the disk would not take some of the records
     """
     from sb3_ppo_variants.benchmark.compare.execution import perform
     from sb3_ppo_variants.benchmark.compare.progress import Display
@@ -170,6 +171,7 @@ def _make(options: argparse.Namespace, plan: Plan, missing: list[Run]) -> int:
     done = {run.name for run in plan.runs} - {run.name for run in missing}
     checkpoints = (options.out / CHECKPOINTS).absolute() if options.checkpoints else None
     work = partial(perform, states=states.absolute(), checkpoints=checkpoints)
+    writer = records.Writer(options.out / RECORDS)
     failed = 0
     if missing:
         with (
@@ -179,7 +181,10 @@ def _make(options: argparse.Namespace, plan: Plan, missing: list[Run]) -> int:
             closing(backends.make(missing, partial(work, parent=pool.parent), pool)) as made,
         ):
             for record in made:
-                records.write(options.out / RECORDS, record)
-                display.finished(record)
                 failed += record["status"] == "failed"
+                for written in writer.write(record):
+                    display.finished(written)
+                if writer.problem:
+                    display.warn(writer.problem)
+    writer.close()
     return failed

@@ -72,7 +72,7 @@ class State(BaseCallback):
             returns = self._episodes.returns[-LAST:]
             run, reward = self._run, round(sum(returns) / len(returns), 2) if returns else None
             said = {"label": run.label, "env": run.env, "seed": run.seed, "timesteps": run.timesteps}
-            # A full disk stops the command when it writes the record; a run that is being made need not know.
+            # The command tells of a full disk when it writes the record; a run that is being made need not know.
             with suppress(OSError):
                 temporary = self._file.with_suffix(".tmp")
                 temporary.write_text(json.dumps({**said, "steps": step, "reward": reward}))

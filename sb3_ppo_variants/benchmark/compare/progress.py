@@ -54,13 +54,14 @@ class Display:
         self._failed += failed
         what = "failed: " + record["error"].strip().splitlines()[-1] if failed else f"score {record['score']}"
         counted = f"{len(self._done)}/{len(self._steps)}"
-        self._console.print(
-            f"{counted} {record['label']}, {record['env']}, seed {record['seed']}: {what}",
-            style="red" if failed else None,
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+        self._print(f"{counted} {record['label']}, {record['env']}, seed {record['seed']}: {what}", red=failed)
+
+    def warn(self, text: str) -> None:
+        """Tell of what the user should see to."""
+        self._print(text, red=True)
+
+    def _print(self, text: str, red: bool) -> None:
+        self._console.print(text, style="red" if red else None, highlight=False, markup=False, soft_wrap=True)
 
     def _finished_steps(self) -> int:
         return sum(steps for name, steps in self._steps.items() if name in self._done)

@@ -24,20 +24,40 @@ class NotWrittenError(Exception):
     """A record could not be written, for instance because the disk is full."""
 
 
-def write(folder: Path, record: Record) -> Path:
-    """Write a record; when this returns it is on the disk.
+class Writer:
+    """Writes records as their runs end. One that the disk refuses waits, and is tried again with each that follows.
 
     :param folder: folder of the records
-    :param record: the record
-    :return: its file
-    :raises NotWrittenError: if it can not be
     """
-    file = folder / f"{record['name']}.json"
-    try:
-        write_atomically(file, (json.dumps(record, allow_nan=False) + "\n").encode())
-    except OSError as error:
-        raise NotWrittenError(f"{file} could not be written: {error}. All that was there before is safe") from error
-    return file
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._waiting: list[Record] = []
+        self.problem = ""
+
+    def write(self, record: Record) -> list[Record]:
+        """Write a record, and those that wait. ``problem`` says why some still do, and is empty if none does.
+
+        :param record: the record
+        :return: those that are now on the disk
+        """
+        tried, self._waiting, self.problem = [*self._waiting, record], [], ""
+        written = []
+        for each in tried:
+            file = self._folder / f"{each['name']}.json"
+            try:
+                write_atomically(file, (json.dumps(each, allow_nan=False) + "\n").encode())
+            except OSError as error:
+                self._waiting.append(each)
+                self.problem = f"{file} could not be written: {error}. Records that wait: {len(self._waiting)}"
+            else:
+                written.append(each)
+        return written
+
+    def close(self) -> None:
+        """:raises NotWrittenError: if records still wait"""
+        if self._waiting:
+            raise NotWrittenError(f"{self.problem}; all others are safe, and the same command makes these runs again")
 
 
 def read(folder: Path) -> tuple[list[Record], list[str]]:
