@@ -296,7 +296,8 @@ def killed_and_restarted(out: Path, kills: int, wait: Callable[[], float], *argu
             time.sleep(0.05)
         time.sleep(wait())
         started.send_signal(signal.SIGKILL)
-        started.communicate()
+        # The workers have this pipe too: it ends when they do.
+        started.communicate(timeout=60)
         now = files(out)
         assert seen.items() <= now.items()
         seen = now

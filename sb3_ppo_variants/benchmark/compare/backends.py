@@ -1,9 +1,12 @@
 """Where runs are made: processes of this machine, or a cluster, by joblib's backends."""
 
 import os
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from threading import Thread
+from typing import Any
 
 from joblib import Parallel, delayed, parallel_config, register_parallel_backend
 from joblib.externals.loky.process_executor import BrokenProcessPool
@@ -14,6 +17,7 @@ from sb3_ppo_variants.benchmark.compare.records import Record
 from sb3_ppo_variants.errors import refuse
 
 BACKENDS = ("loky", "ray", "dask")
+SECONDS_BETWEEN_LOOKS = 0.5
 Work = Callable[[Run], Record]
 
 
@@ -24,19 +28,19 @@ class Pool:
     :param backend: its name for joblib
     :param jobs: runs at a time
     :param lost: what it raises when a worker is gone
-    :param parent: id of this process, if the workers are its children
+    :param options: what the backend takes besides
     """
 
     backend: str
     jobs: int
     lost: tuple[type[Exception], ...]
-    parent: int | None = None
+    options: dict[str, Any] = field(default_factory=dict)
 
     def records(self, runs: Iterable[Run], work: Work) -> Iterator[Record]:
         """The records of runs, each as it is ready."""
         # With one worker joblib would work in this process. No more runs are handed out than may be made at a time, so
         # that when a worker is gone it is known which runs it may have been.
-        with parallel_config(self.backend):
+        with parallel_config(self.backend, **self.options):
             parallel = Parallel(
                 max(self.jobs, 2), pre_dispatch=self.jobs, batch_size=1, return_as="generator_unordered"
             )
@@ -101,11 +105,23 @@ def connect(backend: str, address: str | None, jobs: int | None) -> Iterator[Poo
     :raises SystemExit: if its package is missing, or there is no such cluster
     """
     if backend == "loky":
-        yield Pool(backend, jobs or os.cpu_count() or 1, (BrokenProcessPool,), os.getpid())
+        together = {"initializer": _end_with, "initargs": (os.getpid(),)}
+        yield Pool(backend, jobs or os.cpu_count() or 1, (BrokenProcessPool,), together)
     elif backend == "ray":
         yield from _ray(address, jobs)
     else:
         yield from _dask(address, jobs)
+
+
+def _end_with(parent: int) -> None:
+    """End this process soon after its parent, which may have been killed and have told nobody."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
 
 
 def _ray(address: str | None, jobs: int | None) -> Iterator[Pool]:

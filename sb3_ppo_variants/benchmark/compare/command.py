@@ -178,7 +178,7 @@ def _make(options: argparse.Namespace, plan: Plan, missing: list[Run]) -> int:
             backends.connect(options.backend, options.address, options.jobs) as pool,
             Display(plan.runs, done, states) as display,
             # Closed, it ends the workers, also when this process is interrupted.
-            closing(backends.make(missing, partial(work, parent=pool.parent), pool)) as made,
+            closing(backends.make(missing, work, pool)) as made,
         ):
             for record in made:
                 failed += record["status"] == "failed"

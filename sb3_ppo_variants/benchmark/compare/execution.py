@@ -31,17 +31,16 @@ PACKAGES = ("sb3_ppo_variants", "stable_baselines3", "gymnasium", "torch", "nump
 
 
 class State(BaseCallback):
-    """Says how far a run is, in a file, and ends the process if the command that asked for the run is gone.
+    """Says how far a run is, in a file.
 
     :param run: the run
     :param episodes: its episodes so far
     :param folder: folder for the file; ``None``, or one that this machine does not have, writes none
-    :param parent: id of the parent process, if it is the command; ``None`` does not look
     """
 
-    def __init__(self, run: Run, episodes: Episodes, folder: Path | None, parent: int | None):
+    def __init__(self, run: Run, episodes: Episodes, folder: Path | None):
         super().__init__()
-        self._run, self._episodes, self._parent = run, episodes, parent
+        self._run, self._episodes = run, episodes
         self._file = folder / f"{run.name}.json" if folder is not None and folder.is_dir() else None
         self._next = 0.0
         self._start()
@@ -66,8 +65,6 @@ class State(BaseCallback):
         if now < self._next:
             return
         self._next = now + SECONDS_BETWEEN_STATES
-        if self._parent is not None and os.getppid() != self._parent:
-            os._exit(1)
         if self._file is not None:
             returns = self._episodes.returns[-LAST:]
             run, reward = self._run, round(sum(returns) / len(returns), 2) if returns else None
@@ -90,19 +87,18 @@ class State(BaseCallback):
             self._file.unlink(missing_ok=True)
 
 
-def perform(run: Run, states: Path | None = None, checkpoints: Path | None = None, parent: int | None = None) -> Record:
+def perform(run: Run, states: Path | None = None, checkpoints: Path | None = None) -> Record:
     """Make a run. What it raises becomes part of its record.
 
     :param run: the run
     :param states: folder that says how far the runs are
     :param checkpoints: folder for a folder with the trained model; ``None`` saves none
-    :param parent: id of the parent process, if it is the command
     :return: the record
     """
     # The same arithmetic everywhere: how sums are split over threads changes their rounding.
     th.set_num_threads(1)
     episodes = Episodes()
-    state = State(run, episodes, states, parent)
+    state = State(run, episodes, states)
     try:
         with threadpool_limits(limits=1):
             steps = _train(run, episodes, state, checkpoints) if run.algorithm else _act_randomly(run, episodes, state)
