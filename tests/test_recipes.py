@@ -133,6 +133,20 @@ def test_a_normalization_that_is_not_read_is_refused(normalize: Any) -> None:
         recipe("ppo_clip", "Pendulum-v1", normalize=normalize)
 
 
+@pytest.mark.parametrize("frame_stack", [0, 1.5, "4"])
+def test_a_number_of_frames_that_cannot_be_made_is_refused(frame_stack: Any) -> None:
+    changed = recipe("ppo_clip", "CartPole-v1", frame_stack=frame_stack)
+    with pytest.raises(ArgumentError, match=f"frame_stack={frame_stack!r} is not allowed; allowed: an integer >= 1"):
+        changed.make_env()
+
+
+@pytest.mark.parametrize("n_timesteps", ["x", None, 0, 1.5, float("inf")])
+def test_a_number_of_steps_that_cannot_be_trained_is_refused(n_timesteps: Any) -> None:
+    with pytest.raises(ArgumentError, match=f"n_timesteps={n_timesteps!r} is not allowed; allowed: an integer >= 1"):
+        recipe("ppo_clip", "CartPole-v1", n_timesteps=n_timesteps)
+    assert recipe("ppo_clip", "CartPole-v1", n_timesteps=1e4).n_timesteps == 10_000
+
+
 @pytest.mark.parametrize("n_envs", [0, -1, 1.5])
 def test_a_number_of_environments_that_cannot_be_made_is_refused(n_envs: Any) -> None:
     made, changed = recipe("ppo_clip", "CartPole-v1"), recipe("ppo_clip", "CartPole-v1", n_envs=n_envs)

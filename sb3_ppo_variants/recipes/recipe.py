@@ -69,11 +69,12 @@ class Recipe:
         :param monitor_dir: folder for the returns of episodes; ``None`` writes none
         :param training: whether normalisation goes on learning, and scales rewards; without, for an evaluation, load
             the statistics of the training by ``VecNormalize.load`` or ``sync_envs_normalization``
-        :raises ArgumentError: (a ``ValueError``) for a number of environments that is not allowed, or if both an Atari
-            game and its wrapper would skip frames
+        :raises ArgumentError: (a ``ValueError``) for a number of environments or frames that is not allowed, or if both
+            an Atari game and its wrapper would skip frames
         """
         n_envs = self.n_envs if n_envs is None else n_envs
         COUNT.check("n_envs", n_envs)
+        COUNT.check("frame_stack", self.frame_stack)
         check_skipped_frames(self.env_id, self.env_wrapper, self.env_kwargs)
         env = make_vec_env(
             self.env_id,
@@ -201,13 +202,13 @@ def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperpar
     :param algorithm: class of the algorithm
     :param env_id: id of the environment
     :param hyperparameters: an entry of a file of the RL Zoo, with its strings of Python evaluated
-    :raises ArgumentError: (a ``ValueError``) for a ``normalize`` or a schedule that cannot be read
+    :raises ArgumentError: (a ``ValueError``) for ``n_timesteps``, a ``normalize`` or a schedule that cannot be read
     """
     arguments = {name: schedule(name, value) for name, value in deepcopy(hyperparameters).items()}
     return Recipe(
         env_id=env_id,
         algorithm=algorithm,
-        n_timesteps=int(arguments.pop("n_timesteps")),
+        n_timesteps=_steps(arguments.pop("n_timesteps", None)),
         n_envs=arguments.pop("n_envs", 1),
         normalize=_normalization(arguments.pop("normalize", None)),
         frame_stack=arguments.pop("frame_stack", 1),
@@ -215,6 +216,14 @@ def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperpar
         env_kwargs=arguments.pop("env_kwargs", None),
         arguments=arguments,
     )
+
+
+def _steps(n_timesteps: Any) -> int:
+    # The zoo's files write 1e6.
+    if isinstance(n_timesteps, float) and n_timesteps.is_integer():
+        n_timesteps = int(n_timesteps)
+    COUNT.check("n_timesteps", n_timesteps)
+    return int(n_timesteps)
 
 
 def _normalization(normalize: Any) -> dict[str, Any] | None:
