@@ -199,7 +199,7 @@ def test_one_is_not_many_and_more_than_the_preset_is_said() -> None:
     conditions = {**CONDITIONS, "preset": "paper-table1"}
     runs = [record("ppo_clip", "A-v0", seed, 1.0, conditions=conditions) for seed in range(4)]
     text = "\n".join(summary(scores.comparisons(runs)[0]))
-    assert "4 instead of 3 seeds, 100 of 1,000,000 steps\n" in text
+    assert "4 instead of 3 seeds, 0 of 252 runs, 100 of 1,000,000 steps\n" in text
     assert "4 finished, 0 failed (1 setting, 1 environment, 4 seeds)\n" in text
 
 
@@ -290,10 +290,12 @@ def test_the_preset_says_which_cut_it_is(tmp_path: Path) -> None:
         for seed in range(3)
     ]
     randoms = [record(RANDOM, env, 0, 0.0, conditions=conditions) for env in paper.ENVS[:2]]
-    write(tmp_path, [*runs, *randoms])
+    # A seed more than the preset has is not one of its runs.
+    more = record(labels[0], paper.ENVS[0], 3, 1.0, conditions=conditions, timesteps=200_000)
+    write(tmp_path, [*runs, *randoms, more])
     assert main(["report", "--out", str(tmp_path)]) == 0
     text = (tmp_path / "report.md").read_text()
-    shares = "3 of 12 settings, 2 of 7 environments, 3 of 3 seeds, 200,000 of 1,000,000 steps"
+    shares = "3 of 12 settings, 2 of 7 environments, 4 instead of 3 seeds, 18 of 252 runs, 200,000 of 1,000,000 steps"
     assert f"of the preset this is: {shares}" in text
     assert "- step size annealed to 0: yes" in text and "--no-normalize" in text
     assert "| no clipping or penalty | -0.39 | 0.40 (" in text

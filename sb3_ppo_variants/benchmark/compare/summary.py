@@ -45,11 +45,17 @@ def _conditions(comparison: Comparison) -> list[str]:
         return lines
     labels = {parse(text).label for text in preset.settings["all"]}
     seeds = {record["seed"] for record in comparison.records}
+    # Not all settings need have all seeds.
+    made = sum(
+        record["label"] in labels and record["env"] in preset.envs and record["seed"] < preset.seeds
+        for record in comparison.records
+    )
     steps = {record["timesteps"] for record in comparison.records}
     shares = [
         f"{len(labels & set(comparison.labels))} of {len(labels)} settings",
         f"{len(set(preset.envs) & set(comparison.envs))} of {len(preset.envs)} environments",
         f"{len(seeds)} {'instead of' if len(seeds) > preset.seeds else 'of'} {preset.seeds} seeds",
+        f"{made} of {len(labels) * len(preset.envs) * preset.seeds} runs",
         f"{' or '.join(f'{number:,}' for number in sorted(steps))} of {preset.timesteps:,} steps",
     ]
     return [f"- of the preset this is: {', '.join(shares)}", *lines, *([f"- {preset.why}"] if preset.why else [])]
