@@ -169,7 +169,7 @@ def test_a_run_that_loses_its_worker_twice_is_failed() -> None:
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, int], None]]:
+def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
     """``disk(first, end)`` is full when it is written to from the first time on until before the end."""
     synced = os.fsync
     times = [0, 0, 0]
@@ -184,7 +184,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, int], None]
         times[:] = [0, first, end]
 
     monkeypatch.setattr(os, "fsync", fsync)
-    yield fill
+    return fill
 
 
 @pytest.mark.usefixtures("in_process")

@@ -156,7 +156,7 @@ def _show(plan: Plan, missing: int, failed: int, notes: list[str]) -> None:
 
 
 def _make(options: argparse.Namespace, plan: Plan, missing: list[Run]) -> int:
-    """Make the missing runs and write the report.
+    """Make the missing runs and record each as it ends.
 
     :return: number of runs that failed
     :raises NotWrittenError: if the disk would not take some of the records
