@@ -11,22 +11,31 @@ from sb3_ppo_variants.errors import (
     WorkerError,
 )
 from sb3_ppo_variants.kl import MissingKLError, register_kl
-from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
+from sb3_ppo_variants.objectives import ArrayObjective, Batch, Gradient, Objective, check_gradient
+from sb3_ppo_variants.updates import SeparateUpdates
+from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL, PPOUnclipped
 
 __version__ = "0.1.0"
 __all__ = [
     "ArgumentError",
+    "ArrayObjective",
+    "Batch",
     "CallbackError",
     "DamagedFileError",
     "EnvOutputError",
     "ExactCheckpointCallback",
+    "Gradient",
     "MissingKLError",
     "NonFiniteError",
+    "Objective",
     "PPOAdaptiveKL",
     "PPOClip",
+    "PPOCustom",
     "PPOFixedKL",
     "PPOUnclipped",
     "PickledValueError",
+    "SeparateUpdates",
     "WorkerError",
+    "check_gradient",
     "register_kl",
 ]

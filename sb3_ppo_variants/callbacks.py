@@ -5,7 +5,7 @@ from pathlib import Path
 
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 
-from sb3_ppo_variants.base.arguments import COUNT, Rule
+from sb3_ppo_variants.arguments.rules import COUNT, Rule
 from sb3_ppo_variants.errors import refuse
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.saving.atomic import remove_folder

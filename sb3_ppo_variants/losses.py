@@ -1,12 +1,14 @@
-"""The losses of PPO as pure functions: tensors in, scalar out.
+"""What the losses of all objectives share, as pure functions; the objectives are in :mod:`sb3_ppo_variants.objectives`.
 
 Equation numbers are those of Schulman et al. 2017, "Proximal Policy Optimization Algorithms"
-(https://arxiv.org/abs/1707.06347). The paper maximises objectives L; these functions return -L, to be minimised.
+(https://arxiv.org/abs/1707.06347). The paper maximises L; these functions return -L, to be minimised.
 
-Throughout, ``ratio`` is r(theta) = pi_theta(a|s) / pi_old(a|s) and every argument that is a tensor has the shape
-``(batch,)``; every result is a scalar, the mean over the batch.
+Every argument that is a tensor or an array has the shape ``(batch,)``. A function of tensors returns a scalar, the mean
+over the batch. Beside it, where the array path needs one, is the same over arrays: it returns a number per sample and,
+if its name says so, the gradient of their mean.
 """
 
+import numpy as np
 import torch as th
 from torch.nn import functional as F
 
@@ -27,36 +29,17 @@ def normalize_advantages(advantages: th.Tensor) -> th.Tensor:
     return (advantages - advantages.mean()) / (advantages.std() + ADVANTAGE_EPSILON)
 
 
-def surrogate_loss(ratio: th.Tensor, advantages: th.Tensor) -> th.Tensor:
-    """-L^CPI of equation 6: -E[r A], "no clipping or penalty"."""
-    return -(advantages * ratio).mean()
+def normalized_advantages(advantages: np.ndarray) -> np.ndarray:
+    """:func:`normalize_advantages` of each of many minibatches.
 
-
-def clipped_surrogate_loss(ratio: th.Tensor, advantages: th.Tensor, clip_range: float) -> th.Tensor:
-    """-L^CLIP of equation 7: -E[min(r A, clip(r, 1 - eps, 1 + eps) A)].
-
-    :param clip_range: eps
+    :param advantages: shape ``(..., batch)``
     """
-    unclipped = advantages * ratio
-    clipped = advantages * th.clamp(ratio, 1 - clip_range, 1 + clip_range)
-    return -th.min(unclipped, clipped).mean()
-
-
-def kl_penalized_loss(
-    ratio: th.Tensor, advantages: th.Tensor, kl: th.Tensor, kl_coef: float, clip_range: float | None = None
-) -> th.Tensor:
-    """-L^KLPEN of equation 8: -E[r A - beta KL(old || new)].
-
-    :param kl: KL(old || new) in each state, summed over action dimensions
-    :param kl_coef: beta
-    :param clip_range: eps; if given, r A is clipped as in equation 7 ("in addition to" the penalty, section 4)
-    """
-    surrogate = (
-        surrogate_loss(ratio, advantages)
-        if clip_range is None
-        else clipped_surrogate_loss(ratio, advantages, clip_range)
-    )
-    return surrogate + kl_coef * kl.mean()
+    n = advantages.shape[-1]
+    if n <= 1:
+        return advantages
+    centred = advantages - np.add.reduce(advantages, axis=-1, keepdims=True) / n
+    variance = np.add.reduce(centred * centred, axis=-1, keepdims=True) / (n - 1)
+    return centred / (np.sqrt(variance) + ADVANTAGE_EPSILON)
 
 
 def value_loss(
@@ -82,6 +65,22 @@ def value_loss(
     return th.max((values - returns) ** 2, (clipped_values - returns) ** 2).mean()
 
 
+def value_gradient(
+    values: np.ndarray, old_values: np.ndarray, returns: np.ndarray, clip_range_vf: float | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The errors that :func:`value_loss` is the mean of, and its gradient with respect to ``values``."""
+    error = values - returns
+    gradient = error * (2.0 / len(error))
+    if clip_range_vf is None:
+        return error * error, gradient
+    moved = values - old_values
+    clipped_error = old_values - returns
+    clipped_error += np.minimum(np.maximum(moved, -clip_range_vf), clip_range_vf)
+    squared, clipped_squared = error * error, clipped_error * clipped_error
+    gradient *= (np.abs(moved) <= clip_range_vf) | (squared > clipped_squared)
+    return np.maximum(squared, clipped_squared), gradient
+
+
 def entropy_loss(entropy: th.Tensor | None, log_prob: th.Tensor) -> th.Tensor:
     """-E[S] of equation 9, the negative entropy bonus.
 
@@ -101,6 +100,16 @@ def approximate_kl(log_ratio: th.Tensor) -> th.Tensor:
     return th.mean((th.exp(log_ratio) - 1) - log_ratio)
 
 
+def approximate_kls(log_ratio: np.ndarray) -> np.ndarray:
+    """What :func:`approximate_kl` is the mean of."""
+    return (np.exp(log_ratio) - 1.0) - log_ratio
+
+
 def clip_fraction(ratio: th.Tensor, clip_range: float) -> th.Tensor:
     """The share of samples with |r - 1| > eps, in [0, 1]."""
     return th.mean((th.abs(ratio - 1) > clip_range).float())
+
+
+def is_clipped(log_ratio: np.ndarray, clip_range: float) -> np.ndarray:
+    """What :func:`clip_fraction` is the mean of."""
+    return np.abs(np.exp(log_ratio) - 1.0) > clip_range

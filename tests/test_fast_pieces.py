@@ -12,10 +12,12 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from torch.distributions import Bernoulli, Categorical, Normal, kl_divergence
 
 from sb3_ppo_variants import losses
-from sb3_ppo_variants.fast import distributions, objective
-from sb3_ppo_variants.fast.adam import Adam, clip_norm
-from sb3_ppo_variants.fast.gae import compute_returns_and_advantage
-from sb3_ppo_variants.fast.mlp import RELU, TANH, Activation, Linear, Mlp
+from sb3_ppo_variants.backends.arrays import discrete
+from sb3_ppo_variants.backends.arrays.adam import Adam, clip_norm
+from sb3_ppo_variants.backends.arrays.distribution import Distribution
+from sb3_ppo_variants.backends.arrays.gae import compute_returns_and_advantage
+from sb3_ppo_variants.backends.arrays.gaussian import DiagGaussian
+from sb3_ppo_variants.backends.arrays.mlp import RELU, TANH, Activation, Linear, Mlp
 
 N = 37
 SIZES = [2, 4]
@@ -44,8 +46,8 @@ def bernoulli(logits: th.Tensor) -> list[Any]:
     return [Bernoulli(logits=logits)]
 
 
-def multi(logits: np.ndarray) -> distributions.Distribution:
-    return distributions.MultiCategorical.of(logits, SIZES)
+def multi(logits: np.ndarray) -> Distribution:
+    return discrete.MultiCategorical.of(logits, SIZES)
 
 
 def integers(*sizes: int) -> Callable[[], th.Tensor]:
@@ -54,11 +56,11 @@ def integers(*sizes: int) -> Callable[[], th.Tensor]:
 
 # Ours; PyTorch's, as parts to be summed; the parameters; actions, one row per state.
 FAMILIES: dict[str, tuple[Callable[..., Any], Callable[..., list[Any]], Callable[[], list[th.Tensor]], Any]] = {
-    "gaussian": (distributions.DiagGaussian, gaussian, lambda: [randn(N, 3), LOG_STD + randn(3)], lambda: randn(N, 3)),
-    "categorical": (distributions.Categorical, categorical, lambda: [3 * randn(N, 4)], integers(4)),
+    "gaussian": (DiagGaussian, gaussian, lambda: [randn(N, 3), LOG_STD + randn(3)], lambda: randn(N, 3)),
+    "categorical": (discrete.Categorical, categorical, lambda: [3 * randn(N, 4)], integers(4)),
     "multi": (multi, multi_categorical, lambda: [3 * randn(N, sum(SIZES))], integers(*SIZES)),
     "bernoulli": (
-        distributions.Bernoulli,
+        discrete.Bernoulli,
         bernoulli,
         lambda: [3 * randn(N, 3)],
         lambda: th.randint(2, (N, 3)).double(),
@@ -103,11 +105,13 @@ def test_distribution_values_and_gradients(name: str) -> None:
     np.testing.assert_allclose(our_new.kl_from(our_old), kl.detach(), **CLOSE)
 
     weights = randn(N)
-    for d_entropy, d_kl in ((0.0, 0.0), (-0.3, 0.0), (0.0, 1.7), (-0.3, 1.7)):
+    kl_weights = randn(N)
+    for d_entropy, has_kl in ((0.0, False), (-0.3, False), (0.0, True), (-0.3, True)):
+        d_kl = kl_weights if has_kl else th.zeros(N)
         loss = (weights * log_prob + d_entropy * entropy + d_kl * kl).sum()
         expected = th.autograd.grad(loss, new, retain_graph=True)
-        remembered = our_old if d_kl else None
-        gradients = our_new.gradient(actions.numpy(), weights.numpy(), d_entropy, remembered, d_kl)
+        remembered = (our_old, kl_weights.numpy()) if has_kl else (None, None)
+        gradients = our_new.gradient(actions.numpy(), weights.numpy(), d_entropy, *remembered)
         for gradient, wanted in zip(gradients, expected, strict=True):
             np.testing.assert_allclose(gradient, wanted, rtol=1e-6, atol=1e-12)
 
@@ -128,28 +132,15 @@ def test_large_outputs_stay_finite(name: str) -> None:
     distribution, actions = ours(output * 1e3, *rest), draw_actions().numpy()
     assert np.isfinite(distribution.log_prob(actions)).all()
     assert np.isfinite(distribution.entropy()).all()
-    assert np.isfinite(distribution.gradient(actions, np.ones(N), 1.0)[0]).all()
-
-
-@pytest.mark.parametrize("clip_range", [None, 0.2, 0.0])
-def test_surrogate_loss(clip_range: float | None) -> None:
-    log_ratio, advantages = (0.3 * randn(N)).requires_grad_(), randn(N)
-    ratio = log_ratio.exp()
-    expected = (
-        losses.surrogate_loss(ratio, advantages)
-        if clip_range is None
-        else losses.clipped_surrogate_loss(ratio, advantages, clip_range)
-    )
-    values, gradient = objective.surrogate_loss(ratio.detach().numpy(), advantages.numpy(), clip_range)
-    assert values.shape == (N,) and values.mean() == pytest.approx(expected.item(), rel=1e-9)
-    np.testing.assert_allclose(gradient, th.autograd.grad(expected, log_ratio)[0], rtol=1e-6, atol=1e-12)
+    assert np.isfinite(distribution.gradient(actions, np.ones(N), 1.0, None, None)[0]).all()
 
 
 @pytest.mark.parametrize("clip_range_vf", [None, 0.1, 1.0])
 def test_value_loss(clip_range_vf: float | None) -> None:
     values, old_values, returns = randn(N).requires_grad_(), randn(N), randn(N)
     expected = losses.value_loss(values, old_values, returns, clip_range_vf)
-    errors, gradient = objective.value_loss(values.detach().numpy(), old_values.numpy(), returns.numpy(), clip_range_vf)
+    arrays = (tensor.detach().numpy() for tensor in (values, old_values, returns))
+    errors, gradient = losses.value_gradient(*arrays, clip_range_vf)
     assert errors.shape == (N,) and errors.mean() == pytest.approx(expected.item(), rel=1e-9)
     np.testing.assert_allclose(gradient, th.autograd.grad(expected, values)[0], rtol=1e-6, atol=1e-12)
 
@@ -157,15 +148,15 @@ def test_value_loss(clip_range_vf: float | None) -> None:
 def test_advantages_of_several_minibatches() -> None:
     advantages = 3 + 2 * randn(4, N)
     expected = th.stack([losses.normalize_advantages(row) for row in advantages])
-    np.testing.assert_allclose(objective.normalize_advantages(advantages.numpy()), expected, **CLOSE)
-    assert objective.normalize_advantages(np.array([3.0])) == [3.0]
+    np.testing.assert_allclose(losses.normalized_advantages(advantages.numpy()), expected, **CLOSE)
+    assert losses.normalized_advantages(np.array([3.0])) == [3.0]
 
 
 def test_measures() -> None:
     log_ratio = 0.3 * randn(N)
-    approx_kl = objective.approximate_kl(log_ratio.numpy())
+    approx_kl = losses.approximate_kls(log_ratio.numpy())
     assert approx_kl.mean() == pytest.approx(losses.approximate_kl(log_ratio).item(), rel=1e-9)
-    clipped = objective.is_clipped(log_ratio.numpy(), 0.2)
+    clipped = losses.is_clipped(log_ratio.numpy(), 0.2)
     assert clipped.mean() == pytest.approx(losses.clip_fraction(log_ratio.exp(), 0.2).item())
 
 

@@ -64,6 +64,7 @@ def double_precision(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
         monkeypatch.setattr(BernoulliDistribution, "log_prob", lambda self, actions: log_prob(self, actions.double()))
         monkeypatch.setattr(stable_baselines3.common.policies, "preprocess_obs", double)
         model.policy.double()
+        model.rollout_buffer.old_parameters = None  # Those of the policy in double precision are found anew.
         for name in ("values", "log_probs", "advantages", "returns"):
             setattr(model.rollout_buffer, name, getattr(model.rollout_buffer, name).astype(np.float64))
 

@@ -1,13 +1,15 @@
 """The one training loop of all variants."""
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any, ClassVar, TypeVar
+from functools import partial
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch as th
+from gymnasium import spaces
 from stable_baselines3.common.base_class import maybe_make_env
-from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import (
     ActorCriticCnnPolicy,
@@ -18,8 +20,10 @@ from stable_baselines3.common.policies import (
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.utils import FloatSchedule, explained_variance, update_learning_rate
 from stable_baselines3.common.vec_env import VecEnv
+from torch.optim import Optimizer
 
-from sb3_ppo_variants.base.arguments import (
+from sb3_ppo_variants.arguments.nested import check_buffer_arguments, check_observations, check_policy
+from sb3_ppo_variants.arguments.rules import (
     ACTION_SPACES,
     RULES,
     Rule,
@@ -27,56 +31,30 @@ from sb3_ppo_variants.base.arguments import (
     check_batch,
     check_buffer,
     check_spaces,
+    instance,
     warn_of_truncated_minibatch,
 )
-from sb3_ppo_variants.base.coefficients import Coefficients, current_value
-from sb3_ppo_variants.base.finite import check_parameters, check_rollout
-from sb3_ppo_variants.base.nested_arguments import check_buffer_arguments, check_observations, check_policy
-from sb3_ppo_variants.base.update import TorchUpdate, Update
+from sb3_ppo_variants.arguments.schedules import current_value
+from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.errors import refuse
 from sb3_ppo_variants.guards import Supervised, check_seen, checked_actions, checked_steps
+from sb3_ppo_variants.kl import exact_kl
+from sb3_ppo_variants.objectives import Objective
+from sb3_ppo_variants.policies.feed_forward import FeedForward
+from sb3_ppo_variants.rollouts.buffer import with_parameters
+from sb3_ppo_variants.rollouts.loop import collect
 from sb3_ppo_variants.saving import SavedAlgorithm
+from sb3_ppo_variants.updates import JOINT, Outcome, UpdatePlan, Updates, run
+from sb3_ppo_variants.updates.finite import check_parameters, check_rollout
+from sb3_ppo_variants.updates.measured import summary
 
 SelfPPO = TypeVar("SelfPPO", bound="PPOBase")
 
 
 class PPOBase(SavedAlgorithm):
-    """Proximal Policy Optimization without its policy objective, which a subclass defines.
+    """Proximal Policy Optimization without its policy objective, which a subclass defines (:meth:`_objective`).
 
-    A subclass says what its objective is (:meth:`_policy_loss`), which coefficients the objective has in the present
-    update (:meth:`_coefficients`) and, if anything, what follows from an update (:meth:`_after_update`).
-
-    Arguments, their order and defaults are those of :class:`stable_baselines3.PPO`:
-
-    :param policy: the policy's class or its alias: ``"MlpPolicy"``, ``"CnnPolicy"``, ``"MultiInputPolicy"``
-    :param env: a gymnasium environment, a vectorised one, or the id of a registered one
-    :param learning_rate: Adam's step size, >= 0, a number or a schedule of the remaining progress (from 1 to 0)
-    :param n_steps: environment steps per environment and rollout
-    :param batch_size: samples in a minibatch
-    :param n_epochs: passes over the rollout in an update
-    :param gamma: discount factor, in [0, 1]
-    :param gae_lambda: lambda of generalised advantage estimation, in [0, 1]
-    :param clip_range_vf: clipping of the value function in units of the return, > 0, a number or a schedule; ``None``
-        does not clip. See :func:`sb3_ppo_variants.losses.value_loss`
-    :param normalize_advantage: whether advantages are normalised in each minibatch
-    :param ent_coef: coefficient of the entropy bonus
-    :param vf_coef: coefficient of the value loss, >= 0; it includes the factor 1/2
-    :param max_grad_norm: largest norm of the gradient, >= 0
-    :param use_sde: whether to explore by generalised state-dependent noise (gSDE); needs a Box action space
-    :param sde_sample_freq: steps between new noise matrices, -1 for one per rollout
-    :param rollout_buffer_class: class of the rollout buffer; ``None`` chooses it by the observation space
-    :param rollout_buffer_kwargs: further arguments of the rollout buffer
-    :param target_kl: an update stops early once the approximate KL of a minibatch exceeds 1.5 times this; ``None``
-        never stops
-    :param stats_window_size: number of episodes that rollout statistics are averaged over
-    :param tensorboard_log: folder for TensorBoard; ``None`` does not log
-    :param policy_kwargs: further arguments of the policy
-    :param verbose: 0 prints nothing, 1 messages, 2 debug messages
-    :param seed: seed of all random generators
-    :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``
-    :param _init_setup_model: whether to build the networks at construction
-    :raises ArgumentError: (a ``ValueError``) if an argument has a value that is not allowed
-    :raises MissingKLError: if the objective has a KL penalty and the policy's distribution no registered KL
+    The arguments are those of :class:`~sb3_ppo_variants.PPOClip`, which lists them all.
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
@@ -84,182 +62,188 @@ class PPOBase(SavedAlgorithm):
         "CnnPolicy": ActorCriticCnnPolicy,
         "MultiInputPolicy": MultiInputActorCriticPolicy,
     }
-    # The arguments that a subclass adds, each with the values it may have. They become attributes of the same names.
-    own_arguments: ClassVar[dict[str, Rule]] = {}
+    rules: ClassVar[Mapping[str, Rule]] = {
+        **RULES,
+        "fast": Rule("True, False or 'auto'", lambda value: isinstance(value, bool) or value == "auto"),
+        "updates": instance("SeparateUpdates(...)", Updates).or_none(),
+    }
+    """The values that each argument may have."""
+    own_rules: ClassVar[Mapping[str, Rule]] = {}
+    """The same for the arguments that a subclass adds; it sets attributes of their names before this constructor."""
     # Turned off only to measure what the guards cost.
     _guarded: ClassVar[bool] = True
+    # Models that were saved before these arguments existed have none.
+    fast: bool | Literal["auto"] = "auto"
+    updates: Updates | None = None
+    value_optimizer: Optimizer
 
     def __init__(
-        self,
-        policy: str | type[ActorCriticPolicy],
-        env: GymEnv | str,
-        *,
-        batch_size: int,
-        n_epochs: int,
-        clip_range_vf: float | Schedule | None,
-        normalize_advantage: bool,
-        target_kl: float | None,
-        verbose: int,
-        use_sde: bool,
-        _init_setup_model: bool,
-        **arguments: Any,
-    ):
-        # Before anything is made of them.
-        check_arguments(arguments | locals(), self._rules())
-        check_policy(policy, self.policy_aliases, arguments["policy_kwargs"])
-        check_buffer_arguments(arguments["rollout_buffer_class"], arguments["rollout_buffer_kwargs"])
-        if env is not None:
-            env = self._wrap_env(maybe_make_env(env, verbose), verbose)
-            check_spaces(env.action_space, use_sde)
-            check_observations(policy, env.observation_space)
-        elif _init_setup_model:
-            refuse("env", env, "an environment or the id of one")
-        own = {name: arguments.pop(name) for name in self.own_arguments}
+        self, policy: str | type[ActorCriticPolicy], env: GymEnv | str, learning_rate: float | Schedule, n_steps: int,
+        batch_size: int, n_epochs: int, gamma: float, gae_lambda: float, clip_range_vf: float | Schedule | None,
+        normalize_advantage: bool, ent_coef: float, vf_coef: float, max_grad_norm: float, use_sde: bool,
+        sde_sample_freq: int, rollout_buffer_class: type[RolloutBuffer] | None,
+        rollout_buffer_kwargs: dict[str, Any] | None, target_kl: float | None, stats_window_size: int,
+        tensorboard_log: str | None, policy_kwargs: dict[str, Any] | None, verbose: int, seed: int | None,
+        device: th.device | str, _init_setup_model: bool, fast: bool | Literal["auto"], updates: Updates | None,
+    ):  # fmt: skip
+        check_arguments(
+            self.rules, policy=policy, env=env, learning_rate=learning_rate, n_steps=n_steps, batch_size=batch_size,
+            n_epochs=n_epochs, gamma=gamma, gae_lambda=gae_lambda, clip_range_vf=clip_range_vf,
+            normalize_advantage=normalize_advantage, ent_coef=ent_coef, vf_coef=vf_coef, max_grad_norm=max_grad_norm,
+            use_sde=use_sde, sde_sample_freq=sde_sample_freq, rollout_buffer_class=rollout_buffer_class,
+            rollout_buffer_kwargs=rollout_buffer_kwargs, target_kl=target_kl, stats_window_size=stats_window_size,
+            tensorboard_log=tensorboard_log, policy_kwargs=policy_kwargs, verbose=verbose, seed=seed, device=device,
+            _init_setup_model=_init_setup_model, fast=fast, updates=updates,
+        )  # fmt: skip
+        check_arguments(self.own_rules, **{name: getattr(self, name) for name in self.own_rules})
+        check_policy(policy, self.policy_aliases, policy_kwargs)
+        check_buffer_arguments(rollout_buffer_class, rollout_buffer_kwargs)
         super().__init__(
-            policy,
-            env,
-            verbose=verbose,
-            use_sde=use_sde,
-            supported_action_spaces=ACTION_SPACES,
-            _init_setup_model=False,
-            **arguments,
-        )
-        self.batch_size = batch_size
-        self.n_epochs = n_epochs
-        self.clip_range_vf = clip_range_vf
-        self.normalize_advantage = normalize_advantage
-        self.target_kl = target_kl
-        vars(self).update(own)
+            policy, self._checked_env(policy, env, verbose, use_sde, _init_setup_model), learning_rate=learning_rate,
+            n_steps=n_steps, gamma=gamma, gae_lambda=gae_lambda, ent_coef=ent_coef, vf_coef=vf_coef,
+            max_grad_norm=max_grad_norm, use_sde=use_sde, sde_sample_freq=sde_sample_freq,
+            rollout_buffer_class=rollout_buffer_class, rollout_buffer_kwargs=rollout_buffer_kwargs,
+            stats_window_size=stats_window_size, tensorboard_log=tensorboard_log, policy_kwargs=policy_kwargs,
+            verbose=verbose, seed=seed, device=device, supported_action_spaces=ACTION_SPACES, _init_setup_model=False,
+        )  # fmt: skip
+        self.batch_size, self.n_epochs, self.clip_range_vf = batch_size, n_epochs, clip_range_vf
+        self.normalize_advantage, self.target_kl = normalize_advantage, target_kl
+        self.fast, self.updates = fast, updates
         if _init_setup_model:
             self._setup_model()
             warn_of_truncated_minibatch(n_steps=self.n_steps, n_envs=self.n_envs, batch_size=batch_size)
 
-    @classmethod
-    def _rules(cls) -> dict[str, Rule]:
-        return {**RULES, **cls.own_arguments}
+    def _checked_env(
+        self, policy: str | type[BasePolicy], env: GymEnv | str | None, verbose: int, use_sde: bool, needed: bool
+    ) -> VecEnv | None:
+        if env is None:
+            if needed:
+                refuse("env", env, "an environment or the id of one")
+            return None
+        wrapped = self._wrap_env(maybe_make_env(env, verbose), verbose)
+        check_spaces(wrapped.action_space, use_sde)
+        check_observations(policy, wrapped.observation_space)
+        return wrapped
 
     def _setup_model(self) -> None:
+        rules = {**self.rules, **self.own_rules}
         # Again, because load() sets attributes between construction and this call.
-        check_arguments(vars(self), self._rules())
+        check_arguments(rules, **self.__dict__)
         check_batch(self.n_steps, self.n_envs, self.batch_size, self.normalize_advantage)
         check_buffer(self.rollout_buffer_class, self.observation_space)
-        schedules = [name for name, rule in self._rules().items() if rule.takes_schedule and hasattr(self, name)]
-        schedules = [name for name in schedules if getattr(self, name) is not None]
+        schedules = [
+            name for name, rule in rules.items() if rule.takes_schedule and getattr(self, name, None) is not None
+        ]
         for name in schedules:
             current_value(name, getattr(self, name), progress_remaining=1.0)
-        super()._setup_model()
+        self._make_networks()
         for name in schedules:
             if name != "learning_rate":
                 setattr(self, name, FloatSchedule(getattr(self, name)))
+        if self._objective().needs_kl:
+            exact_kl(self.policy.action_dist)  # Without one, fail before the first rollout.
+        choose(self._plan(), self.fast)  # Refuses fast=True now, and not at the first rollout.
 
-    # What a variant defines
+    def _make_networks(self) -> None:
+        """The policy, its optimizers and the rollout buffer."""
+        plain = DictRolloutBuffer if isinstance(self.observation_space, spaces.Dict) else RolloutBuffer
+        buffer_class = self.rollout_buffer_class or plain
+        self.rollout_buffer_class = with_parameters(buffer_class)
+        super()._setup_model()
+        self.rollout_buffer_class = buffer_class  # A file that names it can be read without this package.
+        self._division.prepare(self)
+
+    # The parts
 
     @abstractmethod
-    def _policy_loss(
-        self, ratio: th.Tensor, advantages: th.Tensor, kl: th.Tensor | None, coefficients: Coefficients
-    ) -> th.Tensor:
-        """The variant's objective, negated.
+    def _objective(self) -> Objective:
+        """The policy objective with the coefficients of the present update."""
 
-        :param ratio: pi(a|s) / pi_old(a|s), shape ``(batch,)``
-        :param advantages: advantages, normalised if so configured, shape ``(batch,)``
-        :param kl: KL(old || new) in each state, shape ``(batch,)``; ``None`` without ``coefficients.kl_coef``
-        :param coefficients: what :meth:`_coefficients` returned for this update
-        :return: a scalar
-        """
+    def _keep(self, objective: Objective) -> None:
+        """Keep the state of the objective of the next update, which follows from how far this one went."""
 
-    def _coefficients(self) -> Coefficients:
-        """The coefficients of this update's objective."""
-        return Coefficients(clip_range_vf=self._current("clip_range_vf"))
+    @property
+    def _division(self) -> Updates:
+        return JOINT if self.updates is None else self.updates
 
-    def _after_update(self, kl: float) -> None:
-        """Called once at the end of every update, if the KL of the policy's distribution is known.
+    def _plan(self) -> UpdatePlan:
+        return UpdatePlan(
+            kind=FeedForward(self.policy),
+            buffer=self.rollout_buffer,
+            objective=self._objective(),
+            ent_coef=self.ent_coef,
+            vf_coef=self.vf_coef,
+            clip_range_vf=self._now_or_none("clip_range_vf", self.clip_range_vf),
+            normalize_advantage=self.normalize_advantage,
+            batch_size=self.batch_size,
+            descents=self._division.descents(self),
+        )
 
-        :param kl: the mean of KL(old || new) over the rollout
-        """
-
-    # The loop
-
-    def train(self) -> None:
-        """Update the policy with the rollout in the buffer."""
-        learning_rate = current_value("learning_rate", self.lr_schedule, self._current_progress_remaining)
-        coefficients = self._coefficients()
-        if self._guarded:
-            check_rollout(self.rollout_buffer, self.num_timesteps)
-        self.policy.set_training_mode(True)
-        update_learning_rate(self.policy.optimizer, learning_rate)
-        update = self._begin_update(coefficients)
-        try:
-            n_epochs = self._train_epochs(update)
-            kl = update.finish()
-        except BaseException:
-            update.undo()
-            raise
-        self._n_updates += n_epochs
-        self.logger.record("train/learning_rate", learning_rate)
-        self._log(update.statistics(), coefficients, kl)
-        if kl is not None:
-            self._after_update(kl)
-
-    def _begin_update(self, coefficients: Coefficients) -> Update:
-        return TorchUpdate(self, coefficients)
-
-    def _train_epochs(self, update: Update) -> int:
-        """All passes over the rollout, or fewer if ``target_kl`` ended them early.
-
-        :return: how many began
-        :raises NonFiniteError: if a loss, a gradient or a parameter is not finite
-        """
-        epoch = 0
-        try:
-            for epoch in range(self.n_epochs):
-                if not self._train_epoch(epoch, update):
-                    break
-        except (ValueError, RuntimeError):
-            # PyTorch refuses what follows from a step that was not finite, and does not say what was not.
-            update.check_finite()
-            raise
-        if self._guarded:
-            update.check_finite()
-        return epoch + 1
-
-    def _train_epoch(self, epoch: int, update: Update) -> bool:
-        """One pass over the rollout.
-
-        :return: False if ``target_kl`` ended it early
-        """
-        for minibatch in update.minibatches():
-            update.loss(minibatch)
-            if self.target_kl is not None:
-                approx_kl = update.approximate_kl()
-                if approx_kl > 1.5 * self.target_kl:
-                    if self.verbose >= 1:
-                        print(f"Early stopping at step {epoch} due to reaching max kl: {approx_kl:.2f}")
-                    return False
-            update.step()
-        return True
-
-    def _current(self, name: str) -> float | None:
-        """The value in this update of an argument that takes a schedule or ``None``.
+    def _now(self, name: str, schedule: float | Schedule) -> float:
+        """The value of an argument in the present update.
 
         :raises ArgumentError: if its schedule returns a value that is not allowed
         """
-        schedule = getattr(self, name)
-        return None if schedule is None else current_value(name, schedule, self._current_progress_remaining)
+        return current_value(name, schedule, self._current_progress_remaining)
 
-    def _log(self, summary: dict[str, float], coefficients: Coefficients, kl: float | None) -> None:
-        record = self.logger.record
-        for key, value in summary.items():
-            record(key, value)
-        for name, coefficient in coefficients._asdict().items():
-            if coefficient is not None:
-                record(f"train/{name}", coefficient)
-        if kl is not None:
-            record("train/kl", kl)
+    def _now_or_none(self, name: str, schedule: float | Schedule | None) -> float | None:
+        return None if schedule is None else self._now(name, schedule)
+
+    # The loop
+
+    def collect_rollouts(
+        self, env: VecEnv, callback: BaseCallback, rollout_buffer: RolloutBuffer, n_rollout_steps: int
+    ) -> bool:
+        """Fill the buffer with a rollout; see SB3.
+
+        :return: False if the callback ended it early
+        :raises NonFiniteError: if an action is not finite
+        """
+        plan = self._plan()
+        backend = choose(plan, self.fast).backend
+        make_actor = partial(backend.actor, self, plan, rollout_buffer, n_rollout_steps)
+        with (
+            backend.prepared(plan, updating=False),
+            checked_actions(env, self._steps_taken) if self._guarded else nullcontext(),
+        ):
+            return collect(self, env, callback, rollout_buffer, n_rollout_steps, make_actor)
+
+    def train(self) -> None:
+        """Update the policy with the rollout in the buffer."""
+        plan = self._plan()
+        if self._guarded:
+            check_rollout(self.rollout_buffer, self.num_timesteps)
+        self.policy.set_training_mode(True)
+        for descent in plan.descents:
+            update_learning_rate(descent.optimizer, descent.learning_rate)
+        # Chosen anew, since a callback may have changed the policy after the rollout.
+        backend = choose(plan, self.fast).backend
+        with backend.prepared(plan, updating=True):
+            outcome = run(backend.update(plan), plan, self.verbose, self._guarded)
+        self._n_updates += outcome.epochs[0]
+        self._log(plan, outcome)
+        self._keep(plan.objective.after_update(outcome.kl))
+
+    def _log(self, plan: UpdatePlan, outcome: Outcome) -> None:
+        values = summary(outcome.measured) | self._division.log(plan.descents, outcome.epochs)
+        values |= {f"train/{name}": value for name, value in plan.objective.coefficients().items()}
+        if plan.clip_range_vf is not None:
+            values["train/clip_range_vf"] = plan.clip_range_vf
+        if outcome.kl is not None:
+            values["train/kl"] = outcome.kl
         buffer = self.rollout_buffer
-        record("train/explained_variance", explained_variance(buffer.values.flatten(), buffer.returns.flatten()))
+        values["train/explained_variance"] = explained_variance(buffer.values.flatten(), buffer.returns.flatten())
         if hasattr(self.policy, "log_std"):
-            record("train/std", th.exp(self.policy.log_std).mean().item())
-        record("train/n_updates", self._n_updates, exclude="tensorboard")
+            values["train/std"] = th.exp(self.policy.log_std).mean().item()
+        for key, value in values.items():
+            self.logger.record(key, value)
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+
+    def _setup_learn(self, *args: Any, **arguments: Any) -> tuple[int, BaseCallback]:
+        if self.verbose >= 1:
+            backend, why = choose(self._plan(), self.fast)
+            print(f"Training on the {backend.path} path: {why}")
+        return super()._setup_learn(*args, **arguments)
 
     def learn(
         self: SelfPPO,
@@ -312,13 +296,6 @@ class PPOBase(SavedAlgorithm):
     def _steps_taken(self) -> int:
         return self.num_timesteps
 
-    def collect_rollouts(
-        self, env: VecEnv, callback: BaseCallback, rollout_buffer: RolloutBuffer, n_rollout_steps: int
-    ) -> bool:
-        """Fill the buffer with a rollout; see SB3.
-
-        :return: False if the callback ended it early
-        :raises NonFiniteError: if an action is not finite
-        """
-        with checked_actions(env, self._steps_taken) if self._guarded else nullcontext():
-            return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
+    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
+        states, tensors = super()._get_torch_save_params()
+        return [*states, *self._division.optimizers], tensors

@@ -12,7 +12,7 @@ from gymnasium.vector.utils import batch_space
 from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
 
-from sb3_ppo_variants.base.arguments import COUNT, FLAG, FRACTION, RULES, check_arguments, integer
+from sb3_ppo_variants.arguments.rules import COUNT, FLAG, FRACTION, RULES, check_arguments, integer
 from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
 from sb3_ppo_variants.envs.atari import VecClipReward, VecEpisodicLife
 from sb3_ppo_variants.envs.ids import is_atari, spec_of

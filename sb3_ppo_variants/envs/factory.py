@@ -11,7 +11,7 @@ from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_ppo_variants.base.arguments import COUNT, RULES
+from sb3_ppo_variants.arguments.rules import COUNT, RULES
 from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
 from sb3_ppo_variants.envs.ale import DEFAULTS, check_frame_skip
 from sb3_ppo_variants.envs.ids import is_atari, spec_of

@@ -8,7 +8,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_ppo_variants.base.arguments import COUNT, RULES
+from sb3_ppo_variants.arguments.rules import COUNT, RULES
 from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
 from sb3_ppo_variants.envs.monitor import monitored
 from sb3_ppo_variants.errors import refuse

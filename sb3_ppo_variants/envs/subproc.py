@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper
 from stable_baselines3.common.vec_env.patch_gym import _patch_env
 from stable_baselines3.common.vec_env.subproc_vec_env import _worker
 
-from sb3_ppo_variants.base.arguments import POSITIVE
+from sb3_ppo_variants.arguments.rules import POSITIVE
 from sb3_ppo_variants.errors import EnvOutputError, WorkerError, refuse
 from sb3_ppo_variants.guards.outputs import check_outputs
 from sb3_ppo_variants.guards.workers import how_it_ended

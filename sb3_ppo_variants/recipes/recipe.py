@@ -13,8 +13,8 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecNormalize
 
+from sb3_ppo_variants.arguments.rules import COUNT
 from sb3_ppo_variants.base import PPOBase
-from sb3_ppo_variants.base.arguments import COUNT
 from sb3_ppo_variants.envs import check_frame_skip
 from sb3_ppo_variants.envs.ids import is_atari, spec_of
 from sb3_ppo_variants.errors import refuse

@@ -1,8 +1,9 @@
-"""The four policy objectives of the PPO paper."""
+"""The four policy objectives of the PPO paper, and a class for one's own."""
 
 from sb3_ppo_variants.variants.adaptive_kl import PPOAdaptiveKL
 from sb3_ppo_variants.variants.clip import PPOClip
+from sb3_ppo_variants.variants.custom import PPOCustom
 from sb3_ppo_variants.variants.fixed_kl import PPOFixedKL
 from sb3_ppo_variants.variants.unclipped import PPOUnclipped
 
-__all__ = ["PPOAdaptiveKL", "PPOClip", "PPOFixedKL", "PPOUnclipped"]
+__all__ = ["PPOAdaptiveKL", "PPOClip", "PPOCustom", "PPOFixedKL", "PPOUnclipped"]

@@ -1,5 +1,6 @@
 """A KL penalty with an adaptive coefficient."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import torch as th
@@ -7,58 +8,67 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
-from sb3_ppo_variants.base import POSITIVE, Rule, given, number
-from sb3_ppo_variants.variants.kl_penalty import PPOKLPenalty
-
-# The rule of section 4 of the paper.
-TOLERANCE = 1.5
-FACTOR = 2.0
-# Beta stays within these bounds, which keep it finite and let it come back from a long time on one side of the target.
-MIN_KL_COEF = 1e-6
-MAX_KL_COEF = 1e6
+from sb3_ppo_variants.arguments.rules import POSITIVE, Rule, number
+from sb3_ppo_variants.base import PPOBase
+from sb3_ppo_variants.objectives import Objective
+from sb3_ppo_variants.objectives.kl_penalized import MAX_KL_COEF, MIN_KL_COEF, AdaptiveKL
+from sb3_ppo_variants.updates import Updates
 
 
-def adapt_kl_coef(kl_coef: float, kl: float, desired_kl: float) -> float:
-    """The coefficient for the next update, section 4 of https://arxiv.org/abs/1707.06347.
-
-    If d < d_targ / 1.5, beta is halved; if d > 1.5 d_targ, it is doubled.
-
-    :param kl_coef: beta
-    :param kl: d, the mean of KL(old || new) after the update
-    :param desired_kl: d_targ
-    :return: the next beta, between ``MIN_KL_COEF`` and ``MAX_KL_COEF``
-    """
-    if kl < desired_kl / TOLERANCE:
-        kl_coef /= FACTOR
-    elif kl > desired_kl * TOLERANCE:
-        kl_coef *= FACTOR
-    return min(max(kl_coef, MIN_KL_COEF), MAX_KL_COEF)
-
-
-class PPOAdaptiveKL(PPOKLPenalty):
+class PPOAdaptiveKL(PPOBase):
     """PPO with an adaptive KL penalty, section 4 of https://arxiv.org/abs/1707.06347.
 
     It maximises equation 8, E[r A - beta KL(old || new)], and after each update changes beta by
-    :func:`adapt_kl_coef`, given the exact KL of the new policy against the one that collected the rollout, over the
-    whole rollout.
+    :func:`~sb3_ppo_variants.objectives.kl_penalized.adapt_kl_coef`, given the exact KL of the new policy against the
+    one that collected the rollout, over the whole rollout.
 
-    Arguments are those of :class:`~sb3_ppo_variants.fast.algorithm.FastPPO` and:
-
+    :param policy: the policy's class or its alias: ``"MlpPolicy"``, ``"CnnPolicy"``, ``"MultiInputPolicy"``
+    :param env: a gymnasium environment, a vectorised one, or the id of a registered one
+    :param learning_rate: Adam's step size, >= 0, a number or a schedule of the remaining progress (from 1 to 0)
+    :param n_steps: environment steps per environment and rollout
+    :param batch_size: samples in a minibatch
+    :param n_epochs: passes over the rollout in an update
+    :param gamma: discount factor, in [0, 1]
+    :param gae_lambda: lambda of generalised advantage estimation, in [0, 1]
     :param clip_range: eps, > 0, a number or a schedule; if given, r A is clipped as in :class:`PPOClip`, in addition to
         the penalty
+    :param clip_range_vf: clipping of the value function in units of the return, > 0, a number or a schedule; ``None``
+        does not clip. See :func:`sb3_ppo_variants.losses.value_loss`
+    :param normalize_advantage: whether advantages are normalised in each minibatch
+    :param ent_coef: coefficient of the entropy bonus
+    :param vf_coef: coefficient of the value loss, >= 0; it includes the factor 1/2
+    :param max_grad_norm: largest norm of the gradient, >= 0
+    :param use_sde: whether to explore by generalised state-dependent noise (gSDE); needs a Box action space
+    :param sde_sample_freq: steps between new noise matrices, -1 for one per rollout
+    :param rollout_buffer_class: class of the rollout buffer; ``None`` chooses it by the observation space
+    :param rollout_buffer_kwargs: further arguments of the rollout buffer
+    :param target_kl: an update stops early once the approximate KL of a minibatch exceeds 1.5 times this; ``None``
+        never stops
+    :param stats_window_size: number of episodes that rollout statistics are averaged over
+    :param tensorboard_log: folder for TensorBoard; ``None`` does not log
+    :param policy_kwargs: further arguments of the policy
+    :param verbose: 0 prints nothing, 1 messages, 2 debug messages
+    :param seed: seed of all random generators
+    :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``
+    :param _init_setup_model: whether to build the networks at construction
     :param desired_kl: d_targ, > 0, in nats per state
     :param kl_coef: the initial beta, in [1e-6, 1e6], where beta also stays
+    :param fast: ``"auto"`` takes a fast path where the policy allows it and the reference path otherwise, True insists
+        on a fast path, False takes the reference path
+    :param updates: ``SeparateUpdates(...)`` gives policy and value optimizers and passes of their own; ``None`` updates
+        both together, as SB3 does
+    :raises ArgumentError: (a ``ValueError``) if an argument has a value that is not allowed
+    :raises MissingKLError: if the policy's distribution has no registered KL
     """
 
-    desired_kl: float
-    kl_coef: float
-    own_arguments: ClassVar[dict[str, Rule]] = {
+    own_rules: ClassVar[Mapping[str, Rule]] = {
         "clip_range": POSITIVE.or_schedule().or_none(),
         "desired_kl": POSITIVE,
         "kl_coef": number(
             f"a number in [{MIN_KL_COEF:g}, {MAX_KL_COEF:g}]", lambda value: MIN_KL_COEF <= value <= MAX_KL_COEF
         ),
     }
+    clip_range: float | Schedule | None
     # State, not an argument: it is saved, and load() restores it whatever kl_coef it is given.
     _adapted_kl_coef: float | None = None
 
@@ -94,13 +104,28 @@ class PPOAdaptiveKL(PPOKLPenalty):
         desired_kl: float = 0.01,
         kl_coef: float = 1.0,
         fast: bool | Literal["auto"] = "auto",
+        updates: Updates | None = None,
     ):
-        super().__init__(**given(locals()))
+        self.clip_range, self.desired_kl, self.kl_coef = clip_range, desired_kl, kl_coef
+        super().__init__(
+            policy=policy, env=env, learning_rate=learning_rate, n_steps=n_steps, batch_size=batch_size,
+            n_epochs=n_epochs, gamma=gamma, gae_lambda=gae_lambda, clip_range_vf=clip_range_vf,
+            normalize_advantage=normalize_advantage, ent_coef=ent_coef, vf_coef=vf_coef, max_grad_norm=max_grad_norm,
+            use_sde=use_sde, sde_sample_freq=sde_sample_freq, rollout_buffer_class=rollout_buffer_class,
+            rollout_buffer_kwargs=rollout_buffer_kwargs, target_kl=target_kl, stats_window_size=stats_window_size,
+            tensorboard_log=tensorboard_log, policy_kwargs=policy_kwargs, verbose=verbose, seed=seed, device=device,
+            _init_setup_model=_init_setup_model, fast=fast, updates=updates,
+        )  # fmt: skip
 
     @property
     def current_kl_coef(self) -> float:
         """beta, as adapted so far."""
         return float(self.kl_coef) if self._adapted_kl_coef is None else self._adapted_kl_coef
 
-    def _after_update(self, kl: float) -> None:
-        self._adapted_kl_coef = adapt_kl_coef(self.current_kl_coef, kl, self.desired_kl)
+    def _objective(self) -> AdaptiveKL:
+        clip_range = self._now_or_none("clip_range", self.clip_range)
+        return AdaptiveKL(kl_coef=self.current_kl_coef, desired_kl=self.desired_kl, clip_range=clip_range)
+
+    def _keep(self, objective: Objective) -> None:
+        assert isinstance(objective, AdaptiveKL)
+        self._adapted_kl_coef = objective.kl_coef

@@ -1,5 +1,6 @@
 """The clipped surrogate objective."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import torch as th
@@ -7,25 +8,57 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
-from sb3_ppo_variants.base import POSITIVE, Coefficients, Rule, given
-from sb3_ppo_variants.fast.algorithm import FastPPO, written_out
-from sb3_ppo_variants.losses import clipped_surrogate_loss
+from sb3_ppo_variants.arguments.rules import POSITIVE, Rule
+from sb3_ppo_variants.base import PPOBase
+from sb3_ppo_variants.objectives import Clipped
+from sb3_ppo_variants.updates import Updates
 
 
-class PPOClip(FastPPO):
+class PPOClip(PPOBase):
     """PPO with the clipped surrogate objective, equation 7 of https://arxiv.org/abs/1707.06347.
 
     It maximises E[min(r A, clip(r, 1 - eps, 1 + eps) A)]. With ``clip_range_vf=None`` it is SB3's ``PPO`` bit for bit.
+    The arguments, their order and their defaults are those of SB3's ``PPO``, but for the last two.
 
-    Arguments are those of :class:`~sb3_ppo_variants.fast.algorithm.FastPPO` and:
-
+    :param policy: the policy's class or its alias: ``"MlpPolicy"``, ``"CnnPolicy"``, ``"MultiInputPolicy"``
+    :param env: a gymnasium environment, a vectorised one, or the id of a registered one
+    :param learning_rate: Adam's step size, >= 0, a number or a schedule of the remaining progress (from 1 to 0)
+    :param n_steps: environment steps per environment and rollout
+    :param batch_size: samples in a minibatch
+    :param n_epochs: passes over the rollout in an update
+    :param gamma: discount factor, in [0, 1]
+    :param gae_lambda: lambda of generalised advantage estimation, in [0, 1]
     :param clip_range: eps, > 0, a number or a schedule
+    :param clip_range_vf: clipping of the value function in units of the return, > 0, a number or a schedule; ``None``
+        does not clip. See :func:`sb3_ppo_variants.losses.value_loss`
+    :param normalize_advantage: whether advantages are normalised in each minibatch
+    :param ent_coef: coefficient of the entropy bonus
+    :param vf_coef: coefficient of the value loss, >= 0; it includes the factor 1/2
+    :param max_grad_norm: largest norm of the gradient, >= 0
+    :param use_sde: whether to explore by generalised state-dependent noise (gSDE); needs a Box action space
+    :param sde_sample_freq: steps between new noise matrices, -1 for one per rollout
+    :param rollout_buffer_class: class of the rollout buffer; ``None`` chooses it by the observation space
+    :param rollout_buffer_kwargs: further arguments of the rollout buffer
+    :param target_kl: an update stops early once the approximate KL of a minibatch exceeds 1.5 times this; ``None``
+        never stops
+    :param stats_window_size: number of episodes that rollout statistics are averaged over
+    :param tensorboard_log: folder for TensorBoard; ``None`` does not log
+    :param policy_kwargs: further arguments of the policy
+    :param verbose: 0 prints nothing, 1 messages, 2 debug messages
+    :param seed: seed of all random generators
+    :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``
+    :param _init_setup_model: whether to build the networks at construction
+    :param fast: ``"auto"`` takes a fast path where the policy allows it and the reference path otherwise, True insists
+        on a fast path, False takes the reference path
+    :param updates: ``SeparateUpdates(...)`` gives policy and value optimizers and passes of their own; ``None`` updates
+        both together, as SB3 does
+    :raises ArgumentError: (a ``ValueError``) if an argument has a value that is not allowed
     """
 
     # Whose objective this is.
     reads_sb3s_ppo: ClassVar[bool] = True
+    own_rules: ClassVar[Mapping[str, Rule]] = {"clip_range": POSITIVE.or_schedule()}
     clip_range: float | Schedule
-    own_arguments: ClassVar[dict[str, Rule]] = {"clip_range": POSITIVE.or_schedule()}
 
     def __init__(
         self,
@@ -57,15 +90,18 @@ class PPOClip(FastPPO):
         _init_setup_model: bool = True,
         *,
         fast: bool | Literal["auto"] = "auto",
+        updates: Updates | None = None,
     ):
-        super().__init__(**given(locals()))
+        self.clip_range = clip_range
+        super().__init__(
+            policy=policy, env=env, learning_rate=learning_rate, n_steps=n_steps, batch_size=batch_size,
+            n_epochs=n_epochs, gamma=gamma, gae_lambda=gae_lambda, clip_range_vf=clip_range_vf,
+            normalize_advantage=normalize_advantage, ent_coef=ent_coef, vf_coef=vf_coef, max_grad_norm=max_grad_norm,
+            use_sde=use_sde, sde_sample_freq=sde_sample_freq, rollout_buffer_class=rollout_buffer_class,
+            rollout_buffer_kwargs=rollout_buffer_kwargs, target_kl=target_kl, stats_window_size=stats_window_size,
+            tensorboard_log=tensorboard_log, policy_kwargs=policy_kwargs, verbose=verbose, seed=seed, device=device,
+            _init_setup_model=_init_setup_model, fast=fast, updates=updates,
+        )  # fmt: skip
 
-    def _coefficients(self) -> Coefficients:
-        return super()._coefficients()._replace(clip_range=self._current("clip_range"))
-
-    @written_out
-    def _policy_loss(
-        self, ratio: th.Tensor, advantages: th.Tensor, kl: th.Tensor | None, coefficients: Coefficients
-    ) -> th.Tensor:
-        assert coefficients.clip_range is not None
-        return clipped_surrogate_loss(ratio, advantages, coefficients.clip_range)
+    def _objective(self) -> Clipped:
+        return Clipped(self._now("clip_range", self.clip_range))

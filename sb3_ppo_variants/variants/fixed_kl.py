@@ -1,5 +1,6 @@
 """A KL penalty with a fixed coefficient."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import torch as th
@@ -7,28 +8,61 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
-from sb3_ppo_variants.base import NON_NEGATIVE, POSITIVE, Rule, given
-from sb3_ppo_variants.base.coefficients import current_value
-from sb3_ppo_variants.variants.kl_penalty import PPOKLPenalty
+from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, POSITIVE, Rule
+from sb3_ppo_variants.base import PPOBase
+from sb3_ppo_variants.objectives import KLPenalized
+from sb3_ppo_variants.updates import Updates
 
 
-class PPOFixedKL(PPOKLPenalty):
+class PPOFixedKL(PPOBase):
     """PPO with a fixed KL penalty, equation 8 of https://arxiv.org/abs/1707.06347 with a constant beta.
 
     It maximises E[r A - beta KL(old || new)], where the KL is exact and summed over action dimensions.
 
-    Arguments are those of :class:`~sb3_ppo_variants.fast.algorithm.FastPPO` and:
-
+    :param policy: the policy's class or its alias: ``"MlpPolicy"``, ``"CnnPolicy"``, ``"MultiInputPolicy"``
+    :param env: a gymnasium environment, a vectorised one, or the id of a registered one
+    :param learning_rate: Adam's step size, >= 0, a number or a schedule of the remaining progress (from 1 to 0)
+    :param n_steps: environment steps per environment and rollout
+    :param batch_size: samples in a minibatch
+    :param n_epochs: passes over the rollout in an update
+    :param gamma: discount factor, in [0, 1]
+    :param gae_lambda: lambda of generalised advantage estimation, in [0, 1]
     :param clip_range: eps, > 0, a number or a schedule; if given, r A is clipped as in :class:`PPOClip`, in addition to
         the penalty
+    :param clip_range_vf: clipping of the value function in units of the return, > 0, a number or a schedule; ``None``
+        does not clip. See :func:`sb3_ppo_variants.losses.value_loss`
+    :param normalize_advantage: whether advantages are normalised in each minibatch
+    :param ent_coef: coefficient of the entropy bonus
+    :param vf_coef: coefficient of the value loss, >= 0; it includes the factor 1/2
+    :param max_grad_norm: largest norm of the gradient, >= 0
+    :param use_sde: whether to explore by generalised state-dependent noise (gSDE); needs a Box action space
+    :param sde_sample_freq: steps between new noise matrices, -1 for one per rollout
+    :param rollout_buffer_class: class of the rollout buffer; ``None`` chooses it by the observation space
+    :param rollout_buffer_kwargs: further arguments of the rollout buffer
+    :param target_kl: an update stops early once the approximate KL of a minibatch exceeds 1.5 times this; ``None``
+        never stops
+    :param stats_window_size: number of episodes that rollout statistics are averaged over
+    :param tensorboard_log: folder for TensorBoard; ``None`` does not log
+    :param policy_kwargs: further arguments of the policy
+    :param verbose: 0 prints nothing, 1 messages, 2 debug messages
+    :param seed: seed of all random generators
+    :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``
+    :param _init_setup_model: whether to build the networks at construction
     :param kl_coef: beta, >= 0, a number or a schedule
+    :param fast: ``"auto"`` takes a fast path where the policy allows it and the reference path otherwise, True insists
+        on a fast path, False takes the reference path
+    :param updates: ``SeparateUpdates(...)`` gives policy and value optimizers and passes of their own; ``None`` updates
+        both together, as SB3 does
+    :raises ArgumentError: (a ``ValueError``) if an argument has a value that is not allowed
+    :raises MissingKLError: if the policy's distribution has no registered KL
     """
 
-    kl_coef: float | Schedule
-    own_arguments: ClassVar[dict[str, Rule]] = {
+    own_rules: ClassVar[Mapping[str, Rule]] = {
         "clip_range": POSITIVE.or_schedule().or_none(),
         "kl_coef": NON_NEGATIVE.or_schedule(),
     }
+    clip_range: float | Schedule | None
+    kl_coef: float | Schedule
 
     def __init__(
         self,
@@ -61,10 +95,24 @@ class PPOFixedKL(PPOKLPenalty):
         *,
         kl_coef: float | Schedule = 1.0,
         fast: bool | Literal["auto"] = "auto",
+        updates: Updates | None = None,
     ):
-        super().__init__(**given(locals()))
+        self.clip_range, self.kl_coef = clip_range, kl_coef
+        super().__init__(
+            policy=policy, env=env, learning_rate=learning_rate, n_steps=n_steps, batch_size=batch_size,
+            n_epochs=n_epochs, gamma=gamma, gae_lambda=gae_lambda, clip_range_vf=clip_range_vf,
+            normalize_advantage=normalize_advantage, ent_coef=ent_coef, vf_coef=vf_coef, max_grad_norm=max_grad_norm,
+            use_sde=use_sde, sde_sample_freq=sde_sample_freq, rollout_buffer_class=rollout_buffer_class,
+            rollout_buffer_kwargs=rollout_buffer_kwargs, target_kl=target_kl, stats_window_size=stats_window_size,
+            tensorboard_log=tensorboard_log, policy_kwargs=policy_kwargs, verbose=verbose, seed=seed, device=device,
+            _init_setup_model=_init_setup_model, fast=fast, updates=updates,
+        )  # fmt: skip
 
     @property
     def current_kl_coef(self) -> float:
         """beta at the present progress."""
-        return current_value("kl_coef", self.kl_coef, self._current_progress_remaining)
+        return self._now("kl_coef", self.kl_coef)
+
+    def _objective(self) -> KLPenalized:
+        clip_range = self._now_or_none("clip_range", self.clip_range)
+        return KLPenalized(kl_coef=self.current_kl_coef, clip_range=clip_range)

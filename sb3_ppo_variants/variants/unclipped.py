@@ -7,18 +7,49 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
-from sb3_ppo_variants.base import Coefficients, given
-from sb3_ppo_variants.fast.algorithm import FastPPO, written_out
-from sb3_ppo_variants.losses import surrogate_loss
+from sb3_ppo_variants.base import PPOBase
+from sb3_ppo_variants.objectives import Unclipped
+from sb3_ppo_variants.updates import Updates
 
 
-class PPOUnclipped(FastPPO):
+class PPOUnclipped(PPOBase):
     """PPO with "no clipping or penalty", equation 6 of https://arxiv.org/abs/1707.06347.
 
     It maximises L^CPI = E[r A], the baseline that the paper compares the others with. Nothing but ``target_kl`` limits
     how far an update goes.
 
-    Arguments are those of :class:`~sb3_ppo_variants.fast.algorithm.FastPPO`.
+    :param policy: the policy's class or its alias: ``"MlpPolicy"``, ``"CnnPolicy"``, ``"MultiInputPolicy"``
+    :param env: a gymnasium environment, a vectorised one, or the id of a registered one
+    :param learning_rate: Adam's step size, >= 0, a number or a schedule of the remaining progress (from 1 to 0)
+    :param n_steps: environment steps per environment and rollout
+    :param batch_size: samples in a minibatch
+    :param n_epochs: passes over the rollout in an update
+    :param gamma: discount factor, in [0, 1]
+    :param gae_lambda: lambda of generalised advantage estimation, in [0, 1]
+    :param clip_range_vf: clipping of the value function in units of the return, > 0, a number or a schedule; ``None``
+        does not clip. See :func:`sb3_ppo_variants.losses.value_loss`
+    :param normalize_advantage: whether advantages are normalised in each minibatch
+    :param ent_coef: coefficient of the entropy bonus
+    :param vf_coef: coefficient of the value loss, >= 0; it includes the factor 1/2
+    :param max_grad_norm: largest norm of the gradient, >= 0
+    :param use_sde: whether to explore by generalised state-dependent noise (gSDE); needs a Box action space
+    :param sde_sample_freq: steps between new noise matrices, -1 for one per rollout
+    :param rollout_buffer_class: class of the rollout buffer; ``None`` chooses it by the observation space
+    :param rollout_buffer_kwargs: further arguments of the rollout buffer
+    :param target_kl: an update stops early once the approximate KL of a minibatch exceeds 1.5 times this; ``None``
+        never stops
+    :param stats_window_size: number of episodes that rollout statistics are averaged over
+    :param tensorboard_log: folder for TensorBoard; ``None`` does not log
+    :param policy_kwargs: further arguments of the policy
+    :param verbose: 0 prints nothing, 1 messages, 2 debug messages
+    :param seed: seed of all random generators
+    :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``
+    :param _init_setup_model: whether to build the networks at construction
+    :param fast: ``"auto"`` takes a fast path where the policy allows it and the reference path otherwise, True insists
+        on a fast path, False takes the reference path
+    :param updates: ``SeparateUpdates(...)`` gives policy and value optimizers and passes of their own; ``None`` updates
+        both together, as SB3 does
+    :raises ArgumentError: (a ``ValueError``) if an argument has a value that is not allowed
     """
 
     def __init__(
@@ -50,11 +81,17 @@ class PPOUnclipped(FastPPO):
         _init_setup_model: bool = True,
         *,
         fast: bool | Literal["auto"] = "auto",
+        updates: Updates | None = None,
     ):
-        super().__init__(**given(locals()))
+        super().__init__(
+            policy=policy, env=env, learning_rate=learning_rate, n_steps=n_steps, batch_size=batch_size,
+            n_epochs=n_epochs, gamma=gamma, gae_lambda=gae_lambda, clip_range_vf=clip_range_vf,
+            normalize_advantage=normalize_advantage, ent_coef=ent_coef, vf_coef=vf_coef, max_grad_norm=max_grad_norm,
+            use_sde=use_sde, sde_sample_freq=sde_sample_freq, rollout_buffer_class=rollout_buffer_class,
+            rollout_buffer_kwargs=rollout_buffer_kwargs, target_kl=target_kl, stats_window_size=stats_window_size,
+            tensorboard_log=tensorboard_log, policy_kwargs=policy_kwargs, verbose=verbose, seed=seed, device=device,
+            _init_setup_model=_init_setup_model, fast=fast, updates=updates,
+        )  # fmt: skip
 
-    @written_out
-    def _policy_loss(
-        self, ratio: th.Tensor, advantages: th.Tensor, kl: th.Tensor | None, coefficients: Coefficients
-    ) -> th.Tensor:
-        return surrogate_loss(ratio, advantages)
+    def _objective(self) -> Unclipped:
+        return Unclipped()

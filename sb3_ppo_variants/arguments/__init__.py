@@ -1,0 +1,1 @@
+"""Which values arguments may have."""

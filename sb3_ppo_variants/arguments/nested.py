@@ -1,0 +1,115 @@
+"""Which values the entries of ``policy_kwargs`` and ``rollout_buffer_kwargs`` may have, as far as SB3's classes say."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral
+from typing import Any
+
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.policies import (
+    ActorCriticCnnPolicy,
+    ActorCriticPolicy,
+    BasePolicy,
+    MultiInputActorCriticPolicy,
+)
+from torch import nn
+
+from sb3_ppo_variants.arguments.rules import FINITE, FLAG, Rule, instance, refuse
+
+SB3S = (ActorCriticPolicy, ActorCriticCnnPolicy, MultiInputActorCriticPolicy)
+# What OnPolicyAlgorithm gives them itself.
+GIVEN_TO_POLICY = ("observation_space", "action_space", "lr_schedule", "use_sde")
+GIVEN_TO_BUFFER = ("buffer_size", "observation_space", "action_space", "device", "gamma", "gae_lambda", "n_envs")
+GIVEN_TO_OPTIMIZER = ("params", "lr")
+
+
+def _is_sizes(value: Any) -> bool:
+    return (
+        isinstance(value, Sequence)
+        and not isinstance(value, str)
+        and all(isinstance(size, Integral) and not isinstance(size, bool) and int(size) >= 1 for size in value)
+    )
+
+
+def _is_net_arch(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return set(value) <= {"pi", "vf"} and all(map(_is_sizes, value.values()))
+    # SB3 still takes the dict in a list.
+    return _is_sizes(value) or (isinstance(value, list) and len(value) == 1 and _is_net_arch(value[0]))
+
+
+CLASS = Rule("a class, or a function that makes an instance", lambda v: callable(v) and not isinstance(v, nn.Module))
+POLICY_RULES: Mapping[str, Rule] = {
+    "net_arch": Rule("sizes >= 1 of hidden layers, or a dict of them by 'pi' and 'vf'", _is_net_arch).or_none(),
+    "activation_fn": CLASS,
+    "ortho_init": FLAG,
+    "log_std_init": FINITE,
+    "full_std": FLAG,
+    "use_expln": FLAG,
+    "squash_output": FLAG,
+    "features_extractor_class": CLASS,
+    "features_extractor_kwargs": instance("a dict", dict).or_none(),
+    "share_features_extractor": FLAG,
+    "normalize_images": FLAG,
+    "optimizer_class": CLASS,
+    "optimizer_kwargs": instance("a dict", dict).or_none(),
+}
+
+
+def check_policy(
+    policy: str | type[BasePolicy], aliases: Mapping[str, type[BasePolicy]], arguments: Mapping[str, Any] | None
+) -> None:
+    """Check the name of a policy and its ``policy_kwargs``.
+
+    :raises ArgumentError: if one is not allowed
+    """
+    if isinstance(policy, str) and policy not in aliases:
+        refuse("policy", policy, f"{', '.join(aliases)}, or the class of a policy")
+    policy_class: Any = aliases[policy] if isinstance(policy, str) else policy
+    arguments = arguments or {}
+    check_names("policy_kwargs", arguments, policy_class, GIVEN_TO_POLICY)
+    if policy_class.__init__ not in [cls.__init__ for cls in SB3S]:
+        return  # Its arguments may mean something else.
+    for name, value in arguments.items():
+        POLICY_RULES[name].check(f"policy_kwargs[{name!r}]", value)
+    optimizer_class = arguments.get("optimizer_class", th.optim.Adam)
+    optimizer_arguments = arguments.get("optimizer_kwargs") or {}
+    check_names("policy_kwargs['optimizer_kwargs']", optimizer_arguments, optimizer_class, GIVEN_TO_OPTIMIZER)
+
+
+def check_observations(policy: str | type[BasePolicy], observation_space: spaces.Space) -> None:
+    """Check that a policy takes the observations; SB3 checks the others.
+
+    :raises ArgumentError: if it does not
+    """
+    if policy == "MultiInputPolicy" and not isinstance(observation_space, spaces.Dict):
+        refuse(
+            "policy", policy, f"'MlpPolicy', or 'CnnPolicy' for images, with the observation space {observation_space}"
+        )
+
+
+def check_buffer_arguments(buffer_class: type[RolloutBuffer] | None, arguments: Mapping[str, Any] | None) -> None:
+    """Check ``rollout_buffer_kwargs``.
+
+    :raises ArgumentError: if one is not allowed
+    """
+    check_names("rollout_buffer_kwargs", arguments or {}, buffer_class or RolloutBuffer, GIVEN_TO_BUFFER)
+
+
+def check_names(argument: str, names: Iterable[str], function: Callable[..., Any], given: Sequence[str]) -> None:
+    """Check that a function takes arguments of these names.
+
+    :param argument: the argument that they are in, for the error
+    :param names: the names
+    :param function: a function or a class
+    :param given: names of what it is given besides
+    :raises ArgumentError: if it does not
+    """
+    parameters = inspect.signature(function).parameters
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+    free = [name for name in parameters if name not in given]
+    for name in names:
+        if name in given or not (takes_any or name in free):
+            refuse(f"{argument} name", name, ", ".join(free) or "none")

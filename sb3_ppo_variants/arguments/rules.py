@@ -1,0 +1,182 @@
+"""Which values an argument may have, as a table.
+
+The rules hold at construction and again when a saved model is loaded, and do not depend on ``assert``.
+"""
+
+import math
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
+from stable_baselines3.common.policies import BasePolicy
+
+from sb3_ppo_variants.errors import refuse
+
+ACTION_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The values that are allowed, in words and as a predicate."""
+
+    allowed: str
+    accepts: Callable[[Any], bool]
+    takes_schedule: bool = False
+
+    def check(self, name: str, value: object) -> None:
+        """:raises ArgumentError: if the value is not allowed"""
+        if not self.accepts(value):
+            refuse(name, value, self.allowed)
+
+    def or_schedule(self) -> "Rule":
+        """Allow a schedule too; what it returns is checked when it is used."""
+        return Rule(f"{self.allowed}, or a schedule", lambda value: callable(value) or self.accepts(value), True)
+
+    def or_none(self) -> "Rule":
+        """Allow ``None`` too."""
+        return Rule(f"{self.allowed}, or None", lambda value: value is None or self.accepts(value), self.takes_schedule)
+
+
+def number(allowed: str, accepts: Callable[[float], bool]) -> Rule:
+    """A real number, and no truth value, that the predicate accepts (no comparison accepts NaN)."""
+    return Rule(
+        allowed,
+        lambda value: isinstance(value, Real) and not isinstance(value, bool) and accepts(float(value)),
+    )
+
+
+def integer(allowed: str, accepts: Callable[[int], bool]) -> Rule:
+    """An integer, and no truth value, that the predicate accepts."""
+    return Rule(
+        allowed,
+        lambda value: isinstance(value, Integral) and not isinstance(value, bool) and accepts(int(value)),
+    )
+
+
+def instance(allowed: str, *types: type) -> Rule:
+    """An instance of one of the types."""
+    return Rule(allowed, lambda value: isinstance(value, types))
+
+
+FINITE = number("a finite number", math.isfinite)
+POSITIVE = number("a finite number > 0", lambda value: 0 < value < math.inf)
+NON_NEGATIVE = number("a finite number >= 0", lambda value: 0 <= value < math.inf)
+FRACTION = number("a number in [0, 1]", lambda value: 0 <= value <= 1)
+COUNT = integer("an integer >= 1", lambda value: value >= 1)
+FLAG = instance("True or False", bool, np.bool_)
+NORM = number("a number >= 0, inf for no clipping", lambda value: value >= 0)
+
+
+def _is_env(value: Any) -> bool:
+    # One of the old gym is not an instance of anything that is known here.
+    return isinstance(value, str) or (not isinstance(value, type) and hasattr(value, "step"))
+
+
+def _is_device(value: Any) -> bool:
+    try:
+        th.device("cpu" if value == "auto" else value)
+    except (RuntimeError, TypeError):
+        return False
+    return True
+
+
+RULES: Mapping[str, Rule] = {
+    "policy": Rule(
+        "the alias or the class of a policy",
+        lambda value: isinstance(value, str) or (isinstance(value, type) and issubclass(value, BasePolicy)),
+    ),
+    "env": Rule("an environment or the id of one", _is_env).or_none(),
+    "learning_rate": NON_NEGATIVE.or_schedule(),
+    "n_steps": COUNT,
+    "batch_size": COUNT,
+    "n_epochs": COUNT,
+    "gamma": FRACTION,
+    "gae_lambda": FRACTION,
+    "clip_range_vf": POSITIVE.or_schedule().or_none(),
+    "normalize_advantage": FLAG,
+    "ent_coef": FINITE,
+    "vf_coef": NON_NEGATIVE,
+    "max_grad_norm": NORM,
+    "use_sde": FLAG,
+    "sde_sample_freq": integer("an integer >= 1, or -1 for once per rollout", lambda value: value == -1 or value >= 1),
+    "rollout_buffer_class": Rule(
+        "a subclass of RolloutBuffer", lambda value: isinstance(value, type) and issubclass(value, RolloutBuffer)
+    ).or_none(),
+    "rollout_buffer_kwargs": instance("a dict", dict).or_none(),
+    "target_kl": POSITIVE.or_none(),
+    "stats_window_size": COUNT,
+    "tensorboard_log": instance("a path", str, os.PathLike).or_none(),
+    "policy_kwargs": instance("a dict", dict).or_none(),
+    "verbose": Rule("an integer >= 0", lambda value: isinstance(value, Integral) and int(value) >= 0),
+    # Python's own generator takes no other integers.
+    "seed": Rule("an int in [0, 2**32 - 1]", lambda value: type(value) is int and 0 <= value < 2**32).or_none(),
+    "device": Rule("'auto', or what torch.device takes", _is_device),
+    "_init_setup_model": FLAG,
+}
+
+
+def check_arguments(rules: Mapping[str, Rule], **values: object) -> None:
+    """Check every value that has a rule.
+
+    :raises ArgumentError: for the first that is not allowed
+    """
+    for name, rule in rules.items():
+        if name in values:
+            rule.check(name, values[name])
+
+
+def check_spaces(action_space: spaces.Space, use_sde: bool) -> None:
+    """Check that the policy can act in the space.
+
+    :raises ArgumentError: if it can not
+    """
+    if not isinstance(action_space, ACTION_SPACES):
+        names = ", ".join(space.__name__ for space in ACTION_SPACES)
+        refuse("env.action_space", action_space, f"one of {names}")
+    if use_sde and not isinstance(action_space, spaces.Box):
+        refuse("use_sde", use_sde, f"False with the action space {action_space}: gSDE needs a Box")
+    if isinstance(action_space, spaces.Box) and not action_space.is_bounded():
+        refuse("env.action_space", action_space, "a Box with finite bounds")
+
+
+def check_buffer(buffer_class: type[RolloutBuffer] | None, observation_space: spaces.Space) -> None:
+    """Check that the buffer can hold the observations.
+
+    :raises ArgumentError: if it can not
+    """
+    if isinstance(observation_space, spaces.Dict):
+        if buffer_class is RolloutBuffer:
+            refuse("rollout_buffer_class", buffer_class, "for Dict observations, DictRolloutBuffer or the like")
+    elif buffer_class is not None and issubclass(buffer_class, DictRolloutBuffer):
+        refuse("rollout_buffer_class", buffer_class, "a DictRolloutBuffer for Dict observations only")
+
+
+def check_batch(n_steps: int, n_envs: int, batch_size: int, normalize_advantage: bool) -> None:
+    """Check that there are at least two samples to normalise advantages over.
+
+    :raises ArgumentError: if there are not
+    """
+    if normalize_advantage and n_steps * n_envs == 1:
+        refuse("n_steps", n_steps, "n_steps * n_envs > 1, unless normalize_advantage=False")
+    if normalize_advantage and batch_size == 1:
+        refuse("batch_size", batch_size, "an integer > 1, unless normalize_advantage=False")
+
+
+def warn_of_truncated_minibatch(n_steps: int, n_envs: int, batch_size: int) -> None:
+    """Warn, as SB3 does, if the last minibatch of a rollout is smaller than the others."""
+    n_samples = n_steps * n_envs
+    whole, rest = divmod(n_samples, batch_size)
+    if rest > 0:
+        warnings.warn(
+            f"You have specified a mini-batch size of {batch_size}, but because the `RolloutBuffer` is of size "
+            f"`n_steps * n_envs = {n_samples}`, after every {whole} untruncated mini-batches, there will be a "
+            f"truncated mini-batch of size {rest}\nWe recommend using a `batch_size` that is a factor of "
+            f"`n_steps * n_envs`.\nInfo: (n_steps={n_steps} and n_envs={n_envs})"
+        )

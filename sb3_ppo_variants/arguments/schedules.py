@@ -1,0 +1,39 @@
+"""The value of a schedule in one update."""
+
+from typing import Any
+
+from stable_baselines3.common.type_aliases import Schedule
+from stable_baselines3.common.utils import FloatSchedule
+
+from sb3_ppo_variants.arguments.rules import NON_NEGATIVE
+from sb3_ppo_variants.errors import refuse
+
+
+def current_value(name: str, schedule: float | Schedule, progress_remaining: float) -> float:
+    """The value of a schedule in the present update.
+
+    The last rollout may take more steps than were asked for. SB3's remaining progress is then negative, and so is the
+    value of a schedule that is proportional to it; the value at 0 is used instead, where the schedule was to end.
+
+    :param name: name of the argument, for the error
+    :param schedule: a schedule, or a number for a constant one
+    :param progress_remaining: from 1 to 0, or slightly less
+    :return: a finite number >= 0
+    :raises ArgumentError: if the schedule returns anything else
+    """
+    value = _evaluate(schedule, progress_remaining)
+    if progress_remaining < 0 and not NON_NEGATIVE.accepts(value):
+        value = _evaluate(schedule, 0.0)
+    if not NON_NEGATIVE.accepts(value):
+        refuse(
+            f"{name}({progress_remaining:g})", value, f"a schedule that returns {NON_NEGATIVE.allowed} at any progress"
+        )
+    return value
+
+
+def _evaluate(schedule: float | Schedule, progress_remaining: float) -> Any:
+    value = FloatSchedule(schedule).value_schedule(progress_remaining)
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return value  # To be refused by name.

@@ -1,0 +1,1 @@
+"""Where rollouts and updates are computed."""

@@ -1,0 +1,40 @@
+"""The backend over arrays."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+
+from sb3_ppo_variants.backends.arrays.actor import ArrayActor
+from sb3_ppo_variants.backends.arrays.obstacles import obstacle
+from sb3_ppo_variants.backends.arrays.threads import blas_threads
+from sb3_ppo_variants.backends.arrays.trained import ROWS_AT_ONCE
+from sb3_ppo_variants.backends.arrays.update import ArrayUpdate
+from sb3_ppo_variants.rollouts.loop import Actor
+from sb3_ppo_variants.updates.plan import UpdatePlan
+from sb3_ppo_variants.updates.run import Update
+
+
+class Arrays:
+    """Computes small networks over NumPy arrays, on a CPU."""
+
+    path = "fast"
+    how = "the networks are computed over arrays"
+
+    def obstacle(self, plan: UpdatePlan) -> str | None:
+        """The first reason why the policy cannot be computed so."""
+        return obstacle(plan)
+
+    def prepared(self, plan: UpdatePlan, updating: bool) -> AbstractContextManager[None]:
+        """Within it BLAS takes one thread, if that is better for the update. In rollouts the actor sees to it."""
+        if not updating:
+            return nullcontext()
+        return blas_threads(plan.kind.policy, max(plan.batch_size, ROWS_AT_ONCE))()
+
+    def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
+        """Acts over arrays."""
+        return ArrayActor(plan.kind.policy, buffer, n_steps)
+
+    def update(self, plan: UpdatePlan) -> Update:
+        """Begin an update."""
+        return ArrayUpdate(plan)

@@ -1,0 +1,108 @@
+"""Why a policy cannot be computed over arrays."""
+
+from typing import Any
+
+from gymnasium import spaces
+from stable_baselines3.common.distributions import (
+    BernoulliDistribution,
+    CategoricalDistribution,
+    DiagGaussianDistribution,
+    MultiCategoricalDistribution,
+)
+from stable_baselines3.common.preprocessing import is_image_space
+from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor, MlpExtractor
+from torch import nn
+
+from sb3_ppo_variants.backends import obstacles
+from sb3_ppo_variants.backends.arrays.networks import ACTIVATIONS
+from sb3_ppo_variants.kl import MissingKLError, exact_kl, is_built_in
+from sb3_ppo_variants.objectives import arrays_obstacle
+from sb3_ppo_variants.policies.feed_forward import FeedForward
+from sb3_ppo_variants.updates.plan import UpdatePlan
+
+DISTRIBUTIONS = (
+    BernoulliDistribution,
+    CategoricalDistribution,
+    DiagGaussianDistribution,
+    MultiCategoricalDistribution,
+)
+# Where PyTorch keeps what would be called by computations that are written out.
+MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+PARAMETER_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+OPTIMIZER_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+
+
+def obstacle(plan: UpdatePlan) -> str | None:
+    """The first reason why the policy of a plan cannot be computed over arrays, as a clause; ``None`` if it can."""
+    policy = plan.kind.policy
+    return (
+        arrays_obstacle(plan.objective)
+        or _kind_obstacle(plan)
+        or obstacles.of_buffer(plan.buffer)
+        or obstacles.of_policy(policy)
+        or _hooks_obstacle(plan)
+        or _distribution_obstacle(policy)
+        or _features_obstacle(policy)
+        or _network_obstacle(policy)
+        or obstacles.of_parameters(policy)
+        or obstacles.of_optimizers(policy, plan.optimizers)
+    )
+
+
+def _kind_obstacle(plan: UpdatePlan) -> str | None:
+    if type(plan.kind) is not FeedForward:
+        return f"the policy is of the kind {type(plan.kind).__name__}"
+    return None
+
+
+def _hooks_obstacle(plan: UpdatePlan) -> str | None:
+    policy = plan.kind.policy
+    owners = {
+        "the policy's modules have": (policy.modules(), MODULE_HOOKS),
+        "the policy's parameters have": (policy.parameters(), PARAMETER_HOOKS),
+        "the optimizer has": (plan.optimizers, OPTIMIZER_HOOKS),
+    }
+    for words, (objects, names) in owners.items():
+        if any(getattr(owner, name) for owner in objects for name in names):
+            return f"{words} hooks"
+    return None
+
+
+def _distribution_obstacle(policy: Any) -> str | None:
+    if type(policy.action_dist) not in DISTRIBUTIONS:
+        return f"actions are drawn from a {type(policy.action_dist).__name__}"
+    try:
+        if not is_built_in(exact_kl(policy.action_dist)):
+            return f"a KL was registered for {type(policy.action_dist).__name__}"
+    except MissingKLError as error:
+        return str(error)
+    return None
+
+
+def _features_obstacle(policy: Any) -> str | None:
+    for extractor in (policy.pi_features_extractor, policy.vf_features_extractor):
+        parts = [*extractor.extractors.values()] if type(extractor) is CombinedExtractor else [extractor]
+        for part in parts:
+            if type(part) not in (FlattenExtractor, nn.Flatten):
+                return f"features come from a {type(part).__name__}"
+    space = policy.observation_space
+    if any(map(is_image_space, space.values() if isinstance(space, spaces.Dict) else [space])):
+        return "observations are images"
+    return None
+
+
+def _network_obstacle(policy: Any) -> str | None:
+    if type(policy.mlp_extractor) is not MlpExtractor:
+        return f"hidden layers are in a {type(policy.mlp_extractor).__name__}"
+    hidden = [*policy.mlp_extractor.policy_net, *policy.mlp_extractor.value_net]
+    linear = [*hidden[::2], policy.action_net, policy.value_net]
+    for layer in linear:
+        if type(layer) is not nn.Linear or layer.bias is None:
+            return f"the networks have a {layer} where a layer with weights and biases is expected"
+    kinds = {type(layer) for layer in hidden[1::2]}
+    if len(kinds) > 1 or not kinds <= set(ACTIVATIONS):
+        return f"the activation is {', '.join(sorted(kind.__name__ for kind in kinds))}"
+    others = {id(p) for p in policy.parameters()} - {id(p) for layer in linear for p in layer.parameters()}
+    if others - {id(getattr(policy, "log_std", None))}:
+        return "the policy has parameters besides those of its layers"
+    return None

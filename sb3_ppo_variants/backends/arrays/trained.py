@@ -1,0 +1,142 @@
+"""The two networks during an update: forward, backward, and all their parameters in one vector."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from stable_baselines3.common.policies import ActorCriticPolicy
+from torch import nn
+
+from sb3_ppo_variants.backends.arrays.distribution import Distribution
+from sb3_ppo_variants.backends.arrays.mlp import Linear, Mlp
+from sb3_ppo_variants.backends.arrays.networks import ActorCritic, Architecture, linear_layers
+from sb3_ppo_variants.backends.arrays.parameters import Layout
+
+# Enough to keep BLAS busy, few enough for the activations to stay in the cache.
+ROWS_AT_ONCE = 512
+
+# The names of the weights, and of the biases, of two layers, the actor's and the critic's.
+Pair = tuple[tuple[str, str], tuple[str, str]]
+
+
+class Layers(NamedTuple):
+    """The networks as views of one vector: of the parameters, or of their gradients."""
+
+    trunks: list[list[Linear]]
+    """The hidden layers of both networks side by side, or those of the actor and those of the critic."""
+    action_net: Linear
+    value_net: Linear
+    log_std: tuple[np.ndarray, ...]
+
+
+class TrainedNetworks:
+    """A policy's networks with the gradients of their parameters.
+
+    :param policy: the policy to begin with
+    :param parts: the parameters that are descended together, part by part
+    """
+
+    def __init__(self, policy: ActorCriticPolicy, parts: Sequence[Sequence[nn.Parameter]]):
+        self.architecture = Architecture.of(policy)
+        # Where the hidden layers have the same shapes, one product computes a layer of both networks.
+        self._pairs = _pairs(self.architecture, policy) if len(parts) == 1 else []
+        self.layout = Layout(_in_order(policy, parts, self._pairs))
+        self.vector = self.layout.gather(self.layout.parameters)
+        self.gradient = np.zeros_like(self.vector)
+        self._layers = self._layers_of(self.vector)
+        self._gradients = self._layers_of(self.gradient)
+        self._trunks = [Mlp(layers, self.architecture.activation) for layers in self._layers.trunks]
+        self._outputs: dict[int, list[np.ndarray]] = {}
+        self._actor_critic = ActorCritic(self.architecture, self.layout.views(self.vector))
+
+    @property
+    def action_dtype(self) -> np.dtype:
+        """The type in which the distributions take actions."""
+        return np.dtype(np.int64) if self.architecture.kind.takes_integers else self.vector.dtype
+
+    def distribution_of(self, features: np.ndarray) -> Distribution:
+        """The distributions of actions as they are now, for features of any number of states."""
+        chunks = [features[start : start + ROWS_AT_ONCE] for start in range(0, len(features), ROWS_AT_ONCE)]
+        return self._actor_critic.snapshot(np.concatenate([*map(self._actor_critic.action_output, chunks)]))
+
+    def _layers_of(self, vector: np.ndarray) -> Layers:
+        views, beside = self.layout.views(vector), self.layout.side_by_side
+        architecture = self.architecture
+        if self._pairs:
+            trunks = [[Linear(beside(vector, w), beside(vector, b)[:, None]) for w, b in self._pairs]]
+        else:
+            trunks = [linear_layers(architecture.actor, views), linear_layers(architecture.critic, views)]
+        action_net, value_net = linear_layers(["action_net", "value_net"], views)
+        return Layers(trunks, action_net, value_net, architecture.log_std_of(views))
+
+    def forward(self, features: np.ndarray, actor: bool = True, critic: bool = True) -> None:
+        """Compute the hidden layers of both networks, or of one of them."""
+        wanted = [0] if self._pairs else [i for i, own in enumerate((actor, critic)) if own]
+        self._outputs = {i: self._trunks[i].forward(features) for i in wanted}
+
+    def _latent(self, network: int) -> np.ndarray:
+        return self._outputs[0][-1][network] if self._pairs else self._outputs[network][-1]
+
+    def distribution(self) -> Distribution:
+        """The distributions of actions, for the features that :meth:`forward` was given."""
+        return self.architecture.distribution(self._layers.action_net.forward(self._latent(0)), *self._layers.log_std)
+
+    def values(self) -> np.ndarray:
+        """The values, shape ``(batch,)``, for the features that :meth:`forward` was given."""
+        return self._layers.value_net.forward(self._latent(1))[:, 0]
+
+    def backward(self, d_distribution: tuple[np.ndarray, ...] | None, d_values: np.ndarray | None) -> None:
+        """Write the gradients of the parameters of the networks that :meth:`forward` has computed.
+
+        :param d_distribution: dL/d(network output) and, if there is one, dL/d(log std)
+        :param d_values: dL/d(values), shape ``(batch,)``
+        """
+        layers, gradients = self._layers, self._gradients
+        d_heads: list[tuple[int, np.ndarray, Linear, Linear]] = []
+        if d_distribution is not None:
+            d_output, *d_log_std = d_distribution
+            for into, d in zip(gradients.log_std, d_log_std, strict=True):
+                into[...] = d
+            d_heads.append((0, d_output, layers.action_net, gradients.action_net))
+        if d_values is not None:
+            d_heads.append((1, d_values[:, None], layers.value_net, gradients.value_net))
+        d_latents: Any = self._latent_gradients()
+        for network, d, head, into_head in d_heads:
+            latent = self._latent(network)
+            head.gradient(latent, d, into=into_head)
+            # A product with a single row is cheaper as what it is.
+            product = np.multiply if d.shape[1] == 1 else np.matmul
+            product(d, head.weight, out=d_latents[network])
+        for i, outputs in self._outputs.items():
+            self._trunks[i].gradient(outputs, d_latents if self._pairs else d_latents[i], into=gradients.trunks[i])
+
+    def _latent_gradients(self) -> Any:
+        """Arrays for dL/d(latent) by network, one array of both where they are computed together."""
+        if self._pairs:
+            return np.empty_like(self._outputs[0][-1])
+        return {i: np.empty_like(outputs[-1]) for i, outputs in self._outputs.items()}
+
+
+def _in_order(
+    policy: ActorCriticPolicy, parts: Sequence[Sequence[nn.Parameter]], pairs: Sequence[Pair]
+) -> dict[str, nn.Parameter]:
+    """The policy's parameters: pairs first, each part in one piece."""
+    named = dict(policy.named_parameters())
+    part_of = {id(parameter): number for number, part in enumerate(parts) for parameter in part}
+    first = [name for pair in pairs for names in pair for name in names]
+    names = [*first, *(name for name in named if name not in first)]
+    return {name: named[name] for name in sorted(names, key=lambda name: part_of[id(named[name])])}
+
+
+def _pairs(architecture: Architecture, policy: ActorCriticPolicy) -> list[Pair]:
+    """The layers that can be computed side by side."""
+    shapes = [
+        [policy.get_parameter(f"{name}.weight").shape for name in names]
+        for names in (architecture.actor, architecture.critic)
+    ]
+    if shapes[0] != shapes[1]:
+        return []
+    return [
+        ((f"{actor}.weight", f"{critic}.weight"), (f"{actor}.bias", f"{critic}.bias"))
+        for actor, critic in zip(architecture.actor, architecture.critic, strict=True)
+    ]

@@ -1,0 +1,206 @@
+"""Updates over arrays."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.policies import ActorCriticPolicy
+
+from sb3_ppo_variants import losses
+from sb3_ppo_variants.backends.arrays.adam import clip_norm
+from sb3_ppo_variants.backends.arrays.distribution import Distribution
+from sb3_ppo_variants.backends.arrays.features import Features
+from sb3_ppo_variants.backends.arrays.measurements import Measurements
+from sb3_ppo_variants.backends.arrays.parameters import gradients, load_adam, store_adam
+from sb3_ppo_variants.backends.arrays.trained import TrainedNetworks
+from sb3_ppo_variants.errors import NonFiniteError
+from sb3_ppo_variants.guards.finite import is_finite
+from sb3_ppo_variants.objectives import ArrayObjective, Batch
+from sb3_ppo_variants.rollouts.buffer import WithParameters, in_rows
+from sb3_ppo_variants.updates.measured import Measured
+from sb3_ppo_variants.updates.plan import Descent, UpdatePlan
+
+
+class Rows(NamedTuple):
+    """Rows of a rollout."""
+
+    features: np.ndarray
+    actions: np.ndarray
+    old_log_prob: np.ndarray
+    advantages: np.ndarray
+    returns: np.ndarray
+    old_values: np.ndarray
+    old: Distribution | None
+    """The distributions that the actions were drawn from, where the objective needs the KL."""
+
+    def take(self, rows: Any) -> "Rows":
+        """Some of the rows."""
+        old = None if self.old is None else self.old.take(rows)
+        return Rows._make([*(array[rows] for array in self[:-1]), old])
+
+
+def read(buffer: RolloutBuffer, policy: ActorCriticPolicy, dtype: np.dtype, action_dtype: np.dtype) -> Rows:
+    """A rollout in the order in which the buffer numbers its rows."""
+
+    def rows(array: np.ndarray) -> np.ndarray:
+        return in_rows(buffer, array)
+
+    def numbers(array: np.ndarray) -> np.ndarray:
+        return rows(array).ravel().astype(dtype, copy=False)
+
+    observations: Any = buffer.observations
+    if isinstance(observations, dict):
+        observations = {key: rows(array) for key, array in observations.items()}
+    else:
+        observations = rows(observations)
+    return Rows(
+        features=Features(policy, dtype)(observations),
+        actions=rows(buffer.actions).astype(action_dtype, copy=False),
+        old_log_prob=numbers(buffer.log_probs),
+        advantages=numbers(buffer.advantages),
+        returns=numbers(buffer.returns),
+        old_values=numbers(buffer.values),
+        old=None,
+    )
+
+
+class ArrayUpdate:
+    """What :class:`sb3_ppo_variants.backends.torch_update.TorchUpdate` does, without a graph.
+
+    The policy and its optimizers are read when it is made and written by :meth:`finish`.
+
+    :param plan: what to do
+    """
+
+    def __init__(self, plan: UpdatePlan):
+        self._plan = plan
+        policy, buffer = plan.kind.policy, plan.buffer
+        self._networks = TrainedNetworks(policy, [descent.parameters for descent in plan.descents])
+        self._rollout = read(buffer, policy, self._networks.vector.dtype, self._networks.action_dtype)
+        self._old = self._old_distribution(buffer)
+        if plan.objective.needs_kl:
+            self._rollout = self._rollout._replace(old=self._old)
+        self._descents: list[ArrayDescent] = []
+
+    def _old_distribution(self, buffer: RolloutBuffer) -> Distribution:
+        networks = self._networks
+        old = buffer.old_parameters if isinstance(buffer, WithParameters) else None
+        if old is None:  # The rollout was not collected by our loop.
+            return networks.distribution_of(self._rollout.features)
+        return networks.architecture.kind.of_parameters(*(p.numpy().astype(networks.vector.dtype) for p in old))
+
+    def begin(self, descent: Descent) -> "ArrayDescent":
+        """Begin a descent."""
+        begun = ArrayDescent(self._plan, descent, self._networks, self._rollout)
+        self._descents.append(begun)
+        return begun
+
+    def check_finite(self) -> None:
+        """:raises NonFiniteError: if a parameter is not finite"""
+        if not is_finite(self._networks.vector):
+            raise NonFiniteError("vector of all parameters", "not finite")
+
+    def undo(self) -> None:
+        """Nothing has been written yet."""
+
+    def finish(self) -> float:
+        """Write the policy, the gradients of the last steps and the optimizers.
+
+        :return: the mean of KL(old || new) over the rollout
+        """
+        networks = self._networks
+        new = networks.distribution_of(self._rollout.features)
+        kl = float(np.mean(new.kl_from(self._old), dtype=np.float64))
+        # Last, so that until here nothing is written which an interrupt would have to take back.
+        networks.layout.scatter(networks.vector, networks.layout.parameters)
+        networks.layout.scatter(networks.gradient, gradients(networks.layout.parameters))
+        for descent in self._descents:
+            descent.store_optimizer()
+        return kl
+
+
+class ArrayDescent:
+    """The steps of :class:`sb3_ppo_variants.backends.torch_update.TorchDescent` over arrays."""
+
+    def __init__(self, plan: UpdatePlan, descent: Descent, networks: TrainedNetworks, rollout: Rows):
+        assert isinstance(plan.objective, ArrayObjective)
+        self._objective = plan.objective
+        self._plan = plan
+        self._descent = descent
+        self._networks = networks
+        self._rollout = rollout
+        where, self._layout = networks.layout.part(descent.parameters)
+        self._vector, self._gradient = networks.vector[where], networks.gradient[where]
+        self._adam = load_adam(descent.optimizer, self._layout)
+        self._measurements = Measurements(plan)
+        self._gradients: tuple[tuple[np.ndarray, ...] | None, np.ndarray | None]
+        # NumPy's own scalars would make arrays of single precision double.
+        self._ent_coef, self._vf_coef = float(plan.ent_coef), float(plan.vf_coef)
+
+    def minibatches(self) -> Iterator[Rows]:
+        """The rollout shuffled as the buffer would, gathered once."""
+        self._measurements.start_epoch()
+        size = self._plan.batch_size
+        shuffled = self._rollout.take(np.random.permutation(len(self._rollout.features)))
+        if self._plan.normalize_advantage:
+            shuffled = shuffled._replace(advantages=_normalized(shuffled.advantages, size))
+        for start in range(0, len(shuffled.features), size):
+            yield shuffled.take(slice(start, start + size))
+
+    def loss(self, minibatch: Rows) -> None:
+        """Equation 9, or the part of it that the descent has, and its gradient."""
+        of_policy, of_value = self._descent.of_policy, self._descent.of_value
+        self._networks.forward(minibatch.features, of_policy, of_value)
+        samples: dict[str, np.ndarray] = {}
+        d_distribution = self._policy_gradient(minibatch, samples) if of_policy else None
+        d_values = self._value_gradient(minibatch, samples) if of_value else None
+        self._measurements.add(samples)
+        self._gradients = d_distribution, d_values
+
+    def _policy_gradient(self, minibatch: Rows, samples: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+        """The gradient with respect to the distributions' parameters; losses go into ``samples``."""
+        distribution = self._networks.distribution()
+        log_ratio = distribution.log_prob(minibatch.actions) - minibatch.old_log_prob
+        kl = None if minibatch.old is None else distribution.kl_from(minibatch.old)
+        policy_losses, d_log_prob, d_kl = self._objective.gradient(Batch(np.exp(log_ratio), minibatch.advantages, kl))
+        samples |= {"policy_loss": policy_losses, "entropy": distribution.entropy(), "log_ratio": log_ratio}
+        d_entropy = -self._ent_coef / len(log_ratio)
+        return distribution.gradient(minibatch.actions, d_log_prob, d_entropy, minibatch.old, d_kl)
+
+    def _value_gradient(self, minibatch: Rows, samples: dict[str, np.ndarray]) -> np.ndarray:
+        """The gradient with respect to the values; losses go into ``samples``."""
+        samples["value_loss"], d_values = losses.value_gradient(
+            self._networks.values(), minibatch.old_values, minibatch.returns, self._plan.clip_range_vf
+        )
+        return d_values * self._vf_coef
+
+    def approximate_kl(self) -> float:
+        """SB3's estimate of the KL on the minibatch measured last."""
+        return float(losses.approximate_kls(self._measurements.last_log_ratio).mean())
+
+    def step(self) -> None:
+        """One step of Adam, the gradient clipped.
+
+        :raises NonFiniteError: if the gradient is not finite
+        """
+        self._networks.backward(*self._gradients)
+        clip_norm(self._gradient, self._descent.max_grad_norm)
+        self._adam.step(self._vector, self._gradient)
+
+    def measured(self) -> Measured:
+        """What the minibatches measured."""
+        return self._measurements.measured()
+
+    def store_optimizer(self) -> None:
+        """Leave the torch optimizer as if it had made the steps itself."""
+        store_adam(self._adam, self._descent.optimizer, self._layout)
+
+
+def _normalized(advantages: np.ndarray, batch_size: int) -> np.ndarray:
+    """The advantages of consecutive minibatches, each normalised."""
+    whole = len(advantages) - len(advantages) % batch_size
+    minibatches = advantages[:whole].reshape(-1, batch_size)
+    return np.concatenate(
+        [losses.normalized_advantages(minibatches).ravel(), losses.normalized_advantages(advantages[whole:])]
+    )

@@ -1,0 +1,40 @@
+"""Which backend computes."""
+
+from typing import Literal, NamedTuple
+
+from sb3_ppo_variants.backends.arrays.backend import Arrays
+from sb3_ppo_variants.backends.backend import Backend
+from sb3_ppo_variants.backends.images import Images
+from sb3_ppo_variants.backends.reference import Reference
+from sb3_ppo_variants.errors import refuse
+from sb3_ppo_variants.updates.plan import UpdatePlan
+
+# The fastest first. The last one takes everything.
+BACKENDS: tuple[Backend, ...] = (Arrays(), Images(), Reference())
+
+
+class Choice(NamedTuple):
+    """A backend, and why it is that one."""
+
+    backend: Backend
+    why: str
+
+
+def choose(plan: UpdatePlan, fast: bool | Literal["auto"]) -> Choice:
+    """The fastest backend that can make the rollouts and updates of a plan.
+
+    :param fast: the argument of the model: ``False`` takes the reference, ``True`` insists on another
+    :raises ArgumentError: if ``fast=True`` is not possible, saying why
+    """
+    *others, reference = BACKENDS
+    if fast is False:
+        return Choice(reference, "fast=False")
+    obstacles = []
+    for backend in others:
+        obstacle = backend.obstacle(plan)
+        if obstacle is None:
+            return Choice(backend, backend.how)
+        obstacles.append(obstacle)
+    if fast is True:
+        refuse("fast", True, f"False or 'auto' here, because {obstacles[0]}")
+    return Choice(reference, obstacles[0])

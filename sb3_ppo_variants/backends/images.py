@@ -1,0 +1,132 @@
+"""SB3's convolutional network on a CPU, with memory laid out for convolutions.
+
+The computation is that of the reference. Images and filters lie in memory with their channels last, which the
+convolutions of CPUs are fastest with, and Adam runs as one fused kernel.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.torch_layers import NatureCNN
+from torch import nn
+from torch.optim import Optimizer
+
+from sb3_ppo_variants.backends import obstacles
+from sb3_ppo_variants.backends.torch_actor import TorchActor
+from sb3_ppo_variants.backends.torch_update import TorchUpdate
+from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Samples, WithParameters, in_rows
+from sb3_ppo_variants.rollouts.loop import Actor
+from sb3_ppo_variants.updates.plan import UpdatePlan
+from sb3_ppo_variants.updates.run import Update
+
+
+class Images:
+    """Computes as the reference does, with images and filters laid out for convolutions."""
+
+    path = "fast"
+    how = "images are laid out for convolutions"
+
+    def obstacle(self, plan: UpdatePlan) -> str | None:
+        """The first reason why the policy cannot be computed so."""
+        policy = plan.kind.policy
+        return (
+            obstacles.of_buffer(plan.buffer)
+            or obstacles.of_policy(policy)
+            or _features_obstacle(policy)
+            or obstacles.of_parameters(policy)
+            or obstacles.of_optimizers(policy, plan.optimizers)
+        )
+
+    def prepared(self, plan: UpdatePlan, updating: bool) -> AbstractContextManager[None]:
+        """Within it filters lie with their channels last, and Adam is fused."""
+        return _laid_out(plan.kind.policy, plan.optimizers)
+
+    def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
+        """Acts as SB3 does."""
+        return TorchActor(model, plan.kind, buffer)
+
+    def update(self, plan: UpdatePlan) -> Update:
+        """Begin an update."""
+        return TorchUpdate(plan, ImageMinibatches(plan.buffer, plan.batch_size))
+
+
+def _features_obstacle(policy: ActorCriticPolicy) -> str | None:
+    for extractor in (policy.pi_features_extractor, policy.vf_features_extractor):
+        if type(extractor) is not NatureCNN:
+            return f"features come from a {type(extractor).__name__}"
+    return None
+
+
+@contextmanager
+def _laid_out(policy: ActorCriticPolicy, optimizers: list[Optimizer]) -> Iterator[None]:
+    """Within it the filters of a policy, and what Adam knows of them, lie with their channels last.
+
+    Their values and shapes stay as they are. Afterwards they lie as PyTorch makes them, so that how a rollout or an
+    update rounds depends on its path alone and not on what came before.
+    """
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    chosen = [group["fused"] for group in groups]
+    _lay_out(policy, optimizers, th.channels_last)
+    try:
+        for group in groups:
+            group["fused"] = True
+        yield
+    finally:
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        for group, fused in zip(groups, chosen, strict=True):
+            group["fused"] = fused
+        _lay_out(policy, optimizers, th.contiguous_format)
+
+
+def _lay_out(policy: ActorCriticPolicy, optimizers: list[Optimizer], memory_format: th.memory_format) -> None:
+    for module in policy.modules():
+        if isinstance(module, nn.Conv2d):
+            module.weight.data = module.weight.data.contiguous(memory_format=memory_format)
+            for optimizer in optimizers:
+                # The fused kernel takes the numbers of the weight and of its moments as they lie in memory.
+                state = optimizer.state.get(module.weight, {})
+                for moment in state.keys() & {"exp_avg", "exp_avg_sq"}:
+                    state[moment] = state[moment].contiguous(memory_format=memory_format)
+
+
+class ImageMinibatches:
+    """The minibatches that a buffer would make, their images with channels last.
+
+    :param buffer: a full buffer
+    :param batch_size: rows in a minibatch
+    """
+
+    def __init__(self, buffer: RolloutBuffer, batch_size: int):
+        self._buffer = buffer
+        self._batch_size = batch_size
+        self._images = np.ascontiguousarray(in_rows(buffer, np.moveaxis(buffer.observations, -3, -1)))
+        actions = in_rows(buffer, buffer.actions).astype(np.float32, copy=False)
+        numbers = [
+            in_rows(buffer, array).ravel()
+            for array in (buffer.values, buffer.log_probs, buffer.advantages, buffer.returns)
+        ]
+        self._others = [th.from_numpy(array) for array in (actions, *numbers)]
+
+    def observations(self) -> Iterator[th.Tensor]:
+        """All observations of the rollout in the order of their rows, in chunks."""
+        for start in range(0, len(self._images), ROWS_AT_ONCE):
+            yield self._images_at(slice(start, start + ROWS_AT_ONCE))
+
+    def _images_at(self, rows: Any) -> th.Tensor:
+        return th.from_numpy(self._images[rows]).permute(0, 3, 1, 2)
+
+    def shuffled(self) -> Iterator[Samples]:
+        """The rollout in minibatches, shuffled as the buffer would."""
+        permutation = np.random.permutation(len(self._images))
+        old = self._buffer.old_parameters if isinstance(self._buffer, WithParameters) else None
+        for start in range(0, len(permutation), self._batch_size):
+            rows = permutation[start : start + self._batch_size]
+            where = th.from_numpy(rows)
+            old_rows = None if old is None else tuple(column[where] for column in old)
+            yield Samples(self._images_at(rows), *(tensor[where] for tensor in self._others), old_rows)

@@ -1,0 +1,93 @@
+"""Why a fast backend cannot take a policy, as far as the fast backends agree.
+
+Each function returns the first reason it finds, as a clause, or ``None``.
+"""
+
+from collections.abc import Sequence
+
+import torch as th
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.policies import ActorCriticPolicy
+from torch.optim import Optimizer
+
+from sb3_ppo_variants.rollouts.buffer import ParameterDictRolloutBuffer, ParameterRolloutBuffer
+
+# What of ActorCriticPolicy is written out; a subclass may change the rest.
+WRITTEN_OUT = (
+    "forward",
+    "evaluate_actions",
+    "get_distribution",
+    "predict_values",
+    "extract_features",
+    "obs_to_tensor",
+    "set_training_mode",
+    "_get_action_dist_from_latent",
+)
+# Adam's options that are not written out, with the values that leave them out.
+PLAIN_ADAM = {
+    "weight_decay": 0,
+    "amsgrad": False,
+    "maximize": False,
+    "capturable": False,
+    "differentiable": False,
+    "decoupled_weight_decay": False,
+}
+# Those that are, or that do not change what is computed.
+FREE_ADAM = {"params", "lr", "initial_lr", "betas", "eps", "foreach", "fused"}
+
+
+def of_buffer(buffer: RolloutBuffer) -> str | None:
+    """Of a rollout buffer."""
+    if type(buffer) not in (ParameterRolloutBuffer, ParameterDictRolloutBuffer):
+        return f"the rollout buffer is a {type(buffer).__name__}"
+    return None
+
+
+def of_policy(policy: ActorCriticPolicy) -> str | None:
+    """Of a policy's methods."""
+    cls = type(policy)
+    if not isinstance(policy, ActorCriticPolicy):
+        return f"{cls.__name__} is not an ActorCriticPolicy"
+    for method in WRITTEN_OUT:
+        if getattr(cls, method) is not getattr(ActorCriticPolicy, method) or method in vars(policy):
+            return f"{cls.__name__} has a {method} of its own"
+    return None
+
+
+def of_parameters(policy: ActorCriticPolicy) -> str | None:
+    """Of a policy's parameters."""
+    parameters = list(policy.parameters())
+    if {parameter.device.type for parameter in parameters} != {"cpu"}:
+        return f"the policy is on {parameters[0].device}"
+    if len({parameter.dtype for parameter in parameters}) != 1 or not parameters[0].dtype.is_floating_point:
+        return "the parameters are of different types"
+    if not all(parameter.requires_grad for parameter in parameters):
+        return "some parameters are frozen"
+    return None
+
+
+def of_optimizers(policy: ActorCriticPolicy, optimizers: Sequence[Optimizer]) -> str | None:
+    """Of the optimizers, which together are to train the whole policy."""
+    trained: list[int] = []
+    for optimizer in optimizers:
+        obstacle = _of_optimizer(optimizer)
+        if obstacle is not None:
+            return obstacle
+        trained += [id(parameter) for parameter in optimizer.param_groups[0]["params"]]
+    if sorted(trained) != sorted(id(parameter) for parameter in policy.parameters()):
+        return "the optimizer does not train all parameters of the policy"
+    return None
+
+
+def _of_optimizer(optimizer: Optimizer) -> str | None:
+    if type(optimizer) is not th.optim.Adam:
+        return f"the optimizer is {type(optimizer).__name__}, not Adam"
+    if len(optimizer.param_groups) != 1:
+        return "the optimizer has several groups of parameters"
+    (group,) = optimizer.param_groups
+    for option, value in group.items():
+        if option not in FREE_ADAM and (option not in PLAIN_ADAM or value != PLAIN_ADAM[option]):
+            return f"Adam's {option} is {value}"
+    if isinstance(group["lr"], th.Tensor):
+        return "Adam's step size is a tensor"
+    return None

@@ -1,0 +1,35 @@
+"""The reference: PyTorch, bit for bit SB3 where SB3 does the same."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+
+from sb3_ppo_variants.backends.torch_actor import TorchActor
+from sb3_ppo_variants.backends.torch_update import BufferMinibatches, TorchUpdate
+from sb3_ppo_variants.rollouts.loop import Actor
+from sb3_ppo_variants.updates.plan import UpdatePlan
+from sb3_ppo_variants.updates.run import Update
+
+
+class Reference:
+    """Computes with PyTorch, on any device, whatever the policy, the buffer and the objective are."""
+
+    path = "reference"
+    how = "PyTorch computes everything"
+
+    def obstacle(self, plan: UpdatePlan) -> str | None:
+        """None at all."""
+        return None
+
+    def prepared(self, plan: UpdatePlan, updating: bool) -> AbstractContextManager[None]:
+        """Threads and memory as they are."""
+        return nullcontext()
+
+    def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
+        """Acts as SB3 does."""
+        return TorchActor(model, plan.kind, buffer)
+
+    def update(self, plan: UpdatePlan) -> Update:
+        """Begin an update."""
+        return TorchUpdate(plan, BufferMinibatches(plan.buffer, plan.batch_size))

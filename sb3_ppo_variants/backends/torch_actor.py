@@ -1,0 +1,75 @@
+"""Acting as SB3 does, with PyTorch."""
+
+from typing import Any
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.utils import obs_as_tensor
+
+from sb3_ppo_variants.kl import Parameters
+from sb3_ppo_variants.policies.kind import Acted, PolicyKind
+from sb3_ppo_variants.rollouts.buffer import WithParameters
+from sb3_ppo_variants.rollouts.loop import Action, Observations, bounds_of
+
+
+class TorchActor:
+    """Acts with a policy of any kind on any device, in any buffer.
+
+    :param model: the model
+    :param kind: how its policy is evaluated
+    :param buffer: where the rollout goes
+    """
+
+    def __init__(self, model: OnPolicyAlgorithm, kind: PolicyKind, buffer: RolloutBuffer):
+        self._model = model
+        self._kind = kind
+        self._buffer = buffer
+        self._bounds = bounds_of(kind.policy)
+        self._parameters: list[Parameters | None] = []
+        self._observations: Observations
+        self._acted: Acted
+        self._actions: np.ndarray
+
+    def act(self, step: int, observations: Observations) -> Action:
+        """Draw an action for each environment."""
+        model, policy = self._model, self._kind.policy
+        if model.use_sde and model.sde_sample_freq > 0 and step % model.sde_sample_freq == 0:
+            policy.reset_noise(self._buffer.n_envs)
+        obs_tensor = obs_as_tensor(observations, model.device)
+        with th.no_grad():
+            acted = self._kind.act(obs_tensor)
+        actions = acted.actions.cpu().numpy()
+        clipped_actions = actions
+        if policy.squash_output:
+            clipped_actions = policy.unscale_action(actions)
+        elif self._bounds is not None:
+            clipped_actions = np.clip(actions, *self._bounds)
+        self._observations, self._acted, self._actions = observations, acted, actions
+        return Action(obs_tensor, actions, acted.values, acted.log_probs, clipped_actions)
+
+    def terminal_value(self, observation: Observations) -> th.Tensor:
+        """The value of the last state of an episode, shape ``(1,)``."""
+        policy = self._kind.policy
+        with th.no_grad():
+            return self._kind.predict_values(policy.obs_to_tensor(observation)[0])[0]
+
+    def store(self, rewards: np.ndarray, episode_starts: Any) -> None:
+        """Write the step that :meth:`act` made last to the buffer."""
+        actions, acted = self._actions, self._acted
+        if isinstance(self._model.action_space, spaces.Discrete):
+            actions = actions.reshape(-1, 1)
+        self._buffer.add(self._observations, actions, rewards, episode_starts, acted.values, acted.log_probs)
+        self._parameters.append(acted.parameters)
+
+    def finish(self, observations: Observations, dones: np.ndarray) -> th.Tensor:
+        """Fill the rest of the buffer."""
+        with th.no_grad():
+            values = self._kind.predict_values(obs_as_tensor(observations, self._model.device))
+        self._buffer.compute_returns_and_advantage(last_values=values, dones=dones)
+        known = [parameters for parameters in self._parameters if parameters is not None]
+        if isinstance(self._buffer, WithParameters) and len(known) == len(self._parameters):
+            self._buffer.set_parameters(known)
+        return values

@@ -1,0 +1,163 @@
+"""Updates with PyTorch."""
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.type_aliases import PyTorchObs
+
+from sb3_ppo_variants import losses
+from sb3_ppo_variants.backends.rollout_kl import RolloutKL
+from sb3_ppo_variants.objectives import Batch
+from sb3_ppo_variants.policies.kind import Evaluated
+from sb3_ppo_variants.rollouts.buffer import Samples, rollout_observations
+from sb3_ppo_variants.updates.finite import Snapshot, check_parameters
+from sb3_ppo_variants.updates.measured import Measured
+from sb3_ppo_variants.updates.plan import Descent, UpdatePlan
+
+
+class Minibatches(Protocol):
+    """Reads a rollout."""
+
+    def shuffled(self) -> Iterator[Samples]:
+        """The rollout in minibatches, shuffled anew."""
+
+    def observations(self) -> Iterator[PyTorchObs]:
+        """All observations of the rollout in the order of their rows, in chunks."""
+
+
+class BufferMinibatches:
+    """The minibatches that a buffer makes, SB3's or a user's.
+
+    :param buffer: a full buffer
+    :param batch_size: rows in a minibatch
+    """
+
+    def __init__(self, buffer: RolloutBuffer, batch_size: int):
+        self._buffer = buffer
+        self._batch_size = batch_size
+
+    def shuffled(self) -> Iterator[Samples]:
+        """The rollout in minibatches, shuffled by the buffer."""
+        for samples in self._buffer.get(self._batch_size):
+            yield samples if isinstance(samples, Samples) else _without_parameters(samples)
+
+    def observations(self) -> Iterator[PyTorchObs]:
+        """All observations of the rollout in the order of their rows, in chunks."""
+        return rollout_observations(self._buffer)
+
+
+def _without_parameters(samples: Any) -> Samples:
+    return Samples(*(getattr(samples, name) for name in Samples._fields[:-1]))
+
+
+class TorchUpdate:
+    """An update of the policy's tensors in place.
+
+    :param plan: what to do
+    :param minibatches: reads the rollout
+    :raises MissingKLError: if the objective needs a KL and the policy's distribution has no registered one
+    """
+
+    def __init__(self, plan: UpdatePlan, minibatches: Minibatches):
+        self._plan = plan
+        self._minibatches = minibatches
+        self._before = Snapshot(plan.kind.policy, plan.optimizers)
+        self._kl = RolloutKL.of(plan, minibatches.observations)
+
+    def begin(self, descent: Descent) -> "TorchDescent":
+        """Begin a descent."""
+        return TorchDescent(self._plan, descent, self._minibatches, self._kl)
+
+    def check_finite(self) -> None:
+        """:raises NonFiniteError: if a parameter is not finite"""
+        check_parameters(self._plan.kind.policy)
+
+    def undo(self) -> None:
+        """Leave the policy and its optimizers as they were before the update."""
+        self._before.restore()
+
+    def finish(self) -> float | None:
+        """The mean of KL(old || new) over the rollout, if it is known."""
+        return None if self._kl is None else self._kl.of_rollout()
+
+
+class TorchDescent:
+    """The reference: SB3's steps, with equation 9 of the paper or the part of it that the descent has.
+
+    What is measured stays on its device until it is read once: reading each number would wait for the device.
+    """
+
+    def __init__(self, plan: UpdatePlan, descent: Descent, minibatches: Minibatches, kl: RolloutKL | None):
+        self._plan = plan
+        self._descent = descent
+        self._minibatches = minibatches
+        self._kl = kl
+        self._measured: dict[str, list[th.Tensor]] = {}
+        self._epoch_start = 0
+        self._loss: th.Tensor
+
+    def minibatches(self) -> Iterator[Samples]:
+        """The rollout in minibatches, shuffled anew."""
+        self._epoch_start = len(self._measured.get("loss", ()))
+        return self._minibatches.shuffled()
+
+    def loss(self, samples: Samples) -> None:
+        """Equation 9, or the part of it that the descent has."""
+        kind, plan = self._plan.kind, self._plan
+        if not self._descent.of_policy:
+            self._loss = plan.vf_coef * self._value_loss(kind.evaluate_values(samples), samples)
+        else:
+            evaluated = kind.evaluate(samples)
+            self._loss = self._policy_loss(evaluated, samples)
+            if self._descent.of_value:
+                self._loss = self._loss + plan.vf_coef * self._value_loss(evaluated.values, samples)
+        self._note(loss=self._loss)
+
+    def _policy_loss(self, evaluated: Evaluated, samples: Samples) -> th.Tensor:
+        plan, objective = self._plan, self._plan.objective
+        advantages = samples.advantages
+        if plan.normalize_advantage:
+            advantages = losses.normalize_advantages(advantages)
+        log_ratio = evaluated.log_prob - samples.old_log_prob
+        ratio = th.exp(log_ratio)
+        kl = self._kl.of_minibatch(samples) if self._kl is not None and objective.needs_kl else None
+        policy_loss = objective.loss(Batch(ratio, advantages, kl))
+        entropy_loss = losses.entropy_loss(evaluated.entropy, evaluated.log_prob)
+        with th.no_grad():
+            self._note(policy_loss=policy_loss, entropy_loss=entropy_loss, approx_kl=losses.approximate_kl(log_ratio))
+            if objective.clip_range is not None:
+                self._note(clip_fraction=losses.clip_fraction(ratio, objective.clip_range))
+        return policy_loss + plan.ent_coef * entropy_loss
+
+    def _value_loss(self, values: th.Tensor, samples: Samples) -> th.Tensor:
+        value_loss = losses.value_loss(values, samples.old_values, samples.returns, self._plan.clip_range_vf)
+        self._note(value_loss=value_loss)
+        return value_loss
+
+    def _note(self, **scalars: th.Tensor) -> None:
+        for name, scalar in scalars.items():
+            self._measured.setdefault(name, []).append(scalar.detach())
+
+    def approximate_kl(self) -> float:
+        """SB3's estimate of the KL on the minibatch measured last."""
+        return float(self._measured["approx_kl"][-1])
+
+    def step(self) -> None:
+        """One step of the optimizer, the gradient clipped."""
+        optimizer = self._descent.optimizer
+        optimizer.zero_grad()
+        self._loss.backward()
+        self._note(gradient=th.nn.utils.clip_grad_norm_(self._descent.parameters, self._descent.max_grad_norm))
+        optimizer.step()
+
+    def measured(self) -> Measured:
+        """What the minibatches measured."""
+        if not self._measured:
+            return Measured({}, 0)
+        names = list(self._measured)
+        columns = th.cat([th.stack(self._measured[name]) for name in names]).cpu().numpy().astype(np.float64)
+        ends = np.cumsum([len(self._measured[name]) for name in names])
+        return Measured(dict(zip(names, np.split(columns, ends[:-1]), strict=True)), self._epoch_start)

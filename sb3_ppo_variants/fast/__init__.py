@@ -1,1 +1,0 @@
-"""The fast path: what the reference path does, over arrays instead of graphs."""

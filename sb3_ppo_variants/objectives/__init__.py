@@ -1,0 +1,20 @@
+"""The policy objectives of the PPO paper: for each the equation, the loss on tensors, the gradient over arrays."""
+
+from sb3_ppo_variants.objectives.checking import check_gradient
+from sb3_ppo_variants.objectives.clipped import Clipped
+from sb3_ppo_variants.objectives.kl_penalized import AdaptiveKL, KLPenalized
+from sb3_ppo_variants.objectives.objective import ArrayObjective, Batch, Gradient, Objective, arrays_obstacle
+from sb3_ppo_variants.objectives.unclipped import Unclipped
+
+__all__ = [
+    "AdaptiveKL",
+    "ArrayObjective",
+    "Batch",
+    "Clipped",
+    "Gradient",
+    "KLPenalized",
+    "Objective",
+    "Unclipped",
+    "arrays_obstacle",
+    "check_gradient",
+]

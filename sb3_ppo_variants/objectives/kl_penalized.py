@@ -1,0 +1,81 @@
+"""The KL-penalised objective, with a fixed and with an adaptive coefficient."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import torch as th
+
+from sb3_ppo_variants.objectives.clipped import Clipped
+from sb3_ppo_variants.objectives.objective import ArrayObjective, Batch, Gradient
+from sb3_ppo_variants.objectives.unclipped import Unclipped
+
+# The rule of section 4 of the paper.
+TOLERANCE = 1.5
+FACTOR = 2.0
+# Beta stays within these bounds, which keep it finite and let it come back from a long time on one side of the target.
+MIN_KL_COEF = 1e-6
+MAX_KL_COEF = 1e6
+
+
+@dataclass(frozen=True, kw_only=True)
+class KLPenalized(ArrayObjective):
+    """Equation 8 of https://arxiv.org/abs/1707.06347: L^KLPEN = E[r A - beta KL(old || new)].
+
+    :param kl_coef: beta
+    :param clip_range: eps; if given, r A is clipped as in equation 7, "in addition to" the penalty (section 4)
+    """
+
+    needs_kl: ClassVar[bool] = True
+    kl_coef: float
+    clip_range: float | None = None
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        """-E[r A - beta KL]."""
+        return self._surrogate.loss(batch) + self.kl_coef * batch.kl.mean()
+
+    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
+        """d(-r A + beta KL)/d KL = beta, and that of the surrogate for log r."""
+        losses, d_log_ratio, _ = self._surrogate.gradient(batch)
+        n = len(losses)
+        return Gradient(losses + self.kl_coef * batch.kl, d_log_ratio, np.full(n, self.kl_coef / n, losses.dtype))
+
+    @property
+    def _surrogate(self) -> ArrayObjective:
+        return Unclipped() if self.clip_range is None else Clipped(self.clip_range)
+
+    def coefficients(self) -> dict[str, float]:
+        """Beta and, if it clips too, eps."""
+        return {"kl_coef": self.kl_coef, **self._surrogate.coefficients()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveKL(KLPenalized):
+    """Equation 8 with the adaptive beta of section 4.
+
+    :param desired_kl: d_targ, in nats per state
+    """
+
+    desired_kl: float
+
+    def after_update(self, kl: float | None) -> "AdaptiveKL":
+        """The same objective with the beta of the next update."""
+        assert kl is not None, "an update with a penalty measures the KL"
+        return replace(self, kl_coef=adapt_kl_coef(self.kl_coef, kl, self.desired_kl))
+
+
+def adapt_kl_coef(kl_coef: float, kl: float, desired_kl: float) -> float:
+    """The coefficient of the next update, section 4 of https://arxiv.org/abs/1707.06347.
+
+    If d < d_targ / 1.5, beta is halved; if d > 1.5 d_targ, it is doubled.
+
+    :param kl_coef: beta
+    :param kl: d, the mean of KL(old || new) after the update
+    :param desired_kl: d_targ
+    :return: the next beta, between ``MIN_KL_COEF`` and ``MAX_KL_COEF``
+    """
+    if kl < desired_kl / TOLERANCE:
+        kl_coef /= FACTOR
+    elif kl > desired_kl * TOLERANCE:
+        kl_coef *= FACTOR
+    return min(max(kl_coef, MIN_KL_COEF), MAX_KL_COEF)

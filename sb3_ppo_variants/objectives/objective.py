@@ -1,0 +1,103 @@
+"""What an objective is."""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+import numpy as np
+import torch as th
+
+Numbers = TypeVar("Numbers", th.Tensor, np.ndarray)
+Self = TypeVar("Self", bound="Objective")
+
+
+class Batch(Generic[Numbers]):
+    """What an objective reads of a minibatch: tensors, or arrays, of shape ``(batch,)``.
+
+    :param ratio: r(theta) = pi(a|s) / pi_old(a|s)
+    :param advantages: A, normalised if the model says so
+    :param kl: KL(old || new) in each state, summed over action dimensions; ``None`` unless the objective ``needs_kl``
+    """
+
+    __slots__ = ("_kl", "advantages", "ratio")
+
+    def __init__(self, ratio: Numbers, advantages: Numbers, kl: Numbers | None = None):
+        self.ratio = ratio
+        self.advantages = advantages
+        self._kl = kl
+
+    @property
+    def kl(self) -> Numbers:
+        """KL(old || new) in each state.
+
+        :raises RuntimeError: if the objective does not ask for it
+        """
+        if self._kl is None:
+            raise RuntimeError("an objective that reads the KL sets needs_kl = True")
+        return self._kl
+
+
+class Gradient(NamedTuple):
+    """A loss over arrays with its derivatives; all arrays have the shape ``(batch,)``."""
+
+    losses: np.ndarray
+    """The loss of each sample; their mean is the loss."""
+    d_log_ratio: np.ndarray
+    """The derivative of the mean with respect to each log r."""
+    d_kl: np.ndarray | None = None
+    """The derivative of the mean with respect to each KL; ``None`` where the loss has none."""
+
+
+class Objective(ABC):
+    """A policy objective with the coefficients that it has in one update.
+
+    Derive from it, write :meth:`loss`, and hand an instance to :class:`~sb3_ppo_variants.PPOCustom`. Make the class a
+    frozen dataclass, so that its coefficients can be saved and do not change during an update.
+    """
+
+    needs_kl: ClassVar[bool] = False
+    """Whether :meth:`loss` reads ``batch.kl``, for which the policy's distribution needs a known KL."""
+    clip_range: float | None = None
+    """eps, where the objective clips r(theta); ``train/clip_fraction`` is measured with it."""
+
+    @abstractmethod
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        """The negative objective, a scalar."""
+
+    def coefficients(self) -> dict[str, float]:
+        """What is logged, as ``train/...``."""
+        return {}
+
+    def at(self: Self, progress_remaining: float) -> Self:
+        """The objective of an update, where a coefficient follows a schedule.
+
+        :param progress_remaining: from 1 (the beginning of training) to 0 (its end)
+        """
+        return self
+
+    def after_update(self: Self, kl: float | None) -> Self:
+        """The objective of the next update, where a coefficient follows from how far the last one went.
+
+        :param kl: the mean of KL(old || new) over the rollout; ``None`` if the policy's distribution has no known KL
+        """
+        return self
+
+
+class ArrayObjective(Objective):
+    """An objective that trains on the array path too, since its gradient is written out."""
+
+    @abstractmethod
+    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
+        """The loss with its derivatives. :func:`~sb3_ppo_variants.check_gradient` compares it with autograd."""
+
+
+def arrays_obstacle(objective: Objective) -> str | None:
+    """Why an objective cannot be computed over arrays, as a clause; ``None`` if it can."""
+    name = type(objective).__name__
+    for cls in type(objective).__mro__:
+        members: Any = vars(cls)
+        if "gradient" in members and not getattr(members["gradient"], "__isabstractmethod__", False):
+            return None
+        if "loss" in members:
+            # An inherited gradient is that of another loss.
+            return f"{name} has a loss without a gradient over arrays"
+    return f"{name} has no gradient over arrays"

@@ -1,0 +1,67 @@
+"""Policies without memory: SB3's ``ActorCriticPolicy`` and those derived from it."""
+
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.distributions import Distribution
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.type_aliases import PyTorchObs
+
+from sb3_ppo_variants.kl import ExactKL, MissingKLError, Parameters, exact_kl
+from sb3_ppo_variants.policies.kind import Acted, Evaluated
+from sb3_ppo_variants.rollouts.buffer import Samples
+
+
+class FeedForward:
+    """How SB3's PPO evaluates a policy.
+
+    :param policy: the policy
+    """
+
+    def __init__(self, policy: ActorCriticPolicy):
+        self.policy = policy
+
+    def act(self, observations: PyTorchObs) -> Acted:
+        """Draw an action for each environment."""
+        actions, values, log_probs = self.policy(observations)
+        return Acted(actions, values, log_probs, self._known_parameters(self._distribution("forward", observations)))
+
+    def predict_values(self, observations: PyTorchObs) -> th.Tensor:
+        """The values of states, shape ``(n, 1)``."""
+        return self.policy.predict_values(observations)
+
+    def evaluate(self, samples: Samples) -> Evaluated:
+        """Evaluate a minibatch."""
+        actions = samples.actions
+        if isinstance(self.policy.action_space, spaces.Discrete):
+            actions = actions.long().flatten()
+        values, log_prob, entropy = self.policy.evaluate_actions(samples.observations, actions)
+        return Evaluated(values.flatten(), log_prob, entropy)
+
+    def evaluate_values(self, samples: Samples) -> th.Tensor:
+        """The values of a minibatch alone, shape ``(batch,)``."""
+        return self.policy.predict_values(samples.observations).flatten()
+
+    def evaluated_parameters(self, kl: ExactKL, samples: Samples) -> Parameters:
+        """The parameters of the distributions that :meth:`evaluate` found last, for these samples."""
+        return kl.parameters(self._distribution("evaluate_actions", samples.observations))
+
+    def parameters_in(self, kl: ExactKL, observations: PyTorchObs) -> Parameters:
+        """The parameters of the distributions in states."""
+        return kl.parameters(self.policy.get_distribution(observations))
+
+    def _known_parameters(self, distribution: Distribution) -> Parameters | None:
+        try:
+            return exact_kl(distribution).parameters(distribution)
+        except MissingKLError:
+            return None
+
+    def _distribution(self, method: str, observations: PyTorchObs) -> Distribution:
+        # What SB3's methods compute they leave in action_dist, which saves a second pass of the policy. A policy that
+        # replaces them may not.
+        cls = type(self.policy)
+        if all(
+            getattr(cls, name, None) is getattr(ActorCriticPolicy, name)
+            for name in (method, "_get_action_dist_from_latent")
+        ):
+            return self.policy.action_dist
+        return self.policy.get_distribution(observations)

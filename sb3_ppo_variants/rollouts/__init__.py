@@ -1,0 +1,1 @@
+"""Rollouts: the buffer that holds one, and the loop that collects one."""

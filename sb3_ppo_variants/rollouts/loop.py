@@ -1,0 +1,124 @@
+"""The one loop that collects rollouts, for every backend and policy kind."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.vec_env import VecEnv
+
+# What environments return: an array or a dict of arrays, with a row for each environment.
+Observations: TypeAlias = Any
+
+
+class Action(NamedTuple):
+    """A step of every environment, as callbacks find it in their ``locals``."""
+
+    obs_tensor: Any
+    actions: np.ndarray
+    """As the policy drew them."""
+    values: th.Tensor
+    log_probs: th.Tensor
+    clipped_actions: np.ndarray
+    """As the environments take them."""
+
+
+class Actor(Protocol):
+    """Acts during one rollout, and writes it to the buffer."""
+
+    def act(self, step: int, observations: Observations) -> Action:
+        """Draw an action for each environment."""
+
+    def terminal_value(self, observation: Observations) -> Any:
+        """The value of the last state of an episode, a number or an array of one."""
+
+    def store(self, rewards: np.ndarray, episode_starts: np.ndarray) -> None:
+        """Write the step that :meth:`act` made last to the buffer.
+
+        :param episode_starts: whether an episode began with the observations of the step, shape ``(n_envs,)``
+        """
+
+    def finish(self, observations: Observations, dones: np.ndarray) -> th.Tensor:
+        """Fill the rest of the buffer: advantages, returns and old parameters.
+
+        :param observations: those after the last step
+        :param dones: whether the last step ended an episode, shape ``(n_envs,)``
+        :return: the values of these states, shape ``(n_envs, 1)``
+        """
+
+
+def collect(
+    model: OnPolicyAlgorithm,
+    env: VecEnv,
+    callback: BaseCallback,
+    rollout_buffer: RolloutBuffer,
+    n_rollout_steps: int,
+    make_actor: Callable[[], Actor],
+) -> bool:
+    """What SB3's ``collect_rollouts`` does.
+
+    Callbacks find the same names in their ``locals``, and what they change in place there takes effect.
+
+    :param make_actor: called when callbacks have heard that the rollout begins
+    :return: False if the callback ended it early
+    """
+    assert model._last_obs is not None, "No previous observation was provided"
+    model.policy.set_training_mode(False)
+    rollout_buffer.reset()
+    if model.use_sde:
+        model.policy.reset_noise(env.num_envs)
+    callback.on_rollout_start()
+    actor = make_actor()
+    callback.update_locals(
+        {
+            "self": model,
+            "env": env,
+            "callback": callback,
+            "rollout_buffer": rollout_buffer,
+            "n_rollout_steps": n_rollout_steps,
+        }
+    )
+    for step in range(n_rollout_steps):
+        dones = _step(model, env, callback, actor, step)
+        if dones is None:
+            return False
+    values = actor.finish(model._last_obs, dones)
+    callback.update_locals({"n_steps": n_rollout_steps, "values": values})
+    callback.on_rollout_end()
+    return True
+
+
+def _step(model: OnPolicyAlgorithm, env: VecEnv, callback: BaseCallback, actor: Actor, step: int) -> np.ndarray | None:
+    """One step of every environment.
+
+    :return: which episodes it ended; ``None`` if the callback ends the rollout
+    """
+    action = actor.act(step, model._last_obs)
+    new_obs, rewards, dones, infos = env.step(action.clipped_actions)
+    model.num_timesteps += env.num_envs
+    outcome = {"n_steps": step, "new_obs": new_obs, "rewards": rewards, "dones": dones, "infos": infos}
+    callback.update_locals(outcome | action._asdict())
+    if not callback.on_step():
+        return None
+    model._update_info_buffer(infos, dones)
+    if True in dones.tolist():
+        for i in np.flatnonzero(dones):
+            terminal = infos[i].get("terminal_observation")
+            if terminal is not None and infos[i].get("TimeLimit.truncated", False):
+                # A time limit is no end: the value of the last state stands for what would follow (SB3 issue 633).
+                rewards[i] += model.gamma * actor.terminal_value(terminal)
+    actor.store(rewards, model._last_episode_starts)
+    model._last_obs = new_obs
+    model._last_episode_starts = dones
+    return dones
+
+
+def bounds_of(policy: ActorCriticPolicy) -> tuple[np.ndarray, np.ndarray] | None:
+    """What actions are clipped to before the environments take them; ``None`` if they are not."""
+    space = policy.action_space
+    return (space.low, space.high) if isinstance(space, spaces.Box) and not policy.squash_output else None

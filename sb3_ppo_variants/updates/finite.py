@@ -1,0 +1,81 @@
+"""Whether what an update reads and writes is finite, and the way back if it is not."""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any, NoReturn
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.policies import ActorCriticPolicy
+from torch.optim import Optimizer
+
+from sb3_ppo_variants.errors import NonFiniteError
+from sb3_ppo_variants.guards.finite import is_finite
+from sb3_ppo_variants.rollouts.buffer import in_rows
+
+
+class Snapshot:
+    """A policy and its optimizers as they are now.
+
+    :param policy: the policy
+    :param optimizers: the optimizers
+    """
+
+    def __init__(self, policy: ActorCriticPolicy, optimizers: Sequence[Optimizer]):
+        self._owners = [policy, *optimizers]
+        self._states = [_cloned(owner.state_dict()) for owner in self._owners]
+
+    def restore(self) -> None:
+        """Make them so again."""
+        for owner, state in zip(self._owners, self._states, strict=True):
+            owner.load_state_dict(state)
+
+
+def _cloned(state: Any) -> Any:
+    # What deepcopy does, which takes many times as long for a tensor.
+    if isinstance(state, th.Tensor):
+        return state.detach().clone()
+    if isinstance(state, dict):
+        return {key: _cloned(value) for key, value in state.items()}
+    return [*map(_cloned, state)] if isinstance(state, list) else deepcopy(state)
+
+
+def check_parameters(policy: ActorCriticPolicy) -> None:
+    """:raises NonFiniteError: if a parameter of the policy is not finite"""
+    for name, parameter in policy.named_parameters():
+        if not parameter.isfinite().all():
+            raise NonFiniteError(f"parameter {name}", "not finite")
+
+
+def check_rollout(buffer: RolloutBuffer, num_timesteps: int) -> None:
+    """Check what an update reads.
+
+    :param buffer: a full buffer
+    :param num_timesteps: steps taken at its end
+    :raises NonFiniteError: if something in it is not finite, naming the first kind in the order of their causes
+    """
+    observations: Any = buffer.observations
+    parts = {"observation": observations}
+    if isinstance(observations, dict):
+        parts = {f"observation[{key!r}]": array for key, array in observations.items()}
+    arrays = parts | {
+        "action": buffer.actions,
+        "reward": buffer.rewards,
+        "value": buffer.values,
+        "log-probability": buffer.log_probs,
+        "advantage": buffer.advantages,
+        "return": buffer.returns,
+    }
+    for quantity, array in arrays.items():
+        if array.dtype.kind == "f" and not is_finite(array):
+            _refuse(quantity, in_rows(buffer, array), buffer, num_timesteps)
+
+
+def _refuse(quantity: str, rows: np.ndarray, buffer: RolloutBuffer, num_timesteps: int) -> NoReturn:
+    """:raises NonFiniteError: naming the first step that has a row which is not finite"""
+    finite = np.isfinite(rows).reshape(buffer.n_envs, buffer.buffer_size, -1).all(axis=2)
+    step, env_index = (int(i) for i in np.argwhere(~finite.T)[0])
+    steps_taken = num_timesteps - (buffer.buffer_size - step) * buffer.n_envs
+    value = rows[env_index * buffer.buffer_size + step]
+    raise NonFiniteError(quantity, f"not finite: {value}", env_index, steps_taken)

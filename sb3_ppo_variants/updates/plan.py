@@ -1,0 +1,70 @@
+"""What an update is to do: the terms of the loss, and how they are descended."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch as th
+from stable_baselines3.common.buffers import RolloutBuffer
+from torch.optim import Optimizer
+
+from sb3_ppo_variants.objectives import Objective
+from sb3_ppo_variants.policies.kind import PolicyKind
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Passes over the rollout that descend a loss, or part of it, with an optimizer.
+
+    :param optimizer: makes the steps
+    :param parameters: whose gradient is clipped
+    :param learning_rate: step size of the optimizer
+    :param epochs: number of passes
+    :param max_grad_norm: largest norm of the gradient
+    :param of_policy: whether the loss has the objective and the entropy
+    :param of_value: whether the loss has the error of the values
+    :param target_kl: the passes end once the approximate KL of a minibatch exceeds 1.5 times this; ``None`` never
+        ends them early
+    """
+
+    optimizer: Optimizer
+    parameters: Sequence[th.nn.Parameter]
+    learning_rate: float
+    epochs: int
+    max_grad_norm: float
+    of_policy: bool = True
+    of_value: bool = True
+    target_kl: float | None = None
+
+
+@dataclass(frozen=True)
+class UpdatePlan:
+    """All that a backend knows of an update.
+
+    The loss is equation 9 of https://arxiv.org/abs/1707.06347, negated:
+    the objective's loss + ent_coef * entropy loss + vf_coef * value loss.
+
+    :param kind: evaluates the policy
+    :param buffer: a full rollout buffer
+    :param objective: the policy objective with its coefficients
+    :param ent_coef: coefficient of the entropy loss
+    :param vf_coef: coefficient of the value loss
+    :param clip_range_vf: clipping of the value loss
+    :param normalize_advantage: whether advantages are normalised in each minibatch
+    :param batch_size: rows in a minibatch
+    :param descents: one after the other
+    """
+
+    kind: PolicyKind
+    buffer: RolloutBuffer
+    objective: Objective
+    ent_coef: float
+    vf_coef: float
+    clip_range_vf: float | None
+    normalize_advantage: bool
+    batch_size: int
+    descents: Sequence[Descent]
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """The optimizers of all descents."""
+        return [descent.optimizer for descent in self.descents]

@@ -1,0 +1,103 @@
+"""The one loop that makes updates, for every objective, policy kind and backend."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+from sb3_ppo_variants.updates.measured import Measured
+from sb3_ppo_variants.updates.plan import Descent, UpdatePlan
+
+
+class Descending(Protocol):
+    """A descent as a backend makes it: for each minibatch its loss, then a step down its gradient."""
+
+    def minibatches(self) -> Iterator[Any]:
+        """The rollout in minibatches, shuffled anew."""
+
+    def loss(self, minibatch: Any) -> None:
+        """Measure the loss of a minibatch."""
+
+    def approximate_kl(self) -> float:
+        """SB3's estimate of the KL on the minibatch measured last."""
+
+    def step(self) -> None:
+        """Descend the gradient of the loss measured last."""
+
+    def measured(self) -> Measured:
+        """What the minibatches measured."""
+
+
+class Update(Protocol):
+    """An update as a backend makes it."""
+
+    def begin(self, descent: Descent) -> Descending:
+        """Begin a descent."""
+
+    def check_finite(self) -> None:
+        """:raises NonFiniteError: if a parameter is not finite"""
+
+    def undo(self) -> None:
+        """Leave the policy and its optimizers as they were before the update, wherever it is."""
+
+    def finish(self) -> float | None:
+        """End the update.
+
+        :return: the mean of KL(old || new) over the rollout; ``None`` if the policy's distribution has no known KL
+        """
+
+
+class Outcome(NamedTuple):
+    """What an update came to."""
+
+    epochs: list[int]
+    """For each descent, the passes that began."""
+    measured: list[Measured]
+    """For each descent, what its minibatches measured."""
+    kl: float | None
+    """The mean of KL(old || new) over the rollout."""
+
+
+def run(update: Update, plan: UpdatePlan, verbose: int, guarded: bool = True) -> Outcome:
+    """Make an update, or none at all.
+
+    :param verbose: 1 says when ``target_kl`` ends an update
+    :param guarded: whether losses, gradients and parameters are checked
+    :raises NonFiniteError: if a loss, a gradient or a parameter is not finite
+    """
+    epochs, measured = [], []
+    try:
+        for descent in plan.descents:
+            descending = update.begin(descent)
+            try:
+                epochs.append(_descend(descending, descent, verbose))
+            except (ValueError, RuntimeError):
+                # PyTorch refuses what follows from a step that was not finite, and does not say what was not.
+                descending.measured().check_finite()
+                update.check_finite()
+                raise
+            measured.append(descending.measured())
+            if guarded:
+                measured[-1].check_finite()
+        if guarded:
+            update.check_finite()
+        return Outcome(epochs, measured, update.finish())
+    except BaseException:
+        update.undo()
+        raise
+
+
+def _descend(descending: Descending, descent: Descent, verbose: int) -> int:
+    """All passes of a descent, or fewer if ``target_kl`` ends them early.
+
+    :return: how many began
+    """
+    for epoch in range(descent.epochs):
+        for minibatch in descending.minibatches():
+            descending.loss(minibatch)
+            if descent.target_kl is not None:
+                approx_kl = descending.approximate_kl()
+                if approx_kl > 1.5 * descent.target_kl:
+                    if verbose >= 1:
+                        print(f"Early stopping at step {epoch} due to reaching max kl: {approx_kl:.2f}")
+                    return epoch + 1
+            descending.step()
+    return descent.epochs

@@ -1,0 +1,127 @@
+"""Separate updates of policy and value, as in Spinning Up's PPO."""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch as th
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.type_aliases import Schedule
+
+from sb3_ppo_variants.arguments.rules import COUNT, NON_NEGATIVE, NORM
+from sb3_ppo_variants.arguments.schedules import current_value
+from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.updates.plan import Descent
+from sb3_ppo_variants.updates.updates import Trained, Updates
+
+
+@dataclass(frozen=True)
+class SeparateUpdates(Updates):
+    """Descend the policy's loss first and then the value's, each with an optimizer of its own.
+
+    The algorithm is that of Spinning Up (https://spinningup.openai.com/en/latest/algorithms/ppo.html). The objective
+    and the entropy are the policy's loss, ``vf_coef`` times the value loss is the value's. ``learning_rate``,
+    ``max_grad_norm`` and ``target_kl``, which ends the passes of the policy alone, are the policy's. A ``batch_size``
+    that equals the rollout gives steps over the full batch.
+
+    :param policy_epochs: passes over the rollout for the policy, >= 1; ``None`` for ``n_epochs``
+    :param value_epochs: passes over the rollout for the value, >= 1; ``None`` for ``n_epochs``
+    :param value_learning_rate: step size for the value, >= 0, a number or a schedule of the remaining progress
+    :param value_max_grad_norm: largest norm of the value's gradient, >= 0; ``None`` for ``max_grad_norm``
+    :raises ArgumentError: (a ``ValueError``) if an argument has a value that is not allowed
+    """
+
+    policy_epochs: int | None = None
+    value_epochs: int | None = None
+    value_learning_rate: float | Schedule = 1e-3
+    value_max_grad_norm: float | None = None
+
+    optimizers: ClassVar[Sequence[str]] = ("value_optimizer",)
+
+    def __post_init__(self) -> None:
+        COUNT.or_none().check("policy_epochs", self.policy_epochs)
+        COUNT.or_none().check("value_epochs", self.value_epochs)
+        NON_NEGATIVE.or_schedule().check("value_learning_rate", self.value_learning_rate)
+        NORM.or_none().check("value_max_grad_norm", self.value_max_grad_norm)
+
+    def prepare(self, model: Trained) -> None:
+        """Make an optimizer for the parameters of the policy and one for those of the value.
+
+        :raises ArgumentError: if the two share parameters
+        """
+        policy = model.policy
+        of_policy, of_value = divided_parameters(policy)
+        # Like the optimizer that SB3 has made for both.
+        policy.optimizer = policy.optimizer_class(of_policy, lr=model.lr_schedule(1), **policy.optimizer_kwargs)
+        model.value_optimizer = policy.optimizer_class(of_value, lr=self._rate(1.0), **policy.optimizer_kwargs)
+
+    def descents(self, model: Trained) -> list[Descent]:
+        """The policy's descent, then the value's."""
+        progress = model._current_progress_remaining
+        of_policy, of_value = (
+            [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            for optimizer in (model.policy.optimizer, model.value_optimizer)
+        )
+        policy = Descent(
+            model.policy.optimizer,
+            of_policy,
+            learning_rate=current_value("learning_rate", model.lr_schedule, progress),
+            epochs=self.policy_epochs or model.n_epochs,
+            max_grad_norm=model.max_grad_norm,
+            of_value=False,
+            target_kl=model.target_kl,
+        )
+        value = Descent(
+            model.value_optimizer,
+            of_value,
+            learning_rate=self._rate(progress),
+            epochs=self.value_epochs or model.n_epochs,
+            max_grad_norm=model.max_grad_norm if self.value_max_grad_norm is None else self.value_max_grad_norm,
+            of_policy=False,
+        )
+        return [policy, value]
+
+    def _rate(self, progress_remaining: float) -> float:
+        return current_value("value_learning_rate", self.value_learning_rate, progress_remaining)
+
+    def log(self, descents: Sequence[Descent], epochs: Sequence[int]) -> dict[str, float]:
+        """The two step sizes, and how many passes began."""
+        return {
+            "train/learning_rate": descents[0].learning_rate,
+            "train/value_learning_rate": descents[1].learning_rate,
+            "train/policy_epochs": epochs[0],
+            "train/value_epochs": epochs[1],
+        }
+
+
+def divided_parameters(policy: ActorCriticPolicy) -> tuple[list[th.nn.Parameter], list[th.nn.Parameter]]:
+    """The parameters that actions depend on, along with those that nothing does, and those that values depend on.
+
+    :raises ArgumentError: if both depend on some
+    """
+    space = deepcopy(policy.observation_space)  # A sample moves the generator of the space.
+    observation, _ = policy.obs_to_tensor(space.sample())
+    training = policy.training
+    policy.set_training_mode(False)
+    with th.enable_grad():
+        distribution = policy.get_distribution(observation)
+        log_prob = distribution.log_prob(distribution.get_actions(deterministic=True))
+        actor, critic = _depends(policy, log_prob), _depends(policy, policy.predict_values(observation))
+    policy.set_training_mode(training)
+    shared = sorted(actor & critic)
+    if shared:
+        others = f" and {len(shared) - 1} more" if len(shared) > 1 else ""
+        raise ArgumentError(
+            f"SeparateUpdates needs a policy and a value network without common parameters, but {shared[0]}{others} "
+            "belong to both. SB3's policies keep them apart with policy_kwargs={'share_features_extractor': False}"
+        )
+    named = dict(policy.named_parameters())
+    return [p for name, p in named.items() if name not in critic], [named[name] for name in named if name in critic]
+
+
+def _depends(policy: ActorCriticPolicy, output: th.Tensor) -> set[str]:
+    """The names of the parameters that an output depends on."""
+    named = {name: parameter for name, parameter in policy.named_parameters() if parameter.requires_grad}
+    gradients = th.autograd.grad(output.sum(), list(named.values()), allow_unused=True)
+    return {name for name, gradient in zip(named, gradients, strict=True) if gradient is not None}

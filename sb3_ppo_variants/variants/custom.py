@@ -1,0 +1,109 @@
+"""An objective of one's own."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import torch as th
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.type_aliases import GymEnv, Schedule
+
+from sb3_ppo_variants.arguments.rules import Rule, instance
+from sb3_ppo_variants.base import PPOBase
+from sb3_ppo_variants.objectives import Objective
+from sb3_ppo_variants.updates import Updates
+
+
+class PPOCustom(PPOBase):
+    """PPO with an objective of one's own.
+
+    The objective is saved with the model, so its class must be importable where the model is loaded.
+
+    :param policy: the policy's class or its alias: ``"MlpPolicy"``, ``"CnnPolicy"``, ``"MultiInputPolicy"``
+    :param env: a gymnasium environment, a vectorised one, or the id of a registered one
+    :param learning_rate: Adam's step size, >= 0, a number or a schedule of the remaining progress (from 1 to 0)
+    :param n_steps: environment steps per environment and rollout
+    :param batch_size: samples in a minibatch
+    :param n_epochs: passes over the rollout in an update
+    :param gamma: discount factor, in [0, 1]
+    :param gae_lambda: lambda of generalised advantage estimation, in [0, 1]
+    :param clip_range_vf: clipping of the value function in units of the return, > 0, a number or a schedule; ``None``
+        does not clip. See :func:`sb3_ppo_variants.losses.value_loss`
+    :param normalize_advantage: whether advantages are normalised in each minibatch
+    :param ent_coef: coefficient of the entropy bonus
+    :param vf_coef: coefficient of the value loss, >= 0; it includes the factor 1/2
+    :param max_grad_norm: largest norm of the gradient, >= 0
+    :param use_sde: whether to explore by generalised state-dependent noise (gSDE); needs a Box action space
+    :param sde_sample_freq: steps between new noise matrices, -1 for one per rollout
+    :param rollout_buffer_class: class of the rollout buffer; ``None`` chooses it by the observation space
+    :param rollout_buffer_kwargs: further arguments of the rollout buffer
+    :param target_kl: an update stops early once the approximate KL of a minibatch exceeds 1.5 times this; ``None``
+        never stops
+    :param stats_window_size: number of episodes that rollout statistics are averaged over
+    :param tensorboard_log: folder for TensorBoard; ``None`` does not log
+    :param policy_kwargs: further arguments of the policy
+    :param verbose: 0 prints nothing, 1 messages, 2 debug messages
+    :param seed: seed of all random generators
+    :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``
+    :param _init_setup_model: whether to build the networks at construction
+    :param objective: an instance of a class derived from :class:`~sb3_ppo_variants.Objective`, whose gradient over
+        arrays, if it has one, lets it train on the array path
+    :param fast: ``"auto"`` takes a fast path where the policy allows it and the reference path otherwise, True insists
+        on a fast path, False takes the reference path
+    :param updates: ``SeparateUpdates(...)`` gives policy and value optimizers and passes of their own; ``None`` updates
+        both together, as SB3 does
+    :raises ArgumentError: (a ``ValueError``) if an argument has a value that is not allowed
+    :raises MissingKLError: if the policy's distribution has no registered KL and the objective needs one
+    """
+
+    own_rules: ClassVar[Mapping[str, Rule]] = {"objective": instance("an Objective", Objective)}
+    objective: Objective
+
+    def __init__(
+        self,
+        policy: str | type[ActorCriticPolicy],
+        env: GymEnv | str,
+        learning_rate: float | Schedule = 3e-4,
+        n_steps: int = 2048,
+        batch_size: int = 64,
+        n_epochs: int = 10,
+        gamma: float = 0.99,
+        gae_lambda: float = 0.95,
+        clip_range_vf: float | Schedule | None = None,
+        normalize_advantage: bool = True,
+        ent_coef: float = 0.0,
+        vf_coef: float = 0.5,
+        max_grad_norm: float = 0.5,
+        use_sde: bool = False,
+        sde_sample_freq: int = -1,
+        rollout_buffer_class: type[RolloutBuffer] | None = None,
+        rollout_buffer_kwargs: dict[str, Any] | None = None,
+        target_kl: float | None = None,
+        stats_window_size: int = 100,
+        tensorboard_log: str | None = None,
+        policy_kwargs: dict[str, Any] | None = None,
+        verbose: int = 0,
+        seed: int | None = None,
+        device: th.device | str = "auto",
+        _init_setup_model: bool = True,
+        *,
+        objective: Objective | None = None,
+        fast: bool | Literal["auto"] = "auto",
+        updates: Updates | None = None,
+    ):
+        self.objective = objective
+        super().__init__(
+            policy=policy, env=env, learning_rate=learning_rate, n_steps=n_steps, batch_size=batch_size,
+            n_epochs=n_epochs, gamma=gamma, gae_lambda=gae_lambda, clip_range_vf=clip_range_vf,
+            normalize_advantage=normalize_advantage, ent_coef=ent_coef, vf_coef=vf_coef, max_grad_norm=max_grad_norm,
+            use_sde=use_sde, sde_sample_freq=sde_sample_freq, rollout_buffer_class=rollout_buffer_class,
+            rollout_buffer_kwargs=rollout_buffer_kwargs, target_kl=target_kl, stats_window_size=stats_window_size,
+            tensorboard_log=tensorboard_log, policy_kwargs=policy_kwargs, verbose=verbose, seed=seed, device=device,
+            _init_setup_model=_init_setup_model, fast=fast, updates=updates,
+        )  # fmt: skip
+
+    def _objective(self) -> Objective:
+        return self.objective.at(self._current_progress_remaining)
+
+    def _keep(self, objective: Objective) -> None:
+        self.objective = objective

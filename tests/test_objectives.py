@@ -1,0 +1,126 @@
+"""Objectives against numbers worked out by hand, their derivatives against finite differences and autograd."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch as th
+
+from sb3_ppo_variants import ArrayObjective, Batch, Gradient, Objective, check_gradient
+from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized, Unclipped, arrays_obstacle
+
+RATIO = th.tensor([0.5, 1.0, 1.5, 2.0])
+ADVANTAGES = th.tensor([1.0, -1.0, 1.0, -1.0])
+KL = th.tensor([0.1, 0.2, 0.3, 0.4])
+BATCH = Batch(RATIO, ADVANTAGES, KL)
+
+
+def test_unclipped() -> None:
+    # r A = 0.5, -1, 1.5, -2
+    assert Unclipped().loss(BATCH).item() == pytest.approx(0.25)
+
+
+def test_clipped() -> None:
+    # clip(r) A = 0.8, -1, 1.2, -1.2; the smaller of the two: 0.5, -1, 1.2, -2
+    assert Clipped(0.2).loss(BATCH).item() == pytest.approx(0.325)
+
+
+def test_kl_penalty() -> None:
+    assert KLPenalized(kl_coef=2.0).loss(BATCH).item() == pytest.approx(0.25 + 2 * 0.25)
+
+
+def test_kl_penalty_in_addition_to_clipping() -> None:
+    assert KLPenalized(kl_coef=2.0, clip_range=0.2).loss(BATCH).item() == pytest.approx(0.325 + 2 * 0.25)
+
+
+def test_the_penalty_of_the_next_update() -> None:
+    # d = 0.05 is more than 1.5 times 0.03.
+    adapted = AdaptiveKL(kl_coef=2.0, desired_kl=0.03, clip_range=0.2).after_update(0.05)
+    assert adapted == AdaptiveKL(kl_coef=4.0, desired_kl=0.03, clip_range=0.2)
+
+
+def test_what_is_logged() -> None:
+    assert Unclipped().coefficients() == {}
+    assert Clipped(0.2).coefficients() == {"clip_range": 0.2}
+    assert AdaptiveKL(kl_coef=2.0, desired_kl=0.03).coefficients() == {"kl_coef": 2.0}
+    assert KLPenalized(kl_coef=2.0, clip_range=0.2).coefficients() == {"kl_coef": 2.0, "clip_range": 0.2}
+
+
+OBJECTIVES = [
+    Unclipped(),
+    Clipped(0.2),
+    Clipped(0.0),
+    KLPenalized(kl_coef=3.0),
+    KLPenalized(kl_coef=3.0, clip_range=0.2),
+]
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=repr)
+def test_gradient_of_the_loss_is_the_numerical_derivative(objective: Objective) -> None:
+    ratio = (th.rand(50, dtype=th.float64) * 2).requires_grad_()
+    kl = th.rand(50, dtype=th.float64).requires_grad_()
+    advantages = th.randn(50, dtype=th.float64)
+    assert th.autograd.gradcheck(lambda r, d: objective.loss(Batch(r, advantages, d)), (ratio, kl))
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=repr)
+def test_gradient_over_arrays_is_that_of_the_loss(objective: ArrayObjective) -> None:
+    check_gradient(objective)
+
+
+def test_gradient_over_arrays_by_hand() -> None:
+    # The minimum is the unclipped term for 0.5, 1 and 2 (A < 0), the clipped one for 1.5.
+    losses, d_log_ratio, d_kl = Clipped(0.2).gradient(Batch(RATIO.numpy(), ADVANTAGES.numpy()))
+    assert losses.tolist() == pytest.approx([-0.5, 1.0, -1.2, 2.0])
+    assert d_log_ratio.tolist() == pytest.approx([-0.5 / 4, 1.0 / 4, 0.0, 2.0 / 4])
+    assert d_kl is None
+
+
+Wrong = Callable[[Gradient], Gradient]
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("mean of losses", lambda g: g._replace(losses=g.losses + 1e-3)),
+        ("d_log_ratio", lambda g: g._replace(d_log_ratio=g.d_log_ratio * 1.001)),
+        ("d_kl", lambda g: g._replace(d_kl=None)),
+    ],
+)
+def test_a_wrong_gradient_is_found(name: str, wrong: Wrong) -> None:
+    class Mistaken(KLPenalized):
+        def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
+            return wrong(super().gradient(batch))
+
+    with pytest.raises(AssertionError, match=f"{name} is not that of the loss"):
+        check_gradient(Mistaken(kl_coef=1.0))
+
+
+def test_an_objective_that_reads_the_kl_says_so() -> None:
+    with pytest.raises(RuntimeError, match="sets needs_kl = True"):
+        KLPenalized(kl_coef=1.0).loss(Batch(RATIO, ADVANTAGES))
+
+
+@dataclass(frozen=True)
+class OnTensors(Objective):
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        return -batch.ratio.mean()
+
+
+class OtherLoss(Clipped):
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        return -batch.ratio.mean()
+
+
+class OtherGradient(OtherLoss):
+    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
+        return Gradient(-batch.ratio, -batch.ratio / len(batch.ratio))
+
+
+def test_a_gradient_of_another_loss_is_not_inherited() -> None:
+    assert arrays_obstacle(Clipped(0.2)) is None
+    assert arrays_obstacle(AdaptiveKL(kl_coef=1.0, desired_kl=0.01)) is None
+    assert arrays_obstacle(OtherGradient(0.2)) is None
+    for objective in (OnTensors(), OtherLoss(0.2)):
+        assert arrays_obstacle(objective) == f"{type(objective).__name__} has a loss without a gradient over arrays"
