@@ -88,6 +88,14 @@ def exact_kl(distribution: Distribution) -> ExactKL:
     raise MissingKLError(_missing(distribution))
 
 
+def known_parameters(distribution: Distribution) -> Parameters | None:
+    """The parameters that the KL of a distribution takes; ``None`` if there is no KL for it."""
+    try:
+        return exact_kl(distribution).parameters(distribution)
+    except MissingKLError:
+        return None
+
+
 def _missing(distribution: Distribution) -> str:
     name = type(distribution).__name__
     return (

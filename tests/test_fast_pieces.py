@@ -139,8 +139,8 @@ def test_large_outputs_stay_finite(name: str) -> None:
 def test_value_loss(clip_range_vf: float | None) -> None:
     values, old_values, returns = randn(N).requires_grad_(), randn(N), randn(N)
     expected = losses.value_loss(values, old_values, returns, clip_range_vf)
-    arrays = (tensor.detach().numpy() for tensor in (values, old_values, returns))
-    errors, gradient = losses.value_gradient(*arrays, clip_range_vf)
+    v, old, target = (tensor.detach().numpy() for tensor in (values, old_values, returns))
+    errors, gradient = losses.value_gradient(v, old, target, clip_range_vf)
     assert errors.shape == (N,) and errors.mean() == pytest.approx(expected.item(), rel=1e-9)
     np.testing.assert_allclose(gradient, th.autograd.grad(expected, values)[0], rtol=1e-6, atol=1e-12)
 

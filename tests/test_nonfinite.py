@@ -24,6 +24,7 @@ from stable_baselines3.common.vec_env import (
 
 from helpers import ACTION_SPACES, VECTOR, NoiseEnv
 from sb3_ppo_variants import NonFiniteError, PPOAdaptiveKL, PPOClip
+from sb3_ppo_variants.backends.torch_update import TorchDescent
 
 NAN, INF = float("nan"), float("inf")
 BOX = ACTION_SPACES["Box"]
@@ -385,15 +386,21 @@ def test_the_model_is_as_good_as_before(tmp_path: Path) -> None:
     assert state(model).isfinite().all()
 
 
-def test_an_interrupted_update_is_taken_back() -> None:
-    class Interrupted(PPOClip):
-        def _train_epoch(self, epoch: int, update: Any) -> bool:
-            if epoch == 1 and self._n_updates == UPDATES * 2:
-                raise KeyboardInterrupt
-            return super()._train_epoch(epoch, update)
-
+def test_an_interrupted_update_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     good = model_for(faulty_envs(None), fast=False).learn(UPDATES * N_STEPS * N_ENVS)
-    bad = model_for(faulty_envs(None), Interrupted, fast=False)
+    step = TorchDescent.step
+    steps: list[None] = []
+
+    def interrupted(descent: TorchDescent) -> None:
+        if bad._n_updates == good._n_updates:
+            steps.append(step(descent))
+            if len(steps) == 3:
+                raise KeyboardInterrupt
+        else:
+            step(descent)
+
+    bad = model_for(faulty_envs(None), fast=False)
+    monkeypatch.setattr(TorchDescent, "step", interrupted)
     with pytest.raises(KeyboardInterrupt):
         bad.learn(1000)
     assert th.equal(state(bad), state(good)) and bad._n_updates == good._n_updates
@@ -406,8 +413,8 @@ def test_so_is_one_interrupted_at_its_end(fast: bool, monkeypatch: pytest.Monkey
 
     model = model_for(faulty_envs(None), fast=fast).learn(N_STEPS * N_ENVS)
     before, n_updates = state(model), model._n_updates
-    what = "fast.distributions.DiagGaussian.kl_from" if fast else "base.rollout_kl.RolloutKL.of_rollout"
-    monkeypatch.setattr(f"sb3_ppo_variants.{what}", interrupted)
+    what = "arrays.gaussian.DiagGaussian.kl_from" if fast else "rollout_kl.RolloutKL.of_rollout"
+    monkeypatch.setattr(f"sb3_ppo_variants.backends.{what}", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.learn(1000)
     assert th.equal(state(model), before) and model._n_updates == n_updates

@@ -122,7 +122,7 @@ RULES: Mapping[str, Rule] = {
 }
 
 
-def check_arguments(rules: Mapping[str, Rule], **values: object) -> None:
+def check_arguments(values: Mapping[str, object], rules: Mapping[str, Rule]) -> None:
     """Check every value that has a rule.
 
     :raises ArgumentError: for the first that is not allowed

@@ -5,7 +5,7 @@ convolutions of CPUs are fastest with, and Adam runs as one fused kernel.
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -43,9 +43,13 @@ class Images:
             or obstacles.of_optimizers(policy, plan.optimizers)
         )
 
-    def prepared(self, plan: UpdatePlan, updating: bool) -> AbstractContextManager[None]:
-        """Within it filters lie with their channels last, and Adam is fused."""
-        return _laid_out(plan.kind.policy, plan.optimizers)
+    @contextmanager
+    def prepared(self, plan: UpdatePlan, updating: bool) -> Iterator[None]:
+        """Within it filters lie with their channels last, and in updates Adam is fused."""
+        # Not in rollouts, where a callback may save the optimizer.
+        adam = _fused(plan.optimizers) if updating else nullcontext()
+        with _channels_last(plan.kind.policy, plan.optimizers), adam:
+            yield
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
         """Acts as SB3 does."""
@@ -64,23 +68,29 @@ def _features_obstacle(policy: ActorCriticPolicy) -> str | None:
 
 
 @contextmanager
-def _laid_out(policy: ActorCriticPolicy, optimizers: list[Optimizer]) -> Iterator[None]:
+def _fused(optimizers: list[Optimizer]) -> Iterator[None]:
+    """Within it Adam runs as one fused kernel."""
+    chosen = [optimizer.param_groups[0]["fused"] for optimizer in optimizers]
+    for optimizer in optimizers:
+        optimizer.param_groups[0]["fused"] = True
+    try:
+        yield
+    finally:
+        for optimizer, fused in zip(optimizers, chosen, strict=True):
+            optimizer.param_groups[0]["fused"] = fused
+
+
+@contextmanager
+def _channels_last(policy: ActorCriticPolicy, optimizers: list[Optimizer]) -> Iterator[None]:
     """Within it the filters of a policy, and what Adam knows of them, lie with their channels last.
 
     Their values and shapes stay as they are. Afterwards they lie as PyTorch makes them, so that how a rollout or an
     update rounds depends on its path alone and not on what came before.
     """
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    chosen = [group["fused"] for group in groups]
     _lay_out(policy, optimizers, th.channels_last)
     try:
-        for group in groups:
-            group["fused"] = True
         yield
     finally:
-        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-        for group, fused in zip(groups, chosen, strict=True):
-            group["fused"] = fused
         _lay_out(policy, optimizers, th.contiguous_format)
 
 
@@ -129,4 +139,5 @@ class ImageMinibatches:
             rows = permutation[start : start + self._batch_size]
             where = th.from_numpy(rows)
             old_rows = None if old is None else tuple(column[where] for column in old)
-            yield Samples(self._images_at(rows), *(tensor[where] for tensor in self._others), old_rows)
+            others = [tensor[where] for tensor in self._others]
+            yield Samples._make([self._images_at(rows), *others, old_rows])

@@ -1,6 +1,7 @@
 """How far the policy has moved from the one that collected the rollout."""
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 import torch as th
 from stable_baselines3.common.type_aliases import PyTorchObs
@@ -39,9 +40,9 @@ class RolloutKL:
         buffer = plan.buffer
         old = buffer.old_parameters if isinstance(buffer, WithParameters) else None
         try:
-            kl = exact_kl(plan.kind.policy.action_dist)
+            kl, now = parameters_in_rollout(plan.kind, observations() if old is None else islice(observations(), 1))
             if old is None:  # The rollout was not collected by our loop.
-                old = parameters_in_rollout(kl, plan.kind, observations())
+                old = now
                 if isinstance(buffer, WithParameters):
                     buffer.old_parameters = old
         except MissingKLError:
@@ -61,20 +62,29 @@ class RolloutKL:
                 "rollout_buffer_class: this buffer's minibatches come without the parameters of the old policy, which "
                 "a KL penalty needs. Make each minibatch of its get() by one call of _get_samples(), as SB3's does"
             )
-        return self._kl.divergence(samples.old_parameters, self._kind.evaluated_parameters(self._kl, samples))
+        new = self._kl.parameters(self._kind.evaluated_distribution(samples))
+        return self._kl.divergence(samples.old_parameters, new)
 
     def of_rollout(self) -> float:
         """The mean of KL(old || new) over all states of the rollout."""
-        new = parameters_in_rollout(self._kl, self._kind, self._observations())
+        _, new = parameters_in_rollout(self._kind, self._observations())
         return self._kl.divergence(self._old, new).mean().item()
 
 
-def parameters_in_rollout(kl: ExactKL, kind: PolicyKind, observations: Iterator[PyTorchObs]) -> Parameters:
-    """The parameters of the policy's distributions now, in evaluation mode, as during rollouts."""
+def parameters_in_rollout(kind: PolicyKind, observations: Iterator[PyTorchObs]) -> tuple[ExactKL, Parameters]:
+    """The parameters of the policy's distributions now, in evaluation mode as during rollouts, and their KL.
+
+    :param observations: in chunks, of which there is at least one
+    """
+    chunks = []
     training = kind.policy.training
     kind.policy.set_training_mode(False)
     try:
         with th.no_grad():
-            return concatenate([kind.parameters_in(kl, chunk) for chunk in observations])
+            for chunk in observations:
+                distribution = kind.distribution(chunk)
+                kl = exact_kl(distribution)
+                chunks.append(kl.parameters(distribution))
+        return kl, concatenate(chunks)
     finally:
         kind.policy.set_training_mode(training)

@@ -86,8 +86,8 @@ class PPOBase(SavedAlgorithm):
         tensorboard_log: str | None, policy_kwargs: dict[str, Any] | None, verbose: int, seed: int | None,
         device: th.device | str, _init_setup_model: bool, fast: bool | Literal["auto"], updates: Updates | None,
     ):  # fmt: skip
-        check_arguments(
-            self.rules, policy=policy, env=env, learning_rate=learning_rate, n_steps=n_steps, batch_size=batch_size,
+        given = dict(
+            policy=policy, env=env, learning_rate=learning_rate, n_steps=n_steps, batch_size=batch_size,
             n_epochs=n_epochs, gamma=gamma, gae_lambda=gae_lambda, clip_range_vf=clip_range_vf,
             normalize_advantage=normalize_advantage, ent_coef=ent_coef, vf_coef=vf_coef, max_grad_norm=max_grad_norm,
             use_sde=use_sde, sde_sample_freq=sde_sample_freq, rollout_buffer_class=rollout_buffer_class,
@@ -95,7 +95,7 @@ class PPOBase(SavedAlgorithm):
             tensorboard_log=tensorboard_log, policy_kwargs=policy_kwargs, verbose=verbose, seed=seed, device=device,
             _init_setup_model=_init_setup_model, fast=fast, updates=updates,
         )  # fmt: skip
-        check_arguments(self.own_rules, **{name: getattr(self, name) for name in self.own_rules})
+        check_arguments(given | {name: getattr(self, name) for name in self.own_rules}, self._all_rules())
         check_policy(policy, self.policy_aliases, policy_kwargs)
         check_buffer_arguments(rollout_buffer_class, rollout_buffer_kwargs)
         super().__init__(
@@ -113,9 +113,12 @@ class PPOBase(SavedAlgorithm):
             self._setup_model()
             warn_of_truncated_minibatch(n_steps=self.n_steps, n_envs=self.n_envs, batch_size=batch_size)
 
+    def _all_rules(self) -> dict[str, Rule]:
+        return {**self.rules, **self.own_rules}
+
     def _checked_env(
         self, policy: str | type[BasePolicy], env: GymEnv | str | None, verbose: int, use_sde: bool, needed: bool
-    ) -> VecEnv | None:
+    ) -> Any:  # None too, where SB3 says that there must be an environment.
         if env is None:
             if needed:
                 refuse("env", env, "an environment or the id of one")
@@ -126,9 +129,9 @@ class PPOBase(SavedAlgorithm):
         return wrapped
 
     def _setup_model(self) -> None:
-        rules = {**self.rules, **self.own_rules}
+        rules = self._all_rules()
         # Again, because load() sets attributes between construction and this call.
-        check_arguments(rules, **self.__dict__)
+        check_arguments(self.__dict__, rules)
         check_batch(self.n_steps, self.n_envs, self.batch_size, self.normalize_advantage)
         check_buffer(self.rollout_buffer_class, self.observation_space)
         schedules = [

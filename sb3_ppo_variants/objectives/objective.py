@@ -18,12 +18,10 @@ class Batch(Generic[Numbers]):
     :param kl: KL(old || new) in each state, summed over action dimensions; ``None`` unless the objective ``needs_kl``
     """
 
-    __slots__ = ("_kl", "advantages", "ratio")
-
     def __init__(self, ratio: Numbers, advantages: Numbers, kl: Numbers | None = None):
-        self.ratio = ratio
-        self.advantages = advantages
-        self._kl = kl
+        self.ratio: Numbers = ratio
+        self.advantages: Numbers = advantages
+        self._kl: Numbers | None = kl
 
     @property
     def kl(self) -> Numbers:

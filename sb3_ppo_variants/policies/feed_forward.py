@@ -6,7 +6,7 @@ from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import PyTorchObs
 
-from sb3_ppo_variants.kl import ExactKL, MissingKLError, Parameters, exact_kl
+from sb3_ppo_variants.kl import known_parameters
 from sb3_ppo_variants.policies.kind import Acted, Evaluated
 from sb3_ppo_variants.rollouts.buffer import Samples
 
@@ -23,7 +23,7 @@ class FeedForward:
     def act(self, observations: PyTorchObs) -> Acted:
         """Draw an action for each environment."""
         actions, values, log_probs = self.policy(observations)
-        return Acted(actions, values, log_probs, self._known_parameters(self._distribution("forward", observations)))
+        return Acted(actions, values, log_probs, known_parameters(self._left_by("forward", observations)))
 
     def predict_values(self, observations: PyTorchObs) -> th.Tensor:
         """The values of states, shape ``(n, 1)``."""
@@ -41,21 +41,15 @@ class FeedForward:
         """The values of a minibatch alone, shape ``(batch,)``."""
         return self.policy.predict_values(samples.observations).flatten()
 
-    def evaluated_parameters(self, kl: ExactKL, samples: Samples) -> Parameters:
-        """The parameters of the distributions that :meth:`evaluate` found last, for these samples."""
-        return kl.parameters(self._distribution("evaluate_actions", samples.observations))
+    def evaluated_distribution(self, samples: Samples) -> Distribution:
+        """The distributions of actions that :meth:`evaluate` found last, for these samples."""
+        return self._left_by("evaluate_actions", samples.observations)
 
-    def parameters_in(self, kl: ExactKL, observations: PyTorchObs) -> Parameters:
-        """The parameters of the distributions in states."""
-        return kl.parameters(self.policy.get_distribution(observations))
+    def distribution(self, observations: PyTorchObs) -> Distribution:
+        """The distributions of actions in states."""
+        return self.policy.get_distribution(observations)
 
-    def _known_parameters(self, distribution: Distribution) -> Parameters | None:
-        try:
-            return exact_kl(distribution).parameters(distribution)
-        except MissingKLError:
-            return None
-
-    def _distribution(self, method: str, observations: PyTorchObs) -> Distribution:
+    def _left_by(self, method: str, observations: PyTorchObs) -> Distribution:
         # What SB3's methods compute they leave in action_dist, which saves a second pass of the policy. A policy that
         # replaces them may not.
         cls = type(self.policy)

@@ -3,10 +3,11 @@
 from typing import NamedTuple, Protocol
 
 import torch as th
+from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import PyTorchObs
 
-from sb3_ppo_variants.kl import ExactKL, Parameters
+from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.rollouts.buffer import Samples
 
 
@@ -51,8 +52,8 @@ class PolicyKind(Protocol):
     def evaluate_values(self, samples: Samples) -> th.Tensor:
         """The values of a minibatch alone, shape ``(batch,)``."""
 
-    def evaluated_parameters(self, kl: ExactKL, samples: Samples) -> Parameters:
-        """The parameters of the distributions that :meth:`evaluate` found last, for these samples."""
+    def evaluated_distribution(self, samples: Samples) -> Distribution:
+        """The distributions of actions that :meth:`evaluate` found last, for these samples."""
 
-    def parameters_in(self, kl: ExactKL, observations: PyTorchObs) -> Parameters:
-        """The parameters of the distributions in states."""
+    def distribution(self, observations: PyTorchObs) -> Distribution:
+        """The distributions of actions in states."""

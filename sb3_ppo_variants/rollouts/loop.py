@@ -67,7 +67,6 @@ def collect(
     :param make_actor: called when callbacks have heard that the rollout begins
     :return: False if the callback ended it early
     """
-    assert model._last_obs is not None, "No previous observation was provided"
     model.policy.set_training_mode(False)
     rollout_buffer.reset()
     if model.use_sde:
@@ -84,27 +83,27 @@ def collect(
         }
     )
     for step in range(n_rollout_steps):
-        dones = _step(model, env, callback, actor, step)
-        if dones is None:
+        if not _step(model, env, callback, actor, step):
             return False
-    values = actor.finish(model._last_obs, dones)
+    values = actor.finish(model._last_obs, np.asarray(model._last_episode_starts))
     callback.update_locals({"n_steps": n_rollout_steps, "values": values})
     callback.on_rollout_end()
     return True
 
 
-def _step(model: OnPolicyAlgorithm, env: VecEnv, callback: BaseCallback, actor: Actor, step: int) -> np.ndarray | None:
+def _step(model: OnPolicyAlgorithm, env: VecEnv, callback: BaseCallback, actor: Actor, step: int) -> bool:
     """One step of every environment.
 
-    :return: which episodes it ended; ``None`` if the callback ends the rollout
+    :return: False if the callback ends the rollout
     """
+    assert model._last_obs is not None and model._last_episode_starts is not None, "learn() resets the environments"
     action = actor.act(step, model._last_obs)
     new_obs, rewards, dones, infos = env.step(action.clipped_actions)
     model.num_timesteps += env.num_envs
     outcome = {"n_steps": step, "new_obs": new_obs, "rewards": rewards, "dones": dones, "infos": infos}
     callback.update_locals(outcome | action._asdict())
     if not callback.on_step():
-        return None
+        return False
     model._update_info_buffer(infos, dones)
     if True in dones.tolist():
         for i in np.flatnonzero(dones):
@@ -113,9 +112,9 @@ def _step(model: OnPolicyAlgorithm, env: VecEnv, callback: BaseCallback, actor: 
                 # A time limit is no end: the value of the last state stands for what would follow (SB3 issue 633).
                 rewards[i] += model.gamma * actor.terminal_value(terminal)
     actor.store(rewards, model._last_episode_starts)
-    model._last_obs = new_obs
+    model._last_obs = new_obs  # type: ignore[assignment]
     model._last_episode_starts = dones
-    return dones
+    return True
 
 
 def bounds_of(policy: ActorCriticPolicy) -> tuple[np.ndarray, np.ndarray] | None:

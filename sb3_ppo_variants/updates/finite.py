@@ -23,7 +23,7 @@ class Snapshot:
     """
 
     def __init__(self, policy: ActorCriticPolicy, optimizers: Sequence[Optimizer]):
-        self._owners = [policy, *optimizers]
+        self._owners: list[th.nn.Module | Optimizer] = [policy, *optimizers]
         self._states = [_cloned(owner.state_dict()) for owner in self._owners]
 
     def restore(self) -> None:

@@ -1,13 +1,15 @@
 """Separate updates of policy and value, as in Spinning Up's PPO."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch as th
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import Schedule
+from torch.optim import Optimizer
 
 from sb3_ppo_variants.arguments.rules import COUNT, NON_NEGATIVE, NORM
 from sb3_ppo_variants.arguments.schedules import current_value
@@ -53,8 +55,9 @@ class SeparateUpdates(Updates):
         policy = model.policy
         of_policy, of_value = divided_parameters(policy)
         # Like the optimizer that SB3 has made for both.
-        policy.optimizer = policy.optimizer_class(of_policy, lr=model.lr_schedule(1), **policy.optimizer_kwargs)
-        model.value_optimizer = policy.optimizer_class(of_value, lr=self._rate(1.0), **policy.optimizer_kwargs)
+        make: Callable[..., Optimizer] = partial(policy.optimizer_class, **policy.optimizer_kwargs)
+        policy.optimizer = make(of_policy, lr=model.lr_schedule(1))
+        model.value_optimizer = make(of_value, lr=self._rate(1.0))
 
     def descents(self, model: Trained) -> list[Descent]:
         """The policy's descent, then the value's."""

@@ -49,7 +49,7 @@ class Measurements:
 
     def _scalars(self, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """What is logged, a value for each sample."""
-        scalars = {name: columns[name] for name in ("policy_loss", "value_loss") if name in columns}
+        scalars = {name: column for name, column in columns.items() if name in ("policy_loss", "value_loss")}
         loss = np.zeros(1)
         if "policy_loss" in columns:
             log_ratio = columns["log_ratio"]
