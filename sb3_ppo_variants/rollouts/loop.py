@@ -100,8 +100,20 @@ def _step(model: OnPolicyAlgorithm, env: VecEnv, callback: BaseCallback, actor: 
     action = actor.act(step, model._last_obs)
     new_obs, rewards, dones, infos = env.step(action.clipped_actions)
     model.num_timesteps += env.num_envs
-    outcome = {"n_steps": step, "new_obs": new_obs, "rewards": rewards, "dones": dones, "infos": infos}
-    callback.update_locals(outcome | action._asdict())
+    callback.update_locals(
+        {
+            "n_steps": step,
+            "obs_tensor": action.obs_tensor,
+            "actions": action.actions,
+            "values": action.values,
+            "log_probs": action.log_probs,
+            "clipped_actions": action.clipped_actions,
+            "new_obs": new_obs,
+            "rewards": rewards,
+            "dones": dones,
+            "infos": infos,
+        }
+    )
     if not callback.on_step():
         return False
     model._update_info_buffer(infos, dones)

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import torch as th
+from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.utils import obs_as_tensor
@@ -86,7 +87,13 @@ class _Rows:
 
     def __init__(self, buffer: RolloutBuffer):
         self._buffer = buffer
-        self._actions = buffer.actions.reshape(-1, buffer.n_envs, *(buffer.action_space.shape or ()))
+        # In the buffer, what is discrete has a dimension more.
+        shape, space, steps = (-1, buffer.n_envs), buffer.observation_space, buffer.observations
+        if isinstance(space, spaces.Dict):
+            self._observations: Any = {key: steps[key].reshape(*shape, *part.shape) for key, part in space.items()}
+        else:
+            self._observations = steps.reshape(*shape, *space.shape)
+        self._actions = buffer.actions.reshape(*shape, *(buffer.action_space.shape or ()))
 
     def write(
         self,
@@ -100,12 +107,11 @@ class _Rows:
         """Write the next step."""
         buffer = self._buffer
         row = buffer.pos
-        steps: Any = buffer.observations
         if isinstance(observations, dict):
             for key, array in observations.items():
-                steps[key][row] = array.reshape(steps[key].shape[1:])
+                self._observations[key][row] = array
         else:
-            steps[row] = observations.reshape(steps.shape[1:])
+            self._observations[row] = observations
         self._actions[row] = actions
         buffer.rewards[row] = rewards
         buffer.episode_starts[row] = episode_starts
