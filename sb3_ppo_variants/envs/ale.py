@@ -159,7 +159,7 @@ def _spec(env_id: str) -> EnvSpec:
 def _check_env_kwargs(env_kwargs: dict[str, Any]) -> None:
     for name in env_kwargs:
         if name in DECIDED:
-            raise ArgumentError(f"env_kwargs={env_kwargs} must not contain {name!r}: set it by {DECIDED[name]}")
+            raise ArgumentError(f"env_kwargs={env_kwargs} must not contain {name!r}: use {DECIDED[name]} instead")
         if name not in GAME:
             raise ArgumentError(f"env_kwargs={env_kwargs} may contain only {', '.join(GAME)}")
 

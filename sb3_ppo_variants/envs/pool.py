@@ -76,10 +76,10 @@ def make_envpool_vec_env(
     env_kwargs = env_kwargs or {}
     for name, argument in DECIDED.items():
         if name in env_kwargs:
-            raise ArgumentError(f"env_kwargs={env_kwargs} must not contain {name!r}: set it by {argument}")
+            raise ArgumentError(f"env_kwargs={env_kwargs} must not contain {name!r}: use {argument} instead")
     for name, wrapper in WRAPPED.items():
         if env_kwargs.get(name):
-            raise ArgumentError(f"env_kwargs={env_kwargs} must not contain {name!r}: wrap it in {wrapper} instead")
+            raise ArgumentError(f"env_kwargs={env_kwargs} must not contain {name!r}: use {wrapper} instead")
 
     def make(seed: int) -> VectorEnv:
         pool: Any = envpool.make(env_id, "gymnasium", num_envs=n_envs, seed=seed, **env_kwargs)

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple, NoReturn
 
 import gymnasium as gym
@@ -61,8 +61,8 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         self.closed = False
         methods = mp.get_all_start_methods()
         context = mp.get_context(start_method or ("forkserver" if "forkserver" in methods else "spawn"))
-        # SB3's methods send to these and receive from them; to SB3 they are pipes.
-        self.remotes: Any = []
+        # In place of pipes: SB3's methods send to these and receive from them.
+        self.remotes: list[Worker] = []
         self.processes = []
         try:
             for i, env_fn in enumerate(env_fns):
@@ -179,7 +179,7 @@ def _checked_env(env_fn: Callable[[], gym.Env], env_index: int) -> gym.Env:
     return env
 
 
-def _work(child: Any, parent: Any, make_env: CloudpickleWrapper) -> None:
+def _work(child: Connection, parent: Connection, make_env: CloudpickleWrapper) -> None:
     """Do what SB3's worker does, and report its errors."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
