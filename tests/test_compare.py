@@ -179,7 +179,7 @@ def test_a_settings_own_step_size_stays_as_it_is() -> None:
         ({"parameters": {"verbose": 1}}, ENV, "hyperparameter='verbose'.*no part"),
         ({"parameters": {"env": 3}}, ENV, "hyperparameter='env'.*--envs"),
         ({"timesteps": 0}, ENV, "timesteps=0"),
-        ({"entry": "nowhere"}, ENV, "entry for CartPole-v1='nowhere'.*mujoco"),
+        ({"entry": "nowhere"}, ENV, "entry='nowhere'.*mujoco"),
         ({}, "CartPole-v9", "env_id='CartPole-v9'"),
         ({"file": files.File("mine", {ENV: {"n_timesteps": "many"}})}, ENV, "timesteps='many'.*n_timesteps of Cart"),
         ({"anneal": True, "parameters": {"learning_rate": "fast"}}, ENV, "learning_rate='fast'.*--anneal"),

@@ -32,7 +32,7 @@ def test_an_id_that_says_only_the_game(monkeypatch: pytest.MonkeyPatch) -> None:
     """AtariEnv itself skips four frames then, and a quarter of the actions sticks."""
     spec = EnvSpec("OnlyPong-v0", entry_point="ale_py.env:AtariEnv", kwargs={"game": "pong"})
     monkeypatch.setitem(gym.registry, spec.id, spec)
-    with pytest.raises(ArgumentError, match="skips 4 frames and the game 4 itself"):
+    with pytest.raises(ArgumentError, match="skips 4 frames, and the wrapper skips 4 again"):
         wrapped("OnlyPong-v0")
     inner: Any = make_ale_vec_env("OnlyPong-v0", wrapper_kwargs={"frame_skip": 1, "noop_max": 0}).unwrapped
     inner.reset()

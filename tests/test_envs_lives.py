@@ -31,16 +31,16 @@ def lose_a_life(**arguments: Any) -> dict[str, Any]:
 
 
 def test_a_lost_life_that_is_no_new_game() -> None:
-    with pytest.raises(ArgumentError, match=r"without life_loss_info.*make_ale_vec_env, whose terminal_on_life_loss"):
+    with pytest.raises(ArgumentError, match=r"life_loss_info=True, .*: use make_ale_vec_env, whose terminal_on"):
         lose_a_life(life_loss_info=True, autoreset_mode="SameStep")
-    with pytest.raises(ArgumentError, match="without life_loss_info"):
+    with pytest.raises(ArgumentError, match="must not be made with life_loss_info=True"):
         GymnasiumVecEnv(gym.make_vec("ALE/Breakout-v5", 2, life_loss_info=True))
 
 
 def test_a_lost_life_that_may_be_a_new_game() -> None:
     """The environment itself begins one with episodic_life alone, which does not show."""
     for argument in ("life_loss_info", "episodic_life"):
-        with pytest.warns(UserWarning, match="take make_ale_vec_env, whose terminal_on_life_loss"):
+        with pytest.warns(UserWarning, match="use make_ale_vec_env, whose terminal_on_life_loss"):
             assert lose_a_life(**{argument: True})["lives"] == 5
 
 
@@ -91,5 +91,5 @@ def test_a_life_that_is_lost_where_the_game_is_cut_off() -> None:
 
 def test_environments_without_lives() -> None:
     venv = VecEpisodicLife(GymnasiumVecEnv(gym.make_vec("CartPole-v1", 2)))
-    with pytest.raises(ArgumentError, match=r"venv=.*one that tells 'lives' in the info of every step and reset"):
+    with pytest.raises(ArgumentError, match=r"venv=.* must have 'lives' in the info of every step and reset"):
         venv.reset()

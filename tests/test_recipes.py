@@ -117,9 +117,12 @@ def test_a_recipe_can_be_changed_and_leaves_the_others_alone() -> None:
     "arguments, message",
     [
         (("ppo", "CartPole-v1"), "algorithm='ppo'.*ppo_adaptive_kl"),
-        (("ppo_clip", "CartPole-v9"), "env_id='CartPole-v9'.*registered"),
-        (("ppo_clip", "nowhere:Mine-v0"), "env_id='nowhere:Mine-v0'.*No module named 'nowhere'"),
-        (("ppo_clip", "CartPole-v1", "nowhere"), "entry for CartPole-v1='nowhere'.*mujoco"),
+        (("ppo_clip", "CartPole-v9"), "env_id='CartPole-v9' is not a registered environment: .*`v1`"),
+        (
+            ("ppo_clip", "nowhere:Mine-v0"),
+            "env_id='nowhere:Mine-v0' is not .*: No module named 'nowhere'",
+        ),
+        (("ppo_clip", "CartPole-v1", "nowhere"), "no hyperparameters for entry='nowhere'.*mujoco"),
     ],
 )
 def test_what_is_not_known_is_refused(arguments: tuple[str, ...], message: str) -> None:
@@ -156,7 +159,7 @@ def test_a_number_of_environments_that_cannot_be_made_is_refused(n_envs: Any) ->
 
 
 def test_a_schedule_without_a_number_is_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"learning_rate='lin_fast'.*lin_ and a number"):
+    with pytest.raises(ArgumentError, match="learning_rate='lin_fast' needs a number after 'lin_'"):
         recipe("ppo_clip", "CartPole-v1", learning_rate="lin_fast")
 
 
@@ -185,7 +188,7 @@ def test_atari_is_stacked() -> None:
 
 
 def test_frames_are_not_skipped_twice() -> None:
-    with pytest.raises(ArgumentError, match=r"PongNoFrameskip-v4.*the wrapper skips 4 frames and the game 4"):
+    with pytest.raises(ArgumentError, match="wrapper skips 4 again: use 'PongNoFrameskip-v4'"):
         recipe("ppo_clip", "ALE/Pong-v5").make_env(n_envs=1)
     recipe("ppo_clip", "ale_py:ALE/Pong-v5", env_kwargs={"frameskip": 1}).make_env(n_envs=1).close()
 

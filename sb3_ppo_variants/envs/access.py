@@ -1,4 +1,4 @@
-"""Attributes and methods of the environments in a vector environment, as far as it lets one reach them."""
+"""Attributes and methods of the environments inside a vector environment, as far as it gives access to them."""
 
 import re
 from abc import ABC, abstractmethod
@@ -8,7 +8,7 @@ import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from stable_baselines3.common.env_util import is_wrapped
 
-from sb3_ppo_variants.errors import refuse
+from sb3_ppo_variants.errors import ArgumentError
 
 
 class Access(ABC):
@@ -19,7 +19,7 @@ class Access(ABC):
 
     takes_any_seed = True
 
-    def __init__(self, env: Any):
+    def __init__(self, env: VectorEnv):
         self.env = env
 
     @abstractmethod
@@ -42,104 +42,90 @@ class Access(ABC):
     def is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: list[int]) -> list[bool]:
         """Whether each has a wrapper of the class."""
 
+    def _need(self, name: str) -> None:
+        if not self.has(name):
+            raise AttributeError(f"{self.env} has no attribute {name!r}")
+
     def _need_all(self, indices: list[int]) -> None:
         if indices != list(range(self.env.num_envs)):
-            refuse("indices", indices, f"None: {type(self.env).__name__} reaches all environments at once")
+            kind = type(self.env).__name__
+            raise ArgumentError(f"indices={indices} must be None: {kind} reaches all environments or none")
 
 
-class InProcess(Access):
-    """The environments of a ``SyncVectorEnv``."""
+class _InProcess(Access):
+    """The environments of a ``SyncVectorEnv``. Its own ``get_attr`` would call what is callable."""
+
+    env: SyncVectorEnv
 
     def has(self, name: str) -> bool:
-        """See the base class."""
         return all(env.has_wrapper_attr(name) for env in self.env.envs)
 
     def get(self, name: str, indices: list[int]) -> list[Any]:
-        """See the base class. gymnasium's own ``get_attr`` would call what can be called."""
         return [self.env.envs[i].get_wrapper_attr(name) for i in indices]
 
     def set(self, name: str, value: Any, indices: list[int]) -> None:
-        """See the base class."""
         for i in indices:
             self.env.envs[i].set_wrapper_attr(name, value)
 
     def call(self, name: str, indices: list[int], args: tuple, kwargs: dict[str, Any]) -> list[Any]:
-        """See the base class."""
-        return [self.env.envs[i].get_wrapper_attr(name)(*args, **kwargs) for i in indices]
+        return [method(*args, **kwargs) for method in self.get(name, indices)]
 
     def is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: list[int]) -> list[bool]:
-        """See the base class."""
         return [is_wrapped(self.env.envs[i], wrapper_class) for i in indices]
 
 
-class InWorkers(Access):
-    """The environments of an ``AsyncVectorEnv``, which asks all of its workers or none."""
+class _InWorkers(Access):
+    """The environments of an ``AsyncVectorEnv``, which asks all of its workers or none.
+
+    A worker that is asked for an attribute it does not have ends, and one that is asked for a method calls it.
+    """
+
+    env: AsyncVectorEnv
 
     def has(self, name: str) -> bool:
-        """See the base class."""
         return all(self.env.call("has_wrapper_attr", name))
 
-    def _need(self, name: str) -> None:
-        # A worker that is asked for what it does not have ends.
-        if not self.has(name):
-            raise AttributeError(f"the environments of {self.env} have no attribute {name!r}")
-
     def get(self, name: str, indices: list[int]) -> list[Any]:
-        """See the base class. What can be called is called, as gymnasium does."""
         self._need(name)
         values = self.env.get_attr(name)
         return [values[i] for i in indices]
 
     def set(self, name: str, value: Any, indices: list[int]) -> None:
-        """See the base class."""
         self._need_all(indices)
-        # A list is taken as a value for each.
+        # It would take a list as one value for each environment.
         self.env.set_attr(name, [value] * self.env.num_envs)
 
     def call(self, name: str, indices: list[int], args: tuple, kwargs: dict[str, Any]) -> list[Any]:
-        """See the base class."""
         self._need_all(indices)
         self._need(name)
         return list(self.env.call(name, *args, **kwargs))
 
     def is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: list[int]) -> list[bool]:
-        """See the base class. A worker does not say more of its wrappers than their names."""
+        # Wrappers cannot be sent between processes, but their names can.
         names = [re.findall(r"<(\w+)", text) for text in self.env.call("__str__")]
         return [wrapper_class.__name__ in names[i] for i in indices]
 
 
-class Whole(Access):
-    """An environment of many states, which has no environments in it: what it has itself belongs to all."""
+class _Whole(Access):
+    """A vector environment without environments inside: all share its own attributes."""
 
     takes_any_seed = False
 
     def has(self, name: str) -> bool:
-        """See the base class."""
         return hasattr(self.env, name)
 
     def get(self, name: str, indices: list[int]) -> list[Any]:
-        """See the base class."""
         return [getattr(self.env, name)] * len(indices)
 
     def set(self, name: str, value: Any, indices: list[int]) -> None:
-        """See the base class.
-
-        :raises AttributeError: if there is no such attribute, since a new one would have no effect
-        """
         self._need_all(indices)
-        if not self.has(name):
-            raise AttributeError(f"{type(self.env).__name__} has no attribute {name!r}")
+        self._need(name)  # A new attribute would have no effect.
         setattr(self.env, name, value)
 
     def call(self, name: str, indices: list[int], args: tuple, kwargs: dict[str, Any]) -> list[Any]:
-        """See the base class.
-
-        :raises NotImplementedError: always
-        """
-        raise NotImplementedError(f"{type(self.env).__name__} has no environments of their own to call {name}() of")
+        raise NotImplementedError(f"{type(self.env).__name__} has no single environments to call {name}() on")
 
     def is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: list[int]) -> list[bool]:
-        """See the base class."""
         return [False] * len(indices)
 
 
@@ -147,5 +133,5 @@ def access(env: VectorEnv) -> Access:
     """How to reach the environments in it."""
     inner = env.unwrapped
     if isinstance(inner, SyncVectorEnv):
-        return InProcess(inner)
-    return InWorkers(inner) if isinstance(inner, AsyncVectorEnv) else Whole(inner)
+        return _InProcess(inner)
+    return _InWorkers(inner) if isinstance(inner, AsyncVectorEnv) else _Whole(inner)

@@ -17,29 +17,28 @@ from sb3_ppo_variants.envs.access import access
 from sb3_ppo_variants.envs.autoreset import end_of_episode
 from sb3_ppo_variants.envs.infos import per_env
 from sb3_ppo_variants.envs.lives import check_life_loss_info, check_new_game
-from sb3_ppo_variants.errors import refuse
+from sb3_ppo_variants.errors import ArgumentError
 
-# Backends in C++ take a seed as a signed integer of 32 bits.
+# Backends in C++ take seeds as signed 32-bit integers.
 SEEDS = 2**31
 
 
 class GymnasiumVecEnv(VecEnv):
-    """A vector environment of gymnasium as SB3's algorithms, callbacks and wrappers take it.
+    """A vector environment of gymnasium for SB3's algorithms, callbacks and wrappers.
 
-    A step returns what SB3's ``DummyVecEnv`` over the same environments does, whatever the autoreset mode. What it
-    returns belongs to the caller. Episode statistics are those that the environments tell; put SB3's ``VecMonitor``
-    around it for others.
+    A step returns what SB3's ``DummyVecEnv`` over the same environments does, whatever the autoreset mode, in arrays
+    that later steps do not change. Put SB3's ``VecMonitor`` around it for episode statistics.
 
     :param env: a ``SyncVectorEnv``, ``AsyncVectorEnv``, ``AtariVectorEnv`` or any other that steps all its
         environments at once
     :param autoreset_mode: the mode in which ``env`` was made, if its metadata does not say so
-    :raises ArgumentError: if the environment is not of this kind, or its autoreset mode is unknown or does not work
-    :raises NotImplementedError: if observations are dictionaries or tuples within another
+    :raises ArgumentError: if ``env`` is of another kind, or its autoreset mode is unknown or does not work with it
+    :raises NotImplementedError: if dictionaries or tuples of observations are nested
     """
 
     def __init__(self, env: VectorEnv, autoreset_mode: AutoresetMode | str | None = None):
         if not isinstance(env, VectorEnv):
-            refuse("env", env, "a gymnasium.vector.VectorEnv; for environments of one state use SB3's make_vec_env")
+            raise ArgumentError(f"env={env} must be a gymnasium.vector.VectorEnv; SB3's make_vec_env takes others")
         check_for_nested_spaces(env.single_observation_space)
         check_life_loss_info(env)
         self._end_of_episode = end_of_episode(env, autoreset_mode)
@@ -58,28 +57,28 @@ class GymnasiumVecEnv(VecEnv):
         """Reset all environments, with the seeds and options that were set since the last reset.
 
         :return: first observations, a row for each environment
-        :raises ArgumentError: if the options are not the same for all, or ``env`` returns only some environments
+        :raises ArgumentError: if the options differ between environments, or ``env`` returns only some environments
         """
         options = self._options[0]
         if any(other != options for other in self._options):
-            refuse("options", self._options, "the same for every environment")
+            raise ArgumentError(f"options={self._options} must be the same for every environment of {self.env}")
         observations, infos = self._reset_env(self._seeds[0], options or None)
         if rows.count(observations) != self.num_envs:
-            refuse("env", self.env, "one that steps all environments at once (batch_size = num_envs)")
+            raise ArgumentError(f"env={self.env} must step all environments at once: make it with batch_size=num_envs")
         self.reset_infos = per_env(infos, self.num_envs)
         self._reset_seeds()
         self._reset_options()
         return rows.owned(observations)
 
-    def _reset_env(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+    def _reset_env(self, seed: int | None, options: dict[str, Any] | None) -> tuple[VecEnvObs, dict[str, Any]]:
         """Reset ``env``, whose environments take ``seed``, ``seed + 1`` and so on."""
         return self.env.reset(seed=seed, options=options)
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
         """Set the seeds for the next reset; see SB3.
 
-        :param seed: seed of the first environment, each other has one more than the one before; ``None`` draws it.
-            Backends that are not written in Python take it modulo 2**31
+        :param seed: seed of the first environment, counted up over the others; ``None`` draws one. Backends that are
+            not written in Python take it modulo 2**31
         :return: the seed of each environment
         """
         last = SEEDS - self.num_envs
@@ -93,7 +92,7 @@ class GymnasiumVecEnv(VecEnv):
         self._actions = np.asarray(actions, dtype=space.dtype)
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Step all environments, and reset those that are done.
+        """Step all environments and reset those that are done.
 
         :return: observations, rewards, dones and infos
         """
@@ -111,18 +110,18 @@ class GymnasiumVecEnv(VecEnv):
         return observations, rewards.astype(np.float32), dones, infos
 
     def close(self) -> None:
-        """Close the environments; again does nothing."""
+        """Close the environments; a second call does nothing."""
         if not self._closed:
             self.env.close()
             self._closed = True
 
     def get_images(self) -> Sequence[np.ndarray | None]:
-        """The picture of each environment.
+        """An image of each environment.
 
-        :return: RGB pictures, ``None`` without ``render_mode="rgb_array"``
+        :return: RGB images, or ``None`` for each without ``render_mode="rgb_array"``
         """
         if self.render_mode != "rgb_array":
-            warnings.warn(f"There are no images with render_mode={self.render_mode!r}, only with 'rgb_array'")
+            warnings.warn(f"render_mode={self.render_mode!r} makes no images: make the environment with 'rgb_array'")
             return [None] * self.num_envs
         return list(self._render())
 
@@ -150,7 +149,7 @@ class GymnasiumVecEnv(VecEnv):
         :param attr_name: its name
         :param value: the value for each
         :param indices: which environments; ``None`` for all
-        :raises ArgumentError: if the backend reaches all at once, but ``indices`` names some
+        :raises ArgumentError: if ``indices`` names some environments, and the backend reaches all or none
         """
         self._access.set(attr_name, value, list(self._get_indices(indices)))
 
@@ -162,8 +161,8 @@ class GymnasiumVecEnv(VecEnv):
         :param method_name: its name
         :param indices: which environments; ``None`` for all
         :return: what each returned
-        :raises ArgumentError: if the backend reaches all at once, but ``indices`` names some
-        :raises NotImplementedError: if the backend has no environments of their own
+        :raises ArgumentError: if ``indices`` names some environments, and the backend reaches all or none
+        :raises NotImplementedError: if the backend has no single environments
         """
         return self._access.call(method_name, list(self._get_indices(indices)), method_args, method_kwargs)
 

@@ -7,8 +7,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AutoresetMode, VectorEnv, VectorObservationWrapper
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.wrappers.vector import TransformObservation
 from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
 
@@ -17,9 +17,9 @@ from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
 from sb3_ppo_variants.envs.atari import VecClipReward, VecEpisodicLife
 from sb3_ppo_variants.envs.ids import is_atari, spec_of
 from sb3_ppo_variants.envs.monitor import monitored
-from sb3_ppo_variants.errors import refuse
+from sb3_ppo_variants.errors import ArgumentError
 
-# The arguments of SB3's AtariWrapper with its defaults, and the values that they may have.
+# The arguments of SB3's AtariWrapper with their defaults, and the values that they may have.
 DEFAULTS = {name: argument.default for name, argument in signature(AtariWrapper).parameters.items() if name != "env"}
 WRAPPER_RULES = {
     "noop_max": integer("an integer >= 0", lambda value: value >= 0),
@@ -30,10 +30,10 @@ WRAPPER_RULES = {
     "action_repeat_probability": FRACTION,
 }
 ONE_FRAME = "env_kwargs={'frameskip': 1}"
-# AtariEnv's, of ids that do not say.
+# AtariEnv's own, for ids that do not set them.
 GAME_DEFAULTS = {"frameskip": 4, "repeat_action_probability": 0.25}
 
-# What env_kwargs may have, and what decides over the other arguments of AtariVectorEnv.
+# What env_kwargs may contain, and the arguments that set the rest of AtariVectorEnv's.
 GAME = (
     "frameskip",
     "repeat_action_probability",
@@ -72,32 +72,31 @@ def make_ale_vec_env(
 ) -> VecEnv:
     """Do what SB3's ``make_atari_env`` and ``VecFrameStack`` do, over ALE's ``AtariVectorEnv``.
 
-    Spaces are the same, so that a model can be trained with the one and evaluated with the other. From the same state
-    of the emulator, the same actions give the same rewards, lives, ends of episodes and episode returns. What differs:
+    Spaces are the same, so that a model can be trained with one and evaluated with the other. From the same state of
+    the emulator, the same actions give the same rewards, lives, ends of episodes and episode returns. What differs:
 
-    - A game begins with up to ``noop_max`` frames, of which the last one is FIRE in games that have this action, and
-      up to all others no-ops. SB3 takes 1 to ``noop_max`` no-ops, then FIRE and the third action for ``frame_skip``
-      frames each.
-    - After a lost life the game goes on with the agent's own action. SB3 takes a no-op first, and FIRE and the third
-      action in games that have FIRE.
-    - The emulator makes grey pictures, and scales them, by itself, with pixels that differ a little.
+    - A game begins with up to ``noop_max`` no-ops, the last of which is FIRE in games that have this action. SB3 takes
+      1 to ``noop_max`` no-ops, then FIRE and the third action for ``frame_skip`` frames each.
+    - After a lost life the agent acts at once. SB3 takes a no-op first, then FIRE and the third action in games that
+      have FIRE.
+    - The emulator turns frames grey and scales them itself; some pixels differ slightly.
     - The length of an episode in ``info["episode"]`` is in steps of the agent, not in frames.
-    - A limit of frames counts them from the agent's first step on.
-    - ``reset`` begins new games, also after a lost life.
-    - ``action_repeat_probability`` takes the place of the game's own, if it is not 0. SB3 has sticky actions of both.
+    - A limit of frames counts from the agent's first step.
+    - ``reset`` begins a new game even after a lost life.
+    - ``action_repeat_probability`` replaces the game's own unless it is 0. SB3 applies both.
 
     :param env_id: id of a game, such as ``"BreakoutNoFrameskip-v4"``, after ``module:`` if importing the module
         registers it
     :param n_envs: number of games, >= 1
     :param seed: seed for the first reset
-    :param monitor_dir: folder for the monitor file; ``None`` writes none. There are episode statistics in either case,
-        of whole games and of rewards before clipping
+    :param monitor_dir: folder for the monitor file; ``None`` writes none. Infos have episode statistics in either
+        case, of whole games and of rewards before clipping
     :param wrapper_kwargs: arguments of SB3's ``AtariWrapper``
     :param env_kwargs: arguments of the game: ``frameskip``, ``repeat_action_probability``, ``full_action_space``,
         ``continuous``, ``continuous_action_threshold`` and ``max_num_frames_per_episode``, and of ``AtariVectorEnv``:
         ``num_threads``, ``thread_affinity_offset`` and ``use_fire_reset``
     :param monitor_kwargs: further arguments of ``VecMonitor``
-    :param n_stack: number of frames in an observation, >= 1, which are its last dimension
+    :param n_stack: number of frames in an observation, >= 1, along its last dimension
     :raises ArgumentError: if an argument has a value that is not allowed, the game is unknown, or frames would be
         skipped twice
     """
@@ -106,10 +105,10 @@ def make_ale_vec_env(
     RULES["seed"].check("seed", seed)
     wrapper = {**DEFAULTS, **(wrapper_kwargs or {})}
     if wrapper.keys() != WRAPPER_RULES.keys():
-        refuse("wrapper_kwargs", wrapper_kwargs, f"some of {', '.join(WRAPPER_RULES)}")
+        raise ArgumentError(f"wrapper_kwargs={wrapper_kwargs} may contain only {', '.join(WRAPPER_RULES)}")
     check_arguments(wrapper, WRAPPER_RULES)
     env = _atari_vector_env(env_id, n_envs, wrapper, env_kwargs or {})
-    venv: VecEnv = GymnasiumVecEnv(_ChannelsLast(env))
+    venv: VecEnv = GymnasiumVecEnv(_channels_last(env, wrapper["screen_size"]))
     venv.seed(seed)
     venv = monitored(venv, monitor_dir, 0, monitor_kwargs)
     if wrapper["terminal_on_life_loss"]:
@@ -120,25 +119,24 @@ def make_ale_vec_env(
 
 
 def check_frame_skip(env_id: str, frame_skip: int = 4, env_kwargs: dict[str, Any] | None = None) -> None:
-    """Check that frames of an Atari game are not skipped by the game and by a wrapper.
+    """Check that not both an Atari game and its wrapper skip frames.
 
     :param env_id: id of the game
     :param frame_skip: frames for each action in the wrapper, such as SB3's ``AtariWrapper``
     :param env_kwargs: arguments of the game
-    :raises ArgumentError: if they are, naming the id that does not skip, or if there is no such game
+    :raises ArgumentError: if both do, naming what to use instead, or if there is no such game
     """
     env_kwargs = env_kwargs or {}
     spec = _spec(env_id)
     inside = {**GAME_DEFAULTS, **spec.kwargs, **env_kwargs}["frameskip"]
     if frame_skip > 1 and inside != 1:
-        reason = f", since the wrapper skips {frame_skip} frames and the game {inside} itself"
-        if "frameskip" in env_kwargs:
-            refuse("env_kwargs", env_kwargs, ONE_FRAME + reason)
-        refuse("env_id", env_id, _without_frame_skip(spec) + reason)
+        instead = ONE_FRAME if "frameskip" in env_kwargs else _without_frame_skip(spec)
+        game = f"env_id={env_id!r} with env_kwargs={env_kwargs}" if env_kwargs else f"env_id={env_id!r}"
+        raise ArgumentError(f"{game} skips {inside} frames, and the wrapper skips {frame_skip} again: use {instead}")
 
 
 def _without_frame_skip(spec: EnvSpec) -> str:
-    """What skips no frames in the place of a game that does. Not every game has an id for it."""
+    """How to make the game without skipped frames. Not every game has an id for it."""
     other = f"{spec.name}NoFrameskip-v4"
     return f"'{other}', or {ONE_FRAME}" if other in gym.registry else ONE_FRAME
 
@@ -149,22 +147,21 @@ def _spec(env_id: str) -> EnvSpec:
     except ImportError as error:
         raise ImportError("Atari games need ALE: pip install 'sb3_ppo_variants[environments]'") from error
     gym.register_envs(ale_py)
-    allowed = "the id of an Atari game, such as 'BreakoutNoFrameskip-v4'"
     try:
         spec = spec_of(env_id)
     except (gym.error.Error, ImportError) as error:
-        refuse("env_id", env_id, f"{allowed}. {error}")
+        raise ArgumentError(f"env_id={env_id!r} is not a registered game: {error}") from error
     if not is_atari(spec):
-        refuse("env_id", env_id, allowed)
+        raise ArgumentError(f"env_id={env_id!r} is not an Atari game, such as 'BreakoutNoFrameskip-v4'")
     return spec
 
 
 def _check_env_kwargs(env_kwargs: dict[str, Any]) -> None:
     for name in env_kwargs:
         if name in DECIDED:
-            refuse("env_kwargs", env_kwargs, f"without {name!r}, which {DECIDED[name]} decides")
+            raise ArgumentError(f"env_kwargs={env_kwargs} must not contain {name!r}: use {DECIDED[name]} instead")
         if name not in GAME:
-            refuse("env_kwargs", env_kwargs, f"some of {', '.join(GAME)}")
+            raise ArgumentError(f"env_kwargs={env_kwargs} may contain only {', '.join(GAME)}")
 
 
 def _atari_vector_env(env_id: str, n_envs: int, wrapper: dict[str, Any], env_kwargs: dict[str, Any]) -> VectorEnv:
@@ -176,23 +173,23 @@ def _atari_vector_env(env_id: str, n_envs: int, wrapper: dict[str, Any], env_kwa
     game = {**GAME_DEFAULTS, **spec.kwargs, **env_kwargs}
     skip_in_game = game.pop("frameskip")
     if not isinstance(skip_in_game, int):
-        refuse("env_id", env_id, f"one with a fixed frameskip, such as {_without_frame_skip(spec)}")
+        raise ArgumentError(f"env_id={env_id!r} has no fixed frameskip: use {_without_frame_skip(spec)}")
     if wrapper["action_repeat_probability"] > 0:
         game["repeat_action_probability"] = wrapper["action_repeat_probability"]
     env = AtariVectorEnv(
         num_envs=n_envs,
         frameskip=skip_in_game * wrapper["frame_skip"],
         maxpool=wrapper["frame_skip"] > 1,
-        # It counts the FIRE at the beginning too, and stops one before.
+        # It counts the FIRE at the start too, and stops one before.
         noop_max=wrapper["noop_max"] + 1,
         img_height=wrapper["screen_size"],
         img_width=wrapper["screen_size"],
-        # Lives and rewards are dealt with outside of the monitor; episodic_life would begin a new game.
+        # Lives and rewards are handled outside the monitor; episodic_life would begin a new game.
         episodic_life=False,
         reward_clipping=False,
         grayscale=True,
         stack_num=1,
-        # In SAME_STEP it does not tell the info of the last step, with its lives.
+        # In SAME_STEP the info of the last step, with its lives, is lost.
         autoreset_mode=AutoresetMode.NEXT_STEP,
         **game,
     )
@@ -200,15 +197,7 @@ def _atari_vector_env(env_id: str, n_envs: int, wrapper: dict[str, Any], env_kwa
     return env
 
 
-class _ChannelsLast(VectorObservationWrapper):
-    """Grey pictures with their one channel last, as SB3's ``WarpFrame`` makes them."""
-
-    def __init__(self, env: VectorEnv):
-        super().__init__(env)
-        _, height, width = env.single_observation_space.shape or ()
-        self.single_observation_space = spaces.Box(0, 255, (height, width, 1), np.uint8)
-        self.observation_space = batch_space(self.single_observation_space, env.num_envs)
-
-    def observations(self, observations: np.ndarray) -> np.ndarray:
-        """Move the channel; see gymnasium."""
-        return observations.reshape(len(observations), *observations.shape[2:], 1)
+def _channels_last(env: VectorEnv, size: int) -> VectorEnv:
+    """Put the one channel of grey frames last, as SB3's ``WarpFrame`` does."""
+    space = spaces.Box(0, 255, (size, size, 1), np.uint8)
+    return TransformObservation(env, lambda frames: frames.reshape(-1, size, size, 1), single_observation_space=space)

@@ -1,7 +1,6 @@
-"""What Atari games are trained on, around vectorised environments that know the whole game.
+"""SB3's ``EpisodicLifeEnv`` and ``ClipRewardEnv`` for vectorised Atari games.
 
-They do what SB3's ``EpisodicLifeEnv`` and ``ClipRewardEnv`` do to one environment. Outside of a ``VecMonitor`` they
-leave episode statistics to be those of whole games, of rewards as the game gives them.
+Put them around a ``VecMonitor``, so that its statistics are of whole games and of the game's own rewards.
 """
 
 from typing import Any
@@ -11,13 +10,13 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 from sb3_ppo_variants.envs import rows
-from sb3_ppo_variants.errors import refuse
+from sb3_ppo_variants.errors import ArgumentError
 
 
 class VecEpisodicLife(VecEnvWrapper):
-    """Ends an episode where a life is lost; the game goes on.
+    """Ends an episode when a life is lost; the game goes on.
 
-    :param venv: environments that tell ``lives`` in the info of every step and reset
+    :param venv: environments with ``lives`` in the info of every step and reset
     """
 
     def __init__(self, venv: VecEnv):
@@ -38,24 +37,24 @@ class VecEpisodicLife(VecEnvWrapper):
 
     def _lives_in(self, infos: list[dict[str, Any]]) -> np.ndarray:
         if not all("lives" in info for info in infos):
-            refuse("venv", self.venv, "one that tells 'lives' in the info of every step and reset")
+            raise ArgumentError(f"venv={self.venv} must have 'lives' in the info of every step and reset")
         return np.array([info["lives"] for info in infos])
 
     def step_wait(self) -> VecEnvStepReturn:
         """Step all games.
 
-        :return: observations, rewards, dones, which are True where a life was lost too, and infos
+        :return: observations, rewards, dones, which are also True where a life was lost, and infos
         :raises ArgumentError: if there is no ``lives`` in an info
         """
         observations, rewards, dones, infos = self.venv.step_wait()
         lives = self._lives_in(infos)
-        # Without lives a game may go on for some frames, as Qbert does.
+        # A game may go on for some frames without lives, as Qbert does.
         lost = (lives > 0) & (lives < self._lives)
         for i in np.flatnonzero(lost).tolist():
-            # Also where a limit cuts the game off.
+            # A lost life ends the episode even in a step that a limit cuts off.
             infos[i]["TimeLimit.truncated"] = False
             if not dones[i]:
-                infos[i]["terminal_observation"] = rows.row(observations, i)
+                infos[i]["terminal_observation"] = rows.take(observations, i)
         self._lives = np.where(dones, self._lives_at_reset(), lives) if dones.any() else lives
         return observations, rewards, dones | lost, infos
 

@@ -1,4 +1,4 @@
-"""The end of an episode, which SB3 knows in one form and gymnasium in three.
+"""What to do at the end of an episode in each of gymnasium's autoreset modes.
 
 SB3's ``VecEnv`` resets within the step that ends an episode: that step returns the first observation of the next
 episode, and the last of the old one in its info. See https://farama.org/Vector-Autoreset-Mode for gymnasium's modes.
@@ -16,24 +16,24 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs
 
 from sb3_ppo_variants.envs import rows
 from sb3_ppo_variants.envs.infos import Infos, per_env
-from sb3_ppo_variants.errors import refuse
+from sb3_ppo_variants.errors import ArgumentError
 
-# Takes the environment, observations, dones and infos of a step in which some environment was done. It writes the
-# first observations of the new episodes and ``terminal_observation`` into them, and returns the info of each reset.
+# Takes the environment, and the observations, dones and infos of a step that ended an episode. It writes the first
+# observations of the new episodes and ``terminal_observation`` into them, and returns the info of each reset.
 EndOfEpisode = Callable[[VectorEnv, VecEnvObs, np.ndarray, Infos], dict[int, dict[str, Any]]]
 
 
 def reset_in_the_step(env: VectorEnv, observations: VecEnvObs, dones: np.ndarray, infos: Infos) -> dict[int, Any]:
     """SAME_STEP: the new episode has begun; the last observation and info of the old one are in the info."""
     reset_infos = {}
-    # What this wrapper says of the old episode stands beside what the environment says of the new one.
+    # This wrapper puts its statistics of the old episode into the info of the new one.
     of_the_old = [wrapper._stats_key for wrapper in _wrappers(env) if isinstance(wrapper, RecordEpisodeStatistics)]
     for i, info in enumerate(infos):
-        # ALE fills final_obs for all environments, with what it last was for those that are not done.
+        # ALE fills final_obs for all environments; it is out of date for those that are not done.
         final_observation, final_info = info.pop("final_obs", None), info.pop("final_info", {})
         if dones[i]:
             if final_observation is None:
-                refuse("env", env, "in AutoresetMode.SAME_STEP, one that gives infos['final_obs']")
+                raise ArgumentError(f"env={env} must return infos['final_obs'] in AutoresetMode.SAME_STEP")
             statistics = {key: info.pop(key) for key in of_the_old}
             reset_infos[i] = info
             infos[i] = {**final_info, **statistics, "terminal_observation": final_observation}
@@ -41,21 +41,22 @@ def reset_in_the_step(env: VectorEnv, observations: VecEnvObs, dones: np.ndarray
 
 
 def reset_at_once(env: VectorEnv, observations: VecEnvObs, dones: np.ndarray, infos: Infos) -> dict[int, Any]:
-    """NEXT_STEP and DISABLED: reset those that are done now.
+    """NEXT_STEP and DISABLED: reset the environments that are done at once.
 
-    In NEXT_STEP this comes before the step in which the environment would reset itself and ignore its action.
+    In NEXT_STEP they would otherwise reset themselves in the next step and ignore its action.
     """
     ended = np.flatnonzero(dones).tolist()
     for i in ended:
-        infos[i]["terminal_observation"] = rows.row(observations, i)
+        infos[i]["terminal_observation"] = rows.take(observations, i)
     with _others_kept(env, dones):
         first, vector_infos = env.reset(options={"reset_mask": dones.copy()})
     reset_infos = per_env(vector_infos, rows.count(first))
     if len(reset_infos) == len(dones):
         if not _resets_others(env) and not rows.equal(rows.take(first, ~dones), rows.take(observations, ~dones)):
-            refuse("env", env, "one whose reset heeds options['reset_mask'], or one in AutoresetMode.SAME_STEP")
+            problem = "must reset only the environments in options['reset_mask'], or be in AutoresetMode.SAME_STEP"
+            raise ArgumentError(f"env={env} {problem}")
         first, reset_infos = rows.take(first, dones), [reset_infos[i] for i in ended]
-    # Otherwise it is EnvPool, which returns those that were reset and no others.
+    # Otherwise it is EnvPool, which returns only those that were reset.
     rows.put(observations, dones, first)
     return dict(zip(ended, reset_infos, strict=True))
 
@@ -73,9 +74,9 @@ def _resets_others(env: VectorEnv) -> bool:
 
 @contextmanager
 def _others_kept(env: VectorEnv, mask: np.ndarray) -> Iterator[None]:
-    """Keep what is outside of the mask through a reset.
+    """Keep the environments outside the mask as they are through a reset.
 
-    gymnasium's CartPoleVectorEnv resets all poles whatever the mask, and has its state in two arrays.
+    gymnasium's CartPoleVectorEnv resets all poles whatever the mask; its state is in two arrays.
     """
     inner: Any = env.unwrapped
     if not _resets_others(env):
@@ -91,13 +92,13 @@ def end_of_episode(env: VectorEnv, mode: AutoresetMode | str | None) -> EndOfEpi
 
     :param env: the vector environment
     :param mode: its autoreset mode, if it does not say so itself
-    :raises ArgumentError: if it is unknown, or does not work
+    :raises ArgumentError: if it is unknown, or does not work with the environment
     """
     known = _mode(env, mode)
     inner = env.unwrapped
     if isinstance(inner, AsyncVectorEnv) and known is AutoresetMode.NEXT_STEP and not inner.shared_memory:
         # Its workers forget that they were reset, and reset again in the next step.
-        refuse("env", env, "an AsyncVectorEnv with shared_memory=True, or in AutoresetMode.SAME_STEP")
+        raise ArgumentError(f"env={env} must be made with shared_memory=True or in AutoresetMode.SAME_STEP")
     if known is not AutoresetMode.SAME_STEP:
         _check_wrappers(env)
     return ENDS[known]
@@ -110,33 +111,33 @@ def _wrappers(env: VectorEnv) -> Iterator[VectorWrapper]:
 
 
 def _check_wrappers(env: VectorEnv) -> None:
-    """Refuse the wrappers that know no reset of some environments: they raise, or forget the returns of all."""
-    # These two take the mask out of the options, so that the wrapper does not see it.
+    """Refuse the wrappers that cannot reset some environments: they raise, or forget the returns of all."""
+    # These two take the mask out of the options before the wrapper sees it.
     hides_mask = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
     for wrapper in _wrappers(env):
         if isinstance(wrapper, NormalizeObservation):
-            refuse("env", env, "one with SB3's VecNormalize for NormalizeObservation")
-        if isinstance(wrapper, NormalizeReward):
-            refuse("env", env, "one in AutoresetMode.SAME_STEP, or with SB3's VecNormalize for NormalizeReward")
-        if isinstance(wrapper, RecordEpisodeStatistics) and hides_mask:
-            refuse("env", env, "one in AutoresetMode.SAME_STEP, or with SB3's VecMonitor for RecordEpisodeStatistics")
+            way_out = "SB3's VecNormalize"
+        elif isinstance(wrapper, NormalizeReward):
+            way_out = "SB3's VecNormalize, or AutoresetMode.SAME_STEP"
+        elif isinstance(wrapper, RecordEpisodeStatistics) and hides_mask:
+            way_out = "SB3's VecMonitor, or AutoresetMode.SAME_STEP"
+        else:
+            continue
+        raise ArgumentError(f"{type(wrapper).__name__} in env={env} resets all environments or none: use {way_out}")
 
 
 def _mode(env: VectorEnv, given: AutoresetMode | str | None) -> AutoresetMode:
-    inner: Any = env.unwrapped
-    # ALE writes its mode into the metadata of gymnasium's base class, so that environments which say nothing seem to
-    # say it too; what an environment has in an attribute comes first, and what is in the base class does not count.
+    # ALE writes its mode into the metadata of gymnasium's base class, which all environments without metadata share:
+    # an attribute comes first, and the metadata of the base class does not count.
     metadata = {} if env.metadata is VectorEnv.metadata else env.metadata
-    declared = getattr(inner, "autoreset_mode", metadata.get("autoreset_mode"))
+    declared = getattr(env.unwrapped, "autoreset_mode", metadata.get("autoreset_mode"))
     try:
         modes = {AutoresetMode(mode) for mode in (given, declared) if mode is not None}
     except ValueError:
         modes = set()
     if len(modes) != 1:
         allowed = ", ".join(f"'{mode.value}'" for mode in AutoresetMode)
-        refuse(
-            "autoreset_mode",
-            given,
-            f"one of {allowed}, the mode in which the environment was made; its own metadata says {declared}",
+        raise ArgumentError(
+            f"autoreset_mode={given!r} must be the mode of env, one of {allowed}; its metadata says {declared}"
         )
     return modes.pop()

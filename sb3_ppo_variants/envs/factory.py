@@ -16,7 +16,7 @@ from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
 from sb3_ppo_variants.envs.ale import DEFAULTS, check_frame_skip
 from sb3_ppo_variants.envs.ids import is_atari, spec_of
 from sb3_ppo_variants.envs.monitor import monitored
-from sb3_ppo_variants.errors import refuse
+from sb3_ppo_variants.errors import ArgumentError, refuse
 
 CLASSES: dict[str, Callable[..., VectorEnv]] = {"sync": SyncVectorEnv, "async": AsyncVectorEnv}
 MODES = [mode.value for mode in VectorizeMode]
@@ -37,15 +37,15 @@ def make_gymnasium_vec_env(
 ) -> VecEnv:
     """Do what SB3's ``make_vec_env`` does, over a vector environment of gymnasium.
 
-    :param env_id: id of the environment, or, except for ``"vector_entry_point"``, what makes one
+    :param env_id: id of the environment, or a function that makes one; an id for ``"vector_entry_point"``
     :param n_envs: number of environments, >= 1
     :param seed: seed for the first reset
     :param start_index: number of the first environment, in the names of monitor files
-    :param monitor_dir: folder for monitor files; ``None`` writes none. There are episode statistics in either case
+    :param monitor_dir: folder for monitor files; ``None`` writes none. Infos have episode statistics in either case
     :param wrapper_class: wrapper around each environment; not with ``"vector_entry_point"``
     :param env_kwargs: arguments of the environment
-    :param vectorization_mode: ``"sync"`` steps them one after the other in this process, ``"async"`` in a process
-        each, ``"vector_entry_point"`` takes the vector environment that is registered for the id
+    :param vectorization_mode: ``"sync"`` steps the environments one after the other in this process, ``"async"`` each
+        in a process of its own, and ``"vector_entry_point"`` takes the vector environment registered for the id
     :param vec_env_kwargs: arguments of ``SyncVectorEnv`` or ``AsyncVectorEnv``; not with ``"vector_entry_point"``
     :param monitor_kwargs: arguments of ``Monitor``, or of ``VecMonitor`` with ``"vector_entry_point"``
     :param wrapper_kwargs: arguments of the wrapper
@@ -73,19 +73,8 @@ def make_gymnasium_vec_env(
             monitor_kwargs=monitor_kwargs,
             wrapper_kwargs=wrapper_kwargs,
         )
-    for name, value in (
-        ("wrapper_class", wrapper_class),
-        ("wrapper_kwargs", wrapper_kwargs),
-        ("vec_env_kwargs", vec_env_kwargs),
-    ):
-        if value:
-            refuse(name, value, "None with vectorization_mode='vector_entry_point'")
-    if not isinstance(env_id, str):
-        refuse("env_id", env_id, "an id with vectorization_mode='vector_entry_point'")
-    if is_atari(spec_of(env_id)):
-        # It would clip rewards before they are in the statistics of the episodes.
-        refuse("env_id", env_id, "one that is no Atari game, which have make_ale_vec_env")
-    venv = GymnasiumVecEnv(gym.make_vec(env_id, n_envs, vectorization_mode, **(env_kwargs or {})))
+    _check_native(wrapper_class=wrapper_class, wrapper_kwargs=wrapper_kwargs, vec_env_kwargs=vec_env_kwargs)
+    venv = _native(env_id, n_envs, env_kwargs or {})
     venv.seed(seed)
     return monitored(venv, monitor_dir, start_index, monitor_kwargs)
 
@@ -94,9 +83,24 @@ def _has_game(env_id: str) -> bool:
     try:
         return is_atari(spec_of(env_id))
     except (gym.error.Error, ImportError):
-        return False  # What is wrong with the id is said where the environment is made.
+        return False  # gym.make says what is wrong with the id.
+
+
+def _check_native(**arguments: object) -> None:
+    for name, value in arguments.items():
+        if value:
+            raise ArgumentError(f"{name}={value!r} cannot be used with vectorization_mode='vector_entry_point'")
+
+
+def _native(env_id: str | Callable[..., gym.Env], n_envs: int, env_kwargs: dict[str, Any]) -> GymnasiumVecEnv:
+    if not isinstance(env_id, str):
+        raise ArgumentError(f"env_id={env_id!r} must be an id with vectorization_mode='vector_entry_point'")
+    if is_atari(spec_of(env_id)):
+        # ALE would clip rewards before the episode statistics see them.
+        raise ArgumentError(f"env_id={env_id!r} is an Atari game: use make_ale_vec_env")
+    return GymnasiumVecEnv(gym.make_vec(env_id, n_envs, "vector_entry_point", **env_kwargs))
 
 
 def _vectorized(make: Callable[..., VectorEnv], env_fns: list[Callable[[], gym.Env]], **kwargs: Any) -> GymnasiumVecEnv:
-    # The mode in which a reset costs no further message to the workers.
+    # In this mode a reset costs no extra message to the workers.
     return GymnasiumVecEnv(make(env_fns, **{"autoreset_mode": AutoresetMode.SAME_STEP, **kwargs}))

@@ -7,7 +7,7 @@ from gymnasium.envs.registration import EnvSpec
 
 
 def spec_of(env_id: str) -> EnvSpec:
-    """What is registered for an id.
+    """The specification that is registered for an id.
 
     :param env_id: the id, after ``module:`` if importing the module registers it
     :raises gymnasium.error.Error: if there is no such id

@@ -1,4 +1,4 @@
-"""What gymnasium tells of all environments in one dictionary of arrays, as one dictionary each."""
+"""gymnasium's one info of arrays for all environments, as SB3's info for each."""
 
 from copy import deepcopy
 from typing import Any
@@ -11,20 +11,20 @@ Infos = list[dict[str, Any]]
 def per_env(vector_infos: dict[str, Any], n_envs: int) -> Infos:
     """Split the info of a vector environment.
 
-    An array ``_key`` of truth values beside ``key`` says which environments told it. ALE and EnvPool have none: there
-    all do. What has no value for each environment, such as a number, is told by all.
+    A Boolean array ``_key`` beside ``key`` says which environments have a value. ALE and EnvPool have no such arrays:
+    there all environments do. A value that is not one for each environment, such as a number, goes to all.
 
     :param vector_infos: arrays and lists of length ``n_envs``, dictionaries of them, or anything else
     :param n_envs: number of environments
-    :return: what each environment told, without references to the arrays
+    :return: the info of each environment, which shares no memory with the arrays
     """
     infos: Infos = [{} for _ in range(n_envs)]
     for key, values in vector_infos.items():
         if key[:1] == "_" and key[1:] in vector_infos:
             continue
-        told = vector_infos.get(f"_{key}")
+        has_value = vector_infos.get(f"_{key}")
         for i, value in enumerate(_values(values, n_envs)):
-            if told is None or told[i]:
+            if has_value is None or has_value[i]:
                 infos[i][key] = value
     return infos
 

@@ -1,6 +1,6 @@
-"""Lives in ALE's ``AtariVectorEnv``, which may tell the end of a game where one is lost.
+"""Lives in ALE's ``AtariVectorEnv``, which can report the end of a game when one is lost.
 
-With ``episodic_life`` a new game begins there. With ``life_loss_info`` the game goes on, but what ends is reset here.
+With ``episodic_life`` a new game begins then. With ``life_loss_info`` the game goes on, and must not be reset.
 """
 
 import warnings
@@ -8,36 +8,37 @@ from typing import Any
 
 from gymnasium.vector import VectorEnv
 
-from sb3_ppo_variants.errors import refuse
+from sb3_ppo_variants.errors import ArgumentError
 
-INSTEAD = "make_ale_vec_env, whose terminal_on_life_loss ends an episode with a life, and goes on with the game"
+INSTEAD = "make_ale_vec_env, whose terminal_on_life_loss ends an episode with each life and goes on with the game"
+REFUSED = f"env must not be made with life_loss_info=True, which reports the end of games that go on: use {INSTEAD}"
 
 
 def check_life_loss_info(env: VectorEnv) -> None:
-    """Refuse ``life_loss_info`` of an environment that tells how it was made.
+    """Check that an environment that knows its arguments was made without ``life_loss_info``.
 
     :raises ArgumentError: if it was made with it
     """
     if _is_ale(env) and env.unwrapped.spec is not None and env.unwrapped.spec.kwargs.get("life_loss_info"):
-        refuse("env", env, f"one without life_loss_info; take {INSTEAD}")
+        raise ArgumentError(REFUSED)
 
 
 def check_new_game(env: VectorEnv, last: dict[str, Any], old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Check that a game was over when the environment said so, as far as it shows.
+    """Check that a game was over when the environment reported its end, as far as its infos show.
 
     :param env: the vector environment
     :param last: info of the last step of the old game
     :param old: info of the reset that began the old game
     :param new: info of the reset that began the new one
-    :raises ArgumentError: if the new one is the old one, which went on
+    :raises ArgumentError: if the old game goes on
     """
     if not _is_ale(env):
         return
     if _first_frame(old) == _first_frame(new):
-        refuse("env", env, f"one without life_loss_info, whose games go on; take {INSTEAD}")
+        raise ArgumentError(REFUSED)
     if last.get("lives", 0) > 0 and env.unwrapped.spec is None:
-        # From here this is the same as episodic_life.
-        warnings.warn(f"A new game was begun where a life was lost. If the old should go on, take {INSTEAD}.")
+        # The infos are the same with episodic_life and with life_loss_info.
+        warnings.warn(f"A new game began when a life was lost. If the old one should go on, use {INSTEAD}.")
 
 
 def _is_ale(env: VectorEnv) -> bool:

@@ -7,33 +7,35 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs
 
 from sb3_ppo_variants.arguments.rules import COUNT, RULES
 from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
 from sb3_ppo_variants.envs.monitor import monitored
-from sb3_ppo_variants.errors import refuse
+from sb3_ppo_variants.errors import ArgumentError
 
-# What the factory decides, and, of Atari games, what would be in the statistics of the episodes.
+# What arguments of the factory set, and what would change the episode statistics of Atari games.
 DECIDED = {"num_envs": "n_envs", "seed": "seed", "batch_size": "n_envs", "env_seed": "seed"}
 WRAPPED = {"episodic_life": "VecEpisodicLife", "reward_clip": "VecClipReward"}
 
 
 class EnvPoolVecEnv(GymnasiumVecEnv):
-    """EnvPool's environments, which are made anew to be seeded, since theirs is the only way.
+    """EnvPool's environments. They can only be seeded when they are made, so that a new seed makes them anew.
 
-    :param make: makes them from the seed of the first
+    :param make: makes them from the seed of the first environment
     """
 
     def __init__(self, make: Callable[[int], VectorEnv]):
         self._make = make
         super().__init__(make(0))
         if isinstance(self.action_space, spaces.Box):
-            # gymnasium has single precision where EnvPool has double, and SB3 loads no model for a space of another.
+            # gymnasium's actions are in single precision, EnvPool's in double, and SB3 refuses to load a model for
+            # another space.
             self.action_space = spaces.Box(
                 self.action_space.low.astype(np.float32), self.action_space.high.astype(np.float32), dtype=np.float32
             )
 
-    def _reset_env(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+    def _reset_env(self, seed: int | None, options: dict[str, Any] | None) -> tuple[VecEnvObs, dict[str, Any]]:
         if seed is not None:
             self.env.close()
             self._use(self._make(seed))
@@ -56,8 +58,8 @@ def make_envpool_vec_env(
 
     :param env_id: id of one of EnvPool's environments
     :param n_envs: number of environments, >= 1
-    :param seed: seed of the first environment, modulo 2**31; each other has one more than the one before
-    :param monitor_dir: folder for the monitor file; ``None`` writes none. There are episode statistics in either case
+    :param seed: seed of the first environment, modulo 2**31, counted up over the others
+    :param monitor_dir: folder for the monitor file; ``None`` writes none. Infos have episode statistics in either case
     :param env_kwargs: arguments of ``envpool.make``, such as ``num_threads`` and ``max_episode_steps``
     :param monitor_kwargs: further arguments of ``VecMonitor``
     :raises ImportError: if EnvPool is not installed
@@ -70,14 +72,14 @@ def make_envpool_vec_env(
     except ImportError as error:
         raise ImportError("EnvPool is missing: pip install 'sb3_ppo_variants[envpool]'") from error
     if env_id not in envpool.list_all_envs():
-        refuse("env_id", env_id, "one of envpool.list_all_envs()")
+        raise ArgumentError(f"env_id={env_id!r} must be one of envpool.list_all_envs()")
     env_kwargs = env_kwargs or {}
     for name, argument in DECIDED.items():
         if name in env_kwargs:
-            refuse("env_kwargs", env_kwargs, f"without {name!r}, which {argument} decides")
+            raise ArgumentError(f"env_kwargs={env_kwargs} must not contain {name!r}: use {argument} instead")
     for name, wrapper in WRAPPED.items():
         if env_kwargs.get(name):
-            refuse("env_kwargs", env_kwargs, f"without {name!r}; put {wrapper} around, outside of the statistics")
+            raise ArgumentError(f"env_kwargs={env_kwargs} must not contain {name!r}: use {wrapper} instead")
 
     def make(seed: int) -> VectorEnv:
         pool: Any = envpool.make(env_id, "gymnasium", num_envs=n_envs, seed=seed, **env_kwargs)

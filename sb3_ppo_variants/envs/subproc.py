@@ -1,4 +1,4 @@
-"""SB3's ``SubprocVecEnv``, whose workers may fail without the parent waiting for them for ever."""
+"""SB3's ``SubprocVecEnv`` without waiting for ever for workers that have failed."""
 
 import multiprocessing as mp
 import os
@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple, NoReturn
 
 import gymnasium as gym
@@ -23,14 +23,14 @@ from sb3_ppo_variants.errors import EnvOutputError, WorkerError, refuse
 from sb3_ppo_variants.guards.outputs import check_outputs
 from sb3_ppo_variants.guards.workers import how_it_ended
 
-# Environments may have something to write before they close. Workers that have not ended by then are ended, and a
-# while later by force.
+# Environments may have something to write before they close. Workers that still run after that time are terminated,
+# and after the second killed.
 SECONDS_TO_CLOSE = 3.0
 SECONDS_TO_END = 0.5
 
 
 class Failure(NamedTuple):
-    """What a worker answers in the place of a result."""
+    """What a worker sends in place of a result."""
 
     traceback: str
     wrong_output: EnvOutputError | None
@@ -39,16 +39,16 @@ class Failure(NamedTuple):
 class SafeSubprocVecEnv(SubprocVecEnv):
     """A ``SubprocVecEnv`` that says which worker failed, and why.
 
-    A worker that raises, ends or does not answer in time is a :class:`~sb3_ppo_variants.WorkerError` with its index and
-    traceback. What an environment returns is checked in its worker, before it is stacked. :meth:`close` takes at most
-    four seconds, whatever the workers do, and no worker outlives the process that started it.
+    A worker that raises, ends or does not answer in time raises a :class:`~sb3_ppo_variants.WorkerError` with its index
+    and traceback. What an environment returns is checked in its worker, before it is stacked. :meth:`close` takes at
+    most four seconds, whatever the workers do, and no worker outlives the process that started it.
 
     :param env_fns: functions that make the environments, one or more
     :param start_method: how processes are started, of ``multiprocessing.get_all_start_methods()``; as in SB3, ``None``
         takes ``"forkserver"`` where there is one and else ``"spawn"``
     :param timeout: seconds that a worker may take to answer, > 0; ``None`` waits for ever
     :raises ArgumentError: if an argument has a value that is not allowed
-    :raises WorkerError: if an environment can not be made
+    :raises WorkerError: if an environment cannot be made
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         self.closed = False
         methods = mp.get_all_start_methods()
         context = mp.get_context(start_method or ("forkserver" if "forkserver" in methods else "spawn"))
-        # SB3's methods send to these and receive from them.
-        self.remotes: Any = []
+        # In place of pipes: SB3's methods send to these and receive from them.
+        self.remotes: list[Worker] = []
         self.processes = []
         try:
             for i, env_fn in enumerate(env_fns):
@@ -75,7 +75,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
             raise
 
     def close(self) -> None:
-        """End the workers, those that do not end when they are asked to by force."""
+        """Ask the workers to end, and end those that do not."""
         if self.closed:
             return
         self.closed = True
@@ -111,11 +111,11 @@ class Worker:
         make_env = CloudpickleWrapper(partial(_checked_env, env_fn, env_index))
         self.process = context.Process(target=_work, args=(child, self._pipe, make_env), daemon=True)
         self.process.start()
-        # Before the next process starts, which would keep it open.
+        # Now, or the next process would inherit it and keep it open.
         child.close()
 
     def send(self, command: tuple[str, Any]) -> None:
-        """Ask for something.
+        """Send a command.
 
         :raises WorkerError: if the worker has ended
         """
@@ -123,44 +123,44 @@ class Worker:
             self._pipe.send(command)
         except OSError:
             self.recv()
-            self._refuse("has ended")
+            self._fail("has ended")
 
     def recv(self) -> Any:
-        """The answer.
+        """Receive the answer.
 
         :raises WorkerError: if the worker raised, ended or does not answer in time
         :raises EnvOutputError: if the environment returned something of a wrong type or shape
         """
         if self._timeout is not None and not self._pipe.poll(self._timeout):
             self._hangs = True
-            self._refuse(f"did not answer within {self._timeout:g} seconds")
+            self._fail(f"did not answer within {self._timeout:g} seconds")
         try:
             answer = self._pipe.recv()
         except (EOFError, OSError):
             self.process.join(SECONDS_TO_END)
-            self._refuse(how_it_ended(self.process.exitcode))
+            self._fail(how_it_ended(self.process.exitcode))
         if isinstance(answer, Failure):
             if answer.wrong_output is not None:
                 raise answer.wrong_output
-            self._refuse(f"raised an error:\n{answer.traceback}")
+            self._fail(f"raised an error:\n{answer.traceback}")
         return answer
 
-    def _refuse(self, problem: str) -> NoReturn:
+    def _fail(self, problem: str) -> NoReturn:
         raise WorkerError(self._env_index, problem)
 
     def ask_to_end(self) -> None:
-        """Ask the worker to end; one that has ended is asked in vain."""
+        """Ask the worker to end, if it has not."""
         with suppress(OSError):
             self._pipe.send(("close", None))
 
     def join(self, deadline: float) -> None:
-        """Wait for the worker to end, unless it has kept its parent waiting before.
+        """Wait for the worker to end, unless it has timed out before.
 
         :param deadline: on the clock of ``time.monotonic``
         """
         if self._hangs:
             return
-        # An answer that nobody reads may keep the worker from going on.
+        # The worker blocks while an answer that nobody reads fills the pipe.
         with suppress(EOFError, OSError):
             while wait([self._pipe, self.process.sentinel], max(0.0, deadline - time.monotonic())):
                 if not self._pipe.poll():
@@ -179,19 +179,19 @@ def _checked_env(env_fn: Callable[[], gym.Env], env_index: int) -> gym.Env:
     return env
 
 
-def _work(child: Any, parent: Any, make_env: CloudpickleWrapper) -> None:
-    """What a worker does: what SB3's does, whose errors it reports."""
+def _work(child: Connection, parent: Connection, make_env: CloudpickleWrapper) -> None:
+    """Do what SB3's worker does, and report its errors."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         _worker(child, parent, make_env)
     except BaseException as error:
-        with suppress(OSError):  # The parent may not listen any more.
+        with suppress(OSError):  # The parent may have closed the pipe.
             child.send(Failure(traceback.format_exc(), error if isinstance(error, EnvOutputError) else None))
         sys.exit(1)
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent has ended, even if the environment hangs."""
+    """End this process when its parent ends, even if the environment hangs."""
     parent = mp.parent_process()
     assert parent is not None
     parent.join()

@@ -1,4 +1,4 @@
-"""Hyperparameters for the environments that a user of PPO starts with, and what to make of them."""
+"""Hyperparameters for the environments that PPO is usually tried on, and training with them."""
 
 from sb3_ppo_variants.recipes.recipe import (
     ALGORITHMS,

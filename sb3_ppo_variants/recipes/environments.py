@@ -1,9 +1,9 @@
 """Hyperparameters for PPO's usual environments, in the format of the RL Zoo, with the source of each.
 
 Keys are ids of environments, ``"atari"`` for every other Atari game, ``"mujoco"`` for the paper's setting of MuJoCo and
-``"default"`` for what is left. Besides arguments of the algorithm an entry may have ``n_timesteps``, ``n_envs``,
-``env_wrapper``, ``frame_stack`` and ``normalize``.
-``"lin_x"`` stands for x times the remaining progress, which goes from 1 to 0.
+``"default"`` for all other environments. Besides arguments of the algorithm an entry may have ``n_timesteps``,
+``n_envs``, ``env_wrapper``, ``frame_stack`` and ``normalize``. ``"lin_x"`` is x times the remaining progress, which
+goes from 1 to 0.
 """
 
 from copy import deepcopy
@@ -13,8 +13,8 @@ from torch import nn
 
 Hyperparameters = dict[str, Any]
 
-# Table 3 of https://arxiv.org/abs/1707.06347, with observations and rewards normalised as the code released with the
-# paper does (number 6 and 8 of the details for continuous actions in
+# Table 3 of https://arxiv.org/abs/1707.06347, with observations and rewards normalised as in the code released with the
+# paper (numbers 6 and 8 of the details for continuous actions in
 # https://iclr-blog-track.github.io/2022/03/25/ppo-implementation-details).
 MUJOCO: Hyperparameters = {
     "policy": "MlpPolicy",
@@ -97,8 +97,8 @@ ENVIRONMENTS: dict[str, Hyperparameters] = {
         "clip_range": "lin_0.2",
         "ent_coef": 0.0,
     },
-    # rl_zoo3 2.9.2, hyperparams/ppo.yml, but without gSDE, which has no fast path, and in its place with an annealed
-    # step size and twice the steps.
+    # rl_zoo3 2.9.2, hyperparams/ppo.yml, with an annealed step size and twice the steps in place of gSDE, which has no
+    # fast path.
     "Pendulum-v1": {
         "policy": "MlpPolicy",
         "n_timesteps": 200_000,

@@ -8,7 +8,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 
 class Episodes(BaseCallback):
-    """Keeps the return of every episode with the step at which it ended."""
+    """Keeps the return of every episode and the step at which it ended."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Episodes(BaseCallback):
         """Keep the episodes that ended in a step.
 
         :param step: steps taken so far
-        :param infos: what each environment said of the step
+        :param infos: the info of each environment
         """
         for info in infos:
             if "episode" in info:
@@ -31,7 +31,7 @@ class Episodes(BaseCallback):
                 self.returns.append(float(info["episode"]["r"]))
 
     def spans(self, timesteps: int, number: int) -> list[np.ndarray]:
-        """The returns of the episodes that ended in each of some equal spans of steps.
+        """The returns of the episodes that ended in each of several equal spans of the training.
 
         :param timesteps: steps of the training
         :param number: number of spans

@@ -1,6 +1,7 @@
 """An algorithm, an environment and the hyperparameters that suit them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from importlib import import_module
@@ -17,7 +18,7 @@ from sb3_ppo_variants.arguments.rules import COUNT
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.envs import check_frame_skip
 from sb3_ppo_variants.envs.ids import is_atari, spec_of
-from sb3_ppo_variants.errors import refuse
+from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 
@@ -27,10 +28,11 @@ ALGORITHMS: dict[str, type[PPOBase]] = {
     "ppo_fixed_kl": PPOFixedKL,
     "ppo_unclipped": PPOUnclipped,
 }
-# The hyperparameters that are no arguments of the algorithm, besides ``n_timesteps``.
+# The hyperparameters that are not arguments of the algorithm, besides ``n_timesteps``.
 ENVIRONMENT_KEYS = ("n_envs", "normalize", "env_wrapper", "frame_stack", "env_kwargs")
 
-Wrapper = str | type[gym.Wrapper]
+Wrapper = str | Callable[..., gym.Env]
+Wrappers = Wrapper | dict[Wrapper, Hyperparameters] | Sequence[Wrapper | dict[Wrapper, Hyperparameters]] | None
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,13 @@ class Recipe:
 
     :param env_id: id of the environment
     :param algorithm: class of the algorithm
-    :param arguments: the algorithm's arguments but ``env``, with schedules made
+    :param arguments: arguments of the algorithm, except ``env``
     :param n_timesteps: environment steps to train for
-    :param n_envs: environments side by side
-    :param normalize: arguments of ``VecNormalize``, ``None`` for no normalisation
+    :param n_envs: number of environments
+    :param normalize: arguments of ``VecNormalize``; ``None`` for no normalisation
     :param frame_stack: frames in an observation
-    :param env_wrapper: wrappers of each environment, with the class or its import path, or that and its arguments in a
-        dict
+    :param env_wrapper: wrappers of each environment, innermost first: one or a list, each the class or its import path,
+        or a dict of that and its arguments
     :param env_kwargs: arguments of the environment
     """
 
@@ -54,9 +56,9 @@ class Recipe:
     arguments: Hyperparameters
     n_timesteps: int
     n_envs: int = 1
-    normalize: dict[str, Any] | None = None
+    normalize: Hyperparameters | None = None
     frame_stack: int = 1
-    env_wrapper: tuple[Wrapper | dict[Wrapper, dict[str, Any]], ...] = ()
+    env_wrapper: Wrappers = None
     env_kwargs: Hyperparameters | None = None
 
     def make_env(
@@ -64,13 +66,13 @@ class Recipe:
     ) -> VecEnv:
         """The environment that the recipe asks for.
 
-        :param n_envs: environments side by side, >= 1; ``None`` for the recipe's number
-        :param seed: seed of the first of them
+        :param n_envs: number of environments, >= 1; ``None`` takes the recipe's
+        :param seed: seed of the first environment
         :param monitor_dir: folder for the returns of episodes; ``None`` writes none
-        :param training: whether normalisation goes on learning, and scales rewards; without, for an evaluation, load
-            the statistics of the training by ``VecNormalize.load`` or ``sync_envs_normalization``
-        :raises ArgumentError: (a ``ValueError``) for a number of environments or frames that is not allowed, or if both
-            an Atari game and its wrapper would skip frames
+        :param training: whether ``VecNormalize`` updates its statistics and scales rewards. For an evaluation pass
+            ``False``, and load the statistics by ``VecNormalize.load`` or ``sync_envs_normalization``
+        :raises ArgumentError: if a number of environments or frames is not allowed, or both an Atari game and its
+            wrapper would skip frames
         """
         n_envs = self.n_envs if n_envs is None else n_envs
         COUNT.check("n_envs", n_envs)
@@ -108,10 +110,9 @@ def recipe(algorithm: str, env_id: str, entry: str | None = None, **changes: Any
     :param algorithm: a key of ``ALGORITHMS``
     :param env_id: id of a registered environment
     :param entry: the hyperparameters to take: an environment's id, ``"atari"``, ``"mujoco"`` (the paper's Table 3) or
-        ``"default"``; ``None`` takes those of the environment, or else of Atari for its games, or else the default
+        ``"default"``; ``None`` chooses as :func:`select` does
     :param changes: hyperparameters to add or change, in the format of the RL Zoo
-    :raises ArgumentError: (a ``ValueError``) for an algorithm, environment or entry that is not known, or a change that
-        cannot be read
+    :raises ArgumentError: if the algorithm, environment or entry is unknown, or a changed value is not allowed
     """
     if algorithm not in ALGORITHMS:
         refuse("algorithm", algorithm, ", ".join(ALGORITHMS))
@@ -128,16 +129,16 @@ def select(entries: dict[str, Hyperparameters], env_id: str, entry: str | None =
 
     :param entries: hyperparameters in the format of the RL Zoo
     :param env_id: id of a registered environment
-    :param entry: the key to take; ``None`` takes the environment's id, or else that without ``module:``, or else
-        ``"atari"`` for Atari's games, or else ``"default"``
-    :raises ArgumentError: (a ``ValueError``) for an environment that is not registered or an entry that is not there
+    :param entry: the key to take; ``None`` tries the environment's id, then the id without ``module:``, then
+        ``"atari"`` for an Atari game or ``"default"`` for any other environment
+    :raises ArgumentError: if the environment is not registered or there is no such entry
     """
     check_registered(env_id)
     if entry is None:
-        suited = (env_id, _name(env_id), "atari" if is_atari(spec_of(env_id)) else "default")
+        suited = (env_id, env_id.rpartition(":")[2], "atari" if is_atari(spec_of(env_id)) else "default")
         entry = next((name for name in suited if name in entries), suited[-1])
     if entry not in entries:
-        refuse(f"entry for {env_id}", entry, ", ".join(entries))
+        raise ArgumentError(f"there are no hyperparameters for entry={entry!r}, only for {', '.join(entries)}")
     return deepcopy(entries[entry])
 
 
@@ -145,55 +146,39 @@ def check_registered(env_id: str) -> None:
     """Check that there is such an environment, after importing what registers it.
 
     :param env_id: id of an environment, after ``module:`` if importing the module registers it
-    :raises ArgumentError: (a ``ValueError``) if there is none
+    :raises ArgumentError: if there is none
     """
-    module, _, name = env_id.rpartition(":")
-    if name not in gym.registry:
-        try:
-            # Which registers Atari's games.
-            import_module(module or "ale_py")
-        except Exception as error:  # Of the module's own code, whatever it is.
-            if module:
-                refuse("env_id", env_id, f"the id of an environment of a module that can be imported ({error!r})")
-    if name not in gym.registry:
-        refuse("env_id", env_id, "the id of a registered environment; Atari's need ale_py")
+    with suppress(ImportError):
+        import_module("ale_py")  # It registers the Atari games.
+    try:
+        spec_of(env_id)
+    except Exception as error:  # The module may raise anything.
+        raise ArgumentError(f"env_id={env_id!r} is not a registered environment: {error}") from error
 
 
-def check_skipped_frames(env_id: str, env_wrapper: Any, env_kwargs: Hyperparameters | None = None) -> None:
-    """Check that frames of an Atari game are not skipped by the game and by a wrapper.
+def check_skipped_frames(env_id: str, env_wrapper: Wrappers, env_kwargs: Hyperparameters | None = None) -> None:
+    """Check that not both an Atari game and its wrapper skip frames.
 
     :param env_id: id of the environment
     :param env_wrapper: its wrappers, in the format of the RL Zoo
     :param env_kwargs: its arguments
-    :raises ArgumentError: (a ``ValueError``) if they are
+    :raises ArgumentError: if both do
     """
     for wrapper, arguments in _wrappers(env_wrapper):
         if wrapper is AtariWrapper and is_atari(spec_of(env_id)):
             check_frame_skip(env_id, arguments.get("frame_skip", 4), env_kwargs)
 
 
-def _name(env_id: str) -> str:
-    """The id of an environment without the module that registers it."""
-    return env_id.rpartition(":")[2]
-
-
-def _listed(env_wrapper: Any) -> list[Wrapper | dict[Wrapper, dict[str, Any]]]:
-    """The wrappers of an entry, which may have one, many or ``None``."""
-    if isinstance(env_wrapper, (list, tuple)):
-        return list(env_wrapper)
-    return [] if env_wrapper is None else [env_wrapper]
-
-
-def _wrappers(env_wrapper: Any) -> Iterator[tuple[Callable[..., gym.Env], dict[str, Any]]]:
+def _wrappers(env_wrapper: Wrappers) -> Iterator[tuple[Callable[..., gym.Env], Hyperparameters]]:
     """The class of each wrapper, and its arguments."""
-    for listed in _listed(env_wrapper):
+    if env_wrapper is None:
+        return
+    for listed in env_wrapper if isinstance(env_wrapper, list | tuple) else [env_wrapper]:
         for wrapper, arguments in (listed if isinstance(listed, dict) else {listed: {}}).items():
-            yield _imported(wrapper) if isinstance(wrapper, str) else wrapper, arguments
-
-
-def _imported(path: str) -> Callable[..., gym.Env]:
-    module, _, name = path.rpartition(".")
-    return getattr(import_module(module), name)
+            if isinstance(wrapper, str):
+                module, _, name = wrapper.rpartition(".")
+                wrapper = getattr(import_module(module), name)
+            yield wrapper, arguments
 
 
 def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperparameters) -> Recipe:
@@ -202,7 +187,7 @@ def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperpar
     :param algorithm: class of the algorithm
     :param env_id: id of the environment
     :param hyperparameters: an entry of a file of the RL Zoo, with its strings of Python evaluated
-    :raises ArgumentError: (a ``ValueError``) for ``n_timesteps``, a ``normalize`` or a schedule that cannot be read
+    :raises ArgumentError: if ``n_timesteps``, ``normalize`` or a schedule has a value that is not allowed
     """
     arguments = {name: schedule(name, value) for name, value in deepcopy(hyperparameters).items()}
     return Recipe(
@@ -212,13 +197,13 @@ def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperpar
         n_envs=arguments.pop("n_envs", 1),
         normalize=_normalization(arguments.pop("normalize", None)),
         frame_stack=arguments.pop("frame_stack", 1),
-        env_wrapper=tuple(_listed(arguments.pop("env_wrapper", None))),
+        env_wrapper=arguments.pop("env_wrapper", None),
         env_kwargs=arguments.pop("env_kwargs", None),
         arguments=arguments,
     )
 
 
-def _steps(n_timesteps: Any) -> int:
+def _steps(n_timesteps: float) -> int:
     # The zoo's files write 1e6.
     if isinstance(n_timesteps, float) and n_timesteps.is_integer():
         n_timesteps = int(n_timesteps)
@@ -226,8 +211,8 @@ def _steps(n_timesteps: Any) -> int:
     return int(n_timesteps)
 
 
-def _normalization(normalize: Any) -> dict[str, Any] | None:
-    """The arguments of ``VecNormalize``, ``None`` for no normalisation."""
+def _normalization(normalize: bool | Hyperparameters | None) -> Hyperparameters | None:
+    """The arguments of ``VecNormalize``; ``None`` for no normalisation."""
     if isinstance(normalize, dict):
         return normalize
     if normalize is None or isinstance(normalize, bool):
@@ -236,13 +221,13 @@ def _normalization(normalize: Any) -> dict[str, Any] | None:
 
 
 def schedule(name: str, value: Any) -> Any:
-    """The schedule that ``"lin_x"`` stands for, or else the value itself.
+    """The schedule that ``"lin_x"`` stands for, or any other value as it is.
 
-    :raises ArgumentError: (a ``ValueError``) if x is not a number
+    :raises ArgumentError: if x is not a number
     """
     if not (isinstance(value, str) and value.startswith("lin_")):
         return value
     try:
         return LinearSchedule(float(value.removeprefix("lin_")), 0.0, 1.0)
     except ValueError:
-        refuse(name, value, "lin_ and a number")
+        raise ArgumentError(f"{name}={value!r} needs a number after 'lin_', such as 'lin_0.001'") from None

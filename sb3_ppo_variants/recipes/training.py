@@ -1,4 +1,4 @@
-"""Trains by a recipe, saves what it made, and evaluates what it saved."""
+"""Trains, saves, loads and evaluates the model of a recipe."""
 
 import argparse
 import os
@@ -42,7 +42,7 @@ def train(
 
 
 def build(made: Recipe, seed: int | None = None, monitor_dir: str | None = None) -> BaseAlgorithm:
-    """The model that the recipe asks for, in its environment.
+    """The recipe's model in the recipe's environment.
 
     :param made: the recipe
     :param seed: seed of both
@@ -79,7 +79,7 @@ def load(made: Recipe, folder: str | os.PathLike[str], seed: int | None = None) 
 def evaluate(made: Recipe, folder: str | os.PathLike[str], episodes: int) -> np.ndarray:
     """The returns of the saved model in new episodes, shape ``(episodes,)``.
 
-    The policy is deterministic, except in Atari games, where ties between actions decide too much.
+    The policy is deterministic, except in Atari games, as in the RL Zoo.
 
     :param made: the recipe
     :param folder: the folder that :func:`train` was given
@@ -97,7 +97,7 @@ def main(env_id: str, description: str | None) -> None:
     """The command line of an example: train, evaluate, print.
 
     :param env_id: id of the environment
-    :param description: what the example says of itself
+    :param description: of the example, for ``--help``
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algo", default="ppo_clip", help="ppo_clip, ppo_adaptive_kl, ppo_fixed_kl or ppo_unclipped")

@@ -1,4 +1,18 @@
 """The RL Zoo with the algorithms and hyperparameters of this package.
 
-Each module is a script of rl_zoo3 with the same options: ``python -m sb3_ppo_variants.zoo.train --algo ppo_clip``.
+Every script of rl_zoo3 is a module here, with the same options:
+``python -m sb3_ppo_variants.zoo.train --algo ppo_clip``.
 """
+
+try:
+    import rl_zoo3
+except ImportError as error:
+    raise ImportError("rl_zoo3 is missing: pip install 'sb3_ppo_variants[zoo]'") from error
+
+from sb3_ppo_variants.zoo.registry import register
+
+register()
+# Python looks for a package's modules in the folders of its __path__, in this order: a script that is not in this
+# folder, such as train, is rl_zoo3's own.
+for folder in rl_zoo3.__path__:
+    __path__ += [folder, f"{folder}/plots"]

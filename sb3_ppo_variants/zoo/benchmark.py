@@ -1,4 +1,4 @@
-"""Evaluate every trained agent in a folder: ``rl_zoo3.benchmark`` with this package's algorithms."""
+"""Evaluate every trained agent in a folder: ``rl_zoo3.benchmark``, which runs ``enjoy`` for each."""
 
 from sb3_ppo_variants.zoo.launch import launch
 

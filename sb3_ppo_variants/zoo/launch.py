@@ -1,51 +1,46 @@
-"""Scripts of rl_zoo3, run where this package's algorithms are known."""
+"""Runs scripts of rl_zoo3 in which a function has to be replaced."""
 
 import runpy
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from subprocess import call
+from types import ModuleType
 from typing import Any
-from unittest.mock import patch
 
 
 def launch(script: str) -> None:
-    """Run a script of rl_zoo3 with the arguments of the command line.
+    """Run a script of rl_zoo3 so that the scripts it starts know this package's algorithms too.
+
+    It starts them by ``subprocess.call``, and has no option for another command.
 
     :param script: name of the script's module in ``rl_zoo3``
-    :raises ImportError: if rl_zoo3 is not installed, saying how to install it
     """
-    check_installed()
-    from sb3_ppo_variants.zoo.registry import register
-
-    register()
-    # Some of the scripts run others.
-    with patch.object(subprocess, "call", _call):
-        runpy.run_module(f"rl_zoo3.{script}", run_name="__main__", alter_sys=True)
+    with replaced(subprocess, "call", call_ours):
+        runpy.run_module(f"rl_zoo3.{script}", run_name="__main__")
 
 
-def check_installed() -> None:
-    """:raises ImportError: if rl_zoo3 is not installed, saying how to install it"""
+@contextmanager
+def replaced(module: ModuleType, name: str, function: Callable[..., object]) -> Iterator[None]:
+    """Replace a function of a module, and put it back at the end."""
+    original = getattr(module, name)
+    setattr(module, name, function)
     try:
-        import rl_zoo3  # noqa: F401
-    except ImportError as error:
-        raise ImportError("rl_zoo3 is missing: pip install 'sb3_ppo_variants[zoo]'") from error
+        yield
+    finally:
+        setattr(module, name, original)
 
 
-_subprocess_call = subprocess.call
+def call_ours(command: Sequence[str], *args: Any, **kwargs: Any) -> int:
+    """Call a command, with a script of rl_zoo3 replaced by this package's.
 
-
-def _call(command: Sequence[str], *args: Any, **kwargs: Any) -> int:
-    return _subprocess_call(_ours(list(command)), *args, **kwargs)
-
-
-def _ours(command: list[str]) -> list[str]:
-    """The command with rl_zoo3's script replaced by this package's.
-
-    rl_zoo3 runs ``python``, which may be another interpreter, and ``enjoy.py`` in the working directory, which is there
-    in a clone of its repository only.
+    rl_zoo3 runs ``python``, which may be another interpreter, and ``enjoy.py`` in the working directory, which only a
+    clone of its repository has.
     """
-    if command[:2] == ["python", "enjoy.py"]:
-        return [sys.executable, "-m", "sb3_ppo_variants.zoo.enjoy", *command[2:]]
-    if command[:2] == ["python", "-m"]:
-        return [sys.executable, "-m", command[2].replace("rl_zoo3.", "sb3_ppo_variants.zoo.", 1), *command[3:]]
-    return command
+    match command:
+        case ["python", "enjoy.py", *options]:
+            command = [sys.executable, "-m", "sb3_ppo_variants.zoo.enjoy", *options]
+        case ["python", "-m", "rl_zoo3.record_video", *options]:
+            command = [sys.executable, "-m", "sb3_ppo_variants.zoo.record_video", *options]
+    return call(command, *args, **kwargs)

@@ -1,18 +1,18 @@
 """Makes this package's algorithms known to rl_zoo3."""
 
-import argparse
 import warnings
-from typing import Any
 
 from rl_zoo3 import exp_manager
 from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER, convert_onpolicy_params
 from rl_zoo3.utils import ALGOS, SimpleLinearSchedule
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes import ALGORITHMS, check_skipped_frames, schedule
+from sb3_ppo_variants.recipes.environments import Hyperparameters
 from sb3_ppo_variants.zoo.search import sampler
 
 Upstream = exp_manager.ExperimentManager
@@ -24,24 +24,27 @@ class ExperimentManager(Upstream):
     ``--vec-env subproc`` takes worker processes that say why they fail.
     """
 
-    def __init__(self, args: argparse.Namespace, algo: str, *positional: Any, **named: Any):
-        if named["config"] is None and algo in ALGORITHMS:
-            named["config"] = f"sb3_ppo_variants.recipes.{algo}"
-        super().__init__(args, algo, *positional, **named)
+    def setup_experiment(self) -> tuple[BaseAlgorithm, Hyperparameters] | None:
+        """Set up the experiment; see rl_zoo3."""
+        if self.args.conf_file is None and self.algo in ALGORITHMS:
+            self.config = f"sb3_ppo_variants.recipes.{self.algo}"
         if self.vec_env_class is SubprocVecEnv:
             self.vec_env_class = SafeSubprocVecEnv
+        return super().setup_experiment()
 
-    def _preprocess_hyperparams(self, hyperparams: dict[str, Any]) -> Any:
+    def read_hyperparameters(self) -> tuple[Hyperparameters, Hyperparameters]:
+        """Read the hyperparameters; see rl_zoo3. Warn if an Atari game and its wrapper both skip frames."""
+        hyperparams, saved = super().read_hyperparameters()
         env_id, env_kwargs = self.env_name.gym_id, self.env_kwargs or hyperparams.get("env_kwargs")
         try:
             check_skipped_frames(env_id, hyperparams.get("env_wrapper"), env_kwargs)
         except ArgumentError:
-            # rl_zoo3 goes on, so that runs of others with it can be repeated.
+            # rl_zoo3 goes on, so that others' runs with it can be repeated.
             warnings.warn(f"{env_id} skips frames, and AtariWrapper skips again: add --env-kwargs frameskip:1")
-        return super()._preprocess_hyperparams(hyperparams)
+        return hyperparams, saved
 
     @staticmethod
-    def _preprocess_schedules(hyperparams: dict[str, Any]) -> dict[str, Any]:
+    def _preprocess_schedules(hyperparams: Hyperparameters) -> Hyperparameters:
         hyperparams = Upstream._preprocess_schedules(hyperparams)
         for name, value in hyperparams.items():
             if isinstance(value, SimpleLinearSchedule):
@@ -60,4 +63,4 @@ def register() -> None:
         HYPERPARAMS_SAMPLER[name] = sampler(name)
         HYPERPARAMS_CONVERTER[name] = convert_onpolicy_params
     # Its scripts take the class from here when they are imported.
-    vars(exp_manager)["ExperimentManager"] = ExperimentManager
+    exp_manager.ExperimentManager = ExperimentManager  # type: ignore[misc]

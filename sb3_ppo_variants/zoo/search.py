@@ -1,25 +1,23 @@
 """What ``-optimize`` searches."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
-import optuna
+from optuna import Trial
 from rl_zoo3.hyperparams_opt import convert_onpolicy_params
 
-Suggest = Callable[[optuna.Trial], dict[str, Any]]
+from sb3_ppo_variants.recipes.environments import Hyperparameters
 
 
 class Sampler(Protocol):
     """What rl_zoo3 calls to sample hyperparameters."""
 
-    def __call__(
-        self, trial: optuna.Trial, n_actions: int, n_envs: int, additional_args: dict[str, Any]
-    ) -> dict[str, Any]:
+    def __call__(self, trial: Trial, n_actions: int, n_envs: int, additional_args: dict) -> Hyperparameters:
         """A sample, as arguments of the algorithm."""
 
 
 # The arguments of each objective. The paper's values are in the middle of each range.
-OBJECTIVES: dict[str, Suggest] = {
+OBJECTIVES: dict[str, Callable[[Trial], Hyperparameters]] = {
     "ppo_clip": lambda trial: {"clip_range": trial.suggest_categorical("clip_range", [0.1, 0.2, 0.3, 0.4])},
     "ppo_adaptive_kl": lambda trial: {
         "desired_kl": trial.suggest_float("desired_kl", 0.001, 0.1, log=True),
@@ -30,8 +28,23 @@ OBJECTIVES: dict[str, Suggest] = {
 }
 
 
-def _suggest_shared(trial: optuna.Trial) -> dict[str, Any]:
-    """What all variants share, with the names and ranges that rl_zoo3 has for PPO."""
+def sampler(algorithm: str) -> Sampler:
+    """The sampler of an algorithm's hyperparameters, for rl_zoo3.
+
+    :param algorithm: a key of ``OBJECTIVES``
+    """
+
+    def sample(trial: Trial, n_actions: int, n_envs: int, additional_args: dict) -> Hyperparameters:
+        return convert_onpolicy_params({**_suggest_shared(trial), **OBJECTIVES[algorithm](trial)})
+
+    return sample
+
+
+def _suggest_shared(trial: Trial) -> Hyperparameters:
+    """The arguments that all variants share, under the names and in the ranges of rl_zoo3's PPO.
+
+    rl_zoo3's own sampler would add a clip range, which only one of the variants has.
+    """
     return {
         "batch_size_pow": trial.suggest_int("batch_size_pow", 4, 10),
         "n_steps_pow": trial.suggest_int("n_steps_pow", 5, 12),
@@ -44,16 +57,3 @@ def _suggest_shared(trial: optuna.Trial) -> dict[str, Any]:
         "net_arch": trial.suggest_categorical("net_arch", ["tiny", "small", "medium"]),
         "activation_fn": trial.suggest_categorical("activation_fn", ["tanh", "relu"]),
     }
-
-
-def sampler(algorithm: str) -> Sampler:
-    """The sampler of an algorithm's hyperparameters.
-
-    :param algorithm: a key of ``OBJECTIVES``
-    """
-    suggest_objective = OBJECTIVES[algorithm]
-
-    def sample(trial: optuna.Trial, n_actions: int, n_envs: int, additional_args: dict[str, Any]) -> dict[str, Any]:
-        return convert_onpolicy_params({**_suggest_shared(trial), **suggest_objective(trial)})
-
-    return sample
