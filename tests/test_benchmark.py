@@ -126,7 +126,7 @@ def test_a_missing_package_names_the_extra() -> None:
 
 
 def test_the_help_lists_the_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="^0$"):
+    with pytest.raises(SystemExit, match=r"^0$"):
         main(["--help"])
     listed = re.findall(r"^    (\w+)(?:  |$)", capsys.readouterr().out, re.MULTILINE)
     assert listed == ["cold", "compare", "gallery", "guard", "report", "stepping", "throughput"] == list(COMMANDS)

@@ -31,7 +31,7 @@ def _few_repetitions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "PROFILE_REPETITIONS", 50)
 
 
-def record(label: str, env: str, seed: int, score: float | None, **changes: Any) -> records.Record:
+def record(label: str, env: str, seed: int, score: float | None, **changes: Any) -> Any:
     return {
         "format": records.FORMAT, "name": f"{label}-{env}-{seed}", "label": label, "algorithm": "module:Class",
         "env": env, "seed": seed, "timesteps": 100, "hyperparameters": {}, "conditions": CONDITIONS,
@@ -59,6 +59,11 @@ def write(folder: Path, found: list[records.Record]) -> None:
     (folder / "records").mkdir(parents=True)
     for each in found:
         records.Writer(folder / "records").write(each)
+
+
+def text_of(report: Path) -> str:
+    """A report without the spaces that make its tables' columns even."""
+    return re.sub(r" +", " ", report.read_text())
 
 
 def table_of(found: list[records.Record]) -> pd.DataFrame:
@@ -136,7 +141,7 @@ def test_the_papers_table_is_beside_ours() -> None:
         labels["fixed KL, β = 1"]: estimate(0.52),
         "sb3_ppo": estimate(0.30),
     }
-    lines = paper.beside(ours)
+    lines = [re.sub(r" +", " ", line) for line in paper.beside(ours)]
     assert "| clipping, ε = 0.2 | 0.82 | 0.50 (0.45 to 0.55) |" in lines
     assert "| clipping, ε = 0.1 | 0.76 | not run |" in lines
     # Of the 6 pairs of -0.39, 0.82, 0.74, 0.71, two are in another order.
@@ -163,7 +168,7 @@ def test_the_report_is_made_of_the_records(tmp_path: Path, capsys: pytest.Captur
     with FileLock(tmp_path / ".lock"):
         assert main(["report", "--out", str(tmp_path)]) == 0
     assert "report.html" in capsys.readouterr().out
-    text = (tmp_path / "report.md").read_text()
+    text = text_of(tmp_path / "report.md")
     assert "1 run is being made now" in text
     assert "- runs: 8 finished, 1 failed (2 settings, 2 environments, 3 seeds)" in text
     assert "| random policy | 10 | -50 |" in text
@@ -174,7 +179,7 @@ def test_the_report_is_made_of_the_records(tmp_path: Path, capsys: pytest.Captur
     pictures = re.findall(r'src="([^"]*)"', page)
     assert len(pictures) == 4
     assert all(base64.b64decode(source.split(",")[1]).startswith(b"\x89PNG") for source in pictures)
-    assert "<td>60 ± 35.36 (2)</td>" in page and "http" not in page
+    assert re.search(r"<td[^>]*>60 ± 35.36 \(2\)</td>", page) and "http" not in page
     assert len(page) < 500_000
     csv = pd.read_csv(tmp_path / "scores.csv")
     assert len(csv) == 8
@@ -189,7 +194,7 @@ def test_a_packed_file_gives_the_same_report(tmp_path: Path) -> None:
     assert main(["report", "--out", str(tmp_path / "again"), "--from", str(packed)]) == 0
     for name in ("report.md", "report.html", "scores.csv"):
         assert (tmp_path / "again" / name).read_text() == (tmp_path / "runs" / name).read_text()
-    records.pack([{**each, "format": 99} for each in RECORDS[:1]], packed)
+    records.pack([record("ppo_clip", "A-v0", 0, 1, format=99)], packed)
     assert "format 99" in records.unpack(packed)[1][0]
     records.pack(records.read(tmp_path / "runs" / "records")[0], packed)
     assert packed.read_bytes() == first
@@ -208,7 +213,7 @@ def test_what_a_killed_command_left_is_not_running(tmp_path: Path) -> None:
     (tmp_path / "running").mkdir()
     (tmp_path / "running" / "one.json").write_text("{}")
     assert main(["report", "--out", str(tmp_path)]) == 0
-    assert "being made now" not in (tmp_path / "report.md").read_text()
+    assert "being made now" not in text_of(tmp_path / "report.md")
 
 
 def test_one_environment_does_not_spoil_the_others(tmp_path: Path) -> None:
@@ -221,7 +226,7 @@ def test_one_environment_does_not_spoil_the_others(tmp_path: Path) -> None:
     ]
     write(tmp_path, [*RECORDS, *unscaled])
     assert main(["report", "--out", str(tmp_path)]) == 0
-    text = (tmp_path / "report.md").read_text()
+    text = text_of(tmp_path / "report.md")
     assert "Without Flat-v0, Long-v0, where no run is better than the random policy" in text
     assert "| ppo_clip | 60 ± 35.36 (2) | -40 ± 28.28 (2) | 20 ± 0 (2) | no episode ended |" in text
     assert "| sb3_ppo | 2 | 0.75 (" in text
@@ -230,7 +235,7 @@ def test_one_environment_does_not_spoil_the_others(tmp_path: Path) -> None:
 def test_one_seed_has_no_interval(tmp_path: Path) -> None:
     write(tmp_path, [each for each in RECORDS if each["seed"] == 0])
     assert main(["report", "--out", str(tmp_path)]) == 0
-    assert "| sb3_ppo | 1 | 0.67 | 0.67 | 0.33 |" in (tmp_path / "report.md").read_text()
+    assert "| sb3_ppo | 1 | 0.67 | 0.67 | 0.33 |" in text_of(tmp_path / "report.md")
     alone = {row.label: Estimate(row.score, math.nan, math.nan) for row in paper.TABLE_1}
     assert paper.findings(alone)[1] == "whether clipping, ε = 0.2 is beaten beyond its CI can not be said of one seed"
 
@@ -242,7 +247,7 @@ def test_a_run_counts_once(tmp_path: Path) -> None:
     for file, part in zip(files, (RECORDS, [failed, other, RECORDS[2]]), strict=True):
         records.pack(part, file)
     assert main(["report", "--out", str(tmp_path), "--from", *map(str, reversed(files))]) == 0
-    text = (tmp_path / "report.md").read_text()
+    text = text_of(tmp_path / "report.md")
     assert "ppo_clip-B-v0-1 is there twice, with scores -10, which is used, and -60" in text
     assert len(pd.read_csv(tmp_path / "scores.csv")) == 8 and "0 failed" in text
 
@@ -252,22 +257,22 @@ def test_a_run_counts_once(tmp_path: Path) -> None:
 )
 def test_a_file_that_is_no_export_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "file.gz").write_bytes(content)
-    with pytest.raises(SystemExit, match=r"--from=.*file\.gz' is not allowed"):
+    with pytest.raises(SystemExit, match=r"^--from .*file\.gz is not a file that report --export has written"):
         main(["report", "--out", str(tmp_path), "--from", str(tmp_path / "file.gz")])
-    with pytest.raises(SystemExit, match="--out=None"):
+    with pytest.raises(SystemExit, match="--from needs --out"):
         main(["report", "--from", str(tmp_path / "file.gz")])
 
 
 def test_records_that_lack_something_are_not_used(tmp_path: Path) -> None:
-    torn = {name: value for name, value in RECORDS[2].items() if name != "curve"}
+    torn: Any = {name: value for name, value in RECORDS[2].items() if name != "curve"}
     write(tmp_path, [torn, *RECORDS[3:]])
     assert main(["report", "--out", str(tmp_path)]) == 0
-    assert "not used: it lacks curve" in (tmp_path / "report.md").read_text()
+    assert "not used: it lacks curve" in text_of(tmp_path / "report.md")
 
 
 @pytest.mark.parametrize("options", [[], ["--from", "nowhere.jsonl.gz"]])
 def test_a_report_of_nothing_is_refused(options: list[str], tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"(--out|--from)=.*nowhere"):
+    with pytest.raises(SystemExit, match=r"^(--out|--from) .*nowhere"):
         main(["report", "--out", str(tmp_path / "nowhere"), *options])
 
 
@@ -294,7 +299,7 @@ def test_the_preset_says_which_cut_it_is(tmp_path: Path) -> None:
     more = record(labels[0], paper.ENVS[0], 3, 1.0, conditions=conditions, timesteps=200_000)
     write(tmp_path, [*runs, *randoms, more])
     assert main(["report", "--out", str(tmp_path)]) == 0
-    text = (tmp_path / "report.md").read_text()
+    text = text_of(tmp_path / "report.md")
     shares = "3 of 12 settings, 2 of 7 environments, 4 instead of 3 seeds, 18 of 252 runs, 200,000 of 1,000,000 steps"
     assert f"of the preset this is: {shares}" in text
     assert "- step size annealed to 0: yes" in text and "--no-normalize" in text
@@ -308,14 +313,11 @@ def test_other_hyperparameters_are_never_under_one_label() -> None:
     assert labels[2] not in (labels[0], labels[1]) and labels[0] == labels[1]
 
 
-def test_labels_are_kept_apart() -> None:
-    assert plots.spread([0.0, 10.0], 1.0) == [0.0, 10.0]
-    # Two at one height move as far up as down.
-    assert plots.spread([3.0, 3.0], 1.0) == [2.5, 3.5]
-    placed = plots.spread([5.0, 0.0, 5.2, 4.9], 1.0)
-    assert placed[1] == 0.0
-    assert np.diff(sorted(placed)).min() >= 1.0 - 1e-9
-    assert np.argsort(placed).tolist() == [1, 3, 0, 2]
+def test_settings_look_different() -> None:
+    labels = [str(number) for number in range(60)]
+    colors, lines = plots.looks(labels)
+    assert len({(colors[label], lines[label]) for label in labels}) == 60
+    assert len(set(colors.values())) == 12
 
 
 def test_a_curve_goes_on_where_no_episode_ended() -> None:

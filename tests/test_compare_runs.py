@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def written(out: Path) -> dict[str, records.Record]:
     return {record["name"]: record for record in found}
 
 
-def contents(out: Path) -> dict[str, records.Record]:
+def contents(out: Path) -> dict[str, dict[str, object]]:
     return {name: records.content(record) for name, record in written(out).items()}
 
 
@@ -153,7 +154,7 @@ def test_a_run_that_loses_its_worker_twice_is_failed() -> None:
     LOSSES.update({"Acrobot-v1": 2, "Pendulum-v1": 1})
     begun: list[str] = []
 
-    def work(run: Run) -> records.Record:
+    def work(run: Run) -> Any:
         begun.append(run.env)
         return {"name": run.name, "env": run.env, "status": "finished"}
 
@@ -244,7 +245,7 @@ def test_two_commands_do_not_share_a_folder(tmp_path: Path) -> None:
     "options, message",
     [
         (["--jobs", "0"], r"jobs=0 is not allowed"),
-        (["--address", "127.0.0.1:1"], r"address='127.0.0.1:1'.*--backend loky"),
+        (["--address", "127.0.0.1:1"], r"--address 127.0.0.1:1 needs --backend ray"),
     ],
 )
 def test_a_pool_that_can_not_be_is_refused(options: list[str], message: str, tmp_path: Path) -> None:
@@ -383,7 +384,7 @@ def test_dask_gives_the_same_records(tmp_path: Path) -> None:
 
 def test_a_run_without_an_episode_has_no_score() -> None:
     (_, run) = make_plan([parse("ppo_clip:n_envs=1")], ["Pendulum-v1"], 1, Conditions(timesteps=64)).runs
-    record = perform(Run(**{**vars(run), "hyperparameters": {**run.hyperparameters, "n_steps": 64}}))
+    record = perform(replace(run, hyperparameters={**run.hyperparameters, "n_steps": 64}))
     assert (record["status"], record["score"], record["last_returns"], record["steps"]) == ("finished", None, [], 64)
 
 

@@ -5,6 +5,8 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
+import pandas as pd
+
 from sb3_ppo_variants.benchmark.compare.settings import parse
 
 
@@ -89,8 +91,9 @@ def beside(ours: Mapping[str, Estimate], incomplete: Container[str] = ()) -> lis
         return ours.get(label, "incomplete" if label in incomplete else "not run")
 
     rows = [row for row in TABLE_1 if row.label in ours]
-    lines = ["| setting | paper | here (95% CI) |", "|---|---|---|"]
-    lines += [f"| {row.name} | {row.score:.2f} | {here(row.label)} |" for row in TABLE_1]
+    cells = [(row.name, f"{row.score:.2f}", here(row.label)) for row in TABLE_1]
+    table = pd.DataFrame(cells, columns=["setting", "paper", "here (95% CI)"])
+    lines = table.to_markdown(index=False, disable_numparse=True).splitlines()
     if len(rows) < 2:
         return lines
     tau = rank_correlation([row.score for row in rows], [ours[row.label].value for row in rows])

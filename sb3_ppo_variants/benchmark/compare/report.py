@@ -80,7 +80,7 @@ def section(comparison: Comparison, frame: pd.DataFrame, pictures: Path) -> list
             file = pictures / f"{comparison.name}-{re.sub(r'[^A-Za-z0-9_-]', '_', env)}.png"
             plots.curves(comparison, env, file)
             lines += _image(f"Learning curves in {env}", file)
-        lines += ["### Speed", "", *tables.speed(comparison, frame)]
+        lines += ["### Speed", "", *tables.speed(frame)]
     if comparison.failed:
         lines += ["### Failed runs", "", *tables.failures(comparison.failed)]
     return lines
@@ -115,10 +115,10 @@ def _normalised(comparison: Comparison, frame: pd.DataFrame, pictures: Path) -> 
     if comparison.conditions["preset"] == PAPER:
         means = {label: row["mean"] for label, row in aggregates.items()}
         lines += ["#### Beside the paper's Table 1", "", *paper.beside(means, incomplete), ""]
-    iqm, profile = (pictures / f"{comparison.name}-{name}.png" for name in ("iqm", "profiles"))
-    plots.intervals({label: row["IQM"] for label, row in aggregates.items()}, "IQM of normalised scores", iqm)
-    plots.performance_profiles(statistics.profiles(arrays), profile)
-    return [*lines, *_image("Interquartile means", iqm), *_image("Performance profiles", profile)]
+    bars, profile = (pictures / f"{comparison.name}-{name}.png" for name in ("aggregates", "profiles"))
+    plots.aggregates(aggregates, comparison.labels, bars)
+    plots.performance_profiles(statistics.profiles(arrays), comparison.labels, profile)
+    return [*lines, *_image("Aggregates of normalised scores", bars), *_image("Performance profiles", profile)]
 
 
 def _image(text: str, file: Path) -> list[str]:

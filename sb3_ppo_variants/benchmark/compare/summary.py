@@ -1,7 +1,6 @@
 """Which runs a comparison has, and how they were made."""
 
 from collections.abc import Collection
-from typing import Any
 
 from sb3_ppo_variants.benchmark.compare.presets import PRESETS
 from sb3_ppo_variants.benchmark.compare.scores import Comparison
@@ -15,7 +14,9 @@ def summary(comparison: Comparison) -> list[str]:
     """
     everything = [*comparison.records, *comparison.random, *comparison.failed]
     trainings = [*comparison.records, *comparison.failed]
-    labels, envs, seeds = ({record[name] for record in trainings} for name in ("label", "env", "seed"))
+    labels = {record["label"] for record in trainings}
+    envs = {record["env"] for record in trainings}
+    seeds = {record["seed"] for record in trainings}
     steps = sorted({record["timesteps"] for record in trainings})
     versions = sorted({", ".join(f"{n} {v}" for n, v in record["versions"].items()) for record in everything})
     machines = sorted({record["machine"] for record in everything})
@@ -40,7 +41,7 @@ def _conditions(comparison: Comparison) -> list[str]:
         "step size annealed to 0": conditions["anneal"],
     }
     lines = [f"- {name}: {_in_words(value)}" for name, value in given.items() if value not in (None, {})]
-    preset = PRESETS.get(conditions["preset"])
+    preset = PRESETS.get(conditions["preset"] or "")
     if preset is None:
         return lines
     labels = {parse(text).label for text in preset.settings["all"]}
@@ -66,5 +67,5 @@ def count(things: Collection[object], name: str) -> str:
     return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
 
 
-def _in_words(value: Any) -> str:
+def _in_words(value: object) -> str:
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
