@@ -253,11 +253,13 @@ def test_a_run_counts_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"text", gzip.compress(b"text" * 99)[:-9], gzip.compress(b"\xff")], ids=["text", "torn", "bytes"]
+    "content",
+    [b"", b"text", gzip.compress(b"text" * 99)[:-9], gzip.compress(b"\xff")],
+    ids=["empty", "text", "torn", "bytes"],
 )
 def test_a_file_that_is_no_export_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "file.gz").write_bytes(content)
-    with pytest.raises(SystemExit, match=r"^--from .*file\.gz is not a file that report --export has written"):
+    with pytest.raises(SystemExit, match=r"^--from .*file\.gz cannot be read as a file that report --export wrote"):
         main(["report", "--out", str(tmp_path), "--from", str(tmp_path / "file.gz")])
     with pytest.raises(SystemExit, match="--from needs --out"):
         main(["report", "--from", str(tmp_path / "file.gz")])

@@ -244,8 +244,8 @@ def test_two_commands_do_not_share_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options, message",
     [
-        (["--jobs", "0"], r"jobs=0 is not allowed"),
-        (["--address", "127.0.0.1:1"], r"--address 127.0.0.1:1 needs --backend ray"),
+        (["--jobs", "0"], r"--jobs must be at least 1, not 0"),
+        (["--address", "127.0.0.1:1"], r"--address 127.0.0.1:1 is for --backend ray"),
     ],
 )
 def test_a_pool_that_can_not_be_is_refused(options: list[str], message: str, tmp_path: Path) -> None:

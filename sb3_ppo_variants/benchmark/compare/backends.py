@@ -14,7 +14,7 @@ from joblib.externals.loky.process_executor import BrokenProcessPool
 from sb3_ppo_variants.benchmark.compare.execution import failure
 from sb3_ppo_variants.benchmark.compare.plan import Run
 from sb3_ppo_variants.benchmark.compare.records import Record
-from sb3_ppo_variants.errors import ArgumentError, refuse
+from sb3_ppo_variants.errors import ArgumentError
 
 BACKENDS = ("loky", "ray", "dask")
 SECONDS_BETWEEN_LOOKS = 0.5
@@ -90,9 +90,9 @@ def _alone(run: Run, work: Work, pool: Pool) -> Record:
 def check(backend: str, address: str | None, jobs: int | None) -> None:
     """:raises ArgumentError: (a ``ValueError``) for an address or a number of jobs that can not be"""
     if address is not None and backend == "loky":
-        raise ArgumentError(f"--address {address} needs --backend ray or dask: loky runs on this machine alone")
+        raise ArgumentError(f"--address {address} is for --backend ray or dask; loky runs on this machine")
     if jobs is not None and jobs < 1:
-        refuse("jobs", jobs, "an integer >= 1")
+        raise ArgumentError(f"--jobs must be at least 1, not {jobs}")
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from sb3_ppo_variants.benchmark.compare.conditions import Conditions
 from sb3_ppo_variants.benchmark.compare.plan import Plan, Run, check, make_plan
 from sb3_ppo_variants.benchmark.compare.presets import DEFAULT, FIRST, PRESETS
 from sb3_ppo_variants.benchmark.compare.report_command import LOCK, OUT, RECORDS, STATES, report
-from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, parse
+from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, EXAMPLE, parse
 from sb3_ppo_variants.benchmark.compare.values import assignments
 from sb3_ppo_variants.errors import ArgumentError
 
@@ -25,7 +25,7 @@ Value = TypeVar("Value")
 
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    names = f"{', '.join(ALGORITHMS)} or module:Class, each with arguments of its own: ppo_clip:clip_range=0.1"
+    names = f"{', '.join(ALGORITHMS)} or module:Class, each with arguments of its own: {EXAMPLE}"
     what = parser.add_argument_group("what to compare")
     what.add_argument("--algos", nargs="+", metavar="ALGO", help=f"{names} (default: {' '.join(FIRST)})")
     what.add_argument("--envs", nargs="+", metavar="ID", help="ids of environments (default: CartPole-v1)")

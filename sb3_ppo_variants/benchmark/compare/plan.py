@@ -1,6 +1,5 @@
 """All runs of a comparison, known and checked before the first begins."""
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -9,7 +8,7 @@ from sb3_ppo_variants.benchmark.compare.conditions import Conditions, of_environ
 from sb3_ppo_variants.benchmark.compare.records import FORMAT, Description, Identity
 from sb3_ppo_variants.benchmark.compare.settings import RESERVED, Setting, accepted, load_class
 from sb3_ppo_variants.benchmark.compare.values import digest, plain_dict
-from sb3_ppo_variants.errors import ArgumentError, refuse
+from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 from sb3_ppo_variants.recipes.recipe import Recipe
 from sb3_ppo_variants.recipes.training import build
@@ -92,7 +91,7 @@ def make_plan(settings: list[Setting], envs: list[str], seeds: int, conditions: 
     :raises ArgumentError: (a ``ValueError``) for what is not known, and for two settings that are the same
     """
     if seeds < 1:
-        refuse("seeds", seeds, "an integer >= 1")
+        raise ArgumentError(f"--seeds must be at least 1, not {seeds}")
     _refuse_twice("--envs", envs)
     _refuse_twice("--algos", [setting.label for setting in settings])
     described = conditions.description()
@@ -122,13 +121,13 @@ def _refuse_unknown(dropped: set[str], settings: list[Setting]) -> None:
     arguments = {argument for setting in settings for argument in accepted(load_class(setting.path))} - RESERVED.keys()
     for name in sorted(dropped - accepted(PPOClip).keys()):
         known = ", ".join([*recipes.ENVIRONMENT_KEYS, *sorted(arguments)])
-        raise ArgumentError(f"no setting has a hyperparameter {name}; there are {known}")
+        raise ArgumentError(f"no setting has a hyperparameter {name}; they have {known}")
 
 
 def _refuse_twice(option: str, values: list[str]) -> None:
-    for value, times in Counter(values).items():
-        if times > 1:
-            raise ArgumentError(f"{option} names {value} {times} times; name it once")
+    for value in values:
+        if values.count(value) > 1:
+            raise ArgumentError(f"{option} names {value} more than once")
 
 
 def _refuse_same(runs: list[Run]) -> None:
@@ -150,6 +149,6 @@ def check(runs: Iterable[Run]) -> None:
             env = build(run.recipe(), run.seed).get_env() if run.algorithm else run.recipe().make_env()
         except Exception as error:
             kind = "" if isinstance(error, ArgumentError) else f"{type(error).__name__}: "
-            raise ArgumentError(f"{run.label} cannot be made for {run.env}: {kind}{error}") from error
+            raise ArgumentError(f"{run.label} cannot run in {run.env}: {kind}{error}") from error
         if env is not None:
             env.close()

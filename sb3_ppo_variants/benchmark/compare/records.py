@@ -181,9 +181,12 @@ def unpack(file: Path) -> tuple[list[Record], list[str]]:
     :raises ArgumentError: (a ``ValueError``) if it is no such file
     """
     try:
-        lines = gzip.decompress(file.read_bytes()).decode().splitlines()
+        packed = file.read_bytes()
+        if not packed:
+            raise EOFError("it is empty")
+        lines = gzip.decompress(packed).decode().splitlines()
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise ArgumentError(f"--from {file} is not a file that report --export has written: {error}") from error
+        raise ArgumentError(f"--from {file} cannot be read as a file that report --export wrote: {error}") from error
     records, problems = [], []
     for number, line in enumerate(lines, start=1):
         try:

@@ -9,10 +9,11 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 
 from sb3_ppo_variants import recipes
 from sb3_ppo_variants.benchmark.compare.values import assignments
-from sb3_ppo_variants.errors import ArgumentError, refuse
+from sb3_ppo_variants.errors import ArgumentError
 
 # Where each algorithm comes from. SB3's PPO is what the others are compared with.
 BASELINE = "sb3_ppo"
+EXAMPLE = "ppo_clip:clip_range=0.1"
 ALGORITHMS = {
     **{name: f"sb3_ppo_variants:{algorithm.__name__}" for name, algorithm in recipes.ALGORITHMS.items()},
     BASELINE: "stable_baselines3:PPO",
@@ -78,8 +79,9 @@ def load_class(path: str) -> type[BaseAlgorithm]:
     :raises ArgumentError: (a ``ValueError``) if there is none, or it is no algorithm of SB3's kind
     """
     module, _, name = path.partition(":")
-    if not module or not name:
-        refuse("algorithm", path, f"{', '.join(ALGORITHMS)}, or module:Class")
+    if not module or not name or module in ALGORITHMS:
+        names = ", ".join(ALGORITHMS)
+        raise ArgumentError(f"{path} is not a setting: name {names} or module:Class, and arguments as in {EXAMPLE}")
     try:
         found = getattr(import_module(module), name)
     except Exception as error:  # Of the module's own code, whatever it is.

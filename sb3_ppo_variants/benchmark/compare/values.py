@@ -5,7 +5,6 @@ import hashlib
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Mapping
 
 from sb3_ppo_variants.errors import ArgumentError
@@ -23,9 +22,9 @@ def assignments(text: str) -> dict[str, object]:
     names, values = parts[::2], parts[1::2]
     if before.strip() or not names or not all(value.strip() for value in values):
         raise ArgumentError(f"{text!r} must be name=value, or several of them separated by commas")
-    for name, times in Counter(names).items():
-        if times > 1:
-            raise ArgumentError(f"{name} is given {times} times in {text!r}; give it once")
+    for name in names:
+        if names.count(name) > 1:
+            raise ArgumentError(f"{name} is given more than once in {text!r}")
     return {name: literal(value.strip()) for name, value in zip(names, values, strict=True)}
 
 
