@@ -75,7 +75,8 @@ def test_evaluate_policy() -> None:
     model = PPOClip("MlpPolicy", ENV, seed=0)
     rewards, lengths = evaluate_policy(model, make_vec_env(ENV, seed=0), n_eval_episodes=3, return_episode_rewards=True)
     # The same by hand. CartPole pays 1 for each step.
-    env, steps = gym.make(ENV), []
+    env = gym.make(ENV)
+    steps: list[int] = []
     observation, _ = env.reset(seed=0)
     while len(steps) < 3:
         ended, step = False, 0
