@@ -92,12 +92,11 @@ def test_the_papers_table_is_beside_ours() -> None:
         labels["fixed KL, β = 1"]: estimate(0.52),
         "sb3_ppo": estimate(0.30),
     }
-    lines = [re.sub(r" +", " ", line) for line in paper.beside(ours)]
-    assert "| clipping, ε = 0.2 | 0.82 | 0.50 (0.45 to 0.55) |" in lines
-    assert "| clipping, ε = 0.1 | 0.76 | not run |" in lines
+    text = re.sub(r" +", " ", "\n".join(paper.beside(ours)))
+    assert "| clipping, ε = 0.2 | 0.82 | 0.50 (0.45 to 0.55) |" in text
+    assert "| clipping, ε = 0.1 | 0.76 | not run |" in text
     # Of the 6 pairs of -0.39, 0.82, 0.74, 0.71, two are in another order.
-    assert "Kendall's tau between the columns, over 4 settings: 0.33." in lines
-    text = "\n".join(lines)
+    assert "Kendall's tau between the columns, over 4 settings: 0.33." in text
     assert "no clipping or penalty is the worst: no; sb3_ppo is lower" in text
     assert "clipping, ε = 0.2 is not beaten beyond its CI: no; adaptive KL, d_targ = 0.01 is above" in text
     assert text.count("in the paper clipping, ε = 0.2 is above") == 2
@@ -114,7 +113,7 @@ def test_the_papers_column() -> None:
 def test_one_is_not_many_and_more_than_the_preset_is_said() -> None:
     conditions = {**CONDITIONS, "preset": "paper-table1"}
     runs = [record("ppo_clip", "A-v0", seed, 1.0, conditions=conditions) for seed in range(4)]
-    text = "\n".join(summary(scores.comparisons(runs)[0]))
+    text = summary(scores.comparisons(runs)[0])
     assert "4 instead of 3 seeds, 0 of 252 runs, 100 of 1,000,000 steps\n" in text
     assert "4 finished, 0 failed (1 setting, 1 environment, 4 seeds)\n" in text
 

@@ -90,7 +90,7 @@ def _alone(run: Run, work: Work, pool: Pool) -> Record:
 def check(backend: str, address: str | None, jobs: int | None) -> None:
     """:raises ArgumentError: (a ``ValueError``) for an address or a number of jobs that can not be"""
     if address is not None and backend == "loky":
-        raise ArgumentError(f"--address {address} is for --backend ray or dask; loky runs on this machine")
+        raise ArgumentError(f"--address {address} is for --backend ray or dask; loky needs none")
     if jobs is not None and jobs < 1:
         raise ArgumentError(f"--jobs must be at least 1, not {jobs}")
 

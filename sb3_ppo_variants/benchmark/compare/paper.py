@@ -84,7 +84,7 @@ def beside(ours: Mapping[str, Estimate], incomplete: Container[str] = ()) -> lis
 
     :param ours: the average normalised score of each setting, by label
     :param incomplete: labels of settings that have runs, but none that count
-    :return: lines of Markdown
+    :return: blocks of Markdown
     """
 
     def here(label: str) -> Estimate | str:
@@ -93,12 +93,12 @@ def beside(ours: Mapping[str, Estimate], incomplete: Container[str] = ()) -> lis
     rows = [row for row in TABLE_1 if row.label in ours]
     cells = [(row.name, f"{row.score:.2f}", here(row.label)) for row in TABLE_1]
     table = pd.DataFrame(cells, columns=["setting", "paper", "here (95% CI)"])
-    lines = table.to_markdown(index=False, disable_numparse=True).splitlines()
+    blocks = [table.to_markdown(index=False, disable_numparse=True)]
     if len(rows) < 2:
-        return lines
+        return blocks
     tau = rank_correlation([row.score for row in rows], [ours[row.label].value for row in rows])
-    lines += ["", f"Kendall's tau between the columns, over {len(rows)} settings: {tau:.2f}.", ""]
-    return lines + [f"- {line}" for line in [*findings(ours), *disagreements(ours)]]
+    blocks.append(f"Kendall's tau between the columns, over {len(rows)} settings: {tau:.2f}.")
+    return [*blocks, "\n".join(f"- {line}" for line in [*findings(ours), *disagreements(ours)])]
 
 
 def rank_correlation(paper: list[float], ours: list[float]) -> float:

@@ -10,26 +10,26 @@ from sb3_ppo_variants.benchmark.compare.records import Record
 from sb3_ppo_variants.benchmark.compare.scores import Comparison, random_scores
 
 
-def markdown(frame: pd.DataFrame) -> list[str]:
+def markdown(frame: pd.DataFrame) -> str:
     """A table with a row for each setting, in Markdown."""
-    return [*frame.rename_axis("setting").to_markdown(disable_numparse=True).splitlines(), ""]
+    return frame.rename_axis("setting").to_markdown(disable_numparse=True)
 
 
-def final_scores(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
+def final_scores(comparison: Comparison, frame: pd.DataFrame) -> str:
     """The mean score of each setting in each environment, with the standard deviation over seeds."""
     cells = frame.groupby(["label", "env"])["score"].apply(_mean).unstack()
     cells.loc[RANDOM] = pd.Series(random_scores(comparison), dtype=float).map(_number)
     return markdown(cells.loc[[RANDOM, *comparison.labels], comparison.envs].fillna(""))
 
 
-def estimates(found: Mapping[str, Mapping[str, Estimate]], seeds: Mapping[str, int]) -> list[str]:
+def estimates(found: Mapping[str, Mapping[str, Estimate]], seeds: Mapping[str, int]) -> str:
     """Estimates of each setting, a column for each."""
     frame = pd.DataFrame.from_dict(found, orient="index")
     frame.insert(0, "seeds", pd.Series(seeds))
     return markdown(frame)
 
 
-def speed(frame: pd.DataFrame) -> list[str]:
+def speed(frame: pd.DataFrame) -> str:
     """Steps per second and time of each setting, means over its runs."""
     settings = frame.groupby("label", sort=False)
     means = settings[["steps_per_second", "wall_seconds", "cpu_seconds"]].mean().map("{:.0f}".format)
@@ -40,11 +40,10 @@ def speed(frame: pd.DataFrame) -> list[str]:
 
 def failures(failed: Sequence[Record]) -> list[str]:
     """The failed runs with what they raised."""
-    lines = []
-    for record in failed:
-        lines += [f"{record['label']}, {record['env']}, seed {record['seed']}:", ""]
-        lines += ["```", record["error"].strip(), "```", ""]
-    return lines
+    return [
+        f"{record['label']}, {record['env']}, seed {record['seed']}:\n\n```\n{record['error'].strip()}\n```"
+        for record in failed
+    ]
 
 
 def _mean(of_seeds: pd.Series) -> str:
