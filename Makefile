@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: help install compare table1 train test lint types unit test-slow test-upstream learning throughput stepping cold \
-	guard-cost agreement gallery clean
+	guard-cost gallery clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -49,8 +49,8 @@ test-upstream: $(INSTALLED)  ## Run SB3's own test suite with each class in the 
 		$(BIN)/python tests/upstream.py $$class -n 2 || exit 1; \
 	done
 
-learning: $(INSTALLED)  ## Train the variants on CartPole-v1 and Pendulum-v1 and print the scores (half an hour)
-	$(BIN)/python -m sb3_ppo_variants.benchmark learning
+learning: $(INSTALLED)  ## Compare what all variants and SB3's PPO learn by the recipes for two small tasks (half an hour)
+	$(BIN)/python -m sb3_ppo_variants.benchmark compare --envs CartPole-v1 Pendulum-v1 --seeds 5 --out runs/learning
 
 throughput: $(INSTALLED)  ## Measure the speed of the variants beside SB3's PPO (a quarter of an hour)
 	$(BIN)/python -m sb3_ppo_variants.benchmark throughput
@@ -63,9 +63,6 @@ cold: $(INSTALLED)  ## Measure the time and memory of whole processes beside SB3
 
 guard-cost: $(INSTALLED)  ## Measure what the guards cost (a quarter of an hour)
 	$(BIN)/python -m sb3_ppo_variants.benchmark guard --reference
-
-agreement: $(INSTALLED)  ## Compare what both paths and SB3's PPO learn; only runs without a record are made (an hour)
-	$(BIN)/python -m sb3_ppo_variants.benchmark agreement
 
 gallery: $(INSTALLED)  ## Train by the recipes and write docs/gallery; only runs without a record are made (days in all)
 	$(BIN)/python -m sb3_ppo_variants.benchmark gallery

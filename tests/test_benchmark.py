@@ -1,6 +1,8 @@
 """The benchmarks run and report what they measured."""
 
 import json
+import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -8,9 +10,8 @@ import pytest
 import torch as th
 
 from helpers import ACTION_SPACES, noise_envs
-from sb3_ppo_variants.benchmark import agreement, cold, gallery, guard, learning, stepping, throughput
-from sb3_ppo_variants.benchmark.__main__ import main
-from sb3_ppo_variants.benchmark.runs import read
+from sb3_ppo_variants.benchmark import cold, gallery, guard, stepping, throughput
+from sb3_ppo_variants.benchmark.__main__ import COMMANDS, main
 
 
 @pytest.fixture(autouse=True)
@@ -44,17 +45,6 @@ def test_throughput(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         pairs = list(zip(runs["rollout_seconds"][name], runs["seconds"][name], strict=True))
         assert len(pairs) == 3
         assert all(0 < rollout < whole for rollout, whole in pairs)
-
-
-@pytest.mark.parametrize(("bar", "code"), [(-1e9, 0), (1e9, 1)])
-def test_learning_reports_a_missed_bar(
-    bar: float, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    task = learning.Task("CartPole-v1", n_envs=2, timesteps=64, seeds=2, bar=bar, settings={"n_steps": 32})
-    monkeypatch.setattr(learning, "TASKS", [task])
-    monkeypatch.setattr(learning, "EVALUATION_EPISODES", 2)
-    assert main(["learning", "--jobs", "1"]) == code
-    assert capsys.readouterr().out.count("| CartPole-v1 | 64 |") == len(learning.VARIANTS)
 
 
 def test_throughput_of_the_reference(capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,50 +105,31 @@ def test_environments_of_stepping_have_the_same_spaces(name: str) -> None:
         venv.close()
 
 
-@pytest.fixture
-def small_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = agreement.Task(n_envs=2, timesteps=384, seeds=2, settings={"n_steps": 64})
-    monkeypatch.setattr(agreement, "TASKS", {"CartPole-v1": task})
-
-
-@pytest.mark.usefixtures("small_agreement")
-def test_agreement_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "deeper" / "runs.jsonl"
-    arguments = ["agreement", "--jobs", "1", "--records", str(file)]
-    assert main([*arguments, "--arms", "SB3's PPO"]) == 0
-    before = read(file)
-    assert len(before) == 2 and all(len(record["curve"]) == agreement.SPANS for record in before)
-    assert main(arguments) == 0
-    after = read(file)
-    assert after[:2] == before and len(after) == 2 * len(agreement.ARMS)
-    table = capsys.readouterr().out
-    for arm in agreement.ARMS:
-        assert f"| CartPole-v1 | 384 | {arm} | 2 |" in table
-    # The reference is SB3's PPO bit for bit, so that its episodes are too.
-    finals = agreement.finals(after, "CartPole-v1")
-    assert sorted(finals["SB3's PPO"].ravel()) == sorted(finals["PPOClip, fast=False"].ravel())
-
-
-def test_the_report_of_agreement_is_made_of_the_records(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    file = tmp_path / "runs.jsonl"
-    records = [{"env": "CartPole-v1", "arm": "SB3's PPO", "seed": i, "final": 10.0 * i, "curve": []} for i in range(4)]
-    file.write_text("\n".join(json.dumps(record) for record in records) + "\n")
-    assert main(["agreement", "--report", "--records", str(file)]) == 0
-    # The interquartile mean of 0, 10, 20, 30 is that of 10 and 20.
-    assert "| SB3's PPO | 4 | 15 (" in capsys.readouterr().out
-    assert len(read(file)) == 4
-
-
 @pytest.mark.parametrize("command", ["throughput", "cold", "stepping"])
 def test_no_pairs_are_refused(command: str) -> None:
     with pytest.raises(SystemExit, match="--pairs 0 is not allowed"):
         main([command, "--pairs", "0"])
 
 
-def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "joblib", None)
-    with pytest.raises(ImportError, match=r"sb3_ppo_variants\[benchmark\]"):
-        main(["learning"])
+WITHOUT_JOBLIB = """
+import sys
+sys.modules["joblib"] = None
+from sb3_ppo_variants.benchmark.__main__ import main
+main(["compare", "--help"])
+"""
+
+
+def test_a_missing_package_names_the_extra() -> None:
+    ended = subprocess.run([sys.executable, "-c", WITHOUT_JOBLIB], capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr.strip().splitlines()[-1].endswith("pip install 'sb3_ppo_variants[benchmark]'")
+
+
+def test_the_help_lists_the_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["--help"])
+    listed = re.findall(r"^    (\w+)(?:  |$)", capsys.readouterr().out, re.MULTILINE)
+    assert listed == ["cold", "compare", "gallery", "guard", "report", "stepping", "throughput"] == list(COMMANDS)
 
 
 def test_an_unknown_workload_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

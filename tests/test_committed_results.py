@@ -3,9 +3,11 @@
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from sb3_ppo_variants.benchmark.__main__ import main
+from sb3_ppo_variants.benchmark.compare import paper, records, scores, statistics
 
 ROOT = Path(__file__).parent.parent
 NAMES = ["table1-200k", "sb3-200k"]
@@ -21,10 +23,40 @@ def test_a_committed_report_is_what_its_records_give(name: str, tmp_path: Path) 
     assert pictures == {file.name for file in (tmp_path / "pictures").iterdir()}
 
 
-def test_the_readme_has_the_numbers_of_the_reports() -> None:
+def matrices(name: str) -> dict[str, pd.DataFrame]:
+    """The normalised scores of committed records, by setting."""
+    found, problems = records.unpack(ROOT / "results" / f"{name}.jsonl.gz")
+    assert not problems
+    (comparison,) = scores.comparisons(found)
+    return scores.matrices(scores.table(comparison))[0]
+
+
+@pytest.fixture(scope="module")
+def readme() -> str:
+    """The section about the committed records, in one line for each paragraph or row."""
     section = re.search(r"### Table 1 of the paper\n(.*?)\n## ", (ROOT / "README.md").read_text(), re.DOTALL)
     assert section
-    intervals = re.findall(r"-?\d\.\d\d \(-?\d\.\d\d to -?\d\.\d\d\)", section[1])
-    reports = "".join((ROOT / "docs" / name / "report.md").read_text() for name in NAMES)
-    assert len(intervals) >= 7
-    assert [interval for interval in intervals if interval not in reports] == []
+    return re.sub(r"(?<=[^|\n])\n(?=[^|\n])", " ", section[1])
+
+
+def test_the_readme_has_the_numbers_of_table_1(readme: str) -> None:
+    found = matrices("table1-200k")
+    ours = {label: row["mean"] for label, row in statistics.aggregates(_arrays(found)).items()}
+    rows = [(row.name, f"{row.score:.2f}", row.label) for row in paper.TABLE_1] + [("SB3's `PPO`", "", "sb3_ppo")]
+    expected = [[name, score, str(ours[label]), str(len(found[label]))] for name, score, label in rows]
+    written = [[cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\|.*\|$", readme, re.M)]
+    assert written[2:] == expected
+    tau = paper.rank_correlation([row.score for row in paper.TABLE_1], [ours[row.label].value for row in paper.TABLE_1])
+    assert f"(Kendall's tau {tau:.2f})" in readme
+
+
+def test_the_readme_has_the_numbers_beside_sb3(readme: str) -> None:
+    found = matrices("sb3-200k")
+    assert [len(matrix) for matrix in found.values()] == [5, 5]
+    compared = statistics.against(_arrays(found), "sb3_ppo")["ppo_clip clip_range=0.2"]
+    assert f"interquartile mean is higher by {compared['IQM difference']}," in readme
+    assert f"better than one of SB3's with a probability of {compared['P(better)']}." in readme
+
+
+def _arrays(found: dict[str, pd.DataFrame]) -> statistics.Scores:
+    return {label: matrix.to_numpy() for label, matrix in found.items()}

@@ -2,21 +2,18 @@
 
 import json
 import os
-import random
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from comparing import compare, contents, files, written
 from filelock import FileLock
 
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.benchmark.__main__ import main
 from sb3_ppo_variants.benchmark.compare import backends, records, statistics
 from sb3_ppo_variants.benchmark.compare.backends import Pool, make
 from sb3_ppo_variants.benchmark.compare.conditions import Conditions
@@ -26,9 +23,6 @@ from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, parse
 from sb3_ppo_variants.recipes import recipe
 from sb3_ppo_variants.recipes.episodes import Episodes
 from sb3_ppo_variants.recipes.training import build
-
-ALGOS = ["--algos", "ppo_clip", "ppo_unclipped"]
-SHORT = ["--seeds", "1", "--timesteps", "512", "--jobs", "2"]
 
 
 @pytest.fixture(autouse=True)
@@ -55,24 +49,6 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
         yield InProcess("none", 1, (Lost,))
 
     monkeypatch.setattr(backends, "connect", connect)
-
-
-def compare(out: Path, *arguments: str) -> int:
-    return main(["compare", "--out", str(out), *ALGOS, *SHORT, *arguments])
-
-
-def written(out: Path) -> dict[str, records.Record]:
-    found, problems = records.read(out / "records")
-    assert not problems
-    return {record["name"]: record for record in found}
-
-
-def contents(out: Path) -> dict[str, records.Record]:
-    return {name: records.content(record) for name, record in written(out).items()}
-
-
-def files(out: Path) -> dict[str, str]:
-    return {file.name: file.read_text() for file in (out / "records").glob("*.json")}
 
 
 @pytest.mark.usefixtures("in_process")
@@ -153,7 +129,7 @@ def test_a_run_that_loses_its_worker_twice_is_failed() -> None:
     LOSSES.update({"Acrobot-v1": 2, "Pendulum-v1": 1})
     begun: list[str] = []
 
-    def work(run: Run) -> records.Record:
+    def work(run: Run) -> Any:
         begun.append(run.env)
         return {"name": run.name, "env": run.env, "status": "finished"}
 
@@ -243,8 +219,8 @@ def test_two_commands_do_not_share_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options, message",
     [
-        (["--jobs", "0"], r"jobs=0 is not allowed"),
-        (["--address", "127.0.0.1:1"], r"address='127.0.0.1:1'.*--backend loky"),
+        (["--jobs", "0"], r"--jobs must be at least 1, not 0"),
+        (["--address", "127.0.0.1:1"], r"--address 127.0.0.1:1 is for --backend ray"),
     ],
 )
 def test_a_pool_that_can_not_be_is_refused(options: list[str], message: str, tmp_path: Path) -> None:
@@ -261,129 +237,9 @@ def test_a_missing_cluster_names_its_extra(
         compare(tmp_path, "--backend", backend)
 
 
-def command(out: Path, *arguments: str) -> subprocess.Popen:
-    paths = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parent.parent)])
-    environment = {**os.environ, "PYTHONPATH": paths, "MPLBACKEND": "agg"}
-    line = [
-        sys.executable,
-        "-m",
-        "sb3_ppo_variants.benchmark",
-        "compare",
-        "--out",
-        str(out),
-        *ALGOS,
-        *SHORT,
-        *arguments,
-    ]
-    return subprocess.Popen(
-        line,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        # A shell lets what it starts in the background ignore SIGINT.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-
-
-def killed_and_restarted(out: Path, kills: int, wait: Callable[[], float], *arguments: str) -> None:
-    """Kill the command so many times, each time a moment after its workers begin, and then let it end."""
-    seen: dict[str, str] = {}
-    for _ in range(kills):
-        started = command(out, *arguments)
-        known = len(files(out))
-        while started.poll() is None and not list((out / "running").glob("*.json")) and len(files(out)) == known:
-            time.sleep(0.05)
-        time.sleep(wait())
-        started.send_signal(signal.SIGKILL)
-        # The workers have this pipe too: it ends when they do.
-        started.communicate(timeout=60)
-        now = files(out)
-        assert seen.items() <= now.items()
-        seen = now
-    last = command(out, *arguments)
-    output, _ = last.communicate()
-    assert last.returncode == 0, output
-    # Not even the time of a run that was finished is another.
-    assert seen.items() <= files(out).items()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("in_process")
-def test_a_killed_command_goes_on(tmp_path: Path) -> None:
-    generator = random.Random(0)
-    arguments = ["--seeds", "2", "--timesteps", "4096"]
-    assert compare(tmp_path / "whole", *arguments) == 0
-    killed_and_restarted(tmp_path / "killed", 10, lambda: generator.uniform(0, 1.5), *arguments)
-    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
-
-
-@pytest.mark.slow
-def test_a_killed_worker_is_a_failed_run(tmp_path: Path) -> None:
-    started = command(tmp_path, "--envs", "CartPole-v1", "troubled_envs:EndsItsProcess-v0")
-    output, _ = started.communicate()
-    assert started.returncode == 1
-    assert "ended twice" in output
-    status = {(r["label"], r["env"]): r["status"] for r in written(tmp_path).values()}
-    assert all((state == "failed") == ("Ends" in env) for (_, env), state in status.items())
-    assert len(status) == 6
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("in_process")
-def test_an_interrupted_command_says_so(tmp_path: Path) -> None:
-    started = command(tmp_path, "--timesteps", "1000000")
-    while started.poll() is None and not list((tmp_path / "running").glob("ppo*.json")):
-        time.sleep(0.1)
-    started.send_signal(signal.SIGINT)
-    output, _ = started.communicate()
-    assert started.returncode == 130
-    assert "the same command goes on" in output and "Traceback" not in output
-
-
-HEAD = """
-from ray.cluster_utils import Cluster
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "node_ip_address": "127.0.0.1"})
-print(cluster.address, flush=True)
-input()
-cluster.shutdown()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("in_process")
-def test_ray_gives_the_same_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Else Ray takes the loopback address of others for another address of this machine.
-    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    assert compare(tmp_path / "here") == 0
-    with subprocess.Popen(
-        [sys.executable, "-c", HEAD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as head:
-        assert head.stdin is not None and head.stdout is not None
-        address = next(line.strip() for line in head.stdout if line.startswith("127.0.0.1"))
-        started = command(tmp_path / "ray", "--backend", "ray", "--address", address)
-        output, _ = started.communicate()
-        head.communicate("\n")
-    assert started.returncode == 0, output
-    assert contents(tmp_path / "ray") == contents(tmp_path / "here")
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("in_process")
-def test_dask_gives_the_same_records(tmp_path: Path) -> None:
-    from distributed import LocalCluster
-
-    assert compare(tmp_path / "here") == 0
-    with LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address="") as cluster:
-        started = command(tmp_path / "dask", "--backend", "dask", "--address", cluster.scheduler_address)
-        output, _ = started.communicate()
-        assert started.returncode == 0, output
-    assert contents(tmp_path / "dask") == contents(tmp_path / "here")
-
-
 def test_a_run_without_an_episode_has_no_score() -> None:
     (_, run) = make_plan([parse("ppo_clip:n_envs=1")], ["Pendulum-v1"], 1, Conditions(timesteps=64)).runs
-    record = perform(Run(**{**vars(run), "hyperparameters": {**run.hyperparameters, "n_steps": 64}}))
+    record = perform(replace(run, hyperparameters={**run.hyperparameters, "n_steps": 64}))
     assert (record["status"], record["score"], record["last_returns"], record["steps"]) == ("finished", None, [], 64)
 
 

@@ -112,9 +112,9 @@ def run(options: argparse.Namespace) -> int:
     if options.report is not None:
         _print_table(json.loads(options.report.read_text()))
         return 0
-    for name in ("n_envs", "steps", "pairs"):
-        if (value := vars(options)[name]) < 1:
-            raise SystemExit(f"--{name.replace('_', '-')} {value} is not allowed; allowed: an integer >= 1")
+    for name, value in (("n-envs", options.n_envs), ("steps", options.steps), ("pairs", options.pairs)):
+        if value < 1:
+            raise SystemExit(f"--{name} {value} is not allowed; allowed: an integer >= 1")
     runs = {name: measure(WORKLOADS[name], options.n_envs, options.steps, options.pairs) for name in options.workloads}
     measured = {"n_envs": options.n_envs, "steps": options.steps, "runs": rounded(runs)}
     _print_table(measured)

@@ -14,7 +14,7 @@ from joblib.externals.loky.process_executor import BrokenProcessPool
 from sb3_ppo_variants.benchmark.compare.execution import failure
 from sb3_ppo_variants.benchmark.compare.plan import Run
 from sb3_ppo_variants.benchmark.compare.records import Record
-from sb3_ppo_variants.errors import refuse
+from sb3_ppo_variants.errors import ArgumentError
 
 BACKENDS = ("loky", "ray", "dask")
 SECONDS_BETWEEN_LOOKS = 0.5
@@ -90,9 +90,9 @@ def _alone(run: Run, work: Work, pool: Pool) -> Record:
 def check(backend: str, address: str | None, jobs: int | None) -> None:
     """:raises ArgumentError: (a ``ValueError``) for an address or a number of jobs that can not be"""
     if address is not None and backend == "loky":
-        refuse("address", address, "nothing with --backend loky")
+        raise ArgumentError(f"--address {address} is for --backend ray or dask; loky needs none")
     if jobs is not None and jobs < 1:
-        refuse("jobs", jobs, "an integer >= 1")
+        raise ArgumentError(f"--jobs must be at least 1, not {jobs}")
 
 
 @contextmanager
@@ -139,7 +139,7 @@ def _ray(address: str | None, jobs: int | None) -> Iterator[Pool]:
     try:
         context = ray.init(address=address, log_to_driver=False)
     except ConnectionError as error:
-        raise SystemExit(f"no Ray cluster is at --address {address}: {error}") from error
+        raise SystemExit(f"no Ray cluster answers at --address {address}: {error}") from error
     with context:
         yield Pool("ray", jobs or int(ray.cluster_resources()["CPU"]), (ray.exceptions.RayError,))
 
@@ -155,6 +155,6 @@ def _dask(address: str | None, jobs: int | None) -> Iterator[Pool]:
     try:
         client = Client(address, **started)
     except OSError as error:
-        raise SystemExit(f"no Dask scheduler is at --address {address}: {error}") from error
+        raise SystemExit(f"no Dask scheduler answers at --address {address}: {error}") from error
     with client:
         yield Pool("dask", jobs or sum(client.ncores().values()), (KilledWorker,))

@@ -5,7 +5,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import TypeVar
 
 from filelock import FileLock, Timeout
 
@@ -14,17 +14,18 @@ from sb3_ppo_variants.benchmark.compare.conditions import Conditions
 from sb3_ppo_variants.benchmark.compare.plan import Plan, Run, check, make_plan
 from sb3_ppo_variants.benchmark.compare.presets import DEFAULT, FIRST, PRESETS
 from sb3_ppo_variants.benchmark.compare.report_command import LOCK, OUT, RECORDS, STATES, report
-from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, parse
+from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, EXAMPLE, parse
 from sb3_ppo_variants.benchmark.compare.values import assignments
-from sb3_ppo_variants.errors import ArgumentError, refuse
+from sb3_ppo_variants.errors import ArgumentError
 
 CHECKPOINTS = "checkpoints"
 INTERRUPTED = 130
+Value = TypeVar("Value")
 
 
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    names = f"{', '.join(ALGORITHMS)} or module:Class, each with arguments of its own: ppo_clip:clip_range=0.1"
+    names = f"{', '.join(ALGORITHMS)} or module:Class, each with arguments of its own: {EXAMPLE}"
     what = parser.add_argument_group("what to compare")
     what.add_argument("--algos", nargs="+", metavar="ALGO", help=f"{names} (default: {' '.join(FIRST)})")
     what.add_argument("--envs", nargs="+", metavar="ID", help="ids of environments (default: CartPole-v1)")
@@ -84,9 +85,9 @@ def _plan(options: argparse.Namespace) -> Plan:
     preset = PRESETS.get(options.preset, DEFAULT)
     cut = options.settings or "all"
     if cut not in preset.settings:
-        refuse("settings", cut, "a cut of a --preset; without one --algos says what to compare")
+        raise ArgumentError(f"--settings {cut} needs a --preset to take the settings from: {', '.join(PRESETS)}")
     if options.algos and options.settings:
-        refuse("settings", cut, "nothing if --algos is given")
+        raise ArgumentError("--algos and --settings both say what to compare; give one of them")
     parameters = assignments(",".join(options.param)) if options.param else {}
     conditions = Conditions(
         preset=options.preset,
@@ -102,7 +103,7 @@ def _plan(options: argparse.Namespace) -> Plan:
     return make_plan(settings, _given(options.envs, preset.envs), _given(options.seeds, preset.seeds), conditions)
 
 
-def _given(value: Any, otherwise: Any) -> Any:
+def _given(value: Value | None, otherwise: Value) -> Value:
     return otherwise if value is None else value
 
 
@@ -135,7 +136,7 @@ def _make_folders(out: Path) -> None:
             with TemporaryFile(dir=out / folder):
                 pass
     except OSError as error:
-        refuse("out", str(out), f"a folder that can be written in ({error})")
+        raise ArgumentError(f"--out {out} cannot be written in: {error}") from error
 
 
 def _show(plan: Plan, missing: int, failed: int, notes: list[str]) -> None:

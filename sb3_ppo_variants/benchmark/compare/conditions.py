@@ -1,16 +1,18 @@
 """What all settings of a comparison have in common, and the hyperparameters that follow for each."""
 
 import inspect
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_ppo_variants import recipes
 from sb3_ppo_variants.benchmark.compare.files import File
+from sb3_ppo_variants.benchmark.compare.records import Description
 from sb3_ppo_variants.benchmark.compare.settings import RESERVED, Setting, accepted, load_class
-from sb3_ppo_variants.benchmark.compare.values import plain
-from sb3_ppo_variants.errors import refuse
+from sb3_ppo_variants.benchmark.compare.values import plain_dict
+from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 
 
@@ -39,12 +41,20 @@ class Conditions:
     def __post_init__(self) -> None:
         given = self.parameters.get("normalize")
         if self.normalize is not None and given is not None and bool(given) != self.normalize:
-            refuse("normalize", given, f"what agrees with --{'' if self.normalize else 'no-'}normalize")
+            switch = "--normalize" if self.normalize else "--no-normalize"
+            raise ArgumentError(f"-p normalize={given} contradicts {switch}; give one of them")
 
-    def description(self) -> dict[str, Any]:
-        """The conditions as JSON can hold them; a file by its name and contents."""
-        file = None if self.file is None else self.file.name
-        return {**vars(self), "parameters": plain("parameters", self.parameters), "file": file}
+    def description(self) -> Description:
+        """The conditions as JSON can hold them."""
+        return {
+            "preset": self.preset,
+            "timesteps": self.timesteps,
+            "entry": self.entry,
+            "file": None if self.file is None else self.file.name,
+            "parameters": plain_dict("parameters", self.parameters),
+            "normalize": self.normalize,
+            "anneal": self.anneal,
+        }
 
     def entries(self, setting: Setting) -> dict[str, Hyperparameters]:
         """The hyperparameters by environment for a setting: those of PPOClip for an algorithm without its own."""
@@ -104,17 +114,17 @@ def _shared(setting: Setting, env_id: str, conditions: Conditions) -> tuple[Hype
     timesteps = shared.pop("n_timesteps", None) if conditions.timesteps is None else conditions.timesteps
     shared.pop("n_timesteps", None)
     if not isinstance(timesteps, int | float) or timesteps < 1:
-        refuse("timesteps", timesteps, f"an integer >= 1, as --timesteps or as n_timesteps of {env_id}")
+        given = "n_timesteps of its hyperparameters" if conditions.timesteps is None else "--timesteps"
+        raise ArgumentError(f"a run in {env_id} must take at least 1 step; {given} is {timesteps!r}")
     if conditions.normalize is not None:
         shared["normalize"] = conditions.normalize
     shared |= conditions.parameters
-    for name in shared:
-        if name in RESERVED:
-            refuse("hyperparameter", name, RESERVED[name])
+    for name in shared.keys() & RESERVED.keys():
+        raise ArgumentError(f"{name} cannot be a hyperparameter of a comparison: {RESERVED[name]}")
     return shared, int(timesteps)
 
 
-def _applies(name: str, known: dict[str, Any]) -> bool:
+def _applies(name: str, known: Mapping[str, object]) -> bool:
     """Whether a hyperparameter that all settings share is for an algorithm with these arguments."""
     if name in recipes.ENVIRONMENT_KEYS:
         return True
@@ -122,13 +132,15 @@ def _applies(name: str, known: dict[str, Any]) -> bool:
     return name in known and not (name == "clip_range" and known[name] is None)
 
 
-def annealed(learning_rate: Any, anneal: bool) -> str | float:
+def annealed(learning_rate: object, anneal: bool) -> str | float:
     """The step size, going to 0 linearly or constant.
 
     :raises ArgumentError: (a ``ValueError``) for a schedule that is not linear
     """
-    if isinstance(learning_rate, str) and learning_rate.startswith("lin_"):
-        return learning_rate if anneal else float(learning_rate.removeprefix("lin_"))
     if isinstance(learning_rate, float | int):
         return f"lin_{learning_rate!r}" if anneal else learning_rate
-    refuse("learning_rate", learning_rate, "a number or lin_x, with --anneal or --no-anneal")
+    with suppress(ValueError):
+        if isinstance(learning_rate, str) and learning_rate.startswith("lin_"):
+            constant = float(learning_rate.removeprefix("lin_"))
+            return learning_rate if anneal else constant
+    raise ArgumentError(f"--anneal and --no-anneal need a learning_rate like 3e-4 or lin_3e-4, not {learning_rate!r}")

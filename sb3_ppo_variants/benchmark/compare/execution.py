@@ -10,7 +10,7 @@ import warnings
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import torch as th
@@ -18,7 +18,7 @@ from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from threadpoolctl import threadpool_limits
 
 from sb3_ppo_variants.benchmark.compare.plan import Run
-from sb3_ppo_variants.benchmark.compare.records import FORMAT, Record
+from sb3_ppo_variants.benchmark.compare.records import FORMAT, Circumstances, Record, Result
 from sb3_ppo_variants.recipes.episodes import Episodes
 from sb3_ppo_variants.recipes.training import build, save
 
@@ -28,6 +28,17 @@ LAST = 100
 SPANS = 100
 SECONDS_BETWEEN_STATES = 1.0
 PACKAGES = ("sb3_ppo_variants", "stable_baselines3", "gymnasium", "torch", "numpy")
+
+
+class Progress(TypedDict):
+    """How far a run is, and the mean of its last returns."""
+
+    label: str
+    env: str
+    seed: int
+    timesteps: int
+    steps: int
+    reward: float | None
 
 
 class State(BaseCallback):
@@ -68,18 +79,20 @@ class State(BaseCallback):
         if self._file is not None:
             returns = self._episodes.returns[-LAST:]
             run, reward = self._run, round(sum(returns) / len(returns), 2) if returns else None
-            said = {"label": run.label, "env": run.env, "seed": run.seed, "timesteps": run.timesteps}
+            progress: Progress = {
+                "label": run.label, "env": run.env, "seed": run.seed, "timesteps": run.timesteps,
+                "steps": step, "reward": reward,
+            }  # fmt: skip
             # The command tells of a full disk when it writes the record; a run that is being made need not know.
             with suppress(OSError):
                 temporary = self._file.with_suffix(".tmp")
-                temporary.write_text(json.dumps({**said, "steps": step, "reward": reward}))
+                temporary.write_text(json.dumps(progress))
                 temporary.replace(self._file)
 
-    def seconds(self) -> dict[str, float]:
+    def seconds(self) -> tuple[float, float]:
         """Seconds of the training so far, on the clock and of the processor."""
         clock, processor = self._begun
-        wall, cpu = time.perf_counter() - clock, time.process_time() - processor
-        return {"wall_seconds": round(wall, 2), "cpu_seconds": round(cpu, 2)}
+        return round(time.perf_counter() - clock, 2), round(time.process_time() - processor, 2)
 
     def close(self) -> None:
         """Remove the file."""
@@ -102,18 +115,28 @@ def perform(run: Run, states: Path | None = None, checkpoints: Path | None = Non
     try:
         with threadpool_limits(limits=1):
             steps = _train(run, episodes, state, checkpoints) if run.algorithm else _act_randomly(run, episodes, state)
-        result = {"status": "finished", **_measured(episodes, steps)}
+        status, result = "finished", _measured(episodes, steps)
     except (Exception, SystemExit):
-        result = {"status": "failed", "error": traceback.format_exc()}
+        status, result = "failed", Result(error=traceback.format_exc())
     finally:
         state.close()
-    return {"format": FORMAT, "name": run.name, **run.identity, **result, **state.seconds(), **_circumstances()}
+    return _record(run, status, result, *state.seconds())
 
 
 def failure(run: Run, error: str) -> Record:
     """The record of a run that could not tell of its own failure."""
-    result = {"status": "failed", "error": error, **_circumstances(), "wall_seconds": None, "cpu_seconds": None}
-    return {"format": FORMAT, "name": run.name, **run.identity, **result}
+    return _record(run, "failed", {"error": error})
+
+
+def _record(run: Run, status: str, result: Result, wall: float | None = None, cpu: float | None = None) -> Record:
+    versions = {"python": platform.python_version(), **{name: import_module(name).__version__ for name in PACKAGES}}
+    made: Circumstances = {
+        "versions": versions,
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "wall_seconds": wall,
+        "cpu_seconds": cpu,
+    }
+    return {"format": FORMAT, "name": run.name, "status": status, **run.identity, **result, **made}
 
 
 def _train(run: Run, episodes: Episodes, state: State, checkpoints: Path | None) -> int:
@@ -145,8 +168,8 @@ def _act_randomly(run: Run, episodes: Episodes, state: State) -> int:
     return steps
 
 
-def _measured(episodes: Episodes, steps: int) -> dict[str, Any]:
-    """What a record says of the episodes. Without any there is no score.
+def _measured(episodes: Episodes, steps: int) -> Result:
+    """What a record says of the episodes.
 
     :raises ValueError: if a return is not finite
     """
@@ -163,9 +186,3 @@ def _measured(episodes: Episodes, steps: int) -> dict[str, Any]:
         "curve": [round(float(span.mean()), 4) if len(span) else None for span in spans],
         "episodes": {"ends": episodes.ends, "returns": episodes.returns},
     }
-
-
-def _circumstances() -> dict[str, Any]:
-    versions = {"python": platform.python_version(), **{name: import_module(name).__version__ for name in PACKAGES}}
-    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
-    return {"versions": versions, "machine": machine}

@@ -4,14 +4,11 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from runpy import run_path
-from typing import Any
 
 from torch import nn
 
-from sb3_ppo_variants.errors import refuse
+from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes.environments import Hyperparameters
-
-ALLOWED = "a yml file, or a py file that defines hyperparams, with a dict for each environment"
 
 
 @dataclass(frozen=True)
@@ -37,17 +34,20 @@ def read(path: Path) -> File:
         entries = {env_id: {key: _evaluated(key, value) for key, value in found[env_id].items()} for env_id in found}
     except Exception as error:
         # Of the user's own code, whatever it is.
-        refuse("hyperparams", str(path), f"{ALLOWED} ({type(error).__name__}: {error})")
+        raise ArgumentError(
+            f"--hyperparams {path} cannot be read: {type(error).__name__}: {error}\n"
+            "It must be a yml file, or a py file that defines hyperparams, with a dict for each environment."
+        ) from error
     return File(name, entries)
 
 
-def _read_yml(path: Path) -> Any:
+def _read_yml(path: Path) -> dict[str, Hyperparameters]:
     import yaml
 
     return yaml.safe_load(path.read_text())
 
 
-def _evaluated(name: str, value: Any) -> Any:
+def _evaluated(name: str, value: object) -> object:
     # In the zoo's yml files these are Python expressions; like a py file, they are the user's own.
     if name in ("policy_kwargs", "normalize", "env_kwargs") and isinstance(value, str):
         return eval(value, {"nn": nn})

@@ -5,6 +5,8 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
+import pandas as pd
+
 from sb3_ppo_variants.benchmark.compare.settings import parse
 
 
@@ -82,20 +84,21 @@ def beside(ours: Mapping[str, Estimate], incomplete: Container[str] = ()) -> lis
 
     :param ours: the average normalised score of each setting, by label
     :param incomplete: labels of settings that have runs, but none that count
-    :return: lines of Markdown
+    :return: blocks of Markdown
     """
 
     def here(label: str) -> Estimate | str:
         return ours.get(label, "incomplete" if label in incomplete else "not run")
 
     rows = [row for row in TABLE_1 if row.label in ours]
-    lines = ["| setting | paper | here (95% CI) |", "|---|---|---|"]
-    lines += [f"| {row.name} | {row.score:.2f} | {here(row.label)} |" for row in TABLE_1]
+    cells = [(row.name, f"{row.score:.2f}", here(row.label)) for row in TABLE_1]
+    table = pd.DataFrame(cells, columns=["setting", "paper", "here (95% CI)"])
+    blocks = [table.to_markdown(index=False, disable_numparse=True)]
     if len(rows) < 2:
-        return lines
+        return blocks
     tau = rank_correlation([row.score for row in rows], [ours[row.label].value for row in rows])
-    lines += ["", f"Kendall's tau between the columns, over {len(rows)} settings: {tau:.2f}.", ""]
-    return lines + [f"- {line}" for line in [*findings(ours), *disagreements(ours)]]
+    blocks.append(f"Kendall's tau between the columns, over {len(rows)} settings: {tau:.2f}.")
+    return [*blocks, "\n".join(f"- {line}" for line in [*findings(ours), *disagreements(ours)])]
 
 
 def rank_correlation(paper: list[float], ours: list[float]) -> float:

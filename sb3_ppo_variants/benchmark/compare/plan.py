@@ -2,14 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from sb3_ppo_variants import recipes
 from sb3_ppo_variants.benchmark.compare.conditions import Conditions, of_environment, resolve
-from sb3_ppo_variants.benchmark.compare.records import FORMAT
+from sb3_ppo_variants.benchmark.compare.records import FORMAT, Description, Identity
 from sb3_ppo_variants.benchmark.compare.settings import RESERVED, Setting, accepted, load_class
-from sb3_ppo_variants.benchmark.compare.values import digest, plain
-from sb3_ppo_variants.errors import refuse
+from sb3_ppo_variants.benchmark.compare.values import digest, plain_dict
+from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 from sb3_ppo_variants.recipes.recipe import Recipe
 from sb3_ppo_variants.recipes.training import build
@@ -39,12 +38,20 @@ class Run:
     seed: int
     timesteps: int
     hyperparameters: Hyperparameters
-    conditions: dict[str, Any]
+    conditions: Description
 
     @property
-    def identity(self) -> dict[str, Any]:
-        """What the run is, as JSON can hold it: runs with the same have the same result."""
-        return {**vars(self), "hyperparameters": plain("hyperparameters", self.hyperparameters)}
+    def identity(self) -> Identity:
+        """What the run is, as JSON can hold it."""
+        return {
+            "label": self.label,
+            "algorithm": self.algorithm,
+            "env": self.env,
+            "seed": self.seed,
+            "timesteps": self.timesteps,
+            "hyperparameters": plain_dict("hyperparameters", self.hyperparameters),
+            "conditions": self.conditions,
+        }
 
     @property
     def name(self) -> str:
@@ -84,9 +91,9 @@ def make_plan(settings: list[Setting], envs: list[str], seeds: int, conditions: 
     :raises ArgumentError: (a ``ValueError``) for what is not known, and for two settings that are the same
     """
     if seeds < 1:
-        refuse("seeds", seeds, "an integer >= 1")
-    _refuse_twice("envs", envs)
-    _refuse_twice("algos", [setting.label for setting in settings])
+        raise ArgumentError(f"--seeds must be at least 1, not {seeds}")
+    _refuse_twice("--envs", envs)
+    _refuse_twice("--algos", [setting.label for setting in settings])
     described = conditions.description()
     runs, notes = [random_run(env, conditions, described) for env in envs], []
     trainings: dict[int, list[Run]] = {seed: [] for seed in range(seeds)}
@@ -103,7 +110,7 @@ def make_plan(settings: list[Setting], envs: list[str], seeds: int, conditions: 
     return Plan(runs + [run for of_seed in trainings.values() for run in of_seed], notes)
 
 
-def random_run(env: str, conditions: Conditions, described: dict[str, Any]) -> Run:
+def random_run(env: str, conditions: Conditions, described: Description) -> Run:
     """The run that measures the random policy in an environment."""
     of_env = {**of_environment(env, conditions), "n_envs": 1}
     return Run(RANDOM, "", env, 0, RANDOM_TIMESTEPS, of_env, described)
@@ -113,13 +120,14 @@ def _refuse_unknown(dropped: set[str], settings: list[Setting]) -> None:
     """:raises ArgumentError: for a hyperparameter that no setting has, unless it is one of PPO"""
     arguments = {argument for setting in settings for argument in accepted(load_class(setting.path))} - RESERVED.keys()
     for name in sorted(dropped - accepted(PPOClip).keys()):
-        refuse("hyperparameter", name, ", ".join([*recipes.ENVIRONMENT_KEYS, *sorted(arguments)]))
+        known = ", ".join([*recipes.ENVIRONMENT_KEYS, *sorted(arguments)])
+        raise ArgumentError(f"no setting has a hyperparameter {name}; they have {known}")
 
 
-def _refuse_twice(name: str, values: list[str]) -> None:
+def _refuse_twice(option: str, values: list[str]) -> None:
     for value in values:
         if values.count(value) > 1:
-            refuse(name, value, "each once")
+            raise ArgumentError(f"{option} names {value} more than once")
 
 
 def _refuse_same(runs: list[Run]) -> None:
@@ -127,7 +135,7 @@ def _refuse_same(runs: list[Run]) -> None:
     for run in runs:
         same = digest({**run.identity, "label": None})
         if same in seen:
-            refuse("algos", run.label, f"each once: in {run.env} it is the same as {seen[same]}")
+            raise ArgumentError(f"{run.label} and {seen[same]} are the same setting in {run.env}; name one of them")
         seen[same] = run.label
 
 
@@ -140,6 +148,7 @@ def check(runs: Iterable[Run]) -> None:
         try:
             env = build(run.recipe(), run.seed).get_env() if run.algorithm else run.recipe().make_env()
         except Exception as error:
-            refuse(f"{run.label} in {run.env}", f"{type(error).__name__}: {error}", "what can be made")
+            kind = "" if isinstance(error, ArgumentError) else f"{type(error).__name__}: "
+            raise ArgumentError(f"{run.label} cannot run in {run.env}: {kind}{error}") from error
         if env is not None:
             env.close()

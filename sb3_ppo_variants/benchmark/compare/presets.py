@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from sb3_ppo_variants.benchmark.compare import paper
 from sb3_ppo_variants.benchmark.compare.settings import BASELINE
+from sb3_ppo_variants.recipes.environments import Hyperparameters
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Preset:
     seeds: int = 3
     timesteps: int | None = None
     entry: str | None = None
-    parameters: dict[str, Any] = field(default_factory=dict)
+    parameters: Hyperparameters = field(default_factory=dict)
     normalize: bool | None = None
     anneal: bool | None = None
     why: str = ""

@@ -5,13 +5,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from sb3_ppo_variants.benchmark.compare import execution
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM, Run
 from sb3_ppo_variants.benchmark.compare.records import Record
 
@@ -82,7 +82,7 @@ class Display:
         return Group(table, self._bar)
 
 
-def running(folder: Path) -> list[dict[str, Any]]:
+def running(folder: Path) -> list[execution.Progress]:
     """What the runs that are being made say of themselves."""
     states = []
     for file in sorted(folder.glob("*.json")):

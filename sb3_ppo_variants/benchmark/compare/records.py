@@ -5,19 +5,73 @@ import json
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
-from sb3_ppo_variants.errors import refuse
+from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.recipes.environments import Hyperparameters
 from sb3_ppo_variants.saving.atomic import write_atomically
 
 # Goes up when a record means something else. A run has another name for each, so that no record is overwritten.
 FORMAT = 1
-Record = dict[str, Any]
-# What reports read.
-NEEDED = ("name", "label", "env", "seed", "timesteps", "conditions", "hyperparameters", "status", "versions", "machine")
-NEEDED_IF_FINISHED = ("score", "steps", "last_returns", "curve", "wall_seconds", "cpu_seconds")
-# What two runs that are the same may differ in.
-CIRCUMSTANCES = ("versions", "machine", "wall_seconds", "cpu_seconds")
+
+
+class Description(TypedDict):
+    """What all settings of a comparison have in common; a file by its name and contents."""
+
+    preset: str | None
+    timesteps: int | None
+    entry: str | None
+    file: str | None
+    parameters: Hyperparameters
+    normalize: bool | None
+    anneal: bool | None
+
+
+class Identity(TypedDict):
+    """What a run is. Two that have the same have the same result."""
+
+    label: str
+    algorithm: str
+    env: str
+    seed: int
+    timesteps: int
+    hyperparameters: Hyperparameters
+    conditions: Description
+
+
+class Circumstances(TypedDict):
+    """What two runs that are the same may differ in. The seconds are unknown of a run that lost its process."""
+
+    versions: dict[str, str]
+    machine: str
+    wall_seconds: float | None
+    cpu_seconds: float | None
+
+
+class EpisodeList(TypedDict):
+    """The steps at which the episodes of a run ended, and their returns."""
+
+    ends: list[int]
+    returns: list[float]
+
+
+class Result(TypedDict, total=False):
+    """What a finished run reached, or what a failed one raised. Without an episode there is no score."""
+
+    error: str
+    score: float | None
+    steps: int
+    last_returns: list[float]
+    curve: list[float | None]
+    episodes: EpisodeList | None
+
+
+class Record(Identity, Circumstances, Result):
+    """All of a run, as JSON can hold it. ``status`` is ``"finished"`` or ``"failed"``."""
+
+    format: int
+    name: str
+    status: str
 
 
 class NotWrittenError(Exception):
@@ -68,29 +122,29 @@ def read(folder: Path) -> tuple[list[Record], list[str]]:
     records, problems = [], []
     for file in sorted(folder.glob("*.json")):
         try:
-            records.append(_checked(json.loads(file.read_text())))
+            records.append(_checked(file.read_text()))
         except (ValueError, OSError) as error:
             problems.append(f"{file} is left as it is and not used: {error}")
     return records, problems
 
 
-def _checked(record: Any) -> Record:
+def _checked(text: str) -> Record:
+    record = json.loads(text)
     found = record.get("format") if isinstance(record, dict) else None
     if found != FORMAT:
         raise ValueError(
             f"it is a record of format {found}, this version of sb3_ppo_variants reads format {FORMAT}; "
             "use the version that wrote it, or make the run anew"
         )
-    needed = NEEDED + NEEDED_IF_FINISHED * (record.get("status") == "finished")
-    missing = [name for name in needed if name not in record]
-    if missing:
+    of_result = {"error"} if record.get("status") == "failed" else Record.__optional_keys__ - {"error"}
+    if missing := sorted((Record.__required_keys__ | of_result) - record.keys()):
         raise ValueError(f"it lacks {', '.join(missing)}")
     return record
 
 
-def content(record: Record) -> Record:
+def content(record: Record) -> dict[str, object]:
     """What depends on the run alone: the record without the circumstances."""
-    return {name: value for name, value in record.items() if name not in CIRCUMSTANCES}
+    return {name: value for name, value in record.items() if name not in Circumstances.__annotations__}
 
 
 def merged(records: Iterable[Record]) -> tuple[list[Record], list[str]]:
@@ -127,13 +181,16 @@ def unpack(file: Path) -> tuple[list[Record], list[str]]:
     :raises ArgumentError: (a ``ValueError``) if it is no such file
     """
     try:
-        lines = gzip.decompress(file.read_bytes()).decode().splitlines()
+        packed = file.read_bytes()
+        if not packed:
+            raise EOFError("it is empty")
+        lines = gzip.decompress(packed).decode().splitlines()
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        refuse("from", str(file), f"a file that report --export has written ({error})")
+        raise ArgumentError(f"--from {file} cannot be read as a file that report --export wrote: {error}") from error
     records, problems = [], []
     for number, line in enumerate(lines, start=1):
         try:
-            records.append(_checked(json.loads(line)))
+            records.append(_checked(line))
         except ValueError as error:
             problems.append(f"line {number} of {file} is not used: {error}")
     return records, problems

@@ -17,6 +17,15 @@ from sb3_ppo_variants.saving.atomic import write_atomically
 
 PICTURES = "pictures"
 PAPER = "paper-table1"
+FINAL = f"""\
+Mean return of the last {LAST} episodes of a run, or of all if there were fewer: mean over seeds ± standard deviation,
+and the number of seeds."""
+NORMALISED = """\
+Scores are shifted and scaled in each environment so that the random policy (measured) has 0 and the best run of this
+comparison 1. Intervals are 95% stratified bootstrap intervals of rliable over seeds; with fewer than five seeds they
+are rough. Only seeds with a run in every environment count."""
+AGAINST = """\
+the probability that a run is better, and the difference of the interquartile means (above 0: better)."""
 STYLE = """
 body { font: 15px/1.5 sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse; display: block; overflow-x: auto; margin: 1rem 0 }
@@ -37,19 +46,20 @@ def write(records: Iterable[Record], problems: list[str], running: int, folder: 
     pictures = folder / PICTURES
     pictures.mkdir(parents=True, exist_ok=True)
     found = scores.comparisons(records)
-    lines = ["# Comparison", ""]
+    blocks = ["# Comparison"]
     if running:
         now = "1 run is being made now, and is" if running == 1 else f"{running} runs are being made now, and are"
-        lines += [f"{now} not in this report.", ""]
-    lines += [*(f"- {problem}" for problem in problems), ""] if problems else []
+        blocks.append(f"{now} not in this report.")
+    if problems:
+        blocks.append("\n".join(f"- {problem}" for problem in problems))
     frames = []
     for comparison in found:
         frame = scores.table(comparison)
         frames.append(frame.assign(comparison=comparison.name))
-        lines += section(comparison, frame, pictures)
+        blocks += section(comparison, frame, pictures)
     if not found:
-        lines += ["There are no records yet."]
-    text = "\n".join(lines) + "\n"
+        blocks.append("There are no records yet.")
+    text = "\n\n".join(blocks) + "\n"
     files = [folder / name for name in ("report.md", "report.html", "scores.csv")]
     csv = pd.concat(frames).to_csv(index=False) if frames else ""
     for file, content in zip(files, (text, html(text, folder), csv), strict=True):
@@ -63,66 +73,52 @@ def section(comparison: Comparison, frame: pd.DataFrame, pictures: Path) -> list
     :param comparison: the records
     :param frame: their table
     :param pictures: folder for pictures
-    :return: lines of Markdown
+    :return: blocks of Markdown
     """
     title = comparison.conditions["preset"] or ", ".join(comparison.envs) or "No finished run"
-    lines = [f"## {title} ({comparison.name})", "", *summary(comparison), ""]
+    blocks = [f"## {title} ({comparison.name})", summary(comparison)]
     if not frame.empty:
-        lines += [
-            "### Final scores",
-            "",
-            f"Mean return of the last {LAST} episodes of a run, or of all if there were fewer: mean over seeds ±",
-        ]
-        lines += ["standard deviation, and the number of seeds.", "", *tables.final_scores(comparison, frame)]
-        lines += _normalised(comparison, frame, pictures)
-        lines += ["### Learning curves", "", "Means over seeds with 95% bootstrap intervals.", ""]
+        blocks += ["### Final scores", FINAL, tables.final_scores(comparison, frame)]
+        blocks += ["### Normalised scores", NORMALISED, *_normalised(comparison, frame, pictures)]
+        blocks += ["### Learning curves", "Means over seeds with 95% bootstrap intervals."]
         for env in comparison.envs:
             file = pictures / f"{comparison.name}-{re.sub(r'[^A-Za-z0-9_-]', '_', env)}.png"
             plots.curves(comparison, env, file)
-            lines += _image(f"Learning curves in {env}", file)
-        lines += ["### Speed", "", *tables.speed(comparison, frame)]
+            blocks.append(_image(f"Learning curves in {env}", file))
+        blocks += ["### Speed", tables.speed(frame)]
     if comparison.failed:
-        lines += ["### Failed runs", "", *tables.failures(comparison.failed)]
-    return lines
+        blocks += ["### Failed runs", *tables.failures(comparison.failed)]
+    return blocks
 
 
 def _normalised(comparison: Comparison, frame: pd.DataFrame, pictures: Path) -> list[str]:
-    lines = ["### Normalised scores", "", "Scores are shifted and scaled in each environment so that the random policy"]
-    lines += [
-        "(measured) has 0 and the best run of this comparison 1. Intervals are 95% stratified bootstrap intervals"
-    ]
-    lines += ["of rliable over seeds; with fewer than five seeds they are rough. Only seeds with a run in every"]
-    lines += ["environment count.", ""]
+    blocks = []
     found, incomplete = scores.matrices(frame)
     if left_out := scores.unscaled(frame):
-        lines += [
-            f"Without {', '.join(left_out)}, where no run is better than the random policy, or it has no score.",
-            "",
-        ]
+        envs = ", ".join(left_out)
+        blocks.append(f"Without {envs}, where no run is better than the random policy, or it has no score.")
     if incomplete:
-        lines += [f"Without such a seed: {', '.join(incomplete)}.", ""]
+        blocks.append(f"Without such a seed: {', '.join(incomplete)}.")
     if not found:
-        return lines
+        return blocks
     seeds = {label: len(matrix) for label, matrix in found.items()}
     arrays = {label: matrix.to_numpy() for label, matrix in found.items()}
     aggregates = statistics.aggregates(arrays)
-    lines += tables.estimates(aggregates, seeds)
-    compared = statistics.against(arrays, BASELINE)
-    if compared:
+    blocks.append(tables.estimates(aggregates, seeds))
+    if compared := statistics.against(arrays, BASELINE):
         of = count(range(seeds[BASELINE]), "seed")
-        lines += [f"Against {BASELINE} ({of}): the probability that a run is better, and the"]
-        lines += ["difference of the interquartile means (above 0: better).", "", *tables.estimates(compared, seeds)]
+        blocks += [f"Against {BASELINE} ({of}): {AGAINST}", tables.estimates(compared, seeds)]
     if comparison.conditions["preset"] == PAPER:
         means = {label: row["mean"] for label, row in aggregates.items()}
-        lines += ["#### Beside the paper's Table 1", "", *paper.beside(means, incomplete), ""]
-    iqm, profile = (pictures / f"{comparison.name}-{name}.png" for name in ("iqm", "profiles"))
-    plots.intervals({label: row["IQM"] for label, row in aggregates.items()}, "IQM of normalised scores", iqm)
-    plots.performance_profiles(statistics.profiles(arrays), profile)
-    return [*lines, *_image("Interquartile means", iqm), *_image("Performance profiles", profile)]
+        blocks += ["#### Beside the paper's Table 1", *paper.beside(means, incomplete)]
+    bars, profiles = (pictures / f"{comparison.name}-{name}.png" for name in ("aggregates", "profiles"))
+    plots.aggregates(aggregates, comparison.labels, bars)
+    plots.performance_profiles(statistics.profiles(arrays), comparison.labels, profiles)
+    return [*blocks, _image("Aggregates of normalised scores", bars), _image("Performance profiles", profiles)]
 
 
-def _image(text: str, file: Path) -> list[str]:
-    return [f"![{text}]({PICTURES}/{file.name})", ""]
+def _image(text: str, file: Path) -> str:
+    return f"![{text}]({PICTURES}/{file.name})"
 
 
 def html(text: str, folder: Path) -> str:

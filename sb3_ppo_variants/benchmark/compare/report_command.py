@@ -6,7 +6,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from sb3_ppo_variants.benchmark.compare import records
-from sb3_ppo_variants.errors import ArgumentError, refuse
+from sb3_ppo_variants.errors import ArgumentError
 
 OUT = Path("runs/compare")
 # Folders in it: of finished and failed runs, and of how far the others are.
@@ -33,16 +33,16 @@ def run(options: argparse.Namespace) -> int:
     try:
         if options.files:
             if options.out is None:
-                refuse("out", None, "a folder for the report of --from")
+                raise ArgumentError("--from needs --out, the folder for its report")
             parts = [records.unpack(file) for file in options.files]
             found = [record for part, _ in parts for record in part]
             problems = [line for _, part in parts for line in part]
         elif (out / RECORDS).is_dir():
             found, problems = records.read(out / RECORDS)
         else:
-            refuse("out", str(out), "a folder that compare has made")
+            raise ArgumentError(f"--out {out} has no records: make them with compare, or name the folder that has them")
     except ArgumentError as error:
-        raise SystemExit(f"--{error}") from error
+        raise SystemExit(str(error)) from error
     report(out, found, problems, options.export)
     return 0
 

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
 from sb3_ppo_variants.benchmark.compare.paper import TABLE_1
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM
-from sb3_ppo_variants.benchmark.compare.records import Record
+from sb3_ppo_variants.benchmark.compare.records import Description, Record
 from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS
 from sb3_ppo_variants.benchmark.compare.values import digest
 
@@ -23,7 +22,7 @@ class Comparison:
     :param failed: records of failed runs
     """
 
-    conditions: dict[str, Any]
+    conditions: Description
     records: list[Record]
     random: list[Record]
     failed: list[Record]
@@ -102,7 +101,7 @@ def table(comparison: Comparison) -> pd.DataFrame:
         ``steps_per_second``
     """
     columns = ["label", "env", "seed", "timesteps", "score", "steps", "wall_seconds", "cpu_seconds"]
-    frame = pd.DataFrame([{name: record[name] for name in columns} for record in comparison.records], columns=columns)
+    frame = pd.DataFrame(comparison.records, columns=columns)
     frame["score"] = frame["score"].astype(float)
     frame["episodes"] = [len(record["last_returns"]) for record in comparison.records]
     frame["steps_per_second"] = frame["steps"] / frame["wall_seconds"]

@@ -4,28 +4,28 @@ import inspect
 import re
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
 
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 from sb3_ppo_variants import recipes
 from sb3_ppo_variants.benchmark.compare.values import assignments
-from sb3_ppo_variants.errors import refuse
+from sb3_ppo_variants.errors import ArgumentError
 
 # Where each algorithm comes from. SB3's PPO is what the others are compared with.
 BASELINE = "sb3_ppo"
+EXAMPLE = "ppo_clip:clip_range=0.1"
 ALGORITHMS = {
     **{name: f"sb3_ppo_variants:{algorithm.__name__}" for name, algorithm in recipes.ALGORITHMS.items()},
     BASELINE: "stable_baselines3:PPO",
     "sb3_a2c": "stable_baselines3:A2C",
     "trpo": "sb3_contrib:TRPO",
 }
-# What is no hyperparameter: given elsewhere, with where, or without a part in what is learned.
-NO_PART = "no value, as it has no part in what is learned"
+# What is no hyperparameter, and why.
+NO_PART = "it does not change what is learned"
 RESERVED = {
-    "env": "--envs",
-    "seed": "--seeds",
-    "n_timesteps": "--timesteps",
+    "env": "use --envs",
+    "seed": "use --seeds",
+    "n_timesteps": "use --timesteps",
     "verbose": NO_PART,
     "tensorboard_log": NO_PART,
     "stats_window_size": NO_PART,
@@ -42,7 +42,7 @@ class Setting:
     """
 
     name: str
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: dict[str, object] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -66,10 +66,10 @@ def parse(text: str) -> Setting:
     known = accepted(load_class(setting.path))
     for argument in setting.arguments:
         if argument in RESERVED:
-            refuse(f"{argument} of {text}", setting.arguments[argument], RESERVED[argument])
+            raise ArgumentError(f"{argument} cannot be an argument of a setting, as in {text}: {RESERVED[argument]}")
         if argument not in known and argument not in recipes.ENVIRONMENT_KEYS:
-            allowed = ", ".join([*sorted(known - RESERVED.keys()), *recipes.ENVIRONMENT_KEYS])
-            refuse(f"argument of {name}", argument, allowed)
+            arguments = ", ".join([*sorted(known.keys() - RESERVED.keys()), *recipes.ENVIRONMENT_KEYS])
+            raise ArgumentError(f"{name} has no argument {argument}; it has {arguments}")
     return setting
 
 
@@ -79,22 +79,22 @@ def load_class(path: str) -> type[BaseAlgorithm]:
     :raises ArgumentError: (a ``ValueError``) if there is none, or it is no algorithm of SB3's kind
     """
     module, _, name = path.partition(":")
-    allowed = f"{', '.join(ALGORITHMS)}, or module:Class"
-    if not module or not name:
-        refuse("algorithm", path, allowed)
+    if not module or not name or module in ALGORITHMS:
+        names = ", ".join(ALGORITHMS)
+        raise ArgumentError(f"{path} is not a setting: name {names} or module:Class, and arguments as in {EXAMPLE}")
     try:
         found = getattr(import_module(module), name)
     except Exception as error:  # Of the module's own code, whatever it is.
         extra = "; pip install 'sb3_ppo_variants[contrib]'" if module == "sb3_contrib" else ""
-        refuse("algorithm", path, f"{allowed} ({type(error).__name__}: {error}{extra})")
+        raise ArgumentError(f"{path} cannot be imported: {type(error).__name__}: {error}{extra}") from error
     if not (isinstance(found, type) and issubclass(found, BaseAlgorithm)):
-        refuse("algorithm", path, "a subclass of stable_baselines3's BaseAlgorithm")
+        raise ArgumentError(f"{path} is not an algorithm: it must derive from stable_baselines3's BaseAlgorithm")
     return found
 
 
-def accepted(algorithm: type) -> dict[str, Any]:
+def accepted(algorithm: type) -> dict[str, object]:
     """The arguments of a class with their defaults, those of its bases too where it hands arguments on by ``**``."""
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, object] = {}
     for base in algorithm.__mro__:
         if "__init__" not in vars(base):
             continue

@@ -5,8 +5,6 @@ Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from rliable import library, metrics
@@ -15,6 +13,8 @@ from sb3_ppo_variants.benchmark.compare.paper import Estimate
 
 # Matrices of normalised scores, shape (seeds, environments), by setting.
 Scores = Mapping[str, np.ndarray]
+# Points by setting, shape (points,), and the lower and upper ends of their intervals, shape (2, points).
+Intervals = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
 REPETITIONS = 2000
 PROFILE_REPETITIONS = 500
 TAUS = np.linspace(-0.5, 1.0, 61)
@@ -23,15 +23,6 @@ AGGREGATES = {
     "IQM": metrics.aggregate_iqm,
     "optimality gap": metrics.aggregate_optimality_gap,
 }
-
-
-@dataclass(frozen=True)
-class Profile:
-    """The share of runs with a score above each of ``TAUS``, with its interval; arrays of that length."""
-
-    share: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
 
 
 @contextmanager
@@ -46,35 +37,39 @@ def _reproducible() -> Iterator[None]:
 
 
 def _estimates(
-    scores: Mapping[str, object], functions: Mapping[str, Callable[..., float]]
+    scores: Mapping[str, list[np.ndarray]], functions: Mapping[str, Callable[..., float]]
 ) -> dict[str, dict[str, Estimate]]:
-    """The value of each function for each key of the scores, by key and function.
+    """The value of each function for each setting, by setting and function.
 
     Without an interval where there are fewer than two seeds, of which resampling would make one without a width.
+
+    :param scores: the matrices that the functions take, by setting
+    :param functions: the functions by name
     """
     if not scores:
         return {}
     with _reproducible():
         points, intervals = library.get_interval_estimates(
-            scores, lambda *x: np.array([function(*x) for function in functions.values()]), reps=REPETITIONS
+            # It resamples matrices in a list independently of each other.
+            {label: of if len(of) > 1 else of[0] for label, of in scores.items()},
+            lambda *matrices: np.array([function(*matrices) for function in functions.values()]),
+            reps=REPETITIONS,
         )
+    for label, matrices in scores.items():
+        if min(map(len, matrices)) < 2:
+            intervals[label][:] = np.nan
     return {
-        key: {
-            name: Estimate(*map(float, numbers if _seeds(scores[key]) > 1 else (numbers[0], np.nan, np.nan)))
-            for name, *numbers in zip(functions, points[key], *intervals[key], strict=True)
+        label: {
+            name: Estimate(*map(float, numbers))
+            for name, *numbers in zip(functions, points[label], *intervals[label], strict=True)
         }
-        for key in scores
+        for label in scores
     }
-
-
-def _seeds(scores: Any) -> int:
-    """The number of seeds of a matrix, or the smallest of several."""
-    return min(map(len, scores)) if isinstance(scores, list) else len(scores)
 
 
 def aggregates(scores: Scores) -> dict[str, dict[str, Estimate]]:
     """Mean, interquartile mean and optimality gap of each setting."""
-    return _estimates(scores, AGGREGATES)
+    return _estimates({label: [own] for label, own in scores.items()}, AGGREGATES)
 
 
 def against(scores: Scores, baseline: str) -> dict[str, dict[str, Estimate]]:
@@ -101,10 +96,15 @@ def probability_of_improvement(own: np.ndarray, other: np.ndarray) -> float:
     return float((np.sign(own[:, None] - other[None]) + 1).mean() / 2)
 
 
-def profiles(scores: Scores) -> dict[str, Profile]:
-    """The performance profile of each setting."""
-    if not scores:
-        return {}
+def profiles(scores: Scores) -> Intervals:
+    """The performance profile of each setting: the share of runs with a score above each of ``TAUS``."""
     with _reproducible():
-        shares, intervals = library.create_performance_profile(scores, TAUS, reps=PROFILE_REPETITIONS)
-    return {label: Profile(shares[label], *intervals[label]) for label in scores}
+        return library.create_performance_profile(scores, TAUS, reps=PROFILE_REPETITIONS)
+
+
+def bands(curves: Mapping[str, np.ndarray]) -> Intervals:
+    """The mean over seeds of each setting's curves, shape ``(seeds, points)``."""
+    with _reproducible():
+        # One environment, in which seeds are resampled.
+        matrices = {label: seeds[:, None] for label, seeds in curves.items()}
+        return library.get_interval_estimates(matrices, lambda seeds: seeds.mean(axis=(0, 1)), reps=PROFILE_REPETITIONS)

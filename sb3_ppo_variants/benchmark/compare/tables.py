@@ -1,6 +1,6 @@
 """Tables of a report, in Markdown."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
@@ -10,59 +10,50 @@ from sb3_ppo_variants.benchmark.compare.records import Record
 from sb3_ppo_variants.benchmark.compare.scores import Comparison, random_scores
 
 
-def markdown(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """A table in Markdown."""
-    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
-    return [*lines, *(f"| {' | '.join(str(cell) for cell in row)} |" for row in rows), ""]
+def markdown(frame: pd.DataFrame) -> str:
+    """A table with a row for each setting, in Markdown."""
+    return frame.rename_axis("setting").to_markdown(disable_numparse=True)
 
 
-def final_scores(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
+def final_scores(comparison: Comparison, frame: pd.DataFrame) -> str:
     """The mean score of each setting in each environment, with the standard deviation over seeds."""
-    random = random_scores(comparison)
-    rows = [[RANDOM, *(_number(random.get(env)) for env in comparison.envs)]]
-    for label in comparison.labels:
-        of_label = frame[frame["label"] == label]
-        rows.append([label, *(_mean(of_label[of_label["env"] == env]["score"]) for env in comparison.envs)])
-    return markdown(["setting", *comparison.envs], rows)
+    cells = frame.groupby(["label", "env"])["score"].apply(_mean).unstack()
+    cells.loc[RANDOM] = pd.Series(random_scores(comparison), dtype=float).map(_number)
+    return markdown(cells.loc[[RANDOM, *comparison.labels], comparison.envs].fillna(""))
 
 
-def estimates(found: dict[str, dict[str, Estimate]], seeds: dict[str, int]) -> list[str]:
+def estimates(found: Mapping[str, Mapping[str, Estimate]], seeds: Mapping[str, int]) -> str:
     """Estimates of each setting, a column for each."""
-    columns = list(next(iter(found.values())))
-    rows = [[label, seeds[label], *row.values()] for label, row in found.items()]
-    return markdown(["setting", "seeds", *columns], rows)
+    frame = pd.DataFrame.from_dict(found, orient="index")
+    frame.insert(0, "seeds", pd.Series(seeds))
+    return markdown(frame)
 
 
-def speed(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
+def speed(frame: pd.DataFrame) -> str:
     """Steps per second and time of each setting, means over its runs."""
-    rows = []
-    for label in comparison.labels:
-        runs = frame[frame["label"] == label]
-        means = [f"{runs[column].mean():.0f}" for column in ("steps_per_second", "wall_seconds", "cpu_seconds")]
-        rows.append([label, len(runs), *means])
-    columns = ["setting", "runs", "steps per second", "seconds of a run", "seconds of CPU of a run"]
-    return markdown(columns, rows)
+    settings = frame.groupby("label", sort=False)
+    means = settings[["steps_per_second", "wall_seconds", "cpu_seconds"]].mean().map("{:.0f}".format)
+    means.columns = pd.Index(["steps per second", "seconds of a run", "seconds of CPU of a run"])
+    means.insert(0, "runs", settings.size())
+    return markdown(means)
 
 
 def failures(failed: Sequence[Record]) -> list[str]:
     """The failed runs with what they raised."""
-    lines = []
-    for record in failed:
-        lines += [f"{record['label']}, {record['env']}, seed {record['seed']}:", ""]
-        lines += ["```", record["error"].strip(), "```", ""]
-    return lines
+    return [
+        f"{record['label']}, {record['env']}, seed {record['seed']}:\n\n```\n{record['error'].strip()}\n```"
+        for record in failed
+    ]
 
 
 def _mean(of_seeds: pd.Series) -> str:
     known = of_seeds.dropna()
     if known.empty:
-        return "" if of_seeds.empty else "no episode ended"
+        return "no episode ended"
     spread = f" ± {_number(known.std())}" if len(known) > 1 else ""
     return f"{_number(known.mean())}{spread} ({len(known)})"
 
 
-def _number(value: float | None) -> str:
+def _number(value: float) -> str:
     """Four digits, which is more than seeds agree in."""
-    if value is None or pd.isna(value):
-        return ""
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -1,0 +1,68 @@
+"""Records, made by hand and by the command, that tests of the comparison begin with."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from sb3_ppo_variants.benchmark.__main__ import main
+from sb3_ppo_variants.benchmark.compare import records
+from sb3_ppo_variants.benchmark.compare.plan import RANDOM
+
+CONDITIONS: dict[str, Any] = {
+    "preset": None, "timesteps": 100, "entry": None, "file": None, "parameters": {}, "normalize": None, "anneal": None,
+}  # fmt: skip
+ALGOS = ["--algos", "ppo_clip", "ppo_unclipped"]
+SHORT = ["--seeds", "1", "--timesteps", "512", "--jobs", "2"]
+
+
+def record(label: str, env: str, seed: int, score: float | None, **changes: Any) -> Any:
+    return {
+        "format": records.FORMAT, "name": f"{label}-{env}-{seed}", "label": label, "algorithm": "module:Class",
+        "env": env, "seed": seed, "timesteps": 100, "hyperparameters": {}, "conditions": CONDITIONS,
+        "status": "finished", "score": score, "steps": 100, "last_returns": [score] * 3, "curve": [score] * 100,
+        "episodes": {"ends": [50, 70, 100], "returns": [score] * 3}, "versions": {"numpy": "2"},
+        "machine": "Linux", "wall_seconds": 2.0, "cpu_seconds": 1.0, **changes,
+    }  # fmt: skip
+
+
+# Random policies score 10 and -50. The best runs score 110 and -10, so that the spans are 100 and 40.
+SCORES = {
+    ("sb3_ppo", "A-v0"): [60, 110],  # 0.5, 1
+    ("sb3_ppo", "B-v0"): [-30, -10],  # 0.5, 1
+    ("ppo_clip", "A-v0"): [85, 35],  # 0.75, 0.25
+    ("ppo_clip", "B-v0"): [-20, -60],  # 0.75, -0.25
+}
+RECORDS = [
+    record(RANDOM, "A-v0", 0, 10),
+    record(RANDOM, "B-v0", 0, -50),
+    *(record(label, env, seed, score) for (label, env), of in SCORES.items() for seed, score in enumerate(of)),
+]
+
+
+def write(folder: Path, found: list[records.Record]) -> None:
+    (folder / "records").mkdir(parents=True)
+    for each in found:
+        records.Writer(folder / "records").write(each)
+
+
+def text_of(report: Path) -> str:
+    """A report without the spaces that make its tables' columns even."""
+    return re.sub(r" +", " ", report.read_text())
+
+
+def compare(out: Path, *arguments: str) -> int:
+    return main(["compare", "--out", str(out), *ALGOS, *SHORT, *arguments])
+
+
+def written(out: Path) -> dict[str, records.Record]:
+    found, problems = records.read(out / "records")
+    assert not problems
+    return {record["name"]: record for record in found}
+
+
+def contents(out: Path) -> dict[str, dict[str, object]]:
+    return {name: records.content(record) for name, record in written(out).items()}
+
+
+def files(out: Path) -> dict[str, str]:
+    return {file.name: file.read_text() for file in (out / "records").glob("*.json")}

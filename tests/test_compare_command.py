@@ -1,0 +1,45 @@
+"""What the command line says before a run begins."""
+
+from pathlib import Path
+
+import pytest
+
+from sb3_ppo_variants.benchmark.__main__ import main
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (
+            ["--algos", "ppo_clip:clip_range=-1"],
+            r"ppo_clip clip_range=-1 cannot run in CartPole-v1: clip_range=-1 is not allowed",
+        ),
+        (["--envs", "Pendulum-v9"], "env_id='Pendulum-v9'"),
+        (["--settings", "headline"], "--settings headline needs a --preset .*paper-table1"),
+        (["--preset", "atari-demo", "--settings", "all", "--algos", "ppo_clip"], "--algos and --settings both say"),
+        (["-p", "gamma"], "'gamma' must be name=value"),
+        (["-p", "gamma=0.9", "-p", "gamma=0.8"], "gamma is given more than once"),
+        (["--jobs", "0"], "--jobs must be at least 1, not 0"),
+        (["--address", "127.0.0.1:1"], "--address 127.0.0.1:1 is for --backend ray or dask"),
+    ],
+)
+def test_the_command_refuses_before_it_writes(arguments: list[str], message: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(SystemExit, match=message):
+        main(["compare", "--out", str(out), "--seeds", "1", "--timesteps", "64", "--dry-run", *arguments])
+    assert not out.exists()
+
+
+def test_a_folder_that_can_not_be_written_in_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit, match=r"--out .*file cannot be written in: .*Not a directory"):
+        main(["compare", "--out", str(tmp_path / "file"), "--algos", "ppo_clip", "--seeds", "1"])
+
+
+def test_the_plan_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--algos", "ppo_clip", "sb3_a2c", "--timesteps", "64", "--out", str(tmp_path), "--dry-run"]
+    assert main(["compare", *arguments]) == 0
+    shown = capsys.readouterr().out
+    assert "settings: ppo_clip; sb3_a2c" in shown
+    assert "7 runs, 1 of them of the random policy: 0 are finished, 7 to make" in shown
+    assert "sb3_a2c in CartPole-v1 goes without batch_size, n_epochs, clip_range" in shown

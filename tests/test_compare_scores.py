@@ -1,0 +1,145 @@
+"""The numbers of a comparison, against numbers worked by hand."""
+
+import math
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from comparing import CONDITIONS, RECORDS, record
+from rliable import metrics
+
+from sb3_ppo_variants.benchmark.compare import paper, plots, records, scores, statistics
+from sb3_ppo_variants.benchmark.compare.paper import Estimate
+from sb3_ppo_variants.benchmark.compare.plan import RANDOM
+from sb3_ppo_variants.benchmark.compare.settings import parse
+from sb3_ppo_variants.benchmark.compare.summary import summary
+from sb3_ppo_variants.recipes.episodes import Episodes
+
+
+def table_of(found: list[records.Record]) -> pd.DataFrame:
+    (comparison,) = scores.comparisons(found)
+    return scores.table(comparison)
+
+
+def test_normalised_scores() -> None:
+    frame = table_of(RECORDS)
+    found = frame.groupby(["label", "env"])["normalised"].apply(list).to_dict()
+    assert found == {
+        ("sb3_ppo", "A-v0"): [0.5, 1.0],
+        ("sb3_ppo", "B-v0"): [0.5, 1.0],
+        ("ppo_clip", "A-v0"): [0.75, 0.25],
+        ("ppo_clip", "B-v0"): [0.75, -0.25],
+    }
+    assert list(frame["steps_per_second"].unique()) == [50.0]
+
+
+def test_nothing_is_scaled_without_a_better_run_or_a_random_policy() -> None:
+    worse = [record(RANDOM, "A-v0", 0, 10), record("ppo_clip", "A-v0", 0, 5), record("ppo_clip", "B-v0", 0, 5)]
+    assert table_of(worse)["normalised"].isna().all()
+
+
+def test_only_seeds_with_a_run_everywhere_count() -> None:
+    missing = [each for each in RECORDS if (each["label"], each["env"], each["seed"]) != ("ppo_clip", "B-v0", 0)]
+    found, incomplete = scores.matrices(table_of(missing))
+    assert incomplete == []
+    np.testing.assert_allclose(found["ppo_clip"], [[0.25, -0.25]])
+    assert found["sb3_ppo"].shape == (2, 2)
+    without = [each for each in RECORDS if (each["label"], each["env"]) != ("ppo_clip", "B-v0")]
+    assert scores.matrices(table_of(without))[1] == ["ppo_clip"]
+
+
+def test_aggregates() -> None:
+    found, _ = scores.matrices(table_of(RECORDS))
+    arrays = {label: matrix.to_numpy() for label, matrix in found.items()}
+    aggregates = statistics.aggregates(arrays)
+    assert aggregates["sb3_ppo"]["mean"].value == 0.75
+    # The middle two of -0.25, 0.25, 0.75, 0.75.
+    assert aggregates["ppo_clip"]["IQM"].value == 0.5
+    assert aggregates["ppo_clip"]["optimality gap"].value == 1 - 1.5 / 4
+    compared = statistics.against(arrays, "sb3_ppo")
+    assert list(compared) == ["ppo_clip"]
+    # In each environment 1 of 4 pairs is better.
+    assert compared["ppo_clip"]["P(better)"].value == 0.25
+    assert compared["ppo_clip"]["IQM difference"].value == -0.25
+    assert statistics.aggregates(arrays) == aggregates
+    assert statistics.against({"ppo_clip": arrays["ppo_clip"]}, "sb3_ppo") == {}
+
+
+@pytest.mark.parametrize("seeds", [(2, 2), (3, 5)])
+def test_the_probability_of_improvement_is_rliables(seeds: tuple[int, int]) -> None:
+    generator = np.random.default_rng(0)
+    own, other = (generator.integers(0, 4, (number, 3)) for number in seeds)
+    expected = metrics.probability_of_improvement(own, other)
+    assert statistics.probability_of_improvement(own, other) == pytest.approx(expected)
+
+
+def test_rank_correlation() -> None:
+    # Of 6 pairs, 5 are in the same order.
+    assert paper.rank_correlation([1, 2, 3, 4], [10, 30, 20, 40]) == pytest.approx((5 - 1) / 6)
+
+
+def estimate(value: float, half: float = 0.05) -> Estimate:
+    return Estimate(value, value - half, value + half)
+
+
+def test_the_papers_table_is_beside_ours() -> None:
+    labels = {row.name: row.label for row in paper.TABLE_1}
+    ours = {
+        labels["no clipping or penalty"]: estimate(0.40),
+        labels["clipping, ε = 0.2"]: estimate(0.50),
+        labels["adaptive KL, d_targ = 0.01"]: estimate(0.60),
+        labels["fixed KL, β = 1"]: estimate(0.52),
+        "sb3_ppo": estimate(0.30),
+    }
+    text = re.sub(r" +", " ", "\n".join(paper.beside(ours)))
+    assert "| clipping, ε = 0.2 | 0.82 | 0.50 (0.45 to 0.55) |" in text
+    assert "| clipping, ε = 0.1 | 0.76 | not run |" in text
+    # Of the 6 pairs of -0.39, 0.82, 0.74, 0.71, two are in another order.
+    assert "Kendall's tau between the columns, over 4 settings: 0.33." in text
+    assert "no clipping or penalty is the worst: no; sb3_ppo is lower" in text
+    assert "clipping, ε = 0.2 is not beaten beyond its CI: no; adaptive KL, d_targ = 0.01 is above" in text
+    assert text.count("in the paper clipping, ε = 0.2 is above") == 2
+    assert "here 0.50 (0.45 to 0.55) is below 0.52 (0.47 to 0.57), the CIs overlap" in text
+    assert "is below 0.60 (0.55 to 0.65), the CIs overlap" in text
+
+
+def test_the_papers_column() -> None:
+    column = [-0.39, 0.76, 0.82, 0.70, 0.68, 0.74, 0.71, 0.62, 0.71, 0.72, 0.69]
+    assert [row.score for row in paper.TABLE_1] == column
+    assert len({parse(row.setting).label for row in paper.TABLE_1}) == 11
+
+
+def test_one_is_not_many_and_more_than_the_preset_is_said() -> None:
+    conditions = {**CONDITIONS, "preset": "paper-table1"}
+    runs = [record("ppo_clip", "A-v0", seed, 1.0, conditions=conditions) for seed in range(4)]
+    text = summary(scores.comparisons(runs)[0])
+    assert "4 instead of 3 seeds, 0 of 252 runs, 100 of 1,000,000 steps\n" in text
+    assert "4 finished, 0 failed (1 setting, 1 environment, 4 seeds)\n" in text
+
+
+def test_other_hyperparameters_are_never_under_one_label() -> None:
+    changed = record("ppo_clip", "A-v0", 2, 99, hyperparameters={"gamma": 0.5})
+    (comparison,) = scores.comparisons([*RECORDS, changed])
+    labels = {each["seed"]: each["label"] for each in comparison.records if each["label"].startswith("ppo_clip #")}
+    assert labels[2] not in (labels[0], labels[1]) and labels[0] == labels[1]
+
+
+def test_settings_look_different() -> None:
+    labels = [str(number) for number in range(60)]
+    colors, lines = plots.looks(labels)
+    assert len({(colors[label], lines[label]) for label in labels}) == 60
+    assert len(set(colors.values())) == 12
+
+
+def test_a_curve_goes_on_where_no_episode_ended() -> None:
+    smooth = plots.smooth([None, 1.0, None, 4.0])
+    assert math.isnan(smooth[0])
+    np.testing.assert_allclose(smooth[1:], [1.0, 1.0, 2.0])
+
+
+def test_episodes_of_spans() -> None:
+    episodes = Episodes()
+    episodes.note(3, [{}, {"episode": {"r": 2.0}}])
+    episodes.note(10, [{"episode": {"r": 4.0}}, {"episode": {"r": 6.0}}])
+    assert [span.tolist() for span in episodes.spans(10, 2)] == [[2.0], [4.0, 6.0]]
