@@ -253,10 +253,10 @@ def test_another_class_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_of_another_run_is_refused_before_it_is_touched(tmp_path: Path) -> None:
     before = [path.name for path in checkpoints(tmp_path)]
-    with pytest.raises(ArgumentError, match=r"path=.* a folder without checkpoints of another run"):
+    with pytest.raises(ArgumentError, match=r"path=.*step_000000096, a checkpoint of another run"):
         small(PPOClip, pendulums).learn(64, callback=ExactCheckpointCallback(32, tmp_path))
     earlier = PPOClip.resume(tmp_path / "step_000000032", VecNormalize(pendulums()))
-    with pytest.raises(ArgumentError, match="it has step_000000096"):
+    with pytest.raises(ArgumentError, match="holds step_000000096"):
         earlier.learn(64, callback=ExactCheckpointCallback(32, tmp_path), reset_num_timesteps=False)
     assert steps(tmp_path) == before
 
@@ -277,9 +277,17 @@ def test_learning_goes_on_in_another_folder(tmp_path: Path) -> None:
     assert PPOClip.resume(tmp_path / "second", pendulums()).num_timesteps == 64
 
 
+def test_a_new_run_of_a_model_that_was_resumed_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
+    small(PPOClip, pendulums).learn(96, callback=ExactCheckpointCallback(64, tmp_path / "first"))
+    model = PPOClip.resume(tmp_path / "first", pendulums())
+    assert model.learn(64).num_timesteps == 64  # As many steps as at the checkpoint, but of another run.
+    model.learn(32, callback=ExactCheckpointCallback(64, tmp_path / "second"), reset_num_timesteps=False)
+    assert Checkpoint.read(tmp_path / "second" / "step_000000064").iterations == 0
+
+
 def test_two_of_them_are_refused(tmp_path: Path) -> None:
     two = [ExactCheckpointCallback(32, tmp_path / name) for name in "ab"]
-    with pytest.raises(ArgumentError, match="allowed: one ExactCheckpointCallback"):
+    with pytest.raises(ArgumentError, match="several ExactCheckpointCallback: pass one"):
         small(PPOClip, pendulums).learn(64, callback=[two[0], CallbackList([two[1]])])
     assert not list(tmp_path.iterdir())
 

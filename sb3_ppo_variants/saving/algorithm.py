@@ -4,23 +4,24 @@ import io
 import warnings
 from collections.abc import Iterable
 from contextlib import nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch as th
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.save_util import open_path, recursive_getattr
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, TensorDict
+from stable_baselines3.common.type_aliases import GymEnv, TensorDict
 from stable_baselines3.common.utils import get_device
 
 from sb3_ppo_variants.errors import DamagedFileError, refuse
 from sb3_ppo_variants.saving.archive import read_archive
 from sb3_ppo_variants.saving.atomic import write_atomically
-from sb3_ppo_variants.saving.checkpoint import Checkpoint
 from sb3_ppo_variants.saving.checkpoints import find_checkpoint
 from sb3_ppo_variants.saving.origin import check_class, policy_class
 from sb3_ppo_variants.saving.parameters import check_parameters
 from sb3_ppo_variants.saving.random_state import kept_random_state
+from sb3_ppo_variants.saving.run import Run
 from sb3_ppo_variants.saving.values import plain_forms, read_plain, unpickle
 
 Self = TypeVar("Self", bound="SavedAlgorithm")
@@ -29,11 +30,10 @@ Self = TypeVar("Self", bound="SavedAlgorithm")
 class SavedAlgorithm(OnPolicyAlgorithm):
     """An on-policy algorithm whose files are crash-safe and checked, and whose training may be resumed."""
 
-    # The checkpoint that was written or resumed from last, which tells where the run stands.
-    _checkpoint: Checkpoint | None = None
-    # Of the run before it was resumed.
-    _iterations_before: int = 0
-    _log_interval: int | None = 1
+    @cached_property
+    def run(self) -> Run:
+        """Where the run stands, for checkpoints."""
+        return Run()
 
     def save(
         self,
@@ -66,7 +66,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         return archive.with_note({"classes": classes, "plain": plain})
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_checkpoint", "_iterations_before", "_log_interval"]
+        return [*super()._excluded_save_params(), "run"]
 
     @classmethod
     def load(
@@ -175,8 +175,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         """
         checkpoint = find_checkpoint(Path(path))
         model = cls.load(checkpoint.model_file, env, device, custom_objects)
-        checkpoint.restore(model)
-        model._checkpoint = checkpoint
+        model.run.resume(model, checkpoint)
         return model
 
     @property
@@ -184,41 +183,15 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         """The environment steps that are missing to what ``learn`` was last asked for."""
         return max(self._total_timesteps - self.num_timesteps, 0)
 
-    @property
-    def _is_resumed(self) -> bool:
-        """Whether the model is as it was resumed, not trained since."""
-        checkpoint = self._checkpoint
-        return checkpoint is not None and checkpoint.is_read and checkpoint.num_timesteps == self.num_timesteps
-
-    def learn(
-        self: Self,
-        total_timesteps: int,
-        callback: MaybeCallback = None,
-        log_interval: int = 1,
-        tb_log_name: str = "OnPolicyAlgorithm",
-        reset_num_timesteps: bool = True,
-        progress_bar: bool = False,
-    ) -> Self:
-        """Train; see SB3. A resumed run counts iterations on."""
-        self._log_interval = log_interval
-        self._iterations_before = 0
-        if self._is_resumed and not reset_num_timesteps:
-            assert self._checkpoint is not None
-            self._iterations_before = self._checkpoint.iterations
-            # SB3 counts iterations from 0; which of them are logged, dump_logs knows.
-            log_interval = log_interval and 1
-        return super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
-
     def dump_logs(self, iteration: int = 0) -> None:
         """Write the log; see SB3.
 
         :param iteration: number of the rollout in this call of ``learn``; 0 writes it at any time
         """
-        if iteration > 0:
-            iteration += self._iterations_before
-            if self._log_interval is not None and iteration % self._log_interval != 0:
-                return
-        super().dump_logs(iteration)
+        if iteration == 0:
+            super().dump_logs()
+        elif self.run.is_logged(iteration):
+            super().dump_logs(self.run.iteration(iteration))
 
 
 def _spaces_of(cls: type[SavedAlgorithm], env: GymEnv | None) -> dict[str, Any]:

@@ -40,7 +40,6 @@ class Checkpoint:
     :param random_state: that of the global generators
     :param logged: what is recorded and not written yet, as three dictionaries of the logger
     :param normalizations: the states of the ``VecNormalize`` wrappers
-    :param is_read: whether it was read from its folder, not written by this process
     """
 
     folder: Path
@@ -51,7 +50,6 @@ class Checkpoint:
     random_state: RandomState
     logged: list[dict[str, Any]]
     normalizations: list[bytes]
-    is_read: bool = False
 
     @classmethod
     def capture(
@@ -92,7 +90,7 @@ class Checkpoint:
         _check_names(folder, files, names)
         random_state = RandomState(**state.pop("random_state"))
         normalizations = [files[name] for name in names]
-        return cls(folder=folder, random_state=random_state, normalizations=normalizations, is_read=True, **state)
+        return cls(folder=folder, random_state=random_state, normalizations=normalizations, **state)
 
     def write(self, model: OnPolicyAlgorithm) -> None:
         """Write it, so that it appears whole or not at all.

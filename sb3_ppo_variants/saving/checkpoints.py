@@ -4,6 +4,7 @@ import warnings
 from pathlib import Path
 
 from sb3_ppo_variants.errors import DamagedFileError
+from sb3_ppo_variants.saving.atomic import remove_folder
 from sb3_ppo_variants.saving.checkpoint import Checkpoint
 from sb3_ppo_variants.saving.hashes import HASHES
 
@@ -17,6 +18,17 @@ def folders_by_step(folder: Path) -> dict[int, Path]:
 def _step(folder: Path) -> int | None:
     digits = folder.name.removeprefix("step_")
     return int(digits) if digits.isdecimal() else None
+
+
+def remove_older(checkpoint: Checkpoint, keep_last: int) -> None:
+    """Remove checkpoints older than one in the same folder, but for the newest of them.
+
+    :param checkpoint: the newest checkpoint of a run
+    :param keep_last: how many to keep, this one included
+    """
+    steps = folders_by_step(checkpoint.folder.parent).items()
+    for path in [path for step, path in steps if step < checkpoint.num_timesteps][keep_last - 1 :]:
+        remove_folder(path)
 
 
 def is_whole(folder: Path) -> bool:
