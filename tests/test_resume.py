@@ -94,6 +94,47 @@ def test_two_normalizations(tmp_path: Path) -> None:
     exact(PPOClip, lambda: VecNormalize(VecNormalize(pendulums(), norm_obs=False)), tmp_path)
 
 
+class Slowing(VecNormalize):
+    """A wrapper whose rewards depend on state that VecNormalize does not have."""
+
+    def __init__(self, env: VecEnv):
+        super().__init__(env)
+        self.factor = 1.0
+
+    def step_wait(self) -> Any:
+        observations, rewards, dones, infos = super().step_wait()
+        self.factor *= 0.99
+        return observations, rewards * self.factor, dones, infos
+
+
+class Forgetful(Slowing):
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != "factor"}
+
+
+def test_further_state_of_a_normalization(tmp_path: Path) -> None:
+    exact(PPOClip, lambda: Slowing(pendulums()), tmp_path)
+
+
+def test_state_of_a_normalization_that_cannot_be_restored_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="env has a Forgetful with factor, which its state in the checkpoint lacks"):
+        small(PPOClip, lambda: Forgetful(pendulums())).learn(64, callback=ExactCheckpointCallback(32, tmp_path))
+    small(PPOClip, lambda: Slowing(pendulums())).learn(64, callback=ExactCheckpointCallback(32, tmp_path))
+    with pytest.raises(ArgumentError, match="env has a VecNormalize, but the run had a Slowing"):
+        PPOClip.resume(tmp_path, VecNormalize(pendulums()))
+
+
+@pytest.mark.parametrize("wraps", [1, 2])
+def test_a_restored_normalization_has_the_spaces_and_the_size_of_its_environment(wraps: int, tmp_path: Path) -> None:
+    make = lambda: [VecNormalize(pendulums()), VecNormalize(VecNormalize(pendulums()))][wraps - 1]  # noqa: E731
+    small(PPOClip, make).learn(64, callback=ExactCheckpointCallback(32, tmp_path))
+    env = make()
+    PPOClip.resume(tmp_path, env)
+    inner = env.unwrapped
+    assert env.observation_space is inner.observation_space and env.action_space is inner.action_space
+    assert env.venv is not None
+
+
 @pytest.mark.parametrize("sde_sample_freq", [-1, 4])
 def test_gsde(sde_sample_freq: int, tmp_path: Path) -> None:
     exact(PPOClip, pendulums, tmp_path, use_sde=True, sde_sample_freq=sde_sample_freq)
@@ -239,7 +280,7 @@ def test_there_is_none(tmp_path: Path) -> None:
 
 def test_another_environment_is_refused(tmp_path: Path) -> None:
     checkpoints(tmp_path)
-    with pytest.raises(ArgumentError, match="one with 1 VecNormalize wrappers, as the run had; this has 0"):
+    with pytest.raises(ArgumentError, match="env has 0 VecNormalize wrappers, but the run had 1"):
         PPOClip.resume(tmp_path, pendulums())
     with pytest.raises(ArgumentError, match=r"env.num_envs=3 is not allowed; allowed: 2"):
         PPOClip.resume(tmp_path, VecNormalize(make_vec_env("Pendulum-v1", 3)))
