@@ -68,8 +68,8 @@ def _state_for(wrapper: VecNormalize, pickled: bytes) -> dict[str, object]:
     state = {name: value for name, value in vars(saved).items() if name not in others}
     if missing := sorted(vars(wrapper).keys() - state.keys() - others):
         raise ArgumentError(
-            f"env has a {cls} with {', '.join(missing)}, which its state in the checkpoint lacks: it needs the arguments "
-            "that it had in the run, and a __getstate__() that keeps all of its state"
+            f"env has a {cls} with {', '.join(missing)}, which its state in the checkpoint lacks: pass it the "
+            "arguments that it had in the run, and let its __getstate__() keep all of its state"
         )
     return state
 
