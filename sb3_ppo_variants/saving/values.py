@@ -101,7 +101,7 @@ def _decoded(archive: Archive, name: str, form: Any) -> Any:
     try:
         return plain.decode(form)
     except (plain.NotPlainError, RecursionError) as error:
-        raise DamagedFileError(archive.name, NOTE, f"has a {name} that means nothing: {error}") from error
+        raise DamagedFileError(archive.name, NOTE, f"has a {name} that cannot be read: {error}") from error
 
 
 def _refuse(archive: Archive, names: list[str]) -> NoReturn:
