@@ -1,5 +1,6 @@
 """Whether what an update reads and writes is finite, and the way back if it is not."""
 
+from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any, NoReturn
 
@@ -14,20 +15,20 @@ from sb3_ppo_variants.guards.finite import is_finite
 
 
 class Snapshot:
-    """A policy and its optimizer as they are now.
+    """A policy and its optimizers as they are now.
 
     :param policy: the policy
+    :param optimizers: the optimizers of its parameters
     """
 
-    def __init__(self, policy: ActorCriticPolicy):
-        self._policy = policy
-        self._parameters = _cloned(policy.state_dict())
-        self._optimizer = _cloned(policy.optimizer.state_dict())
+    def __init__(self, policy: ActorCriticPolicy, optimizers: Iterable[th.optim.Optimizer]):
+        owners: list[th.nn.Module | th.optim.Optimizer] = [policy, *optimizers]
+        self._states = [(owner, _cloned(owner.state_dict())) for owner in owners]
 
     def restore(self) -> None:
         """Make them so again."""
-        self._policy.load_state_dict(self._parameters)
-        self._policy.optimizer.load_state_dict(self._optimizer)
+        for owner, state in self._states:
+            owner.load_state_dict(state)
 
 
 def _cloned(state: Any) -> Any:

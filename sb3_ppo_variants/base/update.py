@@ -84,7 +84,7 @@ class TorchUpdate:
         self._policy = model.policy
         self._coefficients = coefficients
         self._parameters = list(model.policy.parameters())
-        self._before = Snapshot(model.policy)
+        self._before = Snapshot(model.policy, [model.policy.optimizer])
         self._rollout_kl = self._remember_policy()
         self._statistics = UpdateStatistics()
         self._loss: th.Tensor
