@@ -57,7 +57,8 @@ class TwoOptimizers(PPOClip):
     def train(self) -> None:
         super().train()
         self.value_optimizer.zero_grad()
-        self.policy.predict_values(self.policy.obs_to_tensor(self._last_obs)[0]).mean().backward()
+        observations: Any = self._last_obs
+        self.policy.predict_values(self.policy.obs_to_tensor(observations)[0]).mean().backward()
         self.value_optimizer.step()
 
 

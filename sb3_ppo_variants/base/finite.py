@@ -1,4 +1,4 @@
-"""Whether what an update reads and writes is finite, and the way back if it is not."""
+"""Checks that an update reads and writes finite numbers, and a snapshot to go back to if it does not."""
 
 from collections.abc import Iterable
 from copy import deepcopy

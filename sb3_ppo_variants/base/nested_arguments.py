@@ -101,12 +101,9 @@ def check_buffer_arguments(buffer_class: type[RolloutBuffer] | None, arguments: 
 
 
 def check_names(argument: str, names: Iterable[str], function: Callable[..., Any], given: Sequence[str]) -> None:
-    """Check that a function takes arguments of these names.
+    """Check that a function or class takes arguments of these names besides those that it is given.
 
-    :param argument: the argument that they are in, for the error
-    :param names: the names
-    :param function: a function or a class
-    :param given: names of what it is given besides
+    :param argument: the argument that the names are in, for the error
     :raises ArgumentError: if it does not
     """
     parameters = inspect.signature(function).parameters

@@ -43,27 +43,24 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     ) -> None:
         """Save the model in a file that SB3 can read too.
 
-        Whatever happens meanwhile, there is the old file or the new one, whole: the new one is written beside the old
+        Whatever happens meanwhile, the old file or the new one is there, whole: the new one is written beside the old
         one, forced to the disk and renamed. A path without suffix gets ``.zip``, as in SB3.
 
-        :param path: where to
+        :param path: a path or an open file
         :param exclude: attributes to leave out
         :param include: attributes to save that are left out otherwise
         :raises OSError: if the file cannot be written
         """
-        content = self._saved(exclude, include)
-        if isinstance(path, str | Path):
-            write_atomically(_destination(Path(path)), content)
-        else:
-            open_path(path, "w").write(content)
-
-    def _saved(self, exclude: Iterable[str] | None = None, include: Iterable[str] | None = None) -> bytes:
         buffer = io.BytesIO()
         super().save(buffer, exclude, include)
         archive = read_archive(buffer)
         classes = [cls.__name__ for cls in type(self).__mro__]
         plain = plain_forms({name: getattr(self, name) for name in archive.pickled})
-        return archive.with_note({"classes": classes, "plain": plain})
+        content = archive.with_note({"classes": classes, "plain": plain})
+        if isinstance(path, str | Path):
+            write_atomically(_destination(Path(path)), content)
+        else:
+            open_path(path, "w").write(content)
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "run"]
@@ -82,24 +79,23 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         reseed: bool = False,
         **kwargs: Any,
     ) -> Self:
-        """Load a model from a file of this class or of SB3's PPO, all of which is checked first.
+        """Check a file of this class or of SB3's PPO and load the model in it.
 
-        A file from someone you do not trust is safe to load with ``weights_only=True`` alone. Otherwise unpickling it
-        runs what code it holds, as in SB3.
+        Only ``weights_only=True`` makes it safe to load a file from someone you do not trust. Otherwise unpickling the
+        file runs any code that it contains, as in SB3.
 
         :param path: the file
         :param env: an environment to train on; ``None`` is enough for predictions
         :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``
         :param custom_objects: values to take instead of those in the file
-        :param print_system_info: whether to print of what system the file is
+        :param print_system_info: whether to print the system that the file was saved on
         :param force_reset: whether training begins with a reset of ``env``
-        :param weights_only: whether to read tensors and plain values alone and unpickle nothing
-        :param reseed: whether to seed the global random generators with the model's seed, as SB3 does; they are left
-            alone otherwise
+        :param weights_only: whether to read only tensors and plain values and unpickle nothing
+        :param reseed: whether to seed the global random generators with the model's seed, as SB3 does
         :param kwargs: attributes to set
         :return: a new model
         :raises DamagedFileError: if the file is damaged, incomplete, or another algorithm's, naming the part
-        :raises PickledValueError: with ``weights_only``, if a value that is needed is pickled, naming what to pass
+        :raises PickledValueError: with ``weights_only``, if the model needs a pickled value, naming what to pass
         """
         custom_objects = {} if custom_objects is None else custom_objects
         if not isinstance(custom_objects, dict):
@@ -109,23 +105,17 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         archive.check_is_whole()
         names = [name for name in archive.pickled if name not in custom_objects]
         if weights_only:
-            data, values = read_plain(archive, names, {**kwargs, **_spaces_of(cls, env)})
+            values = read_plain(archive, names, {**kwargs, **_spaces_of(cls, env)})
         else:
-            data, values = unpickle(archive, names)
-        values |= {name: value for name, value in custom_objects.items() if name in archive.data}
-        values["policy_class"] = policy_class(cls, archive, {**data, **values})
+            values = unpickle(archive, names)
+        given = {name: value for name, value in custom_objects.items() if name in archive.data}
+        values = {"verbose": 0, **values, **given}
+        values["policy_class"] = policy_class(cls, archive, values)
         with nullcontext() if reseed else kept_random_state():
             try:
-                return super().load(
-                    archive.with_data({"verbose": 0, **data, **dict.fromkeys(values)}),
-                    env,
-                    device,
-                    values,
-                    print_system_info,
-                    force_reset,
-                    **kwargs,
-                )
-            except DamagedFileError as error:  # Of set_parameters, which does not know the file.
+                file = archive.with_data(dict.fromkeys(values))
+                return super().load(file, env, device, values, print_system_info, force_reset, **kwargs)
+            except DamagedFileError as error:  # From set_parameters, which does not know the file.
                 raise DamagedFileError(archive.name, error.part, error.fault) from error
 
     def set_parameters(
@@ -134,10 +124,10 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         exact_match: bool = True,
         device: th.device | str = "auto",
     ) -> None:
-        """Set the parameters of the networks and the optimizer, all of which are checked first.
+        """Check the parameters of the networks and the optimizers and set them.
 
-        :param load_path_or_dict: a file, or states by the names of their owners as of ``get_parameters()``
-        :param exact_match: whether there must be a state for each owner and a value for each parameter
+        :param load_path_or_dict: a file, or states as from ``get_parameters()``
+        :param exact_match: whether the states must be complete
         :param device: where to read a file to
         :raises DamagedFileError: if they are not those of a model like this one, naming the part
         """
@@ -158,20 +148,19 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         device: th.device | str = "auto",
         custom_objects: dict[str, Any] | None = None,
     ) -> Self:
-        """Continue a run from what an :class:`~sb3_ppo_variants.ExactCheckpointCallback` wrote.
+        """Continue a run from a checkpoint of :class:`~sb3_ppo_variants.ExactCheckpointCallback`.
 
         ``model.learn(model.remaining_timesteps, reset_num_timesteps=False, callback=...)`` with the callbacks of the
-        first run then does what that run would have done, bit for bit. The global random generators are put into the
-        state they had.
+        run then does what the run would have done, bit for bit. The global random generators get the state they had.
 
-        :param path: the folder of the checkpoints, of which the newest whole one is taken, or one of them
-        :param env: an environment made as that of the run was, with the same wrappers
+        :param path: a checkpoint, or a folder of checkpoints, of which the newest whole one is taken
+        :param env: an environment made as that of the run, with the same wrappers
         :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``
-        :param custom_objects: values to take instead of those in the file, as for ``load``
+        :param custom_objects: values to take instead of those in the file
         :return: the model
         :raises FileNotFoundError: if there is no checkpoint
-        :raises DamagedFileError: if no checkpoint is whole, naming them
-        :raises ArgumentError: if ``env`` has not the number of environments or the ``VecNormalize`` of the run
+        :raises DamagedFileError: if all checkpoints are damaged, naming them
+        :raises ArgumentError: if ``env`` differs from that of the run in its number of environments or ``VecNormalize``
         """
         checkpoint = find_checkpoint(Path(path))
         model = cls.load(checkpoint.model_file, env, device, custom_objects)
@@ -180,7 +169,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
 
     @property
     def remaining_timesteps(self) -> int:
-        """The environment steps that are missing to what ``learn`` was last asked for."""
+        """The environment steps that the last call of ``learn`` still lacks."""
         return max(self._total_timesteps - self.num_timesteps, 0)
 
     def dump_logs(self, iteration: int = 0) -> None:
@@ -188,10 +177,8 @@ class SavedAlgorithm(OnPolicyAlgorithm):
 
         :param iteration: number of the rollout in this call of ``learn``; 0 writes it at any time
         """
-        if iteration == 0:
-            super().dump_logs()
-        elif self.run.is_logged(iteration):
-            super().dump_logs(self.run.iteration(iteration))
+        if iteration == 0 or self.run.is_logged(iteration):
+            super().dump_logs(iteration and self.run.iteration(iteration))
 
 
 def _spaces_of(cls: type[SavedAlgorithm], env: GymEnv | None) -> dict[str, Any]:

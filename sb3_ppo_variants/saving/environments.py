@@ -1,4 +1,4 @@
-"""Environments at a checkpoint: beginning new episodes, and the statistics of ``VecNormalize``."""
+"""Environments at a checkpoint: new episodes, and the state of ``VecNormalize``."""
 
 import pickle
 
@@ -12,11 +12,10 @@ from sb3_ppo_variants.errors import ArgumentError
 def begin_episodes(model: OnPolicyAlgorithm, seed: int) -> None:
     """Begin a new episode in every environment, with random numbers that depend on the seed alone.
 
-    It is called between rollouts, when the value of the last observation has stood for the rest of the episode in the
-    advantages, as it does for an episode that a time limit ends.
+    Call it between rollouts: the advantages then treat the episode that it cuts as one that a time limit ended.
 
     :param model: a model with an environment
-    :param seed: seed of the first environment; the others have those that follow
+    :param seed: seed of the first environment; the others get the seeds that follow
     """
     env = model.env
     assert env is not None
@@ -81,9 +80,5 @@ def _attributes_of_any_wrapper(env: VecEnv) -> set[str]:
 
 
 def _normalizations(env: VecEnv) -> list[VecNormalize]:
-    found = []
-    while isinstance(env, VecEnvWrapper):
-        if isinstance(env, VecNormalize):
-            found.append(env)
-        env = env.venv
-    return found
+    inner = _normalizations(env.venv) if isinstance(env, VecEnvWrapper) else []
+    return [env, *inner] if isinstance(env, VecNormalize) else inner

@@ -17,11 +17,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common import torch_layers
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
-from stable_baselines3.common.policies import (
-    ActorCriticCnnPolicy,
-    ActorCriticPolicy,
-    MultiInputActorCriticPolicy,
-)
+from stable_baselines3.common.policies import ActorCriticCnnPolicy, ActorCriticPolicy, MultiInputActorCriticPolicy
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, LinearSchedule
 
@@ -32,7 +28,7 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 class NotPlainError(ValueError):
-    """A value has no plain form, or a plain form no meaning."""
+    """A value has no plain form, or a plain form stands for no value."""
 
 
 def encode(value: Any) -> Any:
@@ -75,8 +71,8 @@ def decode(value: Any) -> Any:
     try:
         _, _, make = WORDS[word]
         return make(**parts)
-    except (TypeError, ValueError, AssertionError, AttributeError, OverflowError) as error:
-        raise NotPlainError(f"{word} cannot be made of {parts}: {error}") from error
+    except (TypeError, ValueError, AssertionError, AttributeError, KeyError, OverflowError) as error:
+        raise NotPlainError(f"{word} cannot be made of {parts}: {error!r}") from error
 
 
 @cache
@@ -97,12 +93,6 @@ def _name_of_class(cls: type) -> str:
     return name
 
 
-def _class(name: str) -> type:
-    if name not in _classes():
-        raise ValueError(f"{name} is not one of the classes that a file may name")
-    return _classes()[name]
-
-
 def _array_parts(array: np.ndarray) -> dict[str, Any]:
     if array.dtype.kind not in "biuf":
         raise NotPlainError(f"an array of {array.dtype} has no plain form")
@@ -113,7 +103,7 @@ def _array_parts(array: np.ndarray) -> dict[str, Any]:
 def _array(dtype: str, shape: list[int], data: str) -> np.ndarray:
     kind = np.dtype(dtype)
     if kind.kind not in "biuf":
-        raise ValueError(f"{dtype} is no type of numbers")
+        raise ValueError(f"{dtype} is not a type of numbers")
     return np.frombuffer(base64.b64decode(data), kind).reshape(shape).copy()
 
 
@@ -135,19 +125,11 @@ WITH_SUBCLASSES = (type, np.generic)
 WORDS: dict[str, tuple[type, Callable[[Any], dict[str, Any]], Callable[..., Any]]] = {
     "tuple": (tuple, _items, lambda items: tuple(items)),
     "dict": (dict, _pairs, lambda items: dict(items)),
-    "deque": (
-        deque,
-        lambda value: {**_items(value), "maxlen": value.maxlen},
-        lambda items, maxlen: deque(items, maxlen),
-    ),
-    "class": (type, lambda cls: {"name": _name_of_class(cls)}, _class),
+    "deque": (deque, lambda d: {**_items(d), "maxlen": d.maxlen}, lambda items, maxlen: deque(items, maxlen)),
+    "class": (type, lambda cls: {"name": _name_of_class(cls)}, lambda name: _classes()[name]),
     "number": (np.generic, lambda number: {"array": np.asarray(number)}, lambda array: array[()]),
     "array": (np.ndarray, _array_parts, _array),
-    "Box": (
-        spaces.Box,
-        _attributes("low", "high"),
-        lambda low, high: spaces.Box(low, high, dtype=low.dtype.type),
-    ),
+    "Box": (spaces.Box, _attributes("low", "high"), lambda low, high: spaces.Box(low, high, dtype=low.dtype.type)),
     "Discrete": (spaces.Discrete, lambda space: {"n": int(space.n), "start": int(space.start)}, spaces.Discrete),
     "MultiDiscrete": (
         spaces.MultiDiscrete,

@@ -10,10 +10,7 @@ from sb3_ppo_variants.saving.checkpoints import folders_by_step, is_whole
 
 
 class Run:
-    """A model's run, which goes on through calls of ``learn`` and through ``resume``.
-
-    The model holds it and passes itself to the methods that need it, so that the two are no reference cycle.
-    """
+    """A model's run, which goes on through calls of ``learn`` and through ``resume``."""
 
     def __init__(self) -> None:
         # The checkpoint written or resumed from last.
