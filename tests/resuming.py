@@ -11,7 +11,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_ppo_variants import ExactCheckpointCallback
+from sb3_ppo_variants import ExactCheckpointCallback, PPOClip
 
 
 class Killed(Exception):
@@ -43,12 +43,30 @@ class Written(KVWriter):
         pass
 
 
+class TwoOptimizers(PPOClip):
+    """Takes a step of its own down the values of the last observations after each update."""
+
+    def _setup_model(self) -> None:
+        super()._setup_model()
+        self.value_optimizer = th.optim.Adam(self.policy.value_net.parameters(), lr=1e-2)
+
+    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
+        owners, variables = super()._get_torch_save_params()
+        return [*owners, "value_optimizer"], variables
+
+    def train(self) -> None:
+        super().train()
+        self.value_optimizer.zero_grad()
+        observations: Any = self._last_obs
+        self.policy.predict_values(self.policy.obs_to_tensor(observations)[0]).mean().backward()
+        self.value_optimizer.step()
+
+
 def state(model: Any) -> dict[str, Any]:
     """All that a run consists of, as values that == compares."""
     normalize = model.get_vec_normalize_env()
     return {
-        "policy": {key: tensor.tolist() for key, tensor in model.policy.state_dict().items()},
-        "optimizer": _comparable(model.policy.optimizer.state_dict()),
+        "parameters": _comparable(model.get_parameters()),
         "beta": getattr(model, "current_kl_coef", None),
         "counts": (model.num_timesteps, model._n_updates, model._total_timesteps, model.remaining_timesteps),
         "progress": model._current_progress_remaining,

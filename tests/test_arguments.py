@@ -1,5 +1,6 @@
 """A bad argument is refused at construction, by name, with its value and what is allowed."""
 
+import inspect
 import pickle
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
+from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from bad_arguments import BAD, UNNAMED, refused
@@ -100,6 +102,26 @@ def test_bad_values_are_refused_at_construction(i: int) -> None:
 )
 def test_good_policy_arguments(policy_kwargs: dict[str, Any]) -> None:
     PPOClip("MlpPolicy", NoiseEnv(ACTION_SPACES["Box"]), policy_kwargs=policy_kwargs)
+
+
+def test_an_argument_that_a_later_policy_of_sb3_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, present = [], ActorCriticPolicy.__init__
+
+    def later(self: Any, *args: Any, dropout: float = 0.0, **arguments: Any) -> None:
+        made.append(dropout)
+        present(self, *args, **arguments)
+
+    names = inspect.signature(present).parameters.values()
+    added = inspect.Parameter("dropout", inspect.Parameter.KEYWORD_ONLY, default=0.0)
+    later.__signature__ = inspect.Signature([*names, added])  # type: ignore[attr-defined]
+    monkeypatch.setattr(ActorCriticPolicy, "__init__", later)
+    env = NoiseEnv(ACTION_SPACES["Box"])
+    PPOClip("MlpPolicy", env, policy_kwargs={"dropout": 0.5})
+    assert made == [0.5]
+    with pytest.raises(ArgumentError, match=r"policy_kwargs name='drop' is not allowed; allowed: .*dropout"):
+        PPOClip("MlpPolicy", env, policy_kwargs={"drop": 0.5})
+    with pytest.raises(ArgumentError, match=r"policy_kwargs\['ortho_init'\]='no' is not allowed"):
+        PPOClip("MlpPolicy", env, policy_kwargs={"dropout": 0.5, "ortho_init": "no"})
 
 
 @pytest.mark.parametrize(

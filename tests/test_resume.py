@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
-from resuming import KillAt, Killed, run, state
+from resuming import KillAt, Killed, TwoOptimizers, run, state
 from stable_baselines3.common.callbacks import CallbackList
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.utils import LinearSchedule
@@ -92,6 +92,52 @@ def test_wrappers(wrap: Any, fast: bool, tmp_path: Path) -> None:
 
 def test_two_normalizations(tmp_path: Path) -> None:
     exact(PPOClip, lambda: VecNormalize(VecNormalize(pendulums(), norm_obs=False)), tmp_path)
+
+
+class Slowing(VecNormalize):
+    """A wrapper whose rewards depend on state that VecNormalize does not have."""
+
+    def __init__(self, env: VecEnv):
+        super().__init__(env)
+        self.factor = 1.0
+
+    def step_wait(self) -> Any:
+        observations, rewards, dones, infos = super().step_wait()
+        self.factor *= 0.99
+        return observations, rewards * self.factor, dones, infos
+
+
+class Forgetful(Slowing):
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != "factor"}
+
+
+def test_further_state_of_a_normalization(tmp_path: Path) -> None:
+    exact(PPOClip, lambda: Slowing(pendulums()), tmp_path)
+
+
+def test_state_of_a_normalization_that_cannot_be_restored_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="env has a Forgetful with factor, which its state in the checkpoint lacks"):
+        small(PPOClip, lambda: Forgetful(pendulums())).learn(64, callback=ExactCheckpointCallback(32, tmp_path))
+    small(PPOClip, lambda: Slowing(pendulums())).learn(64, callback=ExactCheckpointCallback(32, tmp_path))
+    with pytest.raises(ArgumentError, match="env has a VecNormalize, but the run had a Slowing"):
+        PPOClip.resume(tmp_path, VecNormalize(pendulums()))
+
+
+@pytest.mark.parametrize("wraps", [1, 2])
+def test_a_restored_normalization_has_the_spaces_and_the_size_of_its_environment(wraps: int, tmp_path: Path) -> None:
+    make = lambda: [VecNormalize(pendulums()), VecNormalize(VecNormalize(pendulums()))][wraps - 1]  # noqa: E731
+    small(PPOClip, make).learn(64, callback=ExactCheckpointCallback(32, tmp_path))
+    env = make()
+    PPOClip.resume(tmp_path, env)
+    inner = env.unwrapped
+    assert env.observation_space is inner.observation_space and env.action_space is inner.action_space
+    assert env.venv is not None
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_second_optimizer(fast: bool, tmp_path: Path) -> None:
+    exact(TwoOptimizers, pendulums, tmp_path, fast=fast)
 
 
 @pytest.mark.parametrize("sde_sample_freq", [-1, 4])
@@ -239,7 +285,7 @@ def test_there_is_none(tmp_path: Path) -> None:
 
 def test_another_environment_is_refused(tmp_path: Path) -> None:
     checkpoints(tmp_path)
-    with pytest.raises(ArgumentError, match="one with 1 VecNormalize wrappers, as the run had; this has 0"):
+    with pytest.raises(ArgumentError, match="env has 0 VecNormalize wrappers, but the run had 1"):
         PPOClip.resume(tmp_path, pendulums())
     with pytest.raises(ArgumentError, match=r"env.num_envs=3 is not allowed; allowed: 2"):
         PPOClip.resume(tmp_path, VecNormalize(make_vec_env("Pendulum-v1", 3)))
@@ -253,10 +299,10 @@ def test_another_class_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_of_another_run_is_refused_before_it_is_touched(tmp_path: Path) -> None:
     before = [path.name for path in checkpoints(tmp_path)]
-    with pytest.raises(ArgumentError, match=r"path=.* a folder without checkpoints of another run"):
+    with pytest.raises(ArgumentError, match=r"path=.*step_000000096, a checkpoint of another run"):
         small(PPOClip, pendulums).learn(64, callback=ExactCheckpointCallback(32, tmp_path))
     earlier = PPOClip.resume(tmp_path / "step_000000032", VecNormalize(pendulums()))
-    with pytest.raises(ArgumentError, match="it has step_000000096"):
+    with pytest.raises(ArgumentError, match="holds step_000000096"):
         earlier.learn(64, callback=ExactCheckpointCallback(32, tmp_path), reset_num_timesteps=False)
     assert steps(tmp_path) == before
 
@@ -277,9 +323,17 @@ def test_learning_goes_on_in_another_folder(tmp_path: Path) -> None:
     assert PPOClip.resume(tmp_path / "second", pendulums()).num_timesteps == 64
 
 
+def test_a_new_run_of_a_model_that_was_resumed_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
+    small(PPOClip, pendulums).learn(96, callback=ExactCheckpointCallback(64, tmp_path / "first"))
+    model = PPOClip.resume(tmp_path / "first", pendulums())
+    assert model.learn(64).num_timesteps == 64  # As many steps as at the checkpoint, but of another run.
+    model.learn(32, callback=ExactCheckpointCallback(64, tmp_path / "second"), reset_num_timesteps=False)
+    assert Checkpoint.read(tmp_path / "second" / "step_000000064").iterations == 0
+
+
 def test_two_of_them_are_refused(tmp_path: Path) -> None:
     two = [ExactCheckpointCallback(32, tmp_path / name) for name in "ab"]
-    with pytest.raises(ArgumentError, match="allowed: one ExactCheckpointCallback"):
+    with pytest.raises(ArgumentError, match="several ExactCheckpointCallback: pass one"):
         small(PPOClip, pendulums).learn(64, callback=[two[0], CallbackList([two[1]])])
     assert not list(tmp_path.iterdir())
 

@@ -7,6 +7,7 @@ import os
 import pickle
 import zipfile
 from collections import deque
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import NatureCNN
+from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.common.utils import FloatSchedule, LinearSchedule
 
 from helpers import ACTION_SPACES, VARIANTS, VECTOR, named, noise_envs
-from sb3_ppo_variants import DamagedFileError, PickledValueError, PPOAdaptiveKL, PPOClip, PPOFixedKL
-from sb3_ppo_variants.saving import plain
+from sb3_ppo_variants import ArgumentError, DamagedFileError, PickledValueError, PPOAdaptiveKL, PPOClip, PPOFixedKL
+from sb3_ppo_variants.saving import plain, register_plain
 
 BOX = ACTION_SPACES["Box"]
 DICT = spaces.Dict({"vector": spaces.Box(-1, 1, (2,)), "image": spaces.Box(0, 255, (36, 36, 1), np.uint8)})
@@ -247,6 +249,62 @@ def test_plain_values_come_back(value: Any) -> None:
     assert np.array_equal(back, value) if isinstance(value, np.ndarray) else back == value
     if isinstance(value, np.ndarray):
         assert back.dtype == value.dtype
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """Such as a further argument of a model."""
+
+    probability: float | Schedule
+    layers: tuple[int, ...] | None = None
+
+
+class WithDropout(PPOClip):
+    dropout = Dropout(0.5)
+
+
+@pytest.fixture
+def dropout_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain, "WORDS", plain.WORDS.copy())
+    register_plain("Dropout", Dropout)
+
+
+def with_dropout(dropout: Dropout) -> io.BytesIO:
+    model = small(WithDropout)
+    model.dropout = dropout
+    return saved(model)
+
+
+def test_a_dataclass_that_is_registered(dropout_is_plain: None, nothing_is_unpickled: None) -> None:
+    file = with_dropout(Dropout(0.1, layers=(1, 2)))
+    assert WithDropout.load(file, weights_only=True).dropout == Dropout(0.1, layers=(1, 2))
+    scheduled = WithDropout.load(with_dropout(Dropout(LinearSchedule(0.4, 0.0, 1.0))), weights_only=True)
+    assert at_times(scheduled.dropout.probability) == pytest.approx([0.4, 0.12, 0.0])
+    with pytest.raises(PickledValueError, match="does not unpickle: dropout"):
+        WithDropout.load(with_dropout(Dropout(lambda progress: progress)), weights_only=True)
+
+
+def test_a_dataclass_that_is_not_registered(dropout_is_plain: None) -> None:
+    file = with_dropout(Dropout(0.1))
+    del plain.WORDS["Dropout"]
+    with pytest.raises(DamagedFileError, match="a dropout that cannot be read: 'Dropout' is not a word for"):
+        WithDropout.load(file, weights_only=True)
+    with pytest.raises(PickledValueError, match="does not unpickle: dropout"):
+        WithDropout.load(with_dropout(Dropout(0.1)), weights_only=True)
+
+
+def test_what_cannot_be_registered(dropout_is_plain: None) -> None:
+    @dataclass
+    class Counter:
+        count: int = field(default=0, init=False)
+
+    register_plain("Dropout", Dropout)  # Once more changes nothing.
+    for word in ("Dropout", "tuple", "class"):
+        with pytest.raises(ArgumentError, match=f"word='{word}' already stands for another class"):
+            register_plain(word, Counter)
+    for cls in (Counter, Path):
+        with pytest.raises(ArgumentError, match="is not a dataclass that can be made of its fields"):
+            register_plain("other", cls)
 
 
 NOT_PLAIN = [object(), lambda: 0, os.system, Path, Canary, np.array([object()]), {1, 2}, 1j, b"bytes"]

@@ -16,7 +16,8 @@ from stable_baselines3.common.policies import (
 )
 from torch import nn
 
-from sb3_ppo_variants.arguments.rules import FINITE, FLAG, Rule, instance, refuse
+from sb3_ppo_variants.arguments.rules import FINITE, FLAG, Rule, instance
+from sb3_ppo_variants.errors import refuse
 
 SB3S = (ActorCriticPolicy, ActorCriticCnnPolicy, MultiInputActorCriticPolicy)
 # What OnPolicyAlgorithm gives them itself.
@@ -73,7 +74,8 @@ def check_policy(
     if policy_class.__init__ not in [cls.__init__ for cls in SB3S]:
         return  # Its arguments may mean something else.
     for name, value in arguments.items():
-        POLICY_RULES[name].check(f"policy_kwargs[{name!r}]", value)
+        if name in POLICY_RULES:  # A later SB3 may have further ones.
+            POLICY_RULES[name].check(f"policy_kwargs[{name!r}]", value)
     optimizer_class = arguments.get("optimizer_class", th.optim.Adam)
     optimizer_arguments = arguments.get("optimizer_kwargs") or {}
     check_names("policy_kwargs['optimizer_kwargs']", optimizer_arguments, optimizer_class, GIVEN_TO_OPTIMIZER)
@@ -99,12 +101,9 @@ def check_buffer_arguments(buffer_class: type[RolloutBuffer] | None, arguments: 
 
 
 def check_names(argument: str, names: Iterable[str], function: Callable[..., Any], given: Sequence[str]) -> None:
-    """Check that a function takes arguments of these names.
+    """Check that a function or class takes arguments of these names besides those that it is given.
 
-    :param argument: the argument that they are in, for the error
-    :param names: the names
-    :param function: a function or a class
-    :param given: names of what it is given besides
+    :param argument: the argument that the names are in, for the error
     :raises ArgumentError: if it does not
     """
     parameters = inspect.signature(function).parameters

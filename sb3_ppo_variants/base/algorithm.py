@@ -277,7 +277,7 @@ class PPOBase(SavedAlgorithm):
             return super().learn(
                 total_timesteps=total_timesteps,
                 callback=supervised,
-                log_interval=log_interval,
+                log_interval=self.run.begin(self, log_interval, reset_num_timesteps),
                 tb_log_name=type(self).__name__ if tb_log_name is None else tb_log_name,
                 reset_num_timesteps=reset_num_timesteps,
             )

@@ -1,5 +1,6 @@
-"""Saving, loading and resuming: crash-safe files that are checked when they are read."""
+"""Saving, loading and resuming, with files that survive crashes and are checked when they are read."""
 
 from sb3_ppo_variants.saving.algorithm import SavedAlgorithm
+from sb3_ppo_variants.saving.plain import register_plain
 
-__all__ = ["SavedAlgorithm"]
+__all__ = ["SavedAlgorithm", "register_plain"]

@@ -4,23 +4,24 @@ import io
 import warnings
 from collections.abc import Iterable
 from contextlib import nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch as th
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.save_util import open_path, recursive_getattr
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, TensorDict
+from stable_baselines3.common.type_aliases import GymEnv, TensorDict
 from stable_baselines3.common.utils import get_device
 
 from sb3_ppo_variants.errors import DamagedFileError, refuse
 from sb3_ppo_variants.saving.archive import read_archive
 from sb3_ppo_variants.saving.atomic import write_atomically
-from sb3_ppo_variants.saving.checkpoint import Checkpoint
 from sb3_ppo_variants.saving.checkpoints import find_checkpoint
 from sb3_ppo_variants.saving.origin import check_class, policy_class
 from sb3_ppo_variants.saving.parameters import check_parameters
 from sb3_ppo_variants.saving.random_state import kept_random_state
+from sb3_ppo_variants.saving.run import Run
 from sb3_ppo_variants.saving.values import plain_forms, read_plain, unpickle
 
 Self = TypeVar("Self", bound="SavedAlgorithm")
@@ -29,11 +30,10 @@ Self = TypeVar("Self", bound="SavedAlgorithm")
 class SavedAlgorithm(OnPolicyAlgorithm):
     """An on-policy algorithm whose files are crash-safe and checked, and whose training may be resumed."""
 
-    # The checkpoint that was written or resumed from last, which tells where the run stands.
-    _checkpoint: Checkpoint | None = None
-    # Of the run before it was resumed.
-    _iterations_before: int = 0
-    _log_interval: int | None = 1
+    @cached_property
+    def run(self) -> Run:
+        """Where the run stands, for checkpoints."""
+        return Run()
 
     def save(
         self,
@@ -43,30 +43,27 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     ) -> None:
         """Save the model in a file that SB3 can read too.
 
-        Whatever happens meanwhile, there is the old file or the new one, whole: the new one is written beside the old
+        Whatever happens meanwhile, the old file or the new one is there, whole: the new one is written beside the old
         one, forced to the disk and renamed. A path without suffix gets ``.zip``, as in SB3.
 
-        :param path: where to
+        :param path: a path or an open file
         :param exclude: attributes to leave out
         :param include: attributes to save that are left out otherwise
         :raises OSError: if the file cannot be written
         """
-        content = self._saved(exclude, include)
-        if isinstance(path, str | Path):
-            write_atomically(_destination(Path(path)), content)
-        else:
-            open_path(path, "w").write(content)
-
-    def _saved(self, exclude: Iterable[str] | None = None, include: Iterable[str] | None = None) -> bytes:
         buffer = io.BytesIO()
         super().save(buffer, exclude, include)
         archive = read_archive(buffer)
         classes = [cls.__name__ for cls in type(self).__mro__]
         plain = plain_forms({name: getattr(self, name) for name in archive.pickled})
-        return archive.with_note({"classes": classes, "plain": plain})
+        content = archive.with_note({"classes": classes, "plain": plain})
+        if isinstance(path, str | Path):
+            write_atomically(_destination(Path(path)), content)
+        else:
+            open_path(path, "w").write(content)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_checkpoint", "_iterations_before", "_log_interval"]
+        return [*super()._excluded_save_params(), "run"]
 
     @classmethod
     def load(
@@ -82,24 +79,23 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         reseed: bool = False,
         **kwargs: Any,
     ) -> Self:
-        """Load a model from a file of this class or of SB3's PPO, all of which is checked first.
+        """Check a file of this class or of SB3's PPO and load the model in it.
 
-        A file from someone you do not trust is safe to load with ``weights_only=True`` alone. Otherwise unpickling it
-        runs what code it holds, as in SB3.
+        Only ``weights_only=True`` makes it safe to load a file from someone you do not trust. Otherwise unpickling the
+        file runs any code that it contains, as in SB3.
 
         :param path: the file
         :param env: an environment to train on; ``None`` is enough for predictions
         :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``
         :param custom_objects: values to take instead of those in the file
-        :param print_system_info: whether to print of what system the file is
+        :param print_system_info: whether to print the system that the file was saved on
         :param force_reset: whether training begins with a reset of ``env``
-        :param weights_only: whether to read tensors and plain values alone and unpickle nothing
-        :param reseed: whether to seed the global random generators with the model's seed, as SB3 does; they are left
-            alone otherwise
+        :param weights_only: whether to read only tensors and plain values and unpickle nothing
+        :param reseed: whether to seed the global random generators with the model's seed, as SB3 does
         :param kwargs: attributes to set
         :return: a new model
         :raises DamagedFileError: if the file is damaged, incomplete, or another algorithm's, naming the part
-        :raises PickledValueError: with ``weights_only``, if a value that is needed is pickled, naming what to pass
+        :raises PickledValueError: with ``weights_only``, if the model needs a pickled value, naming what to pass
         """
         custom_objects = {} if custom_objects is None else custom_objects
         if not isinstance(custom_objects, dict):
@@ -109,23 +105,17 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         archive.check_is_whole()
         names = [name for name in archive.pickled if name not in custom_objects]
         if weights_only:
-            data, values = read_plain(archive, names, {**kwargs, **_spaces_of(cls, env)})
+            values = read_plain(archive, names, {**kwargs, **_spaces_of(cls, env)})
         else:
-            data, values = unpickle(archive, names)
-        values |= {name: value for name, value in custom_objects.items() if name in archive.data}
-        values["policy_class"] = policy_class(cls, archive, {**data, **values})
+            values = unpickle(archive, names)
+        given = {name: value for name, value in custom_objects.items() if name in archive.data}
+        values = {"verbose": 0, **values, **given}
+        values["policy_class"] = policy_class(cls, archive, values)
         with nullcontext() if reseed else kept_random_state():
             try:
-                return super().load(
-                    archive.with_data({"verbose": 0, **data, **dict.fromkeys(values)}),
-                    env,
-                    device,
-                    values,
-                    print_system_info,
-                    force_reset,
-                    **kwargs,
-                )
-            except DamagedFileError as error:  # Of set_parameters, which does not know the file.
+                file = archive.with_data(dict.fromkeys(values))
+                return super().load(file, env, device, values, print_system_info, force_reset, **kwargs)
+            except DamagedFileError as error:  # From set_parameters, which does not know the file.
                 raise DamagedFileError(archive.name, error.part, error.fault) from error
 
     def set_parameters(
@@ -134,10 +124,10 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         exact_match: bool = True,
         device: th.device | str = "auto",
     ) -> None:
-        """Set the parameters of the networks and the optimizer, all of which are checked first.
+        """Check the parameters of the networks and the optimizers and set them.
 
-        :param load_path_or_dict: a file, or states by the names of their owners as of ``get_parameters()``
-        :param exact_match: whether there must be a state for each owner and a value for each parameter
+        :param load_path_or_dict: a file, or states as from ``get_parameters()``
+        :param exact_match: whether the states must be complete
         :param device: where to read a file to
         :raises DamagedFileError: if they are not those of a model like this one, naming the part
         """
@@ -158,67 +148,37 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         device: th.device | str = "auto",
         custom_objects: dict[str, Any] | None = None,
     ) -> Self:
-        """Continue a run from what an :class:`~sb3_ppo_variants.ExactCheckpointCallback` wrote.
+        """Continue a run from a checkpoint of :class:`~sb3_ppo_variants.ExactCheckpointCallback`.
 
         ``model.learn(model.remaining_timesteps, reset_num_timesteps=False, callback=...)`` with the callbacks of the
-        first run then does what that run would have done, bit for bit. The global random generators are put into the
-        state they had.
+        run then does what the run would have done, bit for bit. The global random generators get the state they had.
 
-        :param path: the folder of the checkpoints, of which the newest whole one is taken, or one of them
-        :param env: an environment made as that of the run was, with the same wrappers
+        :param path: a checkpoint, or a folder of checkpoints, of which the newest whole one is taken
+        :param env: an environment made as that of the run, with the same wrappers
         :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``
-        :param custom_objects: values to take instead of those in the file, as for ``load``
+        :param custom_objects: values to take instead of those in the file
         :return: the model
         :raises FileNotFoundError: if there is no checkpoint
-        :raises DamagedFileError: if no checkpoint is whole, naming them
-        :raises ArgumentError: if ``env`` has not the number of environments or the ``VecNormalize`` of the run
+        :raises DamagedFileError: if all checkpoints are damaged, naming them
+        :raises ArgumentError: if ``env`` differs from that of the run in its number of environments or ``VecNormalize``
         """
         checkpoint = find_checkpoint(Path(path))
         model = cls.load(checkpoint.model_file, env, device, custom_objects)
-        checkpoint.restore(model)
-        model._checkpoint = checkpoint
+        model.run.resume(model, checkpoint)
         return model
 
     @property
     def remaining_timesteps(self) -> int:
-        """The environment steps that are missing to what ``learn`` was last asked for."""
+        """The environment steps that the last call of ``learn`` still lacks."""
         return max(self._total_timesteps - self.num_timesteps, 0)
-
-    @property
-    def _is_resumed(self) -> bool:
-        """Whether the model is as it was resumed, not trained since."""
-        checkpoint = self._checkpoint
-        return checkpoint is not None and checkpoint.is_read and checkpoint.num_timesteps == self.num_timesteps
-
-    def learn(
-        self: Self,
-        total_timesteps: int,
-        callback: MaybeCallback = None,
-        log_interval: int = 1,
-        tb_log_name: str = "OnPolicyAlgorithm",
-        reset_num_timesteps: bool = True,
-        progress_bar: bool = False,
-    ) -> Self:
-        """Train; see SB3. A resumed run counts iterations on."""
-        self._log_interval = log_interval
-        self._iterations_before = 0
-        if self._is_resumed and not reset_num_timesteps:
-            assert self._checkpoint is not None
-            self._iterations_before = self._checkpoint.iterations
-            # SB3 counts iterations from 0; which of them are logged, dump_logs knows.
-            log_interval = log_interval and 1
-        return super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
 
     def dump_logs(self, iteration: int = 0) -> None:
         """Write the log; see SB3.
 
         :param iteration: number of the rollout in this call of ``learn``; 0 writes it at any time
         """
-        if iteration > 0:
-            iteration += self._iterations_before
-            if self._log_interval is not None and iteration % self._log_interval != 0:
-                return
-        super().dump_logs(iteration)
+        if iteration == 0 or self.run.is_logged(iteration):
+            super().dump_logs(iteration and self.run.iteration(iteration))
 
 
 def _spaces_of(cls: type[SavedAlgorithm], env: GymEnv | None) -> dict[str, Any]:

@@ -1,10 +1,9 @@
 """The zip archive of a saved model: SB3's, with a note of ours that SB3 does not read.
 
-The note tells of which class the model is, what the other members hash to, and the plain form of the values that SB3
-pickles, for :mod:`sb3_ppo_variants.saving.plain`. A file without one, such as SB3 writes, is read as well.
+The note holds the model's class, the hashes of the other members and the plain form of the values that SB3 pickles, see
+:mod:`sb3_ppo_variants.saving.plain`. Files without a note, such as SB3's, are read too.
 """
 
-import hashlib
 import io
 import json
 import zipfile
@@ -17,13 +16,16 @@ import torch as th
 from stable_baselines3.common.save_util import open_path
 
 from sb3_ppo_variants.errors import DamagedFileError
+from sb3_ppo_variants.saving.hashes import sha256
 
 NOTE = "sb3_ppo_variants.json"
 DATA = "data"
 STATE = ".pth"
-# SB3 before 0.9 called the second one tensors.pth.
-MEMBERS = (DATA, "pytorch_variables.pth", "policy.pth", "policy.optimizer.pth", "_stable_baselines3_version")
-# The key of a value that SB3 has pickled.
+# The second one is the name that SB3 used before 0.9.
+VARIABLES = ("pytorch_variables.pth", "tensors.pth")
+# What every file has, each under one of its names; a model may have further states.
+MEMBERS = ((DATA,), VARIABLES, ("policy.pth",), ("policy.optimizer.pth",), ("_stable_baselines3_version",))
+# SB3's key of a pickled value.
 PICKLED = ":serialized:"
 
 File: TypeAlias = str | Path | io.BufferedIOBase
@@ -31,9 +33,9 @@ File: TypeAlias = str | Path | io.BufferedIOBase
 
 @dataclass(frozen=True)
 class Archive:
-    """The members of a file, each read and checked.
+    """The members of a file.
 
-    :param name: what to call the file in an error
+    :param name: what errors call the file
     :param members: their content by their names
     """
 
@@ -42,15 +44,12 @@ class Archive:
 
     @cached_property
     def note(self) -> dict[str, Any]:
-        """Our note; empty in a file without."""
+        """Our note; empty if the file has none."""
         return self.json(NOTE) if NOTE in self.members else {}
 
     @cached_property
     def data(self) -> dict[str, Any]:
-        """The attributes of the model, pickled ones as SB3's dictionaries around the pickle.
-
-        :raises DamagedFileError: if they are no JSON object
-        """
+        """The attributes of the model; SB3 wraps pickled ones in a dictionary."""
         return self.json(DATA)
 
     @cached_property
@@ -58,10 +57,15 @@ class Archive:
         """The names of the attributes that are pickled."""
         return [name for name, value in self.data.items() if isinstance(value, dict) and PICKLED in value]
 
+    @property
+    def not_pickled(self) -> dict[str, Any]:
+        """The attributes that are not pickled."""
+        return {name: value for name, value in self.data.items() if name not in self.pickled}
+
     def json(self, member: str) -> dict[str, Any]:
         """A member that is a JSON object.
 
-        :raises DamagedFileError: if it is missing or no JSON object
+        :raises DamagedFileError: if it is missing or anything else
         """
         if member not in self.members:
             raise DamagedFileError(self.name, member, "is missing")
@@ -70,14 +74,14 @@ class Archive:
         except (ValueError, RecursionError) as error:
             raise DamagedFileError(self.name, member, f"is not JSON: {error}") from error
         if not isinstance(value, dict):
-            raise DamagedFileError(self.name, member, "is no JSON object")
+            raise DamagedFileError(self.name, member, "is not a JSON object")
         return value
 
     def check_is_whole(self) -> None:
         """:raises DamagedFileError: if a member is missing or cannot be read"""
-        for member in MEMBERS:
-            if member not in self.members and not (member == MEMBERS[1] and "tensors.pth" in self.members):
-                raise DamagedFileError(self.name, _part(member), "is missing")
+        for names in MEMBERS:
+            if self.members.keys().isdisjoint(names):
+                raise DamagedFileError(self.name, _part(names[0]), "is missing")
         self.states()
 
     def states(self, device: th.device | str = "cpu") -> dict[str, Any]:
@@ -86,7 +90,7 @@ class Archive:
         :raises DamagedFileError: if one cannot be read
         """
         states = {member: self._state(member, device) for member in self.members if member.endswith(STATE)}
-        return {_part(name): state for name, state in states.items() if name not in (MEMBERS[1], "tensors.pth")}
+        return {_part(member): state for member, state in states.items() if member not in VARIABLES}
 
     def _state(self, member: str, device: th.device | str) -> dict[str, Any]:
         try:
@@ -94,16 +98,13 @@ class Archive:
         except Exception as error:  # Whatever PyTorch's readers of bytes raise.
             raise DamagedFileError(self.name, _part(member), f"cannot be read: {error!r}") from error
         if not isinstance(state, dict):
-            raise DamagedFileError(self.name, _part(member), f"is a {type(state).__name__}, no dictionary")
+            raise DamagedFileError(self.name, _part(member), f"is a {type(state).__name__}, not a dictionary")
         return state
 
     def with_note(self, note: dict[str, Any]) -> bytes:
-        """The file with our note.
-
-        :param note: what to note besides the hashes
-        """
-        hashes = {member: _hash(content) for member, content in self.members.items()}
-        # First, since damage to a zip archive's directory can hide what comes last.
+        """The file with our note, to which this adds the hashes."""
+        hashes = {member: sha256(content) for member, content in self.members.items()}
+        # The note comes first, since damage to the directory of a zip archive can hide what comes last.
         return _zipped({NOTE: json.dumps({**note, "sha256": hashes}).encode(), **self.members})
 
     def with_data(self, data: dict[str, Any]) -> io.BytesIO:
@@ -112,10 +113,10 @@ class Archive:
 
 
 def read_archive(file: File) -> Archive:
-    """Read a file and check that it is as it was written.
+    """Read a file and check its members against the hashes in our note.
 
-    :param file: a path, with or without the suffix ``.zip``, or a file that is open
-    :raises DamagedFileError: if it is no zip archive or a member is not what was written
+    :param file: a path, with or without the suffix ``.zip``, or an open file
+    :raises DamagedFileError: if it is not a zip archive or a member is damaged
     :raises FileNotFoundError: if there is no such file
     """
     opened = open_path(file, "r", suffix="zip")
@@ -160,7 +161,7 @@ def _check_hashes(archive: Archive) -> None:
     for member in {**hashes, **archive.members}:
         if member not in archive.members:
             raise DamagedFileError(archive.name, _part(member), "is missing")
-        if member != NOTE and hashes.get(member) != _hash(archive.members[member]):
+        if member != NOTE and hashes.get(member) != sha256(archive.members[member]):
             raise DamagedFileError(archive.name, _part(member), "is not what was saved")
 
 
@@ -174,7 +175,3 @@ def _zipped(members: dict[str, bytes]) -> bytes:
 
 def _part(member: str) -> str:
     return member.removesuffix(STATE)
-
-
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

@@ -1,7 +1,6 @@
-"""Writing so that whatever happens, what was there before or what is written is there, whole.
+"""Atomic writes: whatever happens, the old content or the new one is there, whole.
 
-What is written goes to a temporary name in the same folder, is flushed to the disk, and only then takes its name, which
-file systems do in one step.
+The new content goes to a temporary name in the same folder, is flushed to the disk, and is then renamed in one step.
 """
 
 import glob
@@ -13,18 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# A process that is killed leaves its temporary file. One that has not been written to for this long is left over.
+# A temporary file that has not been written to for this long is left over from a process that was killed.
 LEFT_OVER_AFTER_SECONDS = 3600
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace the content of a file, or make the file.
-
-    Links are followed, and permissions are those that ``open(path, "wb")`` would leave.
+    """Replace the content of a file, or make the file, with the links and permissions of ``open(path, "wb")``.
 
     :param path: a file in a folder that exists
     :param content: its new content
-    :raises OSError: if it cannot be written; the old file is then as it was
+    :raises OSError: if it cannot be written; the old file is then unchanged
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
@@ -33,7 +30,8 @@ def write_atomically(path: Path, content: bytes) -> None:
     _remove_left_over(target)
     temporary = _temporary(target)
     try:
-        _write_new(temporary, content)
+        temporary.write_bytes(content)
+        _sync(temporary, os.O_RDWR)
         if target.exists():
             shutil.copymode(target, temporary)
         os.replace(temporary, target)
@@ -47,9 +45,9 @@ def write_atomically(path: Path, content: bytes) -> None:
 def new_folder(target: Path) -> Iterator[Path]:
     """A folder that appears with all its files, or not at all.
 
-    :param target: the folder to make, in one that exists; if it exists, it is replaced
+    :param target: the folder to make or replace, in one that exists
     :return: a temporary folder to write the files to
-    :raises OSError: if it cannot be written; what was there before is then as it was
+    :raises OSError: if it cannot be written; the old folder is then unchanged
     """
     _remove_left_over(target)
     temporary = _temporary(target)
@@ -85,13 +83,6 @@ def _remove_left_over(target: Path) -> None:
         with suppress(FileNotFoundError):
             if time.time() - name.stat().st_mtime > LEFT_OVER_AFTER_SECONDS:
                 shutil.rmtree(name) if name.is_dir() else name.unlink()
-
-
-def _write_new(path: Path, content: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _sync_folder(folder: Path) -> None:

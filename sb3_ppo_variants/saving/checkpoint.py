@@ -1,8 +1,8 @@
-"""Checkpoints of a run: all that it needs to go on as if it had not been interrupted.
+"""Checkpoints: all that a run needs to go on as if it had not been interrupted.
 
 A checkpoint is a folder such as ``step_000050000`` with the model as ``model.zip`` and any ``VecNormalize`` as
-``vecnormalize.pkl``, both of which SB3 reads too, the rest of the state as plain values in ``state.json``, and the
-hashes of these files in ``SHA256SUMS``.
+``vecnormalize.pkl``, both of which SB3 reads too, the rest as plain values in ``state.json``, and the hashes of these
+files in ``SHA256SUMS``.
 """
 
 import json
@@ -24,8 +24,6 @@ from sb3_ppo_variants.saving.random_state import RandomState
 
 MODEL = "model.zip"
 STATE = "state.json"
-# The outermost is the one that SB3 has, too.
-NORMALIZATIONS = ("vecnormalize.pkl", "vecnormalize_{}.pkl")
 
 
 @dataclass(frozen=True)
@@ -36,11 +34,10 @@ class Checkpoint:
     :param num_timesteps: environment steps of the run so far
     :param iterations: rollouts since ``learn`` was called
     :param n_envs: number of environments
-    :param seed: what the seeds of the environments derive from, along with ``num_timesteps``
-    :param random_state: that of the global generators
-    :param logged: what is recorded and not written yet, as three dictionaries of the logger
+    :param seed: seed of the run, from which the environments' seeds derive
+    :param random_state: the state of the global generators
+    :param logged: what is recorded but not yet written, as three dictionaries of the logger
     :param normalizations: the states of the ``VecNormalize`` wrappers
-    :param is_read: whether it was read from its folder, not written by this process
     """
 
     folder: Path
@@ -51,7 +48,6 @@ class Checkpoint:
     random_state: RandomState
     logged: list[dict[str, Any]]
     normalizations: list[bytes]
-    is_read: bool = False
 
     @classmethod
     def capture(
@@ -60,9 +56,9 @@ class Checkpoint:
         """Where a model stands now.
 
         :param model: a model between two rollouts
-        :param folder: where its checkpoints are
+        :param folder: the folder of its checkpoints
         :param iterations: rollouts since ``learn`` was called
-        :param last: the one before, if any
+        :param last: the checkpoint before, if any
         """
         seed = model.seed
         if seed is None:
@@ -81,32 +77,31 @@ class Checkpoint:
 
     @classmethod
     def read(cls, folder: Path) -> "Checkpoint":
-        """Read a checkpoint, all of whose files are checked.
+        """Read a checkpoint and check all of its files.
 
-        :raises DamagedFileError: if a file is missing or not what was written
+        :raises DamagedFileError: if a file is missing or damaged
         """
         files = read_hashed(folder)
         _check_names(folder, files, [MODEL, STATE])
         state = plain.decode(json.loads(files[STATE]))
         names = _normalization_files(state.pop("n_normalizations"))
         _check_names(folder, files, names)
-        random_state = RandomState(**state.pop("random_state"))
-        normalizations = [files[name] for name in names]
-        return cls(folder=folder, random_state=random_state, normalizations=normalizations, is_read=True, **state)
+        state["random_state"] = RandomState(**state["random_state"])
+        return cls(folder=folder, normalizations=[files[name] for name in names], **state)
 
     def write(self, model: OnPolicyAlgorithm) -> None:
         """Write it, so that it appears whole or not at all.
 
         :raises OSError: if it cannot be written
         """
-        names = ("num_timesteps", "iterations", "n_envs", "seed", "logged")
-        state = {name: getattr(self, name) for name in names}
-        state |= {"random_state": asdict(self.random_state), "n_normalizations": len(self.normalizations)}
+        state = asdict(self)
+        del state["folder"], state["normalizations"]
+        names = _normalization_files(len(self.normalizations))
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         with new_folder(self.folder) as folder:
             model.save(folder / MODEL)
-            (folder / STATE).write_text(json.dumps(plain.encode(state)))
-            for name, content in zip(_normalization_files(len(self.normalizations)), self.normalizations, strict=True):
+            (folder / STATE).write_text(json.dumps(plain.encode({**state, "n_normalizations": len(names)})))
+            for name, content in zip(names, self.normalizations, strict=True):
                 (folder / name).write_bytes(content)
             write_hashes(folder)
 
@@ -118,7 +113,7 @@ class Checkpoint:
     def restore(self, model: OnPolicyAlgorithm) -> None:
         """Put a model's environment and the global generators where they were, and begin new episodes.
 
-        :raises ArgumentError: if the environment is not one that the run can go on with
+        :raises ArgumentError: if the run cannot go on in the environment
         """
         env = model.env
         assert env is not None
@@ -129,7 +124,7 @@ class Checkpoint:
         self.begin_episodes(model)
 
     def restore_log(self, logger: Logger) -> None:
-        """Record what was recorded and not written yet."""
+        """Record what was recorded but not yet written."""
         for values, saved in zip(_recorded_by(logger), self.logged, strict=True):
             values.clear()
             values.update(saved)
@@ -151,11 +146,11 @@ def _recorded_by(logger: Logger) -> list[dict[str, Any]]:
 
 
 def _recorded(logger: Logger) -> list[dict[str, Any]]:
-    """What is recorded, but for figures and the like, which have no plain form."""
+    """What is recorded, except figures and the like, which have no plain form."""
     keys = [key for key, value in logger.name_to_value.items() if plain.is_plain(value)]
     return [{key: values[key] for key in keys if key in values} for values in _recorded_by(logger)]
 
 
 def _normalization_files(number: int) -> list[str]:
-    outermost, inner = NORMALIZATIONS
-    return [inner.format(i) if i > 0 else outermost for i in range(number)]
+    # SB3 reads the first one, which is the outermost.
+    return [f"vecnormalize_{i}.pkl" if i > 0 else "vecnormalize.pkl" for i in range(number)]

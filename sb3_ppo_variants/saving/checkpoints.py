@@ -4,12 +4,13 @@ import warnings
 from pathlib import Path
 
 from sb3_ppo_variants.errors import DamagedFileError
+from sb3_ppo_variants.saving.atomic import remove_folder
 from sb3_ppo_variants.saving.checkpoint import Checkpoint
 from sb3_ppo_variants.saving.hashes import HASHES
 
 
 def folders_by_step(folder: Path) -> dict[int, Path]:
-    """The folders of checkpoints by their steps, the newest first, whole or not."""
+    """The folders of checkpoints by their steps, newest first, whether whole or not."""
     found = {step: path for path in folder.glob("step_*") if (step := _step(path)) is not None}
     return dict(sorted(found.items(), reverse=True))
 
@@ -19,8 +20,15 @@ def _step(folder: Path) -> int | None:
     return int(digits) if digits.isdecimal() else None
 
 
+def remove_older(checkpoint: Checkpoint, keep_last: int) -> None:
+    """Keep the last checkpoints up to the given one, which counts too, and remove older ones."""
+    steps = folders_by_step(checkpoint.folder.parent).items()
+    for path in [path for step, path in steps if step < checkpoint.num_timesteps][keep_last - 1 :]:
+        remove_folder(path)
+
+
 def is_whole(folder: Path) -> bool:
-    """Whether all files of a checkpoint are what was written."""
+    """Whether no file of a checkpoint is missing or damaged."""
     try:
         Checkpoint.read(folder)
     except DamagedFileError:
@@ -29,20 +37,17 @@ def is_whole(folder: Path) -> bool:
 
 
 def find_checkpoint(path: Path) -> Checkpoint:
-    """The newest checkpoint in a folder that is whole; each that is newer and is not is warned of.
+    """The newest whole checkpoint in a folder, with a warning for each newer one that is damaged.
 
     :param path: a folder with checkpoints, or one of them
-    :raises FileNotFoundError: if there is none
-    :raises DamagedFileError: if none is whole
+    :raises FileNotFoundError: if there is no checkpoint
+    :raises DamagedFileError: if all are damaged
     """
     path = path.resolve()
     if (path / HASHES).exists():
         return Checkpoint.read(path)
-    folders = list(folders_by_step(path).values())
-    if not folders:
-        raise FileNotFoundError(f"There is no checkpoint in {path}")
-    damaged = []
-    for folder in folders:
+    damaged: list[str] = []
+    for folder in folders_by_step(path).values():
         try:
             found = Checkpoint.read(folder)
         except DamagedFileError as error:
@@ -51,4 +56,6 @@ def find_checkpoint(path: Path) -> Checkpoint:
         for message in damaged:
             warnings.warn(f"{message}; going back to {folder.name}")
         return found
+    if not damaged:
+        raise FileNotFoundError(f"There is no checkpoint in {path}")
     raise DamagedFileError(str(path), "every checkpoint", f"is damaged: {'; '.join(damaged)}")

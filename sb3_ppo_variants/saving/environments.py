@@ -1,4 +1,4 @@
-"""Environments at a checkpoint: beginning new episodes, and the statistics of ``VecNormalize``."""
+"""Environments at a checkpoint: new episodes, and the state of ``VecNormalize``."""
 
 import pickle
 
@@ -6,32 +6,16 @@ import numpy as np
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 
-from sb3_ppo_variants.errors import refuse
-
-# What a VecNormalize has of its own; the rest is its environment's.
-NORMALIZATION = (
-    "obs_rms",
-    "ret_rms",
-    "norm_obs",
-    "norm_obs_keys",
-    "norm_reward",
-    "clip_obs",
-    "clip_reward",
-    "gamma",
-    "epsilon",
-    "training",
-    "old_reward",
-)
+from sb3_ppo_variants.errors import ArgumentError
 
 
 def begin_episodes(model: OnPolicyAlgorithm, seed: int) -> None:
     """Begin a new episode in every environment, with random numbers that depend on the seed alone.
 
-    It is called between rollouts, when the value of the last observation has stood for the rest of the episode in the
-    advantages, as it does for an episode that a time limit ends.
+    Call it between rollouts: the advantages then treat the episode that it cuts as one that a time limit ended.
 
     :param model: a model with an environment
-    :param seed: seed of the first environment; the others have those that follow
+    :param seed: seed of the first environment; the others get the seeds that follow
     """
     env = model.env
     assert env is not None
@@ -49,27 +33,52 @@ def begin_episodes(model: OnPolicyAlgorithm, seed: int) -> None:
 
 
 def pickle_normalizations(env: VecEnv) -> list[bytes]:
-    """The states of all ``VecNormalize`` wrappers, from the outside in, in SB3's format."""
-    return [pickle.dumps(wrapper) for wrapper in _normalizations(env)]
+    """The states of all ``VecNormalize`` wrappers, from the outside in, in SB3's format.
+
+    :raises ArgumentError: if a wrapper does not pickle all of its state
+    """
+    states = []
+    for wrapper in _normalizations(env):
+        states.append(pickle.dumps(wrapper))
+        _state_for(wrapper, states[-1])
+    return states
 
 
 def restore_normalizations(env: VecEnv, states: list[bytes]) -> None:
     """Put the states that :func:`pickle_normalizations` returned into an environment with the same wrappers.
 
-    :raises ArgumentError: if it has more or fewer ``VecNormalize`` wrappers
+    :raises ArgumentError: if its ``VecNormalize`` wrappers are others
     """
     wrappers = _normalizations(env)
     if len(wrappers) != len(states):
-        refuse("env", env, f"one with {len(states)} VecNormalize wrappers, as the run had; this has {len(wrappers)}")
+        raise ArgumentError(f"env has {len(wrappers)} VecNormalize wrappers, but the run had {len(states)}")
     for wrapper, state in zip(wrappers, states, strict=True):
-        saved = pickle.loads(state)
-        vars(wrapper).update({name: vars(saved)[name] for name in NORMALIZATION if name in vars(saved)})
+        for name, value in _state_for(wrapper, state).items():
+            setattr(wrapper, name, value)
+
+
+def _state_for(wrapper: VecNormalize, pickled: bytes) -> dict[str, object]:
+    """What was pickled of a wrapper like this one, except what belongs to the environment that it wraps."""
+    saved, cls = pickle.loads(pickled), type(wrapper).__name__
+    if not isinstance(wrapper, type(saved)):
+        raise ArgumentError(f"env has a {cls}, but the run had a {type(saved).__name__} in its place")
+    # A reset begins new returns.
+    others = {"returns", *_attributes_of_any_wrapper(wrapper.venv)}
+    state = {name: value for name, value in vars(saved).items() if name not in others}
+    if missing := sorted(vars(wrapper).keys() - state.keys() - others):
+        raise ArgumentError(
+            f"env has a {cls} with {', '.join(missing)}, which its state in the checkpoint lacks: pass it the "
+            "arguments that it had in the run, and let its __getstate__() keep all of its state"
+        )
+    return state
+
+
+def _attributes_of_any_wrapper(env: VecEnv) -> set[str]:
+    bare = VecNormalize.__new__(VecNormalize)
+    VecEnvWrapper.__init__(bare, env)
+    return set(vars(bare))
 
 
 def _normalizations(env: VecEnv) -> list[VecNormalize]:
-    found = []
-    while isinstance(env, VecEnvWrapper):
-        if isinstance(env, VecNormalize):
-            found.append(env)
-        env = env.venv
-    return found
+    inner = _normalizations(env.venv) if isinstance(env, VecEnvWrapper) else []
+    return [env, *inner] if isinstance(env, VecNormalize) else inner

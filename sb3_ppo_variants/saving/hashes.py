@@ -1,7 +1,4 @@
-"""Folders whose files are hashed, so that damage to any of them is seen.
-
-The hashes are in the format of the command ``sha256sum``, whose option ``--check`` reads them too.
-"""
+"""Hashes of the files in a folder, in the format of ``sha256sum --check``, which show any damage."""
 
 import hashlib
 from pathlib import Path
@@ -14,7 +11,7 @@ HASHES = "SHA256SUMS"
 def write_hashes(folder: Path) -> None:
     """Write the hashes of all files in a folder."""
     files = sorted(folder.iterdir())
-    (folder / HASHES).write_text("".join(f"{_hash(file.read_bytes())}  {file.name}\n" for file in files))
+    (folder / HASHES).write_text("".join(f"{sha256(file.read_bytes())}  {file.name}\n" for file in files))
 
 
 def read_hashed(folder: Path) -> dict[str, bytes]:
@@ -27,7 +24,7 @@ def read_hashed(folder: Path) -> dict[str, bytes]:
     for line in _read(folder, HASHES).decode(errors="replace").splitlines():
         expected, _, name = line.partition("  ")
         contents[name] = _read(folder, name)
-        if _hash(contents[name]) != expected:
+        if sha256(contents[name]) != expected:
             raise DamagedFileError(str(folder), name, "is not what was saved")
     return contents
 
@@ -40,5 +37,6 @@ def _read(folder: Path, name: str) -> bytes:
         raise DamagedFileError(str(folder), name, fault) from error
 
 
-def _hash(content: bytes) -> str:
+def sha256(content: bytes) -> str:
+    """The hash of a file's content, in hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()

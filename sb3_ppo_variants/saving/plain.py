@@ -1,12 +1,14 @@
 """Values as plain JSON, and back without running anything that a file says.
 
 Besides what JSON has, there are words for NumPy's arrays and numbers, tuples, queues, spaces, SB3's schedules and some
-classes of SB3 and PyTorch. That is what a model has in ordinary cases. A file can use these words and no others.
+classes of SB3 and PyTorch, which covers what most models have, and for dataclasses that :func:`register_plain` adds. A
+file can use these words and no others.
 """
 
 import base64
 from collections import deque
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any
 
@@ -15,20 +17,18 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common import torch_layers
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
-from stable_baselines3.common.policies import (
-    ActorCriticCnnPolicy,
-    ActorCriticPolicy,
-    MultiInputActorCriticPolicy,
-)
+from stable_baselines3.common.policies import ActorCriticCnnPolicy, ActorCriticPolicy, MultiInputActorCriticPolicy
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, LinearSchedule
+
+from sb3_ppo_variants.errors import ArgumentError
 
 WORD = "@"
 PLAIN = (bool, int, float, str, type(None))
 
 
 class NotPlainError(ValueError):
-    """A value has no plain form, or a plain form no meaning."""
+    """A value has no plain form, or a plain form stands for no value."""
 
 
 def encode(value: Any) -> Any:
@@ -40,13 +40,9 @@ def encode(value: Any) -> Any:
         return value
     if type(value) is list:
         return [encode(item) for item in value]
-    if isinstance(value, type):
-        return {WORD: "class", "name": _name_of_class(value)}
     for word, (cls, parts, _) in WORDS.items():
-        if type(value) is cls:
+        if type(value) is cls or (cls in WITH_SUBCLASSES and isinstance(value, cls)):
             return {WORD: word, **{name: encode(part) for name, part in parts(value).items()}}
-    if isinstance(value, np.generic):
-        return {WORD: "number", "array": encode(np.asarray(value))}
     raise NotPlainError(f"{type(value).__name__} has no plain form")
 
 
@@ -70,12 +66,13 @@ def decode(value: Any) -> Any:
         return [decode(item) for item in value]
     parts = {name: decode(part) for name, part in value.items()}
     word = parts.pop(WORD, None)
-    if not isinstance(word, str) or word not in DECODERS:
-        raise NotPlainError(f"{word!r} is no word for a plain value")
+    if not isinstance(word, str) or word not in WORDS:
+        raise NotPlainError(f"{word!r} is not a word for a plain value")
     try:
-        return DECODERS[word](**parts)
-    except (TypeError, ValueError, AssertionError, AttributeError, OverflowError) as error:
-        raise NotPlainError(f"{word} cannot be made of {parts}: {error}") from error
+        _, _, make = WORDS[word]
+        return make(**parts)
+    except (TypeError, ValueError, AssertionError, AttributeError, KeyError, OverflowError) as error:
+        raise NotPlainError(f"{word} cannot be made of {parts}: {error!r}") from error
 
 
 @cache
@@ -96,12 +93,6 @@ def _name_of_class(cls: type) -> str:
     return name
 
 
-def _class(name: str) -> type:
-    if name not in _classes():
-        raise ValueError(f"{name} is not one of the classes that a file may name")
-    return _classes()[name]
-
-
 def _array_parts(array: np.ndarray) -> dict[str, Any]:
     if array.dtype.kind not in "biuf":
         raise NotPlainError(f"an array of {array.dtype} has no plain form")
@@ -112,7 +103,7 @@ def _array_parts(array: np.ndarray) -> dict[str, Any]:
 def _array(dtype: str, shape: list[int], data: str) -> np.ndarray:
     kind = np.dtype(dtype)
     if kind.kind not in "biuf":
-        raise ValueError(f"{dtype} is no type of numbers")
+        raise ValueError(f"{dtype} is not a type of numbers")
     return np.frombuffer(base64.b64decode(data), kind).reshape(shape).copy()
 
 
@@ -128,21 +119,17 @@ def _attributes(*names: str) -> Callable[[Any], dict[str, Any]]:
     return lambda value: {name: getattr(value, name) for name in names}
 
 
+# Of other types in WORDS a subclass may have more state.
+WITH_SUBCLASSES = (type, np.generic)
 # For each word the type it stands for, its parts, and how to make it of them.
 WORDS: dict[str, tuple[type, Callable[[Any], dict[str, Any]], Callable[..., Any]]] = {
     "tuple": (tuple, _items, lambda items: tuple(items)),
     "dict": (dict, _pairs, lambda items: dict(items)),
-    "deque": (
-        deque,
-        lambda value: {**_items(value), "maxlen": value.maxlen},
-        lambda items, maxlen: deque(items, maxlen),
-    ),
+    "deque": (deque, lambda d: {**_items(d), "maxlen": d.maxlen}, lambda items, maxlen: deque(items, maxlen)),
+    "class": (type, lambda cls: {"name": _name_of_class(cls)}, lambda name: _classes()[name]),
+    "number": (np.generic, lambda number: {"array": np.asarray(number)}, lambda array: array[()]),
     "array": (np.ndarray, _array_parts, _array),
-    "Box": (
-        spaces.Box,
-        _attributes("low", "high"),
-        lambda low, high: spaces.Box(low, high, dtype=low.dtype.type),
-    ),
+    "Box": (spaces.Box, _attributes("low", "high"), lambda low, high: spaces.Box(low, high, dtype=low.dtype.type)),
     "Discrete": (spaces.Discrete, lambda space: {"n": int(space.n), "start": int(space.start)}, spaces.Discrete),
     "MultiDiscrete": (
         spaces.MultiDiscrete,
@@ -155,8 +142,19 @@ WORDS: dict[str, tuple[type, Callable[[Any], dict[str, Any]], Callable[..., Any]
     "ConstantSchedule": (ConstantSchedule, _attributes("val"), ConstantSchedule),
     "LinearSchedule": (LinearSchedule, _attributes("start", "end", "end_fraction"), LinearSchedule),
 }
-DECODERS: dict[str, Callable[..., Any]] = {
-    **{word: make for word, (_, _, make) in WORDS.items()},
-    "class": _class,
-    "number": lambda array: array[()],
-}
+
+
+def register_plain(word: str, cls: type) -> None:
+    """Let files hold the instances of a dataclass without pickle, as its fields.
+
+    Reading a file calls the class with what the file says, so that its constructor must be harmless.
+
+    :param word: what files call the class
+    :param cls: a dataclass that is made of its fields, each of which has a plain form
+    :raises ArgumentError: if the word means something else already, or the class is no such dataclass
+    """
+    if word in WORDS and WORDS[word][0] is not cls:
+        raise ArgumentError(f"word={word!r} already stands for another class: choose a word of its own")
+    if not is_dataclass(cls) or not all(field.init for field in fields(cls)):
+        raise ArgumentError(f"cls={cls!r} is not a dataclass that can be made of its fields")
+    WORDS[word] = (cls, _attributes(*(field.name for field in fields(cls))), cls)

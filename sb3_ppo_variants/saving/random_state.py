@@ -15,10 +15,10 @@ import torch as th
 class RandomState:
     """The states of the generators of Python, NumPy and PyTorch, as plain values and arrays.
 
-    :param python: that of ``random``
-    :param numpy: that of ``numpy.random``
-    :param torch: that of PyTorch on the CPU
-    :param cuda: those of PyTorch on each GPU, if PyTorch uses them
+    :param python: state of ``random``
+    :param numpy: state of ``numpy.random``
+    :param torch: state of PyTorch on the CPU
+    :param cuda: states of PyTorch on each GPU, if PyTorch uses them
     """
 
     python: tuple[Any, ...]
@@ -35,23 +35,20 @@ class RandomState:
         return cls(random.getstate(), numpy, th.get_rng_state().numpy(), [state.numpy() for state in cuda])
 
     def restore(self) -> None:
-        """Put the generators into these states.
-
-        It warns if there are fewer GPUs than there are states.
-        """
+        """Put the generators into these states, with a warning if there are fewer GPUs than states."""
         random.setstate(self.python)
         np.random.set_state(self.numpy)
         th.set_rng_state(th.from_numpy(self.torch))
         for index, state in enumerate(self.cuda):
             if index >= th.cuda.device_count():
-                warnings.warn(f"There is no cuda:{index} to restore the random state of: the run will be another one.")
+                warnings.warn(f"There is no cuda:{index} whose random state to restore: the run will differ.")
                 break
             th.cuda.set_rng_state(th.from_numpy(state), index)
 
 
 @contextmanager
 def kept_random_state() -> Iterator[None]:
-    """Leave the generators behind as they were."""
+    """Leave the generators as they were."""
     state = RandomState.capture()
     try:
         yield

@@ -1,6 +1,6 @@
-"""Whether what an update reads and writes is finite, and the way back if it is not."""
+"""Checks that an update reads and writes finite numbers, and a snapshot to go back to if it does not."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any, NoReturn
 
@@ -8,7 +8,6 @@ import numpy as np
 import torch as th
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.policies import ActorCriticPolicy
-from torch.optim import Optimizer
 
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.guards.finite import is_finite
@@ -19,16 +18,16 @@ class Snapshot:
     """A policy and its optimizers as they are now.
 
     :param policy: the policy
-    :param optimizers: the optimizers
+    :param optimizers: the optimizers of its parameters
     """
 
-    def __init__(self, policy: ActorCriticPolicy, optimizers: Sequence[Optimizer]):
-        self._owners: list[th.nn.Module | Optimizer] = [policy, *optimizers]
-        self._states = [_cloned(owner.state_dict()) for owner in self._owners]
+    def __init__(self, policy: ActorCriticPolicy, optimizers: Iterable[th.optim.Optimizer]):
+        owners: list[th.nn.Module | th.optim.Optimizer] = [policy, *optimizers]
+        self._states = [(owner, _cloned(owner.state_dict())) for owner in owners]
 
     def restore(self) -> None:
         """Make them so again."""
-        for owner, state in zip(self._owners, self._states, strict=True):
+        for owner, state in self._states:
             owner.load_state_dict(state)
 
 

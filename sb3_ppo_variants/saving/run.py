@@ -1,0 +1,93 @@
+"""Where a run stands: the checkpoint that it has reached and the iterations that it counts on from."""
+
+from pathlib import Path
+
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+
+from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.saving.checkpoint import Checkpoint
+from sb3_ppo_variants.saving.checkpoints import folders_by_step, is_whole
+
+
+class Run:
+    """A model's run, which goes on through calls of ``learn`` and through ``resume``."""
+
+    def __init__(self) -> None:
+        # The checkpoint written or resumed from last.
+        self._last: Checkpoint | None = None
+        # The steps and updates of the model when it was resumed.
+        self._resumed_at: tuple[int, int] | None = None
+        self._iterations_before = 0
+        self._log_interval: int | None = None
+
+    def resume(self, model: OnPolicyAlgorithm, checkpoint: Checkpoint) -> None:
+        """Put the environment of a model that a checkpoint holds, and the random generators, where they were.
+
+        :raises ArgumentError: if the run cannot go on in this environment
+        """
+        checkpoint.restore(model)
+        self._last, self._resumed_at = checkpoint, _trained(model)
+
+    def resumed_from(self, model: OnPolicyAlgorithm) -> Checkpoint | None:
+        """The checkpoint that the model was resumed from; ``None`` once it has been trained further."""
+        return self._last if _trained(model) == self._resumed_at else None
+
+    def begin(self, model: OnPolicyAlgorithm, log_interval: int, reset_num_timesteps: bool) -> int:
+        """Begin a call of ``learn``; a resumed run counts iterations on.
+
+        :param log_interval: the argument of ``learn``
+        :param reset_num_timesteps: the argument of ``learn``
+        :return: the log interval for SB3
+        """
+        checkpoint = None if reset_num_timesteps else self.resumed_from(model)
+        self._iterations_before = 0 if checkpoint is None else checkpoint.iterations
+        self._log_interval = None if checkpoint is None else log_interval
+        # SB3 counts iterations from 0, so that it must offer each of them to is_logged().
+        return log_interval if checkpoint is None else log_interval and 1
+
+    def iteration(self, number: int) -> int:
+        """The number in the whole run of an iteration of the present ``learn``."""
+        return self._iterations_before + number
+
+    def is_logged(self, number: int) -> bool:
+        """Whether the log is written after an iteration of the present ``learn``."""
+        return self._log_interval is None or self.iteration(number) % self._log_interval == 0
+
+    def enter(self, model: OnPolicyAlgorithm, folder: Path) -> None:
+        """Begin to write checkpoints to a folder.
+
+        :raises ArgumentError: if it has checkpoints of another run, or later ones than this run has reached
+        """
+        last, reached = self._last, -1
+        if last is not None and last.folder.parent == folder:
+            if last.num_timesteps <= model.num_timesteps:
+                reached = last.num_timesteps
+        elif self.resumed_from(model) is None:
+            self._last = None  # This folder needs a checkpoint at once.
+        for step, path in folders_by_step(folder).items():
+            if step > reached and is_whole(path):
+                raise ArgumentError(
+                    f"path={str(folder)!r} holds {path.name}, a checkpoint of another run. Choose another folder, or "
+                    "continue that run with resume()"
+                )
+
+    def is_due(self, model: OnPolicyAlgorithm, every: int) -> bool:
+        """Whether the last checkpoint is ``every`` or more steps old, or there is none."""
+        return self._last is None or not 0 <= model.num_timesteps - self._last.num_timesteps < every
+
+    def write(self, model: OnPolicyAlgorithm, folder: Path, number: int) -> Checkpoint:
+        """Write a checkpoint, and begin new episodes as ``resume`` does.
+
+        :param folder: where the checkpoints are
+        :param number: iterations of the present ``learn``
+        :raises OSError: if it cannot be written
+        """
+        checkpoint = Checkpoint.capture(model, folder, self.iteration(number), self._last)
+        checkpoint.write(model)
+        self._last, self._resumed_at = checkpoint, None
+        checkpoint.begin_episodes(model)
+        return checkpoint
+
+
+def _trained(model: OnPolicyAlgorithm) -> tuple[int, int]:
+    return model.num_timesteps, model._n_updates
