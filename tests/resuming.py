@@ -11,7 +11,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_ppo_variants import ExactCheckpointCallback, PPOClip
+from sb3_ppo_variants import ExactCheckpointCallback
 
 
 class Killed(Exception):
@@ -41,25 +41,6 @@ class Written(KVWriter):
 
     def close(self) -> None:
         pass
-
-
-class TwoOptimizers(PPOClip):
-    """Takes a step of its own down the values of the last observations after each update."""
-
-    def _setup_model(self) -> None:
-        super()._setup_model()
-        self.value_optimizer = th.optim.Adam(self.policy.value_net.parameters(), lr=1e-2)
-
-    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
-        owners, variables = super()._get_torch_save_params()
-        return [*owners, "value_optimizer"], variables
-
-    def train(self) -> None:
-        super().train()
-        self.value_optimizer.zero_grad()
-        observations: Any = self._last_obs
-        self.policy.predict_values(self.policy.obs_to_tensor(observations)[0]).mean().backward()
-        self.value_optimizer.step()
 
 
 def state(model: Any) -> dict[str, Any]:

@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import stable_baselines3.common.policies
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.distributions import BernoulliDistribution
 
 from helpers import ACTION_SPACES, noise_envs
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
@@ -45,30 +43,6 @@ OBSERVATIONS = {
     "dict": spaces.Dict({"b": spaces.Box(-1, 1, (2, 2)), "a": spaces.Discrete(3)}),
     "bytes": spaces.Box(0, 255, (6,), np.uint8),
 }
-
-
-@pytest.fixture
-def double_precision(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
-    """Lets a model compute in double precision, which SB3's preprocessing and PyTorch's Bernoulli would undo."""
-    preprocess: Any = stable_baselines3.common.policies.preprocess_obs
-
-    log_prob: Any = BernoulliDistribution.log_prob
-
-    def double(*args: Any, **kwargs: Any) -> Any:
-        observation = preprocess(*args, **kwargs)
-        if isinstance(observation, dict):
-            return {key: value.double() for key, value in observation.items()}
-        return observation.double()
-
-    def convert(model: Any) -> None:
-        monkeypatch.setattr(BernoulliDistribution, "log_prob", lambda self, actions: log_prob(self, actions.double()))
-        monkeypatch.setattr(stable_baselines3.common.policies, "preprocess_obs", double)
-        model.policy.double()
-        model.rollout_buffer.old_parameters = None  # Those of the policy in double precision are found anew.
-        for name in ("values", "log_probs", "advantages", "returns"):
-            setattr(model.rollout_buffer, name, getattr(model.rollout_buffer, name).astype(np.float64))
-
-    return convert
 
 
 def collected(

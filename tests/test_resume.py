@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
-from resuming import KillAt, Killed, TwoOptimizers, run, state
+from resuming import KillAt, Killed, run, state
 from stable_baselines3.common.callbacks import CallbackList
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.utils import LinearSchedule
@@ -133,11 +133,6 @@ def test_a_restored_normalization_has_the_spaces_and_the_size_of_its_environment
     inner = env.unwrapped
     assert env.observation_space is inner.observation_space and env.action_space is inner.action_space
     assert env.venv is not None
-
-
-@pytest.mark.parametrize("fast", [True, False])
-def test_a_second_optimizer(fast: bool, tmp_path: Path) -> None:
-    exact(TwoOptimizers, pendulums, tmp_path, fast=fast)
 
 
 @pytest.mark.parametrize("sde_sample_freq", [-1, 4])

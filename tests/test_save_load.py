@@ -10,13 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from resuming import TwoOptimizers
 from stable_baselines3 import PPO
 from stable_baselines3.common.utils import ConstantSchedule, LinearSchedule
 
 from helpers import ACTION_SPACES, VARIANTS, noise_envs
-from sb3_ppo_variants import ArgumentError, DamagedFileError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
-from sb3_ppo_variants.base.finite import Snapshot
+from sb3_ppo_variants import (
+    ArgumentError,
+    DamagedFileError,
+    PPOAdaptiveKL,
+    PPOClip,
+    PPOFixedKL,
+    PPOUnclipped,
+    SeparateUpdates,
+)
 
 BOX = ACTION_SPACES["Box"]
 
@@ -125,15 +131,15 @@ def moments_of_values(parameters: dict[str, Any]) -> th.Tensor:
 
 @pytest.mark.parametrize("weights_only", [False, True])
 def test_a_second_optimizer(weights_only: bool) -> None:
-    model = small(TwoOptimizers).learn(64)
+    model = small(PPOClip, updates=SeparateUpdates()).learn(64)
     trained = moments_of_values(model.get_parameters())
     assert trained.count_nonzero() > 0
     file = io.BytesIO()
     model.save(file)
     assert "value_optimizer.pth" in zipfile.ZipFile(file).namelist()
-    loaded: Any = TwoOptimizers.load(file, weights_only=weights_only)
+    loaded: Any = PPOClip.load(file, weights_only=weights_only)
     assert th.equal(moments_of_values(loaded.get_parameters()), trained)
-    other = small(TwoOptimizers)
+    other = small(PPOClip, updates=SeparateUpdates())
     for parameters in (file, model.get_parameters()):
         other.set_parameters(parameters)
         assert th.equal(moments_of_values(other.get_parameters()), trained)
@@ -141,13 +147,13 @@ def test_a_second_optimizer(weights_only: bool) -> None:
 
 def test_a_second_optimizer_is_checked() -> None:
     file, without = io.BytesIO(), io.BytesIO()
-    model = small(TwoOptimizers).learn(64)
+    model = small(PPOClip, updates=SeparateUpdates()).learn(64)
     model.save(file)
     small(PPOClip).save(without)
-    with pytest.raises(DamagedFileError, match="BytesIO: value_optimizer is missing"):
-        TwoOptimizers.load(without)
-    with pytest.raises(DamagedFileError, match="BytesIO: value_optimizer is not part of this model"):
-        PPOClip.load(file)
+    with pytest.raises(DamagedFileError, match="BytesIO: policy.optimizer has param_groups of other"):
+        PPOClip.load(without, updates=SeparateUpdates())
+    with pytest.raises(DamagedFileError, match="BytesIO: policy.optimizer has param_groups of other"):
+        PPOClip.load(file, updates=None)
     parameters = deepcopy(model.get_parameters())
     parameters["value_optimizer"]["state"][0]["exp_avg"] = th.ones(9)
     with pytest.raises(DamagedFileError, match=r"value_optimizer has exp_avg of shape \(9,\)"):
@@ -155,17 +161,6 @@ def test_a_second_optimizer_is_checked() -> None:
     del parameters["value_optimizer"]
     with pytest.raises(DamagedFileError, match="value_optimizer is missing"):
         model.set_parameters(parameters)
-
-
-def test_a_snapshot_has_a_second_optimizer_too() -> None:
-    model = small(TwoOptimizers).learn(64)
-    before = deepcopy(model.get_parameters())
-    snapshot = Snapshot(model.policy, [model.policy.optimizer, model.value_optimizer])
-    model.learn(64)
-    assert not th.equal(moments_of_values(model.get_parameters()), moments_of_values(before))
-    snapshot.restore()
-    for part, expected in before.items():
-        th.testing.assert_close(model.get_parameters()[part], expected, rtol=0, atol=0)
 
 
 def test_a_model_of_sb3_goes_on_as_ppoclip() -> None:

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from sb3_ppo_variants.arguments.rules import COUNT, NON_NEGATIVE, NORM
 from sb3_ppo_variants.arguments.schedules import current_value
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.saving import register_plain
 from sb3_ppo_variants.updates.plan import Descent
 from sb3_ppo_variants.updates.updates import Trained, Updates
 
@@ -96,6 +97,9 @@ class SeparateUpdates(Updates):
             "train/policy_epochs": epochs[0],
             "train/value_epochs": epochs[1],
         }
+
+
+register_plain("SeparateUpdates", SeparateUpdates)
 
 
 def divided_parameters(policy: ActorCriticPolicy) -> tuple[list[th.nn.Parameter], list[th.nn.Parameter]]:

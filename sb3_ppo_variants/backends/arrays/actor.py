@@ -90,9 +90,11 @@ class _Rows:
         # In the buffer, what is discrete has a dimension more.
         shape, space, steps = (-1, buffer.n_envs), buffer.observation_space, buffer.observations
         if isinstance(space, spaces.Dict):
-            self._observations: Any = {key: steps[key].reshape(*shape, *part.shape) for key, part in space.items()}
+            self._observations: Any = {
+                key: steps[key].reshape(*shape, *(part.shape or ())) for key, part in space.items()
+            }
         else:
-            self._observations = steps.reshape(*shape, *space.shape)
+            self._observations = steps.reshape(*shape, *(space.shape or ()))
         self._actions = buffer.actions.reshape(*shape, *(buffer.action_space.shape or ()))
 
     def write(

@@ -1,0 +1,223 @@
+"""Separate updates of policy and value."""
+
+import io
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from resuming import run
+from stable_baselines3.common.utils import LinearSchedule
+
+from helpers import ACTION_SPACES, PENALISED, VARIANTS, LogRecorder, noise_envs
+from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, PPOFixedKL, SeparateUpdates
+from sb3_ppo_variants.backends.arrays.update import ArrayDescent
+from sb3_ppo_variants.backends.torch_update import TorchDescent
+
+BOX = ACTION_SPACES["Box"]
+IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
+N_STEPS, N_ENVS = 20, 3
+paths = pytest.mark.parametrize("fast", [False, True])
+Double = Callable[[Any], None]
+
+
+def make(cls: Any = PPOClip, action_space: spaces.Space = BOX, updates: Any = None, **arguments: Any) -> Any:
+    updates = SeparateUpdates(policy_epochs=4, value_epochs=6, value_learning_rate=2e-3) if updates is None else updates
+    arguments = {"n_steps": N_STEPS, "batch_size": N_STEPS * N_ENVS, "learning_rate": 3e-3, **arguments}
+    return cls("MlpPolicy", noise_envs(action_space, n_envs=N_ENVS), seed=1, device="cpu", updates=updates, **arguments)
+
+
+def collected(*args: Any, **arguments: Any) -> Any:
+    """A model with a full rollout buffer, of the reference path."""
+    model = make(*args, **arguments, fast=False)
+    _, callback = model._setup_learn(N_STEPS * N_ENVS)
+    model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
+    return model
+
+
+def spinning_up(model: Any, eps: float, target_kl: float) -> tuple[Any, int]:
+    """The update of https://spinningup.openai.com's ppo.py: the policy and the number of its steps.
+
+    It differs as SB3 does: in the estimator of the KL that ends the steps of the policy, and in clipping gradients.
+    """
+    policy, buffer = deepcopy(model.policy), model.rollout_buffer
+    critic = {*policy.mlp_extractor.value_net.parameters(), *policy.value_net.parameters()}
+    actor = [parameter for parameter in policy.parameters() if parameter not in critic]
+    pi_optimizer = th.optim.Adam(actor, lr=3e-3, eps=1e-5)
+    vf_optimizer = th.optim.Adam(list(critic), lr=2e-3, eps=1e-5)
+    data = next(deepcopy(buffer).get(None))
+    advantages = (data.advantages - data.advantages.mean()) / (data.advantages.std() + 1e-8)
+    steps = 0
+    for _ in range(4):
+        _, log_prob, _ = policy.evaluate_actions(data.observations, data.actions)
+        log_ratio = log_prob - data.old_log_prob
+        ratio = log_ratio.exp()
+        loss = -th.min(ratio * advantages, th.clamp(ratio, 1 - eps, 1 + eps) * advantages).mean()
+        if (ratio - 1 - log_ratio).mean() > 1.5 * target_kl:
+            break
+        pi_optimizer.zero_grad()
+        loss.backward()
+        th.nn.utils.clip_grad_norm_(actor, 0.3)
+        pi_optimizer.step()
+        steps += 1
+    for _ in range(6):
+        loss = ((policy.predict_values(data.observations).flatten() - data.returns) ** 2).mean()
+        vf_optimizer.zero_grad()
+        loss.backward()
+        th.nn.utils.clip_grad_norm_(list(critic), 0.7)
+        vf_optimizer.step()
+    return policy, steps
+
+
+@paths
+@pytest.mark.parametrize("target_kl", [1e-4, 1.0])
+def test_an_update_is_spinning_ups(target_kl: float, fast: bool, double_precision: Double) -> None:
+    updates = SeparateUpdates(policy_epochs=4, value_epochs=6, value_learning_rate=2e-3, value_max_grad_norm=0.7)
+    model = collected(PPOClip, BOX, updates, vf_coef=1.0, max_grad_norm=0.3, target_kl=target_kl)
+    before = deepcopy(list(model.policy.parameters()))
+    double_precision(model)
+    expected, steps = spinning_up(model, 0.2, target_kl)
+    assert (steps < 4) == (target_kl < 1)
+    model.fast = fast
+    model.train()
+    for got, wanted, old in zip(model.policy.parameters(), expected.parameters(), before, strict=True):
+        th.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-9)
+        assert not th.equal(got.float(), old)
+    logged = model.logger.name_to_value
+    # The pass that target_kl ended counts as begun.
+    assert logged["train/policy_epochs"] == min(steps + 1, 4) and logged["train/value_epochs"] == 6
+    assert model._n_updates == min(steps + 1, 4)
+
+
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
+@pytest.mark.parametrize("space", ACTION_SPACES)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_paths_agree(variant: Any, space: str, double_precision: Double) -> None:
+    own = {"kl_coef": 3.0} if variant in PENALISED else {}
+    shared = {"batch_size": 25, "ent_coef": 0.01, "clip_range_vf": 0.1, "target_kl": 0.02}
+    model = collected(variant, ACTION_SPACES[space], **shared, **own)
+    double_precision(model)
+    trained = []
+    for fast in (False, True):
+        trained.append(deepcopy(model))
+        trained[-1].fast = fast
+        np.random.seed(3)
+        trained[-1].train()
+    reference, over_arrays = trained
+    for wanted, got in zip(reference.policy.parameters(), over_arrays.policy.parameters(), strict=True):
+        th.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-9)
+    for name in ("policy.optimizer", "value_optimizer"):
+        wanted, got = (m.get_parameters()[name] for m in trained)
+        th.testing.assert_close(got["state"], wanted["state"], rtol=1e-5, atol=1e-9)
+    logged, fast_logged = (m.logger.name_to_value for m in trained)
+    assert fast_logged.keys() == logged.keys()
+    for key, value in logged.items():
+        assert fast_logged[key] == pytest.approx(value, rel=1e-5, abs=1e-7), key
+
+
+@paths
+def test_logs(fast: bool) -> None:
+    log = LogRecorder()
+    schedule = LinearSchedule(1e-2, 0.0, 1.0)
+    updates = SeparateUpdates(value_epochs=2, value_learning_rate=schedule)
+    make(updates=updates, n_epochs=3, fast=fast).learn(240, callback=log)
+    rates = [update["train/value_learning_rate"] for update in log.updates]
+    assert rates == pytest.approx([7.5e-3, 5e-3, 2.5e-3, 0.0])
+    joint = LogRecorder()
+    PPOClip("MlpPolicy", noise_envs(BOX), n_steps=32, n_epochs=1).learn(64, callback=joint)
+    own = {"train/policy_epochs", "train/value_epochs", "train/value_learning_rate"}
+    last = log.updates[-1]
+    assert last.keys() == joint.updates[-1].keys() | own
+    assert (last["train/policy_epochs"], last["train/value_epochs"]) == (3, 2)
+
+
+def test_networks_with_common_parameters_are_refused() -> None:
+    def cnn(**policy_kwargs: Any) -> Any:
+        env = noise_envs(BOX, IMAGE)
+        return PPOClip(
+            "CnnPolicy", env, n_steps=8, batch_size=16, updates=SeparateUpdates(), policy_kwargs=policy_kwargs
+        )
+
+    with pytest.raises(ArgumentError, match=r"features_extractor\.cnn\.0\.bias and 7 more belong to both.*share_feat"):
+        cnn()
+    model = cnn(share_features_extractor=False)
+    before = deepcopy(model.policy.state_dict())
+    model.learn(16)
+    assert all(not th.equal(before[name], weight) for name, weight in model.policy.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"policy_epochs": 0}, r"^policy_epochs=0 is not allowed; allowed: an integer >= 1, or None"),
+        ({"value_epochs": 1.5}, r"^value_epochs=1.5 is not allowed"),
+        ({"value_learning_rate": -1}, r"^value_learning_rate=-1 is not allowed; allowed: a finite number >= 0"),
+        ({"value_max_grad_norm": float("nan")}, r"^value_max_grad_norm=nan is not allowed"),
+    ],
+)
+def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        SeparateUpdates(**arguments)
+
+
+def test_what_is_no_division_is_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"^updates='separate' is not allowed; allowed: SeparateUpdates"):
+        make(updates="separate")
+
+
+@paths
+def test_a_loaded_model_trains_on(fast: bool) -> None:
+    model, file = make(PPOFixedKL, fast=fast), io.BytesIO()
+    model.learn(120).save(file)
+    loaded: Any = PPOFixedKL.load(file, env=noise_envs(BOX, n_envs=N_ENVS))
+    assert loaded.updates == model.updates
+    for trained, passes in ((model, 2), (loaded.learn(60, reset_num_timesteps=False), 3)):
+        steps = [o.state_dict()["state"][0]["step"] for o in (trained.policy.optimizer, trained.value_optimizer)]
+        assert steps == [passes * 4, passes * 6]
+
+
+@paths
+def test_a_resumed_run_is_the_whole_one(fast: bool, tmp_path: Path) -> None:
+    make_env = lambda: noise_envs(BOX, n_envs=N_ENVS)  # noqa: E731
+    whole, cut = (run(lambda: make(fast=fast), make_env, tmp_path / str(at), 300, 100, at) for at in (None, 190))
+    assert cut == whole
+    assert {"policy.optimizer", "value_optimizer"} <= whole[0]["parameters"].keys()
+
+
+@paths
+def test_an_update_interrupted_in_the_values_passes_is_taken_back(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make(fast=fast).learn(60)
+    before, n_updates = deepcopy(model.get_parameters()), model._n_updates
+    descents: type[Any] = ArrayDescent if fast else TorchDescent
+    step = descents.step
+
+    def interrupted(descent: Any) -> None:
+        step(descent)
+        if not descent._descent.of_policy:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(descents, "step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.learn(60, reset_num_timesteps=False)
+    th.testing.assert_close(model.get_parameters(), before, rtol=0, atol=0)
+    assert model._n_updates == n_updates
+
+
+@paths
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+def test_numbers_that_are_not_finite_are_named(fast: bool) -> None:
+    model = make(fast=fast).learn(60)
+    before = deepcopy(model.get_parameters())
+    model.rollout_buffer.returns[3] = 1e25
+    with pytest.raises(NonFiniteError, match="the value loss of minibatch 0 is not finite: inf"):
+        model.train()
+    th.testing.assert_close(model.get_parameters(), before, rtol=0, atol=0)
+
+
+def test_the_array_path_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    make(PPOFixedKL, verbose=1).learn(60)
+    assert "Training on the fast path: the networks are computed over arrays" in capsys.readouterr().out
