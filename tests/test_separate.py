@@ -164,6 +164,14 @@ def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
         SeparateUpdates(**arguments)
 
 
+def test_a_dict_of_arguments() -> None:
+    assert make(updates={"value_epochs": 3}).updates == SeparateUpdates(value_epochs=3)
+    with pytest.raises(ArgumentError, match=r"^updates name='epochs' is not allowed; allowed: policy_epochs, value_"):
+        make(updates={"epochs": 3})
+    with pytest.raises(ArgumentError, match=r"^value_epochs=0 is not allowed"):
+        make(updates={"value_epochs": 0})
+
+
 def test_what_is_no_division_is_refused() -> None:
     with pytest.raises(ArgumentError, match=r"^updates='separate' is not allowed; allowed: SeparateUpdates"):
         make(updates="separate")

@@ -47,6 +47,7 @@ from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.updates import JOINT, Outcome, UpdatePlan, Updates, run
 from sb3_ppo_variants.updates.finite import check_parameters, check_rollout
 from sb3_ppo_variants.updates.measured import summary
+from sb3_ppo_variants.updates.separate import separate
 
 SelfPPO = TypeVar("SelfPPO", bound="PPOBase")
 
@@ -65,7 +66,7 @@ class PPOBase(SavedAlgorithm):
     rules: ClassVar[Mapping[str, Rule]] = {
         **RULES,
         "fast": Rule("True, False or 'auto'", lambda value: isinstance(value, bool) or value == "auto"),
-        "updates": instance("SeparateUpdates(...)", Updates).or_none(),
+        "updates": instance("SeparateUpdates(...), a dict of its arguments", Updates, dict).or_none(),
     }
     """The values that each argument may have."""
     own_rules: ClassVar[Mapping[str, Rule]] = {}
@@ -84,7 +85,8 @@ class PPOBase(SavedAlgorithm):
         sde_sample_freq: int, rollout_buffer_class: type[RolloutBuffer] | None,
         rollout_buffer_kwargs: dict[str, Any] | None, target_kl: float | None, stats_window_size: int,
         tensorboard_log: str | None, policy_kwargs: dict[str, Any] | None, verbose: int, seed: int | None,
-        device: th.device | str, _init_setup_model: bool, fast: bool | Literal["auto"], updates: Updates | None,
+        device: th.device | str, _init_setup_model: bool, fast: bool | Literal["auto"],
+        updates: Updates | dict[str, Any] | None,
     ):  # fmt: skip
         given = dict(
             policy=policy, env=env, learning_rate=learning_rate, n_steps=n_steps, batch_size=batch_size,
@@ -108,7 +110,7 @@ class PPOBase(SavedAlgorithm):
         )  # fmt: skip
         self.batch_size, self.n_epochs, self.clip_range_vf = batch_size, n_epochs, clip_range_vf
         self.normalize_advantage, self.target_kl = normalize_advantage, target_kl
-        self.fast, self.updates = fast, updates
+        self.fast, self.updates = fast, separate(updates) if isinstance(updates, dict) else updates
         if _init_setup_model:
             self._setup_model()
             warn_of_truncated_minibatch(n_steps=self.n_steps, n_envs=self.n_envs, batch_size=batch_size)

@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch as th
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import Schedule
 from torch.optim import Optimizer
 
+from sb3_ppo_variants.arguments.nested import check_names
 from sb3_ppo_variants.arguments.rules import COUNT, NON_NEGATIVE, NORM
 from sb3_ppo_variants.arguments.schedules import current_value
 from sb3_ppo_variants.errors import ArgumentError
@@ -100,6 +101,15 @@ class SeparateUpdates(Updates):
 
 
 register_plain("SeparateUpdates", SeparateUpdates)
+
+
+def separate(arguments: dict[str, Any]) -> SeparateUpdates:
+    """Separate updates with arguments from a file of hyperparameters.
+
+    :raises ArgumentError: if there is no such argument, or it has a value that is not allowed
+    """
+    check_names("updates", arguments, SeparateUpdates, ())
+    return SeparateUpdates(**arguments)
 
 
 def divided_parameters(policy: ActorCriticPolicy) -> tuple[list[th.nn.Parameter], list[th.nn.Parameter]]:

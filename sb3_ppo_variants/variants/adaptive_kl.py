@@ -55,8 +55,8 @@ class PPOAdaptiveKL(PPOBase):
     :param kl_coef: the initial beta, in [1e-6, 1e6], where beta also stays
     :param fast: ``"auto"`` takes a fast path where the policy allows it and the reference path otherwise, True insists
         on a fast path, False takes the reference path
-    :param updates: ``SeparateUpdates(...)`` gives policy and value optimizers and passes of their own; ``None`` updates
-        both together, as SB3 does
+    :param updates: ``SeparateUpdates(...)``, or a dict of its arguments, gives policy and value optimizers and passes of
+        their own; ``None`` updates both together, as SB3 does
     :raises ArgumentError: (a ``ValueError``) if an argument has a value that is not allowed
     :raises MissingKLError: if the policy's distribution has no registered KL
     """
@@ -104,7 +104,7 @@ class PPOAdaptiveKL(PPOBase):
         desired_kl: float = 0.01,
         kl_coef: float = 1.0,
         fast: bool | Literal["auto"] = "auto",
-        updates: Updates | None = None,
+        updates: Updates | dict[str, Any] | None = None,
     ):
         self.clip_range, self.desired_kl, self.kl_coef = clip_range, desired_kl, kl_coef
         super().__init__(

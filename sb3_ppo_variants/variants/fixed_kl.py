@@ -51,8 +51,8 @@ class PPOFixedKL(PPOBase):
     :param kl_coef: beta, >= 0, a number or a schedule
     :param fast: ``"auto"`` takes a fast path where the policy allows it and the reference path otherwise, True insists
         on a fast path, False takes the reference path
-    :param updates: ``SeparateUpdates(...)`` gives policy and value optimizers and passes of their own; ``None`` updates
-        both together, as SB3 does
+    :param updates: ``SeparateUpdates(...)``, or a dict of its arguments, gives policy and value optimizers and passes of
+        their own; ``None`` updates both together, as SB3 does
     :raises ArgumentError: (a ``ValueError``) if an argument has a value that is not allowed
     :raises MissingKLError: if the policy's distribution has no registered KL
     """
@@ -95,7 +95,7 @@ class PPOFixedKL(PPOBase):
         *,
         kl_coef: float | Schedule = 1.0,
         fast: bool | Literal["auto"] = "auto",
-        updates: Updates | None = None,
+        updates: Updates | dict[str, Any] | None = None,
     ):
         self.clip_range, self.kl_coef = clip_range, kl_coef
         super().__init__(
