@@ -47,8 +47,8 @@ class PPOUnclipped(PPOBase):
     :param _init_setup_model: whether to build the networks at construction
     :param fast: ``"auto"`` takes a fast path where the policy allows it and the reference path otherwise, True insists
         on a fast path, False takes the reference path
-    :param updates: ``SeparateUpdates(...)``, or a dict of its arguments, gives policy and value optimizers and passes of
-        their own; ``None`` updates both together, as SB3 does
+    :param updates: ``SeparateUpdates(...)``, or a dict of its arguments, gives policy and value optimizers and passes
+        of their own; ``None`` updates both together, as SB3 does
     :raises ArgumentError: (a ``ValueError``) if an argument has a value that is not allowed
     """
 
