@@ -2,13 +2,11 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
 import torch as th
 from stable_baselines3.common.base_class import maybe_make_env
-from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import (
     ActorCriticCnnPolicy,
     ActorCriticPolicy,
@@ -34,7 +32,7 @@ from sb3_ppo_variants.base.finite import check_parameters, check_rollout
 from sb3_ppo_variants.base.nested_arguments import check_buffer_arguments, check_observations, check_policy
 from sb3_ppo_variants.base.update import TorchUpdate, Update
 from sb3_ppo_variants.errors import refuse
-from sb3_ppo_variants.guards import Supervised, check_seen, checked_actions, checked_steps
+from sb3_ppo_variants.guards import Supervised, check_seen, guarded, original
 from sb3_ppo_variants.saving import SavedAlgorithm
 
 SelfPPO = TypeVar("SelfPPO", bound="PPOBase")
@@ -302,23 +300,13 @@ class PPOBase(SavedAlgorithm):
             yield
             return
         try:
-            with checked_steps(self.env, self._steps_taken):
+            with guarded(self):
                 yield
         except (ValueError, RuntimeError):
             check_parameters(self.policy)
-            check_seen(self.env, self._last_obs, self._steps_taken)
+            check_seen(self)
             raise
 
-    def _steps_taken(self) -> int:
-        return self.num_timesteps
-
-    def collect_rollouts(
-        self, env: VecEnv, callback: BaseCallback, rollout_buffer: RolloutBuffer, n_rollout_steps: int
-    ) -> bool:
-        """Fill the buffer with a rollout; see SB3.
-
-        :return: False if the callback ended it early
-        :raises NonFiniteError: if an action is not finite
-        """
-        with checked_actions(env, self._steps_taken) if self._guarded else nullcontext():
-            return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
+    def get_env(self) -> VecEnv | None:
+        """The environment that the model was given; callbacks get it too while another stands in for it."""
+        return None if self.env is None else original(self.env)

@@ -1,0 +1,104 @@
+"""An environment that steps for another one, without a change to the other."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from operator import attrgetter
+from typing import Any, Protocol
+
+import numpy as np
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
+
+
+class Steps(Protocol):
+    """How a vectorised environment steps and resets; see SB3's ``VecEnv``."""
+
+    def step_async(self, actions: np.ndarray) -> None:
+        """Begin a step."""
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Finish the step."""
+
+    def reset(self) -> VecEnvObs:
+        """Reset all environments."""
+
+
+def _delegated(path: str) -> Any:
+    return property(attrgetter(path))
+
+
+class StandIn(VecEnv):
+    """Stands in for a vectorised environment and steps in a way of its own; all else is the environment's.
+
+    It is no ``VecEnvWrapper``, because SB3 expects the environments for training and evaluation to have the same
+    wrappers. Attributes set on it are set on the environment. Copied or pickled, it is the environment.
+
+    :param env: the environment, without wrappers
+    :param steps: steps and resets the environment
+    """
+
+    _inner: VecEnv
+
+    # Without that of VecEnv, which sets attributes that the environment has.
+    def __init__(self, env: VecEnv, steps: Steps):
+        object.__setattr__(self, "_inner", env)
+        object.__setattr__(self, "_own_steps", steps)
+
+    step_async = _delegated("_own_steps.step_async")
+    step_wait = _delegated("_own_steps.step_wait")
+    reset = _delegated("_own_steps.reset")
+
+    # What VecEnv defines, and __getattr__ is therefore not asked for.
+    close = _delegated("_inner.close")
+    env_is_wrapped = _delegated("_inner.env_is_wrapped")
+    env_method = _delegated("_inner.env_method")
+    get_attr = _delegated("_inner.get_attr")
+    get_images = _delegated("_inner.get_images")
+    getattr_depth_check = _delegated("_inner.getattr_depth_check")
+    has_attr = _delegated("_inner.has_attr")
+    render = _delegated("_inner.render")
+    seed = _delegated("_inner.seed")
+    set_attr = _delegated("_inner.set_attr")
+    set_options = _delegated("_inner.set_options")
+    unwrapped = _delegated("_inner.unwrapped")
+    # Asked for at every step.
+    num_envs = _delegated("_inner.num_envs")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._inner, name, value)
+
+    def __reduce__(self) -> tuple[Callable[[VecEnv], VecEnv], tuple[VecEnv]]:
+        return original, (self._inner,)
+
+
+def original(env: VecEnv) -> VecEnv:
+    """The environment that a stand-in stands in for; any other environment itself."""
+    return env._inner if isinstance(env, StandIn) else env
+
+
+@contextmanager
+def standing_in(model: BaseAlgorithm, make_steps: Callable[[VecEnv], Steps]) -> Iterator[VecEnv]:
+    """Within it a stand-in has the place of a model's environment, under all wrappers.
+
+    :param model: a model with an environment
+    :param make_steps: makes the stand-in's steps from the environment without wrappers
+    :return: context manager that yields the environment without wrappers
+    """
+    owner: BaseAlgorithm | VecEnvWrapper = model
+    name = "env"
+    while isinstance(present := getattr(owner, name), VecEnvWrapper):
+        owner, name = present, "venv"
+    # If a callback trains a second model on the environment, the present one is the first model's stand-in.
+    env = original(present)
+    stand_in = StandIn(env, make_steps(env))
+    setattr(owner, name, stand_in)
+    try:
+        yield env
+    finally:
+        # Unless a callback put another environment there.
+        if getattr(owner, name) is stand_in:
+            setattr(owner, name, present)
