@@ -2,27 +2,16 @@
 
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import Any, Protocol, TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
+from sb3_ppo_variants.guards.outputs import EnvCheck
+
 IMMUTABLE = frozenset({bool, int, float, str, type(None), np.bool_, np.float32, np.float64, np.int32, np.int64})
 REPLACED = ("step_wait", "reset", "_save_obs", "_obs_from_buf")
-
-
-class OutputCheck(Protocol):
-    """Checks what one environment returns before it is copied, and may put it in another form."""
-
-    def step(self, returned: Any) -> Any:
-        """What ``env.step`` returned."""
-
-    def reset(self, returned: Any) -> Any:
-        """What ``env.reset`` returned."""
-
-    def terminal(self, observation: Any) -> None:
-        """Check the last observation of an episode."""
 
 
 def can_step(env: VecEnv) -> TypeGuard[DummyVecEnv]:
@@ -42,7 +31,7 @@ class DummySteps:
     :param checks: a check for each environment, or none
     """
 
-    def __init__(self, env: DummyVecEnv, checks: Sequence[OutputCheck] = ()):
+    def __init__(self, env: DummyVecEnv, checks: Sequence[EnvCheck] = ()):
         self._env = env
         self._checks = checks
         self.step_async = env.step_async
@@ -63,23 +52,21 @@ class DummySteps:
                 if checks:
                     checks[i].terminal(observation)
                 info["terminal_observation"] = observation
-                observation = self._first(i, single.reset())
+                first = single.reset()
+                observation, env.reset_infos[i] = checks[i].reset(first) if checks else first
             rows[i] = observation
         return rows.copy(), rewards.copy(), dones.copy(), [_copied(info) for info in infos]
 
     def reset(self) -> VecEnvObs:
         """Reset each environment."""
-        env = self._env
+        env, checks = self._env, self._checks
         for i, single in enumerate(env.envs):
             options: dict[str, Any] = {"options": env._options[i]} if env._options[i] else {}
-            self._rows[i] = self._first(i, single.reset(seed=env._seeds[i], **options))
+            first = single.reset(seed=env._seeds[i], **options)
+            self._rows[i], env.reset_infos[i] = checks[i].reset(first) if checks else first
         env._reset_seeds()
         env._reset_options()
         return self._rows.copy()
-
-    def _first(self, i: int, returned: Any) -> Any:
-        observation, self._env.reset_infos[i] = self._checks[i].reset(returned) if self._checks else returned
-        return observation
 
 
 class _DictRows(dict[str, np.ndarray]):

@@ -15,7 +15,7 @@ from sb3_ppo_variants.guards.finite import is_finite
 from sb3_ppo_variants.guards.observations import observation_check
 from sb3_ppo_variants.guards.outputs import EnvCheck
 from sb3_ppo_variants.guards.stacked import StackCheck
-from sb3_ppo_variants.guards.stand_in import Steps, standing_in
+from sb3_ppo_variants.guards.stand_in import standing_in
 from sb3_ppo_variants.guards.watch import Watch
 from sb3_ppo_variants.guards.workers import named_workers
 
@@ -26,7 +26,7 @@ def guarded(model: OnPolicyAlgorithm) -> Iterator[None]:
 
     :param model: a model with an environment
     """
-    watch = _watch(model)
+    watch = Watch(lambda: model.num_timesteps)
     try:
         with standing_in(model, lambda env: CheckedSteps(env, watch)) as env, named_workers(env):
             yield
@@ -43,16 +43,12 @@ def check_seen(model: OnPolicyAlgorithm) -> None:
     :raises NonFiniteError: if a number is not finite
     """
     if model._last_obs is not None:
-        check = observation_check(model.observation_space, _watch(model), model.n_envs)
+        check = observation_check(model.observation_space, Watch(lambda: model.num_timesteps), model.n_envs)
         check.check_numbers(model._last_obs, "observation", None)
 
 
-def _watch(model: OnPolicyAlgorithm) -> Watch:
-    return Watch(lambda: model.num_timesteps)
-
-
 class CheckedSteps:
-    """Steps and resets of a vectorised environment, checked.
+    """Steps and resets of a vectorised environment that raise a ``GuardError`` for values that are not allowed.
 
     :param env: the vectorised environment
     :param watch: raises the errors
@@ -64,28 +60,18 @@ class CheckedSteps:
         self._checks_actions = isinstance(env.action_space, spaces.Box)
         self._observations = observation_check(env.observation_space, watch, env.num_envs)
         checks = [EnvCheck(env.observation_space, i, watch) for i in range(env.num_envs)]
-        self._steps: Steps = env
-        self._stacks: StackCheck | None = None
-        if can_step(env):
-            self._steps = DummySteps(env, checks)
-        else:
-            self._stacks = StackCheck(checks, watch)
+        self._steps = DummySteps(env, checks) if can_step(env) else env
+        self._stacks = None if can_step(env) else StackCheck(checks, watch)
 
     def step_async(self, actions: np.ndarray) -> None:
-        """Begin a step.
-
-        :raises NonFiniteError: if an action is not finite
-        """
+        """Begin a step, with actions that must be finite."""
         if self._checks_actions and not is_finite(actions):
             row = int(np.argmin(np.isfinite(actions).reshape(len(actions), -1).all(axis=1)))
             self._watch.refuse_number("action", actions[row], row)
         self._steps.step_async(actions)
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Finish the step.
-
-        :raises GuardError: if the environment returns something that is not allowed
-        """
+        """Finish the step, and check all that it returns."""
         returned = self._steps.step_wait()
         if self._stacks is not None:
             self._stacks.check(*returned)
@@ -93,10 +79,7 @@ class CheckedSteps:
         return returned
 
     def reset(self) -> VecEnvObs:
-        """Reset all environments.
-
-        :raises GuardError: if the environment returns something that is not allowed
-        """
+        """Reset all environments, and check their observations."""
         observations = self._steps.reset()
         self._check_observations(observations)
         return observations

@@ -1,6 +1,6 @@
 """Whether observations are in their space; the bounds of a ``Box`` are not checked."""
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -11,62 +11,8 @@ from sb3_ppo_variants.guards.watch import Watch
 INTEGERS = frozenset({int, np.int64})
 
 
-class ObservationCheck(Protocol):
-    """Refuses what is not an observation of a space."""
-
-    def fitted(self, observation: object, quantity: str, env_index: int | None) -> Any:
-        """Convert an observation to a form that NumPy writes to an array of the space unchanged.
-
-        :param quantity: what to call it in the error
-        :param env_index: the environment it came from; ``None`` for the stacked observations of all
-        :raises EnvOutputError: if its type, shape or keys are not those of the space
-        """
-
-    def check_numbers(self, observation: Any, quantity: str, env_index: int | None) -> None:
-        """Check what :meth:`fitted` returned.
-
-        :raises NonFiniteError: if a number is NaN or infinite
-        :raises EnvOutputError: if a number is not in a space of integers
-        """
-
-
-def observation_check(space: spaces.Space, watch: Watch, n_envs: int = 0) -> ObservationCheck:
-    """The check of a space.
-
-    :param space: a space without nested ones, or a ``Dict`` of such spaces
-    :param watch: raises the errors
-    :param n_envs: number of environments whose observations are stacked; 0 for those of one environment
-    """
-    check = DictCheck if isinstance(space, spaces.Dict) else ArrayCheck
-    return check(space, watch, n_envs)
-
-
-class DictCheck:
-    """The check of a ``Dict``; see :func:`observation_check`."""
-
-    def __init__(self, space: spaces.Space, watch: Watch, n_envs: int):
-        assert isinstance(space, spaces.Dict)
-        self._watch = watch
-        self._checks = {key: ArrayCheck(part, watch, n_envs) for key, part in space.items()}
-
-    def fitted(self, observation: object, quantity: str, env_index: int | None) -> dict[str, Any]:
-        """See :class:`ObservationCheck`."""
-        if not isinstance(observation, dict) or observation.keys() != self._checks.keys():
-            found = f"a dict with the keys {[*observation]}" if isinstance(observation, dict) else repr(observation)
-            self._watch.refuse(quantity, found, f"a dict with the keys {[*self._checks]}", env_index)
-        return {
-            key: check.fitted(observation[key], f"{quantity}[{key!r}]", env_index)
-            for key, check in self._checks.items()
-        }
-
-    def check_numbers(self, observation: Any, quantity: str, env_index: int | None) -> None:
-        """See :class:`ObservationCheck`."""
-        for key, check in self._checks.items():
-            check.check_numbers(observation[key], f"{quantity}[{key!r}]", env_index)
-
-
 class ArrayCheck:
-    """The check of a space in which nothing is nested; see :func:`observation_check`."""
+    """The check of a space without nested ones; see :func:`observation_check`."""
 
     def __init__(self, space: spaces.Space, watch: Watch, n_envs: int):
         assert space.shape is not None and space.dtype is not None
@@ -78,7 +24,12 @@ class ArrayCheck:
         self._limits = _Limits.of(space)
 
     def fitted(self, observation: object, quantity: str, env_index: int | None) -> Any:
-        """See :class:`ObservationCheck`."""
+        """Convert an observation to a form that NumPy writes to an array of the space unchanged.
+
+        :param quantity: what to call it in the error
+        :param env_index: the environment it came from; ``None`` for the stacked observations of all
+        :raises EnvOutputError: if its type, shape or keys are not those of the space
+        """
         if type(observation) is np.ndarray and observation.dtype is self._dtype and observation.shape == self._shape:
             return observation
         if type(observation) in self._scalars:
@@ -93,7 +44,11 @@ class ArrayCheck:
         return array
 
     def check_numbers(self, observation: Any, quantity: str, env_index: int | None) -> None:
-        """See :class:`ObservationCheck`."""
+        """Check what :meth:`fitted` returned.
+
+        :raises NonFiniteError: if a number is NaN or infinite
+        :raises EnvOutputError: if an integer is not in the space
+        """
         array = np.asarray(observation)
         if array.dtype.kind == "f":
             if not is_finite(array):
@@ -111,6 +66,41 @@ class ArrayCheck:
         if array.dtype.kind == "f":
             self._watch.refuse_number(quantity, array, env_index)
         self._watch.refuse(quantity, str(array), str(self._limits), env_index)
+
+
+class DictCheck:
+    """The check of a ``Dict``; see :func:`observation_check`."""
+
+    def __init__(self, space: spaces.Space, watch: Watch, n_envs: int):
+        assert isinstance(space, spaces.Dict)
+        self._watch = watch
+        self._checks = {key: ArrayCheck(part, watch, n_envs) for key, part in space.items()}
+
+    def fitted(self, observation: object, quantity: str, env_index: int | None) -> dict[str, Any]:
+        """See :class:`ArrayCheck`."""
+        if not isinstance(observation, dict) or observation.keys() != self._checks.keys():
+            found = f"a dict with the keys {[*observation]}" if isinstance(observation, dict) else repr(observation)
+            self._watch.refuse(quantity, found, f"a dict with the keys {[*self._checks]}", env_index)
+        return {
+            key: check.fitted(observation[key], f"{quantity}[{key!r}]", env_index)
+            for key, check in self._checks.items()
+        }
+
+    def check_numbers(self, observation: Any, quantity: str, env_index: int | None) -> None:
+        """See :class:`ArrayCheck`."""
+        for key, check in self._checks.items():
+            check.check_numbers(observation[key], f"{quantity}[{key!r}]", env_index)
+
+
+def observation_check(space: spaces.Space, watch: Watch, n_envs: int = 0) -> ArrayCheck | DictCheck:
+    """The check of a space.
+
+    :param space: a space without nested ones, or a ``Dict`` of such spaces
+    :param watch: raises the errors
+    :param n_envs: number of environments whose observations are stacked; 0 for those of one environment
+    """
+    check = DictCheck if isinstance(space, spaces.Dict) else ArrayCheck
+    return check(space, watch, n_envs)
 
 
 def _as_array(value: object) -> np.ndarray | None:

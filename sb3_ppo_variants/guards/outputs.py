@@ -37,25 +37,13 @@ class EnvCheck:
         :raises EnvOutputError: if something has a wrong type or shape
         :raises NonFiniteError: if the reward is not finite
         """
-        # Nearly all environments return these types, and this runs at every step.
-        if type(returned) is tuple and len(returned) == 5:
-            observation, reward, terminated, truncated, info = returned
-            if (
-                type(observation) is np.ndarray
-                and observation.dtype is self._dtype
-                and observation.shape == self._shape
-                and type(reward) in NUMBERS
-                and -HUGE_REWARD < reward < HUGE_REWARD
-                and type(terminated) in FLAGS
-                and type(truncated) in FLAGS
-                and type(info) is dict
-            ):
-                return returned
-        return self._examined(returned)
-
-    def _examined(self, returned: object) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        allowed = "(observation, reward, terminated, truncated, info)"
-        observation, reward, terminated, truncated, info = self._values(returned, "step", allowed, 5)
+        # This runs at every step: the types that nearly all environments return are recognised without a call.
+        if type(returned) is not tuple or len(returned) != 5:
+            returned = self._values(returned, "step", "(observation, reward, terminated, truncated, info)", 5)
+        observation, reward, terminated, truncated, info = returned
+        array = type(observation) is np.ndarray
+        if not (array and observation.dtype is self._dtype and observation.shape == self._shape):
+            observation = self._observation.fitted(observation, "observation", self._env_index)
         if type(reward) not in NUMBERS or not -HUGE_REWARD < reward < HUGE_REWARD:
             reward = self._number(reward)
         if type(terminated) not in FLAGS:
@@ -64,7 +52,6 @@ class EnvCheck:
             truncated = self._flag("truncated", truncated)
         if not isinstance(info, dict):
             self._watch.refuse("info", repr(info), "a dict", self._env_index)
-        observation = self._observation.fitted(observation, "observation", self._env_index)
         return observation, reward, terminated, truncated, info
 
     def reset(self, returned: object) -> tuple[Any, dict[str, Any]]:
@@ -84,7 +71,7 @@ class EnvCheck:
         self._observation.check_numbers(fitted, "terminal observation", self._env_index)
 
     def _values(self, returned: object, method: str, allowed: str, count: int) -> tuple[Any, ...] | list[Any]:
-        if isinstance(returned, tuple | list) and len(returned) == count:
+        if isinstance(returned, (tuple, list)) and len(returned) == count:
             return returned
         self._watch.refuse(f"result of {method}()", repr(returned), allowed, self._env_index)
 

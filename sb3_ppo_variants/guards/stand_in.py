@@ -11,17 +11,12 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 
-class Steps(Protocol):
+class _Steps(Protocol):
     """How a vectorised environment steps and resets; see SB3's ``VecEnv``."""
 
-    def step_async(self, actions: np.ndarray) -> None:
-        """Begin a step."""
-
-    def step_wait(self) -> VecEnvStepReturn:
-        """Finish the step."""
-
-    def reset(self) -> VecEnvObs:
-        """Reset all environments."""
+    def step_async(self, actions: np.ndarray) -> None: ...
+    def step_wait(self) -> VecEnvStepReturn: ...
+    def reset(self) -> VecEnvObs: ...
 
 
 def _delegated(path: str) -> Any:
@@ -41,7 +36,7 @@ class StandIn(VecEnv):
     _inner: VecEnv
 
     # Without that of VecEnv, which sets attributes that the environment has.
-    def __init__(self, env: VecEnv, steps: Steps):
+    def __init__(self, env: VecEnv, steps: _Steps):
         object.__setattr__(self, "_inner", env)
         object.__setattr__(self, "_own_steps", steps)
 
@@ -49,21 +44,19 @@ class StandIn(VecEnv):
     step_wait = _delegated("_own_steps.step_wait")
     reset = _delegated("_own_steps.reset")
 
-    # What VecEnv defines, and __getattr__ is therefore not asked for.
+    # VecEnv defines these, so that __getattr__ is not called for them.
     close = _delegated("_inner.close")
     env_is_wrapped = _delegated("_inner.env_is_wrapped")
     env_method = _delegated("_inner.env_method")
     get_attr = _delegated("_inner.get_attr")
     get_images = _delegated("_inner.get_images")
-    getattr_depth_check = _delegated("_inner.getattr_depth_check")
     has_attr = _delegated("_inner.has_attr")
+    num_envs = _delegated("_inner.num_envs")
     render = _delegated("_inner.render")
     seed = _delegated("_inner.seed")
     set_attr = _delegated("_inner.set_attr")
     set_options = _delegated("_inner.set_options")
     unwrapped = _delegated("_inner.unwrapped")
-    # Asked for at every step.
-    num_envs = _delegated("_inner.num_envs")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -81,7 +74,7 @@ def original(env: VecEnv) -> VecEnv:
 
 
 @contextmanager
-def standing_in(model: BaseAlgorithm, make_steps: Callable[[VecEnv], Steps]) -> Iterator[VecEnv]:
+def standing_in(model: BaseAlgorithm, make_steps: Callable[[VecEnv], _Steps]) -> Iterator[VecEnv]:
     """Within it a stand-in has the place of a model's environment, under all wrappers.
 
     :param model: a model with an environment

@@ -23,14 +23,7 @@ class Watch:
         self._warned = False
 
     def refuse(self, quantity: str, found: str, allowed: str, env_index: int | None) -> NoReturn:
-        """Refuse an output.
-
-        :param quantity: what it is
-        :param found: what was returned
-        :param allowed: what it must be
-        :param env_index: the environment it came from; ``None`` if it came from all
-        :raises EnvOutputError: always
-        """
+        """:raises EnvOutputError: always, saying what was found and what is allowed"""
         raise EnvOutputError(quantity, f"{found}, but must be {allowed}", env_index, self._steps_taken())
 
     def refuse_number(self, quantity: str, value: object, env_index: int | None) -> NoReturn:
