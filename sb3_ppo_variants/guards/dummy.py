@@ -15,7 +15,7 @@ REPLACED = ("step_wait", "reset", "_save_obs", "_obs_from_buf")
 
 
 def can_step(env: VecEnv) -> TypeGuard[DummyVecEnv]:
-    """Whether it is a ``DummyVecEnv`` that steps, resets and copies as SB3's."""
+    """Whether an environment is a ``DummyVecEnv`` whose steps and resets are those of SB3."""
     return isinstance(env, DummyVecEnv) and all(
         getattr(getattr(env, method), "__func__", None) is getattr(DummyVecEnv, method) for method in REPLACED
     )
@@ -24,11 +24,11 @@ def can_step(env: VecEnv) -> TypeGuard[DummyVecEnv]:
 class DummySteps:
     """The steps and resets of a ``DummyVecEnv``.
 
-    What it returns is as independent of the environments as the deep copies of SB3 are: a shallow copy is enough for
-    arrays and for an ``info`` that holds plain numbers.
+    What it returns is as independent of the environments as SB3's deep copies are. Arrays, and an ``info`` of plain
+    numbers and strings, need only a shallow copy for that.
 
-    :param env: the vectorised environment, one that :func:`can_step`
-    :param checks: a check for each environment, or none
+    :param env: a vectorised environment of which :func:`can_step` is true
+    :param checks: a check for each environment; empty to check nothing
     """
 
     def __init__(self, env: DummyVecEnv, checks: Sequence[EnvCheck] = ()):

@@ -1,4 +1,4 @@
-"""Puts the checks of environments in place."""
+"""Checks what a model and its environments exchange while it trains."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ from sb3_ppo_variants.guards.workers import named_workers
 
 @contextmanager
 def guarded(model: OnPolicyAlgorithm) -> Iterator[None]:
-    """Within it the environment of a model is checked under all wrappers: the actions it gets and what it returns.
+    """Within it all that the environments of a model receive and return is checked, under all wrappers.
 
     :param model: a model with an environment
     """

@@ -1,4 +1,4 @@
-"""An environment that steps for another one, without a change to the other."""
+"""An environment that stands in for another one, which itself stays unchanged."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,18 +24,19 @@ def _delegated(path: str) -> Any:
 
 
 class StandIn(VecEnv):
-    """Stands in for a vectorised environment and steps in a way of its own; all else is the environment's.
+    """A vectorised environment that takes its steps in another way than the one it stands in for.
 
-    It is no ``VecEnvWrapper``, because SB3 expects the environments for training and evaluation to have the same
-    wrappers. Attributes set on it are set on the environment. Copied or pickled, it is the environment.
+    Everything else is delegated, and attributes are set on the environment it stands in for. A copy or a pickle is one
+    of that environment. It is not a ``VecEnvWrapper``, because SB3 expects the environments for training and evaluation
+    to have the same wrappers.
 
-    :param env: the environment, without wrappers
-    :param steps: steps and resets the environment
+    :param env: the environment it stands in for, without wrappers
+    :param steps: how to step and reset it
     """
 
     _inner: VecEnv
 
-    # Without that of VecEnv, which sets attributes that the environment has.
+    # VecEnv.__init__ is not called: it would set attributes that belong to the environment.
     def __init__(self, env: VecEnv, steps: _Steps):
         object.__setattr__(self, "_inner", env)
         object.__setattr__(self, "_own_steps", steps)
@@ -50,6 +51,7 @@ class StandIn(VecEnv):
     env_method = _delegated("_inner.env_method")
     get_attr = _delegated("_inner.get_attr")
     get_images = _delegated("_inner.get_images")
+    getattr_depth_check = _delegated("_inner.getattr_depth_check")
     has_attr = _delegated("_inner.has_attr")
     num_envs = _delegated("_inner.num_envs")
     render = _delegated("_inner.render")
@@ -75,7 +77,7 @@ def original(env: VecEnv) -> VecEnv:
 
 @contextmanager
 def standing_in(model: BaseAlgorithm, make_steps: Callable[[VecEnv], _Steps]) -> Iterator[VecEnv]:
-    """Within it a stand-in has the place of a model's environment, under all wrappers.
+    """Within it a stand-in takes the place of a model's environment, under all wrappers.
 
     :param model: a model with an environment
     :param make_steps: makes the stand-in's steps from the environment without wrappers
@@ -85,7 +87,7 @@ def standing_in(model: BaseAlgorithm, make_steps: Callable[[VecEnv], _Steps]) ->
     name = "env"
     while isinstance(present := getattr(owner, name), VecEnvWrapper):
         owner, name = present, "venv"
-    # If a callback trains a second model on the environment, the present one is the first model's stand-in.
+    # While a callback trains a second model on the environment, the stand-in of the first one is present.
     env = original(present)
     stand_in = StandIn(env, make_steps(env))
     setattr(owner, name, stand_in)
