@@ -77,7 +77,8 @@ SILENT: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.mark.parametrize("name", SILENT)
 def test_a_callback_that_returns_none(name: str, fast: bool) -> None:
     make_callback, who = SILENT[name]
-    with pytest.raises(CallbackError, match=f"^{who} returned None; return True to go on or False to stop training$"):
+    message = f"^{who} returned None instead of True to continue training or False to stop it$"
+    with pytest.raises(CallbackError, match=message):
         model(fast).learn(64, make_callback())
 
 

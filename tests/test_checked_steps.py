@@ -1,7 +1,9 @@
 """Checked steps of a DummyVecEnv return what its own steps do, and as independently."""
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -14,7 +16,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from helpers import ACTION_SPACES, NoiseEnv
 from sb3_ppo_variants.errors import NonFiniteError
-from sb3_ppo_variants.guards import checked_steps
+from sb3_ppo_variants.guards import guarded
 
 BOX = ACTION_SPACES["Box"]
 OBSERVATIONS: dict[str, spaces.Space] = {
@@ -55,12 +57,19 @@ def without_times(infos: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return infos
 
 
+@contextmanager
+def checked_steps(env: VecEnv) -> Iterator[VecEnv]:
+    model: Any = SimpleNamespace(env=env, num_timesteps=0)
+    with guarded(model):
+        yield model.env
+
+
 def run(env: VecEnv, checked: bool) -> list[Any]:
-    with checked_steps(env, lambda: 0) if checked else nullcontext():
-        env.seed(0)
-        seen: list[Any] = [env.reset()]
+    with checked_steps(env) if checked else nullcontext(env) as stepped:
+        stepped.seed(0)
+        seen: list[Any] = [stepped.reset()]
         for action in np.random.default_rng(0).normal(size=(20, 3, 2)).astype(np.float32):
-            observations, rewards, dones, infos = env.step(action)
+            observations, rewards, dones, infos = stepped.step(action)
             seen.append((observations, rewards, dones, without_times(infos)))
     return seen
 
@@ -84,11 +93,11 @@ def test_under_wrappers(wrap: Any) -> None:
 def test_what_was_returned_does_not_change_later(tells: bool) -> None:
     env = envs(OBSERVATIONS["vector"], tells)
     env.reset()
-    with checked_steps(env, lambda: 0):
-        returned = env.step(np.zeros((3, 2)))
+    with checked_steps(env) as stepped:
+        returned = stepped.step(np.zeros((3, 2)))
         kept = deepcopy(returned)
         returned[3][0]["mine"] = 1
-        env.step(np.ones((3, 2)))
+        stepped.step(np.ones((3, 2)))
     assert "mine" not in env.buf_infos[0]
     del returned[3][0]["mine"]
     np.testing.assert_equal(returned, kept)
@@ -104,28 +113,36 @@ class Own(DummyVecEnv):
 
 def test_a_step_of_its_own_is_taken_and_checked() -> None:
     own = Own([lambda: NoiseEnv(BOX, deepcopy(OBSERVATIONS["vector"]))])
-    with checked_steps(own, lambda: 0):
-        own.reset()
-        own.step(np.zeros((1, 2)))
+    with checked_steps(own) as stepped:
+        stepped.reset()
+        stepped.step(np.zeros((1, 2)))
         assert own.stepped
         own.envs[0].observation_space.sample = lambda: np.full(3, np.nan)  # type: ignore[assignment, misc]
         with pytest.raises(NonFiniteError, match="observation of environment 0"):
-            own.step(np.zeros((1, 2)))
+            stepped.step(np.zeros((1, 2)))
 
 
-def test_the_methods_are_put_back() -> None:
+def test_a_step_that_is_replaced_on_the_object_is_taken() -> None:
     env = envs(OBSERVATIONS["vector"])
-    with pytest.raises(ZeroDivisionError), checked_steps(env, lambda: 0):
-        assert "step_wait" in vars(env)
-        raise ZeroDivisionError
-    assert not {"step_wait", "reset"} & set(vars(env))
+    env.reset()
+    theirs = env.step(np.zeros((3, 2)))
+    env.step_wait = lambda: theirs  # type: ignore[method-assign]
+    with checked_steps(env) as stepped:
+        assert stepped.step(np.ones((3, 2))) is theirs
+
+
+def test_too_few_actions() -> None:
+    with checked_steps(envs(OBSERVATIONS["vector"])) as stepped:
+        stepped.reset()
+        with pytest.raises(IndexError):
+            stepped.step(np.zeros((2, 2)))
 
 
 def test_a_copy_steps_its_own_environments() -> None:
     env = envs(OBSERVATIONS["vector"])
-    with checked_steps(env, lambda: 0):
-        env.reset()
-        copied = deepcopy(env)
+    with checked_steps(env) as stepped:
+        stepped.reset()
+        copied = deepcopy(stepped)
         copied.step(np.zeros((3, 2)))
         steps = [[single.unwrapped._steps for single in each.envs] for each in (env, copied)]  # type: ignore[attr-defined]
     assert steps == [[0, 0, 0], [1, 1, 1]]

@@ -155,7 +155,7 @@ def test_a_step_that_is_not_of_five_values(returned: Any) -> None:
         def step(self, action: Any) -> Any:
             return returned
 
-    with pytest.raises(EnvOutputError, match=r"result of step\(\) of environment 0 at step 0 is .* allowed: \(observ"):
+    with pytest.raises(EnvOutputError, match=r"result of step\(\) of environment 0 at step 0 is .*, but must be \(obs"):
         model_for(DummyVecEnv([partial(Old, BOX)])).learn(32)
 
 
@@ -198,5 +198,5 @@ def test_infos_are_missed_where_an_episode_ends(ends: bool) -> None:
     if not ends:
         model.learn(32)
         return
-    with pytest.raises(EnvOutputError, match=r"the infos at step 12 is \[\]; allowed: 2 dicts"):
+    with pytest.raises(EnvOutputError, match=r"the info at step 12 is \[\], but must be a list with a dict for each"):
         model.learn(32)

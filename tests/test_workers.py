@@ -38,7 +38,7 @@ def raises() -> None:
 FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
     "raise": (raises, r"raised an error:\nTraceback(.|\n)*in step(.|\n)*LostTheGame: at chess"),
     "exit": (partial(sys.exit, 3), r"raised an error:\nTraceback(.|\n)*SystemExit: 3"),
-    "exit at once": (partial(os._exit, 3), "ended with exit code 3"),
+    "exit at once": (partial(os._exit, 3), "exited with code 3"),
     "kill": (lambda: os.kill(os.getpid(), signal.SIGKILL), "was killed by signal 9"),
     "hang": (partial(time.sleep, 1000), "did not answer within 1 seconds"),
 }

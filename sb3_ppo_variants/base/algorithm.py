@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -37,7 +37,7 @@ from sb3_ppo_variants.arguments.rules import (
 from sb3_ppo_variants.arguments.schedules import current_value
 from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.errors import refuse
-from sb3_ppo_variants.guards import Supervised, check_seen, checked_actions, checked_steps
+from sb3_ppo_variants.guards import Supervised, check_seen, guarded, original
 from sb3_ppo_variants.kl import exact_kl
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.policies.feed_forward import FeedForward
@@ -202,15 +202,11 @@ class PPOBase(SavedAlgorithm):
         """Fill the buffer with a rollout; see SB3.
 
         :return: False if the callback ended it early
-        :raises NonFiniteError: if an action is not finite
         """
         plan = self._plan()
         backend = choose(plan, self.fast).backend
         make_actor = partial(backend.actor, self, plan, rollout_buffer, n_rollout_steps)
-        with (
-            backend.prepared(plan, updating=False),
-            checked_actions(env, self._steps_taken) if self._guarded else nullcontext(),
-        ):
+        with backend.prepared(plan, updating=False):
             return collect(self, env, callback, rollout_buffer, n_rollout_steps, make_actor)
 
     def train(self) -> None:
@@ -291,15 +287,16 @@ class PPOBase(SavedAlgorithm):
             yield
             return
         try:
-            with checked_steps(self.env, self._steps_taken):
+            with guarded(self):
                 yield
         except (ValueError, RuntimeError):
             check_parameters(self.policy)
-            check_seen(self.env, self._last_obs, self._steps_taken)
+            check_seen(self)
             raise
 
-    def _steps_taken(self) -> int:
-        return self.num_timesteps
+    def get_env(self) -> VecEnv | None:
+        """The environment that the model was given; callbacks get it too while another stands in for it."""
+        return None if self.env is None else original(self.env)
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         states, tensors = super()._get_torch_save_params()

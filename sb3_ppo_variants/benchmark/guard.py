@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch as th
-from stable_baselines3.common.vec_env import DummyVecEnv
-from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
+from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ppo_variants.benchmark.throughput import DEFAULT_WORKLOADS, WORKLOADS, Algorithms, Workload, measure
-from sb3_ppo_variants.guards.single import copied
-from sb3_ppo_variants.guards.steps import innermost, replaced
+from sb3_ppo_variants.guards.dummy import DummySteps, can_step
+from sb3_ppo_variants.guards.stand_in import standing_in
 from sb3_ppo_variants.variants import PPOClip
 
 # The share of the time of a run that the guards may take.
@@ -29,25 +28,13 @@ class Unguarded(PPOClip):
 
     @contextmanager
     def _guards(self) -> Iterator[None]:
-        assert self.env is not None
-        inner = innermost(self.env)
-        assert isinstance(inner, DummyVecEnv)
-        with replaced(inner, step_wait=partial(_step_wait, inner)):
+        with standing_in(self, _unchecked):
             yield
 
 
-def _step_wait(env: DummyVecEnv) -> VecEnvStepReturn:
-    (rows,) = env.buf_obs.values()
-    for i, single in enumerate(env.envs):
-        observation, reward, terminated, truncated, info = single.step(env.actions[i])
-        done = terminated or truncated
-        env.buf_rews[i], env.buf_dones[i], env.buf_infos[i] = reward, done, info
-        info["TimeLimit.truncated"] = truncated and not terminated
-        if done:
-            info["terminal_observation"] = observation
-            observation, env.reset_infos[i] = single.reset()
-        rows[i] = observation
-    return rows.copy(), env.buf_rews.copy(), env.buf_dones.copy(), [copied(info) for info in env.buf_infos]
+def _unchecked(env: VecEnv) -> DummySteps:
+    assert can_step(env)
+    return DummySteps(env)
 
 
 def costs(workload: Workload, pairs: int, fast: bool) -> list[float]:

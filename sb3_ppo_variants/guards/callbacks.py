@@ -1,6 +1,6 @@
-"""Callbacks that are held to what is asked of them."""
+"""Callbacks that must answer, and always hear of the end of training."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +11,7 @@ from sb3_ppo_variants.errors import CallbackError
 
 
 class Supervised(CallbackList):
-    """All callbacks of a run: each says whether to go on, and hears of the end of training, however it ends.
+    """All callbacks of a run. None may return None, and each hears of the end of training, however it ends.
 
     :param callback: what ``learn`` takes: a callback, a function, a list of them or ``None``
     :param progress_bar: whether to show SB3's progress bar
@@ -25,7 +25,7 @@ class Supervised(CallbackList):
 
     @contextmanager
     def to_the_end(self) -> Iterator[None]:
-        """Within it an error or an interrupt ends training for the callbacks too, once, before it passes on."""
+        """Within it an error or an interrupt calls ``on_training_end`` once before it propagates."""
         try:
             yield
         except BaseException:
@@ -34,7 +34,7 @@ class Supervised(CallbackList):
             raise
 
     def update_locals(self, locals_: dict[str, Any]) -> None:
-        """As SB3's, but for the one dict that all callbacks share, which each of them updates."""
+        """Update the locals of the callbacks, which share one dict."""
         self.update_child_locals(locals_)
 
     def _on_training_start(self) -> None:
@@ -47,7 +47,7 @@ class Supervised(CallbackList):
             answer = callback.on_step()
             if answer is None:
                 names = " or ".join(_suspects(callback))
-                raise CallbackError(f"{names} returned None; return True to go on or False to stop training")
+                raise CallbackError(f"{names} returned None instead of True to continue training or False to stop it")
             go_on = bool(answer) and go_on
         return go_on
 
@@ -56,12 +56,12 @@ class Supervised(CallbackList):
         super()._on_training_end()
 
 
-def _as_callback(callback: Any) -> BaseCallback:
+def _as_callback(callback: BaseCallback | Callable[[dict[str, Any], dict[str, Any]], bool]) -> BaseCallback:
     return callback if isinstance(callback, BaseCallback) else ConvertCallback(callback)
 
 
 def _suspects(callback: BaseCallback) -> list[str]:
-    """Names of what may have returned None, of a callback and those in it; SB3's own only pass it on."""
+    """Names of the callbacks that may have returned None: this one or those in it, but none of SB3's own."""
     if isinstance(callback, ConvertCallback):
         return [getattr(callback.callback, "__name__", repr(callback.callback))]
     inside = [getattr(callback, name, None) for name in ("callback", "callback_on_new_best")]

@@ -1,6 +1,6 @@
-"""What observations may be: of their space, except that the bounds of a ``Box`` are not checked."""
+"""Whether observations are in their space; the bounds of a ``Box`` are not checked."""
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -11,34 +11,61 @@ from sb3_ppo_variants.guards.watch import Watch
 INTEGERS = frozenset({int, np.int64})
 
 
-class ObservationCheck(Protocol):
-    """Refuses what is not an observation of a space."""
+class ArrayCheck:
+    """The check of a space without nested ones; see :func:`observation_check`."""
 
-    def fitted(self, observation: Any, quantity: str, env_index: int | None) -> Any:
-        """The observation in a form that NumPy writes to arrays of the space as it is.
+    def __init__(self, space: spaces.Space, watch: Watch, n_envs: int):
+        assert space.shape is not None and space.dtype is not None
+        self._watch = watch
+        self._shape = (n_envs, *space.shape) if n_envs else space.shape
+        self._dtype = np.dtype(space.dtype)
+        # Discrete observations are plain numbers.
+        self._scalars = INTEGERS if self._shape == () else frozenset()
+        self._limits = _Limits.of(space)
 
-        :param quantity: what the observation is, for the error
-        :param env_index: the environment it is of; ``None`` for the stacked observations of all
+    def fitted(self, observation: object, quantity: str, env_index: int | None) -> Any:
+        """Convert an observation to a form that NumPy writes to an array of the space unchanged.
+
+        :param quantity: what to call it in the error
+        :param env_index: the environment it came from; ``None`` for the stacked observations of all
         :raises EnvOutputError: if its type, shape or keys are not those of the space
         """
+        if type(observation) is np.ndarray and observation.dtype is self._dtype and observation.shape == self._shape:
+            return observation
+        if type(observation) in self._scalars:
+            return observation
+        array = _as_array(observation)
+        if array is None:
+            self._watch.refuse(quantity, repr(observation), f"a {self._dtype} array of shape {self._shape}", env_index)
+        if array.shape != self._shape:
+            self._watch.refuse(quantity, f"an array of shape {array.shape}", f"of shape {self._shape}", env_index)
+        if not _keeps_values(array, self._dtype):
+            self._watch.refuse(quantity, repr(observation), f"representable as {self._dtype}", env_index)
+        return array
 
     def check_numbers(self, observation: Any, quantity: str, env_index: int | None) -> None:
         """Check what :meth:`fitted` returned.
 
         :raises NonFiniteError: if a number is NaN or infinite
-        :raises EnvOutputError: if a number is not in a space of integers
+        :raises EnvOutputError: if an integer is not in the space
         """
+        array = np.asarray(observation)
+        if array.dtype.kind == "f":
+            if not is_finite(array):
+                self._name_wrong(np.isfinite(array), array, quantity, env_index)
+        elif self._limits is not None and not self._limits.surely_hold(array):
+            self._name_wrong(self._limits.hold(array), array, quantity, env_index)
 
-
-def observation_check(space: spaces.Space, watch: Watch, n_envs: int = 0) -> ObservationCheck:
-    """The check of a space.
-
-    :param space: a ``Dict`` of spaces or one in which nothing is nested
-    :param watch: names where the run is
-    :param n_envs: 0 for the observations of one environment, else how many of them an observation stacks
-    """
-    check = DictCheck if isinstance(space, spaces.Dict) else ArrayCheck
-    return check(space, watch, n_envs)
+    def _name_wrong(self, right: np.ndarray, array: np.ndarray, quantity: str, env_index: int | None) -> None:
+        """:raises GuardError: for the first number that is wrong, if there is one"""
+        if right.all():
+            return
+        where = np.unravel_index(int(np.argmin(right)), right.shape)
+        if env_index is None:
+            env_index = int(where[0])
+        if array.dtype.kind == "f":
+            self._watch.refuse_number(quantity, array, env_index)
+        self._watch.refuse(quantity, str(array), str(self._limits), env_index)
 
 
 class DictCheck:
@@ -49,74 +76,35 @@ class DictCheck:
         self._watch = watch
         self._checks = {key: ArrayCheck(part, watch, n_envs) for key, part in space.items()}
 
-    def fitted(self, observation: Any, quantity: str, env_index: int | None) -> dict[str, Any]:
-        """See :class:`ObservationCheck`."""
+    def fitted(self, observation: object, quantity: str, env_index: int | None) -> dict[str, Any]:
+        """See :class:`ArrayCheck`."""
         if not isinstance(observation, dict) or observation.keys() != self._checks.keys():
-            found = f"a dict of {list(observation)}" if isinstance(observation, dict) else repr(observation)
-            self._watch.refuse(quantity, f"{found}; allowed: a dict of {list(self._checks)}", env_index)
+            found = f"a dict with the keys {[*observation]}" if isinstance(observation, dict) else repr(observation)
+            self._watch.refuse(quantity, found, f"a dict with the keys {[*self._checks]}", env_index)
         return {
             key: check.fitted(observation[key], f"{quantity}[{key!r}]", env_index)
             for key, check in self._checks.items()
         }
 
     def check_numbers(self, observation: Any, quantity: str, env_index: int | None) -> None:
-        """See :class:`ObservationCheck`."""
+        """See :class:`ArrayCheck`."""
         for key, check in self._checks.items():
             check.check_numbers(observation[key], f"{quantity}[{key!r}]", env_index)
 
 
-class ArrayCheck:
-    """The check of a space in which nothing is nested; see :func:`observation_check`."""
+def observation_check(space: spaces.Space, watch: Watch, n_envs: int = 0) -> ArrayCheck | DictCheck:
+    """The check of a space.
 
-    def __init__(self, space: spaces.Space, watch: Watch, n_envs: int):
-        assert space.shape is not None and space.dtype is not None
-        self._watch = watch
-        self._shape = (n_envs, *space.shape) if n_envs else space.shape
-        self._dtype = np.dtype(space.dtype)
-        # The numbers of a Discrete space come without an array around them.
-        self._scalars = INTEGERS if self._shape == () else frozenset()
-        self._limits = _Limits.of(space)
-
-    def fitted(self, observation: Any, quantity: str, env_index: int | None) -> Any:
-        """See :class:`ObservationCheck`."""
-        if type(observation) is np.ndarray and observation.dtype is self._dtype and observation.shape == self._shape:
-            return observation
-        if type(observation) in self._scalars:
-            return observation
-        array = _as_array(observation)
-        if array is None:
-            problem = f"{observation!r}; allowed: an array of {self._dtype} with the shape {self._shape}"
-        elif array.shape != self._shape:
-            problem = f"an array with the shape {array.shape}; allowed: the shape {self._shape}"
-        elif not _keeps_values(array, self._dtype):
-            problem = f"an array of {array.dtype} that {self._dtype} can not hold: {observation!r}"
-        else:
-            return array
-        return self._watch.refuse(quantity, problem, env_index)
-
-    def check_numbers(self, observation: Any, quantity: str, env_index: int | None) -> None:
-        """See :class:`ObservationCheck`."""
-        array = np.asarray(observation)
-        if array.dtype.kind == "f":
-            if not is_finite(array):
-                self._name_wrong(np.isfinite(array), array, quantity, env_index)
-        elif self._limits is not None and not self._limits.surely_hold(array):
-            self._name_wrong(self._limits.hold(array), array, quantity, env_index)
-
-    def _name_wrong(self, right: np.ndarray, array: np.ndarray, quantity: str, env_index: int | None) -> None:
-        """:raises GuardError: for the first number that is not right, if there is one"""
-        if right.all():
-            return
-        where = np.unravel_index(int(np.argmin(right)), right.shape)
-        if env_index is None:
-            env_index = int(where[0])
-        if array.dtype.kind == "f":
-            self._watch.refuse_number(quantity, array, env_index)
-        self._watch.refuse(quantity, f"{array}; allowed: {self._limits}", env_index)
+    :param space: a space without nested ones, or a ``Dict`` of such spaces
+    :param watch: raises the errors
+    :param n_envs: number of environments whose observations are stacked; 0 for those of one environment
+    """
+    check = DictCheck if isinstance(space, spaces.Dict) else ArrayCheck
+    return check(space, watch, n_envs)
 
 
-def _as_array(value: Any) -> np.ndarray | None:
-    """An array of real numbers; ``None`` if the value is anything else."""
+def _as_array(value: object) -> np.ndarray | None:
+    """An array of real numbers, or ``None`` if the value cannot be converted to one."""
     try:
         array = np.asarray(value)
     except (TypeError, ValueError):
@@ -125,7 +113,7 @@ def _as_array(value: Any) -> np.ndarray | None:
 
 
 def _keeps_values(array: np.ndarray, dtype: np.dtype) -> bool:
-    """Whether a cast rounds at most."""
+    """Whether a cast keeps all values, except for rounding."""
     if dtype.kind == "f" or np.can_cast(array.dtype, dtype, "safe"):
         return True
     if array.dtype.kind == "f" or dtype.kind not in "iu":
@@ -135,10 +123,10 @@ def _keeps_values(array: np.ndarray, dtype: np.dtype) -> bool:
 
 
 class _Limits:
-    """The numbers that a space of integers has.
+    """The range of a space of integers.
 
-    :param low: the least of them
-    :param high: one more than the largest
+    :param low: the smallest
+    :param high: the largest plus one
     """
 
     def __init__(self, low: Any, high: Any):
@@ -147,7 +135,7 @@ class _Limits:
 
     @classmethod
     def of(cls, space: spaces.Space) -> "_Limits | None":
-        """Those of a space; ``None`` for a ``Box``."""
+        """The range of a space; ``None`` for a ``Box``."""
         if isinstance(space, spaces.Discrete):
             return cls(space.start, space.start + space.n)
         if isinstance(space, spaces.MultiDiscrete):
@@ -155,14 +143,14 @@ class _Limits:
         return cls(0, 2) if isinstance(space, spaces.MultiBinary) else None
 
     def surely_hold(self, array: np.ndarray) -> bool:
-        """Whether all numbers are where every one is allowed; lists of few numbers are compared faster than arrays."""
+        """Whether all numbers are in every range; for few numbers, lists are compared faster than arrays."""
         numbers = array.ravel().tolist()
         low, high = self._inner
         return low <= min(numbers) and max(numbers) < high
 
     def hold(self, array: np.ndarray) -> np.ndarray:
-        """Of each number whether it is allowed."""
+        """Whether each number is in its range."""
         return np.asarray((self._low <= array) & (array < self._high))
 
     def __str__(self) -> str:
-        return f"integers from {self._low} to {self._high - 1}"
+        return f"between {self._low} and {self._high - 1}"

@@ -1,78 +1,59 @@
-"""Steps of any ``VecEnv``, what it returns checked."""
+"""What a vectorised environment may return of a step, for all its environments together."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeGuard
 
 import numpy as np
-from stable_baselines3.common.vec_env import VecEnv
-from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
-from sb3_ppo_variants.guards.observations import observation_check
 from sb3_ppo_variants.guards.outputs import EnvCheck
 from sb3_ppo_variants.guards.watch import HUGE_REWARD, Watch
 
 
-class CheckedStacks:
-    """The steps and resets of a vectorised environment that returns the outputs of its environments stacked.
+class StackCheck:
+    """Refuses what is not allowed beside the observations.
 
-    :param env: the vectorised environment
-    :param watch: names where the run is
+    :param checks: the check of each environment
+    :param watch: raises the errors
     """
 
-    def __init__(self, env: VecEnv, watch: Watch):
+    def __init__(self, checks: Sequence[EnvCheck], watch: Watch):
+        self._checks = checks
         self._watch = watch
-        self._n_envs = env.num_envs
-        self._step_wait, self._reset = env.step_wait, env.reset
-        self._checks = [EnvCheck(env.observation_space, i, watch) for i in range(env.num_envs)]
-        self._observations = observation_check(env.observation_space, watch, env.num_envs)
 
-    def step_wait(self) -> VecEnvStepReturn:
-        """A step of all environments.
+    def check(self, _: object, rewards: object, dones: object, infos: Any) -> None:
+        """Check what ``step_wait`` returned.
 
-        :raises GuardError: if it returns what it must not
+        :raises EnvOutputError: if something has a wrong type or shape
+        :raises NonFiniteError: if a reward or the last observation of an episode is not finite
         """
-        observations, rewards, dones, infos = self._step_wait()
         self._check_rewards(rewards)
-        self._check_dones(dones)
-        self._check_infos(infos, dones)
-        for i in np.flatnonzero(dones) if True in dones.tolist() else ():
+        ended = self._ended(dones)
+        self._check_infos(infos, may_be_missing=not ended)
+        for i in ended:
             terminal = infos[i].get("terminal_observation")
             if terminal is not None:
                 self._checks[i].terminal(terminal)
-        return self._checked(observations), rewards, dones, infos
 
-    def reset(self) -> VecEnvObs:
-        """A reset of all environments.
-
-        :raises GuardError: if it returns what it must not
-        """
-        return self._checked(self._reset())
-
-    def _checked(self, observations: Any) -> Any:
-        fitted = self._observations.fitted(observations, "observation", None)
-        self._observations.check_numbers(fitted, "observation", None)
-        return observations
-
-    def _check_rewards(self, rewards: Any) -> None:
-        if not _has_shape(rewards, self._n_envs, "biuf"):
-            self._watch.refuse("reward", f"{rewards!r}; allowed: an array of {self._n_envs} real numbers", None)
+    def _check_rewards(self, rewards: object) -> None:
+        if not self._is_array(rewards, "biuf"):
+            self._watch.refuse("reward", repr(rewards), "an array with a real number for each environment", None)
         # Neither is true of NaN.
         if not (rewards.min() > -HUGE_REWARD and rewards.max() < HUGE_REWARD):
             for i, reward in enumerate(rewards.tolist()):
                 self._watch.note_reward(reward, i)
 
-    def _check_dones(self, dones: Any) -> None:
-        right = _has_shape(dones, self._n_envs, "biu")
-        if not right or (dones.dtype.kind != "b" and not np.isin(dones, (0, 1)).all()):
-            self._watch.refuse("done", f"{dones!r}; allowed: an array of {self._n_envs} truth values", None)
+    def _ended(self, dones: object) -> list[int]:
+        """The environments in which an episode ended."""
+        if not self._is_array(dones, "biu") or (dones.dtype.kind != "b" and not np.isin(dones, (0, 1)).all()):
+            self._watch.refuse("done", repr(dones), "an array with True or False for each environment", None)
+        return [i for i, done in enumerate(dones.tolist()) if done]
 
-    def _check_infos(self, infos: Any, dones: np.ndarray) -> None:
-        # Where no episode ends, nobody asks for any.
-        of_all = len(infos) == self._n_envs or (len(infos) == 0 and not dones.any())
+    def _check_infos(self, infos: Any, may_be_missing: bool) -> None:
+        of_all = len(infos) == len(self._checks) or (len(infos) == 0 and may_be_missing)
         # Types are looked up faster than instances, of which there may be many.
         right = {*map(type, infos)} == {dict} or all(isinstance(info, dict) for info in infos)
         if not (of_all and right):
-            self._watch.refuse("infos", f"{infos!r}; allowed: {self._n_envs} dicts", None)
+            self._watch.refuse("info", repr(infos), "a list with a dict for each environment", None)
 
-
-def _has_shape(array: Any, n_envs: int, kinds: str) -> bool:
-    return isinstance(array, np.ndarray) and array.shape == (n_envs,) and array.dtype.kind in kinds
+    def _is_array(self, value: object, kinds: str) -> TypeGuard[np.ndarray]:
+        return isinstance(value, np.ndarray) and value.shape == (len(self._checks),) and value.dtype.kind in kinds

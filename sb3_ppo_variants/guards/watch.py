@@ -1,4 +1,4 @@
-"""Where a run is, for the errors and warnings about it."""
+"""Errors and warnings about what environments return, with the step that the run is at."""
 
 import warnings
 from collections.abc import Callable
@@ -13,7 +13,7 @@ HUGE_REWARD = float(np.finfo(np.float32).max) ** 0.5
 
 
 class Watch:
-    """Says what came from which environment at which step.
+    """Raises errors and warnings that name the environment and the step.
 
     :param steps_taken: returns the model's ``num_timesteps``, or ``None`` if they are not known
     """
@@ -22,16 +22,16 @@ class Watch:
         self._steps_taken = steps_taken
         self._warned = False
 
-    def refuse(self, quantity: str, problem: str, env_index: int | None) -> NoReturn:
-        """:raises EnvOutputError: always"""
-        raise EnvOutputError(quantity, problem, env_index, self._steps_taken())
+    def refuse(self, quantity: str, found: str, allowed: str, env_index: int | None) -> NoReturn:
+        """:raises EnvOutputError: always, saying what was found and what is allowed"""
+        raise EnvOutputError(quantity, f"{found}, but must be {allowed}", env_index, self._steps_taken())
 
     def refuse_number(self, quantity: str, value: object, env_index: int | None) -> NoReturn:
         """:raises NonFiniteError: always"""
         raise NonFiniteError(quantity, f"not finite: {value}", env_index, self._steps_taken())
 
     def note_reward(self, reward: float, env_index: int) -> None:
-        """Warn of a reward that is huge, once in a run.
+        """Warn once in a run if a reward is huge.
 
         :raises NonFiniteError: if it is NaN or infinite in single precision
         """
@@ -42,14 +42,14 @@ class Watch:
         if size >= HUGE_REWARD and not self._warned:
             self._warned = True
             warnings.warn(
-                f"The reward of environment {env_index} at step {self._steps_taken()} is {reward:g}. From "
-                f"{HUGE_REWARD:.2g} on, the value loss overflows in single precision: scale or normalize rewards. "
-                "There is no second warning in this run."
+                f"The reward of environment {env_index} at step {self._steps_taken()} is {reward:g}. Rewards of "
+                f"{HUGE_REWARD:.2g} or more overflow the value loss in single precision: scale or normalize them. "
+                "This warning is shown once per run."
             )
 
 
 class TypesOnly(Watch):
-    """Takes rewards as they are."""
+    """Accepts any number as a reward."""
 
     def note_reward(self, reward: float, env_index: int) -> None:
-        """Not here."""
+        """Accept the reward."""

@@ -1,4 +1,4 @@
-"""Names the worker process of a ``SubprocVecEnv`` that ended."""
+"""An error that names the worker of a ``SubprocVecEnv`` that ended."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 
 from sb3_ppo_variants.errors import WorkerError
 
-# Between the end of a process's pipe and that of the process.
+# For a process to end after its pipe has closed.
 SECONDS_TO_END = 1.0
 
 
@@ -16,12 +16,12 @@ def how_it_ended(exit_code: int | None) -> str:
     """An exit code in words."""
     if exit_code is None:
         return "closed its pipe"
-    return f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
+    return f"was killed by signal {-exit_code}" if exit_code < 0 else f"exited with code {exit_code}"
 
 
 @contextmanager
 def named_workers(env: VecEnv) -> Iterator[None]:
-    """Within it a broken pipe to a worker is an error with the worker's index.
+    """Within it a broken pipe raises a ``WorkerError`` with the index of the worker that ended.
 
     :param env: any vectorised environment, without wrappers
     """
@@ -34,6 +34,6 @@ def named_workers(env: VecEnv) -> Iterator[None]:
         for i, process in enumerate(env.processes):
             if process.sentinel in ended:
                 process.join(SECONDS_TO_END)
-                advice = "SafeSubprocVecEnv has the same arguments and shows the traceback of a worker"
+                advice = "SafeSubprocVecEnv takes the same arguments and reports the traceback of a worker that raises"
                 raise WorkerError(i, f"{how_it_ended(process.exitcode)}; {advice}") from error
         raise

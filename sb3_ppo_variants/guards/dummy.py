@@ -1,0 +1,87 @@
+"""Steps of SB3's ``DummyVecEnv`` with the same results and fewer copies."""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any, TypeGuard
+
+import numpy as np
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
+
+from sb3_ppo_variants.guards.outputs import EnvCheck
+
+IMMUTABLE = frozenset({bool, int, float, str, type(None), np.bool_, np.float32, np.float64, np.int32, np.int64})
+REPLACED = ("step_wait", "reset", "_save_obs", "_obs_from_buf")
+
+
+def can_step(env: VecEnv) -> TypeGuard[DummyVecEnv]:
+    """Whether an environment is a ``DummyVecEnv`` whose steps and resets are those of SB3."""
+    return isinstance(env, DummyVecEnv) and all(
+        getattr(getattr(env, method), "__func__", None) is getattr(DummyVecEnv, method) for method in REPLACED
+    )
+
+
+class DummySteps:
+    """The steps and resets of a ``DummyVecEnv``.
+
+    What it returns is as independent of the environments as SB3's deep copies are. Arrays, and an ``info`` of plain
+    numbers and strings, need only a shallow copy for that.
+
+    :param env: a vectorised environment of which :func:`can_step` is true
+    :param checks: a check for each environment; empty to check nothing
+    """
+
+    def __init__(self, env: DummyVecEnv, checks: Sequence[EnvCheck] = ()):
+        self._env = env
+        self._checks = checks
+        self.step_async = env.step_async
+        arrays: Any = env.buf_obs
+        self._rows = arrays[None] if None in arrays else _DictRows(arrays)
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Step each environment, and reset it where an episode ended."""
+        env, rows, checks, actions = self._env, self._rows, self._checks, self._env.actions
+        rewards, dones, infos = env.buf_rews, env.buf_dones, env.buf_infos
+        for i, single in enumerate(env.envs):
+            returned = single.step(actions[i])
+            observation, reward, terminated, truncated, info = checks[i].step(returned) if checks else returned
+            done = terminated or truncated
+            rewards[i], dones[i], infos[i] = reward, done, info
+            info["TimeLimit.truncated"] = truncated and not terminated
+            if done:
+                if checks:
+                    checks[i].terminal(observation)
+                info["terminal_observation"] = observation
+                first = single.reset()
+                observation, env.reset_infos[i] = checks[i].reset(first) if checks else first
+            rows[i] = observation
+        return rows.copy(), rewards.copy(), dones.copy(), [_copied(info) for info in infos]
+
+    def reset(self) -> VecEnvObs:
+        """Reset each environment."""
+        env, checks = self._env, self._checks
+        for i, single in enumerate(env.envs):
+            options: dict[str, Any] = {"options": env._options[i]} if env._options[i] else {}
+            first = single.reset(seed=env._seeds[i], **options)
+            self._rows[i], env.reset_infos[i] = checks[i].reset(first) if checks else first
+        env._reset_seeds()
+        env._reset_options()
+        return self._rows.copy()
+
+
+class _DictRows(dict[str, np.ndarray]):
+    """Arrays of which a row of each is written at once."""
+
+    def __setitem__(self, row: Any, observation: Any) -> None:
+        for key, array in self.items():
+            array[row] = observation[key]
+
+    def copy(self) -> dict[str, np.ndarray]:
+        return {key: array.copy() for key, array in self.items()}
+
+
+def _copied(info: dict[str, Any]) -> dict[str, Any]:
+    """A copy as independent as a deep one."""
+    if type(info) is dict and IMMUTABLE.issuperset(map(type, info.values())):
+        return info.copy()
+    return deepcopy(info)

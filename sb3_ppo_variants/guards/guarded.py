@@ -1,0 +1,90 @@
+"""Checks what a model and its environments exchange while it trains."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
+
+from sb3_ppo_variants.errors import EnvOutputError
+from sb3_ppo_variants.guards.dummy import DummySteps, can_step
+from sb3_ppo_variants.guards.finite import is_finite
+from sb3_ppo_variants.guards.observations import observation_check
+from sb3_ppo_variants.guards.outputs import EnvCheck
+from sb3_ppo_variants.guards.stacked import StackCheck
+from sb3_ppo_variants.guards.stand_in import standing_in
+from sb3_ppo_variants.guards.watch import Watch
+from sb3_ppo_variants.guards.workers import named_workers
+
+
+@contextmanager
+def guarded(model: OnPolicyAlgorithm) -> Iterator[None]:
+    """Within it all that the environments of a model receive and return is checked, under all wrappers.
+
+    :param model: a model with an environment
+    """
+    watch = Watch(lambda: model.num_timesteps)
+    try:
+        with standing_in(model, lambda env: CheckedSteps(env, watch)) as env, named_workers(env):
+            yield
+    except EnvOutputError as error:
+        if error.step is None:  # It comes from another process.
+            error.step = model.num_timesteps
+        raise
+
+
+def check_seen(model: OnPolicyAlgorithm) -> None:
+    """Check what a policy saw last, after all wrappers.
+
+    :param model: a model with an environment
+    :raises NonFiniteError: if a number is not finite
+    """
+    if model._last_obs is not None:
+        check = observation_check(model.observation_space, Watch(lambda: model.num_timesteps), model.n_envs)
+        check.check_numbers(model._last_obs, "observation", None)
+
+
+class CheckedSteps:
+    """Steps and resets of a vectorised environment that raise a ``GuardError`` for values that are not allowed.
+
+    :param env: the vectorised environment
+    :param watch: raises the errors
+    """
+
+    def __init__(self, env: VecEnv, watch: Watch):
+        self._watch = watch
+        # Actions in other spaces are integers.
+        self._checks_actions = isinstance(env.action_space, spaces.Box)
+        self._observations = observation_check(env.observation_space, watch, env.num_envs)
+        checks = [EnvCheck(env.observation_space, i, watch) for i in range(env.num_envs)]
+        self._steps = DummySteps(env, checks) if can_step(env) else env
+        self._stacks = None if can_step(env) else StackCheck(checks, watch)
+
+    def step_async(self, actions: np.ndarray) -> None:
+        """Begin a step, with actions that must be finite."""
+        if self._checks_actions and not is_finite(actions):
+            row = int(np.argmin(np.isfinite(actions).reshape(len(actions), -1).all(axis=1)))
+            self._watch.refuse_number("action", actions[row], row)
+        self._steps.step_async(actions)
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Finish the step, and check all that it returns."""
+        returned = self._steps.step_wait()
+        if self._stacks is not None:
+            self._stacks.check(*returned)
+        self._check_observations(returned[0])
+        return returned
+
+    def reset(self) -> VecEnvObs:
+        """Reset all environments, and check their observations."""
+        observations = self._steps.reset()
+        self._check_observations(observations)
+        return observations
+
+    def _check_observations(self, observations: VecEnvObs) -> None:
+        if self._stacks is not None:
+            observations = self._observations.fitted(observations, "observation", None)
+        self._observations.check_numbers(observations, "observation", None)

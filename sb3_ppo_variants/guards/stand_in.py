@@ -1,0 +1,99 @@
+"""An environment that stands in for another one, which itself stays unchanged."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from operator import attrgetter
+from typing import Any, Protocol
+
+import numpy as np
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
+
+
+class _Steps(Protocol):
+    """How a vectorised environment steps and resets; see SB3's ``VecEnv``."""
+
+    def step_async(self, actions: np.ndarray) -> None: ...
+    def step_wait(self) -> VecEnvStepReturn: ...
+    def reset(self) -> VecEnvObs: ...
+
+
+def _delegated(path: str) -> Any:
+    return property(attrgetter(path))
+
+
+class StandIn(VecEnv):
+    """A vectorised environment that takes its steps in another way than the one it stands in for.
+
+    Everything else is delegated, and attributes are set on the environment it stands in for. A copy or a pickle is one
+    of that environment. It is not a ``VecEnvWrapper``, because SB3 expects the environments for training and evaluation
+    to have the same wrappers.
+
+    :param env: the environment it stands in for, without wrappers
+    :param steps: how to step and reset it
+    """
+
+    _inner: VecEnv
+
+    # VecEnv.__init__ is not called: it would set attributes that belong to the environment.
+    def __init__(self, env: VecEnv, steps: _Steps):
+        object.__setattr__(self, "_inner", env)
+        object.__setattr__(self, "_own_steps", steps)
+
+    step_async = _delegated("_own_steps.step_async")
+    step_wait = _delegated("_own_steps.step_wait")
+    reset = _delegated("_own_steps.reset")
+
+    # VecEnv defines these, so that __getattr__ is not called for them.
+    close = _delegated("_inner.close")
+    env_is_wrapped = _delegated("_inner.env_is_wrapped")
+    env_method = _delegated("_inner.env_method")
+    get_attr = _delegated("_inner.get_attr")
+    get_images = _delegated("_inner.get_images")
+    getattr_depth_check = _delegated("_inner.getattr_depth_check")
+    has_attr = _delegated("_inner.has_attr")
+    num_envs = _delegated("_inner.num_envs")
+    render = _delegated("_inner.render")
+    seed = _delegated("_inner.seed")
+    set_attr = _delegated("_inner.set_attr")
+    set_options = _delegated("_inner.set_options")
+    unwrapped = _delegated("_inner.unwrapped")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._inner, name, value)
+
+    def __reduce__(self) -> tuple[Callable[[VecEnv], VecEnv], tuple[VecEnv]]:
+        return original, (self._inner,)
+
+
+def original(env: VecEnv) -> VecEnv:
+    """The environment that a stand-in stands in for; any other environment itself."""
+    return env._inner if isinstance(env, StandIn) else env
+
+
+@contextmanager
+def standing_in(model: BaseAlgorithm, make_steps: Callable[[VecEnv], _Steps]) -> Iterator[VecEnv]:
+    """Within it a stand-in takes the place of a model's environment, under all wrappers.
+
+    :param model: a model with an environment
+    :param make_steps: makes the stand-in's steps from the environment without wrappers
+    :return: context manager that yields the environment without wrappers
+    """
+    owner: BaseAlgorithm | VecEnvWrapper = model
+    name = "env"
+    while isinstance(present := getattr(owner, name), VecEnvWrapper):
+        owner, name = present, "venv"
+    # While a callback trains a second model on the environment, the stand-in of the first one is present.
+    env = original(present)
+    stand_in = StandIn(env, make_steps(env))
+    setattr(owner, name, stand_in)
+    try:
+        yield env
+    finally:
+        # Unless a callback put another environment there.
+        if getattr(owner, name) is stand_in:
+            setattr(owner, name, present)
