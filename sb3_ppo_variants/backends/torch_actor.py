@@ -12,7 +12,7 @@ from stable_baselines3.common.utils import obs_as_tensor
 from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.policies.kind import Acted, PolicyKind
 from sb3_ppo_variants.rollouts.buffer import WithParameters
-from sb3_ppo_variants.rollouts.loop import Action, Observations, bounds_of
+from sb3_ppo_variants.rollouts.loop import Observations, bounds_of
 
 
 class TorchActor:
@@ -31,10 +31,13 @@ class TorchActor:
         self._parameters: list[Parameters | None] = []
         self._observations: Observations
         self._acted: Acted
-        self._actions: np.ndarray
+        self._seen: dict[str, Any]
 
-    def act(self, step: int, observations: Observations) -> Action:
-        """Draw an action for each environment."""
+    def act(self, step: int, observations: Observations) -> np.ndarray:
+        """Draw an action for each environment.
+
+        :return: the actions as the environments take them
+        """
         model, policy = self._model, self._kind.policy
         if model.use_sde and model.sde_sample_freq > 0 and step % model.sde_sample_freq == 0:
             policy.reset_noise(self._buffer.n_envs)
@@ -47,8 +50,19 @@ class TorchActor:
             clipped_actions = policy.unscale_action(actions)
         elif self._bounds is not None:
             clipped_actions = np.clip(actions, *self._bounds)
-        self._observations, self._acted, self._actions = observations, acted, actions
-        return Action(obs_tensor, actions, acted.values, acted.log_probs, clipped_actions)
+        self._observations, self._acted = observations, acted
+        self._seen = {
+            "obs_tensor": obs_tensor,
+            "actions": actions,
+            "values": acted.values,
+            "log_probs": acted.log_probs,
+            "clipped_actions": clipped_actions,
+        }
+        return clipped_actions
+
+    def seen(self) -> dict[str, Any]:
+        """What callbacks find in their ``locals`` of the step that :meth:`act` made last, by SB3's names."""
+        return self._seen
 
     def terminal_value(self, observation: Observations) -> th.Tensor:
         """The value of the last state of an episode, shape ``(1,)``."""
@@ -58,7 +72,7 @@ class TorchActor:
 
     def store(self, rewards: np.ndarray, episode_starts: Any) -> None:
         """Write the step that :meth:`act` made last to the buffer."""
-        actions, acted = self._actions, self._acted
+        actions, acted = self._seen["actions"], self._acted
         if isinstance(self._model.action_space, spaces.Discrete):
             actions = actions.reshape(-1, 1)
         self._buffer.add(self._observations, actions, rewards, episode_starts, acted.values, acted.log_probs)

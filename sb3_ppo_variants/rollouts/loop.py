@@ -1,13 +1,13 @@
 """The one loop that collects rollouts, for every backend and policy kind."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import VecEnv
@@ -16,23 +16,17 @@ from stable_baselines3.common.vec_env import VecEnv
 Observations: TypeAlias = Any
 
 
-class Action(NamedTuple):
-    """A step of every environment, as callbacks find it in their ``locals``."""
-
-    obs_tensor: Any
-    actions: np.ndarray
-    """As the policy drew them."""
-    values: th.Tensor
-    log_probs: th.Tensor
-    clipped_actions: np.ndarray
-    """As the environments take them."""
-
-
 class Actor(Protocol):
     """Acts during one rollout, and writes it to the buffer."""
 
-    def act(self, step: int, observations: Observations) -> Action:
-        """Draw an action for each environment."""
+    def act(self, step: int, observations: Observations) -> np.ndarray:
+        """Draw an action for each environment.
+
+        :return: the actions as the environments take them
+        """
+
+    def seen(self) -> dict[str, Any]:
+        """What callbacks find in their ``locals`` of the step that :meth:`act` made last, by SB3's names."""
 
     def terminal_value(self, observation: Observations) -> Any:
         """The value of the last state of an episode, a number or an array of one."""
@@ -82,8 +76,10 @@ def collect(
             "n_rollout_steps": n_rollout_steps,
         }
     )
+    # An empty list of callbacks has no use for locals, which are made for each step.
+    heard = not isinstance(callback, CallbackList) or len(callback.callbacks) > 0
     for step in range(n_rollout_steps):
-        if not _step(model, env, callback, actor, step):
+        if not _step(model, env, callback, heard, actor, step):
             return False
     values = actor.finish(model._last_obs, np.asarray(model._last_episode_starts))
     callback.update_locals({"n_steps": n_rollout_steps, "values": values})
@@ -91,29 +87,17 @@ def collect(
     return True
 
 
-def _step(model: OnPolicyAlgorithm, env: VecEnv, callback: BaseCallback, actor: Actor, step: int) -> bool:
+def _step(model: OnPolicyAlgorithm, env: VecEnv, callback: BaseCallback, heard: bool, actor: Actor, step: int) -> bool:
     """One step of every environment.
 
     :return: False if the callback ends the rollout
     """
     assert model._last_obs is not None and model._last_episode_starts is not None, "learn() resets the environments"
-    action = actor.act(step, model._last_obs)
-    new_obs, rewards, dones, infos = env.step(action.clipped_actions)
+    new_obs, rewards, dones, infos = env.step(actor.act(step, model._last_obs))
     model.num_timesteps += env.num_envs
-    callback.update_locals(
-        {
-            "n_steps": step,
-            "obs_tensor": action.obs_tensor,
-            "actions": action.actions,
-            "values": action.values,
-            "log_probs": action.log_probs,
-            "clipped_actions": action.clipped_actions,
-            "new_obs": new_obs,
-            "rewards": rewards,
-            "dones": dones,
-            "infos": infos,
-        }
-    )
+    if heard:
+        outcome = {"n_steps": step, "new_obs": new_obs, "rewards": rewards, "dones": dones, "infos": infos}
+        callback.update_locals({**actor.seen(), **outcome})
     if not callback.on_step():
         return False
     model._update_info_buffer(infos, dones)

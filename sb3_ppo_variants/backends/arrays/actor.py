@@ -1,5 +1,6 @@
 """Acting over arrays."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ from sb3_ppo_variants.backends.arrays.gae import compute_returns_and_advantage
 from sb3_ppo_variants.backends.arrays.networks import ActorCritic, Architecture, parameter_views
 from sb3_ppo_variants.backends.arrays.threads import blas_threads
 from sb3_ppo_variants.rollouts.buffer import WithParameters
-from sb3_ppo_variants.rollouts.loop import Action, bounds_of
+from sb3_ppo_variants.rollouts.loop import bounds_of
+
+CPU = th.device("cpu")
 
 
 class ArrayActor:
@@ -38,13 +41,22 @@ class ArrayActor:
         self._shape = (buffer.n_envs, *(policy.action_space.shape or ()))
         self._bounds = bounds_of(policy)
         self._buffer = buffer
-        self._rows = _Rows(buffer)
+        # In the buffer, what is discrete has a dimension more.
+        self._actions = _like(buffer.actions, buffer.n_envs, policy.action_space)
+        steps, space = buffer.observations, policy.observation_space
+        self._observations: Any = (
+            {key: _like(steps[key], buffer.n_envs, part) for key, part in space.items()}
+            if isinstance(space, spaces.Dict)
+            else _like(steps, buffer.n_envs, space)
+        )
         self._outputs: list[np.ndarray] = []
         self._step: tuple[Observations, np.ndarray, np.ndarray, np.ndarray]
+        self._clipped: np.ndarray
 
-    def act(self, step: int, observations: Observations) -> Action:
+    def act(self, step: int, observations: Observations) -> np.ndarray:
         """Draw an action for each environment.
 
+        :return: the actions as the environments take them
         :raises ValueError: if the policy's output is not finite, as PyTorch's distributions do
         """
         features = self._features(observations)
@@ -54,18 +66,44 @@ class ArrayActor:
             actions, log_probs = distribution.sample(next(self._noise))
             values = self._networks.values(features)
         actions = actions.reshape(self._shape)
-        clipped = actions if self._bounds is None else np.minimum(np.maximum(actions, self._bounds[0]), self._bounds[1])
         self._outputs.append(output)
         self._step = observations, actions, values, log_probs
-        return Action(_as_tensor(observations), actions, th.from_numpy(values), th.from_numpy(log_probs), clipped)
+        self._clipped = actions
+        if self._bounds is not None:
+            low, high = self._bounds
+            self._clipped = np.minimum(np.maximum(actions, low), high)
+        return self._clipped
+
+    def seen(self) -> dict[str, Any]:
+        """What callbacks find in their ``locals`` of the step that :meth:`act` made last, by SB3's names."""
+        observations, actions, values, log_probs = self._step
+        # For an array obs_as_tensor does the same, only slower.
+        as_tensor = th.from_numpy if isinstance(observations, np.ndarray) else partial(obs_as_tensor, device=CPU)
+        return {
+            "obs_tensor": as_tensor(observations),
+            "actions": actions,
+            "values": th.from_numpy(values),
+            "log_probs": th.from_numpy(log_probs),
+            "clipped_actions": self._clipped,
+        }
 
     def terminal_value(self, observation: Observations) -> float:
         """The value of the last state of an episode."""
         return self._networks.values(self._features(as_batch(observation)))[0, 0]
 
     def store(self, rewards: np.ndarray, episode_starts: Any) -> None:
-        """Write the step that :meth:`act` made last to the buffer."""
-        self._rows.write(*self._step, rewards, episode_starts)
+        """Write what ``RolloutBuffer.add`` does, where it does, without copies of its own."""
+        buffer, row = self._buffer, self._buffer.pos
+        observations, self._actions[row], values, buffer.log_probs[row] = self._step
+        if isinstance(observations, dict):
+            for key, array in observations.items():
+                self._observations[key][row] = array
+        else:
+            self._observations[row] = observations
+        buffer.rewards[row] = rewards
+        buffer.episode_starts[row] = episode_starts
+        buffer.values[row] = values[:, 0]
+        buffer.pos = row + 1
 
     def finish(self, observations: Observations, dones: np.ndarray) -> th.Tensor:
         """Fill the rest of the buffer."""
@@ -79,51 +117,6 @@ class ArrayActor:
         return th.from_numpy(values)
 
 
-class _Rows:
-    """Writes what ``RolloutBuffer.add`` does, where it does, without copies of its own.
-
-    :param buffer: an empty buffer
-    """
-
-    def __init__(self, buffer: RolloutBuffer):
-        self._buffer = buffer
-        # In the buffer, what is discrete has a dimension more.
-        shape, space, steps = (-1, buffer.n_envs), buffer.observation_space, buffer.observations
-        if isinstance(space, spaces.Dict):
-            self._observations: Any = {
-                key: steps[key].reshape(*shape, *(part.shape or ())) for key, part in space.items()
-            }
-        else:
-            self._observations = steps.reshape(*shape, *(space.shape or ()))
-        self._actions = buffer.actions.reshape(*shape, *(buffer.action_space.shape or ()))
-
-    def write(
-        self,
-        observations: Observations,
-        actions: np.ndarray,
-        values: np.ndarray,
-        log_probs: np.ndarray,
-        rewards: np.ndarray,
-        episode_starts: Any,
-    ) -> None:
-        """Write the next step."""
-        buffer = self._buffer
-        row = buffer.pos
-        if isinstance(observations, dict):
-            for key, array in observations.items():
-                self._observations[key][row] = array
-        else:
-            self._observations[row] = observations
-        self._actions[row] = actions
-        buffer.rewards[row] = rewards
-        buffer.episode_starts[row] = episode_starts
-        buffer.values[row] = values[:, 0]
-        buffer.log_probs[row] = log_probs
-        buffer.pos = row + 1
-
-
-def _as_tensor(observations: Observations) -> Any:
-    # For an array the same, called faster.
-    return (
-        obs_as_tensor(observations, th.device("cpu")) if isinstance(observations, dict) else th.from_numpy(observations)
-    )
+def _like(array: np.ndarray, n_envs: int, space: spaces.Space) -> np.ndarray:
+    """A buffer's array in the shape of what a space has, for each step and environment."""
+    return array.reshape(-1, n_envs, *(space.shape or ()))

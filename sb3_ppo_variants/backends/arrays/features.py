@@ -36,7 +36,7 @@ class Features:
 
     def _flat(self, observations: np.ndarray, space: spaces.Space) -> np.ndarray:
         if observations.dtype.kind == "f":
-            flat = observations.reshape(len(observations), -1)
+            flat = observations if observations.ndim == 2 else observations.reshape(len(observations), -1)
             return flat.astype(np.float32, copy=False).astype(self._dtype, copy=False)
         tensor = preprocess_obs(th.as_tensor(observations), space, self._normalize_images)
         assert isinstance(tensor, th.Tensor)
