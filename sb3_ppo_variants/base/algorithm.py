@@ -97,7 +97,9 @@ class PPOBase(SavedAlgorithm):
             tensorboard_log=tensorboard_log, policy_kwargs=policy_kwargs, verbose=verbose, seed=seed, device=device,
             _init_setup_model=_init_setup_model, fast=fast, updates=updates,
         )  # fmt: skip
-        check_arguments(given | {name: getattr(self, name) for name in self.own_rules}, self._all_rules())
+        # Without a set-up, load() has yet to set them.
+        own = {name: getattr(self, name) for name in self.own_rules if _init_setup_model}
+        check_arguments(given | own, self._all_rules())
         check_policy(policy, self.policy_aliases, policy_kwargs)
         check_buffer_arguments(rollout_buffer_class, rollout_buffer_kwargs)
         super().__init__(

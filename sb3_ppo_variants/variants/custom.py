@@ -56,7 +56,9 @@ class PPOCustom(PPOBase):
     :raises MissingKLError: if the policy's distribution has no registered KL and the objective needs one
     """
 
-    own_rules: ClassVar[Mapping[str, Rule]] = {"objective": instance("an Objective", Objective)}
+    own_rules: ClassVar[Mapping[str, Rule]] = {
+        "objective": instance("an instance of a class derived from Objective", Objective)
+    }
     objective: Any
 
     def __init__(

@@ -1,0 +1,133 @@
+"""Objectives of one's own."""
+
+import io
+import re
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+
+from helpers import ACTION_SPACES, LogRecorder, noise_envs
+from sb3_ppo_variants import ArgumentError, ArrayObjective, Batch, Gradient, Objective, PickledValueError, PPOCustom
+from sb3_ppo_variants.objectives import Clipped, KLPenalized
+
+BOX = ACTION_SPACES["Box"]
+README = Path(__file__).parent.parent / "README.md"
+
+
+@dataclass(frozen=True)
+class Hinge(Objective):
+    """A penalty on the KL beyond a bound, which adapts and follows the progress."""
+
+    bound: float
+    updates: int = 0
+    needs_kl = True
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        return -(batch.ratio * batch.advantages).mean() + 10 * th.relu(batch.kl - self.bound).mean()
+
+    def coefficients(self) -> dict[str, float]:
+        return {"bound": self.bound, "updates": self.updates}
+
+    def at(self, progress_remaining: float) -> "Hinge":
+        return replace(self, bound=0.01 * progress_remaining)
+
+    def after_update(self, kl: float | None) -> "Hinge":
+        assert kl is not None and kl > 0
+        return replace(self, updates=self.updates + 1)
+
+
+@dataclass(frozen=True)
+class HingeOverArrays(Hinge, ArrayObjective):
+    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
+        losses = 10 * np.maximum(batch.kl - self.bound, 0) - batch.ratio * batch.advantages
+        n = len(losses)
+        return Gradient(losses, -batch.ratio * batch.advantages / n, 10 * (batch.kl > self.bound) / n)
+
+
+def make(objective: Any, **arguments: Any) -> Any:
+    settings = {"n_steps": 32, "batch_size": 32, "n_epochs": 2, "learning_rate": 3e-3, "seed": 1, "device": "cpu"}
+    return PPOCustom("MlpPolicy", noise_envs(BOX), objective=objective, **{**settings, **arguments})
+
+
+def test_the_objectives_of_the_paper_train_as_their_classes_do() -> None:
+    from sb3_ppo_variants import PPOClip, PPOFixedKL
+
+    for objective, theirs in ((Clipped(0.1), PPOClip), (KLPenalized(kl_coef=3.0), PPOFixedKL)):
+        own: dict[str, Any] = {"clip_range": 0.1} if theirs is PPOClip else {"kl_coef": 3.0}
+        for fast in (False, True):
+            model = make(objective, fast=fast).learn(128)
+            other: Any = theirs("MlpPolicy", noise_envs(BOX), 3e-3, 32, 32, 2, seed=1, device="cpu", fast=fast, **own)
+            for got, wanted in zip(model.policy.parameters(), other.learn(128).policy.parameters(), strict=True):
+                assert th.equal(got, wanted)
+
+
+def test_it_follows_the_progress_and_keeps_its_state() -> None:
+    log = LogRecorder()
+    model = make(Hinge(0.01)).learn(256, callback=log)
+    assert [update["train/bound"] for update in log.updates] == pytest.approx([0.0075, 0.005, 0.0025, 0.0])
+    assert [update["train/updates"] for update in log.updates] == [0, 1, 2, 3]
+    assert model.objective.updates == 4
+
+
+def test_the_paths_agree(double_precision: Any) -> None:
+    model = make(HingeOverArrays(0.01), fast=False, n_epochs=10)
+    _, callback = model._setup_learn(64)
+    model.collect_rollouts(model.env, callback, model.rollout_buffer, 32)
+    double_precision(model)
+    trained = []
+    for fast in (False, True):
+        trained.append(deepcopy(model))
+        trained[-1].fast = fast
+        np.random.seed(3)
+        trained[-1].train()
+    for wanted, got in zip(*(m.policy.parameters() for m in trained), strict=True):
+        th.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-10)
+
+
+def test_without_a_gradient_it_takes_the_reference_path(capsys: pytest.CaptureFixture[str]) -> None:
+    make(Hinge(0.01), verbose=1).learn(64)
+    why = "the reference path: Hinge has a loss without a gradient over arrays"
+    assert f"Training on {why}" in capsys.readouterr().out
+    with pytest.raises(ArgumentError, match=r"^fast=True is not allowed; .* Hinge has a loss without a gradient"):
+        make(Hinge(0.01), fast=True)
+    make(HingeOverArrays(0.01), verbose=1).learn(64)
+    assert "Training on the fast path" in capsys.readouterr().out
+
+
+def test_saved_with_the_model() -> None:
+    model, file = make(Hinge(0.01)).learn(128), io.BytesIO()
+    model.save(file)
+    loaded: Any = PPOCustom.load(file, env=noise_envs(BOX))
+    assert loaded.objective == model.objective and loaded.objective.updates == 2
+    loaded.learn(64, reset_num_timesteps=False)
+    assert loaded.objective.updates == 3
+    with pytest.raises(PickledValueError, match="objective"):
+        PPOCustom.load(file, weights_only=True)
+    again: Any = PPOCustom.load(file, weights_only=True, custom_objects={"objective": Clipped(0.2)})
+    assert again.objective == Clipped(0.2)
+
+
+@pytest.mark.parametrize("objective", [None, Clipped, "clip"])
+def test_what_is_no_objective_is_refused(objective: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"^objective=.* is not allowed; allowed: an instance of"):
+        make(objective)
+
+
+def test_the_example_of_the_readme() -> None:
+    """Simple Policy Optimization, and its maximum: a ratio of 1 + eps, where the advantage is positive."""
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.S)
+    (block,) = [block for block in blocks if "check_gradient" in block]
+    namespace: dict[str, Any] = {"__name__": "readme"}
+    exec(re.sub(r"learn\([\d_]+\)", "learn(2048)", block), namespace)
+    spo = namespace["SPO"](0.2)
+    ratio = th.linspace(0.5, 1.5, 1001, dtype=th.float64)
+    losses = [spo.loss(Batch(r[None], th.ones(1, dtype=th.float64))).item() for r in ratio]
+    assert ratio[int(np.argmin(losses))].item() == pytest.approx(1.2)
+    # r A - |A| (r - 1)^2 / (2 eps) = 1.5 - 0.25 / 0.4 for r = 1.5, and -1.5 - 0.25 / 0.4 for the opposite advantage.
+    both = Batch(th.tensor([1.5, 1.5]), th.tensor([1.0, -1.0]))
+    assert spo.loss(both).item() == pytest.approx(0.625)
