@@ -22,6 +22,7 @@ ARGUMENTS = {
     "humanoid": RECIPE,
     "lunar_lander": RECIPE,
     "pendulum": RECIPE,
+    "separate_updates": ["--timesteps", "3072"],
     "clip": ["--timesteps", "1024"],
     "fixed_kl": ["--timesteps", "1024"],
     "unclipped": ["--timesteps", "1024"],

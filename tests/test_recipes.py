@@ -60,10 +60,18 @@ def test_mujoco_is_the_papers_table_3() -> None:
     assert {name: arguments[name] for name in table} == table
 
 
+def test_spinning_up_updates_policy_and_value_separately() -> None:
+    made = recipe("ppo_clip", "HalfCheetah-v5", "spinning-up", n_steps=64, batch_size=64)
+    model: Any = made.algorithm(env=made.make_env(seed=0), **made.arguments).learn(64)
+    log = model.logger.name_to_value
+    assert log["train/value_epochs"] == 80 and 1 <= log["train/policy_epochs"] <= 80
+    assert model.policy.optimizer.param_groups[0]["eps"] == model.value_optimizer.param_groups[0]["eps"] == 1e-8
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_recipe_makes_a_model(algorithm: str) -> None:
     for env_id in hyperparams:
-        if env_id in ("default", "atari", "mujoco"):
+        if env_id in ("default", "atari", "mujoco", "spinning-up"):
             continue
         made = recipe(algorithm, env_id)
         env = made.make_env(n_envs=1, seed=0)

@@ -99,7 +99,7 @@ class PPOBase(SavedAlgorithm):
         )  # fmt: skip
         # Without a set-up, load() has yet to set them.
         own = {name: getattr(self, name) for name in self.own_rules if _init_setup_model}
-        check_arguments(given | own, self._all_rules())
+        check_arguments(given | own, {**self.rules, **self.own_rules})
         check_policy(policy, self.policy_aliases, policy_kwargs)
         check_buffer_arguments(rollout_buffer_class, rollout_buffer_kwargs)
         super().__init__(
@@ -117,9 +117,6 @@ class PPOBase(SavedAlgorithm):
             self._setup_model()
             warn_of_truncated_minibatch(n_steps=self.n_steps, n_envs=self.n_envs, batch_size=batch_size)
 
-    def _all_rules(self) -> dict[str, Rule]:
-        return {**self.rules, **self.own_rules}
-
     def _checked_env(
         self, policy: str | type[BasePolicy], env: GymEnv | str | None, verbose: int, use_sde: bool, needed: bool
     ) -> Any:  # None too, where SB3 says that there must be an environment.
@@ -133,14 +130,13 @@ class PPOBase(SavedAlgorithm):
         return wrapped
 
     def _setup_model(self) -> None:
-        rules = self._all_rules()
+        rules = {**self.rules, **self.own_rules}
         # Again, because load() sets attributes between construction and this call.
         check_arguments(self.__dict__, rules)
         check_batch(self.n_steps, self.n_envs, self.batch_size, self.normalize_advantage)
         check_buffer(self.rollout_buffer_class, self.observation_space)
-        schedules = [
-            name for name, rule in rules.items() if rule.takes_schedule and getattr(self, name, None) is not None
-        ]
+        schedules = [name for name, rule in rules.items() if rule.takes_schedule]
+        schedules = [name for name in schedules if getattr(self, name, None) is not None]
         for name in schedules:
             current_value(name, getattr(self, name), progress_remaining=1.0)
         self._make_networks()
@@ -228,18 +224,15 @@ class PPOBase(SavedAlgorithm):
         self._keep(plan.objective.after_update(outcome.kl))
 
     def _log(self, plan: UpdatePlan, outcome: Outcome) -> None:
-        values = summary(outcome.measured) | self._division.log(plan.descents, outcome.epochs)
-        values |= {f"train/{name}": value for name, value in plan.objective.coefficients().items()}
-        if plan.clip_range_vf is not None:
-            values["train/clip_range_vf"] = plan.clip_range_vf
+        values = plan.coefficients() | summary(outcome.measured) | self._division.log(plan.descents, outcome.epochs)
         if outcome.kl is not None:
-            values["train/kl"] = outcome.kl
+            values["kl"] = outcome.kl
         buffer = self.rollout_buffer
-        values["train/explained_variance"] = explained_variance(buffer.values.flatten(), buffer.returns.flatten())
+        values["explained_variance"] = explained_variance(buffer.values.flatten(), buffer.returns.flatten())
         if hasattr(self.policy, "log_std"):
-            values["train/std"] = th.exp(self.policy.log_std).mean().item()
-        for key, value in values.items():
-            self.logger.record(key, value)
+            values["std"] = th.exp(self.policy.log_std).mean().item()
+        for name, value in values.items():
+            self.logger.record(f"train/{name}", value)
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
 
     def _setup_learn(self, *args: Any, **arguments: Any) -> tuple[int, BaseCallback]:

@@ -1,9 +1,9 @@
 """Hyperparameters for PPO's usual environments, in the format of the RL Zoo, with the source of each.
 
-Keys are ids of environments, ``"atari"`` for every other Atari game, ``"mujoco"`` for the paper's setting of MuJoCo and
-``"default"`` for all other environments. Besides arguments of the algorithm an entry may have ``n_timesteps``,
-``n_envs``, ``env_wrapper``, ``frame_stack`` and ``normalize``. ``"lin_x"`` is x times the remaining progress, which
-goes from 1 to 0.
+Keys are ids of environments, ``"atari"`` for every other Atari game, ``"mujoco"`` for the paper's setting of MuJoCo,
+``"spinning-up"`` for Spinning Up's and ``"default"`` for all other environments. Besides arguments of the algorithm an
+entry may have ``n_timesteps``, ``n_envs``, ``env_wrapper``, ``frame_stack`` and ``normalize``. ``"lin_x"`` is x times
+the remaining progress, which goes from 1 to 0.
 """
 
 from copy import deepcopy
@@ -29,6 +29,26 @@ MUJOCO: Hyperparameters = {
     "gae_lambda": 0.95,
     "clip_range": 0.2,
     "ent_coef": 0.0,
+}
+
+# The defaults of Spinning Up's PPO (https://github.com/openai/spinningup, spinup/algos/pytorch/ppo/ppo.py): policy and
+# value are updated separately, over the full batch.
+SPINNING_UP: Hyperparameters = {
+    "policy": "MlpPolicy",
+    "n_timesteps": 3_000_000,
+    "n_envs": 1,
+    "n_steps": 4000,
+    "batch_size": 4000,
+    "learning_rate": 3e-4,
+    "gamma": 0.99,
+    "gae_lambda": 0.97,
+    "clip_range": 0.2,
+    "target_kl": 0.01,
+    "ent_coef": 0.0,
+    "vf_coef": 1.0,
+    "max_grad_norm": float("inf"),
+    "policy_kwargs": {"log_std_init": -0.5, "ortho_init": False, "optimizer_kwargs": {"eps": 1e-8}},
+    "updates": {"policy_epochs": 80, "value_epochs": 80, "value_learning_rate": 1e-3},
 }
 
 # Table 5 of the paper, with 4 epochs, a value coefficient of 0.5 and 10 million steps (40 million frames) as in
@@ -183,6 +203,7 @@ ENVIRONMENTS: dict[str, Hyperparameters] = {
         "policy_kwargs": TUNED_POLICY,
     },
     "mujoco": MUJOCO,
+    "spinning-up": SPINNING_UP,
     **{
         f"{name}-v5": MUJOCO
         for name in (

@@ -109,8 +109,8 @@ def recipe(algorithm: str, env_id: str, entry: str | None = None, **changes: Any
 
     :param algorithm: a key of ``ALGORITHMS``
     :param env_id: id of a registered environment
-    :param entry: the hyperparameters to take: an environment's id, ``"atari"``, ``"mujoco"`` (the paper's Table 3) or
-        ``"default"``; ``None`` chooses as :func:`select` does
+    :param entry: the hyperparameters to take: an environment's id, ``"atari"``, ``"mujoco"`` (the paper's Table 3),
+        ``"spinning-up"`` or ``"default"``; ``None`` chooses as :func:`select` does
     :param changes: hyperparameters to add or change, in the format of the RL Zoo
     :raises ArgumentError: if the algorithm, environment or entry is unknown, or a changed value is not allowed
     """

@@ -38,7 +38,7 @@ class Measured:
 
 
 def summary(descents: Sequence[Measured]) -> dict[str, float]:
-    """SB3's ``train/*`` values by their keys.
+    """SB3's ``train/*`` values by their names.
 
     As in SB3, ``train/loss`` is that of the last minibatch, ``train/approx_kl`` is the mean over the last epoch and all
     others are means over the update. Where policy and value are descended separately, ``train/loss`` is the sum of
@@ -46,11 +46,10 @@ def summary(descents: Sequence[Measured]) -> dict[str, float]:
     """
     values: dict[str, float] = {}
     for measured in descents:
-        means = {name: float(array.mean()) for name, array in measured.values.items() if name in MEANS}
-        values |= {f"train/{MEANS[name]}": mean for name, mean in means.items()}
+        values |= {MEANS[name]: float(array.mean()) for name, array in measured.values.items() if name in MEANS}
         if "approx_kl" in measured.values:
-            values["train/approx_kl"] = float(measured.values["approx_kl"][measured.epoch_start :].mean())
-    values["train/loss"] = float(sum(measured.values["loss"][-1] for measured in descents))
+            values["approx_kl"] = float(measured.values["approx_kl"][measured.epoch_start :].mean())
+    values["loss"] = float(sum(measured.values["loss"][-1] for measured in descents))
     return values
 
 

@@ -64,6 +64,11 @@ class UpdatePlan:
     batch_size: int
     descents: Sequence[Descent]
 
+    def coefficients(self) -> dict[str, float]:
+        """What is logged of the objective and of the clipping of values."""
+        clip_range_vf = {} if self.clip_range_vf is None else {"clip_range_vf": self.clip_range_vf}
+        return {**self.objective.coefficients(), **clip_range_vf}
+
     @property
     def optimizers(self) -> list[Optimizer]:
         """The optimizers of all descents."""

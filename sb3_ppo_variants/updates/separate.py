@@ -93,10 +93,10 @@ class SeparateUpdates(Updates):
     def log(self, descents: Sequence[Descent], epochs: Sequence[int]) -> dict[str, float]:
         """The two step sizes, and how many passes began."""
         return {
-            "train/learning_rate": descents[0].learning_rate,
-            "train/value_learning_rate": descents[1].learning_rate,
-            "train/policy_epochs": epochs[0],
-            "train/value_epochs": epochs[1],
+            "learning_rate": descents[0].learning_rate,
+            "value_learning_rate": descents[1].learning_rate,
+            "policy_epochs": epochs[0],
+            "value_epochs": epochs[1],
         }
 
 

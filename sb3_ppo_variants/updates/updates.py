@@ -69,7 +69,7 @@ class JointUpdates(Updates):
 
     def log(self, descents: Sequence[Descent], epochs: Sequence[int]) -> dict[str, float]:
         """The step size."""
-        return {"train/learning_rate": descents[0].learning_rate}
+        return {"learning_rate": descents[0].learning_rate}
 
 
 JOINT = JointUpdates()
