@@ -1,6 +1,7 @@
 """Which path runs, and that it is said."""
 
 import io
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,14 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3 import PPO
 from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.distributions import DiagGaussianDistribution
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor
 
 from helpers import ACTION_SPACES, VARIANTS, noise_envs
-from sb3_ppo_variants import ArgumentError, Batch, PPOClip, register_kl
-from sb3_ppo_variants.objectives import Clipped
+from sb3_ppo_variants import ArgumentError, Batch, PPOClip, PPOUnclipped, register_kl
+from sb3_ppo_variants.objectives import Clipped, KLPenalized
 
 BOX = ACTION_SPACES["Box"]
 IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
@@ -95,7 +97,7 @@ HOOKS = {
     "before a step": ("optimizer", "register_step_pre_hook"),
     "after a step": ("optimizer", "register_step_post_hook"),
 }
-CHANGES = ["frozen", *HOOKS, "layer", "biasless", "mixed", "parameter", "method", "groups"]
+CHANGES = ["frozen", *HOOKS, "layer", "biasless", "mixed", "parameter", "method", "groups", "option"]
 
 
 def change(model: Any, how: str) -> str:
@@ -122,6 +124,9 @@ def change(model: Any, how: str) -> str:
     if how == "method":
         policy.predict_values = policy.predict_values
         return "predict_values of its own"
+    if how == "option":  # As a later version of PyTorch may add one.
+        policy.optimizer.param_groups[0]["momentum_decay"] = 0.004
+        return "Adam's momentum_decay is 0.004"
     policy.optimizer = th.optim.Adam([{"params": [p]} for p in policy.parameters()])
     return "several groups"
 
@@ -135,6 +140,36 @@ def test_changes_after_construction_are_seen(how: str, capsys: pytest.CaptureFix
     model.fast = True
     with pytest.raises(ArgumentError, match=rf"^fast=True is not allowed; .*{reason}"):
         model.learn(32)
+
+
+def test_a_change_between_a_rollout_and_its_update_is_seen() -> None:
+    class Freezes(BaseCallback):
+        def _on_step(self) -> bool:
+            return True
+
+        def _on_rollout_end(self) -> None:
+            policy: Any = self.model.policy
+            policy.value_net.weight.requires_grad_(False)
+
+    model = make()
+    before = deepcopy(model.policy.state_dict())
+    model.learn(32, callback=Freezes())
+    assert th.equal(model.policy.value_net.weight, before["value_net.weight"])
+    assert not th.equal(model.policy.value_net.bias, before["value_net.bias"])
+
+
+def test_the_objective_of_a_subclass_is_that_of_both_paths() -> None:
+    class Held(PPOUnclipped):
+        def _objective(self) -> Any:
+            return KLPenalized(kl_coef=1e4)
+
+    def kl(cls: Any, fast: bool) -> float:
+        env = noise_envs(BOX)
+        model = cls("MlpPolicy", env, 3e-3, n_steps=64, batch_size=32, seed=0, device="cpu", fast=fast)
+        return model.learn(128).logger.name_to_value["train/kl"]
+
+    for fast in (False, True):
+        assert kl(Held, fast) < 0.01 * kl(PPOUnclipped, fast)
 
 
 def test_a_kl_of_the_users_own_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from helpers import ACTION_SPACES, PENALISED, VARIANTS, LogRecorder, noise_envs
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, PPOFixedKL, SeparateUpdates
 from sb3_ppo_variants.backends.arrays.update import ArrayDescent
 from sb3_ppo_variants.backends.torch_update import TorchDescent
+from sb3_ppo_variants.recipes import evaluate, recipe, train
 
 BOX = ACTION_SPACES["Box"]
 IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
@@ -229,3 +230,12 @@ def test_numbers_that_are_not_finite_are_named(fast: bool) -> None:
 def test_the_array_path_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
     make(PPOFixedKL, verbose=1).learn(60)
     assert "Training on the fast path: the networks are computed over arrays" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("env_id", "bar"), [("CartPole-v1", 475), ("Pendulum-v1", -250)])
+@pytest.mark.parametrize("seed", range(3))
+def test_it_learns(env_id: str, bar: float, seed: int, tmp_path: Path) -> None:
+    made = recipe("ppo_clip", env_id, updates={"value_learning_rate": 1e-3})
+    train(made, tmp_path, seed=seed)
+    assert evaluate(made, tmp_path, episodes=50).mean() >= bar

@@ -54,7 +54,7 @@ def main(name: str, *pytest_arguments: str) -> int:
         os.rename(root / "pyproject.toml", Path(folder, "pyproject.toml"))
         excluded = " and ".join(f"not {test}" for test in NOT_APPLICABLE[name])
         command = [sys.executable, "-m", "pytest", "-q", "-p", "upstream", "-k", excluded, *pytest_arguments, "tests"]
-        python_path = str(Path(__file__).parent)
+        python_path = f"{Path(__file__).parent}:{Path(__file__).parent.parent}"
         environment = {**os.environ, CLASS_VARIABLE: name, "PYTHONPATH": python_path, "OMP_NUM_THREADS": "1"}
         return subprocess.run(command, cwd=folder, env=environment).returncode
 

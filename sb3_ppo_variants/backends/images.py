@@ -33,7 +33,6 @@ class Images:
     how = "images are laid out for convolutions"
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
-        """The first reason why the policy cannot be computed so."""
         policy = plan.kind.policy
         return (
             obstacles.of_buffer(plan.buffer)
@@ -52,11 +51,9 @@ class Images:
             yield
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
-        """Acts as SB3 does."""
         return TorchActor(model, plan.kind, buffer)
 
     def update(self, plan: UpdatePlan) -> Update:
-        """Begin an update."""
         return TorchUpdate(plan, ImageMinibatches(plan.buffer, plan.batch_size))
 
 
@@ -124,7 +121,6 @@ class ImageMinibatches:
         self._others = [th.from_numpy(array) for array in (actions, *numbers)]
 
     def observations(self) -> Iterator[th.Tensor]:
-        """All observations of the rollout in the order of their rows, in chunks."""
         for start in range(0, len(self._images), ROWS_AT_ONCE):
             yield self._images_at(slice(start, start + ROWS_AT_ONCE))
 
@@ -132,7 +128,6 @@ class ImageMinibatches:
         return th.from_numpy(self._images[rows]).permute(0, 3, 1, 2)
 
     def shuffled(self) -> Iterator[Samples]:
-        """The rollout in minibatches, shuffled as the buffer would."""
         permutation = np.random.permutation(len(self._images))
         old = self._buffer.old_parameters if isinstance(self._buffer, WithParameters) else None
         for start in range(0, len(permutation), self._batch_size):

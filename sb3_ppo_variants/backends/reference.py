@@ -19,17 +19,13 @@ class Reference:
     how = "PyTorch computes everything"
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
-        """None at all."""
         return None
 
     def prepared(self, plan: UpdatePlan, updating: bool) -> AbstractContextManager[None]:
-        """Threads and memory as they are."""
         return nullcontext()
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
-        """Acts as SB3 does."""
         return TorchActor(model, plan.kind, buffer)
 
     def update(self, plan: UpdatePlan) -> Update:
-        """Begin an update."""
         return TorchUpdate(plan, BufferMinibatches(plan.buffer, plan.batch_size))

@@ -34,10 +34,6 @@ class TorchActor:
         self._seen: dict[str, Any]
 
     def act(self, step: int, observations: Observations) -> np.ndarray:
-        """Draw an action for each environment.
-
-        :return: the actions as the environments take them
-        """
         model, policy = self._model, self._kind.policy
         if model.use_sde and model.sde_sample_freq > 0 and step % model.sde_sample_freq == 0:
             policy.reset_noise(self._buffer.n_envs)
@@ -61,17 +57,14 @@ class TorchActor:
         return clipped_actions
 
     def seen(self) -> dict[str, Any]:
-        """What callbacks find in their ``locals`` of the step that :meth:`act` made last, by SB3's names."""
         return self._seen
 
     def terminal_value(self, observation: Observations) -> th.Tensor:
-        """The value of the last state of an episode, shape ``(1,)``."""
         policy = self._kind.policy
         with th.no_grad():
             return self._kind.predict_values(policy.obs_to_tensor(observation)[0])[0]
 
     def store(self, rewards: np.ndarray, episode_starts: Any) -> None:
-        """Write the step that :meth:`act` made last to the buffer."""
         actions, acted = self._seen["actions"], self._acted
         if isinstance(self._model.action_space, spaces.Discrete):
             actions = actions.reshape(-1, 1)
@@ -79,7 +72,6 @@ class TorchActor:
         self._parameters.append(acted.parameters)
 
     def finish(self, observations: Observations, dones: np.ndarray) -> th.Tensor:
-        """Fill the rest of the buffer."""
         with th.no_grad():
             values = self._kind.predict_values(obs_as_tensor(observations, self._model.device))
         self._buffer.compute_returns_and_advantage(last_values=values, dones=dones)

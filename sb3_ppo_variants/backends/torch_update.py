@@ -40,12 +40,10 @@ class BufferMinibatches:
         self._batch_size = batch_size
 
     def shuffled(self) -> Iterator[Samples]:
-        """The rollout in minibatches, shuffled by the buffer."""
         for samples in self._buffer.get(self._batch_size):
             yield samples if isinstance(samples, Samples) else _without_parameters(samples)
 
     def observations(self) -> Iterator[PyTorchObs]:
-        """All observations of the rollout in the order of their rows, in chunks."""
         return rollout_observations(self._buffer)
 
 
@@ -68,19 +66,15 @@ class TorchUpdate:
         self._kl = RolloutKL.of(plan, minibatches.observations)
 
     def begin(self, descent: Descent) -> "TorchDescent":
-        """Begin a descent."""
         return TorchDescent(self._plan, descent, self._minibatches, self._kl)
 
     def check_finite(self) -> None:
-        """:raises NonFiniteError: if a parameter is not finite"""
         check_parameters(self._plan.kind.policy)
 
     def undo(self) -> None:
-        """Leave the policy and its optimizers as they were before the update."""
         self._before.restore()
 
     def finish(self) -> float | None:
-        """The mean of KL(old || new) over the rollout, if it is known."""
         return None if self._kl is None else self._kl.of_rollout()
 
 
@@ -100,12 +94,10 @@ class TorchDescent:
         self._loss: th.Tensor
 
     def minibatches(self) -> Iterator[Samples]:
-        """The rollout in minibatches, shuffled anew."""
         self._epoch_start = len(self._measured.get("loss", ()))
         return self._minibatches.shuffled()
 
     def loss(self, samples: Samples) -> None:
-        """Equation 9, or the part of it that the descent has."""
         kind, plan = self._plan.kind, self._plan
         if not self._descent.of_policy:
             self._loss = plan.vf_coef * self._value_loss(kind.evaluate_values(samples), samples)
@@ -142,11 +134,9 @@ class TorchDescent:
             self._measured.setdefault(name, []).append(scalar.detach())
 
     def approximate_kl(self) -> float:
-        """SB3's estimate of the KL on the minibatch measured last."""
         return float(self._measured["approx_kl"][-1])
 
     def step(self) -> None:
-        """One step of the optimizer, the gradient clipped."""
         optimizer = self._descent.optimizer
         optimizer.zero_grad()
         self._loss.backward()
@@ -154,7 +144,6 @@ class TorchDescent:
         optimizer.step()
 
     def measured(self) -> Measured:
-        """What the minibatches measured."""
         if not self._measured:
             return Measured({}, 0)
         names = list(self._measured)

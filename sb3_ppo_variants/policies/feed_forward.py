@@ -21,16 +21,13 @@ class FeedForward:
         self.policy = policy
 
     def act(self, observations: PyTorchObs) -> Acted:
-        """Draw an action for each environment."""
         actions, values, log_probs = self.policy(observations)
         return Acted(actions, values, log_probs, known_parameters(self._left_by("forward", observations)))
 
     def predict_values(self, observations: PyTorchObs) -> th.Tensor:
-        """The values of states, shape ``(n, 1)``."""
         return self.policy.predict_values(observations)
 
     def evaluate(self, samples: Samples) -> Evaluated:
-        """Evaluate a minibatch."""
         actions = samples.actions
         if isinstance(self.policy.action_space, spaces.Discrete):
             actions = actions.long().flatten()
@@ -38,15 +35,12 @@ class FeedForward:
         return Evaluated(values.flatten(), log_prob, entropy)
 
     def evaluate_values(self, samples: Samples) -> th.Tensor:
-        """The values of a minibatch alone, shape ``(batch,)``."""
         return self.policy.predict_values(samples.observations).flatten()
 
     def evaluated_distribution(self, samples: Samples) -> Distribution:
-        """The distributions of actions that :meth:`evaluate` found last, for these samples."""
         return self._left_by("evaluate_actions", samples.observations)
 
     def distribution(self, observations: PyTorchObs) -> Distribution:
-        """The distributions of actions in states."""
         return self.policy.get_distribution(observations)
 
     def _left_by(self, method: str, observations: PyTorchObs) -> Distribution:

@@ -62,7 +62,6 @@ class SeparateUpdates(Updates):
         model.value_optimizer = make(of_value, lr=self._rate(1.0))
 
     def descents(self, model: Trained) -> list[Descent]:
-        """The policy's descent, then the value's."""
         progress = model._current_progress_remaining
         of_policy, of_value = (
             [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -91,7 +90,6 @@ class SeparateUpdates(Updates):
         return current_value("value_learning_rate", self.value_learning_rate, progress_remaining)
 
     def log(self, descents: Sequence[Descent], epochs: Sequence[int]) -> dict[str, float]:
-        """The two step sizes, and how many passes began."""
         return {
             "learning_rate": descents[0].learning_rate,
             "value_learning_rate": descents[1].learning_rate,

@@ -68,7 +68,6 @@ class JointUpdates(Updates):
         ]
 
     def log(self, descents: Sequence[Descent], epochs: Sequence[int]) -> dict[str, float]:
-        """The step size."""
         return {"learning_rate": descents[0].learning_rate}
 
 

@@ -54,11 +54,6 @@ class ArrayActor:
         self._clipped: np.ndarray
 
     def act(self, step: int, observations: Observations) -> np.ndarray:
-        """Draw an action for each environment.
-
-        :return: the actions as the environments take them
-        :raises ValueError: if the policy's output is not finite, as PyTorch's distributions do
-        """
         features = self._features(observations)
         with self._threads():
             output = self._networks.action_output(features)
@@ -75,7 +70,6 @@ class ArrayActor:
         return self._clipped
 
     def seen(self) -> dict[str, Any]:
-        """What callbacks find in their ``locals`` of the step that :meth:`act` made last, by SB3's names."""
         observations, actions, values, log_probs = self._step
         # For an array obs_as_tensor does the same, only slower.
         as_tensor = th.from_numpy if isinstance(observations, np.ndarray) else partial(obs_as_tensor, device=CPU)
@@ -88,7 +82,6 @@ class ArrayActor:
         }
 
     def terminal_value(self, observation: Observations) -> float:
-        """The value of the last state of an episode."""
         return self._networks.values(self._features(as_batch(observation)))[0, 0]
 
     def store(self, rewards: np.ndarray, episode_starts: Any) -> None:
@@ -106,7 +99,6 @@ class ArrayActor:
         buffer.pos = row + 1
 
     def finish(self, observations: Observations, dones: np.ndarray) -> th.Tensor:
-        """Fill the rest of the buffer."""
         self._buffer.full = True
         values = self._networks.values(self._features(observations))
         compute_returns_and_advantage(self._buffer, values[:, 0], dones)

@@ -22,7 +22,6 @@ class Arrays:
     how = "the networks are computed over arrays"
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
-        """The first reason why the policy cannot be computed so."""
         return obstacle(plan)
 
     def prepared(self, plan: UpdatePlan, updating: bool) -> AbstractContextManager[None]:
@@ -32,9 +31,7 @@ class Arrays:
         return blas_threads(plan.kind.policy, max(plan.batch_size, ROWS_AT_ONCE))()
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
-        """Acts over arrays."""
         return ArrayActor(plan.kind.policy, buffer, n_steps)
 
     def update(self, plan: UpdatePlan) -> Update:
-        """Begin an update."""
         return ArrayUpdate(plan)

@@ -91,13 +91,11 @@ class ArrayUpdate:
         return networks.architecture.kind.of_parameters(*(p.numpy().astype(networks.vector.dtype) for p in old))
 
     def begin(self, descent: Descent) -> "ArrayDescent":
-        """Begin a descent."""
         begun = ArrayDescent(self._plan, descent, self._networks, self._rollout)
         self._descents.append(begun)
         return begun
 
     def check_finite(self) -> None:
-        """:raises NonFiniteError: if a parameter is not finite"""
         if not is_finite(self._networks.vector):
             raise NonFiniteError("vector of all parameters", "not finite")
 
@@ -139,7 +137,6 @@ class ArrayDescent:
         self._ent_coef, self._vf_coef = float(plan.ent_coef), float(plan.vf_coef)
 
     def minibatches(self) -> Iterator[Rows]:
-        """The rollout shuffled as the buffer would, gathered once."""
         self._measurements.start_epoch()
         size = self._plan.batch_size
         shuffled = self._rollout.take(np.random.permutation(len(self._rollout.features)))
@@ -149,7 +146,6 @@ class ArrayDescent:
             yield shuffled.take(slice(start, start + size))
 
     def loss(self, minibatch: Rows) -> None:
-        """Equation 9, or the part of it that the descent has, and its gradient."""
         of_policy, of_value = self._descent.of_policy, self._descent.of_value
         self._networks.forward(minibatch.features, of_policy, of_value)
         samples: dict[str, np.ndarray] = {}
@@ -176,20 +172,14 @@ class ArrayDescent:
         return d_values * self._vf_coef
 
     def approximate_kl(self) -> float:
-        """SB3's estimate of the KL on the minibatch measured last."""
         return float(losses.approximate_kls(self._measurements.last_log_ratio).mean())
 
     def step(self) -> None:
-        """One step of Adam, the gradient clipped.
-
-        :raises NonFiniteError: if the gradient is not finite
-        """
         self._networks.backward(*self._gradients)
         clip_norm(self._gradient, self._descent.max_grad_norm)
         self._adam.step(self._vector, self._gradient)
 
     def measured(self) -> Measured:
-        """What the minibatches measured."""
         return self._measurements.measured()
 
     def store_optimizer(self) -> None:
