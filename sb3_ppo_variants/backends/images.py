@@ -6,7 +6,6 @@ convolutions of CPUs are fastest with, and Adam runs as one fused kernel.
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
 
 import numpy as np
 import torch as th
@@ -124,7 +123,7 @@ class ImageMinibatches:
         for start in range(0, len(self._images), ROWS_AT_ONCE):
             yield self._images_at(slice(start, start + ROWS_AT_ONCE))
 
-    def _images_at(self, rows: Any) -> th.Tensor:
+    def _images_at(self, rows: slice | np.ndarray) -> th.Tensor:
         return th.from_numpy(self._images[rows]).permute(0, 3, 1, 2)
 
     def shuffled(self) -> Iterator[Samples]:

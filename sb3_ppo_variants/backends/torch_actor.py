@@ -64,7 +64,7 @@ class TorchActor:
         with th.no_grad():
             return self._kind.predict_values(policy.obs_to_tensor(observation)[0])[0]
 
-    def store(self, rewards: np.ndarray, episode_starts: Any) -> None:
+    def store(self, rewards: np.ndarray, episode_starts: np.ndarray) -> None:
         actions, acted = self._seen["actions"], self._acted
         if isinstance(self._model.action_space, spaces.Discrete):
             actions = actions.reshape(-1, 1)

@@ -1,7 +1,7 @@
 """What an objective is."""
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch as th
@@ -92,8 +92,8 @@ def arrays_obstacle(objective: Objective) -> str | None:
     """Why an objective cannot be computed over arrays, as a clause; ``None`` if it can."""
     name = type(objective).__name__
     for cls in type(objective).__mro__:
-        members: Any = vars(cls)
-        if "gradient" in members and not getattr(members["gradient"], "__isabstractmethod__", False):
+        members = cls.__dict__
+        if "gradient" in members and "gradient" not in getattr(cls, "__abstractmethods__", ()):
             return None
         if "loss" in members:
             # An inherited gradient is that of another loss.

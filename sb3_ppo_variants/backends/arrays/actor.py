@@ -10,12 +10,12 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.utils import obs_as_tensor
 
-from sb3_ppo_variants.backends.arrays.features import Features, Observations, as_batch
+from sb3_ppo_variants.backends.arrays.features import Features, as_batch
 from sb3_ppo_variants.backends.arrays.gae import compute_returns_and_advantage
 from sb3_ppo_variants.backends.arrays.networks import ActorCritic, Architecture, parameter_views
 from sb3_ppo_variants.backends.arrays.threads import blas_threads
 from sb3_ppo_variants.rollouts.buffer import WithParameters
-from sb3_ppo_variants.rollouts.loop import bounds_of
+from sb3_ppo_variants.rollouts.loop import Observations, bounds_of
 
 CPU = th.device("cpu")
 
@@ -84,7 +84,7 @@ class ArrayActor:
     def terminal_value(self, observation: Observations) -> float:
         return self._networks.values(self._features(as_batch(observation)))[0, 0]
 
-    def store(self, rewards: np.ndarray, episode_starts: Any) -> None:
+    def store(self, rewards: np.ndarray, episode_starts: np.ndarray) -> None:
         """Write what ``RolloutBuffer.add`` does, where it does, without copies of its own."""
         buffer, row = self._buffer, self._buffer.pos
         observations, self._actions[row], values, buffer.log_probs[row] = self._step

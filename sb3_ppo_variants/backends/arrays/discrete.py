@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch as th
 
-from sb3_ppo_variants.backends.arrays.distribution import Distribution, check_finite
+from sb3_ppo_variants.backends.arrays.distribution import Distribution, Index, check_finite
 
 
 class Categorical(Distribution):
@@ -68,7 +68,7 @@ class Categorical(Distribution):
         """The distributions of logits."""
         return cls(*parameters)
 
-    def take(self, rows: Any) -> "Categorical":
+    def take(self, rows: Index) -> "Categorical":
         """The distributions in some of the states."""
         taken = object.__new__(Categorical)
         taken._log_probs, taken._probs = self._log_probs[rows], self._probs[rows]
@@ -131,7 +131,7 @@ class MultiCategorical(Distribution):
         """The distributions of the logits of each part."""
         return cls([Categorical(logits) for logits in parameters])
 
-    def take(self, rows: Any) -> "MultiCategorical":
+    def take(self, rows: Index) -> "MultiCategorical":
         """The distributions in some of the states."""
         return MultiCategorical([part.take(rows) for part in self._parts])
 
@@ -201,6 +201,6 @@ class Bernoulli(Distribution):
         """The distributions of logits."""
         return cls(*parameters)
 
-    def take(self, rows: Any) -> "Bernoulli":
+    def take(self, rows: Index) -> "Bernoulli":
         """The distributions in some of the states."""
         return Bernoulli(self._logits[rows])

@@ -7,13 +7,16 @@ KL is KL(old || new).
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch as th
 
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.guards.finite import is_finite
+
+# Some of the rows of an array.
+Index: TypeAlias = slice | np.ndarray
 
 
 class Distribution(ABC):
@@ -72,7 +75,7 @@ class Distribution(ABC):
         """The distributions that have these :meth:`parameters`."""
 
     @abstractmethod
-    def take(self, rows: Any) -> "Distribution":
+    def take(self, rows: Index) -> "Distribution":
         """The distributions in some of the states."""
 
 

@@ -1,6 +1,6 @@
 """Observations as the networks take them."""
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch as th
@@ -9,8 +9,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.preprocessing import preprocess_obs
 from stable_baselines3.common.torch_layers import CombinedExtractor
 
-# An array or a dict of arrays, with a row per state.
-Observations: TypeAlias = Any
+from sb3_ppo_variants.rollouts.loop import Observations
 
 
 class Features:

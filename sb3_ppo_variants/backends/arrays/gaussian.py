@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch as th
 
-from sb3_ppo_variants.backends.arrays.distribution import Distribution, check_finite
+from sb3_ppo_variants.backends.arrays.distribution import Distribution, Index, check_finite
 
 HALF_LOG_2_PI = 0.5 * float(np.log(2 * np.pi))
 
@@ -88,6 +88,6 @@ class DiagGaussian(Distribution):
         mean, std = parameters
         return cls(mean, np.log(std[0]))
 
-    def take(self, rows: Any) -> "DiagGaussian":
+    def take(self, rows: Index) -> "DiagGaussian":
         """The distributions in some of the states."""
         return DiagGaussian(self._mean[rows], self._log_std)

@@ -9,6 +9,7 @@ from stable_baselines3.common.distributions import (
     DiagGaussianDistribution,
     MultiCategoricalDistribution,
 )
+from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor, MlpExtractor
 from torch import nn
@@ -68,7 +69,7 @@ def _hooks_obstacle(plan: UpdatePlan) -> str | None:
     return None
 
 
-def _distribution_obstacle(policy: Any) -> str | None:
+def _distribution_obstacle(policy: ActorCriticPolicy) -> str | None:
     if type(policy.action_dist) not in DISTRIBUTIONS:
         return f"actions are drawn from a {type(policy.action_dist).__name__}"
     try:

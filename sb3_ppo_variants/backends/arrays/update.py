@@ -9,7 +9,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 
 from sb3_ppo_variants import losses
 from sb3_ppo_variants.backends.arrays.adam import clip_norm
-from sb3_ppo_variants.backends.arrays.distribution import Distribution
+from sb3_ppo_variants.backends.arrays.distribution import Distribution, Index
 from sb3_ppo_variants.backends.arrays.features import Features
 from sb3_ppo_variants.backends.arrays.measurements import Measurements
 from sb3_ppo_variants.backends.arrays.parameters import gradients, load_adam, store_adam
@@ -34,7 +34,7 @@ class Rows(NamedTuple):
     old: Distribution | None
     """The distributions that the actions were drawn from, where the objective needs the KL."""
 
-    def take(self, rows: Any) -> "Rows":
+    def take(self, rows: Index) -> "Rows":
         """Some of the rows."""
         old = None if self.old is None else self.old.take(rows)
         return Rows._make([*(array[rows] for array in self[:-1]), old])
