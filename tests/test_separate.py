@@ -216,6 +216,21 @@ def test_an_update_interrupted_in_the_values_passes_is_taken_back(fast: bool, mo
     assert model._n_updates == n_updates
 
 
+def test_an_update_interrupted_while_it_is_written_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make(fast=True).learn(60)
+    before, store = deepcopy(model.get_parameters()), ArrayDescent.store_optimizer
+
+    def interrupted(descent: ArrayDescent) -> None:
+        if not descent._descent.of_policy:
+            raise KeyboardInterrupt
+        store(descent)
+
+    monkeypatch.setattr(ArrayDescent, "store_optimizer", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.learn(60, reset_num_timesteps=False)
+    th.testing.assert_close(model.get_parameters(), before, rtol=0, atol=0)
+
+
 @paths
 @pytest.mark.filterwarnings("ignore:overflow encountered")
 def test_numbers_that_are_not_finite_are_named(fast: bool) -> None:

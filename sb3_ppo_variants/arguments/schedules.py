@@ -1,6 +1,6 @@
 """The value of a schedule in one update."""
 
-from typing import Any
+from contextlib import suppress
 
 from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.common.utils import FloatSchedule
@@ -21,19 +21,9 @@ def current_value(name: str, schedule: float | Schedule, progress_remaining: flo
     :return: a finite number >= 0
     :raises ArgumentError: if the schedule returns anything else
     """
-    value = _evaluate(schedule, progress_remaining)
-    if progress_remaining < 0 and not NON_NEGATIVE.accepts(value):
-        value = _evaluate(schedule, 0.0)
-    if not NON_NEGATIVE.accepts(value):
-        refuse(
-            f"{name}({progress_remaining:g})", value, f"a schedule that returns {NON_NEGATIVE.allowed} at any progress"
-        )
-    return value
-
-
-def _evaluate(schedule: float | Schedule, progress_remaining: float) -> Any:
-    value = FloatSchedule(schedule).value_schedule(progress_remaining)
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return value  # To be refused by name.
+    for progress in (progress_remaining, max(progress_remaining, 0.0)):
+        value = FloatSchedule(schedule).value_schedule(progress)
+        with suppress(TypeError, ValueError):  # To be refused by name.
+            if NON_NEGATIVE.accepts(float(value)):
+                return float(value)
+    refuse(f"{name}({progress_remaining:g})", value, f"a schedule that returns {NON_NEGATIVE.allowed} at any progress")

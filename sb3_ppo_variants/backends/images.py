@@ -6,6 +6,7 @@ convolutions of CPUs are fastest with, and Adam runs as one fused kernel.
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 
 import numpy as np
 import torch as th
@@ -22,38 +23,6 @@ from sb3_ppo_variants.backends.torch_update import TorchUpdate
 from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Samples, WithParameters, in_rows
 from sb3_ppo_variants.rollouts.loop import Actor
 from sb3_ppo_variants.updates.plan import UpdatePlan
-from sb3_ppo_variants.updates.run import Update
-
-
-class Images:
-    """Computes as the reference does, with images and filters laid out for convolutions."""
-
-    path = "fast"
-    how = "images are laid out for convolutions"
-
-    def obstacle(self, plan: UpdatePlan) -> str | None:
-        policy = plan.kind.policy
-        return (
-            obstacles.of_buffer(plan.buffer)
-            or obstacles.of_policy(policy)
-            or _features_obstacle(policy)
-            or obstacles.of_parameters(policy)
-            or obstacles.of_optimizers(policy, plan.optimizers)
-        )
-
-    @contextmanager
-    def prepared(self, plan: UpdatePlan, updating: bool) -> Iterator[None]:
-        """Within it filters lie with their channels last, and in updates Adam is fused."""
-        # Not in rollouts, where a callback may save the optimizer.
-        adam = _fused(plan.optimizers) if updating else nullcontext()
-        with _channels_last(plan.kind.policy, plan.optimizers), adam:
-            yield
-
-    def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
-        return TorchActor(model, plan.kind, buffer)
-
-    def update(self, plan: UpdatePlan) -> Update:
-        return TorchUpdate(plan, ImageMinibatches(plan.buffer, plan.batch_size))
 
 
 def _features_obstacle(policy: ActorCriticPolicy) -> str | None:
@@ -135,3 +104,32 @@ class ImageMinibatches:
             old_rows = None if old is None else tuple(column[where] for column in old)
             others = [tensor[where] for tensor in self._others]
             yield Samples._make([self._images_at(rows), *others, old_rows])
+
+
+class Images:
+    """Computes as the reference does, with images and filters laid out for convolutions."""
+
+    path = "fast"
+    how = "images are laid out for convolutions"
+    update = staticmethod(partial(TorchUpdate, ImageMinibatches))
+
+    def obstacle(self, plan: UpdatePlan) -> str | None:
+        policy = plan.kind.policy
+        return (
+            obstacles.of_buffer(plan.buffer)
+            or obstacles.of_policy(plan.kind)
+            or _features_obstacle(policy)
+            or obstacles.of_parameters(policy)
+            or obstacles.of_optimizers(policy, plan.optimizers)
+        )
+
+    @contextmanager
+    def prepared(self, plan: UpdatePlan, updating: bool) -> Iterator[None]:
+        """Within it filters lie with their channels last, and in updates Adam is fused."""
+        # Not in rollouts, where a callback may save the optimizer.
+        adam = _fused(plan.optimizers) if updating else nullcontext()
+        with _channels_last(plan.kind.policy, plan.optimizers), adam:
+            yield
+
+    def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
+        return TorchActor(model, plan.kind, buffer)

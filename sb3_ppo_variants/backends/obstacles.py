@@ -10,6 +10,8 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.policies import ActorCriticPolicy
 from torch.optim import Optimizer
 
+from sb3_ppo_variants.policies.feed_forward import FeedForward
+from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.rollouts.buffer import ParameterDictRolloutBuffer, ParameterRolloutBuffer
 
 # What of ActorCriticPolicy is written out; a subclass may change the rest.
@@ -43,9 +45,11 @@ def of_buffer(buffer: RolloutBuffer) -> str | None:
     return None
 
 
-def of_policy(policy: ActorCriticPolicy) -> str | None:
-    """Of a policy's methods."""
-    cls = type(policy)
+def of_policy(kind: PolicyKind) -> str | None:
+    """Of the kind of a policy, and of its methods."""
+    if type(kind) is not FeedForward:
+        return f"the policy is of the kind {type(kind).__name__}"
+    policy, cls = kind.policy, type(kind.policy)
     if not isinstance(policy, ActorCriticPolicy):
         return f"{cls.__name__} is not an ActorCriticPolicy"
     for method in WRITTEN_OUT:

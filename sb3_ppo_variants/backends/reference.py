@@ -1,6 +1,7 @@
 """The reference: PyTorch, bit for bit SB3 where SB3 does the same."""
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
@@ -9,7 +10,6 @@ from sb3_ppo_variants.backends.torch_actor import TorchActor
 from sb3_ppo_variants.backends.torch_update import BufferMinibatches, TorchUpdate
 from sb3_ppo_variants.rollouts.loop import Actor
 from sb3_ppo_variants.updates.plan import UpdatePlan
-from sb3_ppo_variants.updates.run import Update
 
 
 class Reference:
@@ -17,6 +17,7 @@ class Reference:
 
     path = "reference"
     how = "PyTorch computes everything"
+    update = staticmethod(partial(TorchUpdate, BufferMinibatches))
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
         return None
@@ -26,6 +27,3 @@ class Reference:
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
         return TorchActor(model, plan.kind, buffer)
-
-    def update(self, plan: UpdatePlan) -> Update:
-        return TorchUpdate(plan, BufferMinibatches(plan.buffer, plan.batch_size))

@@ -1,6 +1,6 @@
 """Updates with PyTorch."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -54,16 +54,16 @@ def _without_parameters(samples: Any) -> Samples:
 class TorchUpdate:
     """An update of the policy's tensors in place.
 
+    :param read: makes what reads a rollout, from its buffer and the size of a minibatch
     :param plan: what to do
-    :param minibatches: reads the rollout
     :raises MissingKLError: if the objective needs a KL and the policy's distribution has no registered one
     """
 
-    def __init__(self, plan: UpdatePlan, minibatches: Minibatches):
+    def __init__(self, read: Callable[[RolloutBuffer, int], Minibatches], plan: UpdatePlan):
         self._plan = plan
-        self._minibatches = minibatches
+        self._minibatches = read(plan.buffer, plan.batch_size)
         self._before = Snapshot(plan.kind.policy, plan.optimizers)
-        self._kl = RolloutKL.of(plan, minibatches.observations)
+        self._kl = RolloutKL.of(plan, self._minibatches.observations)
 
     def begin(self, descent: Descent) -> "TorchDescent":
         return TorchDescent(self._plan, descent, self._minibatches, self._kl)

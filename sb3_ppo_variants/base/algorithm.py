@@ -162,35 +162,29 @@ class PPOBase(SavedAlgorithm):
     def _objective(self) -> Objective:
         """The policy objective with the coefficients of the present update."""
 
-    def _keep(self, objective: Objective) -> None:
-        """Keep the state of the objective of the next update, which follows from how far this one went."""
+    def _after_update(self, kl: float | None) -> None:
+        """Keep the state of the objective, if it has one.
+
+        :param kl: the mean of KL(old || new) over the rollout; ``None`` if it is not known
+        """
 
     @property
     def _division(self) -> Updates:
         return JOINT if self.updates is None else self.updates
 
     def _plan(self) -> UpdatePlan:
+        clip_range_vf, progress = self.clip_range_vf, self._current_progress_remaining
         return UpdatePlan(
             kind=FeedForward(self.policy),
             buffer=self.rollout_buffer,
             objective=self._objective(),
             ent_coef=self.ent_coef,
             vf_coef=self.vf_coef,
-            clip_range_vf=self._now_or_none("clip_range_vf", self.clip_range_vf),
+            clip_range_vf=None if clip_range_vf is None else current_value("clip_range_vf", clip_range_vf, progress),
             normalize_advantage=self.normalize_advantage,
             batch_size=self.batch_size,
             descents=self._division.descents(self),
         )
-
-    def _now(self, name: str, schedule: float | Schedule) -> float:
-        """The value of an argument in the present update.
-
-        :raises ArgumentError: if its schedule returns a value that is not allowed
-        """
-        return current_value(name, schedule, self._current_progress_remaining)
-
-    def _now_or_none(self, name: str, schedule: float | Schedule | None) -> float | None:
-        return None if schedule is None else self._now(name, schedule)
 
     # The loop
 
@@ -221,7 +215,7 @@ class PPOBase(SavedAlgorithm):
             outcome = run(backend.update(plan), plan, self.verbose, self._guarded)
         self._n_updates += outcome.epochs[0]
         self._log(plan, outcome)
-        self._keep(plan.objective.after_update(outcome.kl))
+        self._after_update(outcome.kl)
 
     def _log(self, plan: UpdatePlan, outcome: Outcome) -> None:
         values = plan.coefficients() | summary(outcome.measured) | self._division.log(plan.descents, outcome.epochs)

@@ -66,14 +66,14 @@ class Objective(ABC):
         return {}
 
     def at(self: Self, progress_remaining: float) -> Self:
-        """The objective of an update, where a coefficient follows a schedule.
+        """The objective in one update, where a coefficient follows a schedule.
 
         :param progress_remaining: from 1 (the beginning of training) to 0 (its end)
         """
         return self
 
     def after_update(self: Self, kl: float | None) -> Self:
-        """The objective of the next update, where a coefficient follows from how far the last one went.
+        """The objective from the next update on, where a coefficient follows from how far the last one went.
 
         :param kl: the mean of KL(old || new) over the rollout; ``None`` if the policy's distribution has no known KL
         """

@@ -9,8 +9,8 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
 from sb3_ppo_variants.arguments.rules import POSITIVE, Rule, number
+from sb3_ppo_variants.arguments.schedules import current_value
 from sb3_ppo_variants.base import PPOBase
-from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.objectives.kl_penalized import MAX_KL_COEF, MIN_KL_COEF, AdaptiveKL
 from sb3_ppo_variants.updates import Updates
 
@@ -123,9 +123,12 @@ class PPOAdaptiveKL(PPOBase):
         return float(self.kl_coef) if self._adapted_kl_coef is None else self._adapted_kl_coef
 
     def _objective(self) -> AdaptiveKL:
-        clip_range = self._now_or_none("clip_range", self.clip_range)
-        return AdaptiveKL(kl_coef=self.current_kl_coef, desired_kl=self.desired_kl, clip_range=clip_range)
+        clip_range, progress = self.clip_range, self._current_progress_remaining
+        return AdaptiveKL(
+            kl_coef=self.current_kl_coef,
+            desired_kl=self.desired_kl,
+            clip_range=None if clip_range is None else current_value("clip_range", clip_range, progress),
+        )
 
-    def _keep(self, objective: Objective) -> None:
-        assert isinstance(objective, AdaptiveKL)
-        self._adapted_kl_coef = objective.kl_coef
+    def _after_update(self, kl: float | None) -> None:
+        self._adapted_kl_coef = self._objective().after_update(kl).kl_coef

@@ -9,6 +9,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
 from sb3_ppo_variants.arguments.rules import POSITIVE, Rule
+from sb3_ppo_variants.arguments.schedules import current_value
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.objectives import Clipped
 from sb3_ppo_variants.updates import Updates
@@ -104,4 +105,4 @@ class PPOClip(PPOBase):
         )  # fmt: skip
 
     def _objective(self) -> Clipped:
-        return Clipped(self._now("clip_range", self.clip_range))
+        return Clipped(current_value("clip_range", self.clip_range, self._current_progress_remaining))

@@ -107,5 +107,5 @@ class PPOCustom(PPOBase):
     def _objective(self) -> Objective:
         return self.objective.at(self._current_progress_remaining)
 
-    def _keep(self, objective: Objective) -> None:
-        self.objective = objective
+    def _after_update(self, kl: float | None) -> None:
+        self.objective = self.objective.after_update(kl)

@@ -9,6 +9,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
 from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, POSITIVE, Rule
+from sb3_ppo_variants.arguments.schedules import current_value
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.objectives import KLPenalized
 from sb3_ppo_variants.updates import Updates
@@ -111,8 +112,11 @@ class PPOFixedKL(PPOBase):
     @property
     def current_kl_coef(self) -> float:
         """beta at the present progress."""
-        return self._now("kl_coef", self.kl_coef)
+        return current_value("kl_coef", self.kl_coef, self._current_progress_remaining)
 
     def _objective(self) -> KLPenalized:
-        clip_range = self._now_or_none("clip_range", self.clip_range)
-        return KLPenalized(kl_coef=self.current_kl_coef, clip_range=clip_range)
+        clip_range, progress = self.clip_range, self._current_progress_remaining
+        return KLPenalized(
+            kl_coef=self.current_kl_coef,
+            clip_range=None if clip_range is None else current_value("clip_range", clip_range, progress),
+        )

@@ -12,7 +12,6 @@ from sb3_ppo_variants.backends.arrays.trained import ROWS_AT_ONCE
 from sb3_ppo_variants.backends.arrays.update import ArrayUpdate
 from sb3_ppo_variants.rollouts.loop import Actor
 from sb3_ppo_variants.updates.plan import UpdatePlan
-from sb3_ppo_variants.updates.run import Update
 
 
 class Arrays:
@@ -20,6 +19,7 @@ class Arrays:
 
     path = "fast"
     how = "the networks are computed over arrays"
+    update = ArrayUpdate
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
         return obstacle(plan)
@@ -32,6 +32,3 @@ class Arrays:
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
         return ArrayActor(plan.kind.policy, buffer, n_steps)
-
-    def update(self, plan: UpdatePlan) -> Update:
-        return ArrayUpdate(plan)

@@ -18,7 +18,6 @@ from sb3_ppo_variants.backends import obstacles
 from sb3_ppo_variants.backends.arrays.networks import ACTIVATIONS
 from sb3_ppo_variants.kl import MissingKLError, exact_kl, is_built_in
 from sb3_ppo_variants.objectives import arrays_obstacle
-from sb3_ppo_variants.policies.feed_forward import FeedForward
 from sb3_ppo_variants.updates.plan import UpdatePlan
 
 DISTRIBUTIONS = (
@@ -38,9 +37,8 @@ def obstacle(plan: UpdatePlan) -> str | None:
     policy = plan.kind.policy
     return (
         arrays_obstacle(plan.objective)
-        or _kind_obstacle(plan)
         or obstacles.of_buffer(plan.buffer)
-        or obstacles.of_policy(policy)
+        or obstacles.of_policy(plan.kind)
         or _hooks_obstacle(plan)
         or _distribution_obstacle(policy)
         or _features_obstacle(policy)
@@ -48,12 +46,6 @@ def obstacle(plan: UpdatePlan) -> str | None:
         or obstacles.of_parameters(policy)
         or obstacles.of_optimizers(policy, plan.optimizers)
     )
-
-
-def _kind_obstacle(plan: UpdatePlan) -> str | None:
-    if type(plan.kind) is not FeedForward:
-        return f"the policy is of the kind {type(plan.kind).__name__}"
-    return None
 
 
 def _hooks_obstacle(plan: UpdatePlan) -> str | None:

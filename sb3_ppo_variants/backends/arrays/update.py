@@ -18,6 +18,7 @@ from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.guards.finite import is_finite
 from sb3_ppo_variants.objectives import ArrayObjective, Batch
 from sb3_ppo_variants.rollouts.buffer import WithParameters, in_rows
+from sb3_ppo_variants.updates.finite import Snapshot
 from sb3_ppo_variants.updates.measured import Measured
 from sb3_ppo_variants.updates.plan import Descent, UpdatePlan
 
@@ -82,6 +83,7 @@ class ArrayUpdate:
         if plan.objective.needs_kl:
             self._rollout = self._rollout._replace(old=self._old)
         self._descents: list[ArrayDescent] = []
+        self._before: Snapshot | None = None
 
     def _old_distribution(self, buffer: RolloutBuffer) -> Distribution:
         networks = self._networks
@@ -100,7 +102,8 @@ class ArrayUpdate:
             raise NonFiniteError("vector of all parameters", "not finite")
 
     def undo(self) -> None:
-        """Nothing has been written yet."""
+        if self._before is not None:  # Else nothing has been written.
+            self._before.restore()
 
     def finish(self) -> float:
         """Write the policy, the gradients of the last steps and the optimizers.
@@ -110,7 +113,7 @@ class ArrayUpdate:
         networks = self._networks
         new = networks.distribution_of(self._rollout.features)
         kl = float(np.mean(new.kl_from(self._old), dtype=np.float64))
-        # Last, so that until here nothing is written which an interrupt would have to take back.
+        self._before = Snapshot(self._plan.kind.policy, self._plan.optimizers)
         networks.layout.scatter(networks.vector, networks.layout.parameters)
         networks.layout.scatter(networks.gradient, gradients(networks.layout.parameters))
         for descent in self._descents:
