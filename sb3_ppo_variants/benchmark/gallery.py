@@ -1,6 +1,7 @@
 """Train PPOClip by the recipes and draw what it learned."""
 
 import argparse
+import json
 import tempfile
 import time
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import torch as th
 
-from sb3_ppo_variants.benchmark.runs import make, read
+from sb3_ppo_variants.benchmark.measuring import Count, add_names
 from sb3_ppo_variants.recipes import evaluate, recipe, train
 from sb3_ppo_variants.recipes.episodes import Episodes
 
@@ -37,10 +38,7 @@ no record in `results/gallery.jsonl` yet and writes this page from the records.
 
 
 def record(env_id: str, seed: int, timesteps: int | None) -> dict[str, Any]:
-    """Train and evaluate once.
-
-    :return: a record of the run
-    """
+    """Train and evaluate once, and return the record of it."""
     th.set_num_threads(1)
     made, episodes = recipe("ppo_clip", env_id), Episodes()
     with tempfile.TemporaryDirectory() as name:
@@ -64,18 +62,19 @@ def record(env_id: str, seed: int, timesteps: int | None) -> dict[str, Any]:
     }
 
 
+def read(file: Path) -> list[dict[str, Any]]:
+    """The records in a file, a line each, by seed; none if there is no file."""
+    records = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return sorted(records, key=lambda run: run["seed"])
+
+
 def runs_of(records: list[dict[str, Any]], env_id: str) -> list[dict[str, Any]]:
-    """The records of an environment, by seed."""
-    return sorted((run for run in records if run["env"] == env_id), key=lambda run: run["seed"])
+    """The records of an environment."""
+    return [run for run in records if run["env"] == env_id]
 
 
 def summary(runs: list[dict[str, Any]]) -> str:
-    """What runs on one environment reached, in a sentence.
-
-    :param runs: their records
-    """
-    if not runs:
-        return "No run of it is recorded yet."
+    """What runs on one environment reached, in a sentence."""
     steps, planned = runs[0]["timesteps"], runs[0]["recipe_timesteps"]
     cut = "" if steps >= planned else f" of the recipe's {planned:,}"
     means = ", ".join(f"{run['mean']:.0f}" for run in runs)
@@ -96,11 +95,7 @@ def page(records: list[dict[str, Any]]) -> str:
 
 
 def draw(records: list[dict[str, Any]], folder: Path) -> None:
-    """Draw the learning curves of each environment, a line for each seed and their mean.
-
-    :param records: records of runs
-    :param folder: where the pictures go, a PNG for each environment that has records
-    """
+    """Draw the learning curves of each environment that has records, a line for each seed and their mean."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -132,15 +127,13 @@ def draw(records: list[dict[str, Any]], folder: Path) -> None:
 
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    ids = list(ENVIRONMENTS)
-    parser.add_argument("--envs", nargs="+", choices=ids, default=ids, metavar="ID", help=f"of {', '.join(ids)}")
+    add_names(parser, "--envs", ENVIRONMENTS, list(ENVIRONMENTS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="seeds (default: 1 2 3)")
-    parser.add_argument("--timesteps", type=int, help="environment steps (default: the recipe's)")
-    parser.add_argument("--jobs", type=int, default=2, help="runs at a time (default: %(default)s)")
+    parser.add_argument("--timesteps", action=Count, help="environment steps (default: the recipe's)")
+    parser.add_argument("--jobs", action=Count, default=2, help="runs at a time (default: %(default)s)")
     parser.add_argument("--records", type=Path, default=RECORDS, help="file of records (default: %(default)s)")
     parser.add_argument("--gallery", type=Path, default=GALLERY, help="folder of the page (default: %(default)s)")
     parser.add_argument("--report", action="store_true", help="train nothing, write the page from what is recorded")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -148,9 +141,16 @@ def run(options: argparse.Namespace) -> int:
 
     :return: 0
     """
+    from joblib import Parallel, delayed
+
     done = {(run["env"], run["seed"]) for run in read(options.records)}
     plan = [(env, seed, options.timesteps) for env in options.envs for seed in options.seeds if (env, seed) not in done]
-    records = make(record, [] if options.report else plan, options.records, options.jobs)
+    options.records.parent.mkdir(parents=True, exist_ok=True)
+    in_parallel = Parallel(n_jobs=options.jobs, return_as="generator_unordered")
+    for made in in_parallel(delayed(record)(*run) for run in ([] if options.report else plan)):
+        with options.records.open("a") as lines:
+            lines.write(json.dumps(made) + "\n")
+    records = read(options.records)
     draw(records, options.gallery)
     text = page(records)
     (options.gallery / "README.md").write_text(text)
