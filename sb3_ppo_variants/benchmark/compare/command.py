@@ -2,15 +2,15 @@
 
 import argparse
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TypeVar
 
 from filelock import FileLock, Timeout
 
-from sb3_ppo_variants.benchmark.compare import backends, files, records
-from sb3_ppo_variants.benchmark.compare.conditions import Conditions
+from sb3_ppo_variants.benchmark.compare import backends, records
+from sb3_ppo_variants.benchmark.compare.conditions import Conditions, read
 from sb3_ppo_variants.benchmark.compare.plan import Plan, Run, check, make_plan
 from sb3_ppo_variants.benchmark.compare.presets import DEFAULT, FIRST, PRESETS
 from sb3_ppo_variants.benchmark.compare.report_command import LOCK, OUT, RECORDS, STATES, report
@@ -20,7 +20,6 @@ from sb3_ppo_variants.errors import ArgumentError
 
 CHECKPOINTS = "checkpoints"
 INTERRUPTED = 130
-Value = TypeVar("Value")
 
 
 def add_command(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +45,6 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--address", help="address of the Ray or Dask cluster (default: start one here)")
     where.add_argument("--checkpoints", action="store_true", help="save each trained model in the folder")
     where.add_argument("--dry-run", action="store_true", help="show the plan and stop")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -88,23 +86,22 @@ def _plan(options: argparse.Namespace) -> Plan:
         raise ArgumentError(f"--settings {cut} needs a --preset to take the settings from: {', '.join(PRESETS)}")
     if options.algos and options.settings:
         raise ArgumentError("--algos and --settings both say what to compare; give one of them")
-    parameters = assignments(",".join(options.param)) if options.param else {}
-    conditions = Conditions(
-        preset=options.preset,
-        timesteps=_given(options.timesteps, preset.timesteps),
-        entry=_given(options.entry, None if options.hyperparams else preset.entry),
-        file=None if options.hyperparams is None else files.read(options.hyperparams),
-        parameters={**preset.parameters, **parameters},
-        normalize=_given(options.normalize, preset.normalize),
-        anneal=_given(options.anneal, preset.anneal),
-    )
+    conditions = _conditions(options, preset.conditions)
     backends.check(options.backend, options.address, options.jobs)
-    settings = [parse(text) for text in _given(options.algos, preset.settings[cut])]
-    return make_plan(settings, _given(options.envs, preset.envs), _given(options.seeds, preset.seeds), conditions)
+    settings = [parse(text) for text in options.algos or preset.settings[cut]]
+    return make_plan(
+        settings, options.envs or preset.envs, preset.seeds if options.seeds is None else options.seeds, conditions
+    )
 
 
-def _given(value: Value | None, otherwise: Value) -> Value:
-    return otherwise if value is None else value
+def _conditions(options: argparse.Namespace, preset: Conditions) -> Conditions:
+    names = ("timesteps", "entry", "normalize", "anneal")
+    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    if options.param:
+        given["parameters"] = {**preset.parameters, **assignments(",".join(options.param))}
+    if options.hyperparams is not None:
+        given = {"entry": None, "file": read(options.hyperparams), **given}
+    return replace(preset, **given)
 
 
 def _missing(out: Path, plan: Plan, checkpoints: bool) -> list[Run]:

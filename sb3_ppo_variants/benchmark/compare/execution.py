@@ -2,15 +2,12 @@
 
 import json
 import math
-import os
-import platform
 import time
 import traceback
 import warnings
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
-from typing import TypedDict
+from typing import TypedDict, cast
 
 import numpy as np
 import torch as th
@@ -18,7 +15,8 @@ from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from threadpoolctl import threadpool_limits
 
 from sb3_ppo_variants.benchmark.compare.plan import Run
-from sb3_ppo_variants.benchmark.compare.records import FORMAT, Circumstances, Record, Result
+from sb3_ppo_variants.benchmark.compare.records import FORMAT, Record, Result
+from sb3_ppo_variants.benchmark.measuring import circumstances
 from sb3_ppo_variants.recipes.episodes import Episodes
 from sb3_ppo_variants.recipes.training import build, save
 
@@ -27,7 +25,6 @@ LAST = 100
 # A curve is the mean return of the episodes that ended in each of so many equal spans of steps.
 SPANS = 100
 SECONDS_BETWEEN_STATES = 1.0
-PACKAGES = ("sb3_ppo_variants", "stable_baselines3", "gymnasium", "torch", "numpy")
 
 
 class Progress(TypedDict):
@@ -129,14 +126,8 @@ def failure(run: Run, error: str) -> Record:
 
 
 def _record(run: Run, status: str, result: Result, wall: float | None = None, cpu: float | None = None) -> Record:
-    versions = {"python": platform.python_version(), **{name: import_module(name).__version__ for name in PACKAGES}}
-    made: Circumstances = {
-        "versions": versions,
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-        "wall_seconds": wall,
-        "cpu_seconds": cpu,
-    }
-    return {"format": FORMAT, "name": run.name, "status": status, **run.identity, **result, **made}
+    made = {"format": FORMAT, "name": run.name, "status": status, **run.identity, **result}
+    return cast(Record, {**made, **circumstances(), "wall_seconds": wall, "cpu_seconds": cpu})
 
 
 def _train(run: Run, episodes: Episodes, state: State, checkpoints: Path | None) -> int:

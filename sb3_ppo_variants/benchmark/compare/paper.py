@@ -45,19 +45,9 @@ TABLE_1 = (
     Row("ppo_fixed_kl:kl_coef=10", "fixed KL, β = 10", 0.69),
 )
 ENVS = [
-    f"{name}-v5"
-    for name in (
-        "HalfCheetah",
-        "Hopper",
-        "InvertedDoublePendulum",
-        "InvertedPendulum",
-        "Reacher",
-        "Swimmer",
-        "Walker2d",
-    )
-]
-SEEDS = 3
-TIMESTEPS = 1_000_000
+    "HalfCheetah-v5", "Hopper-v5", "InvertedDoublePendulum-v5", "InvertedPendulum-v5", "Reacher-v5", "Swimmer-v5",
+    "Walker2d-v5",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

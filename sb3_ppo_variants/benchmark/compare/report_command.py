@@ -20,7 +20,6 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help=f"folder of records and report (default: {OUT})")
     parser.add_argument("--from", dest="files", type=Path, nargs="+", help="report these exported records, into --out")
     parser.add_argument("--export", type=Path, metavar="FILE", help="also pack the records into a .jsonl.gz file")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

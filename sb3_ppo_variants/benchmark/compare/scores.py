@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
 from sb3_ppo_variants.benchmark.compare.paper import TABLE_1
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM
-from sb3_ppo_variants.benchmark.compare.records import Description, Record
+from sb3_ppo_variants.benchmark.compare.records import Record
 from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS
 from sb3_ppo_variants.benchmark.compare.values import digest
 
@@ -22,7 +23,7 @@ class Comparison:
     :param failed: records of failed runs
     """
 
-    conditions: Description
+    conditions: dict[str, Any]
     records: list[Record]
     random: list[Record]
     failed: list[Record]

@@ -96,11 +96,9 @@ def accepted(algorithm: type) -> dict[str, object]:
     """The arguments of a class with their defaults, those of its bases too where it hands arguments on by ``**``."""
     arguments: dict[str, object] = {}
     for base in algorithm.__mro__:
-        if "__init__" not in vars(base):
-            continue
-        parameters = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
-        named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-        arguments = {**{parameter.name: parameter.default for parameter in named}, **arguments}
+        parameters = inspect.signature(base).parameters.values()
+        named = {p.name: p.default for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        arguments = {**named, **arguments}
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             break
     return arguments

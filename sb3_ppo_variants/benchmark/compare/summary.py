@@ -58,7 +58,7 @@ def _conditions(comparison: Comparison) -> list[str]:
         f"{len(set(preset.envs) & set(comparison.envs))} of {len(preset.envs)} environments",
         f"{len(seeds)} {'instead of' if len(seeds) > preset.seeds else 'of'} {preset.seeds} seeds",
         f"{made} of {len(labels) * len(preset.envs) * preset.seeds} runs",
-        f"{' or '.join(f'{number:,}' for number in sorted(steps))} of {preset.timesteps:,} steps",
+        f"{' or '.join(f'{number:,}' for number in sorted(steps))} of {preset.conditions.timesteps:,} steps",
     ]
     return [f"of the preset this is: {', '.join(shares)}", *lines, *([preset.why] if preset.why else [])]
 
