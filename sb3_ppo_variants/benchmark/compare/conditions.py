@@ -15,7 +15,7 @@ from torch import nn
 
 from sb3_ppo_variants import recipes
 from sb3_ppo_variants.benchmark.compare.settings import RESERVED, Setting, accepted, load_class
-from sb3_ppo_variants.benchmark.compare.values import plain_dict
+from sb3_ppo_variants.benchmark.compare.values import plain
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 
@@ -82,7 +82,7 @@ class Conditions:
 
     def description(self) -> dict[str, Any]:
         """The conditions as JSON can hold them, with the name of the file."""
-        parameters = plain_dict("parameters", self.parameters)
+        parameters = plain("parameters", self.parameters)
         return {**asdict(self), "file": self.file and self.file.name, "parameters": parameters}
 
     def entries(self, setting: Setting) -> dict[str, Hyperparameters]:

@@ -7,7 +7,7 @@ import traceback
 import warnings
 from contextlib import suppress
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import cast
 
 import numpy as np
 import torch as th
@@ -27,64 +27,40 @@ SPANS = 100
 SECONDS_BETWEEN_STATES = 1.0
 
 
-class Progress(TypedDict):
-    """How far a run is, and the mean of its last returns."""
-
-    label: str
-    env: str
-    seed: int
-    timesteps: int
-    steps: int
-    reward: float | None
-
-
 class State(BaseCallback):
-    """Says how far a run is, in a file.
-
-    :param run: the run
-    :param episodes: its episodes so far
-    :param folder: folder for the file; ``None``, or one that this machine does not have, writes none
-    """
+    """Says how far a run is, in a file in a folder, unless this machine does not have it."""
 
     def __init__(self, run: Run, episodes: Episodes, folder: Path | None):
         super().__init__()
         self._run, self._episodes = run, episodes
         self._file = folder / f"{run.name}.json" if folder is not None and folder.is_dir() else None
         self._next = 0.0
-        self._start()
-
-    def _start(self) -> None:
-        self._begun = time.perf_counter(), time.process_time()
+        self._on_training_start()
 
     def _on_training_start(self) -> None:
-        # Without the imports of the environment, which the first run of a process makes.
-        self._start()
+        # Again, without the imports of the environment, which the first run of a process makes.
+        self._begun = time.perf_counter(), time.process_time()
 
     def _on_step(self) -> bool:
         self.note(self.num_timesteps)
         return True
 
     def note(self, step: int) -> None:
-        """Write how far the run is, if the last time is long enough ago.
-
-        :param step: steps taken so far
-        """
+        """Write that the run is at this step, if the last time is long enough ago."""
         now = time.monotonic()
-        if now < self._next:
+        if self._file is None or now < self._next:
             return
         self._next = now + SECONDS_BETWEEN_STATES
-        if self._file is not None:
-            returns = self._episodes.returns[-LAST:]
-            run, reward = self._run, round(sum(returns) / len(returns), 2) if returns else None
-            progress: Progress = {
-                "label": run.label, "env": run.env, "seed": run.seed, "timesteps": run.timesteps,
-                "steps": step, "reward": reward,
-            }  # fmt: skip
-            # The command tells of a full disk when it writes the record; a run that is being made need not know.
-            with suppress(OSError):
-                temporary = self._file.with_suffix(".tmp")
-                temporary.write_text(json.dumps(progress))
-                temporary.replace(self._file)
+        run, returns = self._run, self._episodes.returns[-LAST:]
+        progress = {
+            "label": run.label, "env": run.env, "seed": run.seed, "timesteps": run.timesteps, "steps": step,
+            "reward": round(sum(returns) / len(returns), 2) if returns else None,
+        }  # fmt: skip
+        # The command tells of a full disk when it writes the record; a run that is being made need not know.
+        with suppress(OSError):
+            temporary = self._file.with_suffix(".tmp")
+            temporary.write_text(json.dumps(progress))
+            temporary.replace(self._file)
 
     def seconds(self) -> tuple[float, float]:
         """Seconds of the training so far, on the clock and of the processor."""
@@ -98,12 +74,11 @@ class State(BaseCallback):
 
 
 def perform(run: Run, states: Path | None = None, checkpoints: Path | None = None) -> Record:
-    """Make a run. What it raises becomes part of its record.
+    """Make a run, and return its record, which what it raises becomes part of.
 
     :param run: the run
     :param states: folder that says how far the runs are
     :param checkpoints: folder for a folder with the trained model; ``None`` saves none
-    :return: the record
     """
     # The same arithmetic everywhere: how sums are split over threads changes their rounding.
     th.set_num_threads(1)
@@ -160,10 +135,7 @@ def _act_randomly(run: Run, episodes: Episodes, state: State) -> int:
 
 
 def _measured(episodes: Episodes, steps: int) -> Result:
-    """What a record says of the episodes.
-
-    :raises ValueError: if a return is not finite
-    """
+    """What a record says of the episodes, whose returns must be finite."""
     for number, value in enumerate(episodes.returns):
         if not math.isfinite(value):
             raise ValueError(f"the return of episode {number}, which ended at step {episodes.ends[number]}, is {value}")

@@ -8,7 +8,7 @@ from sb3_ppo_variants import recipes
 from sb3_ppo_variants.benchmark.compare.conditions import Conditions, of_environment, resolve
 from sb3_ppo_variants.benchmark.compare.records import FORMAT
 from sb3_ppo_variants.benchmark.compare.settings import RESERVED, Setting, accepted, load_class
-from sb3_ppo_variants.benchmark.compare.values import digest, plain_dict
+from sb3_ppo_variants.benchmark.compare.values import digest, plain
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 from sb3_ppo_variants.recipes.recipe import Recipe
@@ -44,7 +44,7 @@ class Run:
     @property
     def identity(self) -> dict[str, Any]:
         """What the run is, as JSON can hold it."""
-        return {**asdict(self), "hyperparameters": plain_dict("hyperparameters", self.hyperparameters)}
+        return {**asdict(self), "hyperparameters": plain("hyperparameters", self.hyperparameters)}
 
     @property
     def name(self) -> str:

@@ -4,14 +4,13 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from sb3_ppo_variants.benchmark.compare import execution
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM, Run
 from sb3_ppo_variants.benchmark.compare.records import Record
 
@@ -20,13 +19,13 @@ class Display:
     """A live display in a terminal, and a line for each finished run elsewhere.
 
     :param runs: all runs of the plan
-    :param done: names of those that are finished
-    :param states: folder that says how far the others are
+    :param missing: those that are not finished
+    :param states: folder that says how far these are
     """
 
-    def __init__(self, runs: Iterable[Run], done: set[str], states: Path):
+    def __init__(self, runs: Iterable[Run], missing: Iterable[Run], states: Path):
         self._steps = {run.name: run.timesteps if run.algorithm else 0 for run in runs}
-        self._done = done
+        self._done = self._steps.keys() - {run.name for run in missing}
         self._failed = 0
         self._states = states
         self._console = Console()
@@ -42,9 +41,7 @@ class Display:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
 
     def finished(self, record: Record) -> None:
@@ -54,13 +51,10 @@ class Display:
         self._failed += failed
         what = "failed: " + record["error"].strip().splitlines()[-1] if failed else f"score {record['score']}"
         counted = f"{len(self._done)}/{len(self._steps)}"
-        self._print(f"{counted} {record['label']}, {record['env']}, seed {record['seed']}: {what}", red=failed)
+        self.tell(f"{counted} {record['label']}, {record['env']}, seed {record['seed']}: {what}", red=failed)
 
-    def warn(self, text: str) -> None:
-        """Tell of what the user should see to."""
-        self._print(text, red=True)
-
-    def _print(self, text: str, red: bool) -> None:
+    def tell(self, text: str, red: bool) -> None:
+        """Print a line, in red where the user should see to it."""
         self._console.print(text, style="red" if red else None, highlight=False, markup=False, soft_wrap=True)
 
     def _finished_steps(self) -> int:
@@ -82,7 +76,7 @@ class Display:
         return Group(table, self._bar)
 
 
-def running(folder: Path) -> list[execution.Progress]:
+def running(folder: Path) -> list[dict[str, Any]]:
     """What the runs that are being made say of themselves."""
     states = []
     for file in sorted(folder.glob("*.json")):

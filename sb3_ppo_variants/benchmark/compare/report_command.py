@@ -26,33 +26,27 @@ def run(options: argparse.Namespace) -> int:
     """Write the report of the records there are.
 
     :return: 0
-    :raises SystemExit: if the folder or a file is not there
+    :raises ArgumentError: (a ``ValueError``) if the folder or a file is not there
     """
     out = options.out or OUT
-    try:
-        if options.files:
-            if options.out is None:
-                raise ArgumentError("--from needs --out, the folder for its report")
-            parts = [records.unpack(file) for file in options.files]
-            found = [record for part, _ in parts for record in part]
-            problems = [line for _, part in parts for line in part]
-        elif (out / RECORDS).is_dir():
-            found, problems = records.read(out / RECORDS)
-        else:
-            raise ArgumentError(f"--out {out} has no records: make them with compare, or name the folder that has them")
-    except ArgumentError as error:
-        raise SystemExit(str(error)) from error
+    if options.files:
+        if options.out is None:
+            raise ArgumentError("--from needs --out, the folder for its report")
+        parts = [records.unpack(file) for file in options.files]
+    elif (out / RECORDS).is_dir():
+        parts = [records.read(out / RECORDS)]
+    else:
+        raise ArgumentError(f"--out {out} has no records: make them with compare, or name the folder that has them")
+    found = [record for part, _ in parts for record in part]
+    problems = [line for _, part in parts for line in part]
     report(out, found, problems, options.export)
     return 0
 
 
 def report(out: Path, found: list[records.Record], problems: list[str], export: Path | None = None) -> None:
-    """Write the report of records.
+    """Write the report of records into a folder, and pack them into a file.
 
-    :param out: folder for the report
-    :param found: the records
     :param problems: what to say of records that can not be used
-    :param export: file to pack the records into
     :raises SystemExit: if it can not be written
     """
     from sb3_ppo_variants.benchmark.compare.report import write
@@ -64,7 +58,7 @@ def report(out: Path, found: list[records.Record], problems: list[str], export: 
         files = write(found, [*problems, *twice], _running(out), out)
     except OSError as error:
         raise SystemExit(f"the report could not be written: {error}") from error
-    print(f"Report: {', '.join(str(file) for file in files)}")
+    print(f"Report: {', '.join(map(str, files))}")
 
 
 def _running(out: Path) -> int:

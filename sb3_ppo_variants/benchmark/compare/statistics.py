@@ -41,10 +41,8 @@ def _estimates(
 ) -> dict[str, dict[str, Estimate]]:
     """The value of each function for each setting, by setting and function.
 
-    Without an interval where there are fewer than two seeds, of which resampling would make one without a width.
-
-    :param scores: the matrices that the functions take, by setting
-    :param functions: the functions by name
+    The scores are the matrices that the functions take. There is no interval where there are fewer than two seeds, of
+    which resampling would make one without a width.
     """
     if not scores:
         return {}
@@ -87,11 +85,7 @@ def _iqm_difference(own: np.ndarray, other: np.ndarray) -> float:
 def probability_of_improvement(own: np.ndarray, other: np.ndarray) -> float:
     """The share of pairs of runs in which the first is better, ties by half, averaged over environments.
 
-    What rliable's function of the name returns, which also makes a test of each call and so takes a hundred times as
-    long.
-
-    :param own: shape ``(seeds, environments)``
-    :param other: shape ``(other seeds, environments)``
+    It is what rliable's function of the name returns, which also makes a test and so takes a hundred times as long.
     """
     return float((np.sign(own[:, None] - other[None]) + 1).mean() / 2)
 

@@ -5,7 +5,6 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
 
 from sb3_ppo_variants.errors import ArgumentError
 
@@ -25,11 +24,10 @@ def assignments(text: str) -> dict[str, object]:
     for name in names:
         if names.count(name) > 1:
             raise ArgumentError(f"{name} is given more than once in {text!r}")
-    return {name: literal(value.strip()) for name, value in zip(names, values, strict=True)}
+    return {name: _literal(value.strip()) for name, value in zip(names, values, strict=True)}
 
 
-def literal(text: str) -> object:
-    """The value of a Python literal, or the text itself."""
+def _literal(text: str) -> object:
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -42,7 +40,7 @@ def plain(name: str, value: object) -> object:
     :raises ArgumentError: (a ``ValueError``) for an object that does not say what it is
     """
     if isinstance(value, dict):
-        return plain_dict(name, value)
+        return {str(key): plain(f"{name}[{key!r}]", part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [plain(name, part) for part in value]
     if isinstance(value, float) and not math.isfinite(value):
@@ -56,11 +54,6 @@ def plain(name: str, value: object) -> object:
             "imported, and lin_x for a schedule"
         )
     return path
-
-
-def plain_dict(name: str, values: Mapping[str, object]) -> dict[str, object]:
-    """:func:`plain` of each value."""
-    return {str(key): plain(f"{name}[{key!r}]", value) for key, value in values.items()}
 
 
 def digest(value: object) -> str:
