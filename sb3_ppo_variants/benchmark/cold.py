@@ -44,10 +44,7 @@ def add_command(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure SB3's PPO and PPOClip in turn and print a table of medians.
-
-    :return: 0
-    """
+    """Measure SB3's PPO and PPOClip in turn and print a table of medians."""
     print("| workload | steps | algorithm | seconds, imports included | peak memory, MiB |\n|---|---|---|---|---|")
     for workload in options.workloads:
         runs = np.array([[measure(algorithm, workload) for algorithm in ALGORITHMS] for _ in range(options.pairs)])

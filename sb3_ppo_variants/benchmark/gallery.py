@@ -137,10 +137,7 @@ def add_command(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Make the runs that have no record yet, record each as it ends, and write the page.
-
-    :return: 0
-    """
+    """Make the runs that have no record yet, record each as it ends, and write the page."""
     from joblib import Parallel, delayed
 
     done = {(run["env"], run["seed"]) for run in read(options.records)}

@@ -53,10 +53,7 @@ def add_command(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure and print a table of medians with quartiles.
-
-    :return: 0 if no median is more than the bar
-    """
+    """Measure and print a table of medians with quartiles, and return whether a median is more than the bar."""
     th.set_num_threads(options.threads)
     measured = {}
     print("| workload | path | cost of the guards, median (quartiles) |\n|---|---|---|")

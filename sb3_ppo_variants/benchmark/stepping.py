@@ -52,10 +52,7 @@ WORKLOADS: dict[str, dict[str, MakeEnv]] = {
 
 
 def measure(envs: dict[str, MakeEnv], n_envs: int, n_steps: int, pairs: int) -> dict[str, list[float]]:
-    """Step each in turn with the same random actions.
-
-    :return: seconds of each run of ``n_steps`` steps of all environments
-    """
+    """Seconds of each run of ``n_steps`` steps of all environments, in turn, with the same random actions."""
     venvs = {name: make(n_envs) for name, make in envs.items()}
     for venv in venvs.values():
         venv.reset()
@@ -84,10 +81,7 @@ def add_command(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure and print a table of medians, with quartiles of the speed over that of SB3's ``DummyVecEnv``.
-
-    :return: 0
-    """
+    """Measure and print a table of medians, with quartiles of the speed over that of SB3's ``DummyVecEnv``."""
     n_envs, n_steps = options.n_envs, options.steps
     if options.report is None:
         runs = {name: measure(WORKLOADS[name], n_envs, n_steps, options.pairs) for name in options.workloads}

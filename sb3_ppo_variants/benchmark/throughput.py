@@ -13,21 +13,14 @@ import numpy as np
 import torch as th
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from sb3_ppo_variants import variants
-from sb3_ppo_variants.benchmark.measuring import (
-    Count,
-    add_names,
-    add_options,
-    circumstances,
-    in_turn,
-    quartiles,
-    seconds_to_step,
-    since,
-)
+from sb3_ppo_variants.benchmark import measuring
+from sb3_ppo_variants.benchmark.measuring import Count, quartiles, since
+from sb3_ppo_variants.recipes import recipe
 
 Algorithms = Mapping[str, Callable[..., OnPolicyAlgorithm]]
 # Steps of a rollout over all environments, for the workloads that differ in their number.
@@ -49,11 +42,7 @@ class Workload:
 
 
 def _breakout() -> VecEnv:
-    import ale_py
-    import gymnasium as gym
-
-    gym.register_envs(ale_py)
-    return VecFrameStack(make_atari_env("BreakoutNoFrameskip-v4", n_envs=8, seed=0), n_stack=4)
+    return recipe("ppo_clip", "BreakoutNoFrameskip-v4").make_env(n_envs=8, seed=0)
 
 
 def _with_envs(env: str, n_envs: int) -> Workload:
@@ -76,10 +65,7 @@ for _name, _env in (("cartpole", "CartPole-v1"), ("halfcheetah", "HalfCheetah-v5
 class RolloutTimer(BaseCallback):
     """Measures the seconds spent in rollouts."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.seconds = 0.0
-        self._start = 0.0
+    seconds = 0.0
 
     def _on_step(self) -> bool:
         return True
@@ -105,7 +91,7 @@ def measure(workload: Workload, algorithms: Algorithms, pairs: int) -> dict[str,
         ``floor``: seconds that the environments alone take for as many steps, with random actions
     """
     models = {name: workload.model(algorithm) for name, algorithm in algorithms.items()}
-    runs = in_turn({name: partial(_learn, model) for name, model in models.items()}, pairs)
+    runs = measuring.in_turn({name: partial(_learn, model) for name, model in models.items()}, pairs)
     model = next(iter(models.values()))
     env = workload.make_env()
     env.reset()
@@ -113,7 +99,7 @@ def measure(workload: Workload, algorithms: Algorithms, pairs: int) -> dict[str,
         "steps": model.n_steps * model.n_envs,
         "seconds": {name: [seconds for seconds, _ in of_model] for name, of_model in runs.items()},
         "rollout_seconds": {name: [seconds for _, seconds in of_model] for name, of_model in runs.items()},
-        "floor": seconds_to_step(env, model.n_steps),
+        "floor": measuring.seconds_to_step(env, model.n_steps),
     }
 
 
@@ -131,8 +117,8 @@ def rows(name: str, measured: dict[str, Any]) -> list[str]:
 
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    add_options(parser, WORKLOADS, DEFAULT_WORKLOADS, pairs=7)
-    add_names(parser, "--algorithms", variants.__all__, ["PPOClip"])
+    measuring.add_options(parser, WORKLOADS, DEFAULT_WORKLOADS, pairs=7)
+    measuring.add_names(parser, "--algorithms", variants.__all__, ["PPOClip"])
     parser.add_argument("--reference", action="store_true", help="also run PPOClip with fast=False")
     parser.add_argument("--peers", action="store_true", help="also run SBX's PPO (pip install sbx-rl)")
     parser.add_argument("--threads", action=Count, default=1, help="torch threads (default: %(default)s)")
@@ -155,15 +141,12 @@ def _algorithms(options: argparse.Namespace) -> Algorithms:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure and print a table of medians, with quartiles of the speed over that of PPO.
-
-    :return: 0
-    """
+    """Measure and print a table of medians, with quartiles of the speed over that of PPO."""
     if options.report is None:
         th.set_num_threads(options.threads)
         algorithms = _algorithms(options)
         runs = {name: measure(WORKLOADS[name], algorithms, options.pairs) for name in options.workloads}
-        measured = {**circumstances(), "threads": options.threads, "runs": runs}
+        measured = {**measuring.circumstances(), "threads": options.threads, "runs": runs}
     else:
         measured = json.loads(options.report.read_text())
     print("| workload | algorithm | speed over SB3's PPO | steps/s | rollout | update |\n|---|---|---|---|---|---|")

@@ -11,7 +11,7 @@ from typing import Any
 from joblib import Parallel, delayed, parallel_config, register_parallel_backend
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
-from sb3_ppo_variants.benchmark.compare.execution import failure
+from sb3_ppo_variants.benchmark.compare.execution import record_of
 from sb3_ppo_variants.benchmark.compare.plan import Run
 from sb3_ppo_variants.benchmark.compare.records import Record
 
@@ -70,7 +70,8 @@ def _alone(run: Run, work: Work, pool: Pool) -> Record:
     try:
         (record,) = replace(pool, jobs=1).records([run], work)
     except pool.lost as error:
-        return failure(run, f"{error}\nThe process of this run ended twice, the second time while it was the only one.")
+        twice = f"{error}\nThe process of this run ended twice, the second time while it was the only one."
+        return record_of(run, "failed", {"error": twice})
     return record
 
 

@@ -14,8 +14,7 @@ from sb3_ppo_variants.benchmark.compare.conditions import Conditions, read
 from sb3_ppo_variants.benchmark.compare.plan import Plan, Run, check, make_plan
 from sb3_ppo_variants.benchmark.compare.presets import DEFAULT, FIRST, PRESETS
 from sb3_ppo_variants.benchmark.compare.report_command import LOCK, OUT, RECORDS, STATES, report
-from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, EXAMPLE, parse
-from sb3_ppo_variants.benchmark.compare.values import assignments
+from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, EXAMPLE, assignments, parse
 from sb3_ppo_variants.errors import ArgumentError
 
 CHECKPOINTS = "checkpoints"
@@ -163,7 +162,7 @@ def _make(options: argparse.Namespace, plan: Plan, missing: list[Run]) -> int:
             for record in made:
                 failed += record["status"] == "failed"
                 for written in writer.write(record):
-                    display.finished(written)
+                    display.ended(written)
                 if writer.problem:
                     display.tell(writer.problem, red=True)
     writer.close()

@@ -92,15 +92,11 @@ def perform(run: Run, states: Path | None = None, checkpoints: Path | None = Non
         status, result = "failed", Result(error=traceback.format_exc())
     finally:
         state.close()
-    return _record(run, status, result, *state.seconds())
+    return record_of(run, status, result, *state.seconds())
 
 
-def failure(run: Run, error: str) -> Record:
-    """The record of a run that could not tell of its own failure."""
-    return _record(run, "failed", {"error": error})
-
-
-def _record(run: Run, status: str, result: Result, wall: float | None = None, cpu: float | None = None) -> Record:
+def record_of(run: Run, status: str, result: Result, wall: float | None = None, cpu: float | None = None) -> Record:
+    """The record of a run with what it reached and the seconds it took, on the clock and of the processor."""
     made = {"format": FORMAT, "name": run.name, "status": status, **run.identity, **result}
     return cast(Record, {**made, **circumstances(), "wall_seconds": wall, "cpu_seconds": cpu})
 

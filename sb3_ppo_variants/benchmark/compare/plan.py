@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 
 from sb3_ppo_variants import recipes
 from sb3_ppo_variants.benchmark.compare.conditions import Conditions, of_environment, resolve
-from sb3_ppo_variants.benchmark.compare.records import FORMAT
+from sb3_ppo_variants.benchmark.compare.records import FORMAT, digest, plain
 from sb3_ppo_variants.benchmark.compare.settings import RESERVED, Setting, accepted, load_class
-from sb3_ppo_variants.benchmark.compare.values import digest, plain
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 from sb3_ppo_variants.recipes.recipe import Recipe

@@ -1,7 +1,9 @@
 """Records of runs: a file each, written whole or not at all."""
 
 import gzip
+import hashlib
 import json
+import math
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -151,3 +153,31 @@ def unpack(file: Path) -> tuple[list[Record], list[str]]:
         except ValueError as error:
             problems.append(f"line {number} of {file} is not used: {error}")
     return records, problems
+
+
+def plain(name: str, value: object) -> object:
+    """A value as JSON can hold it, with classes and functions by their import path.
+
+    :raises ArgumentError: (a ``ValueError``) for an object that does not say what it is
+    """
+    if isinstance(value, dict):
+        return {str(key): plain(f"{name}[{key!r}]", part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(name, part) for part in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    path = f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', '<')}"
+    if "<" in path:
+        raise ArgumentError(
+            f"{name}={value!r} cannot be recorded: use numbers, text, lists, dicts, classes and functions that can be "
+            "imported, and lin_x for a schedule"
+        )
+    return path
+
+
+def digest(value: object) -> str:
+    """A short name for a value that JSON can hold, the same in every process."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

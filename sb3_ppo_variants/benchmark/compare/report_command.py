@@ -23,11 +23,7 @@ def add_command(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the report of the records there are.
-
-    :return: 0
-    :raises ArgumentError: (a ``ValueError``) if the folder or a file is not there
-    """
+    """Write the report of the records there are."""
     out = options.out or OUT
     if options.files:
         if options.out is None:

@@ -9,9 +9,8 @@ import pandas as pd
 
 from sb3_ppo_variants.benchmark.compare.paper import TABLE_1
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM
-from sb3_ppo_variants.benchmark.compare.records import Record
+from sb3_ppo_variants.benchmark.compare.records import Record, digest
 from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS
-from sb3_ppo_variants.benchmark.compare.values import digest
 
 
 @dataclass(frozen=True)

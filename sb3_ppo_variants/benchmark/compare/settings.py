@@ -1,5 +1,6 @@
 """What is compared: algorithms, each with arguments of its own."""
 
+import ast
 import inspect
 import re
 from dataclasses import dataclass, field
@@ -8,7 +9,6 @@ from importlib import import_module
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 from sb3_ppo_variants import recipes
-from sb3_ppo_variants.benchmark.compare.values import assignments
 from sb3_ppo_variants.errors import ArgumentError
 
 # Where each algorithm comes from. SB3's PPO is what the others are compared with.
@@ -31,6 +31,10 @@ RESERVED = {
     "stats_window_size": NO_PART,
     "_init_setup_model": NO_PART,
 }
+
+
+# A comma or the beginning, before a name and "=": commas within a value are followed by no name.
+ASSIGNMENT = re.compile(r"(?:^|,)\s*([A-Za-z_]\w*)\s*=")
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,28 @@ def parse(text: str) -> Setting:
             arguments = ", ".join([*sorted(known.keys() - RESERVED.keys()), *recipes.ENVIRONMENT_KEYS])
             raise ArgumentError(f"{name} has no argument {argument}; it has {arguments}")
     return setting
+
+
+def assignments(text: str) -> dict[str, object]:
+    """The values in ``name=value,name=value``, each a Python literal or else text, such as ``lin_3e-4``.
+
+    :raises ArgumentError: (a ``ValueError``) if the text is something else, or names an argument twice
+    """
+    before, *parts = ASSIGNMENT.split(text)
+    names, values = parts[::2], parts[1::2]
+    if before.strip() or not names or not all(value.strip() for value in values):
+        raise ArgumentError(f"{text!r} must be name=value, or several of them separated by commas")
+    for name in names:
+        if names.count(name) > 1:
+            raise ArgumentError(f"{name} is given more than once in {text!r}")
+    return {name: _literal(value.strip()) for name, value in zip(names, values, strict=True)}
+
+
+def _literal(text: str) -> object:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
 
 
 def load_class(path: str) -> type[BaseAlgorithm]:
