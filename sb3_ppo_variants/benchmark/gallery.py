@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch as th
+from joblib import Parallel, delayed
 
 from sb3_ppo_variants.benchmark.measuring import Count, add_names
 from sb3_ppo_variants.recipes import evaluate, recipe, train
@@ -83,46 +84,38 @@ def summary(runs: list[dict[str, Any]]) -> str:
     return f"Reached {means} ({seeds}) after {steps:,} steps{cut}, in {minutes:.1f} minutes of one core each."
 
 
-def page(records: list[dict[str, Any]]) -> str:
-    """The gallery: what each environment's runs reached, and a picture of it."""
+def page(records: list[dict[str, Any]], folder: Path) -> str:
+    """The gallery: what each environment's runs reached, with a picture of it in the folder."""
     parts = [INTRODUCTION]
     for env_id, bar in ENVIRONMENTS.items():
-        runs = runs_of(records, env_id)
-        if runs:
+        if runs := runs_of(records, env_id):
+            draw(runs, folder / f"{env_id}.png")
             goal = "" if bar is None else f" To reach: {bar:g}."
             parts.append(f"## {env_id}\n\n{summary(runs)}{goal}\n\n![learning curve]({env_id}.png)\n")
     return "\n".join(parts)
 
 
-def draw(records: list[dict[str, Any]], folder: Path) -> None:
-    """Draw the learning curves of each environment that has records, a line for each seed and their mean."""
-    import matplotlib
-
-    matplotlib.use("agg")
+def draw(runs: list[dict[str, Any]], file: Path) -> None:
+    """Draw the learning curves of runs on one environment, a line for each seed and their mean."""
     import pandas as pd
     import seaborn
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
-    folder.mkdir(parents=True, exist_ok=True)
-    for env_id in ENVIRONMENTS:
-        points = [
-            {"seed": str(run["seed"]), "steps": run["timesteps"] * (span + 1) / SPANS, "return": value}
-            for run in runs_of(records, env_id)
-            for span, value in enumerate(run["curve"])
-        ]
-        if not points:
-            continue
-        figure, axes = pyplot.subplots(figsize=(4.8, 3), layout="constrained")
-        frame = pd.DataFrame(points)
-        seaborn.lineplot(frame, x="steps", y="return", units="seed", estimator=None, color="0.7", linewidth=1, ax=axes)
-        seaborn.lineplot(frame, x="steps", y="return", errorbar=None, color="C0", linewidth=2, ax=axes)
-        seeds = frame["seed"].nunique()
-        axes.set(title=f"{env_id}, {seeds} {'seeds' if seeds > 1 else 'seed'}", xlabel="environment steps")
-        axes.set_ylabel("return of an episode")
-        axes.locator_params(axis="x", nbins=5)
-        seaborn.despine(figure)
-        figure.savefig(folder / f"{env_id}.png", dpi=100)
-        pyplot.close(figure)
+    points = [
+        {"seed": str(run["seed"]), "steps": run["timesteps"] * (span + 1) / SPANS, "return": value}
+        for run in runs
+        for span, value in enumerate(run["curve"])
+    ]
+    figure = Figure(figsize=(4.8, 3), layout="constrained")
+    axes = figure.subplots()
+    frame = pd.DataFrame(points)
+    seaborn.lineplot(frame, x="steps", y="return", units="seed", estimator=None, color="0.7", linewidth=1, ax=axes)
+    seaborn.lineplot(frame, x="steps", y="return", errorbar=None, color="C0", linewidth=2, ax=axes)
+    seeds = f"{len(runs)} {'seeds' if len(runs) > 1 else 'seed'}"
+    axes.set(title=f"{runs[0]['env']}, {seeds}", xlabel="environment steps", ylabel="return of an episode")
+    axes.locator_params(axis="x", nbins=5)
+    seaborn.despine(figure)
+    figure.savefig(file, dpi=100)
 
 
 def add_command(parser: argparse.ArgumentParser) -> None:
@@ -138,8 +131,6 @@ def add_command(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Make the runs that have no record yet, record each as it ends, and write the page."""
-    from joblib import Parallel, delayed
-
     done = {(run["env"], run["seed"]) for run in read(options.records)}
     plan = [(env, seed, options.timesteps) for env in options.envs for seed in options.seeds if (env, seed) not in done]
     options.records.parent.mkdir(parents=True, exist_ok=True)
@@ -147,9 +138,8 @@ def run(options: argparse.Namespace) -> int:
     for made in in_parallel(delayed(record)(*run) for run in ([] if options.report else plan)):
         with options.records.open("a") as lines:
             lines.write(json.dumps(made) + "\n")
-    records = read(options.records)
-    draw(records, options.gallery)
-    text = page(records)
+    options.gallery.mkdir(parents=True, exist_ok=True)
+    text = page(read(options.records), options.gallery)
     (options.gallery / "README.md").write_text(text)
     print(text)
     return 0

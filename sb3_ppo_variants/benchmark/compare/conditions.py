@@ -28,10 +28,7 @@ class File(NamedTuple):
 
 
 def read(path: Path) -> File:
-    """Read a yml or py file of hyperparameters in the RL Zoo's format.
-
-    :raises ArgumentError: (a ``ValueError``) if it has no hyperparameters, or can not be read, saying why
-    """
+    """Read a yml or py file of hyperparameters in the RL Zoo's format, or raise :class:`ArgumentError`, saying why."""
     try:
         content = path.read_bytes()
         found = run_path(str(path))["hyperparams"] if path.suffix == ".py" else yaml.safe_load(content)
@@ -85,12 +82,6 @@ class Conditions:
         parameters = plain("parameters", self.parameters)
         return {**asdict(self), "file": self.file and self.file.name, "parameters": parameters}
 
-    def entries(self, setting: Setting) -> dict[str, Hyperparameters]:
-        """The hyperparameters by environment for a setting: those of PPOClip for an algorithm without its own."""
-        if self.file is not None:
-            return self.file.entries
-        return recipes.entries_of(setting.name if setting.name in recipes.ALGORITHMS else "ppo_clip")
-
 
 class Resolved(NamedTuple):
     """All hyperparameters of a run, in the RL Zoo's format, its steps, and what its algorithm does not have."""
@@ -101,10 +92,7 @@ class Resolved(NamedTuple):
 
 
 def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
-    """The hyperparameters of a setting in an environment.
-
-    :raises ArgumentError: (a ``ValueError``) for what is not known
-    """
+    """The hyperparameters of a setting in an environment; what is not known raises :class:`ArgumentError`."""
     algorithm = load_class(setting.path)
     known = accepted(algorithm)
     shared, timesteps = _shared(setting, env_id, conditions)
@@ -123,17 +111,17 @@ def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
 
 
 def of_environment(env_id: str, conditions: Conditions) -> Hyperparameters:
-    """Those hyperparameters that make the environment.
-
-    :raises ArgumentError: (a ``ValueError``) for what is not known
-    """
+    """Those hyperparameters that make the environment."""
     shared, _ = _shared(Setting("ppo_clip"), env_id, conditions)
     return {name: value for name, value in shared.items() if name in recipes.ENVIRONMENT_KEYS}
 
 
 def _shared(setting: Setting, env_id: str, conditions: Conditions) -> tuple[Hyperparameters, int]:
     """The hyperparameters without a setting's own arguments, and the steps of a run."""
-    shared = recipes.select(conditions.entries(setting), env_id, conditions.entry)
+    # An algorithm without hyperparameters of its own takes those of PPOClip.
+    name = setting.name if setting.name in recipes.ALGORITHMS else "ppo_clip"
+    entries = recipes.entries_of(name) if conditions.file is None else conditions.file.entries
+    shared = recipes.select(entries, env_id, conditions.entry)
     recommended = shared.pop("n_timesteps", None)
     timesteps = recommended if conditions.timesteps is None else conditions.timesteps
     if not isinstance(timesteps, int | float) or timesteps < 1:
@@ -149,10 +137,9 @@ def _shared(setting: Setting, env_id: str, conditions: Conditions) -> tuple[Hype
 
 def _applies(name: str, known: Mapping[str, object]) -> bool:
     """Whether a hyperparameter that all settings share is for an algorithm with these arguments."""
-    if name in recipes.ENVIRONMENT_KEYS:
-        return True
     # A penalty that is clipped too is another objective, which a setting asks for by an argument of its own.
-    return name in known and not (name == "clip_range" and known[name] is None)
+    clips_a_penalty = name == "clip_range" and known.get(name) is None
+    return name in recipes.ENVIRONMENT_KEYS or (name in known and not clips_a_penalty)
 
 
 def _annealed(learning_rate: object, anneal: bool) -> str | float:

@@ -76,7 +76,6 @@ class State(BaseCallback):
 def perform(run: Run, states: Path | None = None, checkpoints: Path | None = None) -> Record:
     """Make a run, and return its record, which what it raises becomes part of.
 
-    :param run: the run
     :param states: folder that says how far the runs are
     :param checkpoints: folder for a folder with the trained model; ``None`` saves none
     """

@@ -25,9 +25,6 @@ class Run:
 
     :param label: the setting in words, or ``RANDOM``
     :param algorithm: ``module:Class``, empty for the random policy
-    :param env: id of the environment
-    :param seed: seed of model and environment
-    :param timesteps: environment steps
     :param hyperparameters: of algorithm and environment, in the RL Zoo's format
     :param conditions: what the settings of the comparison have in common
     """
@@ -69,9 +66,8 @@ class Plan(NamedTuple):
 def make_plan(settings: list[Setting], envs: list[str], seeds: int, conditions: Conditions) -> Plan:
     """All settings in all environments with all seeds, which are 0, 1, ...
 
-    Seeds go up slowest, so that a plan that is cut short has every setting in every environment.
-
-    :raises ArgumentError: (a ``ValueError``) for what is not known, and for two settings that are the same
+    Seeds go up slowest, so that a plan that is cut short has every setting in every environment. What is not known, and
+    two settings that are the same, raise :class:`ArgumentError`.
     """
     if seeds < 1:
         raise ArgumentError(f"--seeds must be at least 1, not {seeds}")
@@ -116,10 +112,7 @@ def _refuse_same(runs: list[Run]) -> None:
 
 
 def check(runs: Iterable[Run]) -> None:
-    """Make the model of every setting in every environment once, without a step.
-
-    :raises ArgumentError: (a ``ValueError``) naming the setting and the environment that can not be made
-    """
+    """Make the model of every setting in every environment once, or raise :class:`ArgumentError` naming both."""
     for run in {(run.label, run.env): run for run in runs}.values():
         try:
             env = build(run.recipe(), run.seed).get_env() if run.algorithm else run.recipe().make_env()

@@ -10,13 +10,9 @@ from sb3_ppo_variants.benchmark.compare.settings import BASELINE
 
 @dataclass(frozen=True)
 class Preset:
-    """What the command line takes from a preset unless it is given.
+    """What the command line takes from a preset unless it is given: settings by the name of the cut, and the rest.
 
-    :param settings: what is compared, by the name of the cut
-    :param envs: ids of environments
-    :param conditions: what the settings have in common
-    :param seeds: number of seeds
-    :param why: the reason for these conditions
+    ``why`` is the reason for the conditions.
     """
 
     settings: Mapping[str, list[str]]

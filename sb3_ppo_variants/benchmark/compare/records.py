@@ -135,10 +135,7 @@ def pack(records: Iterable[Record], file: Path) -> None:
 
 
 def unpack(file: Path) -> tuple[list[Record], list[str]]:
-    """The records in a file that :func:`pack` wrote, and a line for each that is none of this version's.
-
-    :raises ArgumentError: (a ``ValueError``) if it is no such file
-    """
+    """The records in a file that :func:`pack` wrote, and a line for each that is none of this version's."""
     try:
         packed = file.read_bytes()
         if not packed:
@@ -156,10 +153,7 @@ def unpack(file: Path) -> tuple[list[Record], list[str]]:
 
 
 def plain(name: str, value: object) -> object:
-    """A value as JSON can hold it, with classes and functions by their import path.
-
-    :raises ArgumentError: (a ``ValueError``) for an object that does not say what it is
-    """
+    """A value as JSON can hold it, with classes and functions by their import path; no other objects are allowed."""
     if isinstance(value, dict):
         return {str(key): plain(f"{name}[{key!r}]", part) for key, part in value.items()}
     if isinstance(value, list | tuple):

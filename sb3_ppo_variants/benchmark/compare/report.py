@@ -37,10 +37,8 @@ img { max-width: 100% } pre { background: #f4f4f4; padding: .6rem; overflow-x: a
 def write(records: Iterable[Record], problems: list[str], running: int, folder: Path) -> list[Path]:
     """Write ``report.md``, ``report.html`` with its pictures inside, and ``scores.csv``, and return the files.
 
-    :param records: records of runs
     :param problems: what to say of records that can not be used
     :param running: number of runs that are being made
-    :param folder: where
     """
     pictures = folder / PICTURES
     pictures.mkdir(parents=True, exist_ok=True)
@@ -65,12 +63,7 @@ def write(records: Iterable[Record], problems: list[str], running: int, folder: 
 
 
 def section(comparison: Comparison, frame: pd.DataFrame, pictures: Path) -> list[str]:
-    """What the records under the same conditions say, in blocks of Markdown.
-
-    :param comparison: the records
-    :param frame: their table
-    :param pictures: folder for pictures
-    """
+    """What the records under the same conditions, and their table, say: blocks of Markdown, and pictures in a folder."""
     title = comparison.conditions["preset"] or ", ".join(comparison.envs) or "No finished run"
     blocks = [f"## {title} ({comparison.name})", tables.summary(comparison)]
     if not frame.empty:

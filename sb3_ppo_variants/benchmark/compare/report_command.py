@@ -40,11 +40,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def report(out: Path, found: list[records.Record], problems: list[str], export: Path | None = None) -> None:
-    """Write the report of records into a folder, and pack them into a file.
-
-    :param problems: what to say of records that can not be used
-    :raises SystemExit: if it can not be written
-    """
+    """Write the report of records, and of problems with others, into a folder, and pack the records into a file."""
     from sb3_ppo_variants.benchmark.compare.report import write
 
     found, twice = records.merged(found)

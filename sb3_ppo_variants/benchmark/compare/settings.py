@@ -39,11 +39,7 @@ ASSIGNMENT = re.compile(r"(?:^|,)\s*([A-Za-z_]\w*)\s*=")
 
 @dataclass(frozen=True)
 class Setting:
-    """An algorithm with arguments of its own.
-
-    :param name: a key of ``ALGORITHMS``, or ``module:Class``
-    :param arguments: arguments that differ from the hyperparameters of the environment
-    """
+    """An algorithm, a key of ``ALGORITHMS`` or ``module:Class``, with arguments of its own."""
 
     name: str
     arguments: dict[str, object] = field(default_factory=dict)
@@ -61,10 +57,7 @@ class Setting:
 
 
 def parse(text: str) -> Setting:
-    """The setting that ``name``, ``name:argument=value,...`` or either with ``module:Class`` for the name stands for.
-
-    :raises ArgumentError: (a ``ValueError``) if the algorithm is not known or has no such argument
-    """
+    """The setting that ``name`` or ``name:argument=value,...`` stands for; a name may also be ``module:Class``."""
     name, *given = re.split(r":(?=\s*\w+\s*=)", text, maxsplit=1)
     setting = Setting(name, assignments(given[0]) if given else {})
     known = accepted(load_class(setting.path))
@@ -78,10 +71,7 @@ def parse(text: str) -> Setting:
 
 
 def assignments(text: str) -> dict[str, object]:
-    """The values in ``name=value,name=value``, each a Python literal or else text, such as ``lin_3e-4``.
-
-    :raises ArgumentError: (a ``ValueError``) if the text is something else, or names an argument twice
-    """
+    """The values in ``name=value,name=value``, each a Python literal or else text, such as ``lin_3e-4``."""
     before, *parts = ASSIGNMENT.split(text)
     names, values = parts[::2], parts[1::2]
     if before.strip() or not names or not all(value.strip() for value in values):
@@ -100,10 +90,7 @@ def _literal(text: str) -> object:
 
 
 def load_class(path: str) -> type[BaseAlgorithm]:
-    """The class at ``module:Class``.
-
-    :raises ArgumentError: (a ``ValueError``) if there is none, or it is no algorithm of SB3's kind
-    """
+    """The class at ``module:Class``, which must be an algorithm of SB3's kind."""
     module, _, name = path.partition(":")
     if not module or not name or module in ALGORITHMS:
         names = ", ".join(ALGORITHMS)
