@@ -62,8 +62,6 @@ def run(options: argparse.Namespace) -> int:
         with FileLock(options.out / LOCK, timeout=0):
             failed = _make(options, plan, _missing(options, plan))
         report(options.out, *records.read(options.out / RECORDS))
-    except records.NotWrittenError as error:
-        raise SystemExit(str(error)) from error
     except Timeout:
         raise SystemExit(f"--out {options.out} is in use by another command") from None
     except KeyboardInterrupt:
@@ -165,5 +163,6 @@ def _make(options: argparse.Namespace, plan: Plan, missing: list[Run]) -> int:
                     display.ended(written)
                 if writer.problem:
                     display.tell(writer.problem, red=True)
-    writer.close()
+    if writer.problem:
+        raise SystemExit(f"{writer.problem}; all others are safe, and the same command makes these runs again")
     return failed

@@ -50,10 +50,6 @@ class Record(Result):
     cpu_seconds: float | None
 
 
-class NotWrittenError(Exception):
-    """A record could not be written, for instance because the disk is full."""
-
-
 class Writer:
     """Writes records into a folder. One that the disk refuses waits, and is tried again with each that follows."""
 
@@ -79,11 +75,6 @@ class Writer:
             else:
                 written.append(each)
         return written
-
-    def close(self) -> None:
-        """:raises NotWrittenError: if records still wait"""
-        if self._waiting:
-            raise NotWrittenError(f"{self.problem}; all others are safe, and the same command makes these runs again")
 
 
 def read(folder: Path) -> tuple[list[Record], list[str]]:

@@ -75,11 +75,11 @@ def against(scores: Scores, baseline: str) -> dict[str, dict[str, Estimate]]:
     if baseline not in scores:
         return {}
     pairs = {label: [own, scores[baseline]] for label, own in scores.items() if label != baseline}
-    return _estimates(pairs, {"P(better)": probability_of_improvement, "IQM difference": _iqm_difference})
-
-
-def _iqm_difference(own: np.ndarray, other: np.ndarray) -> float:
-    return metrics.aggregate_iqm(own) - metrics.aggregate_iqm(other)
+    functions = {
+        "P(better)": probability_of_improvement,
+        "IQM difference": lambda own, other: metrics.aggregate_iqm(own) - metrics.aggregate_iqm(other),
+    }
+    return _estimates(pairs, functions)
 
 
 def probability_of_improvement(own: np.ndarray, other: np.ndarray) -> float:
