@@ -11,6 +11,7 @@ from sb3_ppo_variants.benchmark.compare.plan import RANDOM
 CONDITIONS: dict[str, Any] = {
     "preset": None, "timesteps": 100, "entry": None, "file": None, "parameters": {}, "normalize": None, "anneal": None,
 }  # fmt: skip
+CIRCUMSTANCES = ["versions", "machine", "wall_seconds", "cpu_seconds"]
 ALGOS = ["--algos", "ppo_clip", "ppo_unclipped"]
 SHORT = ["--seeds", "1", "--timesteps", "512", "--jobs", "2"]
 
@@ -61,7 +62,11 @@ def written(out: Path) -> dict[str, records.Record]:
 
 
 def contents(out: Path) -> dict[str, dict[str, object]]:
-    return {name: records.content(record) for name, record in written(out).items()}
+    """What depends on the runs alone."""
+    return {
+        name: {key: value for key, value in record.items() if key not in CIRCUMSTANCES}
+        for name, record in written(out).items()
+    }
 
 
 def files(out: Path) -> dict[str, str]:

@@ -10,12 +10,12 @@ from torch import nn
 
 from sb3_ppo_variants import ArgumentError
 from sb3_ppo_variants.benchmark.__main__ import main
-from sb3_ppo_variants.benchmark.compare import files, paper
-from sb3_ppo_variants.benchmark.compare.conditions import Conditions, Resolved, resolve
+from sb3_ppo_variants.benchmark.compare import paper
+from sb3_ppo_variants.benchmark.compare.conditions import Conditions, File, Resolved, read, resolve
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM, Run, make_plan
 from sb3_ppo_variants.benchmark.compare.presets import PRESETS
-from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, Setting, accepted, load_class, parse
-from sb3_ppo_variants.benchmark.compare.values import assignments, plain
+from sb3_ppo_variants.benchmark.compare.records import plain
+from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, Setting, accepted, assignments, load_class, parse
 
 ENV = "CartPole-v1"
 
@@ -135,14 +135,14 @@ hyperparams = {"CartPole-v1": dict(n_timesteps=3e4, policy="MlpPolicy", n_steps=
 def test_hyperparameters_of_a_file(name: str, text: str, tmp_path: Path) -> None:
     file = tmp_path / name
     file.write_text(text)
-    conditions = Conditions(file=files.read(file))
+    conditions = Conditions(file=read(file))
     found = resolve(Setting("sb3_ppo"), ENV, conditions)
     assert found.timesteps == 30_000
     assert found.hyperparameters["normalize"] == {"norm_reward": False}
     assert found.hyperparameters["policy_kwargs"] == {"net_arch": [8], "activation_fn": nn.ReLU}
     before = conditions.description()["file"]
     file.write_text(text.replace("0.3", "0.4"))
-    assert Conditions(file=files.read(file)).description()["file"] != before
+    assert Conditions(file=read(file)).description()["file"] != before
 
 
 FAULTY = {
@@ -187,7 +187,7 @@ def test_a_settings_own_step_size_stays_as_it_is() -> None:
         ({"timesteps": 0}, ENV, "CartPole-v1 must take at least 1 step; --timesteps is 0"),
         ({"entry": "nowhere"}, ENV, "entry='nowhere'.*mujoco"),
         ({}, "CartPole-v9", "env_id='CartPole-v9'"),
-        ({"file": files.File("mine", {ENV: {"n_timesteps": "many"}})}, ENV, "n_timesteps of .* is 'many'"),
+        ({"file": File("mine", {ENV: {"n_timesteps": "many"}})}, ENV, "n_timesteps of .* is 'many'"),
         ({"anneal": True, "parameters": {"learning_rate": "fast"}}, ENV, "--anneal .* a learning_rate.*not 'fast'"),
         ({"anneal": False, "parameters": {"learning_rate": "lin_x"}}, ENV, "need a learning_rate.* not 'lin_x'"),
     ],
@@ -256,11 +256,10 @@ def test_the_papers_hyperparameters() -> None:
     preset = PRESETS["paper-table1"]
     assert len(preset.settings["all"]) == len(paper.TABLE_1) + 1
     assert set(preset.settings["headline"]) < set(preset.settings["all"])
-    conditions = Conditions("paper-table1", preset.timesteps, preset.entry, normalize=preset.normalize, anneal=True)
     table_3 = {"n_steps": 2048, "learning_rate": "lin_0.0003", "n_epochs": 10, "batch_size": 64, "gamma": 0.99}
     table_3 |= {"gae_lambda": 0.95, "ent_coef": 0.0, "n_envs": 1, "policy": "MlpPolicy", "policy_kwargs": None}
     for text in preset.settings["all"]:
         for env in preset.envs:
-            found: Resolved = resolve(parse(text), env, conditions)
+            found: Resolved = resolve(parse(text), env, preset.conditions)
             assert {name: found.hyperparameters[name] for name in table_3} == table_3
             assert found.timesteps == 1_000_000

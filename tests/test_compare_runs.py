@@ -46,7 +46,7 @@ class InProcess(Pool):
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
     def connect(*_: Any) -> Iterator[Pool]:
-        yield InProcess("none", 1, (Lost,))
+        yield InProcess("none", 1, Lost)
 
     monkeypatch.setattr(backends, "connect", connect)
 
@@ -133,7 +133,7 @@ def test_a_run_that_loses_its_worker_twice_is_failed() -> None:
         begun.append(run.env)
         return {"name": run.name, "env": run.env, "status": "finished"}
 
-    made = list(make(runs, work, Losing("none", 1, (Lost,))))
+    made = list(make(runs, work, Losing("none", 1, Lost)))
     assert {record["env"]: record["status"] for record in made} == {
         "CartPole-v1": "finished",
         "Acrobot-v1": "failed",

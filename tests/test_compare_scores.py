@@ -13,7 +13,7 @@ from sb3_ppo_variants.benchmark.compare import paper, plots, records, scores, st
 from sb3_ppo_variants.benchmark.compare.paper import Estimate
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM
 from sb3_ppo_variants.benchmark.compare.settings import parse
-from sb3_ppo_variants.benchmark.compare.summary import summary
+from sb3_ppo_variants.benchmark.compare.tables import summary
 from sb3_ppo_variants.recipes.episodes import Episodes
 
 
@@ -72,11 +72,6 @@ def test_the_probability_of_improvement_is_rliables(seeds: tuple[int, int]) -> N
     own, other = (generator.integers(0, 4, (number, 3)) for number in seeds)
     expected = metrics.probability_of_improvement(own, other)
     assert statistics.probability_of_improvement(own, other) == pytest.approx(expected)
-
-
-def test_rank_correlation() -> None:
-    # Of 6 pairs, 5 are in the same order.
-    assert paper.rank_correlation([1, 2, 3, 4], [10, 30, 20, 40]) == pytest.approx((5 - 1) / 6)
 
 
 def estimate(value: float, half: float = 0.05) -> Estimate:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from sb3_ppo_variants.benchmark import gallery
-from sb3_ppo_variants.benchmark.runs import read
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 RECIPE = ["--timesteps", "64", "--episodes", "1"]
@@ -66,7 +65,9 @@ def test_each_algorithm_has_a_folder_of_its_own(tmp_path: Path) -> None:
 def test_what_an_example_says_it_reached_is_recorded(name: str) -> None:
     source = (EXAMPLES / f"{name}.py").read_text()
     (env_id,) = re.findall(r'main\("(.+?)"', source)
-    assert gallery.summary(gallery.runs_of(read(EXAMPLES.parent / gallery.RECORDS), env_id)) in " ".join(source.split())
+    assert gallery.summary(gallery.runs_of(gallery.read(EXAMPLES.parent / gallery.RECORDS), env_id)) in " ".join(
+        source.split()
+    )
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)

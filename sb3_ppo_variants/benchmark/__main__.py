@@ -4,6 +4,8 @@ import argparse
 import sys
 from importlib import import_module
 
+from sb3_ppo_variants.errors import ArgumentError
+
 # Modules of this package, by the name of their command.
 COMMANDS = {
     "cold": "cold",
@@ -21,6 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     :param arguments: command line; ``None`` takes the process's
     :return: exit code, 0 if what the benchmark asks for is met
+    :raises SystemExit: for what the command line asks for and is not allowed
     :raises ImportError: naming the extra to install, if a package is missing
     """
     parser = argparse.ArgumentParser(prog="python -m sb3_ppo_variants.benchmark", description=__doc__)
@@ -28,9 +31,13 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         for name, path in COMMANDS.items():
             module = import_module(f"sb3_ppo_variants.benchmark.{path}")
-            module.add_command(commands.add_parser(name, help=module.__doc__, description=module.__doc__))
+            command = commands.add_parser(name, help=module.__doc__, description=module.__doc__)
+            command.set_defaults(run=module.run)
+            module.add_command(command)
         options = parser.parse_args(arguments)
         return options.run(options)
+    except ArgumentError as error:
+        raise SystemExit(str(error)) from error
     except ImportError as error:
         raise ImportError("the benchmarks need more packages: pip install 'sb3_ppo_variants[benchmark]'") from error
 

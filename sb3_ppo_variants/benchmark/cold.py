@@ -8,6 +8,8 @@ import time
 
 import numpy as np
 
+from sb3_ppo_variants.benchmark.measuring import add_options, since
+
 SCRIPT = """
 import json, resource, sys
 from sb3_ppo_variants.benchmark.throughput import WORKLOADS
@@ -25,39 +27,27 @@ RUNS = {"cartpole": 20_000, "halfcheetah": 4096, "breakout": 2048}
 ALGORITHMS = ("PPO", "PPOClip")
 
 
-def measure(algorithm: str, workload: str, steps: int) -> tuple[float, float]:
+def measure(algorithm: str, workload: str) -> tuple[float, float]:
     """Train in a new process.
 
     :return: seconds from its start to its end, and the most memory it had, in MiB
     """
     start = time.perf_counter()
-    command = [sys.executable, "-W", "ignore", "-c", SCRIPT, algorithm, workload, str(steps)]
+    command = [sys.executable, "-W", "ignore", "-c", SCRIPT, algorithm, workload, str(RUNS[workload])]
     finished = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    return time.perf_counter() - start, json.loads(finished.stdout.splitlines()[-1])
+    return since(start), json.loads(finished.stdout.splitlines()[-1])
 
 
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument(
-        "--workloads", nargs="+", choices=RUNS, default=list(RUNS), metavar="NAME", help=f"of {', '.join(RUNS)}"
-    )
-    parser.add_argument("--pairs", type=int, default=5, help="runs of each algorithm (default: %(default)s)")
-    parser.set_defaults(run=run)
+    add_options(parser, RUNS, list(RUNS), pairs=5)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure SB3's PPO and PPOClip in turn and print a table of medians.
-
-    :return: 0
-    """
-    if options.pairs < 1:
-        raise SystemExit(f"--pairs {options.pairs} is not allowed; allowed: an integer >= 1")
+    """Measure SB3's PPO and PPOClip in turn and print a table of medians."""
     print("| workload | steps | algorithm | seconds, imports included | peak memory, MiB |\n|---|---|---|---|---|")
     for workload in options.workloads:
-        steps = RUNS[workload]
-        runs = np.array(
-            [[measure(algorithm, workload, steps) for algorithm in ALGORITHMS] for _ in range(options.pairs)]
-        )
+        runs = np.array([[measure(algorithm, workload) for algorithm in ALGORITHMS] for _ in range(options.pairs)])
         for algorithm, (seconds, memory) in zip(ALGORITHMS, np.median(runs, axis=0), strict=True):
-            print(f"| {workload} | {steps} | {algorithm} | {seconds:.1f} | {memory:.0f} |", flush=True)
+            print(f"| {workload} | {RUNS[workload]} | {algorithm} | {seconds:.1f} | {memory:.0f} |", flush=True)
     return 0

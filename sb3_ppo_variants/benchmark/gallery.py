@@ -1,14 +1,16 @@
 """Train PPOClip by the recipes and draw what it learned."""
 
 import argparse
+import json
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import torch as th
+from joblib import Parallel, delayed
 
-from sb3_ppo_variants.benchmark.runs import make, read
+from sb3_ppo_variants.benchmark.measuring import Count, add_names
 from sb3_ppo_variants.recipes import evaluate, recipe, train
 from sb3_ppo_variants.recipes.episodes import Episodes
 
@@ -37,10 +39,7 @@ no record in `results/gallery.jsonl` yet and writes this page from the records.
 
 
 def record(env_id: str, seed: int, timesteps: int | None) -> dict[str, Any]:
-    """Train and evaluate once.
-
-    :return: a record of the run
-    """
+    """Train and evaluate once, and return the record of it."""
     th.set_num_threads(1)
     made, episodes = recipe("ppo_clip", env_id), Episodes()
     with tempfile.TemporaryDirectory() as name:
@@ -64,18 +63,19 @@ def record(env_id: str, seed: int, timesteps: int | None) -> dict[str, Any]:
     }
 
 
+def read(file: Path) -> list[dict[str, Any]]:
+    """The records in a file, a line each, by seed; none if there is no file."""
+    records = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return sorted(records, key=lambda run: run["seed"])
+
+
 def runs_of(records: list[dict[str, Any]], env_id: str) -> list[dict[str, Any]]:
-    """The records of an environment, by seed."""
-    return sorted((run for run in records if run["env"] == env_id), key=lambda run: run["seed"])
+    """The records of an environment."""
+    return [run for run in records if run["env"] == env_id]
 
 
 def summary(runs: list[dict[str, Any]]) -> str:
-    """What runs on one environment reached, in a sentence.
-
-    :param runs: their records
-    """
-    if not runs:
-        return "No run of it is recorded yet."
+    """What runs on one environment reached, in a sentence."""
     steps, planned = runs[0]["timesteps"], runs[0]["recipe_timesteps"]
     cut = "" if steps >= planned else f" of the recipe's {planned:,}"
     means = ", ".join(f"{run['mean']:.0f}" for run in runs)
@@ -84,75 +84,62 @@ def summary(runs: list[dict[str, Any]]) -> str:
     return f"Reached {means} ({seeds}) after {steps:,} steps{cut}, in {minutes:.1f} minutes of one core each."
 
 
-def page(records: list[dict[str, Any]]) -> str:
-    """The gallery: what each environment's runs reached, and a picture of it."""
+def page(records: list[dict[str, Any]], folder: Path) -> str:
+    """The gallery: what each environment's runs reached, with a picture of it in the folder."""
     parts = [INTRODUCTION]
     for env_id, bar in ENVIRONMENTS.items():
-        runs = runs_of(records, env_id)
-        if runs:
+        if runs := runs_of(records, env_id):
+            draw(runs, folder / f"{env_id}.png")
             goal = "" if bar is None else f" To reach: {bar:g}."
             parts.append(f"## {env_id}\n\n{summary(runs)}{goal}\n\n![learning curve]({env_id}.png)\n")
     return "\n".join(parts)
 
 
-def draw(records: list[dict[str, Any]], folder: Path) -> None:
-    """Draw the learning curves of each environment, a line for each seed and their mean.
-
-    :param records: records of runs
-    :param folder: where the pictures go, a PNG for each environment that has records
-    """
-    import matplotlib
-
-    matplotlib.use("agg")
+def draw(runs: list[dict[str, Any]], file: Path) -> None:
+    """Draw the learning curves of runs on one environment, a line for each seed and their mean."""
     import pandas as pd
     import seaborn
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
-    folder.mkdir(parents=True, exist_ok=True)
-    for env_id in ENVIRONMENTS:
-        points = [
-            {"seed": str(run["seed"]), "steps": run["timesteps"] * (span + 1) / SPANS, "return": value}
-            for run in runs_of(records, env_id)
-            for span, value in enumerate(run["curve"])
-        ]
-        if not points:
-            continue
-        figure, axes = pyplot.subplots(figsize=(4.8, 3), layout="constrained")
-        frame = pd.DataFrame(points)
-        seaborn.lineplot(frame, x="steps", y="return", units="seed", estimator=None, color="0.7", linewidth=1, ax=axes)
-        seaborn.lineplot(frame, x="steps", y="return", errorbar=None, color="C0", linewidth=2, ax=axes)
-        seeds = frame["seed"].nunique()
-        axes.set(title=f"{env_id}, {seeds} {'seeds' if seeds > 1 else 'seed'}", xlabel="environment steps")
-        axes.set_ylabel("return of an episode")
-        axes.locator_params(axis="x", nbins=5)
-        seaborn.despine(figure)
-        figure.savefig(folder / f"{env_id}.png", dpi=100)
-        pyplot.close(figure)
+    points = [
+        {"seed": str(run["seed"]), "steps": run["timesteps"] * (span + 1) / SPANS, "return": value}
+        for run in runs
+        for span, value in enumerate(run["curve"])
+    ]
+    figure = Figure(figsize=(4.8, 3), layout="constrained")
+    axes = figure.subplots()
+    frame = pd.DataFrame(points)
+    seaborn.lineplot(frame, x="steps", y="return", units="seed", estimator=None, color="0.7", linewidth=1, ax=axes)
+    seaborn.lineplot(frame, x="steps", y="return", errorbar=None, color="C0", linewidth=2, ax=axes)
+    seeds = f"{len(runs)} {'seeds' if len(runs) > 1 else 'seed'}"
+    axes.set(title=f"{runs[0]['env']}, {seeds}", xlabel="environment steps", ylabel="return of an episode")
+    axes.locator_params(axis="x", nbins=5)
+    seaborn.despine(figure)
+    figure.savefig(file, dpi=100)
 
 
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    ids = list(ENVIRONMENTS)
-    parser.add_argument("--envs", nargs="+", choices=ids, default=ids, metavar="ID", help=f"of {', '.join(ids)}")
+    add_names(parser, "--envs", ENVIRONMENTS, list(ENVIRONMENTS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="seeds (default: 1 2 3)")
-    parser.add_argument("--timesteps", type=int, help="environment steps (default: the recipe's)")
-    parser.add_argument("--jobs", type=int, default=2, help="runs at a time (default: %(default)s)")
+    parser.add_argument("--timesteps", action=Count, help="environment steps (default: the recipe's)")
+    parser.add_argument("--jobs", action=Count, default=2, help="runs at a time (default: %(default)s)")
     parser.add_argument("--records", type=Path, default=RECORDS, help="file of records (default: %(default)s)")
     parser.add_argument("--gallery", type=Path, default=GALLERY, help="folder of the page (default: %(default)s)")
     parser.add_argument("--report", action="store_true", help="train nothing, write the page from what is recorded")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Make the runs that have no record yet, record each as it ends, and write the page.
-
-    :return: 0
-    """
+    """Make the runs that have no record yet, record each as it ends, and write the page."""
     done = {(run["env"], run["seed"]) for run in read(options.records)}
     plan = [(env, seed, options.timesteps) for env in options.envs for seed in options.seeds if (env, seed) not in done]
-    records = make(record, [] if options.report else plan, options.records, options.jobs)
-    draw(records, options.gallery)
-    text = page(records)
+    options.records.parent.mkdir(parents=True, exist_ok=True)
+    in_parallel = Parallel(n_jobs=options.jobs, return_as="generator_unordered")
+    for made in in_parallel(delayed(record)(*run) for run in ([] if options.report else plan)):
+        with options.records.open("a") as lines:
+            lines.write(json.dumps(made) + "\n")
+    options.gallery.mkdir(parents=True, exist_ok=True)
+    text = page(read(options.records), options.gallery)
     (options.gallery / "README.md").write_text(text)
     print(text)
     return 0

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch as th
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_ppo_variants.benchmark.throughput import DEFAULT_WORKLOADS, WORKLOADS, Algorithms, Workload, measure
+from sb3_ppo_variants.benchmark.measuring import Count, add_options, quartiles
+from sb3_ppo_variants.benchmark.throughput import DEFAULT_WORKLOADS, WORKLOADS, measure
 from sb3_ppo_variants.guards.dummy import DummySteps, can_step
 from sb3_ppo_variants.guards.stand_in import standing_in
 from sb3_ppo_variants.variants import PPOClip
@@ -37,48 +37,30 @@ def _unchecked(env: VecEnv) -> DummySteps:
     return DummySteps(env)
 
 
-def costs(workload: Workload, pairs: int, fast: bool) -> list[float]:
+def costs(workload: str, pairs: int, fast: bool) -> np.ndarray:
     """What the guards add to the time of a run, as a share of it, for each pair of runs."""
-    algorithms: Algorithms = {cls.__name__: partial(cls, device="cpu", fast=fast) for cls in (Unguarded, PPOClip)}
-    seconds: dict[str, Any] = measure(workload, algorithms, pairs)["seconds"]
-    return [
-        with_guards / without - 1 for with_guards, without in zip(seconds["PPOClip"], seconds["Unguarded"], strict=True)
-    ]
+    algorithms = {cls.__name__: partial(cls, device="cpu", fast=fast) for cls in (Unguarded, PPOClip)}
+    seconds = measure(WORKLOADS[workload], algorithms, pairs)["seconds"]
+    return np.array(seconds["PPOClip"]) / np.array(seconds["Unguarded"]) - 1
 
 
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument(
-        "--workloads",
-        nargs="+",
-        choices=WORKLOADS,
-        default=[*DEFAULT_WORKLOADS, "halfcheetah-normalized"],
-        metavar="NAME",
-        help=f"of {', '.join(WORKLOADS)}",
-    )
+    add_options(parser, WORKLOADS, [*DEFAULT_WORKLOADS, "halfcheetah-normalized"], pairs=30)
     parser.add_argument("--reference", action="store_true", help="also with fast=False")
-    parser.add_argument("--pairs", type=int, default=30, help="runs with and without (default: %(default)s)")
-    parser.add_argument("--threads", type=int, default=1, help="torch threads (default: %(default)s)")
+    parser.add_argument("--threads", action=Count, default=1, help="torch threads (default: %(default)s)")
     parser.add_argument("--json", type=Path, help="file for the measured shares")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure and print a table of medians with quartiles.
-
-    :return: 0 if no median is more than the bar
-    """
-    if options.pairs < 1:
-        raise SystemExit(f"--pairs {options.pairs} is not allowed; allowed: an integer >= 1")
+    """Measure and print a table of medians with quartiles, and return whether a median is more than the bar."""
     th.set_num_threads(options.threads)
-    measured: dict[str, list[float]] = {}
+    measured = {}
     print("| workload | path | cost of the guards, median (quartiles) |\n|---|---|---|")
     for name in options.workloads:
-        for fast in (True, False) if options.reference else (True,):
-            path = "fast" if fast else "reference"
-            measured[f"{name}, {path}"] = shares = costs(WORKLOADS[name], options.pairs, fast)
-            low, median, high = np.quantile(shares, [0.25, 0.5, 0.75])
-            print(f"| {name} | {path} | {median:.2%} ({low:.2%} to {high:.2%}) |", flush=True)
+        for path in ("fast", "reference") if options.reference else ("fast",):
+            shares = measured[f"{name}, {path}"] = costs(name, options.pairs, fast=path == "fast")
+            print(f"| {name} | {path} | {quartiles(shares, '.2%')} |", flush=True)
     if options.json is not None:
-        options.json.write_text(json.dumps({name: np.round(shares, 5).tolist() for name, shares in measured.items()}))
+        options.json.write_text(json.dumps({name: shares.round(5).tolist() for name, shares in measured.items()}))
     return int(any(np.median(shares) > BAR for shares in measured.values()))

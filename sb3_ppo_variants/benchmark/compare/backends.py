@@ -11,29 +11,21 @@ from typing import Any
 from joblib import Parallel, delayed, parallel_config, register_parallel_backend
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
-from sb3_ppo_variants.benchmark.compare.execution import failure
+from sb3_ppo_variants.benchmark.compare.execution import record_of
 from sb3_ppo_variants.benchmark.compare.plan import Run
 from sb3_ppo_variants.benchmark.compare.records import Record
-from sb3_ppo_variants.errors import ArgumentError
 
-BACKENDS = ("loky", "ray", "dask")
 SECONDS_BETWEEN_LOOKS = 0.5
 Work = Callable[[Run], Record]
 
 
 @dataclass(frozen=True)
 class Pool:
-    """A joblib backend.
-
-    :param backend: its name for joblib
-    :param jobs: runs at a time
-    :param lost: what it raises when a worker is gone
-    :param options: what the backend takes besides
-    """
+    """A joblib backend by its name, runs at a time, what it raises when a worker is gone, and what it takes besides."""
 
     backend: str
     jobs: int
-    lost: tuple[type[Exception], ...]
+    lost: type[Exception]
     options: dict[str, Any] = field(default_factory=dict)
 
     def records(self, runs: Iterable[Run], work: Work) -> Iterator[Record]:
@@ -41,9 +33,8 @@ class Pool:
         # With one worker joblib would work in this process. No more runs are handed out than may be made at a time, so
         # that when a worker is gone it is known which runs it may have been.
         with parallel_config(self.backend, **self.options):
-            parallel = Parallel(
-                max(self.jobs, 2), pre_dispatch=self.jobs, batch_size=1, return_as="generator_unordered"
-            )
+            at_once = max(self.jobs, 2)
+            parallel = Parallel(at_once, pre_dispatch=self.jobs, batch_size=1, return_as="generator_unordered")
             yield from parallel(delayed(work)(run) for run in runs)
 
 
@@ -52,10 +43,6 @@ def make(runs: Iterable[Run], work: Work, pool: Pool) -> Generator[Record, None,
 
     Runs that were being made when a worker was lost are made again, one at a time. The one that loses its worker again
     is recorded as failed.
-
-    :param runs: the runs, with names of their own
-    :param work: makes a run
-    :param pool: where
     """
     waiting = {run.name: run for run in runs}
     while waiting:
@@ -83,34 +70,25 @@ def _alone(run: Run, work: Work, pool: Pool) -> Record:
     try:
         (record,) = replace(pool, jobs=1).records([run], work)
     except pool.lost as error:
-        return failure(run, f"{error}\nThe process of this run ended twice, the second time while it was the only one.")
+        twice = f"{error}\nThe process of this run ended twice, the second time while it was the only one."
+        return record_of(run, "failed", {"error": twice})
     return record
-
-
-def check(backend: str, address: str | None, jobs: int | None) -> None:
-    """:raises ArgumentError: (a ``ValueError``) for an address or a number of jobs that can not be"""
-    if address is not None and backend == "loky":
-        raise ArgumentError(f"--address {address} is for --backend ray or dask; loky needs none")
-    if jobs is not None and jobs < 1:
-        raise ArgumentError(f"--jobs must be at least 1, not {jobs}")
 
 
 @contextmanager
 def connect(backend: str, address: str | None, jobs: int | None) -> Iterator[Pool]:
     """The pool that the command line asks for.
 
-    :param backend: one of ``BACKENDS``
+    :param backend: ``loky``, ``ray`` or ``dask``
     :param address: address of the cluster; ``None`` starts one on this machine
     :param jobs: runs at a time; ``None`` for as many as there are cores
     :raises SystemExit: if its package is missing, or there is no such cluster
     """
     if backend == "loky":
         together = {"initializer": _end_with, "initargs": (os.getpid(),)}
-        yield Pool(backend, jobs or os.cpu_count() or 1, (BrokenProcessPool,), together)
-    elif backend == "ray":
-        yield from _ray(address, jobs)
+        yield Pool(backend, jobs or os.cpu_count() or 1, BrokenProcessPool, together)
     else:
-        yield from _dask(address, jobs)
+        yield from (_ray if backend == "ray" else _dask)(address, jobs)
 
 
 def _end_with(parent: int) -> None:
@@ -141,7 +119,7 @@ def _ray(address: str | None, jobs: int | None) -> Iterator[Pool]:
     except ConnectionError as error:
         raise SystemExit(f"no Ray cluster answers at --address {address}: {error}") from error
     with context:
-        yield Pool("ray", jobs or int(ray.cluster_resources()["CPU"]), (ray.exceptions.RayError,))
+        yield Pool("ray", jobs or int(ray.cluster_resources()["CPU"]), ray.exceptions.RayError)
 
 
 def _dask(address: str | None, jobs: int | None) -> Iterator[Pool]:
@@ -157,4 +135,4 @@ def _dask(address: str | None, jobs: int | None) -> Iterator[Pool]:
     except OSError as error:
         raise SystemExit(f"no Dask scheduler answers at --address {address}: {error}") from error
     with client:
-        yield Pool("dask", jobs or sum(client.ncores().values()), (KilledWorker,))
+        yield Pool("dask", jobs or sum(client.ncores().values()), KilledWorker)

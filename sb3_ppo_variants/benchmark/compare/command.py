@@ -2,25 +2,23 @@
 
 import argparse
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TypeVar
 
 from filelock import FileLock, Timeout
 
-from sb3_ppo_variants.benchmark.compare import backends, files, records
-from sb3_ppo_variants.benchmark.compare.conditions import Conditions
+from sb3_ppo_variants.benchmark.compare import backends, records
+from sb3_ppo_variants.benchmark.compare.conditions import Conditions, read
 from sb3_ppo_variants.benchmark.compare.plan import Plan, Run, check, make_plan
 from sb3_ppo_variants.benchmark.compare.presets import DEFAULT, FIRST, PRESETS
 from sb3_ppo_variants.benchmark.compare.report_command import LOCK, OUT, RECORDS, STATES, report
-from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, EXAMPLE, parse
-from sb3_ppo_variants.benchmark.compare.values import assignments
+from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, EXAMPLE, assignments, parse
 from sb3_ppo_variants.errors import ArgumentError
 
 CHECKPOINTS = "checkpoints"
 INTERRUPTED = 130
-Value = TypeVar("Value")
 
 
 def add_command(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +44,6 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--address", help="address of the Ray or Dask cluster (default: start one here)")
     where.add_argument("--checkpoints", action="store_true", help="save each trained model in the folder")
     where.add_argument("--dry-run", action="store_true", help="show the plan and stop")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -59,16 +56,12 @@ def run(options: argparse.Namespace) -> int:
     try:
         plan = _plan(options)
         if options.dry_run:
-            check(_missing(options.out, plan, options.checkpoints))
+            _missing(options, plan)
             return 0
         _make_folders(options.out)
         with FileLock(options.out / LOCK, timeout=0):
-            missing = _missing(options.out, plan, options.checkpoints)
-            check(missing)
-            failed = _make(options, plan, missing)
+            failed = _make(options, plan, _missing(options, plan))
         report(options.out, *records.read(options.out / RECORDS))
-    except (ArgumentError, records.NotWrittenError) as error:
-        raise SystemExit(str(error)) from error
     except Timeout:
         raise SystemExit(f"--out {options.out} is in use by another command") from None
     except KeyboardInterrupt:
@@ -78,68 +71,38 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> Plan:
-    """The plan that the command line asks for.
-
-    :raises ArgumentError: for what is not known
-    """
     preset = PRESETS.get(options.preset, DEFAULT)
     cut = options.settings or "all"
     if cut not in preset.settings:
         raise ArgumentError(f"--settings {cut} needs a --preset to take the settings from: {', '.join(PRESETS)}")
     if options.algos and options.settings:
         raise ArgumentError("--algos and --settings both say what to compare; give one of them")
-    parameters = assignments(",".join(options.param)) if options.param else {}
-    conditions = Conditions(
-        preset=options.preset,
-        timesteps=_given(options.timesteps, preset.timesteps),
-        entry=_given(options.entry, None if options.hyperparams else preset.entry),
-        file=None if options.hyperparams is None else files.read(options.hyperparams),
-        parameters={**preset.parameters, **parameters},
-        normalize=_given(options.normalize, preset.normalize),
-        anneal=_given(options.anneal, preset.anneal),
+    conditions = _conditions(options, preset.conditions)
+    if options.address is not None and options.backend == "loky":
+        raise ArgumentError(f"--address {options.address} is for --backend ray or dask; loky needs none")
+    if options.jobs is not None and options.jobs < 1:
+        raise ArgumentError(f"--jobs must be at least 1, not {options.jobs}")
+    settings = [parse(text) for text in options.algos or preset.settings[cut]]
+    return make_plan(
+        settings, options.envs or preset.envs, preset.seeds if options.seeds is None else options.seeds, conditions
     )
-    backends.check(options.backend, options.address, options.jobs)
-    settings = [parse(text) for text in _given(options.algos, preset.settings[cut])]
-    return make_plan(settings, _given(options.envs, preset.envs), _given(options.seeds, preset.seeds), conditions)
 
 
-def _given(value: Value | None, otherwise: Value) -> Value:
-    return otherwise if value is None else value
+def _conditions(options: argparse.Namespace, preset: Conditions) -> Conditions:
+    names = ("timesteps", "entry", "normalize", "anneal")
+    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    if options.param:
+        given["parameters"] = {**preset.parameters, **assignments(",".join(options.param))}
+    if options.hyperparams is not None:
+        given = {"entry": None, "file": read(options.hyperparams), **given}
+    return replace(preset, **given)
 
 
-def _missing(out: Path, plan: Plan, checkpoints: bool) -> list[Run]:
-    """Show the plan and what is missing of it.
-
-    :param out: the folder of records
-    :param plan: the plan
-    :param checkpoints: whether models are to be saved
-    :return: the runs that are not finished
-    """
-    found, problems = records.read(out / RECORDS)
+def _missing(options: argparse.Namespace, plan: Plan) -> list[Run]:
+    """Show the plan and what is missing of it, and return that, checked."""
+    found, problems = records.read(options.out / RECORDS)
     status = {record["name"]: record["status"] for record in found}
     missing = [run for run in plan.runs if status.get(run.name) != "finished"]
-    failed = sum(status.get(run.name) == "failed" for run in missing)
-    notes = [*plan.notes, *problems]
-    done = {run.name for run in plan.runs if run.algorithm} - {run.name for run in missing}
-    unsaved = sum(not (out / CHECKPOINTS / name).exists() for name in done) if checkpoints else 0
-    if unsaved:
-        notes.append(f"{unsaved} finished runs have no checkpoint; they are not made again for one")
-    _show(plan, len(missing), failed, notes)
-    return missing
-
-
-def _make_folders(out: Path) -> None:
-    """:raises ArgumentError: if they can not be made or written in"""
-    try:
-        for folder in (RECORDS, STATES):
-            (out / folder).mkdir(parents=True, exist_ok=True)
-            with TemporaryFile(dir=out / folder):
-                pass
-    except OSError as error:
-        raise ArgumentError(f"--out {out} cannot be written in: {error}") from error
-
-
-def _show(plan: Plan, missing: int, failed: int, notes: list[str]) -> None:
     trainings = [run for run in plan.runs if run.algorithm]
     for name, values in (
         ("settings", [run.label for run in trainings]),
@@ -150,18 +113,32 @@ def _show(plan: Plan, missing: int, failed: int, notes: list[str]) -> None:
         print(f"{name}: {'; '.join(dict.fromkeys(values))}")
     print(
         f"{len(plan.runs)} runs, {len(plan.runs) - len(trainings)} of them of the random policy: "
-        f"{len(plan.runs) - missing} are finished, {missing} to make, {failed} of which failed before"
+        f"{len(plan.runs) - len(missing)} are finished, {len(missing)} to make, "
+        f"{sum(status.get(run.name) == 'failed' for run in missing)} of which failed before"
     )
+    notes = [*plan.notes, *problems]
+    saved = options.out / CHECKPOINTS
+    unsaved = [run for run in trainings if status.get(run.name) == "finished" and not (saved / run.name).exists()]
+    if options.checkpoints and unsaved:
+        notes.append(f"{len(unsaved)} finished runs have no checkpoint; they are not made again for one")
     for note in notes:
         print(f"- {note}")
+    check(missing)
+    return missing
+
+
+def _make_folders(out: Path) -> None:
+    try:
+        for folder in (RECORDS, STATES):
+            (out / folder).mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=out / folder):
+                pass
+    except OSError as error:
+        raise ArgumentError(f"--out {out} cannot be written in: {error}") from error
 
 
 def _make(options: argparse.Namespace, plan: Plan, missing: list[Run]) -> int:
-    """Make the missing runs and record each as it ends.
-
-    :return: number of runs that failed
-    :raises NotWrittenError: if the disk would not take some of the records
-    """
+    """Make the missing runs, record each as it ends, and return how many failed."""
     from sb3_ppo_variants.benchmark.compare.execution import perform
     from sb3_ppo_variants.benchmark.compare.progress import Display
 
@@ -169,7 +146,6 @@ def _make(options: argparse.Namespace, plan: Plan, missing: list[Run]) -> int:
     for left in [*states.glob("*"), *(options.out / RECORDS).glob("*.tmp")]:
         # By a command that was killed.
         left.unlink()
-    done = {run.name for run in plan.runs} - {run.name for run in missing}
     checkpoints = (options.out / CHECKPOINTS).absolute() if options.checkpoints else None
     work = partial(perform, states=states.absolute(), checkpoints=checkpoints)
     writer = records.Writer(options.out / RECORDS)
@@ -177,15 +153,16 @@ def _make(options: argparse.Namespace, plan: Plan, missing: list[Run]) -> int:
     if missing:
         with (
             backends.connect(options.backend, options.address, options.jobs) as pool,
-            Display(plan.runs, done, states) as display,
+            Display(plan.runs, missing, states) as display,
             # Closed, it ends the workers, also when this process is interrupted.
             closing(backends.make(missing, work, pool)) as made,
         ):
             for record in made:
                 failed += record["status"] == "failed"
                 for written in writer.write(record):
-                    display.finished(written)
+                    display.ended(written)
                 if writer.problem:
-                    display.warn(writer.problem)
-    writer.close()
+                    display.tell(writer.problem, red=True)
+    if writer.problem:
+        raise SystemExit(f"{writer.problem}; all others are safe, and the same command makes these runs again")
     return failed

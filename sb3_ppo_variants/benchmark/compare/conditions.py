@@ -1,19 +1,52 @@
 """What all settings of a comparison have in common, and the hyperparameters that follow for each."""
 
+import hashlib
 import inspect
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from runpy import run_path
+from typing import Any, NamedTuple
 
+import yaml
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from torch import nn
 
 from sb3_ppo_variants import recipes
-from sb3_ppo_variants.benchmark.compare.files import File
-from sb3_ppo_variants.benchmark.compare.records import Description
+from sb3_ppo_variants.benchmark.compare.records import plain
 from sb3_ppo_variants.benchmark.compare.settings import RESERVED, Setting, accepted, load_class
-from sb3_ppo_variants.benchmark.compare.values import plain_dict
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes.environments import Hyperparameters
+
+
+class File(NamedTuple):
+    """Hyperparameters by environment, and the name of their file with a digest of its contents."""
+
+    name: str
+    entries: dict[str, Hyperparameters]
+
+
+def read(path: Path) -> File:
+    """Read a yml or py file of hyperparameters in the RL Zoo's format, or raise :class:`ArgumentError`, saying why."""
+    try:
+        content = path.read_bytes()
+        found = run_path(str(path))["hyperparams"] if path.suffix == ".py" else yaml.safe_load(content)
+        entries = {env_id: {key: _evaluated(key, value) for key, value in found[env_id].items()} for env_id in found}
+    except Exception as error:
+        # Of the user's own code, whatever it is.
+        raise ArgumentError(
+            f"--hyperparams {path} cannot be read: {type(error).__name__}: {error}\n"
+            "It must be a yml file, or a py file that defines hyperparams, with a dict for each environment."
+        ) from error
+    return File(f"{path.name} (sha256 {hashlib.sha256(content).hexdigest()[:12]})", entries)
+
+
+def _evaluated(name: str, value: object) -> object:
+    # In the zoo's yml files these are Python expressions; like a py file, they are the user's own.
+    if name in ("policy_kwargs", "normalize", "env_kwargs") and isinstance(value, str):
+        return eval(value, {"nn": nn})
+    return value
 
 
 @dataclass(frozen=True)
@@ -44,33 +77,14 @@ class Conditions:
             switch = "--normalize" if self.normalize else "--no-normalize"
             raise ArgumentError(f"-p normalize={given} contradicts {switch}; give one of them")
 
-    def description(self) -> Description:
-        """The conditions as JSON can hold them."""
-        return {
-            "preset": self.preset,
-            "timesteps": self.timesteps,
-            "entry": self.entry,
-            "file": None if self.file is None else self.file.name,
-            "parameters": plain_dict("parameters", self.parameters),
-            "normalize": self.normalize,
-            "anneal": self.anneal,
-        }
-
-    def entries(self, setting: Setting) -> dict[str, Hyperparameters]:
-        """The hyperparameters by environment for a setting: those of PPOClip for an algorithm without its own."""
-        if self.file is not None:
-            return self.file.entries
-        return recipes.entries_of(setting.name if setting.name in recipes.ALGORITHMS else "ppo_clip")
+    def description(self) -> dict[str, Any]:
+        """The conditions as JSON can hold them, with the name of the file."""
+        parameters = plain("parameters", self.parameters)
+        return {**asdict(self), "file": self.file and self.file.name, "parameters": parameters}
 
 
-@dataclass(frozen=True)
-class Resolved:
-    """All that a run needs to know of its hyperparameters.
-
-    :param hyperparameters: every argument of the algorithm and the environment, in the RL Zoo's format
-    :param timesteps: environment steps
-    :param dropped: hyperparameters that the algorithm does not have
-    """
+class Resolved(NamedTuple):
+    """All hyperparameters of a run, in the RL Zoo's format, its steps, and what its algorithm does not have."""
 
     hyperparameters: Hyperparameters
     timesteps: int
@@ -78,41 +92,38 @@ class Resolved:
 
 
 def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
-    """The hyperparameters of a setting in an environment.
-
-    :raises ArgumentError: (a ``ValueError``) for what is not known
-    """
+    """The hyperparameters of a setting in an environment; what is not known raises :class:`ArgumentError`."""
     algorithm = load_class(setting.path)
     known = accepted(algorithm)
     shared, timesteps = _shared(setting, env_id, conditions)
     dropped = [name for name in shared if not _applies(name, known)]
     if conditions.file is None and not issubclass(algorithm, OnPolicyAlgorithm):
         # The recipes are of PPO. What has the same name elsewhere may be something else.
-        dropped += known.keys() & shared.keys() - {"policy", *recipes.ENVIRONMENT_KEYS, *conditions.parameters}
+        dropped += sorted(known.keys() & shared.keys() - {"policy", *recipes.ENVIRONMENT_KEYS, *conditions.parameters})
     given = {name: value for name, value in shared.items() if name not in dropped} | setting.arguments
     defaults = {name: value for name, value in known.items() if value is not inspect.Parameter.empty}
     # Networks this small are fastest on a CPU, and the same everywhere.
     hyperparameters = {**defaults, "device": "cpu", **given}
     hyperparameters = {name: value for name, value in hyperparameters.items() if name not in RESERVED}
     if conditions.anneal is not None and "learning_rate" not in setting.arguments:
-        hyperparameters["learning_rate"] = annealed(hyperparameters["learning_rate"], conditions.anneal)
+        hyperparameters["learning_rate"] = _annealed(hyperparameters["learning_rate"], conditions.anneal)
     return Resolved(hyperparameters, timesteps, [name for name in dropped if name not in setting.arguments])
 
 
 def of_environment(env_id: str, conditions: Conditions) -> Hyperparameters:
-    """Those hyperparameters that make the environment.
-
-    :raises ArgumentError: (a ``ValueError``) for what is not known
-    """
+    """Those hyperparameters that make the environment."""
     shared, _ = _shared(Setting("ppo_clip"), env_id, conditions)
     return {name: value for name, value in shared.items() if name in recipes.ENVIRONMENT_KEYS}
 
 
 def _shared(setting: Setting, env_id: str, conditions: Conditions) -> tuple[Hyperparameters, int]:
     """The hyperparameters without a setting's own arguments, and the steps of a run."""
-    shared = recipes.select(conditions.entries(setting), env_id, conditions.entry)
-    timesteps = shared.pop("n_timesteps", None) if conditions.timesteps is None else conditions.timesteps
-    shared.pop("n_timesteps", None)
+    # An algorithm without hyperparameters of its own takes those of PPOClip.
+    name = setting.name if setting.name in recipes.ALGORITHMS else "ppo_clip"
+    entries = recipes.entries_of(name) if conditions.file is None else conditions.file.entries
+    shared = recipes.select(entries, env_id, conditions.entry)
+    recommended = shared.pop("n_timesteps", None)
+    timesteps = recommended if conditions.timesteps is None else conditions.timesteps
     if not isinstance(timesteps, int | float) or timesteps < 1:
         given = "n_timesteps of its hyperparameters" if conditions.timesteps is None else "--timesteps"
         raise ArgumentError(f"a run in {env_id} must take at least 1 step; {given} is {timesteps!r}")
@@ -126,17 +137,13 @@ def _shared(setting: Setting, env_id: str, conditions: Conditions) -> tuple[Hype
 
 def _applies(name: str, known: Mapping[str, object]) -> bool:
     """Whether a hyperparameter that all settings share is for an algorithm with these arguments."""
-    if name in recipes.ENVIRONMENT_KEYS:
-        return True
     # A penalty that is clipped too is another objective, which a setting asks for by an argument of its own.
-    return name in known and not (name == "clip_range" and known[name] is None)
+    clips_a_penalty = name == "clip_range" and known.get(name) is None
+    return name in recipes.ENVIRONMENT_KEYS or (name in known and not clips_a_penalty)
 
 
-def annealed(learning_rate: object, anneal: bool) -> str | float:
-    """The step size, going to 0 linearly or constant.
-
-    :raises ArgumentError: (a ``ValueError``) for a schedule that is not linear
-    """
+def _annealed(learning_rate: object, anneal: bool) -> str | float:
+    """The step size, going to 0 linearly or constant."""
     if isinstance(learning_rate, float | int):
         return f"lin_{learning_rate!r}" if anneal else learning_rate
     with suppress(ValueError):

@@ -2,15 +2,12 @@
 
 import json
 import math
-import os
-import platform
 import time
 import traceback
 import warnings
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
-from typing import TypedDict
+from typing import cast
 
 import numpy as np
 import torch as th
@@ -18,7 +15,8 @@ from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from threadpoolctl import threadpool_limits
 
 from sb3_ppo_variants.benchmark.compare.plan import Run
-from sb3_ppo_variants.benchmark.compare.records import FORMAT, Circumstances, Record, Result
+from sb3_ppo_variants.benchmark.compare.records import FORMAT, Record, Result
+from sb3_ppo_variants.benchmark.measuring import circumstances
 from sb3_ppo_variants.recipes.episodes import Episodes
 from sb3_ppo_variants.recipes.training import build, save
 
@@ -27,67 +25,42 @@ LAST = 100
 # A curve is the mean return of the episodes that ended in each of so many equal spans of steps.
 SPANS = 100
 SECONDS_BETWEEN_STATES = 1.0
-PACKAGES = ("sb3_ppo_variants", "stable_baselines3", "gymnasium", "torch", "numpy")
-
-
-class Progress(TypedDict):
-    """How far a run is, and the mean of its last returns."""
-
-    label: str
-    env: str
-    seed: int
-    timesteps: int
-    steps: int
-    reward: float | None
 
 
 class State(BaseCallback):
-    """Says how far a run is, in a file.
-
-    :param run: the run
-    :param episodes: its episodes so far
-    :param folder: folder for the file; ``None``, or one that this machine does not have, writes none
-    """
+    """Says how far a run is, in a file in a folder, unless this machine does not have it."""
 
     def __init__(self, run: Run, episodes: Episodes, folder: Path | None):
         super().__init__()
         self._run, self._episodes = run, episodes
         self._file = folder / f"{run.name}.json" if folder is not None and folder.is_dir() else None
         self._next = 0.0
-        self._start()
-
-    def _start(self) -> None:
-        self._begun = time.perf_counter(), time.process_time()
+        self._on_training_start()
 
     def _on_training_start(self) -> None:
-        # Without the imports of the environment, which the first run of a process makes.
-        self._start()
+        # Again, without the imports of the environment, which the first run of a process makes.
+        self._begun = time.perf_counter(), time.process_time()
 
     def _on_step(self) -> bool:
         self.note(self.num_timesteps)
         return True
 
     def note(self, step: int) -> None:
-        """Write how far the run is, if the last time is long enough ago.
-
-        :param step: steps taken so far
-        """
+        """Write that the run is at this step, if the last time is long enough ago."""
         now = time.monotonic()
-        if now < self._next:
+        if self._file is None or now < self._next:
             return
         self._next = now + SECONDS_BETWEEN_STATES
-        if self._file is not None:
-            returns = self._episodes.returns[-LAST:]
-            run, reward = self._run, round(sum(returns) / len(returns), 2) if returns else None
-            progress: Progress = {
-                "label": run.label, "env": run.env, "seed": run.seed, "timesteps": run.timesteps,
-                "steps": step, "reward": reward,
-            }  # fmt: skip
-            # The command tells of a full disk when it writes the record; a run that is being made need not know.
-            with suppress(OSError):
-                temporary = self._file.with_suffix(".tmp")
-                temporary.write_text(json.dumps(progress))
-                temporary.replace(self._file)
+        run, returns = self._run, self._episodes.returns[-LAST:]
+        progress = {
+            "label": run.label, "env": run.env, "seed": run.seed, "timesteps": run.timesteps, "steps": step,
+            "reward": round(sum(returns) / len(returns), 2) if returns else None,
+        }  # fmt: skip
+        # The command tells of a full disk when it writes the record; a run that is being made need not know.
+        with suppress(OSError):
+            temporary = self._file.with_suffix(".tmp")
+            temporary.write_text(json.dumps(progress))
+            temporary.replace(self._file)
 
     def seconds(self) -> tuple[float, float]:
         """Seconds of the training so far, on the clock and of the processor."""
@@ -101,12 +74,10 @@ class State(BaseCallback):
 
 
 def perform(run: Run, states: Path | None = None, checkpoints: Path | None = None) -> Record:
-    """Make a run. What it raises becomes part of its record.
+    """Make a run, and return its record, which what it raises becomes part of.
 
-    :param run: the run
     :param states: folder that says how far the runs are
     :param checkpoints: folder for a folder with the trained model; ``None`` saves none
-    :return: the record
     """
     # The same arithmetic everywhere: how sums are split over threads changes their rounding.
     th.set_num_threads(1)
@@ -120,23 +91,13 @@ def perform(run: Run, states: Path | None = None, checkpoints: Path | None = Non
         status, result = "failed", Result(error=traceback.format_exc())
     finally:
         state.close()
-    return _record(run, status, result, *state.seconds())
+    return record_of(run, status, result, *state.seconds())
 
 
-def failure(run: Run, error: str) -> Record:
-    """The record of a run that could not tell of its own failure."""
-    return _record(run, "failed", {"error": error})
-
-
-def _record(run: Run, status: str, result: Result, wall: float | None = None, cpu: float | None = None) -> Record:
-    versions = {"python": platform.python_version(), **{name: import_module(name).__version__ for name in PACKAGES}}
-    made: Circumstances = {
-        "versions": versions,
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-        "wall_seconds": wall,
-        "cpu_seconds": cpu,
-    }
-    return {"format": FORMAT, "name": run.name, "status": status, **run.identity, **result, **made}
+def record_of(run: Run, status: str, result: Result, wall: float | None = None, cpu: float | None = None) -> Record:
+    """The record of a run with what it reached and the seconds it took, on the clock and of the processor."""
+    made = {"format": FORMAT, "name": run.name, "status": status, **run.identity, **result}
+    return cast(Record, {**made, **circumstances(), "wall_seconds": wall, "cpu_seconds": cpu})
 
 
 def _train(run: Run, episodes: Episodes, state: State, checkpoints: Path | None) -> int:
@@ -169,10 +130,7 @@ def _act_randomly(run: Run, episodes: Episodes, state: State) -> int:
 
 
 def _measured(episodes: Episodes, steps: int) -> Result:
-    """What a record says of the episodes.
-
-    :raises ValueError: if a return is not finite
-    """
+    """What a record says of the episodes, whose returns must be finite."""
     for number, value in enumerate(episodes.returns):
         if not math.isfinite(value):
             raise ValueError(f"the return of episode {number}, which ended at step {episodes.ends[number]}, is {value}")

@@ -1,23 +1,19 @@
 """Table 1 of the PPO paper (https://arxiv.org/abs/1707.06347), and ours beside it."""
 
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
 import pandas as pd
+from scipy.stats import kendalltau
 
 from sb3_ppo_variants.benchmark.compare.settings import parse
 
 
 @dataclass(frozen=True)
 class Row:
-    """A setting of the table.
-
-    :param setting: the setting, as the command line gives it
-    :param name: what the paper calls it
-    :param score: its average normalised score
-    """
+    """A setting as the command line gives it, what the paper calls it, and its average normalised score."""
 
     setting: str
     name: str
@@ -45,19 +41,9 @@ TABLE_1 = (
     Row("ppo_fixed_kl:kl_coef=10", "fixed KL, β = 10", 0.69),
 )
 ENVS = [
-    f"{name}-v5"
-    for name in (
-        "HalfCheetah",
-        "Hopper",
-        "InvertedDoublePendulum",
-        "InvertedPendulum",
-        "Reacher",
-        "Swimmer",
-        "Walker2d",
-    )
-]
-SEEDS = 3
-TIMESTEPS = 1_000_000
+    "HalfCheetah-v5", "Hopper-v5", "InvertedDoublePendulum-v5", "InvertedPendulum-v5", "Reacher-v5", "Swimmer-v5",
+    "Walker2d-v5",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -79,33 +65,22 @@ class Estimate:
         return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
 
 
-def beside(ours: Mapping[str, Estimate], incomplete: Container[str] = ()) -> list[str]:
-    """The paper's column beside ours, their rank correlation, and where they disagree.
+def beside(ours: Mapping[str, Estimate], incomplete: Iterable[str] = ()) -> list[str]:
+    """The paper's column beside ours, their rank correlation, and where they disagree, in blocks of Markdown.
 
     :param ours: the average normalised score of each setting, by label
     :param incomplete: labels of settings that have runs, but none that count
-    :return: blocks of Markdown
     """
-
-    def here(label: str) -> Estimate | str:
-        return ours.get(label, "incomplete" if label in incomplete else "not run")
-
-    rows = [row for row in TABLE_1 if row.label in ours]
-    cells = [(row.name, f"{row.score:.2f}", here(row.label)) for row in TABLE_1]
+    here = {**dict.fromkeys(incomplete, "incomplete"), **ours}
+    cells = [(row.name, f"{row.score:.2f}", here.get(row.label, "not run")) for row in TABLE_1]
     table = pd.DataFrame(cells, columns=["setting", "paper", "here (95% CI)"])
     blocks = [table.to_markdown(index=False, disable_numparse=True)]
+    rows = [row for row in TABLE_1 if row.label in ours]
     if len(rows) < 2:
         return blocks
-    tau = rank_correlation([row.score for row in rows], [ours[row.label].value for row in rows])
+    tau, _ = kendalltau([row.score for row in rows], [ours[row.label].value for row in rows])
     blocks.append(f"Kendall's tau between the columns, over {len(rows)} settings: {tau:.2f}.")
     return [*blocks, "\n".join(f"- {line}" for line in [*findings(ours), *disagreements(ours)])]
-
-
-def rank_correlation(paper: list[float], ours: list[float]) -> float:
-    """Kendall's tau-b."""
-    from scipy.stats import kendalltau
-
-    return float(kendalltau(paper, ours).statistic)
 
 
 def findings(ours: Mapping[str, Estimate]) -> list[str]:

@@ -1,13 +1,13 @@
 """All runs of a comparison, known and checked before the first begins."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
 
 from sb3_ppo_variants import recipes
 from sb3_ppo_variants.benchmark.compare.conditions import Conditions, of_environment, resolve
-from sb3_ppo_variants.benchmark.compare.records import FORMAT, Description, Identity
+from sb3_ppo_variants.benchmark.compare.records import FORMAT, digest, plain
 from sb3_ppo_variants.benchmark.compare.settings import RESERVED, Setting, accepted, load_class
-from sb3_ppo_variants.benchmark.compare.values import digest, plain_dict
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 from sb3_ppo_variants.recipes.recipe import Recipe
@@ -25,9 +25,6 @@ class Run:
 
     :param label: the setting in words, or ``RANDOM``
     :param algorithm: ``module:Class``, empty for the random policy
-    :param env: id of the environment
-    :param seed: seed of model and environment
-    :param timesteps: environment steps
     :param hyperparameters: of algorithm and environment, in the RL Zoo's format
     :param conditions: what the settings of the comparison have in common
     """
@@ -38,20 +35,12 @@ class Run:
     seed: int
     timesteps: int
     hyperparameters: Hyperparameters
-    conditions: Description
+    conditions: dict[str, Any]
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> dict[str, Any]:
         """What the run is, as JSON can hold it."""
-        return {
-            "label": self.label,
-            "algorithm": self.algorithm,
-            "env": self.env,
-            "seed": self.seed,
-            "timesteps": self.timesteps,
-            "hyperparameters": plain_dict("hyperparameters", self.hyperparameters),
-            "conditions": self.conditions,
-        }
+        return {**asdict(self), "hyperparameters": plain("hyperparameters", self.hyperparameters)}
 
     @property
     def name(self) -> str:
@@ -67,57 +56,40 @@ class Run:
         return recipes.parse(load_class(self.algorithm or "sb3_ppo_variants:PPOClip"), self.env, settings)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The runs in the order in which they begin, and what to know of them.
-
-    :param runs: the runs
-    :param notes: a line each
-    """
+class Plan(NamedTuple):
+    """The runs in the order in which they begin, and lines to know of them."""
 
     runs: list[Run]
-    notes: list[str] = field(default_factory=list)
+    notes: list[str]
 
 
 def make_plan(settings: list[Setting], envs: list[str], seeds: int, conditions: Conditions) -> Plan:
-    """All settings in all environments with all seeds.
+    """All settings in all environments with all seeds, which are 0, 1, ...
 
-    Seeds go up slowest, so that a plan that is cut short has every setting in every environment.
-
-    :param settings: what to compare
-    :param envs: ids of environments
-    :param seeds: number of seeds, which are 0, 1, ...
-    :param conditions: what the settings have in common
-    :raises ArgumentError: (a ``ValueError``) for what is not known, and for two settings that are the same
+    Seeds go up slowest, so that a plan that is cut short has every setting in every environment. What is not known, and
+    two settings that are the same, raise :class:`ArgumentError`.
     """
     if seeds < 1:
         raise ArgumentError(f"--seeds must be at least 1, not {seeds}")
     _refuse_twice("--envs", envs)
     _refuse_twice("--algos", [setting.label for setting in settings])
     described = conditions.description()
-    runs, notes = [random_run(env, conditions, described) for env in envs], []
-    trainings: dict[int, list[Run]] = {seed: [] for seed in range(seeds)}
+    randoms, first, notes = [], [], []
     for env in envs:
+        of_env = {**of_environment(env, conditions), "n_envs": 1}
+        randoms.append(Run(RANDOM, "", env, 0, RANDOM_TIMESTEPS, of_env, described))
         found = [resolve(setting, env, conditions) for setting in settings]
         _refuse_unknown(set.intersection(*(set(resolved.dropped) for resolved in found)), settings)
-        for setting, resolved in zip(settings, found, strict=True):
-            given = (resolved.timesteps, resolved.hyperparameters, described)
-            for seed, of_seed in trainings.items():
-                of_seed.append(Run(setting.label, setting.path, env, seed, *given))
-            if resolved.dropped:
-                notes.append(f"{setting.label} in {env} goes without {', '.join(resolved.dropped)}")
-    _refuse_same(trainings[0])
-    return Plan(runs + [run for of_seed in trainings.values() for run in of_seed], notes)
-
-
-def random_run(env: str, conditions: Conditions, described: Description) -> Run:
-    """The run that measures the random policy in an environment."""
-    of_env = {**of_environment(env, conditions), "n_envs": 1}
-    return Run(RANDOM, "", env, 0, RANDOM_TIMESTEPS, of_env, described)
+        for setting, (hyperparameters, timesteps, dropped) in zip(settings, found, strict=True):
+            first.append(Run(setting.label, setting.path, env, 0, timesteps, hyperparameters, described))
+            if dropped:
+                notes.append(f"{setting.label} in {env} goes without {', '.join(dropped)}")
+    _refuse_same(first)
+    return Plan([*randoms, *(replace(run, seed=seed) for seed in range(seeds) for run in first)], notes)
 
 
 def _refuse_unknown(dropped: set[str], settings: list[Setting]) -> None:
-    """:raises ArgumentError: for a hyperparameter that no setting has, unless it is one of PPO"""
+    """Refuse a hyperparameter that no setting has, unless it is one of PPO."""
     arguments = {argument for setting in settings for argument in accepted(load_class(setting.path))} - RESERVED.keys()
     for name in sorted(dropped - accepted(PPOClip).keys()):
         known = ", ".join([*recipes.ENVIRONMENT_KEYS, *sorted(arguments)])
@@ -140,10 +112,7 @@ def _refuse_same(runs: list[Run]) -> None:
 
 
 def check(runs: Iterable[Run]) -> None:
-    """Make the model of every setting in every environment once, without a step.
-
-    :raises ArgumentError: (a ``ValueError``) naming the setting and the environment that can not be made
-    """
+    """Make the model of every setting in every environment once, or raise :class:`ArgumentError` naming both."""
     for run in {(run.label, run.env): run for run in runs}.values():
         try:
             env = build(run.recipe(), run.seed).get_env() if run.algorithm else run.recipe().make_env()

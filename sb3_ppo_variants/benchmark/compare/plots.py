@@ -1,4 +1,4 @@
-"""Pictures of a comparison, drawn by rliable."""
+"""Pictures of a comparison in PNG files, drawn by rliable with a look for each of ``labels``, all of its settings."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -54,14 +54,8 @@ def _axes(file: Path) -> Iterator[Axes]:
 
 
 def curves(comparison: Comparison, env: str, file: Path) -> None:
-    """The learning curves in an environment: means over seeds with 95% bootstrap intervals.
-
-    :param comparison: the records
-    :param env: the environment
-    :param file: a PNG file
-    """
+    """Draw the learning curves in an environment: means over seeds with 95% bootstrap intervals."""
     colors, lines = looks(comparison.labels)
-    random = random_scores(comparison).get(env)
     with _axes(file) as axes:
         for label in comparison.labels:
             records = [r for r in comparison.records if (r["env"], r["label"]) == (env, label) and r["last_returns"]]
@@ -74,8 +68,8 @@ def curves(comparison: Comparison, env: str, file: Path) -> None:
                 xlabel="environment steps", ylabel="return of an episode",
             )  # fmt: skip
             axes.lines[-1].set_linestyle(lines[label])
-        if random is not None:
-            axes.axhline(random, color="0.6", linewidth=1, label="random policy")
+        if env in (random := random_scores(comparison)):
+            axes.axhline(random[env], color="0.6", linewidth=1, label="random policy")
         axes.set_title(env)
 
 
@@ -85,12 +79,7 @@ def smooth(curve: Sequence[float | None]) -> np.ndarray:
 
 
 def aggregates(estimates: Mapping[str, Mapping[str, Estimate]], labels: Sequence[str], file: Path) -> None:
-    """A bar from end to end of the interval of each setting's aggregates, with a line at the estimate.
-
-    :param estimates: the aggregates by setting
-    :param labels: all settings of the comparison
-    :param file: a PNG file
-    """
+    """Draw a bar from end to end of the interval of each setting's aggregates, with a line at the estimate."""
     # The first is drawn at the bottom.
     rows = {label: list(estimates[label].values()) for label in reversed(list(estimates))}
     figure, _ = plot_utils.plot_interval_estimates(
@@ -109,12 +98,7 @@ def aggregates(estimates: Mapping[str, Mapping[str, Estimate]], labels: Sequence
 
 
 def performance_profiles(profiles: Intervals, labels: Sequence[str], file: Path) -> None:
-    """The share of runs above each normalised score, with 95% bootstrap intervals.
-
-    :param profiles: the profile of each setting
-    :param labels: all settings of the comparison
-    :param file: a PNG file
-    """
+    """Draw the share of runs above each normalised score, with 95% bootstrap intervals."""
     colors, lines = looks(labels)
     shares, intervals = profiles
     with _axes(file) as axes:

@@ -1,52 +1,36 @@
 """Comparisons with a name: the paper's Table 1, and Atari games."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sb3_ppo_variants.benchmark.compare import paper
+from sb3_ppo_variants.benchmark.compare.conditions import Conditions
 from sb3_ppo_variants.benchmark.compare.settings import BASELINE
-from sb3_ppo_variants.recipes.environments import Hyperparameters
 
 
 @dataclass(frozen=True)
 class Preset:
-    """What the command line takes from a preset unless it is given.
+    """What the command line takes from a preset unless it is given: settings by the name of the cut, and the rest.
 
-    :param settings: what is compared, by the name of the cut
-    :param envs: ids of environments
-    :param seeds: number of seeds
-    :param timesteps: environment steps of a run; ``None`` takes those of each environment's hyperparameters
-    :param entry: key of the hyperparameters for all environments; ``None`` takes each environment's
-    :param parameters: hyperparameters that differ from those
-    :param normalize: whether ``VecNormalize`` normalises; ``None`` leaves it to the entry
-    :param anneal: whether the step size goes to 0; ``None`` leaves it to the entry
-    :param why: the reason for the last two
+    ``why`` is the reason for the conditions.
     """
 
     settings: Mapping[str, list[str]]
     envs: list[str]
+    conditions: Conditions
     seeds: int = 3
-    timesteps: int | None = None
-    entry: str | None = None
-    parameters: Hyperparameters = field(default_factory=dict)
-    normalize: bool | None = None
-    anneal: bool | None = None
     why: str = ""
 
 
 HEADLINE = [paper.NONE, paper.BEST, "ppo_adaptive_kl:desired_kl=0.01", "ppo_fixed_kl:kl_coef=1"]
 FIRST = ["ppo_clip", "ppo_adaptive_kl", "ppo_fixed_kl", "ppo_unclipped", BASELINE]
 # What is compared if nothing is said.
-DEFAULT = Preset({"all": FIRST}, ["CartPole-v1"])
+DEFAULT = Preset({"all": FIRST}, ["CartPole-v1"], Conditions())
 PRESETS = {
     "paper-table1": Preset(
         settings={"all": [*(row.setting for row in paper.TABLE_1), BASELINE], "headline": [*HEADLINE, BASELINE]},
         envs=paper.ENVS,
-        seeds=paper.SEEDS,
-        timesteps=paper.TIMESTEPS,
-        entry="mujoco",
-        normalize=True,
-        anneal=True,
+        conditions=Conditions("paper-table1", timesteps=1_000_000, entry="mujoco", normalize=True, anneal=True),
         why=(
             "the paper's text says neither that observations are normalised nor that the step size is annealed; the "
             "code released with it does both, and so does this preset. That code anneals ε too, which here is "
@@ -58,8 +42,6 @@ PRESETS = {
     "atari-demo": Preset(
         settings={"all": FIRST, "headline": ["ppo_clip", BASELINE]},
         envs=["BreakoutNoFrameskip-v4", "PongNoFrameskip-v4"],
-        timesteps=10_000_000,
-        entry="atari",
-        parameters={"device": "auto"},
+        conditions=Conditions("atari-demo", timesteps=10_000_000, entry="atari", parameters={"device": "auto"}),
     ),
 }

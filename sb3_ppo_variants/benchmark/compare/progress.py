@@ -1,88 +1,73 @@
 """Shows how far the runs are: a bar over all of them, and each that is being made."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
+from typing import Any
 
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from sb3_ppo_variants.benchmark.compare import execution
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM, Run
 from sb3_ppo_variants.benchmark.compare.records import Record
 
 
-class Display:
+class Display(Progress):
     """A live display in a terminal, and a line for each finished run elsewhere.
 
     :param runs: all runs of the plan
-    :param done: names of those that are finished
-    :param states: folder that says how far the others are
+    :param missing: those that are not finished
+    :param states: folder that says how far these are
     """
 
-    def __init__(self, runs: Iterable[Run], done: set[str], states: Path):
+    def __init__(self, runs: Iterable[Run], missing: Iterable[Run], states: Path):
         self._steps = {run.name: run.timesteps if run.algorithm else 0 for run in runs}
-        self._done = done
+        self._done = self._steps.keys() - {run.name for run in missing}
         self._failed = 0
         self._states = states
-        self._console = Console()
-        self._bar = Progress(
+        console = Console()
+        super().__init__(
             TextColumn("{task.description}"), BarColumn(None), "{task.percentage:3.0f}%",
             TextColumn("elapsed"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+            console=console, disable=not console.is_terminal, refresh_per_second=2,
         )  # fmt: skip
-        self._task = self._bar.add_task("", total=max(1, sum(self._steps.values())), completed=self._finished_steps())
-        self._live = Live(get_renderable=self._render, console=self._console, refresh_per_second=2)
+        self.add_task("", total=max(1, sum(self._steps.values())), completed=self._finished_steps())
 
-    def __enter__(self) -> "Display":
-        if self._console.is_terminal:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.stop()
-
-    def finished(self, record: Record) -> None:
+    def ended(self, record: Record) -> None:
         """Tell of a run that finished or failed."""
         failed = record["status"] == "failed"
         self._done.add(record["name"])
         self._failed += failed
         what = "failed: " + record["error"].strip().splitlines()[-1] if failed else f"score {record['score']}"
         counted = f"{len(self._done)}/{len(self._steps)}"
-        self._print(f"{counted} {record['label']}, {record['env']}, seed {record['seed']}: {what}", red=failed)
+        self.tell(f"{counted} {record['label']}, {record['env']}, seed {record['seed']}: {what}", red=failed)
 
-    def warn(self, text: str) -> None:
-        """Tell of what the user should see to."""
-        self._print(text, red=True)
-
-    def _print(self, text: str, red: bool) -> None:
-        self._console.print(text, style="red" if red else None, highlight=False, markup=False, soft_wrap=True)
+    def tell(self, text: str, red: bool) -> None:
+        """Print a line, in red where the user should see to it."""
+        self.console.print(text, style="red" if red else None, highlight=False, markup=False, soft_wrap=True)
 
     def _finished_steps(self) -> int:
         return sum(steps for name, steps in self._steps.items() if name in self._done)
 
-    def _render(self) -> Group:
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """A row for each run that is being made, and the bar."""
         states = running(self._states)
         failed = f", {self._failed} failed" if self._failed else ""
-        self._bar.update(
-            self._task,
-            description=f"runs {len(self._done)}/{len(self._steps)}{failed}",
-            completed=self._finished_steps() + sum(state["steps"] for state in states if state["label"] != RANDOM),
-        )
+        steps = self._finished_steps() + sum(state["steps"] for state in states if state["label"] != RANDOM)
+        for task in self.tasks:
+            self.update(task.id, description=f"runs {len(self._done)}/{len(self._steps)}{failed}", completed=steps)
         table = Table("running", "environment", "seed", "steps", "reward so far", box=None)
         for state in states:
             reward = "" if state["reward"] is None else f"{state['reward']:g}"
             share = f"{state['steps']} of {state['timesteps']}"
             table.add_row(state["label"], state["env"], str(state["seed"]), share, reward)
-        return Group(table, self._bar)
+        yield table
+        yield self.make_tasks_table(self.tasks)
 
 
-def running(folder: Path) -> list[execution.Progress]:
+def running(folder: Path) -> list[dict[str, Any]]:
     """What the runs that are being made say of themselves."""
     states = []
     for file in sorted(folder.glob("*.json")):

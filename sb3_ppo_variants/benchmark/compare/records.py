@@ -1,11 +1,13 @@
 """Records of runs: a file each, written whole or not at all."""
 
 import gzip
+import hashlib
 import json
+import math
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes.environments import Hyperparameters
@@ -13,46 +15,6 @@ from sb3_ppo_variants.saving.atomic import write_atomically
 
 # Goes up when a record means something else. A run has another name for each, so that no record is overwritten.
 FORMAT = 1
-
-
-class Description(TypedDict):
-    """What all settings of a comparison have in common; a file by its name and contents."""
-
-    preset: str | None
-    timesteps: int | None
-    entry: str | None
-    file: str | None
-    parameters: Hyperparameters
-    normalize: bool | None
-    anneal: bool | None
-
-
-class Identity(TypedDict):
-    """What a run is. Two that have the same have the same result."""
-
-    label: str
-    algorithm: str
-    env: str
-    seed: int
-    timesteps: int
-    hyperparameters: Hyperparameters
-    conditions: Description
-
-
-class Circumstances(TypedDict):
-    """What two runs that are the same may differ in. The seconds are unknown of a run that lost its process."""
-
-    versions: dict[str, str]
-    machine: str
-    wall_seconds: float | None
-    cpu_seconds: float | None
-
-
-class EpisodeList(TypedDict):
-    """The steps at which the episodes of a run ended, and their returns."""
-
-    ends: list[int]
-    returns: list[float]
 
 
 class Result(TypedDict, total=False):
@@ -63,26 +25,33 @@ class Result(TypedDict, total=False):
     steps: int
     last_returns: list[float]
     curve: list[float | None]
-    episodes: EpisodeList | None
+    # The steps at which they ended, and their returns.
+    episodes: dict[str, Sequence[float]] | None
 
 
-class Record(Identity, Circumstances, Result):
+class Record(Result):
     """All of a run, as JSON can hold it. ``status`` is ``"finished"`` or ``"failed"``."""
 
     format: int
     name: str
     status: str
-
-
-class NotWrittenError(Exception):
-    """A record could not be written, for instance because the disk is full."""
+    # What the run is. Two that are the same have the same result.
+    label: str
+    algorithm: str
+    env: str
+    seed: int
+    timesteps: int
+    hyperparameters: Hyperparameters
+    conditions: dict[str, Any]
+    # What they may differ in. The seconds are unknown of a run that lost its process.
+    versions: dict[str, str]
+    machine: str
+    wall_seconds: float | None
+    cpu_seconds: float | None
 
 
 class Writer:
-    """Writes records as their runs end. One that the disk refuses waits, and is tried again with each that follows.
-
-    :param folder: folder of the records
-    """
+    """Writes records into a folder. One that the disk refuses waits, and is tried again with each that follows."""
 
     def __init__(self, folder: Path):
         self._folder = folder
@@ -90,10 +59,9 @@ class Writer:
         self.problem = ""
 
     def write(self, record: Record) -> list[Record]:
-        """Write a record, and those that wait. ``problem`` says why some still do, and is empty if none does.
+        """Write a record and those that wait, and return what is now on the disk.
 
-        :param record: the record
-        :return: those that are now on the disk
+        ``problem`` says why some still wait, and is empty if none does.
         """
         tried, self._waiting, self.problem = [*self._waiting, record], [], ""
         written = []
@@ -108,17 +76,9 @@ class Writer:
                 written.append(each)
         return written
 
-    def close(self) -> None:
-        """:raises NotWrittenError: if records still wait"""
-        if self._waiting:
-            raise NotWrittenError(f"{self.problem}; all others are safe, and the same command makes these runs again")
-
 
 def read(folder: Path) -> tuple[list[Record], list[str]]:
-    """The records in a folder.
-
-    :return: the records in the order of their names, and a line for each file that is none of this version's
-    """
+    """The records in a folder by name, and a line for each file that is none of this version's."""
     records, problems = [], []
     for file in sorted(folder.glob("*.json")):
         try:
@@ -136,15 +96,10 @@ def _checked(text: str) -> Record:
             f"it is a record of format {found}, this version of sb3_ppo_variants reads format {FORMAT}; "
             "use the version that wrote it, or make the run anew"
         )
-    of_result = {"error"} if record.get("status") == "failed" else Record.__optional_keys__ - {"error"}
+    of_result = {"error"} if record.get("status") == "failed" else Result.__optional_keys__ - {"error"}
     if missing := sorted((Record.__required_keys__ | of_result) - record.keys()):
         raise ValueError(f"it lacks {', '.join(missing)}")
     return record
-
-
-def content(record: Record) -> dict[str, object]:
-    """What depends on the run alone: the record without the circumstances."""
-    return {name: value for name, value in record.items() if name not in Circumstances.__annotations__}
 
 
 def merged(records: Iterable[Record]) -> tuple[list[Record], list[str]]:
@@ -163,12 +118,7 @@ def merged(records: Iterable[Record]) -> tuple[list[Record], list[str]]:
 
 
 def pack(records: Iterable[Record], file: Path) -> None:
-    """Write records to one small file, with their curves, but without the list of all episodes.
-
-    :param records: the records
-    :param file: a ``.jsonl.gz`` file
-    :raises OSError: if it can not be written
-    """
+    """Write records to one small ``.jsonl.gz`` file, with their curves, but without the list of all episodes."""
     lines = [json.dumps({**record, "episodes": None}) + "\n" for record in records]
     # Without the time, so that the same records give the same file.
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -176,10 +126,7 @@ def pack(records: Iterable[Record], file: Path) -> None:
 
 
 def unpack(file: Path) -> tuple[list[Record], list[str]]:
-    """The records in a file that :func:`pack` wrote, and a line for each that is none of this version's.
-
-    :raises ArgumentError: (a ``ValueError``) if it is no such file
-    """
+    """The records in a file that :func:`pack` wrote, and a line for each that is none of this version's."""
     try:
         packed = file.read_bytes()
         if not packed:
@@ -194,3 +141,28 @@ def unpack(file: Path) -> tuple[list[Record], list[str]]:
         except ValueError as error:
             problems.append(f"line {number} of {file} is not used: {error}")
     return records, problems
+
+
+def plain(name: str, value: object) -> object:
+    """A value as JSON can hold it, with classes and functions by their import path; no other objects are allowed."""
+    if isinstance(value, dict):
+        return {str(key): plain(f"{name}[{key!r}]", part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(name, part) for part in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    path = f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', '<')}"
+    if "<" in path:
+        raise ArgumentError(
+            f"{name}={value!r} cannot be recorded: use numbers, text, lists, dicts, classes and functions that can be "
+            "imported, and lin_x for a schedule"
+        )
+    return path
+
+
+def digest(value: object) -> str:
+    """A short name for a value that JSON can hold, the same in every process."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
+from markdown_it import MarkdownIt
 
 from sb3_ppo_variants.benchmark.compare import paper, plots, scores, statistics, tables
 from sb3_ppo_variants.benchmark.compare.execution import LAST
 from sb3_ppo_variants.benchmark.compare.records import Record
 from sb3_ppo_variants.benchmark.compare.scores import Comparison
 from sb3_ppo_variants.benchmark.compare.settings import BASELINE
-from sb3_ppo_variants.benchmark.compare.summary import count, summary
 from sb3_ppo_variants.saving.atomic import write_atomically
 
 PICTURES = "pictures"
@@ -35,29 +35,24 @@ img { max-width: 100% } pre { background: #f4f4f4; padding: .6rem; overflow-x: a
 
 
 def write(records: Iterable[Record], problems: list[str], running: int, folder: Path) -> list[Path]:
-    """Write ``report.md``, ``report.html`` with its pictures inside, and ``scores.csv``.
+    """Write ``report.md``, ``report.html`` with its pictures inside, and ``scores.csv``, and return the files.
 
-    :param records: records of runs
     :param problems: what to say of records that can not be used
     :param running: number of runs that are being made
-    :param folder: where
-    :return: the files
     """
     pictures = folder / PICTURES
     pictures.mkdir(parents=True, exist_ok=True)
-    found = scores.comparisons(records)
-    blocks = ["# Comparison"]
+    blocks, frames = ["# Comparison"], []
     if running:
         now = "1 run is being made now, and is" if running == 1 else f"{running} runs are being made now, and are"
         blocks.append(f"{now} not in this report.")
     if problems:
         blocks.append("\n".join(f"- {problem}" for problem in problems))
-    frames = []
-    for comparison in found:
+    for comparison in scores.comparisons(records):
         frame = scores.table(comparison)
         frames.append(frame.assign(comparison=comparison.name))
         blocks += section(comparison, frame, pictures)
-    if not found:
+    if not frames:
         blocks.append("There are no records yet.")
     text = "\n\n".join(blocks) + "\n"
     files = [folder / name for name in ("report.md", "report.html", "scores.csv")]
@@ -68,15 +63,9 @@ def write(records: Iterable[Record], problems: list[str], running: int, folder: 
 
 
 def section(comparison: Comparison, frame: pd.DataFrame, pictures: Path) -> list[str]:
-    """What the records under the same conditions say.
-
-    :param comparison: the records
-    :param frame: their table
-    :param pictures: folder for pictures
-    :return: blocks of Markdown
-    """
+    """What records under the same conditions, and their table, say: blocks of Markdown, and pictures in a folder."""
     title = comparison.conditions["preset"] or ", ".join(comparison.envs) or "No finished run"
-    blocks = [f"## {title} ({comparison.name})", summary(comparison)]
+    blocks = [f"## {title} ({comparison.name})", tables.summary(comparison)]
     if not frame.empty:
         blocks += ["### Final scores", FINAL, tables.final_scores(comparison, frame)]
         blocks += ["### Normalised scores", NORMALISED, *_normalised(comparison, frame, pictures)]
@@ -106,7 +95,7 @@ def _normalised(comparison: Comparison, frame: pd.DataFrame, pictures: Path) -> 
     aggregates = statistics.aggregates(arrays)
     blocks.append(tables.estimates(aggregates, seeds))
     if compared := statistics.against(arrays, BASELINE):
-        of = count(range(seeds[BASELINE]), "seed")
+        of = tables.count(range(seeds[BASELINE]), "seed")
         blocks += [f"Against {BASELINE} ({of}): {AGAINST}", tables.estimates(compared, seeds)]
     if comparison.conditions["preset"] == PAPER:
         means = {label: row["mean"] for label, row in aggregates.items()}
@@ -122,13 +111,7 @@ def _image(text: str, file: Path) -> str:
 
 
 def html(text: str, folder: Path) -> str:
-    """The report as one page, with its pictures inside.
-
-    :param text: the report in Markdown
-    :param folder: where its pictures are
-    """
-    from markdown_it import MarkdownIt
-
+    """The report, in Markdown, as one page with its pictures, of this folder, inside."""
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
 
     def inside(found: re.Match[str]) -> str:

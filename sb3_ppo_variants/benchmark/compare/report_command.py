@@ -20,42 +20,27 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help=f"folder of records and report (default: {OUT})")
     parser.add_argument("--from", dest="files", type=Path, nargs="+", help="report these exported records, into --out")
     parser.add_argument("--export", type=Path, metavar="FILE", help="also pack the records into a .jsonl.gz file")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the report of the records there are.
-
-    :return: 0
-    :raises SystemExit: if the folder or a file is not there
-    """
+    """Write the report of the records there are."""
     out = options.out or OUT
-    try:
-        if options.files:
-            if options.out is None:
-                raise ArgumentError("--from needs --out, the folder for its report")
-            parts = [records.unpack(file) for file in options.files]
-            found = [record for part, _ in parts for record in part]
-            problems = [line for _, part in parts for line in part]
-        elif (out / RECORDS).is_dir():
-            found, problems = records.read(out / RECORDS)
-        else:
-            raise ArgumentError(f"--out {out} has no records: make them with compare, or name the folder that has them")
-    except ArgumentError as error:
-        raise SystemExit(str(error)) from error
+    if options.files:
+        if options.out is None:
+            raise ArgumentError("--from needs --out, the folder for its report")
+        parts = [records.unpack(file) for file in options.files]
+    elif (out / RECORDS).is_dir():
+        parts = [records.read(out / RECORDS)]
+    else:
+        raise ArgumentError(f"--out {out} has no records: make them with compare, or name the folder that has them")
+    found = [record for part, _ in parts for record in part]
+    problems = [line for _, part in parts for line in part]
     report(out, found, problems, options.export)
     return 0
 
 
 def report(out: Path, found: list[records.Record], problems: list[str], export: Path | None = None) -> None:
-    """Write the report of records.
-
-    :param out: folder for the report
-    :param found: the records
-    :param problems: what to say of records that can not be used
-    :param export: file to pack the records into
-    :raises SystemExit: if it can not be written
-    """
+    """Write the report of records, and of problems with others, into a folder, and pack the records into a file."""
     from sb3_ppo_variants.benchmark.compare.report import write
 
     found, twice = records.merged(found)
@@ -65,7 +50,7 @@ def report(out: Path, found: list[records.Record], problems: list[str], export: 
         files = write(found, [*problems, *twice], _running(out), out)
     except OSError as error:
         raise SystemExit(f"the report could not be written: {error}") from error
-    print(f"Report: {', '.join(str(file) for file in files)}")
+    print(f"Report: {', '.join(map(str, files))}")
 
 
 def _running(out: Path) -> int:

@@ -1,28 +1,23 @@
 """Tables of scores, from records."""
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
 from sb3_ppo_variants.benchmark.compare.paper import TABLE_1
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM
-from sb3_ppo_variants.benchmark.compare.records import Description, Record
+from sb3_ppo_variants.benchmark.compare.records import Record, digest
 from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS
-from sb3_ppo_variants.benchmark.compare.values import digest
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Records of runs under the same conditions.
+    """Runs under the same conditions: finished trainings, of the random policy, and failed."""
 
-    :param conditions: the conditions
-    :param records: records of finished trainings, with a ``label`` for each setting
-    :param random: records of the random policy
-    :param failed: records of failed runs
-    """
-
-    conditions: Description
+    conditions: dict[str, Any]
     records: list[Record]
     random: list[Record]
     failed: list[Record]
@@ -45,8 +40,7 @@ class Comparison:
 
 def order(label: str) -> tuple[int, int, str]:
     """Where a setting stands in tables."""
-    in_paper = [row.label for row in TABLE_1]
-    known = list(ALGORITHMS)
+    in_paper, known = [row.label for row in TABLE_1], list(ALGORITHMS)
     name = label.split(" ")[0]
     return (
         in_paper.index(label) if label in in_paper else len(in_paper),
@@ -57,30 +51,24 @@ def order(label: str) -> tuple[int, int, str]:
 
 def comparisons(records: Iterable[Record]) -> list[Comparison]:
     """The records, those under the same conditions together."""
-    found: dict[str, Comparison] = {}
+    parts: dict[str, list[Record]] = defaultdict(list)
     for record in records:
-        part = found.setdefault(digest(record["conditions"]), Comparison(record["conditions"], [], [], []))
-        kind = (
-            part.failed if record["status"] == "failed" else part.random if record["label"] == RANDOM else part.records
-        )
-        kind.append(record)
-    return [
-        Comparison(part.conditions, _told_apart(part.records), part.random, part.failed)
-        for part in sorted(found.values(), key=_order_of_sections)
-    ]
-
-
-def _order_of_sections(comparison: Comparison) -> tuple[str, list[str], str]:
-    return comparison.conditions["preset"] or "", comparison.envs, comparison.name
+        parts[digest(record["conditions"])].append(record)
+    found = []
+    for part in parts.values():
+        finished = [record for record in part if record["status"] != "failed"]
+        random = [record for record in finished if record["label"] == RANDOM]
+        trainings = _told_apart([record for record in finished if record["label"] != RANDOM])
+        failed = [record for record in part if record["status"] == "failed"]
+        found.append(Comparison(part[0]["conditions"], trainings, random, failed))
+    return sorted(found, key=lambda part: (part.conditions["preset"] or "", part.envs, part.name))
 
 
 def _told_apart(records: list[Record]) -> list[Record]:
     """With other labels where one label stands for different hyperparameters, as when their defaults changed."""
-    kinds: dict[tuple[str, str], list[str]] = {}
+    kinds: dict[tuple[str, str], set[str]] = defaultdict(set)
     for record in records:
-        same = kinds.setdefault((record["label"], record["env"]), [])
-        kind = _kind(record)
-        same.extend([] if kind in same else [kind])
+        kinds[record["label"], record["env"]].add(_kind(record))
     return [
         {**record, "label": f"{record['label']} #{_kind(record)}"}
         if len(kinds[record["label"], record["env"]]) > 1
@@ -119,9 +107,6 @@ def normalised(frame: pd.DataFrame, random: dict[str, float]) -> pd.Series:
     """Scores shifted and scaled in each environment so that the random policy has 0 and the best run 1.
 
     NaN where the random policy was not measured, or where no run is better than it.
-
-    :param frame: ``env`` and ``score`` of each run
-    :param random: the score of the random policy by environment
     """
     low = frame["env"].map(random).astype(float)
     span = frame.groupby("env")["score"].transform("max") - low

@@ -1,5 +1,6 @@
 """What is compared: algorithms, each with arguments of its own."""
 
+import ast
 import inspect
 import re
 from dataclasses import dataclass, field
@@ -8,7 +9,6 @@ from importlib import import_module
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 from sb3_ppo_variants import recipes
-from sb3_ppo_variants.benchmark.compare.values import assignments
 from sb3_ppo_variants.errors import ArgumentError
 
 # Where each algorithm comes from. SB3's PPO is what the others are compared with.
@@ -33,13 +33,13 @@ RESERVED = {
 }
 
 
+# A comma or the beginning, before a name and "=": commas within a value are followed by no name.
+ASSIGNMENT = re.compile(r"(?:^|,)\s*([A-Za-z_]\w*)\s*=")
+
+
 @dataclass(frozen=True)
 class Setting:
-    """An algorithm with arguments of its own.
-
-    :param name: a key of ``ALGORITHMS``, or ``module:Class``
-    :param arguments: arguments that differ from the hyperparameters of the environment
-    """
+    """An algorithm, a key of ``ALGORITHMS`` or ``module:Class``, with arguments of its own."""
 
     name: str
     arguments: dict[str, object] = field(default_factory=dict)
@@ -57,10 +57,7 @@ class Setting:
 
 
 def parse(text: str) -> Setting:
-    """The setting that ``name``, ``name:argument=value,...`` or either with ``module:Class`` for the name stands for.
-
-    :raises ArgumentError: (a ``ValueError``) if the algorithm is not known or has no such argument
-    """
+    """The setting that ``name`` or ``name:argument=value,...`` stands for; a name may also be ``module:Class``."""
     name, *given = re.split(r":(?=\s*\w+\s*=)", text, maxsplit=1)
     setting = Setting(name, assignments(given[0]) if given else {})
     known = accepted(load_class(setting.path))
@@ -73,11 +70,27 @@ def parse(text: str) -> Setting:
     return setting
 
 
-def load_class(path: str) -> type[BaseAlgorithm]:
-    """The class at ``module:Class``.
+def assignments(text: str) -> dict[str, object]:
+    """The values in ``name=value,name=value``, each a Python literal or else text, such as ``lin_3e-4``."""
+    before, *parts = ASSIGNMENT.split(text)
+    names, values = parts[::2], parts[1::2]
+    if before.strip() or not names or not all(value.strip() for value in values):
+        raise ArgumentError(f"{text!r} must be name=value, or several of them separated by commas")
+    for name in names:
+        if names.count(name) > 1:
+            raise ArgumentError(f"{name} is given more than once in {text!r}")
+    return {name: _literal(value.strip()) for name, value in zip(names, values, strict=True)}
 
-    :raises ArgumentError: (a ``ValueError``) if there is none, or it is no algorithm of SB3's kind
-    """
+
+def _literal(text: str) -> object:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def load_class(path: str) -> type[BaseAlgorithm]:
+    """The class at ``module:Class``, which must be an algorithm of SB3's kind."""
     module, _, name = path.partition(":")
     if not module or not name or module in ALGORITHMS:
         names = ", ".join(ALGORITHMS)
@@ -96,11 +109,9 @@ def accepted(algorithm: type) -> dict[str, object]:
     """The arguments of a class with their defaults, those of its bases too where it hands arguments on by ``**``."""
     arguments: dict[str, object] = {}
     for base in algorithm.__mro__:
-        if "__init__" not in vars(base):
-            continue
-        parameters = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
-        named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-        arguments = {**{parameter.name: parameter.default for parameter in named}, **arguments}
+        parameters = inspect.signature(base).parameters.values()
+        named = {p.name: p.default for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        arguments = {**named, **arguments}
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             break
     return arguments

@@ -41,10 +41,8 @@ def _estimates(
 ) -> dict[str, dict[str, Estimate]]:
     """The value of each function for each setting, by setting and function.
 
-    Without an interval where there are fewer than two seeds, of which resampling would make one without a width.
-
-    :param scores: the matrices that the functions take, by setting
-    :param functions: the functions by name
+    The scores are the matrices that the functions take. There is no interval where there are fewer than two seeds, of
+    which resampling would make one without a width.
     """
     if not scores:
         return {}
@@ -77,21 +75,17 @@ def against(scores: Scores, baseline: str) -> dict[str, dict[str, Estimate]]:
     if baseline not in scores:
         return {}
     pairs = {label: [own, scores[baseline]] for label, own in scores.items() if label != baseline}
-    return _estimates(pairs, {"P(better)": probability_of_improvement, "IQM difference": _iqm_difference})
-
-
-def _iqm_difference(own: np.ndarray, other: np.ndarray) -> float:
-    return metrics.aggregate_iqm(own) - metrics.aggregate_iqm(other)
+    functions = {
+        "P(better)": probability_of_improvement,
+        "IQM difference": lambda own, other: metrics.aggregate_iqm(own) - metrics.aggregate_iqm(other),
+    }
+    return _estimates(pairs, functions)
 
 
 def probability_of_improvement(own: np.ndarray, other: np.ndarray) -> float:
     """The share of pairs of runs in which the first is better, ties by half, averaged over environments.
 
-    What rliable's function of the name returns, which also makes a test of each call and so takes a hundred times as
-    long.
-
-    :param own: shape ``(seeds, environments)``
-    :param other: shape ``(other seeds, environments)``
+    It is what rliable's function of the name returns, which also makes a test and so takes a hundred times as long.
     """
     return float((np.sign(own[:, None] - other[None]) + 1).mean() / 2)
 

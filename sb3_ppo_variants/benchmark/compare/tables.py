@@ -1,13 +1,15 @@
-"""Tables of a report, in Markdown."""
+"""What a report says in tables and lists, in Markdown."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import pandas as pd
 
 from sb3_ppo_variants.benchmark.compare.paper import Estimate
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM
+from sb3_ppo_variants.benchmark.compare.presets import PRESETS, Preset
 from sb3_ppo_variants.benchmark.compare.records import Record
 from sb3_ppo_variants.benchmark.compare.scores import Comparison, random_scores
+from sb3_ppo_variants.benchmark.compare.settings import parse
 
 
 def markdown(frame: pd.DataFrame) -> str:
@@ -57,3 +59,67 @@ def _mean(of_seeds: pd.Series) -> str:
 def _number(value: float) -> str:
     """Four digits, which is more than seeds agree in."""
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def summary(comparison: Comparison) -> str:
+    """Which runs there are, under which conditions, with which versions and on which machines."""
+    trainings = [*comparison.records, *comparison.failed]
+    everything = [*trainings, *comparison.random]
+    counts = [
+        count({record["label"] for record in trainings}, "setting"),
+        count({record["env"] for record in trainings}, "environment"),
+        count({record["seed"] for record in trainings}, "seed"),
+    ]
+    steps = sorted({record["timesteps"] for record in trainings})
+    versions = sorted({", ".join(f"{n} {v}" for n, v in record["versions"].items()) for record in everything})
+    lines = [
+        *_conditions(comparison),
+        f"runs: {len(comparison.records)} finished, {len(comparison.failed)} failed ({', '.join(counts)})",
+        f"steps of a run: {', '.join(f'{number:,}' for number in steps)}",
+        *(["runs of different versions are compared here"] if len(versions) > 1 else []),
+        *(f"versions: {line}" for line in versions),
+        *(f"machine: {line}" for line in sorted({record["machine"] for record in everything})),
+    ]
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _conditions(comparison: Comparison) -> list[str]:
+    conditions = comparison.conditions
+    given = {
+        "hyperparameters of": conditions["entry"] or conditions["file"],
+        "changed": conditions["parameters"] or None,
+        "normalised by VecNormalize": _yes_or_no(conditions["normalize"]),
+        "step size annealed to 0": _yes_or_no(conditions["anneal"]),
+    }
+    lines = [f"{name}: {value}" for name, value in given.items() if value is not None]
+    preset = PRESETS.get(conditions["preset"] or "")
+    return lines if preset is None else [_shares(comparison, preset), *lines, *([preset.why] if preset.why else [])]
+
+
+def _yes_or_no(value: bool | None) -> str | None:
+    return None if value is None else "yes" if value else "no"
+
+
+def _shares(comparison: Comparison, preset: Preset) -> str:
+    """How much of its preset a comparison is."""
+    labels = {parse(text).label for text in preset.settings["all"]}
+    seeds = {record["seed"] for record in comparison.records}
+    # Not all settings need have all seeds.
+    made = sum(
+        record["label"] in labels and record["env"] in preset.envs and record["seed"] < preset.seeds
+        for record in comparison.records
+    )
+    steps = sorted({record["timesteps"] for record in comparison.records})
+    shares = [
+        f"{len(labels & set(comparison.labels))} of {len(labels)} settings",
+        f"{len(set(preset.envs) & set(comparison.envs))} of {len(preset.envs)} environments",
+        f"{len(seeds)} {'instead of' if len(seeds) > preset.seeds else 'of'} {preset.seeds} seeds",
+        f"{made} of {len(labels) * len(preset.envs) * preset.seeds} runs",
+        f"{' or '.join(f'{number:,}' for number in steps)} of {preset.conditions.timesteps:,} steps",
+    ]
+    return f"of the preset this is: {', '.join(shares)}"
+
+
+def count(things: Collection[object], name: str) -> str:
+    """How many things of a name, in words."""
+    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"

@@ -1,0 +1,80 @@
+"""What the measurements of speed share: their options, runs in turn, quartiles, and what they were made with."""
+
+import argparse
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from typing import Any, TypeVar
+
+import numpy as np
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_ppo_variants.errors import ArgumentError
+
+Result = TypeVar("Result")
+
+
+class Count(argparse.Action):
+    """Takes an integer >= 1."""
+
+    def __init__(self, option_strings: list[str], dest: str, **kwargs: Any):
+        super().__init__(option_strings, dest, type=int, **kwargs)
+
+    def __call__(self, parser: object, namespace: argparse.Namespace, value: Any, option: str | None = None) -> None:
+        """:raises ArgumentError: (a ``ValueError``) for a smaller one"""
+        if value < 1:
+            raise ArgumentError(f"{option} {value} is not allowed; allowed: an integer >= 1")
+        setattr(namespace, self.dest, value)
+
+
+def add_names(parser: argparse.ArgumentParser, option: str, names: Iterable[str], default: list[str]) -> None:
+    """Add an option that takes some of these names."""
+    parser.add_argument(option, nargs="+", choices=names, default=default, metavar="NAME", help="of %(choices)s")
+
+
+def add_options(parser: argparse.ArgumentParser, workloads: Iterable[str], default: list[str], pairs: int) -> None:
+    """Add the options that all measurements have."""
+    add_names(parser, "--workloads", workloads, default)
+    parser.add_argument("--pairs", action=Count, default=pairs, help="runs of each (default: %(default)s)")
+
+
+def in_turn(runs: Mapping[str, Callable[[], Result]], pairs: int) -> dict[str, list[Result]]:
+    """What each run gives in ``pairs`` alternating repetitions, after one each to warm up."""
+    results: dict[str, list[Result]] = {name: [] for name in runs}
+    for _ in range(1 + pairs):
+        for name, run in runs.items():
+            results[name].append(run())
+    return {name: of_run[1:] for name, of_run in results.items()}
+
+
+def since(start: float) -> float:
+    """Seconds since ``time.perf_counter()`` was ``start``, to a microsecond, which keeps files small."""
+    return round(time.perf_counter() - start, 6)
+
+
+def seconds_to_step(env: VecEnv, n_steps: int) -> float:
+    """Seconds of ``n_steps`` steps of an environment that was reset, with the same random actions at each call."""
+    env.action_space.seed(0)
+    actions = [np.array([env.action_space.sample() for _ in range(env.num_envs)]) for _ in range(n_steps)]
+    start = time.perf_counter()
+    for action in actions:
+        env.step(action)
+    return since(start)
+
+
+def quartiles(values: Iterable[float], form: str = ".2f") -> str:
+    """The median of values, and their quartiles, each in this format."""
+    low, median, high = np.quantile(np.array(values), [0.25, 0.5, 0.75])
+    return f"{median:{form}} ({low:{form}} to {high:{form}})"
+
+
+def circumstances(*packages: str) -> dict[str, Any]:
+    """What something was made with: the versions of these packages and those that all of it needs, and the machine."""
+    names = ("sb3_ppo_variants", "stable_baselines3", "gymnasium", "torch", "numpy", *packages)
+    versions = {name: str(import_module(name).__version__) for name in names}
+    return {
+        "versions": {"python": platform.python_version(), **versions},
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+    }
