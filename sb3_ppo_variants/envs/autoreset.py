@@ -88,11 +88,9 @@ def _others_kept(env: VectorEnv, mask: np.ndarray) -> Iterator[None]:
 
 
 def end_of_episode(env: VectorEnv, mode: AutoresetMode | str | None) -> EndOfEpisode:
-    """What to do at the end of an episode.
+    """What to do at the end of an episode, given the mode of an environment that does not declare it.
 
-    :param env: the vector environment
-    :param mode: its autoreset mode, if it does not say so itself
-    :raises ArgumentError: if it is unknown, or does not work with the environment
+    :raises ArgumentError: if the mode is unknown, or does not work with the environment
     """
     known = _mode(env, mode)
     inner = env.unwrapped

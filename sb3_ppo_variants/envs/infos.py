@@ -12,11 +12,8 @@ def per_env(vector_infos: dict[str, Any], n_envs: int) -> Infos:
     """Split the info of a vector environment.
 
     A Boolean array ``_key`` beside ``key`` says which environments have a value. ALE and EnvPool have no such arrays:
-    there all environments do. A value that is not one for each environment, such as a number, goes to all.
-
-    :param vector_infos: arrays and lists of length ``n_envs``, dictionaries of them, or anything else
-    :param n_envs: number of environments
-    :return: the info of each environment, which shares no memory with the arrays
+    there all environments do. A value that is not one for each environment, such as a number, goes to all. Dictionaries
+    are split likewise, and no info shares memory with the arrays.
     """
     infos: Infos = [{} for _ in range(n_envs)]
     for key, values in vector_infos.items():

@@ -26,10 +26,8 @@ def check_life_loss_info(env: VectorEnv) -> None:
 def check_new_game(env: VectorEnv, last: dict[str, Any], old: dict[str, Any], new: dict[str, Any]) -> None:
     """Check that a game was over when the environment reported its end, as far as its infos show.
 
-    :param env: the vector environment
-    :param last: info of the last step of the old game
-    :param old: info of the reset that began the old game
-    :param new: info of the reset that began the new one
+    They are those of the last step, of the reset that began the old game, and of the reset that began the new one.
+
     :raises ArgumentError: if the old game goes on
     """
     if not _is_ale(env):

@@ -27,8 +27,8 @@ class DummySteps:
     What it returns is as independent of the environments as SB3's deep copies are. Arrays, and an ``info`` of plain
     numbers and strings, need only a shallow copy for that.
 
-    :param env: a vectorised environment of which :func:`can_step` is true
-    :param checks: a check for each environment; empty to check nothing
+    :param env: an environment that :func:`can_step`
+    :param checks: a check for each environment inside; empty to check nothing
     """
 
     def __init__(self, env: DummyVecEnv, checks: Sequence[EnvCheck] = ()):

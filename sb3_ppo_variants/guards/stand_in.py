@@ -31,7 +31,7 @@ class StandIn(VecEnv):
     to have the same wrappers.
 
     :param env: the environment it stands in for, without wrappers
-    :param steps: how to step and reset it
+    :param steps: steps and resets it
     """
 
     _inner: VecEnv
@@ -79,9 +79,7 @@ def original(env: VecEnv) -> VecEnv:
 def standing_in(model: BaseAlgorithm, make_steps: Callable[[VecEnv], _Steps]) -> Iterator[VecEnv]:
     """Within it a stand-in takes the place of a model's environment, under all wrappers.
 
-    :param model: a model with an environment
-    :param make_steps: makes the stand-in's steps from the environment without wrappers
-    :return: context manager that yields the environment without wrappers
+    :param make_steps: makes the stand-in's steps from the environment without wrappers, which is yielded
     """
     owner: BaseAlgorithm | VecEnvWrapper = model
     name = "env"

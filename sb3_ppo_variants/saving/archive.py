@@ -33,11 +33,7 @@ File: TypeAlias = str | Path | io.BufferedIOBase
 
 @dataclass(frozen=True)
 class Archive:
-    """The members of a file.
-
-    :param name: what errors call the file
-    :param members: their content by their names
-    """
+    """The content of each member of a file, and what errors call the file."""
 
     name: str
     members: dict[str, bytes] = field(repr=False)
@@ -59,7 +55,7 @@ class Archive:
 
     @property
     def not_pickled(self) -> dict[str, Any]:
-        """The attributes that are not pickled."""
+        """The attributes that are not pickled, as a new dictionary."""
         return {name: value for name, value in self.data.items() if name not in self.pickled}
 
     def json(self, member: str) -> dict[str, Any]:

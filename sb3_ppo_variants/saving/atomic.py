@@ -17,10 +17,8 @@ LEFT_OVER_AFTER_SECONDS = 3600
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace the content of a file, or make the file, with the links and permissions of ``open(path, "wb")``.
+    """Replace a file in a folder that exists, or make it, with the links and permissions of ``open(path, "wb")``.
 
-    :param path: a file in a folder that exists
-    :param content: its new content
     :raises OSError: if it cannot be written; the old file is then unchanged
     """
     target = Path(os.path.realpath(path))
@@ -43,10 +41,8 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """A folder that appears with all its files, or not at all.
+    """A temporary folder, which replaces the target with all its files at the end, or not at all.
 
-    :param target: the folder to make or replace, in one that exists
-    :return: a temporary folder to write the files to
     :raises OSError: if it cannot be written; the old folder is then unchanged
     """
     _remove_left_over(target)

@@ -30,7 +30,7 @@ STATE = "state.json"
 class Checkpoint:
     """Where a run stands between two rollouts.
 
-    :param folder: its folder
+    :param folder: the checkpoint's own
     :param num_timesteps: environment steps of the run so far
     :param iterations: rollouts since ``learn`` was called
     :param n_envs: number of environments
@@ -53,13 +53,7 @@ class Checkpoint:
     def capture(
         cls, model: OnPolicyAlgorithm, folder: Path, iterations: int, last: "Checkpoint | None"
     ) -> "Checkpoint":
-        """Where a model stands now.
-
-        :param model: a model between two rollouts
-        :param folder: the folder of its checkpoints
-        :param iterations: rollouts since ``learn`` was called
-        :param last: the checkpoint before, if any
-        """
+        """Where a model stands now, between two rollouts, with the seed of the checkpoint before if it has none."""
         seed = model.seed
         if seed is None:
             seed = secrets.randbits(32) if last is None else last.seed
@@ -107,7 +101,7 @@ class Checkpoint:
 
     @property
     def model_file(self) -> Path:
-        """The file of the model."""
+        """The model, as SB3 saves it."""
         return self.folder / MODEL
 
     def restore(self, model: OnPolicyAlgorithm) -> None:

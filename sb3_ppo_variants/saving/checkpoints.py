@@ -11,13 +11,9 @@ from sb3_ppo_variants.saving.hashes import HASHES
 
 def folders_by_step(folder: Path) -> dict[int, Path]:
     """The folders of checkpoints by their steps, newest first, whether whole or not."""
-    found = {step: path for path in folder.glob("step_*") if (step := _step(path)) is not None}
+    steps = {path: path.name.removeprefix("step_") for path in folder.glob("step_*")}
+    found = {int(step): path for path, step in steps.items() if step.isdecimal()}
     return dict(sorted(found.items(), reverse=True))
-
-
-def _step(folder: Path) -> int | None:
-    digits = folder.name.removeprefix("step_")
-    return int(digits) if digits.isdecimal() else None
 
 
 def remove_older(checkpoint: Checkpoint, keep_last: int) -> None:
