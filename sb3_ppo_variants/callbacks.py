@@ -8,7 +8,7 @@ from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from sb3_ppo_variants.arguments.rules import COUNT, instance
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving import SavedAlgorithm
-from sb3_ppo_variants.saving.checkpoints import remove_older
+from sb3_ppo_variants.saving.checkpoint import remove_older
 
 PATH = instance("a path", str, os.PathLike)
 

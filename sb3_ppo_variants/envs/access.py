@@ -11,10 +11,7 @@ from sb3_ppo_variants.errors import ArgumentError
 
 
 class Access:
-    """Access to a vector environment without environments inside: all share its own attributes.
-
-    :param env: the vector environment, without wrappers
-    """
+    """Access to a vector environment without environments inside: all share its own attributes."""
 
     takes_any_seed = False
 

@@ -15,8 +15,8 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 from sb3_ppo_variants.envs import rows
 from sb3_ppo_variants.envs.access import access
 from sb3_ppo_variants.envs.autoreset import end_of_episode
-from sb3_ppo_variants.envs.infos import per_env
 from sb3_ppo_variants.envs.lives import check_life_loss_info, check_new_game
+from sb3_ppo_variants.envs.rows import per_env
 from sb3_ppo_variants.errors import ArgumentError
 
 # Backends in C++ take seeds as signed 32-bit integers.
@@ -56,7 +56,6 @@ class GymnasiumVecEnv(VecEnv):
     def reset(self) -> VecEnvObs:
         """Reset all environments, with the seeds and options that were set since the last reset.
 
-        :return: first observations, a row for each environment
         :raises ArgumentError: if the options differ between environments, or ``env`` returns only some environments
         """
         options = self._options[0]
@@ -79,7 +78,6 @@ class GymnasiumVecEnv(VecEnv):
 
         :param seed: seed of the first environment, counted up over the others; ``None`` draws one. Backends that are
             not written in Python take it modulo 2**31
-        :return: the seed of each environment
         """
         last = SEEDS - self.num_envs
         if seed is None:

@@ -165,9 +165,7 @@ class Worker:
 
 
 def _checked_env(env_fn: Callable[[], gym.Env], env_index: int) -> gym.Env:
-    env = _patch_env(env_fn())
-    check_outputs(env, env_index)
-    return env
+    return check_outputs(_patch_env(env_fn()), env_index)
 
 
 def _work(child: Connection, parent: Connection, make_env: CloudpickleWrapper) -> None:

@@ -110,12 +110,7 @@ def _as_array(value: object) -> np.ndarray | None:
 
 def _keeps_values(array: np.ndarray, dtype: np.dtype) -> bool:
     """Whether a cast keeps all values, except for rounding."""
-    if dtype.kind == "f" or np.can_cast(array.dtype, dtype, "safe"):
-        return True
-    if array.dtype.kind == "f" or dtype.kind not in "iu":
-        return False
-    limits = np.iinfo(dtype)
-    return bool(array.size == 0 or (limits.min <= array.min() and array.max() <= limits.max))
+    return dtype.kind == "f" or (array.dtype.kind != "f" and np.array_equal(array.astype(dtype), array))
 
 
 class _Limits:

@@ -132,7 +132,7 @@ class StackCheck:
         return isinstance(value, np.ndarray) and value.shape == (len(self._checks),) and value.dtype.kind in kinds
 
 
-def check_outputs(env: gym.Env, env_index: int) -> None:
+def check_outputs(env: gym.Env, env_index: int) -> gym.Env:
     """Make the ``step`` and ``reset`` of an environment in a worker process check what they return.
 
     Whether numbers are finite is checked in the process of the model, which knows the step.
@@ -141,6 +141,7 @@ def check_outputs(env: gym.Env, env_index: int) -> None:
     step, reset = env.step, env.reset
     env.step = lambda action: check.step(step(action))  # type: ignore[method-assign]
     env.reset = lambda **arguments: check.reset(reset(**arguments))  # type: ignore[method-assign]
+    return env
 
 
 def _scalar(value: object) -> object:

@@ -29,9 +29,6 @@ class StandIn(VecEnv):
     Everything else is delegated, and attributes are set on the environment it stands in for. A copy or a pickle is one
     of that environment. It is not a ``VecEnvWrapper``, because SB3 expects the environments for training and evaluation
     to have the same wrappers.
-
-    :param env: the environment it stands in for, without wrappers
-    :param steps: steps and resets it
     """
 
     _inner: VecEnv

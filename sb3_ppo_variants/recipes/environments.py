@@ -115,10 +115,7 @@ def clipped() -> dict[str, Hyperparameters]:
 
 
 def unclipped(**objective: Any) -> dict[str, Hyperparameters]:
-    """The hyperparameters of each environment for another objective.
-
-    :param objective: the objective's own arguments, the same in each environment
-    """
+    """The hyperparameters of each environment for another objective, with the objective's own arguments in each."""
     return {
         name: {**{key: value for key, value in entry.items() if key != "clip_range"}, **objective}
         for name, entry in clipped().items()

@@ -135,11 +135,7 @@ def select(entries: dict[str, Hyperparameters], env_id: str, entry: str | None =
 
 
 def check_registered(env_id: str) -> None:
-    """Check that there is such an environment, after importing what registers it.
-
-    :param env_id: id of an environment, after ``module:`` if importing the module registers it
-    :raises ArgumentError: if there is none
-    """
+    """:raises ArgumentError: if there is no such environment after importing what registers it"""
     with suppress(ImportError):
         import_module("ale_py")  # It registers the Atari games.
     try:
@@ -149,13 +145,7 @@ def check_registered(env_id: str) -> None:
 
 
 def check_skipped_frames(env_id: str, env_wrapper: Wrappers, env_kwargs: Hyperparameters | None = None) -> None:
-    """Check that not both an Atari game and its wrapper skip frames.
-
-    :param env_id: id of the environment
-    :param env_wrapper: its wrappers, in the format of the RL Zoo
-    :param env_kwargs: its arguments
-    :raises ArgumentError: if both do
-    """
+    """:raises ArgumentError: if both an Atari game and one of its wrappers, in the RL Zoo's format, skip frames"""
     for wrapper, arguments in _wrappers(env_wrapper):
         if wrapper is AtariWrapper and is_atari(spec_of(env_id)):
             check_frame_skip(env_id, arguments.get("frame_skip", 4), env_kwargs)

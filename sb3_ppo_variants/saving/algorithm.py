@@ -17,7 +17,7 @@ from stable_baselines3.common.utils import get_device
 from sb3_ppo_variants.errors import DamagedFileError
 from sb3_ppo_variants.saving.archive import read_archive
 from sb3_ppo_variants.saving.atomic import write_atomically
-from sb3_ppo_variants.saving.checkpoints import find_checkpoint
+from sb3_ppo_variants.saving.checkpoint import find_checkpoint
 from sb3_ppo_variants.saving.fit import check_class, check_parameters, policy_class
 from sb3_ppo_variants.saving.random_state import kept_random_state
 from sb3_ppo_variants.saving.run import Run
@@ -161,10 +161,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         return max(self._total_timesteps - self.num_timesteps, 0)
 
     def dump_logs(self, iteration: int = 0) -> None:
-        """Write the log; see SB3.
-
-        :param iteration: number of the rollout in this call of ``learn``; 0 writes it at any time
-        """
+        """Write the log after a rollout of this call of ``learn``, by its number, or at any time by 0; see SB3."""
         if iteration == 0 or self.run.is_logged(iteration):
             super().dump_logs(iteration and self.run.iteration(iteration))
 

@@ -59,8 +59,10 @@ def _state_for(wrapper: VecNormalize, pickled: bytes) -> dict[str, object]:
     saved, cls = pickle.loads(pickled), type(wrapper).__name__
     if not isinstance(wrapper, type(saved)):
         raise ArgumentError(f"env has a {cls}, but the run had a {type(saved).__name__} in its place")
-    # A reset begins new returns.
-    others = {"returns", *_attributes_of_any_wrapper(wrapper.venv)}
+    bare = VecNormalize.__new__(VecNormalize)
+    VecEnvWrapper.__init__(bare, wrapper.venv)
+    # What any wrapper has is the environment's, and a reset begins new returns.
+    others = {"returns", *vars(bare)}
     state = {name: value for name, value in vars(saved).items() if name not in others}
     if missing := sorted(vars(wrapper).keys() - state.keys() - others):
         raise ArgumentError(
@@ -68,12 +70,6 @@ def _state_for(wrapper: VecNormalize, pickled: bytes) -> dict[str, object]:
             "arguments that it had in the run, and let its __getstate__() keep all of its state"
         )
     return state
-
-
-def _attributes_of_any_wrapper(env: VecEnv) -> set[str]:
-    bare = VecNormalize.__new__(VecNormalize)
-    VecEnvWrapper.__init__(bare, env)
-    return set(vars(bare))
 
 
 def _normalizations(env: VecEnv) -> list[VecNormalize]:

@@ -5,8 +5,7 @@ from pathlib import Path
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.saving.checkpoint import Checkpoint
-from sb3_ppo_variants.saving.checkpoints import folders_by_step, is_whole
+from sb3_ppo_variants.saving.checkpoint import Checkpoint, folders_by_step, is_whole
 
 
 class Run:

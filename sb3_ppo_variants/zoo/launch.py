@@ -13,8 +13,6 @@ def launch(script: str) -> None:
     """Run a script of rl_zoo3 so that the scripts it starts know this package's algorithms too.
 
     It starts them by ``subprocess.call``, and has no option for another command.
-
-    :param script: name of the script's module in ``rl_zoo3``
     """
     with patch.object(subprocess, "call", call_ours):
         runpy.run_module(f"rl_zoo3.{script}", run_name="__main__")

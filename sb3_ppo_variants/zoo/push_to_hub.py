@@ -22,11 +22,7 @@ def push_to_hub() -> None:
 
 
 def save_card(path: Path, metadata: dict[str, object]) -> None:
-    """Save rl_zoo3's model card with the commands that know this package's algorithms.
-
-    :param path: the card, which rl_zoo3 has written
-    :param metadata: for the card
-    """
+    """Save the model card that rl_zoo3 has written with the commands that know this package's algorithms."""
     card = path.read_text(encoding="utf-8").replace("python -m rl_zoo3.", "python -m sb3_ppo_variants.zoo.")
     path.write_text(card.replace("pip install rl_zoo3", "pip install 'sb3_ppo_variants[zoo]'"), encoding="utf-8")
     metadata_save(path, metadata)

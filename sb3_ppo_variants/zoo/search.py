@@ -20,15 +20,8 @@ OBJECTIVES: dict[str, Callable[[Trial], Hyperparameters]] = {
 
 
 def sampler(algorithm: str) -> Callable[..., Hyperparameters]:
-    """The sampler of an algorithm's hyperparameters, for rl_zoo3.
-
-    :param algorithm: a key of ``OBJECTIVES``
-    """
-
-    def sample(trial: Trial, n_actions: int, n_envs: int, additional_args: dict) -> Hyperparameters:
-        return convert_onpolicy_params({**_suggest_shared(trial), **OBJECTIVES[algorithm](trial)})
-
-    return sample
+    """The sampler of an algorithm's hyperparameters, for rl_zoo3, which passes more than a trial."""
+    return lambda trial, *_: convert_onpolicy_params({**_suggest_shared(trial), **OBJECTIVES[algorithm](trial)})
 
 
 def _suggest_shared(trial: Trial) -> Hyperparameters:
