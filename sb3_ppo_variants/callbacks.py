@@ -5,12 +5,12 @@ from pathlib import Path
 
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 
-from sb3_ppo_variants.arguments.rules import COUNT, Rule
+from sb3_ppo_variants.arguments.rules import COUNT, instance
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving import SavedAlgorithm
-from sb3_ppo_variants.saving.checkpoints import remove_older
+from sb3_ppo_variants.saving.checkpoint import remove_older
 
-PATH = Rule("a path", lambda value: isinstance(value, str | os.PathLike))
+PATH = instance("a path", str, os.PathLike)
 
 
 class ExactCheckpointCallback(BaseCallback):

@@ -1,7 +1,6 @@
 """Attributes and methods of the environments inside a vector environment, as far as it gives access to them."""
 
 import re
-from abc import ABC, abstractmethod
 from typing import Any
 
 import gymnasium as gym
@@ -11,36 +10,35 @@ from stable_baselines3.common.env_util import is_wrapped
 from sb3_ppo_variants.errors import ArgumentError
 
 
-class Access(ABC):
-    """How to reach the environments; ``indices`` says which.
+class Access:
+    """Access to a vector environment without environments inside: all share its own attributes."""
 
-    :param env: the vector environment, without wrappers
-    """
-
-    takes_any_seed = True
+    takes_any_seed = False
 
     def __init__(self, env: VectorEnv):
         self.env = env
 
-    @abstractmethod
     def has(self, name: str) -> bool:
-        """Whether all have the attribute."""
+        """Whether all environments have the attribute."""
+        return hasattr(self.env, name)
 
-    @abstractmethod
     def get(self, name: str, indices: list[int]) -> list[Any]:
-        """An attribute of each."""
+        """The attribute of each environment."""
+        return [getattr(self.env, name)] * len(indices)
 
-    @abstractmethod
     def set(self, name: str, value: Any, indices: list[int]) -> None:
-        """Set an attribute of each to the value."""
+        """Set the attribute of each environment to the value."""
+        self._need_all(indices)
+        self._need(name)  # A new attribute would have no effect.
+        setattr(self.env, name, value)
 
-    @abstractmethod
     def call(self, name: str, indices: list[int], args: tuple, kwargs: dict[str, Any]) -> list[Any]:
-        """Call a method of each."""
+        """Call the method of each environment."""
+        raise NotImplementedError(f"{type(self.env).__name__} has no single environments to call {name}() on")
 
-    @abstractmethod
     def is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: list[int]) -> list[bool]:
-        """Whether each has a wrapper of the class."""
+        """Whether each environment has a wrapper of the class."""
+        return [False] * len(indices)
 
     def _need(self, name: str) -> None:
         if not self.has(name):
@@ -53,9 +51,10 @@ class Access(ABC):
 
 
 class _InProcess(Access):
-    """The environments of a ``SyncVectorEnv``. Its own ``get_attr`` would call what is callable."""
+    """Access to the environments of a ``SyncVectorEnv``. Its own ``get_attr`` would call what is callable."""
 
     env: SyncVectorEnv
+    takes_any_seed = True
 
     def has(self, name: str) -> bool:
         return all(env.has_wrapper_attr(name) for env in self.env.envs)
@@ -75,12 +74,13 @@ class _InProcess(Access):
 
 
 class _InWorkers(Access):
-    """The environments of an ``AsyncVectorEnv``, which asks all of its workers or none.
+    """Access to the environments of an ``AsyncVectorEnv``, which asks all of its workers or none.
 
     A worker that is asked for an attribute it does not have ends, and one that is asked for a method calls it.
     """
 
     env: AsyncVectorEnv
+    takes_any_seed = True
 
     def has(self, name: str) -> bool:
         return all(self.env.call("has_wrapper_attr", name))
@@ -106,32 +106,9 @@ class _InWorkers(Access):
         return [wrapper_class.__name__ in names[i] for i in indices]
 
 
-class _Whole(Access):
-    """A vector environment without environments inside: all share its own attributes."""
-
-    takes_any_seed = False
-
-    def has(self, name: str) -> bool:
-        return hasattr(self.env, name)
-
-    def get(self, name: str, indices: list[int]) -> list[Any]:
-        return [getattr(self.env, name)] * len(indices)
-
-    def set(self, name: str, value: Any, indices: list[int]) -> None:
-        self._need_all(indices)
-        self._need(name)  # A new attribute would have no effect.
-        setattr(self.env, name, value)
-
-    def call(self, name: str, indices: list[int], args: tuple, kwargs: dict[str, Any]) -> list[Any]:
-        raise NotImplementedError(f"{type(self.env).__name__} has no single environments to call {name}() on")
-
-    def is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: list[int]) -> list[bool]:
-        return [False] * len(indices)
-
-
 def access(env: VectorEnv) -> Access:
-    """How to reach the environments in it."""
+    """Access to the environments in a vector environment."""
     inner = env.unwrapped
     if isinstance(inner, SyncVectorEnv):
         return _InProcess(inner)
-    return _InWorkers(inner) if isinstance(inner, AsyncVectorEnv) else _Whole(inner)
+    return _InWorkers(inner) if isinstance(inner, AsyncVectorEnv) else Access(inner)

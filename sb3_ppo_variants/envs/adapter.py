@@ -15,8 +15,8 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 from sb3_ppo_variants.envs import rows
 from sb3_ppo_variants.envs.access import access
 from sb3_ppo_variants.envs.autoreset import end_of_episode
-from sb3_ppo_variants.envs.infos import per_env
 from sb3_ppo_variants.envs.lives import check_life_loss_info, check_new_game
+from sb3_ppo_variants.envs.rows import per_env
 from sb3_ppo_variants.errors import ArgumentError
 
 # Backends in C++ take seeds as signed 32-bit integers.
@@ -56,7 +56,6 @@ class GymnasiumVecEnv(VecEnv):
     def reset(self) -> VecEnvObs:
         """Reset all environments, with the seeds and options that were set since the last reset.
 
-        :return: first observations, a row for each environment
         :raises ArgumentError: if the options differ between environments, or ``env`` returns only some environments
         """
         options = self._options[0]
@@ -79,7 +78,6 @@ class GymnasiumVecEnv(VecEnv):
 
         :param seed: seed of the first environment, counted up over the others; ``None`` draws one. Backends that are
             not written in Python take it modulo 2**31
-        :return: the seed of each environment
         """
         last = SEEDS - self.num_envs
         if seed is None:
@@ -88,14 +86,10 @@ class GymnasiumVecEnv(VecEnv):
 
     def step_async(self, actions: np.ndarray) -> None:
         """Take the actions for the next step."""
-        space = self.env.single_action_space
-        self._actions = np.asarray(actions, dtype=space.dtype)
+        self._actions = np.asarray(actions, dtype=self.env.single_action_space.dtype)
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Step all environments and reset those that are done.
-
-        :return: observations, rewards, dones and infos
-        """
+        """Step all environments and reset those that are done."""
         observations, rewards, terminated, truncated, vector_infos = self.env.step(self._actions)
         observations = rows.owned(observations)
         dones = terminated | truncated
@@ -129,26 +123,16 @@ class GymnasiumVecEnv(VecEnv):
         return self.env.render()
 
     def has_attr(self, attr_name: str) -> bool:
-        """Whether all environments have the attribute.
-
-        :param attr_name: its name
-        """
+        """Whether all environments have the attribute."""
         return self._access.has(attr_name)
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """An attribute of each environment.
-
-        :param attr_name: its name
-        :param indices: which environments; ``None`` for all
-        """
+        """The attribute of each environment, or of those with the indices."""
         return self._access.get(attr_name, list(self._get_indices(indices)))
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """Set an attribute of each environment.
+        """Set the attribute of each environment to the value.
 
-        :param attr_name: its name
-        :param value: the value for each
-        :param indices: which environments; ``None`` for all
         :raises ArgumentError: if ``indices`` names some environments, and the backend reaches all or none
         """
         self._access.set(attr_name, value, list(self._get_indices(indices)))
@@ -156,20 +140,13 @@ class GymnasiumVecEnv(VecEnv):
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list:
-        """Call a method of each environment.
+        """Call the method of each environment and return what each returned.
 
-        :param method_name: its name
-        :param indices: which environments; ``None`` for all
-        :return: what each returned
         :raises ArgumentError: if ``indices`` names some environments, and the backend reaches all or none
         :raises NotImplementedError: if the backend has no single environments
         """
         return self._access.call(method_name, list(self._get_indices(indices)), method_args, method_kwargs)
 
     def env_is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: VecEnvIndices = None) -> list[bool]:
-        """Whether each environment has a wrapper of the class.
-
-        :param wrapper_class: the class
-        :param indices: which environments; ``None`` for all
-        """
+        """Whether each environment has a wrapper of the class."""
         return self._access.is_wrapped(wrapper_class, list(self._get_indices(indices)))

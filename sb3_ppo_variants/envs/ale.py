@@ -1,4 +1,18 @@
-"""Atari games in the vector environment of the Arcade Learning Environment (ALE), which steps them in threads."""
+"""Atari games in the vector environment of the Arcade Learning Environment (ALE), which steps them in threads.
+
+From the same state of the emulator, the same actions give the same rewards, lives, ends of episodes and episode returns
+as with SB3's ``make_atari_env``. What differs:
+
+- A game begins with up to ``noop_max`` no-ops, the last of which is FIRE in games that have this action. SB3 takes
+  1 to ``noop_max`` no-ops, then FIRE and the third action for ``frame_skip`` frames each.
+- After a lost life the agent acts at once. SB3 takes a no-op first, then FIRE and the third action in games that
+  have FIRE.
+- The emulator turns frames grey and scales them itself; some pixels differ slightly.
+- The length of an episode in ``info["episode"]`` is in steps of the agent, not in frames.
+- A limit of frames counts from the agent's first step.
+- ``reset`` begins a new game even after a lost life.
+- ``action_repeat_probability`` replaces the game's own unless it is 0. SB3 applies both.
+"""
 
 from inspect import signature
 from typing import Any
@@ -12,11 +26,10 @@ from gymnasium.wrappers.vector import TransformObservation
 from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
 
-from sb3_ppo_variants.arguments.rules import COUNT, FLAG, FRACTION, RULES, check_arguments, integer
+from sb3_ppo_variants.arguments.rules import COUNT, FLAG, FRACTION, check_arguments, integer
 from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
 from sb3_ppo_variants.envs.atari import VecClipReward, VecEpisodicLife
-from sb3_ppo_variants.envs.ids import is_atari, spec_of
-from sb3_ppo_variants.envs.monitor import monitored
+from sb3_ppo_variants.envs.making import ARGUMENTS, check_not_given, is_atari, seed_and_monitor, spec_of
 from sb3_ppo_variants.errors import ArgumentError
 
 # The arguments of SB3's AtariWrapper with their defaults, and the values that they may have.
@@ -72,18 +85,8 @@ def make_ale_vec_env(
 ) -> VecEnv:
     """Do what SB3's ``make_atari_env`` and ``VecFrameStack`` do, over ALE's ``AtariVectorEnv``.
 
-    Spaces are the same, so that a model can be trained with one and evaluated with the other. From the same state of
-    the emulator, the same actions give the same rewards, lives, ends of episodes and episode returns. What differs:
-
-    - A game begins with up to ``noop_max`` no-ops, the last of which is FIRE in games that have this action. SB3 takes
-      1 to ``noop_max`` no-ops, then FIRE and the third action for ``frame_skip`` frames each.
-    - After a lost life the agent acts at once. SB3 takes a no-op first, then FIRE and the third action in games that
-      have FIRE.
-    - The emulator turns frames grey and scales them itself; some pixels differ slightly.
-    - The length of an episode in ``info["episode"]`` is in steps of the agent, not in frames.
-    - A limit of frames counts from the agent's first step.
-    - ``reset`` begins a new game even after a lost life.
-    - ``action_repeat_probability`` replaces the game's own unless it is 0. SB3 applies both.
+    Spaces are the same, so that a model can be trained with one and evaluated with the other; see the module for the
+    differences.
 
     :param env_id: id of a game, such as ``"BreakoutNoFrameskip-v4"``, after ``module:`` if importing the module
         registers it
@@ -100,22 +103,22 @@ def make_ale_vec_env(
     :raises ArgumentError: if an argument has a value that is not allowed, the game is unknown, or frames would be
         skipped twice
     """
-    for name, count in (("n_envs", n_envs), ("n_stack", n_stack)):
-        COUNT.check(name, count)
-    RULES["seed"].check("seed", seed)
-    wrapper = {**DEFAULTS, **(wrapper_kwargs or {})}
-    if wrapper.keys() != WRAPPER_RULES.keys():
-        raise ArgumentError(f"wrapper_kwargs={wrapper_kwargs} may contain only {', '.join(WRAPPER_RULES)}")
-    check_arguments(wrapper, WRAPPER_RULES)
-    env = _atari_vector_env(env_id, n_envs, wrapper, env_kwargs or {})
-    venv: VecEnv = GymnasiumVecEnv(_channels_last(env, wrapper["screen_size"]))
-    venv.seed(seed)
-    venv = monitored(venv, monitor_dir, 0, monitor_kwargs)
+    check_arguments({"n_envs": n_envs, "seed": seed, "n_stack": n_stack}, ARGUMENTS)
+    wrapper = _wrapper_arguments(wrapper_kwargs or {})
+    env = _channels_last(_atari_vector_env(env_id, n_envs, wrapper, env_kwargs or {}), wrapper["screen_size"])
+    venv: VecEnv = seed_and_monitor(GymnasiumVecEnv(env), seed, monitor_dir, monitor_kwargs)
     if wrapper["terminal_on_life_loss"]:
         venv = VecEpisodicLife(venv)
     if wrapper["clip_reward"]:
         venv = VecClipReward(venv)
     return VecFrameStack(venv, n_stack) if n_stack > 1 else venv
+
+
+def _wrapper_arguments(wrapper_kwargs: dict[str, Any]) -> dict[str, Any]:
+    if wrapper_kwargs.keys() - WRAPPER_RULES:
+        raise ArgumentError(f"wrapper_kwargs={wrapper_kwargs} may contain only {', '.join(WRAPPER_RULES)}")
+    check_arguments(wrapper_kwargs, WRAPPER_RULES)
+    return {**DEFAULTS, **wrapper_kwargs}
 
 
 def check_frame_skip(env_id: str, frame_skip: int = 4, env_kwargs: dict[str, Any] | None = None) -> None:
@@ -156,16 +159,10 @@ def _spec(env_id: str) -> EnvSpec:
     return spec
 
 
-def _check_env_kwargs(env_kwargs: dict[str, Any]) -> None:
-    for name in env_kwargs:
-        if name in DECIDED:
-            raise ArgumentError(f"env_kwargs={env_kwargs} must not contain {name!r}: use {DECIDED[name]} instead")
-        if name not in GAME:
-            raise ArgumentError(f"env_kwargs={env_kwargs} may contain only {', '.join(GAME)}")
-
-
 def _atari_vector_env(env_id: str, n_envs: int, wrapper: dict[str, Any], env_kwargs: dict[str, Any]) -> VectorEnv:
-    _check_env_kwargs(env_kwargs)
+    check_not_given(env_kwargs, DECIDED)
+    if env_kwargs.keys() - GAME:
+        raise ArgumentError(f"env_kwargs={env_kwargs} may contain only {', '.join(GAME)}")
     check_frame_skip(env_id, wrapper["frame_skip"], env_kwargs)
     from ale_py.vector_env import AtariVectorEnv
 

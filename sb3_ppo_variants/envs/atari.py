@@ -41,9 +41,8 @@ class VecEpisodicLife(VecEnvWrapper):
         return np.array([info["lives"] for info in infos])
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Step all games.
+        """Step all games; dones are also True where a life was lost.
 
-        :return: observations, rewards, dones, which are also True where a life was lost, and infos
         :raises ArgumentError: if there is no ``lives`` in an info
         """
         observations, rewards, dones, infos = self.venv.step_wait()
@@ -67,9 +66,6 @@ class VecClipReward(VecEnvWrapper):
         return self.venv.reset()
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Step all environments.
-
-        :return: observations, rewards of -1, 0 and 1, dones and infos
-        """
+        """Step all environments, with rewards of -1, 0 and 1."""
         observations, rewards, dones, infos = self.venv.step_wait()
         return observations, np.sign(rewards), dones, infos

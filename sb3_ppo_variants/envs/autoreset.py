@@ -4,7 +4,7 @@ SB3's ``VecEnv`` resets within the step that ends an episode: that step returns 
 episode, and the last of the old one in its info. See https://farama.org/Vector-Autoreset-Mode for gymnasium's modes.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ from gymnasium.wrappers.vector import NormalizeObservation, NormalizeReward, Rec
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs
 
 from sb3_ppo_variants.envs import rows
-from sb3_ppo_variants.envs.infos import Infos, per_env
+from sb3_ppo_variants.envs.rows import Infos, per_env
 from sb3_ppo_variants.errors import ArgumentError
 
 # Takes the environment, and the observations, dones and infos of a step that ended an episode. It writes the first
@@ -61,13 +61,6 @@ def reset_at_once(env: VectorEnv, observations: VecEnvObs, dones: np.ndarray, in
     return dict(zip(ended, reset_infos, strict=True))
 
 
-ENDS: Mapping[AutoresetMode, EndOfEpisode] = {
-    AutoresetMode.SAME_STEP: reset_in_the_step,
-    AutoresetMode.NEXT_STEP: reset_at_once,
-    AutoresetMode.DISABLED: reset_at_once,
-}
-
-
 def _resets_others(env: VectorEnv) -> bool:
     return isinstance(env.unwrapped, CartPoleVectorEnv)
 
@@ -88,20 +81,19 @@ def _others_kept(env: VectorEnv, mask: np.ndarray) -> Iterator[None]:
 
 
 def end_of_episode(env: VectorEnv, mode: AutoresetMode | str | None) -> EndOfEpisode:
-    """What to do at the end of an episode.
+    """What to do at the end of an episode, given the mode of an environment that does not declare it.
 
-    :param env: the vector environment
-    :param mode: its autoreset mode, if it does not say so itself
-    :raises ArgumentError: if it is unknown, or does not work with the environment
+    :raises ArgumentError: if the mode is unknown, or does not work with the environment
     """
     known = _mode(env, mode)
     inner = env.unwrapped
     if isinstance(inner, AsyncVectorEnv) and known is AutoresetMode.NEXT_STEP and not inner.shared_memory:
         # Its workers forget that they were reset, and reset again in the next step.
         raise ArgumentError(f"env={env} must be made with shared_memory=True or in AutoresetMode.SAME_STEP")
-    if known is not AutoresetMode.SAME_STEP:
-        _check_wrappers(env)
-    return ENDS[known]
+    if known is AutoresetMode.SAME_STEP:
+        return reset_in_the_step
+    _check_wrappers(env)
+    return reset_at_once
 
 
 def _wrappers(env: VectorEnv) -> Iterator[VectorWrapper]:
@@ -112,18 +104,17 @@ def _wrappers(env: VectorEnv) -> Iterator[VectorWrapper]:
 
 def _check_wrappers(env: VectorEnv) -> None:
     """Refuse the wrappers that cannot reset some environments: they raise, or forget the returns of all."""
-    # These two take the mask out of the options before the wrapper sees it.
-    hides_mask = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+    instead: dict[type[VectorWrapper], str] = {
+        NormalizeObservation: "SB3's VecNormalize",
+        NormalizeReward: "SB3's VecNormalize, or AutoresetMode.SAME_STEP",
+    }
+    if isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv):
+        # These two take the mask out of the options before the wrapper sees it.
+        instead[RecordEpisodeStatistics] = "SB3's VecMonitor, or AutoresetMode.SAME_STEP"
     for wrapper in _wrappers(env):
-        if isinstance(wrapper, NormalizeObservation):
-            way_out = "SB3's VecNormalize"
-        elif isinstance(wrapper, NormalizeReward):
-            way_out = "SB3's VecNormalize, or AutoresetMode.SAME_STEP"
-        elif isinstance(wrapper, RecordEpisodeStatistics) and hides_mask:
-            way_out = "SB3's VecMonitor, or AutoresetMode.SAME_STEP"
-        else:
-            continue
-        raise ArgumentError(f"{type(wrapper).__name__} in env={env} resets all environments or none: use {way_out}")
+        for refused, use in instead.items():
+            if isinstance(wrapper, refused):
+                raise ArgumentError(f"{type(wrapper).__name__} in env={env} resets all environments or none: use {use}")
 
 
 def _mode(env: VectorEnv, given: AutoresetMode | str | None) -> AutoresetMode:

@@ -15,22 +15,15 @@ REFUSED = f"env must not be made with life_loss_info=True, which reports the end
 
 
 def check_life_loss_info(env: VectorEnv) -> None:
-    """Check that an environment that knows its arguments was made without ``life_loss_info``.
-
-    :raises ArgumentError: if it was made with it
-    """
+    """:raises ArgumentError: if an environment that knows its arguments was made with ``life_loss_info``"""
     if _is_ale(env) and env.unwrapped.spec is not None and env.unwrapped.spec.kwargs.get("life_loss_info"):
         raise ArgumentError(REFUSED)
 
 
 def check_new_game(env: VectorEnv, last: dict[str, Any], old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Check that a game was over when the environment reported its end, as far as its infos show.
+    """Check the infos of a game's last step, and of the resets that began the old game and the new one.
 
-    :param env: the vector environment
-    :param last: info of the last step of the old game
-    :param old: info of the reset that began the old game
-    :param new: info of the reset that began the new one
-    :raises ArgumentError: if the old game goes on
+    :raises ArgumentError: if they show that the old game goes on
     """
     if not _is_ale(env):
         return

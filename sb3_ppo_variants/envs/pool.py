@@ -9,31 +9,27 @@ from gymnasium.vector import VectorEnv
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs
 
-from sb3_ppo_variants.arguments.rules import COUNT, RULES
+from sb3_ppo_variants.arguments.rules import check_arguments
 from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
-from sb3_ppo_variants.envs.monitor import monitored
+from sb3_ppo_variants.envs.making import ARGUMENTS, check_not_given, seed_and_monitor
 from sb3_ppo_variants.errors import ArgumentError
 
-# What arguments of the factory set, and what would change the episode statistics of Atari games.
+# What other arguments set, and what would change the episode statistics of Atari games if it were true.
 DECIDED = {"num_envs": "n_envs", "seed": "seed", "batch_size": "n_envs", "env_seed": "seed"}
 WRAPPED = {"episodic_life": "VecEpisodicLife", "reward_clip": "VecClipReward"}
 
 
 class EnvPoolVecEnv(GymnasiumVecEnv):
-    """EnvPool's environments. They can only be seeded when they are made, so that a new seed makes them anew.
-
-    :param make: makes them from the seed of the first environment
-    """
+    """EnvPool's environments. They can only be seeded when they are made, so that a new seed makes them anew."""
 
     def __init__(self, make: Callable[[int], VectorEnv]):
         self._make = make
         super().__init__(make(0))
-        if isinstance(self.action_space, spaces.Box):
+        space = self.action_space
+        if isinstance(space, spaces.Box):
             # gymnasium's actions are in single precision, EnvPool's in double, and SB3 refuses to load a model for
             # another space.
-            self.action_space = spaces.Box(
-                self.action_space.low.astype(np.float32), self.action_space.high.astype(np.float32), dtype=np.float32
-            )
+            self.action_space = spaces.Box(space.low.astype(np.float32), space.high.astype(np.float32))
 
     def _reset_env(self, seed: int | None, options: dict[str, Any] | None) -> tuple[VecEnvObs, dict[str, Any]]:
         if seed is not None:
@@ -65,26 +61,20 @@ def make_envpool_vec_env(
     :raises ImportError: if EnvPool is not installed
     :raises ArgumentError: if an argument has a value that is not allowed, or there is no such environment
     """
-    COUNT.check("n_envs", n_envs)
-    RULES["seed"].check("seed", seed)
+    check_arguments({"n_envs": n_envs, "seed": seed}, ARGUMENTS)
+    envpool = _envpool()
+    if env_id not in envpool.list_all_envs():
+        raise ArgumentError(f"env_id={env_id!r} must be one of envpool.list_all_envs()")
+    env_kwargs = env_kwargs or {}
+    check_not_given(env_kwargs, DECIDED)
+    check_not_given(env_kwargs, {name: wrapper for name, wrapper in WRAPPED.items() if env_kwargs.get(name)})
+    venv = EnvPoolVecEnv(lambda seed: envpool.make(env_id, "gymnasium", num_envs=n_envs, seed=seed, **env_kwargs))
+    return seed_and_monitor(venv, seed, monitor_dir, monitor_kwargs)
+
+
+def _envpool() -> Any:
     try:
         import envpool
     except ImportError as error:
         raise ImportError("EnvPool is missing: pip install 'sb3_ppo_variants[envpool]'") from error
-    if env_id not in envpool.list_all_envs():
-        raise ArgumentError(f"env_id={env_id!r} must be one of envpool.list_all_envs()")
-    env_kwargs = env_kwargs or {}
-    for name, argument in DECIDED.items():
-        if name in env_kwargs:
-            raise ArgumentError(f"env_kwargs={env_kwargs} must not contain {name!r}: use {argument} instead")
-    for name, wrapper in WRAPPED.items():
-        if env_kwargs.get(name):
-            raise ArgumentError(f"env_kwargs={env_kwargs} must not contain {name!r}: use {wrapper} instead")
-
-    def make(seed: int) -> VectorEnv:
-        pool: Any = envpool.make(env_id, "gymnasium", num_envs=n_envs, seed=seed, **env_kwargs)
-        return pool
-
-    venv = EnvPoolVecEnv(make)
-    venv.seed(seed)
-    return monitored(venv, monitor_dir, 0, monitor_kwargs)
+    return envpool

@@ -1,10 +1,16 @@
-"""The observations of all environments as one array, or a dictionary or tuple of arrays, and their rows."""
+"""What all environments return together, and what each of them does.
+
+Observations are one array, or a dictionary or tuple of arrays, with a row for each environment.
+"""
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs
+
+Infos = list[dict[str, Any]]
 
 
 def _each(function: Callable[[np.ndarray], Any], observations: VecEnvObs) -> Any:
@@ -45,3 +51,31 @@ def equal(first: VecEnvObs, second: VecEnvObs) -> bool:
     """Whether all values are equal, where NaN equals NaN."""
     pairs = zip(_arrays(first), _arrays(second), strict=True)
     return all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs)
+
+
+def per_env(vector_infos: dict[str, Any], n_envs: int) -> Infos:
+    """Split the info of a vector environment.
+
+    A Boolean array ``_key`` beside ``key`` says which environments have a value. ALE and EnvPool have no such arrays:
+    there all environments do. A value that is not one for each environment, such as a number, goes to all. Dictionaries
+    are split likewise, and no info shares memory with the arrays.
+    """
+    infos: Infos = [{} for _ in range(n_envs)]
+    for key, values in vector_infos.items():
+        if key[:1] == "_" and key[1:] in vector_infos:
+            continue
+        has_value = vector_infos.get(f"_{key}")
+        for i, value in enumerate(_values(values, n_envs)):
+            if has_value is None or has_value[i]:
+                infos[i][key] = value
+    return infos
+
+
+def _values(values: Any, n_envs: int) -> list[Any]:
+    if isinstance(values, dict):
+        return per_env(values, n_envs)
+    if not (isinstance(values, list | tuple) or np.ndim(values) > 0) or len(values) != n_envs:
+        return [deepcopy(values) for _ in range(n_envs)]
+    if isinstance(values, list | tuple) or values.dtype.hasobject:
+        return deepcopy(list(values))
+    return values.tolist() if values.ndim == 1 else list(values.copy())

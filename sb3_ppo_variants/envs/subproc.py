@@ -95,13 +95,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
 
 
 class Worker:
-    """A process with an environment, and the parent's end of the pipe to it.
-
-    :param context: of ``multiprocessing``
-    :param env_index: index of the environment
-    :param env_fn: makes the environment
-    :param timeout: seconds to wait for an answer; ``None`` waits for ever
-    """
+    """A process with an environment, and the parent's end of the pipe to it."""
 
     def __init__(self, context: Any, env_index: int, env_fn: Callable[[], gym.Env], timeout: float | None):
         self._env_index = env_index
@@ -154,10 +148,7 @@ class Worker:
             self._pipe.send(("close", None))
 
     def join(self, deadline: float) -> None:
-        """Wait for the worker to end, unless it has timed out before.
-
-        :param deadline: on the clock of ``time.monotonic``
-        """
+        """Wait for the worker to end, until a time of ``time.monotonic``, unless it has timed out before."""
         if self._hangs:
             return
         # The worker blocks while an answer that nobody reads fills the pipe.
@@ -174,9 +165,7 @@ class Worker:
 
 
 def _checked_env(env_fn: Callable[[], gym.Env], env_index: int) -> gym.Env:
-    env = _patch_env(env_fn())
-    check_outputs(env, env_index)
-    return env
+    return check_outputs(_patch_env(env_fn()), env_index)
 
 
 def _work(child: Connection, parent: Connection, make_env: CloudpickleWrapper) -> None:

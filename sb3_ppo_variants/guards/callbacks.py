@@ -1,6 +1,6 @@
 """Callbacks that must answer, and always hear of the end of training."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,9 +18,10 @@ class Supervised(CallbackList):
     """
 
     def __init__(self, callback: MaybeCallback, progress_bar: bool):
-        callbacks = callback if isinstance(callback, list) else [] if callback is None else [callback]
+        given = callback if isinstance(callback, list) else [] if callback is None else [callback]
+        callbacks = [one if isinstance(one, BaseCallback) else ConvertCallback(one) for one in given]
         bars = [ProgressBarCallback()] if progress_bar else []
-        super().__init__([*map(_as_callback, callbacks), *bars])
+        super().__init__([*callbacks, *bars])
         self._training = False
 
     @contextmanager
@@ -54,10 +55,6 @@ class Supervised(CallbackList):
     def _on_training_end(self) -> None:
         self._training = False
         super()._on_training_end()
-
-
-def _as_callback(callback: BaseCallback | Callable[[dict[str, Any], dict[str, Any]], bool]) -> BaseCallback:
-    return callback if isinstance(callback, BaseCallback) else ConvertCallback(callback)
 
 
 def _suspects(callback: BaseCallback) -> list[str]:

@@ -25,10 +25,7 @@ class DummySteps:
     """The steps and resets of a ``DummyVecEnv``.
 
     What it returns is as independent of the environments as SB3's deep copies are. Arrays, and an ``info`` of plain
-    numbers and strings, need only a shallow copy for that.
-
-    :param env: a vectorised environment of which :func:`can_step` is true
-    :param checks: a check for each environment; empty to check nothing
+    numbers and strings, need only a shallow copy for that. Without checks, of each environment, nothing is checked.
     """
 
     def __init__(self, env: DummyVecEnv, checks: Sequence[EnvCheck] = ()):

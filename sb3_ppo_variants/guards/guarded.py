@@ -13,8 +13,7 @@ from sb3_ppo_variants.errors import EnvOutputError
 from sb3_ppo_variants.guards.dummy import DummySteps, can_step
 from sb3_ppo_variants.guards.finite import is_finite
 from sb3_ppo_variants.guards.observations import observation_check
-from sb3_ppo_variants.guards.outputs import EnvCheck
-from sb3_ppo_variants.guards.stacked import StackCheck
+from sb3_ppo_variants.guards.outputs import EnvCheck, StackCheck
 from sb3_ppo_variants.guards.stand_in import standing_in
 from sb3_ppo_variants.guards.watch import Watch
 from sb3_ppo_variants.guards.workers import named_workers
@@ -22,10 +21,7 @@ from sb3_ppo_variants.guards.workers import named_workers
 
 @contextmanager
 def guarded(model: OnPolicyAlgorithm) -> Iterator[None]:
-    """Within it all that the environments of a model receive and return is checked, under all wrappers.
-
-    :param model: a model with an environment
-    """
+    """Within it all that the environments of a model receive and return is checked, under all wrappers."""
     watch = Watch(lambda: model.num_timesteps)
     try:
         with standing_in(model, lambda env: CheckedSteps(env, watch)) as env, named_workers(env):
@@ -39,7 +35,6 @@ def guarded(model: OnPolicyAlgorithm) -> Iterator[None]:
 def check_seen(model: OnPolicyAlgorithm) -> None:
     """Check what a policy saw last, after all wrappers.
 
-    :param model: a model with an environment
     :raises NonFiniteError: if a number is not finite
     """
     if model._last_obs is not None:
@@ -48,11 +43,7 @@ def check_seen(model: OnPolicyAlgorithm) -> None:
 
 
 class CheckedSteps:
-    """Steps and resets of a vectorised environment that raise a ``GuardError`` for values that are not allowed.
-
-    :param env: the vectorised environment
-    :param watch: raises the errors
-    """
+    """Steps and resets of a vectorised environment that raise a ``GuardError`` for values that are not allowed."""
 
     def __init__(self, env: VecEnv, watch: Watch):
         self._watch = watch

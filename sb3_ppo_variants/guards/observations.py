@@ -26,7 +26,6 @@ class ArrayCheck:
     def fitted(self, observation: object, quantity: str, env_index: int | None) -> Any:
         """Convert an observation to a form that NumPy writes to an array of the space unchanged.
 
-        :param quantity: what to call it in the error
         :param env_index: the environment it came from; ``None`` for the stacked observations of all
         :raises EnvOutputError: if its type, shape or keys are not those of the space
         """
@@ -93,14 +92,11 @@ class DictCheck:
 
 
 def observation_check(space: spaces.Space, watch: Watch, n_envs: int = 0) -> ArrayCheck | DictCheck:
-    """The check of a space.
+    """The check of a space without nested ones, or of a ``Dict`` of such spaces.
 
-    :param space: a space without nested ones, or a ``Dict`` of such spaces
-    :param watch: raises the errors
     :param n_envs: number of environments whose observations are stacked; 0 for those of one environment
     """
-    check = DictCheck if isinstance(space, spaces.Dict) else ArrayCheck
-    return check(space, watch, n_envs)
+    return (DictCheck if isinstance(space, spaces.Dict) else ArrayCheck)(space, watch, n_envs)
 
 
 def _as_array(value: object) -> np.ndarray | None:
@@ -114,20 +110,11 @@ def _as_array(value: object) -> np.ndarray | None:
 
 def _keeps_values(array: np.ndarray, dtype: np.dtype) -> bool:
     """Whether a cast keeps all values, except for rounding."""
-    if dtype.kind == "f" or np.can_cast(array.dtype, dtype, "safe"):
-        return True
-    if array.dtype.kind == "f" or dtype.kind not in "iu":
-        return False
-    limits = np.iinfo(dtype)
-    return bool(array.size == 0 or (limits.min <= array.min() and array.max() <= limits.max))
+    return dtype.kind == "f" or (array.dtype.kind != "f" and np.array_equal(array.astype(dtype), array))
 
 
 class _Limits:
-    """The range of a space of integers.
-
-    :param low: the smallest
-    :param high: the largest plus one
-    """
+    """The range of a space of integers: the smallest, and the largest plus one."""
 
     def __init__(self, low: Any, high: Any):
         self._low, self._high = low, high

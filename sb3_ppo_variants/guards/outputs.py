@@ -1,7 +1,8 @@
-"""What one environment may return."""
+"""What environments may return."""
 
+from collections.abc import Sequence
 from numbers import Real
-from typing import Any
+from typing import Any, NoReturn, TypeGuard
 
 import gymnasium as gym
 import numpy as np
@@ -19,10 +20,6 @@ class EnvCheck:
     """Refuses what NumPy would turn into something else when it is written to the arrays of a ``VecEnv``.
 
     Whether observations are finite is not checked here: that takes less time for those of all environments at once.
-
-    :param space: the observation space
-    :param env_index: index of the environment
-    :param watch: raises the errors
     """
 
     def __init__(self, space: spaces.Space, env_index: int, watch: Watch):
@@ -34,8 +31,7 @@ class EnvCheck:
     def step(self, returned: object) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Convert what ``env.step`` returned to forms that NumPy writes unchanged.
 
-        :raises EnvOutputError: if something has a wrong type or shape
-        :raises NonFiniteError: if the reward is not finite
+        :raises GuardError: if something has a wrong type or shape, or the reward is not finite
         """
         # This runs at every step: the types that nearly all environments return are recognised without a call.
         if type(returned) is not tuple or len(returned) != 5:
@@ -51,21 +47,20 @@ class EnvCheck:
         if type(truncated) not in FLAGS:
             truncated = self._flag("truncated", truncated)
         if not isinstance(info, dict):
-            self._watch.refuse("info", repr(info), "a dict", self._env_index)
+            self._refuse("info", info, "a dict")
         return observation, reward, terminated, truncated, info
 
     def reset(self, returned: object) -> tuple[Any, dict[str, Any]]:
         """Convert what ``env.reset`` returned; see :meth:`step`."""
         observation, info = self._values(returned, "reset", "(observation, info)", 2)
         if not isinstance(info, dict):
-            self._watch.refuse("info", repr(info), "a dict", self._env_index)
+            self._refuse("info", info, "a dict")
         return self._observation.fitted(observation, "observation", self._env_index), info
 
     def terminal(self, observation: object) -> None:
         """Check the last observation of an episode.
 
-        :raises EnvOutputError: if it is not in the space
-        :raises NonFiniteError: if a number in it is not finite
+        :raises GuardError: if it is not in the space, or not finite
         """
         fitted = self._observation.fitted(observation, "terminal observation", self._env_index)
         self._observation.check_numbers(fitted, "terminal observation", self._env_index)
@@ -73,34 +68,80 @@ class EnvCheck:
     def _values(self, returned: object, method: str, allowed: str, count: int) -> tuple[Any, ...] | list[Any]:
         if isinstance(returned, (tuple, list)) and len(returned) == count:
             return returned
-        self._watch.refuse(f"result of {method}()", repr(returned), allowed, self._env_index)
+        self._refuse(f"result of {method}()", returned, allowed)
 
     def _number(self, reward: object) -> float:
         number = _scalar(reward)
         if not isinstance(number, Real):
-            self._watch.refuse("reward", repr(reward), "a real number", self._env_index)
+            self._refuse("reward", reward, "a real number")
         self._watch.note_reward(float(number), self._env_index)
         return float(number)
 
     def _flag(self, name: str, value: object) -> bool:
         flag = _scalar(value)
         if isinstance(flag, float) or not isinstance(flag, Real) or flag not in (0, 1):
-            self._watch.refuse(name, repr(value), "True or False", self._env_index)
+            self._refuse(name, value, "True or False")
         return bool(flag)
 
+    def _refuse(self, quantity: str, found: object, allowed: str) -> NoReturn:
+        self._watch.refuse(quantity, repr(found), allowed, self._env_index)
 
-def check_outputs(env: gym.Env, env_index: int) -> None:
-    """Make an environment in a worker process check what it returns.
+
+class StackCheck:
+    """Refuses what is not allowed beside the observations of all environments together."""
+
+    def __init__(self, checks: Sequence[EnvCheck], watch: Watch):
+        self._checks = checks
+        self._watch = watch
+
+    def check(self, _: object, rewards: object, dones: object, infos: Any) -> None:
+        """Check what ``step_wait`` returned, with the last observations of episodes that ended.
+
+        :raises GuardError: if something has a wrong type or shape, or is not finite
+        """
+        self._check_rewards(rewards)
+        ended = self._ended(dones)
+        self._check_infos(infos, may_be_missing=not ended)
+        for i in ended:
+            terminal = infos[i].get("terminal_observation")
+            if terminal is not None:
+                self._checks[i].terminal(terminal)
+
+    def _check_rewards(self, rewards: object) -> None:
+        if not self._is_array(rewards, "biuf"):
+            self._watch.refuse("reward", repr(rewards), "an array with a real number for each environment", None)
+        # Neither is true of NaN.
+        if not (rewards.min() > -HUGE_REWARD and rewards.max() < HUGE_REWARD):
+            for i, reward in enumerate(rewards.tolist()):
+                self._watch.note_reward(reward, i)
+
+    def _ended(self, dones: object) -> list[int]:
+        """The environments in which an episode ended."""
+        if not self._is_array(dones, "biu") or (dones.dtype.kind != "b" and not np.isin(dones, (0, 1)).all()):
+            self._watch.refuse("done", repr(dones), "an array with True or False for each environment", None)
+        return [i for i, done in enumerate(dones.tolist()) if done]
+
+    def _check_infos(self, infos: Any, may_be_missing: bool) -> None:
+        of_all = len(infos) == len(self._checks) or (len(infos) == 0 and may_be_missing)
+        # Types are looked up faster than instances, of which there may be many.
+        right = {*map(type, infos)} == {dict} or all(isinstance(info, dict) for info in infos)
+        if not (of_all and right):
+            self._watch.refuse("info", repr(infos), "a list with a dict for each environment", None)
+
+    def _is_array(self, value: object, kinds: str) -> TypeGuard[np.ndarray]:
+        return isinstance(value, np.ndarray) and value.shape == (len(self._checks),) and value.dtype.kind in kinds
+
+
+def check_outputs(env: gym.Env, env_index: int) -> gym.Env:
+    """Make the ``step`` and ``reset`` of an environment in a worker process check what they return.
 
     Whether numbers are finite is checked in the process of the model, which knows the step.
-
-    :param env: the environment, whose ``step`` and ``reset`` are replaced
-    :param env_index: its index
     """
     check = EnvCheck(env.observation_space, env_index, TypesOnly(lambda: None))
     step, reset = env.step, env.reset
     env.step = lambda action: check.step(step(action))  # type: ignore[method-assign]
     env.reset = lambda **arguments: check.reset(reset(**arguments))  # type: ignore[method-assign]
+    return env
 
 
 def _scalar(value: object) -> object:

@@ -29,9 +29,6 @@ class StandIn(VecEnv):
     Everything else is delegated, and attributes are set on the environment it stands in for. A copy or a pickle is one
     of that environment. It is not a ``VecEnvWrapper``, because SB3 expects the environments for training and evaluation
     to have the same wrappers.
-
-    :param env: the environment it stands in for, without wrappers
-    :param steps: how to step and reset it
     """
 
     _inner: VecEnv
@@ -79,9 +76,7 @@ def original(env: VecEnv) -> VecEnv:
 def standing_in(model: BaseAlgorithm, make_steps: Callable[[VecEnv], _Steps]) -> Iterator[VecEnv]:
     """Within it a stand-in takes the place of a model's environment, under all wrappers.
 
-    :param model: a model with an environment
-    :param make_steps: makes the stand-in's steps from the environment without wrappers
-    :return: context manager that yields the environment without wrappers
+    :param make_steps: makes the stand-in's steps from the environment without wrappers, which is yielded
     """
     owner: BaseAlgorithm | VecEnvWrapper = model
     name = "env"

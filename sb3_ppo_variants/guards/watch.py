@@ -13,10 +13,7 @@ HUGE_REWARD = float(np.finfo(np.float32).max) ** 0.5
 
 
 class Watch:
-    """Raises errors and warnings that name the environment and the step.
-
-    :param steps_taken: returns the model's ``num_timesteps``, or ``None`` if they are not known
-    """
+    """Raises errors and warnings that name the environment and, where it is known, the step of the model."""
 
     def __init__(self, steps_taken: Callable[[], int | None]):
         self._steps_taken = steps_taken

@@ -21,10 +21,7 @@ def how_it_ended(exit_code: int | None) -> str:
 
 @contextmanager
 def named_workers(env: VecEnv) -> Iterator[None]:
-    """Within it a broken pipe raises a ``WorkerError`` with the index of the worker that ended.
-
-    :param env: any vectorised environment, without wrappers
-    """
+    """Within it a broken pipe raises a ``WorkerError`` with the index of the worker that ended."""
     try:
         yield
     except (EOFError, ConnectionError) as error:

@@ -13,40 +13,25 @@ from torch import nn
 
 Hyperparameters = dict[str, Any]
 
+# An entry reads best as a paragraph.
+# fmt: off
+
 # Table 3 of https://arxiv.org/abs/1707.06347, with observations and rewards normalised as in the code released with the
 # paper (numbers 6 and 8 of the details for continuous actions in
 # https://iclr-blog-track.github.io/2022/03/25/ppo-implementation-details).
 MUJOCO: Hyperparameters = {
-    "policy": "MlpPolicy",
-    "n_timesteps": 1_000_000,
-    "n_envs": 1,
-    "normalize": True,
-    "n_steps": 2048,
-    "batch_size": 64,
-    "n_epochs": 10,
-    "learning_rate": 3e-4,
-    "gamma": 0.99,
-    "gae_lambda": 0.95,
-    "clip_range": 0.2,
-    "ent_coef": 0.0,
+    "policy": "MlpPolicy", "n_timesteps": 1_000_000, "n_envs": 1, "normalize": True,
+    "n_steps": 2048, "batch_size": 64, "n_epochs": 10, "learning_rate": 3e-4,
+    "gamma": 0.99, "gae_lambda": 0.95, "clip_range": 0.2, "ent_coef": 0.0,
 }
 
 # The defaults of Spinning Up's PPO (https://github.com/openai/spinningup, spinup/algos/pytorch/ppo/ppo.py): policy and
 # value are updated separately, over the full batch.
 SPINNING_UP: Hyperparameters = {
-    "policy": "MlpPolicy",
-    "n_timesteps": 3_000_000,
-    "n_envs": 1,
-    "n_steps": 4000,
-    "batch_size": 4000,
-    "learning_rate": 3e-4,
-    "gamma": 0.99,
-    "gae_lambda": 0.97,
-    "clip_range": 0.2,
-    "target_kl": 0.01,
-    "ent_coef": 0.0,
-    "vf_coef": 1.0,
-    "max_grad_norm": float("inf"),
+    "policy": "MlpPolicy", "n_timesteps": 3_000_000, "n_envs": 1,
+    "n_steps": 4000, "batch_size": 4000, "learning_rate": 3e-4, "target_kl": 0.01,
+    "gamma": 0.99, "gae_lambda": 0.97, "clip_range": 0.2, "ent_coef": 0.0,
+    "vf_coef": 1.0, "max_grad_norm": float("inf"),
     "policy_kwargs": {"log_std_init": -0.5, "ortho_init": False, "optimizer_kwargs": {"eps": 1e-8}},
     "updates": {"policy_epochs": 80, "value_epochs": 80, "value_learning_rate": 1e-3},
 }
@@ -54,47 +39,25 @@ SPINNING_UP: Hyperparameters = {
 # Table 5 of the paper, with 4 epochs, a value coefficient of 0.5 and 10 million steps (40 million frames) as in
 # OpenAI Baselines, details 1 to 9 for Atari in the same post, and rl_zoo3's ppo.yml.
 ATARI: Hyperparameters = {
-    "policy": "CnnPolicy",
-    "n_timesteps": 10_000_000,
-    "n_envs": 8,
-    "env_wrapper": ["stable_baselines3.common.atari_wrappers.AtariWrapper"],
-    "frame_stack": 4,
-    "n_steps": 128,
-    "batch_size": 256,
-    "n_epochs": 4,
-    "learning_rate": "lin_2.5e-4",
-    "clip_range": "lin_0.1",
-    "vf_coef": 0.5,
-    "ent_coef": 0.01,
+    "policy": "CnnPolicy", "n_timesteps": 10_000_000, "n_envs": 8,
+    "env_wrapper": ["stable_baselines3.common.atari_wrappers.AtariWrapper"], "frame_stack": 4,
+    "n_steps": 128, "batch_size": 256, "n_epochs": 4, "learning_rate": "lin_2.5e-4",
+    "clip_range": "lin_0.1", "vf_coef": 0.5, "ent_coef": 0.01,
 }
 
 # rl_zoo3 2.9.2, hyperparams/ppo.yml.
 LUNAR_LANDER: Hyperparameters = {
-    "policy": "MlpPolicy",
-    "n_timesteps": 1_000_000,
-    "n_envs": 16,
-    "n_steps": 1024,
-    "batch_size": 64,
-    "n_epochs": 4,
-    "gamma": 0.999,
-    "gae_lambda": 0.98,
-    "ent_coef": 0.01,
-    "clip_range": 0.2,
+    "policy": "MlpPolicy", "n_timesteps": 1_000_000, "n_envs": 16,
+    "n_steps": 1024, "batch_size": 64, "n_epochs": 4,
+    "gamma": 0.999, "gae_lambda": 0.98, "clip_range": 0.2, "ent_coef": 0.01,
 }
 
 # What rl_zoo3's tuned settings for MuJoCo have in common.
 TUNED: Hyperparameters = {
-    "policy": "MlpPolicy",
-    "n_timesteps": 1_000_000,
-    "n_envs": 1,
-    "normalize": True,
-    "n_steps": 512,
+    "policy": "MlpPolicy", "n_timesteps": 1_000_000, "n_envs": 1, "normalize": True, "n_steps": 512,
 }
 TUNED_POLICY: Hyperparameters = {
-    "log_std_init": -2,
-    "ortho_init": False,
-    "activation_fn": nn.ReLU,
-    "net_arch": {"pi": [256, 256], "vf": [256, 256]},
+    "log_std_init": -2, "ortho_init": False, "activation_fn": nn.ReLU, "net_arch": {"pi": [256, 256], "vf": [256, 256]},
 }
 
 ENVIRONMENTS: dict[str, Hyperparameters] = {
@@ -105,118 +68,57 @@ ENVIRONMENTS: dict[str, Hyperparameters] = {
     "PongNoFrameskip-v4": ATARI,
     # rl_zoo3 2.9.2, hyperparams/ppo.yml.
     "CartPole-v1": {
-        "policy": "MlpPolicy",
-        "n_timesteps": 100_000,
-        "n_envs": 8,
-        "n_steps": 32,
-        "batch_size": 256,
-        "n_epochs": 20,
-        "learning_rate": "lin_0.001",
-        "gamma": 0.98,
-        "gae_lambda": 0.8,
-        "clip_range": "lin_0.2",
-        "ent_coef": 0.0,
+        "policy": "MlpPolicy", "n_timesteps": 100_000, "n_envs": 8,
+        "n_steps": 32, "batch_size": 256, "n_epochs": 20, "learning_rate": "lin_0.001",
+        "gamma": 0.98, "gae_lambda": 0.8, "clip_range": "lin_0.2", "ent_coef": 0.0,
     },
     # rl_zoo3 2.9.2, hyperparams/ppo.yml, with an annealed step size and twice the steps in place of gSDE, which has no
     # fast path.
     "Pendulum-v1": {
-        "policy": "MlpPolicy",
-        "n_timesteps": 200_000,
-        "n_envs": 4,
-        "n_steps": 1024,
-        "batch_size": 64,
-        "n_epochs": 10,
-        "learning_rate": "lin_0.001",
-        "gamma": 0.9,
-        "gae_lambda": 0.95,
-        "clip_range": 0.2,
-        "ent_coef": 0.0,
+        "policy": "MlpPolicy", "n_timesteps": 200_000, "n_envs": 4,
+        "n_steps": 1024, "batch_size": 64, "n_epochs": 10, "learning_rate": "lin_0.001",
+        "gamma": 0.9, "gae_lambda": 0.95, "clip_range": 0.2, "ent_coef": 0.0,
     },
     "LunarLander-v3": LUNAR_LANDER,
     "LunarLanderContinuous-v3": LUNAR_LANDER,
     # rl_zoo3 2.9.2, hyperparams/ppo.yml.
     "BipedalWalker-v3": {
-        "policy": "MlpPolicy",
-        "n_timesteps": 5_000_000,
-        "n_envs": 32,
-        "normalize": True,
-        "n_steps": 2048,
-        "batch_size": 64,
-        "n_epochs": 10,
-        "learning_rate": 3e-4,
-        "gamma": 0.999,
-        "gae_lambda": 0.95,
-        "clip_range": 0.18,
-        "ent_coef": 0.0,
+        "policy": "MlpPolicy", "n_timesteps": 5_000_000, "n_envs": 32, "normalize": True,
+        "n_steps": 2048, "batch_size": 64, "n_epochs": 10, "learning_rate": 3e-4,
+        "gamma": 0.999, "gae_lambda": 0.95, "clip_range": 0.18, "ent_coef": 0.0,
     },
     # rl_zoo3 2.9.2, hyperparams/ppo.yml, tuned there for the environments' previous version, -v4.
     "HalfCheetah-v5": {
-        **TUNED,
-        "batch_size": 64,
-        "n_epochs": 20,
-        "learning_rate": 2.0633e-05,
-        "gamma": 0.98,
-        "gae_lambda": 0.92,
-        "clip_range": 0.1,
-        "ent_coef": 0.000401762,
-        "vf_coef": 0.58096,
-        "max_grad_norm": 0.8,
-        "policy_kwargs": TUNED_POLICY,
+        **TUNED, "batch_size": 64, "n_epochs": 20, "learning_rate": 2.0633e-05,
+        "gamma": 0.98, "gae_lambda": 0.92, "clip_range": 0.1, "ent_coef": 0.000401762,
+        "vf_coef": 0.58096, "max_grad_norm": 0.8, "policy_kwargs": TUNED_POLICY,
     },
     "Hopper-v5": {
-        **TUNED,
-        "batch_size": 32,
-        "n_epochs": 5,
-        "learning_rate": 9.80828e-05,
-        "gamma": 0.999,
-        "gae_lambda": 0.99,
-        "clip_range": 0.2,
-        "ent_coef": 0.00229519,
-        "vf_coef": 0.835671,
-        "max_grad_norm": 0.7,
-        "policy_kwargs": TUNED_POLICY,
+        **TUNED, "batch_size": 32, "n_epochs": 5, "learning_rate": 9.80828e-05,
+        "gamma": 0.999, "gae_lambda": 0.99, "clip_range": 0.2, "ent_coef": 0.00229519,
+        "vf_coef": 0.835671, "max_grad_norm": 0.7, "policy_kwargs": TUNED_POLICY,
     },
     "Walker2d-v5": {
-        **TUNED,
-        "batch_size": 32,
-        "n_epochs": 20,
-        "learning_rate": 5.05041e-05,
-        "gamma": 0.99,
-        "gae_lambda": 0.95,
-        "clip_range": 0.1,
-        "ent_coef": 0.000585045,
-        "vf_coef": 0.871923,
-        "max_grad_norm": 1,
+        **TUNED, "batch_size": 32, "n_epochs": 20, "learning_rate": 5.05041e-05,
+        "gamma": 0.99, "gae_lambda": 0.95, "clip_range": 0.1, "ent_coef": 0.000585045,
+        "vf_coef": 0.871923, "max_grad_norm": 1,
     },
     "Humanoid-v5": {
-        **TUNED,
-        "n_timesteps": 10_000_000,
-        "batch_size": 256,
-        "n_epochs": 5,
-        "learning_rate": 3.56987e-05,
-        "gamma": 0.95,
-        "gae_lambda": 0.9,
-        "clip_range": 0.3,
-        "ent_coef": 0.00238306,
-        "vf_coef": 0.431892,
-        "max_grad_norm": 2,
-        "policy_kwargs": TUNED_POLICY,
+        **TUNED, "n_timesteps": 10_000_000, "batch_size": 256, "n_epochs": 5, "learning_rate": 3.56987e-05,
+        "gamma": 0.95, "gae_lambda": 0.9, "clip_range": 0.3, "ent_coef": 0.00238306,
+        "vf_coef": 0.431892, "max_grad_norm": 2, "policy_kwargs": TUNED_POLICY,
     },
     "mujoco": MUJOCO,
     "spinning-up": SPINNING_UP,
-    **{
-        f"{name}-v5": MUJOCO
-        for name in (
-            "Ant",
-            "HumanoidStandup",
-            "InvertedDoublePendulum",
-            "InvertedPendulum",
-            "Pusher",
-            "Reacher",
-            "Swimmer",
-        )
-    },
+    "Ant-v5": MUJOCO,
+    "HumanoidStandup-v5": MUJOCO,
+    "InvertedDoublePendulum-v5": MUJOCO,
+    "InvertedPendulum-v5": MUJOCO,
+    "Pusher-v5": MUJOCO,
+    "Reacher-v5": MUJOCO,
+    "Swimmer-v5": MUJOCO,
 }
+# fmt: on
 
 
 def clipped() -> dict[str, Hyperparameters]:
@@ -225,12 +127,8 @@ def clipped() -> dict[str, Hyperparameters]:
 
 
 def unclipped(**objective: Any) -> dict[str, Hyperparameters]:
-    """The hyperparameters of each environment for another objective.
-
-    :param objective: the objective's own arguments, the same in each environment
-    """
-    entries = clipped()
-    for entry in entries.values():
-        del entry["clip_range"]
-        entry.update(objective)
-    return entries
+    """The hyperparameters of each environment for another objective, with the objective's own arguments in each."""
+    return {
+        name: {**{key: value for key, value in entry.items() if key != "clip_range"}, **objective}
+        for name, entry in clipped().items()
+    }

@@ -20,22 +20,14 @@ class Episodes(BaseCallback):
         return True
 
     def note(self, step: int, infos: list[dict[str, Any]]) -> None:
-        """Keep the episodes that ended in a step.
-
-        :param step: steps taken so far
-        :param infos: the info of each environment
-        """
+        """Keep the episodes that ended in a step, by their infos."""
         for info in infos:
             if "episode" in info:
                 self.ends.append(step)
                 self.returns.append(float(info["episode"]["r"]))
 
     def spans(self, timesteps: int, number: int) -> list[np.ndarray]:
-        """The returns of the episodes that ended in each of several equal spans of the training.
-
-        :param timesteps: steps of the training
-        :param number: number of spans
-        """
+        """The returns of the episodes that ended in each of a number of equal spans of the training's timesteps."""
         ends, returns = np.array(self.ends), np.array(self.returns)
         edges = np.linspace(0, timesteps, number + 1)
         return [returns[(low < ends) & (ends <= high)] for low, high in pairwise(edges)]

@@ -12,12 +12,12 @@ from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.utils import LinearSchedule
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecNormalize
+from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize
 
 from sb3_ppo_variants.arguments.rules import COUNT
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.envs import check_frame_skip
-from sb3_ppo_variants.envs.ids import is_atari, spec_of
+from sb3_ppo_variants.envs.making import is_atari, spec_of
 from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
@@ -78,15 +78,7 @@ class Recipe:
         COUNT.check("n_envs", n_envs)
         COUNT.check("frame_stack", self.frame_stack)
         check_skipped_frames(self.env_id, self.env_wrapper, self.env_kwargs)
-        env = make_vec_env(
-            self.env_id,
-            n_envs=n_envs,
-            seed=seed,
-            monitor_dir=monitor_dir,
-            wrapper_class=self._wrap,
-            env_kwargs=self.env_kwargs,
-            vec_env_cls=DummyVecEnv,
-        )
+        env = make_vec_env(self.env_id, n_envs, seed, 0, monitor_dir, self._wrap, self.env_kwargs)
         if self.normalize is not None:
             gamma = self.arguments.get("gamma", 0.99)
             env = VecNormalize(env, **{"gamma": gamma, **self.normalize, "training": training})
@@ -143,11 +135,7 @@ def select(entries: dict[str, Hyperparameters], env_id: str, entry: str | None =
 
 
 def check_registered(env_id: str) -> None:
-    """Check that there is such an environment, after importing what registers it.
-
-    :param env_id: id of an environment, after ``module:`` if importing the module registers it
-    :raises ArgumentError: if there is none
-    """
+    """:raises ArgumentError: if there is no such environment after importing what registers it"""
     with suppress(ImportError):
         import_module("ale_py")  # It registers the Atari games.
     try:
@@ -157,13 +145,7 @@ def check_registered(env_id: str) -> None:
 
 
 def check_skipped_frames(env_id: str, env_wrapper: Wrappers, env_kwargs: Hyperparameters | None = None) -> None:
-    """Check that not both an Atari game and its wrapper skip frames.
-
-    :param env_id: id of the environment
-    :param env_wrapper: its wrappers, in the format of the RL Zoo
-    :param env_kwargs: its arguments
-    :raises ArgumentError: if both do
-    """
+    """:raises ArgumentError: if both an Atari game and one of its wrappers, in the RL Zoo's format, skip frames"""
     for wrapper, arguments in _wrappers(env_wrapper):
         if wrapper is AtariWrapper and is_atari(spec_of(env_id)):
             check_frame_skip(env_id, arguments.get("frame_skip", 4), env_kwargs)
@@ -190,17 +172,10 @@ def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperpar
     :raises ArgumentError: if ``n_timesteps``, ``normalize`` or a schedule has a value that is not allowed
     """
     arguments = {name: schedule(name, value) for name, value in deepcopy(hyperparameters).items()}
-    return Recipe(
-        env_id=env_id,
-        algorithm=algorithm,
-        n_timesteps=_steps(arguments.pop("n_timesteps", None)),
-        n_envs=arguments.pop("n_envs", 1),
-        normalize=_normalization(arguments.pop("normalize", None)),
-        frame_stack=arguments.pop("frame_stack", 1),
-        env_wrapper=arguments.pop("env_wrapper", None),
-        env_kwargs=arguments.pop("env_kwargs", None),
-        arguments=arguments,
-    )
+    n_timesteps = _steps(arguments.pop("n_timesteps", None))
+    of_the_environment = {name: arguments.pop(name) for name in ENVIRONMENT_KEYS if name in arguments}
+    of_the_environment["normalize"] = _normalization(of_the_environment.get("normalize"))
+    return Recipe(env_id, algorithm, arguments, n_timesteps, **of_the_environment)
 
 
 def _steps(n_timesteps: float) -> int:

@@ -34,20 +34,14 @@ def train(
     :param progress_bar: whether to show progress (needs tqdm and rich)
     :return: the model
     """
-    folder = Path(folder)
-    model = build(made, seed, monitor_dir=str(folder))
+    model = build(made, seed, monitor_dir=os.fspath(folder))
     model.learn(made.n_timesteps if timesteps is None else timesteps, callback, progress_bar=progress_bar)
     save(model, folder)
     return model
 
 
 def build(made: Recipe, seed: int | None = None, monitor_dir: str | None = None) -> BaseAlgorithm:
-    """The recipe's model in the recipe's environment.
-
-    :param made: the recipe
-    :param seed: seed of both
-    :param monitor_dir: folder for the returns of episodes; ``None`` writes none
-    """
+    """The recipe's model in the recipe's environment, both with the seed."""
     return made.algorithm(env=made.make_env(seed=seed, monitor_dir=monitor_dir), seed=seed, **made.arguments)
 
 
@@ -68,12 +62,11 @@ def load(made: Recipe, folder: str | os.PathLike[str], seed: int | None = None) 
     :param folder: the folder that :func:`train` was given
     :param seed: seed of the environment
     """
-    folder = Path(folder)
     env = made.make_env(n_envs=1, seed=seed, training=False)
     normalised = unwrap_vec_normalize(env)
     if normalised is not None and normalised.norm_obs:
-        normalised.obs_rms = VecNormalize.load(str(folder / "vecnormalize.pkl"), normalised.venv).obs_rms
-    return made.algorithm.load(folder / "model", env=env), env
+        normalised.obs_rms = VecNormalize.load(os.path.join(folder, "vecnormalize.pkl"), normalised.venv).obs_rms
+    return made.algorithm.load(Path(folder, "model"), env=env), env
 
 
 def evaluate(made: Recipe, folder: str | os.PathLike[str], episodes: int) -> np.ndarray:
@@ -94,11 +87,7 @@ def evaluate(made: Recipe, folder: str | os.PathLike[str], episodes: int) -> np.
 
 
 def main(env_id: str, description: str | None) -> None:
-    """The command line of an example: train, evaluate, print.
-
-    :param env_id: id of the environment
-    :param description: of the example, for ``--help``
-    """
+    """The command line of an example, with its description for ``--help``: train, evaluate, print."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algo", default="ppo_clip", help="ppo_clip, ppo_adaptive_kl, ppo_fixed_kl or ppo_unclipped")
     parser.add_argument("--timesteps", type=int, help="environment steps (default: the recipe's)")

@@ -14,15 +14,14 @@ from stable_baselines3.common.save_util import open_path, recursive_getattr
 from stable_baselines3.common.type_aliases import GymEnv, TensorDict
 from stable_baselines3.common.utils import get_device
 
-from sb3_ppo_variants.errors import DamagedFileError, refuse
+from sb3_ppo_variants.errors import DamagedFileError
 from sb3_ppo_variants.saving.archive import read_archive
 from sb3_ppo_variants.saving.atomic import write_atomically
-from sb3_ppo_variants.saving.checkpoints import find_checkpoint
-from sb3_ppo_variants.saving.origin import check_class, policy_class
-from sb3_ppo_variants.saving.parameters import check_parameters
+from sb3_ppo_variants.saving.checkpoint import find_checkpoint
+from sb3_ppo_variants.saving.fit import check_class, check_parameters, policy_class
 from sb3_ppo_variants.saving.random_state import kept_random_state
 from sb3_ppo_variants.saving.run import Run
-from sb3_ppo_variants.saving.values import plain_forms, read_plain, unpickle
+from sb3_ppo_variants.saving.values import plain_forms, read_attributes
 
 Self = TypeVar("Self", bound="SavedAlgorithm")
 
@@ -81,35 +80,24 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     ) -> Self:
         """Check a file of this class or of SB3's PPO and load the model in it.
 
-        Only ``weights_only=True`` makes it safe to load a file from someone you do not trust. Otherwise unpickling the
-        file runs any code that it contains, as in SB3.
-
         :param path: the file
         :param env: an environment to train on; ``None`` is enough for predictions
         :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``
         :param custom_objects: values to take instead of those in the file
         :param print_system_info: whether to print the system that the file was saved on
         :param force_reset: whether training begins with a reset of ``env``
-        :param weights_only: whether to read only tensors and plain values and unpickle nothing
+        :param weights_only: whether to read only tensors and plain values and unpickle nothing. Only this is safe with
+            a file from someone you do not trust: unpickling runs any code that the file contains, as in SB3
         :param reseed: whether to seed the global random generators with the model's seed, as SB3 does
         :param kwargs: attributes to set
-        :return: a new model
         :raises DamagedFileError: if the file is damaged, incomplete, or another algorithm's, naming the part
         :raises PickledValueError: with ``weights_only``, if the model needs a pickled value, naming what to pass
         """
-        custom_objects = {} if custom_objects is None else custom_objects
-        if not isinstance(custom_objects, dict):
-            refuse("custom_objects", custom_objects, "a dict of attributes, or None")
         archive = read_archive(path)
         check_class(cls, archive)
         archive.check_is_whole()
-        names = [name for name in archive.pickled if name not in custom_objects]
-        if weights_only:
-            values = read_plain(archive, names, {**kwargs, **_spaces_of(cls, env)})
-        else:
-            values = unpickle(archive, names)
-        given = {name: value for name, value in custom_objects.items() if name in archive.data}
-        values = {"verbose": 0, **values, **given}
+        known = {**kwargs, **_spaces_of(cls, env)} if weights_only else None
+        values = {"verbose": 0, **read_attributes(archive, custom_objects, known)}
         values["policy_class"] = policy_class(cls, archive, values)
         with nullcontext() if reseed else kept_random_state():
             try:
@@ -173,10 +161,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         return max(self._total_timesteps - self.num_timesteps, 0)
 
     def dump_logs(self, iteration: int = 0) -> None:
-        """Write the log; see SB3.
-
-        :param iteration: number of the rollout in this call of ``learn``; 0 writes it at any time
-        """
+        """Write the log after a rollout of this call of ``learn``, by its number, or at any time by 0; see SB3."""
         if iteration == 0 or self.run.is_logged(iteration):
             super().dump_logs(iteration and self.run.iteration(iteration))
 

@@ -7,6 +7,7 @@ The note holds the model's class, the hashes of the other members and the plain 
 import io
 import json
 import zipfile
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -33,11 +34,7 @@ File: TypeAlias = str | Path | io.BufferedIOBase
 
 @dataclass(frozen=True)
 class Archive:
-    """The members of a file.
-
-    :param name: what errors call the file
-    :param members: their content by their names
-    """
+    """The content of each member of a file, and what errors call the file."""
 
     name: str
     members: dict[str, bytes] = field(repr=False)
@@ -59,7 +56,7 @@ class Archive:
 
     @property
     def not_pickled(self) -> dict[str, Any]:
-        """The attributes that are not pickled."""
+        """The attributes that are not pickled, as a new dictionary."""
         return {name: value for name, value in self.data.items() if name not in self.pickled}
 
     def json(self, member: str) -> dict[str, Any]:
@@ -120,14 +117,11 @@ def read_archive(file: File) -> Archive:
     :raises FileNotFoundError: if there is no such file
     """
     opened = open_path(file, "r", suffix="zip")
-    name = str(file) if isinstance(file, str | Path) else str(getattr(file, "name", type(file).__name__))
-    try:
+    is_path = isinstance(file, str | Path)
+    name = str(file if is_path else getattr(file, "name", type(file).__name__))
+    with opened if is_path else nullcontext():
         opened.seek(0)
-        content = opened.read()
-    finally:
-        if isinstance(file, str | Path):
-            opened.close()
-    archive = Archive(name, _members(name, content))
+        archive = Archive(name, _members(name, opened.read()))
     _check_hashes(archive)
     return archive
 

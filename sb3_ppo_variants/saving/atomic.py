@@ -17,10 +17,8 @@ LEFT_OVER_AFTER_SECONDS = 3600
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace the content of a file, or make the file, with the links and permissions of ``open(path, "wb")``.
+    """Replace a file in a folder that exists, or make it, with the links and permissions of ``open(path, "wb")``.
 
-    :param path: a file in a folder that exists
-    :param content: its new content
     :raises OSError: if it cannot be written; the old file is then unchanged
     """
     target = Path(os.path.realpath(path))
@@ -31,22 +29,20 @@ def write_atomically(path: Path, content: bytes) -> None:
     temporary = _temporary(target)
     try:
         temporary.write_bytes(content)
-        _sync(temporary, os.O_RDWR)
+        _sync(temporary)
         if target.exists():
             shutil.copymode(target, temporary)
         os.replace(temporary, target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(target.parent)
+    _sync(target.parent)
 
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """A folder that appears with all its files, or not at all.
+    """A temporary folder, which replaces the target with all its files at the end, or not at all.
 
-    :param target: the folder to make or replace, in one that exists
-    :return: a temporary folder to write the files to
     :raises OSError: if it cannot be written; the old folder is then unchanged
     """
     _remove_left_over(target)
@@ -54,15 +50,14 @@ def new_folder(target: Path) -> Iterator[Path]:
     temporary.mkdir()
     try:
         yield temporary
-        for file in temporary.iterdir():
-            _sync(file, os.O_RDWR)
-        _sync_folder(temporary)
+        for path in [*temporary.iterdir(), temporary]:
+            _sync(path)
         remove_folder(target)
         os.rename(temporary, target)
     except BaseException:
         shutil.rmtree(temporary)
         raise
-    _sync_folder(target.parent)
+    _sync(target.parent)
 
 
 def remove_folder(folder: Path) -> None:
@@ -85,14 +80,11 @@ def _remove_left_over(target: Path) -> None:
                 shutil.rmtree(name) if name.is_dir() else name.unlink()
 
 
-def _sync_folder(folder: Path) -> None:
-    # The new name itself. Windows has no such call, and no need of it.
-    if os.name != "nt":
-        _sync(folder, os.O_RDONLY)
-
-
-def _sync(path: Path, flags: int) -> None:
-    descriptor = os.open(path, flags)
+def _sync(path: Path) -> None:
+    """Force a file, or the names in a folder, to the disk. Windows cannot do so with folders, and need not."""
+    if path.is_dir() and os.name == "nt":
+        return
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(descriptor)
     finally:

@@ -7,6 +7,7 @@ files in ``SHA256SUMS``.
 
 import json
 import secrets
+import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_ppo_variants.errors import DamagedFileError, refuse
 from sb3_ppo_variants.saving import plain
-from sb3_ppo_variants.saving.atomic import new_folder
+from sb3_ppo_variants.saving.atomic import new_folder, remove_folder
 from sb3_ppo_variants.saving.environments import begin_episodes, pickle_normalizations, restore_normalizations
 from sb3_ppo_variants.saving.hashes import HASHES, read_hashed, write_hashes
 from sb3_ppo_variants.saving.random_state import RandomState
@@ -30,7 +31,7 @@ STATE = "state.json"
 class Checkpoint:
     """Where a run stands between two rollouts.
 
-    :param folder: its folder
+    :param folder: the checkpoint's own
     :param num_timesteps: environment steps of the run so far
     :param iterations: rollouts since ``learn`` was called
     :param n_envs: number of environments
@@ -53,13 +54,7 @@ class Checkpoint:
     def capture(
         cls, model: OnPolicyAlgorithm, folder: Path, iterations: int, last: "Checkpoint | None"
     ) -> "Checkpoint":
-        """Where a model stands now.
-
-        :param model: a model between two rollouts
-        :param folder: the folder of its checkpoints
-        :param iterations: rollouts since ``learn`` was called
-        :param last: the checkpoint before, if any
-        """
+        """Where a model stands now, between two rollouts, with the seed of the checkpoint before if it has none."""
         seed = model.seed
         if seed is None:
             seed = secrets.randbits(32) if last is None else last.seed
@@ -86,8 +81,8 @@ class Checkpoint:
         state = plain.decode(json.loads(files[STATE]))
         names = _normalization_files(state.pop("n_normalizations"))
         _check_names(folder, files, names)
-        state["random_state"] = RandomState(**state["random_state"])
-        return cls(folder=folder, normalizations=[files[name] for name in names], **state)
+        random_state = RandomState(**state.pop("random_state"))
+        return cls(folder, random_state=random_state, normalizations=[files[name] for name in names], **state)
 
     def write(self, model: OnPolicyAlgorithm) -> None:
         """Write it, so that it appears whole or not at all.
@@ -107,7 +102,7 @@ class Checkpoint:
 
     @property
     def model_file(self) -> Path:
-        """The file of the model."""
+        """The model, as SB3 saves it."""
         return self.folder / MODEL
 
     def restore(self, model: OnPolicyAlgorithm) -> None:
@@ -154,3 +149,50 @@ def _recorded(logger: Logger) -> list[dict[str, Any]]:
 def _normalization_files(number: int) -> list[str]:
     # SB3 reads the first one, which is the outermost.
     return [f"vecnormalize_{i}.pkl" if i > 0 else "vecnormalize.pkl" for i in range(number)]
+
+
+def folders_by_step(folder: Path) -> dict[int, Path]:
+    """The folders of checkpoints by their steps, newest first, whether whole or not."""
+    steps = {path: path.name.removeprefix("step_") for path in folder.glob("step_*")}
+    found = {int(step): path for path, step in steps.items() if step.isdecimal()}
+    return dict(sorted(found.items(), reverse=True))
+
+
+def remove_older(checkpoint: Checkpoint, keep_last: int) -> None:
+    """Keep the last checkpoints up to the given one, which counts too, and remove older ones."""
+    steps = folders_by_step(checkpoint.folder.parent).items()
+    for path in [path for step, path in steps if step < checkpoint.num_timesteps][keep_last - 1 :]:
+        remove_folder(path)
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether no file of a checkpoint is missing or damaged."""
+    try:
+        Checkpoint.read(folder)
+    except DamagedFileError:
+        return False
+    return True
+
+
+def find_checkpoint(path: Path) -> Checkpoint:
+    """The checkpoint at a path, or the newest whole one in it, with a warning for each newer one that is damaged.
+
+    :raises FileNotFoundError: if there is no checkpoint
+    :raises DamagedFileError: if all are damaged
+    """
+    path = path.resolve()
+    if (path / HASHES).exists():
+        return Checkpoint.read(path)
+    damaged: list[str] = []
+    for folder in folders_by_step(path).values():
+        try:
+            found = Checkpoint.read(folder)
+        except DamagedFileError as error:
+            damaged.append(str(error))
+            continue
+        for message in damaged:
+            warnings.warn(f"{message}; going back to {folder.name}")
+        return found
+    if not damaged:
+        raise FileNotFoundError(f"There is no checkpoint in {path}")
+    raise DamagedFileError(str(path), "every checkpoint", f"is damaged: {'; '.join(damaged)}")

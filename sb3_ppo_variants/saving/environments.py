@@ -12,10 +12,7 @@ from sb3_ppo_variants.errors import ArgumentError
 def begin_episodes(model: OnPolicyAlgorithm, seed: int) -> None:
     """Begin a new episode in every environment, with random numbers that depend on the seed alone.
 
-    Call it between rollouts: the advantages then treat the episode that it cuts as one that a time limit ended.
-
-    :param model: a model with an environment
-    :param seed: seed of the first environment; the others get the seeds that follow
+    Between rollouts, the advantages treat the episode that this cuts as one that a time limit ended.
     """
     env = model.env
     assert env is not None
@@ -62,8 +59,10 @@ def _state_for(wrapper: VecNormalize, pickled: bytes) -> dict[str, object]:
     saved, cls = pickle.loads(pickled), type(wrapper).__name__
     if not isinstance(wrapper, type(saved)):
         raise ArgumentError(f"env has a {cls}, but the run had a {type(saved).__name__} in its place")
-    # A reset begins new returns.
-    others = {"returns", *_attributes_of_any_wrapper(wrapper.venv)}
+    bare = VecNormalize.__new__(VecNormalize)
+    VecEnvWrapper.__init__(bare, wrapper.venv)
+    # What any wrapper has is the environment's, and a reset begins new returns.
+    others = {"returns", *vars(bare)}
     state = {name: value for name, value in vars(saved).items() if name not in others}
     if missing := sorted(vars(wrapper).keys() - state.keys() - others):
         raise ArgumentError(
@@ -71,12 +70,6 @@ def _state_for(wrapper: VecNormalize, pickled: bytes) -> dict[str, object]:
             "arguments that it had in the run, and let its __getstate__() keep all of its state"
         )
     return state
-
-
-def _attributes_of_any_wrapper(env: VecEnv) -> set[str]:
-    bare = VecNormalize.__new__(VecNormalize)
-    VecEnvWrapper.__init__(bare, env)
-    return set(vars(bare))
 
 
 def _normalizations(env: VecEnv) -> list[VecNormalize]:

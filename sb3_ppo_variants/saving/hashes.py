@@ -15,9 +15,8 @@ def write_hashes(folder: Path) -> None:
 
 
 def read_hashed(folder: Path) -> dict[str, bytes]:
-    """Read all files that were hashed.
+    """Read the content of all files that were hashed.
 
-    :return: their content by their names
     :raises DamagedFileError: if a file is missing or not what was hashed
     """
     contents = {}

@@ -13,13 +13,7 @@ import torch as th
 
 @dataclass(frozen=True)
 class RandomState:
-    """The states of the generators of Python, NumPy and PyTorch, as plain values and arrays.
-
-    :param python: state of ``random``
-    :param numpy: state of ``numpy.random``
-    :param torch: state of PyTorch on the CPU
-    :param cuda: states of PyTorch on each GPU, if PyTorch uses them
-    """
+    """The states of the generators of Python, NumPy and PyTorch on the CPU and each GPU, as plain values and arrays."""
 
     python: tuple[Any, ...]
     numpy: dict[str, Any]

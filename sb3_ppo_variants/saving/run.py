@@ -5,8 +5,7 @@ from pathlib import Path
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.saving.checkpoint import Checkpoint
-from sb3_ppo_variants.saving.checkpoints import folders_by_step, is_whole
+from sb3_ppo_variants.saving.checkpoint import Checkpoint, folders_by_step, is_whole
 
 
 class Run:
@@ -33,11 +32,9 @@ class Run:
         return self._last if _trained(model) == self._resumed_at else None
 
     def begin(self, model: OnPolicyAlgorithm, log_interval: int, reset_num_timesteps: bool) -> int:
-        """Begin a call of ``learn``; a resumed run counts iterations on.
+        """Begin a call of ``learn`` with these arguments, and return the log interval for SB3.
 
-        :param log_interval: the argument of ``learn``
-        :param reset_num_timesteps: the argument of ``learn``
-        :return: the log interval for SB3
+        A resumed run counts iterations on.
         """
         checkpoint = None if reset_num_timesteps else self.resumed_from(model)
         self._iterations_before = 0 if checkpoint is None else checkpoint.iterations
@@ -76,10 +73,8 @@ class Run:
         return self._last is None or not 0 <= model.num_timesteps - self._last.num_timesteps < every
 
     def write(self, model: OnPolicyAlgorithm, folder: Path, number: int) -> Checkpoint:
-        """Write a checkpoint, and begin new episodes as ``resume`` does.
+        """Write a checkpoint after an iteration of the present ``learn``, and begin new episodes as ``resume`` does.
 
-        :param folder: where the checkpoints are
-        :param number: iterations of the present ``learn``
         :raises OSError: if it cannot be written
         """
         checkpoint = Checkpoint.capture(model, folder, self.iteration(number), self._last)

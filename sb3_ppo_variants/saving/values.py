@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 from gymnasium import spaces
 from stable_baselines3.common.save_util import json_to_data
 
-from sb3_ppo_variants.errors import DamagedFileError, PickledValueError
+from sb3_ppo_variants.errors import DamagedFileError, PickledValueError, refuse
 from sb3_ppo_variants.saving import plain
 from sb3_ppo_variants.saving.archive import NOTE, Archive
 
@@ -38,12 +38,26 @@ def plain_forms(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return forms
 
 
-def unpickle(archive: Archive, names: list[str]) -> dict[str, Any]:
-    """Unpickle attributes one by one; as in SB3, one whose class has changed since is left out with a warning.
+def read_attributes(
+    archive: Archive, custom_objects: dict[str, Any] | None, known: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The attributes in a file.
 
-    :return: these attributes, and those that are not pickled
-    :raises DamagedFileError: if one cannot be unpickled
+    :param custom_objects: values to take instead of those in the file
+    :param known: ``None`` to unpickle; else values for attributes that have no plain form in the file
+    :raises DamagedFileError: if an attribute cannot be read
+    :raises PickledValueError: if an attribute must not be unpickled and is not known, saying what to pass for it
     """
+    if not isinstance(custom_objects, dict | None):
+        refuse("custom_objects", custom_objects, "a dict of attributes, or None")
+    given = custom_objects or {}
+    names = [name for name in archive.pickled if name not in given]
+    values = _unpickled(archive, names) if known is None else _read_plain(archive, names, known)
+    return {**values, **{name: value for name, value in given.items() if name in archive.data}}
+
+
+def _unpickled(archive: Archive, names: list[str]) -> dict[str, Any]:
+    """As in SB3, an attribute whose class has changed since is left out with a warning."""
     values = archive.not_pickled
     for name in names:
         try:
@@ -54,14 +68,7 @@ def unpickle(archive: Archive, names: list[str]) -> dict[str, Any]:
     return values
 
 
-def read_plain(archive: Archive, names: list[str], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Read attributes without unpickling.
-
-    :param known: values for attributes that have no plain form in the file
-    :return: these attributes, and those that are not pickled
-    :raises PickledValueError: if an attribute has neither, saying what to pass for it
-    :raises DamagedFileError: if a plain form cannot be read
-    """
+def _read_plain(archive: Archive, names: list[str], known: Mapping[str, Any]) -> dict[str, Any]:
     forms = archive.note.get("plain", {})
     if not isinstance(forms, dict):
         raise DamagedFileError(archive.name, NOTE, "has plain values without names")
@@ -69,24 +76,20 @@ def read_plain(archive: Archive, names: list[str], known: Mapping[str, Any]) -> 
     refused = []
     for name in names:
         if name in forms:
-            values[name] = _decoded(archive, name, forms[name])
+            try:
+                values[name] = plain.decode(forms[name])
+            except (plain.NotPlainError, RecursionError) as error:
+                raise DamagedFileError(archive.name, NOTE, f"has a {name} that cannot be read: {error}") from error
         elif name in known:
             values[name] = known[name]
         elif name not in MADE_ANEW + STATISTICS + PARTS:
             refused.append(name)
     if refused:
-        _refuse(archive, refused)
+        _refuse_pickled(archive, refused)
     return values
 
 
-def _decoded(archive: Archive, name: str, form: Any) -> Any:
-    try:
-        return plain.decode(form)
-    except (plain.NotPlainError, RecursionError) as error:
-        raise DamagedFileError(archive.name, NOTE, f"has a {name} that cannot be read: {error}") from error
-
-
-def _refuse(archive: Archive, names: list[str]) -> NoReturn:
+def _refuse_pickled(archive: Archive, names: list[str]) -> NoReturn:
     objects = ", ".join(f"{name!r}: {EXAMPLES.get(name, '...')}" for name in names)
     or_env = ", or env for the spaces" if any(name.endswith("_space") for name in names) else ""
     raise PickledValueError(

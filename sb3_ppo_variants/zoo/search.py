@@ -1,20 +1,11 @@
 """What ``-optimize`` searches."""
 
 from collections.abc import Callable
-from typing import Protocol
 
 from optuna import Trial
 from rl_zoo3.hyperparams_opt import convert_onpolicy_params
 
 from sb3_ppo_variants.recipes.environments import Hyperparameters
-
-
-class Sampler(Protocol):
-    """What rl_zoo3 calls to sample hyperparameters."""
-
-    def __call__(self, trial: Trial, n_actions: int, n_envs: int, additional_args: dict) -> Hyperparameters:
-        """A sample, as arguments of the algorithm."""
-
 
 # The arguments of each objective. The paper's values are in the middle of each range.
 OBJECTIVES: dict[str, Callable[[Trial], Hyperparameters]] = {
@@ -28,16 +19,9 @@ OBJECTIVES: dict[str, Callable[[Trial], Hyperparameters]] = {
 }
 
 
-def sampler(algorithm: str) -> Sampler:
-    """The sampler of an algorithm's hyperparameters, for rl_zoo3.
-
-    :param algorithm: a key of ``OBJECTIVES``
-    """
-
-    def sample(trial: Trial, n_actions: int, n_envs: int, additional_args: dict) -> Hyperparameters:
-        return convert_onpolicy_params({**_suggest_shared(trial), **OBJECTIVES[algorithm](trial)})
-
-    return sample
+def sampler(algorithm: str) -> Callable[..., Hyperparameters]:
+    """The sampler of an algorithm's hyperparameters, for rl_zoo3, which passes more than a trial."""
+    return lambda trial, *_: convert_onpolicy_params({**_suggest_shared(trial), **OBJECTIVES[algorithm](trial)})
 
 
 def _suggest_shared(trial: Trial) -> Hyperparameters:
