@@ -25,7 +25,7 @@ class DummySteps:
     """The steps and resets of a ``DummyVecEnv``.
 
     What it returns is as independent of the environments as SB3's deep copies are. Arrays, and an ``info`` of plain
-    numbers and strings, need only a shallow copy for that. Without checks, of each environment, nothing is checked.
+    numbers and strings, need only a shallow copy for that. ``checks`` is empty, or has one for each environment.
     """
 
     def __init__(self, env: DummyVecEnv, checks: Sequence[EnvCheck] = ()):

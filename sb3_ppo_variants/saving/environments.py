@@ -12,7 +12,7 @@ from sb3_ppo_variants.errors import ArgumentError
 def begin_episodes(model: OnPolicyAlgorithm, seed: int) -> None:
     """Begin a new episode in every environment, with random numbers that depend on the seed alone.
 
-    Between rollouts, the advantages treat the episode that this cuts as one that a time limit ended.
+    Call it between rollouts: the advantages then treat the episode that it cuts as one that a time limit ended.
     """
     env = model.env
     assert env is not None
