@@ -3,19 +3,33 @@
 import runpy
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from subprocess import call
+from types import ModuleType
 from typing import Any
-from unittest.mock import patch
 
 
 def launch(script: str) -> None:
     """Run a script of rl_zoo3 so that the scripts it starts know this package's algorithms too.
 
     It starts them by ``subprocess.call``, and has no option for another command.
+
+    :param script: name of the script's module in ``rl_zoo3``
     """
-    with patch.object(subprocess, "call", call_ours):
+    with replaced(subprocess, "call", call_ours):
         runpy.run_module(f"rl_zoo3.{script}", run_name="__main__")
+
+
+@contextmanager
+def replaced(module: ModuleType, name: str, function: Callable[..., object]) -> Iterator[None]:
+    """Replace a function of a module, and put it back at the end."""
+    original = getattr(module, name)
+    setattr(module, name, function)
+    try:
+        yield
+    finally:
+        setattr(module, name, original)
 
 
 def call_ours(command: Sequence[str], *args: Any, **kwargs: Any) -> int:

@@ -3,12 +3,11 @@
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from huggingface_hub import repocard
 from huggingface_hub.repocard import metadata_save
 
-from sb3_ppo_variants.zoo.launch import launch
+from sb3_ppo_variants.zoo.launch import launch, replaced
 
 
 def push_to_hub() -> None:
@@ -17,12 +16,16 @@ def push_to_hub() -> None:
     integration: Any = import_module("huggingface_sb3.push_to_hub")
     # rl_zoo3 2.9.2 imports a function that sb3-team-hf-integration 3 renamed, and which returned a dict before.
     integration.generate_metadata = lambda *args: integration._generate_metadata(*args).to_dict()
-    with patch.object(repocard, "metadata_save", save_card):
+    with replaced(repocard, "metadata_save", save_card):
         launch("push_to_hub")
 
 
 def save_card(path: Path, metadata: dict[str, object]) -> None:
-    """Save the model card that rl_zoo3 has written with the commands that know this package's algorithms."""
+    """Save rl_zoo3's model card with the commands that know this package's algorithms.
+
+    :param path: the card, which rl_zoo3 has written
+    :param metadata: for the card
+    """
     card = path.read_text(encoding="utf-8").replace("python -m rl_zoo3.", "python -m sb3_ppo_variants.zoo.")
     path.write_text(card.replace("pip install rl_zoo3", "pip install 'sb3_ppo_variants[zoo]'"), encoding="utf-8")
     metadata_save(path, metadata)
