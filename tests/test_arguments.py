@@ -2,6 +2,7 @@
 
 import inspect
 import pickle
+import re
 import subprocess
 import sys
 import textwrap
@@ -84,7 +85,7 @@ def test_bad_values_are_refused_at_construction(i: int) -> None:
         assert message in str(error)
     else:
         assert isinstance(error, ArgumentError)
-        assert str(error).startswith(name) and " is not allowed; allowed: " in str(error)
+        assert re.match(rf"{name}.* (is not allowed; allowed: |has no entry |needs |holds |pass )", str(error), re.S)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ def test_an_argument_that_a_later_policy_of_sb3_takes(monkeypatch: pytest.Monkey
     env = NoiseEnv(ACTION_SPACES["Box"])
     PPOClip("MlpPolicy", env, policy_kwargs={"dropout": 0.5})
     assert made == [0.5]
-    with pytest.raises(ArgumentError, match=r"policy_kwargs name='drop' is not allowed; allowed: .*dropout"):
+    with pytest.raises(ArgumentError, match=r"policy_kwargs has no entry 'drop': ActorCriticPolicy takes .*dropout"):
         PPOClip("MlpPolicy", env, policy_kwargs={"drop": 0.5})
     with pytest.raises(ArgumentError, match=r"policy_kwargs\['ortho_init'\]='no' is not allowed"):
         PPOClip("MlpPolicy", env, policy_kwargs={"dropout": 0.5, "ortho_init": "no"})
@@ -135,17 +136,17 @@ def test_an_argument_of_another_variant(variant: Any, name: str) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_environments_that_do_not_fit(variant: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"use_sde=True is not allowed; allowed: False with .*Discrete\(3\)"):
+    with pytest.raises(ArgumentError, match=r"^use_sde=True needs a Box action space, but the environment has Disc"):
         variant("MlpPolicy", NoiseEnv(ACTION_SPACES["Discrete"]), use_sde=True)
-    with pytest.raises(ArgumentError, match=r"env.action_space=Text.*allowed: one of Box"):
+    with pytest.raises(ArgumentError, match=r"^env.action_space=Text.* is not supported; supported are Box"):
         variant("MlpPolicy", NoiseEnv(spaces.Text(3)))
-    with pytest.raises(ArgumentError, match=r"env.action_space=.* allowed: a Box with finite bounds"):
+    with pytest.raises(ArgumentError, match=r"^env.action_space=.* has infinite bounds; PPO needs a Box"):
         variant("MlpPolicy", NoiseEnv(spaces.Box(-np.inf, np.inf, (2,))))
-    with pytest.raises(ArgumentError, match="env=None is not allowed"):
+    with pytest.raises(ArgumentError, match=r"^env=None: pass an environment"):
         variant("MlpPolicy", None)
-    with pytest.raises(ArgumentError, match=r"rollout_buffer_class=.*DictRolloutBuffer.* is not allowed"):
+    with pytest.raises(ArgumentError, match=r"^rollout_buffer_class=.*DictRolloutBuffer.* holds Dict obs"):
         variant("MlpPolicy", NoiseEnv(ACTION_SPACES["Box"]), rollout_buffer_class=DictRolloutBuffer)
-    with pytest.raises(ArgumentError, match=r"rollout_buffer_class=.*RolloutBuffer.* is not allowed"):
+    with pytest.raises(ArgumentError, match=r"^rollout_buffer_class=.*RolloutBuffer.* cannot hold Dict obs"):
         env = NoiseEnv(ACTION_SPACES["Box"], spaces.Dict({"a": spaces.Discrete(3)}))
         variant("MultiInputPolicy", env, rollout_buffer_class=RolloutBuffer)
 

@@ -17,7 +17,7 @@ from stable_baselines3.common.policies import (
 from torch import nn
 
 from sb3_ppo_variants.arguments.rules import FINITE, FLAG, Rule, instance
-from sb3_ppo_variants.errors import refuse
+from sb3_ppo_variants.errors import ArgumentError, refuse
 
 SB3S = (ActorCriticPolicy, ActorCriticCnnPolicy, MultiInputActorCriticPolicy)
 # What OnPolicyAlgorithm gives them itself.
@@ -87,8 +87,9 @@ def check_observations(policy: str | type[BasePolicy], observation_space: spaces
     :raises ArgumentError: if it does not
     """
     if policy == "MultiInputPolicy" and not isinstance(observation_space, spaces.Dict):
-        refuse(
-            "policy", policy, f"'MlpPolicy', or 'CnnPolicy' for images, with the observation space {observation_space}"
+        raise ArgumentError(
+            f"policy={policy!r} needs Dict observations, but the environment has {observation_space}: "
+            "use 'MlpPolicy', or 'CnnPolicy' for images"
         )
 
 
@@ -111,4 +112,5 @@ def check_names(argument: str, names: Iterable[str], function: Callable[..., Any
     free = [name for name in parameters if name not in given]
     for name in names:
         if name in given or not (takes_any or name in free):
-            refuse(f"{argument} name", name, ", ".join(free) or "none")
+            callee = getattr(function, "__name__", repr(function))
+            raise ArgumentError(f"{argument} has no entry {name!r}: {callee} takes {', '.join(free) or 'none'}")

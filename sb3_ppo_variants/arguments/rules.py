@@ -17,7 +17,7 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.policies import BasePolicy
 
-from sb3_ppo_variants.errors import refuse
+from sb3_ppo_variants.errors import ArgumentError, refuse
 
 ACTION_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
@@ -139,11 +139,11 @@ def check_spaces(action_space: spaces.Space, use_sde: bool) -> None:
     """
     if not isinstance(action_space, ACTION_SPACES):
         names = ", ".join(space.__name__ for space in ACTION_SPACES)
-        refuse("env.action_space", action_space, f"one of {names}")
+        raise ArgumentError(f"env.action_space={action_space} is not supported; supported are {names}")
     if use_sde and not isinstance(action_space, spaces.Box):
-        refuse("use_sde", use_sde, f"False with the action space {action_space}: gSDE needs a Box")
+        raise ArgumentError(f"use_sde=True needs a Box action space, but the environment has {action_space}")
     if isinstance(action_space, spaces.Box) and not action_space.is_bounded():
-        refuse("env.action_space", action_space, "a Box with finite bounds")
+        raise ArgumentError(f"env.action_space={action_space} has infinite bounds; PPO needs a Box with finite bounds")
 
 
 def check_buffer(buffer_class: type[RolloutBuffer] | None, observation_space: spaces.Space) -> None:
@@ -153,9 +153,11 @@ def check_buffer(buffer_class: type[RolloutBuffer] | None, observation_space: sp
     """
     if isinstance(observation_space, spaces.Dict):
         if buffer_class is RolloutBuffer:
-            refuse("rollout_buffer_class", buffer_class, "for Dict observations, DictRolloutBuffer or the like")
+            raise ArgumentError(
+                f"rollout_buffer_class={buffer_class} cannot hold {observation_space}: use DictRolloutBuffer"
+            )
     elif buffer_class is not None and issubclass(buffer_class, DictRolloutBuffer):
-        refuse("rollout_buffer_class", buffer_class, "a DictRolloutBuffer for Dict observations only")
+        raise ArgumentError(f"rollout_buffer_class={buffer_class} holds Dict observations, not {observation_space}")
 
 
 def check_batch(n_steps: int, n_envs: int, batch_size: int, normalize_advantage: bool) -> None:

@@ -6,7 +6,7 @@ from sb3_ppo_variants.backends.arrays.backend import Arrays
 from sb3_ppo_variants.backends.backend import Backend
 from sb3_ppo_variants.backends.images import Images
 from sb3_ppo_variants.backends.reference import Reference
-from sb3_ppo_variants.errors import refuse
+from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.updates.plan import UpdatePlan
 
 # The fastest first. The last one takes everything.
@@ -36,5 +36,5 @@ def choose(plan: UpdatePlan, fast: bool | Literal["auto"]) -> Choice:
             return Choice(backend, backend.how)
         obstacles.append(obstacle)
     if fast is True:
-        refuse("fast", True, f"False or 'auto' here, because {obstacles[0]}")
+        raise ArgumentError(f"fast=True is not possible, because {obstacles[0]}; use fast='auto' or fast=False")
     return Choice(reference, obstacles[0])

@@ -36,7 +36,7 @@ from sb3_ppo_variants.arguments.rules import (
 )
 from sb3_ppo_variants.arguments.schedules import current_value
 from sb3_ppo_variants.backends.choice import choose
-from sb3_ppo_variants.errors import refuse
+from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards import Supervised, check_seen, guarded, original
 from sb3_ppo_variants.kl import exact_kl
 from sb3_ppo_variants.objectives import Objective
@@ -122,7 +122,7 @@ class PPOBase(SavedAlgorithm):
     ) -> Any:  # None too, where SB3 says that there must be an environment.
         if env is None:
             if needed:
-                refuse("env", env, "an environment or the id of one")
+                raise ArgumentError("env=None: pass an environment, or the id of one")
             return None
         wrapped = self._wrap_env(maybe_make_env(env, verbose), verbose)
         check_spaces(wrapped.action_space, use_sde)
