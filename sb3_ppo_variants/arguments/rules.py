@@ -154,7 +154,7 @@ def check_buffer(buffer_class: type[RolloutBuffer] | None, observation_space: sp
     if isinstance(observation_space, spaces.Dict):
         if buffer_class is RolloutBuffer:
             raise ArgumentError(
-                f"rollout_buffer_class={buffer_class} cannot hold {observation_space}: use DictRolloutBuffer"
+                f"rollout_buffer_class={buffer_class} cannot hold Dict observations; use DictRolloutBuffer"
             )
     elif buffer_class is not None and issubclass(buffer_class, DictRolloutBuffer):
         raise ArgumentError(f"rollout_buffer_class={buffer_class} holds Dict observations, not {observation_space}")
