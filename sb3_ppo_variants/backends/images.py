@@ -11,17 +11,15 @@ from functools import partial
 import numpy as np
 import torch as th
 from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import NatureCNN
 from torch import nn
 from torch.optim import Optimizer
 
 from sb3_ppo_variants.backends import obstacles
-from sb3_ppo_variants.backends.torch_actor import TorchActor
-from sb3_ppo_variants.backends.torch_update import TorchUpdate
+from sb3_ppo_variants.backends.reference import Reference
+from sb3_ppo_variants.backends.torch_update import Minibatches, TorchUpdate
 from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Samples, WithParameters, in_rows
-from sb3_ppo_variants.rollouts.loop import Actor
 from sb3_ppo_variants.updates.plan import UpdatePlan
 
 
@@ -70,16 +68,11 @@ def _lay_out(policy: ActorCriticPolicy, optimizers: list[Optimizer], memory_form
                     state[moment] = state[moment].contiguous(memory_format=memory_format)
 
 
-class ImageMinibatches:
-    """The minibatches that a buffer would make, their images with channels last.
-
-    :param buffer: a full buffer
-    :param batch_size: rows in a minibatch
-    """
+class ImageMinibatches(Minibatches):
+    """The minibatches that a buffer would make, their images with channels last."""
 
     def __init__(self, buffer: RolloutBuffer, batch_size: int):
-        self._buffer = buffer
-        self._batch_size = batch_size
+        super().__init__(buffer, batch_size)
         self._images = np.ascontiguousarray(in_rows(buffer, np.moveaxis(buffer.observations, -3, -1)))
         actions = in_rows(buffer, buffer.actions).astype(np.float32, copy=False)
         numbers = [
@@ -106,7 +99,7 @@ class ImageMinibatches:
             yield Samples._make([self._images_at(rows), *others, old_rows])
 
 
-class Images:
+class Images(Reference):
     """Computes as the reference does, with images and filters laid out for convolutions."""
 
     path = "fast"
@@ -130,6 +123,3 @@ class Images:
         adam = _fused(plan.optimizers) if updating else nullcontext()
         with _channels_last(plan.kind.policy, plan.optimizers), adam:
             yield
-
-    def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
-        return TorchActor(model, plan.kind, buffer)

@@ -7,7 +7,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_ppo_variants.backends.torch_actor import TorchActor
-from sb3_ppo_variants.backends.torch_update import BufferMinibatches, TorchUpdate
+from sb3_ppo_variants.backends.torch_update import Minibatches, TorchUpdate
 from sb3_ppo_variants.rollouts.loop import Actor
 from sb3_ppo_variants.updates.plan import UpdatePlan
 
@@ -17,7 +17,7 @@ class Reference:
 
     path = "reference"
     how = "PyTorch computes everything"
-    update = staticmethod(partial(TorchUpdate, BufferMinibatches))
+    update = staticmethod(partial(TorchUpdate, Minibatches))
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
         return None

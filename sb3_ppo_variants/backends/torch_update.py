@@ -1,7 +1,7 @@
 """Updates with PyTorch."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch as th
@@ -18,18 +18,8 @@ from sb3_ppo_variants.updates.measured import Measured
 from sb3_ppo_variants.updates.plan import Descent, UpdatePlan
 
 
-class Minibatches(Protocol):
-    """Reads a rollout."""
-
-    def shuffled(self) -> Iterator[Samples]:
-        """The rollout in minibatches, shuffled anew."""
-
-    def observations(self) -> Iterator[PyTorchObs]:
-        """All observations of the rollout in the order of their rows, in chunks."""
-
-
-class BufferMinibatches:
-    """The minibatches that a buffer makes, SB3's or a user's.
+class Minibatches:
+    """Reads a rollout by what its buffer, SB3's or a user's, makes of it.
 
     :param buffer: a full buffer
     :param batch_size: rows in a minibatch
@@ -40,10 +30,12 @@ class BufferMinibatches:
         self._batch_size = batch_size
 
     def shuffled(self) -> Iterator[Samples]:
+        """The rollout in minibatches, shuffled anew."""
         for samples in self._buffer.get(self._batch_size):
             yield samples if isinstance(samples, Samples) else _without_parameters(samples)
 
     def observations(self) -> Iterator[PyTorchObs]:
+        """All observations of the rollout in the order of their rows, in chunks."""
         return rollout_observations(self._buffer)
 
 
