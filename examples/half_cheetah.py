@@ -2,7 +2,7 @@
 
     python examples/half_cheetah.py
 
-Reached 4667 (seed 1) after 1,000,448 steps, in 14.6 minutes of one core each.
+Reached 4667, 5349, 6118 (seeds 1, 2, 3) after 1,000,448 steps, in 11.8 minutes of one core each.
 """
 
 from sb3_ppo_variants.recipes.training import main
