@@ -11,7 +11,7 @@ from sb3_ppo_variants.benchmark.__main__ import main
 from sb3_ppo_variants.benchmark.compare import paper, records, scores, statistics
 
 ROOT = Path(__file__).parent.parent
-NAMES = ["table1-200k", "sb3-200k"]
+NAMES = ["table1-200k", "sb3-200k", "separate-200k"]
 
 
 @pytest.mark.slow
@@ -57,6 +57,14 @@ def test_the_readme_has_the_numbers_beside_sb3(readme: str) -> None:
     compared = statistics.against(_arrays(found), "sb3_ppo")["ppo_clip clip_range=0.2"]
     assert f"interquartile mean is higher by {compared['IQM difference']}," in readme
     assert f"better than one of SB3's with a probability of {compared['P(better)']}." in readme
+
+
+def test_the_readme_has_the_numbers_of_separate_updates() -> None:
+    section = (ROOT / "README.md").read_text().partition("## Separate updates\n")[2].partition("\n## ")[0]
+    found = matrices("separate-200k")
+    assert [len(matrix) for matrix in found.values()] == [5, 5, 5]
+    expected = [str(row["IQM"]) for row in statistics.aggregates(_arrays(found)).values()]
+    assert re.findall(r"^\| [^|]+ \| (\d.*?) \|$", section, re.M) == expected
 
 
 def _arrays(found: dict[str, pd.DataFrame]) -> statistics.Scores:

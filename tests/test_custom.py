@@ -118,6 +118,12 @@ def test_what_is_no_objective_is_refused(objective: Any) -> None:
         make(objective)
 
 
+@pytest.mark.parametrize("hook", ["_policy_loss", "_coefficients"])
+def test_a_hook_of_earlier_versions_is_refused(hook: str) -> None:
+    with pytest.raises(TypeError, match=f"^Mine.{hook} is not called: define _objective"):
+        type("Mine", (PPOCustom,), {hook: lambda self: None})
+
+
 def test_the_example_of_the_readme() -> None:
     """Simple Policy Optimization, and its maximum: a ratio of 1 + eps, where the advantage is positive."""
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.S)

@@ -78,6 +78,14 @@ class PPOBase(SavedAlgorithm):
     updates: Updates | None = None
     value_optimizer: Optimizer
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for hook in ("_policy_loss", "_coefficients"):  # Of earlier versions, and not called any more.
+            if hook in cls.__dict__:
+                raise TypeError(
+                    f"{cls.__name__}.{hook} is not called: define _objective, or give PPOCustom an Objective"
+                )
+
     def __init__(
         self, policy: str | type[ActorCriticPolicy], env: GymEnv | str, learning_rate: float | Schedule, n_steps: int,
         batch_size: int, n_epochs: int, gamma: float, gae_lambda: float, clip_range_vf: float | Schedule | None,
