@@ -82,9 +82,7 @@ class PPOBase(SavedAlgorithm):
         super().__init_subclass__()
         for hook in ("_policy_loss", "_coefficients"):  # Of earlier versions, and not called any more.
             if hook in cls.__dict__:
-                raise TypeError(
-                    f"{cls.__name__}.{hook} is not called: define _objective, or give PPOCustom an Objective"
-                )
+                raise TypeError(f"{cls.__name__}.{hook} is not called: define _objective, or use PPOCustom")
 
     def __init__(
         self, policy: str | type[ActorCriticPolicy], env: GymEnv | str, learning_rate: float | Schedule, n_steps: int,
