@@ -92,12 +92,12 @@ def _step(model: OnPolicyAlgorithm, env: VecEnv, callback: BaseCallback, heard: 
 
     :return: False if the callback ends the rollout
     """
-    assert model._last_obs is not None and model._last_episode_starts is not None, "learn() resets the environments"
     new_obs, rewards, dones, infos = env.step(actor.act(step, model._last_obs))
     model.num_timesteps += env.num_envs
     if heard:
-        outcome = {"n_steps": step, "new_obs": new_obs, "rewards": rewards, "dones": dones, "infos": infos}
-        callback.update_locals({**actor.seen(), **outcome})
+        callback.update_locals(
+            {"n_steps": step, "new_obs": new_obs, "rewards": rewards, "dones": dones, "infos": infos, **actor.seen()}
+        )
     if not callback.on_step():
         return False
     model._update_info_buffer(infos, dones)
@@ -107,7 +107,7 @@ def _step(model: OnPolicyAlgorithm, env: VecEnv, callback: BaseCallback, heard: 
             if terminal is not None and infos[i].get("TimeLimit.truncated", False):
                 # A time limit is no end: the value of the last state stands for what would follow (SB3 issue 633).
                 rewards[i] += model.gamma * actor.terminal_value(terminal)
-    actor.store(rewards, model._last_episode_starts)
+    actor.store(rewards, model._last_episode_starts)  # type: ignore[arg-type]
     model._last_obs = new_obs  # type: ignore[assignment]
     model._last_episode_starts = dones
     return True

@@ -1,6 +1,5 @@
 """Acting over arrays."""
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -71,10 +70,9 @@ class ArrayActor:
 
     def seen(self) -> dict[str, Any]:
         observations, actions, values, log_probs = self._step
-        # For an array obs_as_tensor does the same, only slower.
-        as_tensor = th.from_numpy if isinstance(observations, np.ndarray) else partial(obs_as_tensor, device=CPU)
+        is_array = isinstance(observations, np.ndarray)  # For which obs_as_tensor does the same, only slower.
         return {
-            "obs_tensor": as_tensor(observations),
+            "obs_tensor": th.from_numpy(observations) if is_array else obs_as_tensor(observations, CPU),
             "actions": actions,
             "values": th.from_numpy(values),
             "log_probs": th.from_numpy(log_probs),
