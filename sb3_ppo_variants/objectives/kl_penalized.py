@@ -1,6 +1,7 @@
 """The KL-penalised objective, with a fixed and with an adaptive coefficient."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -40,7 +41,7 @@ class KLPenalized(ArrayObjective):
         n = len(losses)
         return Gradient(losses + self.kl_coef * batch.kl, d_log_ratio, np.full(n, self.kl_coef / n, losses.dtype))
 
-    @property
+    @cached_property
     def _surrogate(self) -> ArrayObjective:
         return Unclipped() if self.clip_range is None else Clipped(self.clip_range)
 
