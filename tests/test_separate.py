@@ -173,6 +173,14 @@ def test_a_dict_of_arguments() -> None:
         make(updates={"value_epochs": 0})
 
 
+def test_a_dict_of_arguments_for_a_loaded_model() -> None:
+    file = io.BytesIO()
+    make().learn(60).save(file)
+    loaded: Any = PPOClip.load(file, env=noise_envs(BOX, n_envs=N_ENVS), updates={"value_epochs": 3})
+    assert loaded.updates == SeparateUpdates(value_epochs=3)
+    assert loaded.learn(60).logger.name_to_value["train/value_epochs"] == 3
+
+
 def test_what_is_no_division_is_refused() -> None:
     with pytest.raises(ArgumentError, match=r"^updates='separate' is not allowed; allowed: SeparateUpdates"):
         make(updates="separate")

@@ -75,7 +75,7 @@ class PPOBase(SavedAlgorithm):
     _guarded: ClassVar[bool] = True
     # Models that were saved before these arguments existed have none.
     fast: bool | Literal["auto"] = "auto"
-    updates: Updates | None = None
+    updates: Updates | dict[str, Any] | None = None
     value_optimizer: Optimizer
 
     def __init_subclass__(cls) -> None:
@@ -118,7 +118,7 @@ class PPOBase(SavedAlgorithm):
         )  # fmt: skip
         self.batch_size, self.n_epochs, self.clip_range_vf = batch_size, n_epochs, clip_range_vf
         self.normalize_advantage, self.target_kl = normalize_advantage, target_kl
-        self.fast, self.updates = fast, separate(updates) if isinstance(updates, dict) else updates
+        self.fast, self.updates = fast, updates
         if _init_setup_model:
             self._setup_model()
             warn_of_truncated_minibatch(n_steps=self.n_steps, n_envs=self.n_envs, batch_size=batch_size)
@@ -139,6 +139,8 @@ class PPOBase(SavedAlgorithm):
         rules = {**self.rules, **self.own_rules}
         # Again, because load() sets attributes between construction and this call.
         check_arguments(self.__dict__, rules)
+        if isinstance(self.updates, dict):
+            self.updates = separate(self.updates)
         check_batch(self.n_steps, self.n_envs, self.batch_size, self.normalize_advantage)
         check_buffer(self.rollout_buffer_class, self.observation_space)
         schedules = [name for name, rule in rules.items() if rule.takes_schedule]
@@ -176,7 +178,7 @@ class PPOBase(SavedAlgorithm):
 
     @property
     def _division(self) -> Updates:
-        return JOINT if self.updates is None else self.updates
+        return self.updates if isinstance(self.updates, Updates) else JOINT
 
     def _plan(self) -> UpdatePlan:
         clip_range_vf, progress = self.clip_range_vf, self._current_progress_remaining
