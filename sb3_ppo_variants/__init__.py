@@ -7,6 +7,7 @@ from sb3_ppo_variants.errors import (
     DamagedFileError,
     EnvOutputError,
     NonFiniteError,
+    OtherClassError,
     PickledValueError,
     WorkerError,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "MissingKLError",
     "NonFiniteError",
     "Objective",
+    "OtherClassError",
     "PPOAdaptiveKL",
     "PPOClip",
     "PPOCustom",

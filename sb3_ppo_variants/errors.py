@@ -16,7 +16,7 @@ def refuse(name: str, value: object, allowed: str) -> NoReturn:
 
 
 class DamagedFileError(ValueError, RuntimeError):
-    """A saved file is damaged, incomplete, or no file of the class that is asked to load it.
+    """A saved file is damaged or incomplete, or holds values that no model can have.
 
     It is a ``RuntimeError`` too, because that is what PyTorch raises for some of the same faults.
 
@@ -33,6 +33,13 @@ class DamagedFileError(ValueError, RuntimeError):
 
     def __str__(self) -> str:
         return f"{self.file}: {self.part} {self.fault}"
+
+
+class OtherClassError(DamagedFileError):
+    """A saved file is of another class than the one that is asked to load it. The file itself may be whole.
+
+    It is a :class:`DamagedFileError` too, so that one clause catches all that is wrong with a file.
+    """
 
 
 class PickledValueError(ValueError):

@@ -11,8 +11,8 @@ ROOT = Path(sb3_ppo_variants.__file__).parent
 # From the bottom to the top. The parts of a layer do not know each other.
 LAYERS = [
     ["errors", "losses", "kl"],
-    ["objectives", "guards", "saving", "arguments"],
-    ["rollouts"],
+    ["objectives", "guards", "arguments"],
+    ["rollouts", "saving"],
     ["policies"],
     ["updates"],
     ["backends"],

@@ -18,10 +18,12 @@ from sb3_ppo_variants.errors import DamagedFileError
 from sb3_ppo_variants.saving.archive import read_archive
 from sb3_ppo_variants.saving.atomic import write_atomically
 from sb3_ppo_variants.saving.checkpoint import find_checkpoint
-from sb3_ppo_variants.saving.fit import check_class, check_parameters, policy_class
+from sb3_ppo_variants.saving.fit import check_class, check_parameters
 from sb3_ppo_variants.saving.random_state import kept_random_state
+from sb3_ppo_variants.saving.reading import read_values
 from sb3_ppo_variants.saving.run import Run
-from sb3_ppo_variants.saving.values import plain_forms, read_attributes
+from sb3_ppo_variants.saving.strangers import built_within
+from sb3_ppo_variants.saving.values import plain_forms
 
 Self = TypeVar("Self", bound="SavedAlgorithm")
 
@@ -95,16 +97,16 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         """
         archive = read_archive(path)
         check_class(cls, archive)
-        archive.check_is_whole()
-        known = {**kwargs, **_spaces_of(cls, env)} if weights_only else None
-        values = {"verbose": 0, **read_attributes(archive, custom_objects, known)}
-        values["policy_class"] = policy_class(cls, archive, values)
-        with nullcontext() if reseed else kept_random_state():
+        values = read_values(cls, archive, env, custom_objects, kwargs, weights_only)
+        random_state = nullcontext() if reseed else kept_random_state()
+        with random_state, built_within(archive) if weights_only else nullcontext():
             try:
                 file = archive.with_data(dict.fromkeys(values))
                 return super().load(file, env, device, values, print_system_info, force_reset, **kwargs)
+            except MemoryError as error:
+                raise DamagedFileError(archive.name, "the model", f"does not fit into memory: {error}") from error
             except DamagedFileError as error:  # From set_parameters, which does not know the file.
-                raise DamagedFileError(archive.name, error.part, error.fault) from error
+                raise type(error)(archive.name, error.part, error.fault) from error
 
     def set_parameters(
         self,
@@ -164,13 +166,6 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         """Write the log after a rollout of this call of ``learn``, by its number, or at any time by 0; see SB3."""
         if iteration == 0 or self.run.is_logged(iteration):
             super().dump_logs(iteration and self.run.iteration(iteration))
-
-
-def _spaces_of(cls: type[SavedAlgorithm], env: GymEnv | None) -> dict[str, Any]:
-    if env is None:
-        return {}
-    env = cls._wrap_env(env)
-    return {"observation_space": env.observation_space, "action_space": env.action_space}
 
 
 def _destination(path: Path) -> Path:

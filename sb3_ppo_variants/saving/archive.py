@@ -28,6 +28,9 @@ VARIABLES = ("pytorch_variables.pth", "tensors.pth")
 MEMBERS = ((DATA,), VARIABLES, ("policy.pth",), ("policy.optimizer.pth",), ("_stable_baselines3_version",))
 # SB3's key of a pickled value.
 PICKLED = ":serialized:"
+# SB3 stores members as they are; a file that was zipped again may be compressed, but not without bound.
+COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+MOST_BYTES, MOST_TIMES = 2**26, 10
 
 File: TypeAlias = str | Path | io.BufferedIOBase
 
@@ -89,6 +92,15 @@ class Archive:
         states = {member: self._state(member, device) for member in self.members if member.endswith(STATE)}
         return {_part(member): state for member, state in states.items() if member not in VARIABLES}
 
+    @property
+    def variables(self) -> dict[str, Any]:
+        """Tensors that SB3 would set beside the states; PPO has none.
+
+        :raises DamagedFileError: if they cannot be read
+        """
+        members = [member for member in VARIABLES if member in self.members]
+        return {name: value for member in members for name, value in self._state(member, "cpu").items()}
+
     def _state(self, member: str, device: th.device | str) -> dict[str, Any]:
         try:
             state = th.load(io.BytesIO(self.members[member]), map_location=device, weights_only=True)
@@ -131,11 +143,14 @@ def _members(name: str, content: bytes) -> dict[str, bytes]:
     part = "the zip archive"
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            _check_sizes(name, archive, MOST_BYTES + MOST_TIMES * len(content))
             for info in archive.infolist():
                 part = _part(info.filename)
                 if info.filename in members:
                     raise DamagedFileError(name, part, "is there twice")
-                members[info.filename] = archive.read(info)
+                with archive.open(info) as member:
+                    # One more than there should be: the checksum is compared at the end.
+                    members[info.filename] = member.read(info.file_size + 1)
     except DamagedFileError:
         raise
     except zipfile.BadZipFile as error:
@@ -144,6 +159,16 @@ def _members(name: str, content: bytes) -> dict[str, bytes]:
     except Exception as error:  # Whatever the decompressors raise.
         raise DamagedFileError(name, part, f"is damaged: {error!r}") from error
     return members
+
+
+def _check_sizes(name: str, archive: zipfile.ZipFile, most: int) -> None:
+    for info in archive.infolist():
+        if info.compress_type not in COMPRESSIONS:
+            # Python decompresses others in pieces of any size.
+            raise DamagedFileError(name, _part(info.filename), "is compressed by another method than deflate")
+    size = sum(info.file_size for info in archive.infolist())
+    if size > most:
+        raise DamagedFileError(name, "the zip archive", f"would take {size} bytes when decompressed, more than {most}")
 
 
 def _check_hashes(archive: Archive) -> None:

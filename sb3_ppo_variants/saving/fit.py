@@ -7,8 +7,9 @@ import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 
-from sb3_ppo_variants.errors import DamagedFileError
+from sb3_ppo_variants.errors import DamagedFileError, OtherClassError
 from sb3_ppo_variants.saving.archive import DATA, NOTE, Archive
+from sb3_ppo_variants.saving.optimizers import fault_of_optimizer
 
 # What SB3's PPO has and its other algorithms lack.
 OF_PPO = ("n_steps", "batch_size", "n_epochs", "gae_lambda")
@@ -19,32 +20,34 @@ NEEDED = ("policy_class", "observation_space", "action_space")
 SINCE_1_7 = ("pi_features_extractor.", "vf_features_extractor.")
 
 
-def check_class(cls: type[BaseAlgorithm], archive: Archive) -> None:
+def check_class(cls: type[BaseAlgorithm], archive: Archive, converts: bool = False) -> None:
     """Check that a class can load a file: one of itself, a subclass or a base class, or of SB3's PPO if it is alike.
 
-    :raises DamagedFileError: if it cannot
+    :param converts: whether to allow any class of ours, and SB3's PPO, whatever their objectives
+    :raises DamagedFileError: if the file does not say what it is of
+    :raises OtherClassError: if it is of a class that this one cannot load
     """
     for name in NEEDED:
         if name not in archive.data:
             raise DamagedFileError(archive.name, name, "is missing")
+    how = f"set_parameters() can read its parameters, {cls.__name__}.from_ppo() its hyperparameters too"
     if NOTE in archive.members:
         classes = archive.note.get("classes")
         if not isinstance(classes, list) or not classes:
             raise DamagedFileError(archive.name, NOTE, "names no class")
-        if cls.__name__ not in classes and classes[0] not in [base.__name__ for base in cls.__mro__]:
-            fault = f"says that this is a {classes[0]}, not a {cls.__name__}; set_parameters() can read its parameters"
-            raise DamagedFileError(archive.name, NOTE, fault)
+        if cls.__name__ not in classes and classes[0] not in [base.__name__ for base in cls.__mro__] and not converts:
+            fault = f"says that this is a {classes[0]}, not a {cls.__name__}; {how}"
+            raise OtherClassError(archive.name, NOTE, fault)
         return
     missing = [name for name in OF_PPO if name not in archive.data]
     if missing:
-        raise DamagedFileError(archive.name, DATA, f"has no {', '.join(missing)}: it is of an algorithm other than PPO")
+        raise OtherClassError(archive.name, DATA, f"has no {', '.join(missing)}: it is of an algorithm other than PPO")
     policy = archive.data["policy_class"]
     module = str(policy.get("__module__")) if isinstance(policy, dict) else ""
     if module.startswith(OTHER_POLICIES):
-        raise DamagedFileError(archive.name, "policy_class", f"is of {module}, not of SB3's PPO")
-    if not getattr(cls, "reads_sb3s_ppo", False):
-        fault = f"is of SB3's PPO, not of {cls.__name__}; set_parameters() can read its parameters"
-        raise DamagedFileError(archive.name, DATA, fault)
+        raise OtherClassError(archive.name, "policy_class", f"is of {module}, not of SB3's PPO")
+    if not (converts or getattr(cls, "reads_sb3s_ppo", False)):
+        raise OtherClassError(archive.name, DATA, f"is of SB3's PPO, not of {cls.__name__}; {how}")
 
 
 def policy_class(cls: type[BaseAlgorithm], archive: Archive, attributes: dict[str, Any]) -> type[BasePolicy]:
@@ -73,7 +76,7 @@ def check_parameters(owners: Mapping[str, Any], given: Mapping[str, Any], file: 
             raise DamagedFileError(file, name, "is not part of this model")
         if not isinstance(given[name], Mapping):
             raise DamagedFileError(file, name, "is not a dictionary")
-        fault_of = _fault_of_optimizer if isinstance(owners[name], th.optim.Optimizer) else _fault_of_module
+        fault_of = fault_of_optimizer if isinstance(owners[name], th.optim.Optimizer) else _fault_of_module
         if (fault := fault_of(owners[name], given[name])) is not None:
             raise DamagedFileError(file, name, fault)
 
@@ -92,41 +95,6 @@ def _fault_of_module(module: th.nn.Module, given: Mapping[str, Any]) -> str | No
             return f"has a {key} that is not a tensor"
         if given[key].shape != expected[key].shape:
             return f"has a {key} of shape {tuple(given[key].shape)}, not {tuple(expected[key].shape)}"
-    return None
-
-
-def _fault_of_optimizer(optimizer: th.optim.Optimizer, given: Mapping[str, Any]) -> str | None:
-    expected = optimizer.state_dict()
-    if missing := [key for key in expected if key not in given]:
-        return f"has no {missing[0]}"
-    groups = given["param_groups"]
-    if not isinstance(groups, list) or not all(isinstance(group, Mapping) for group in groups):
-        return "has param_groups that are not dictionaries"
-    if [_size(group) for group in groups] != [_size(group) for group in expected["param_groups"]]:
-        return "has param_groups of other sizes than this model's"
-    for group, expected_group in zip(groups, expected["param_groups"], strict=True):
-        # The groups of older versions of PyTorch had fewer options, but always these.
-        if missing := [key for key in ("lr", "params") if key in expected_group and key not in group]:
-            return f"has a group without {missing[0]}"
-    return _fault_of_moments(optimizer, given["state"], [i for group in groups for i in group["params"]])
-
-
-def _size(group: Mapping[str, Any]) -> int | None:
-    return len(group["params"]) if isinstance(group.get("params"), list) else None
-
-
-def _fault_of_moments(optimizer: th.optim.Optimizer, given: Any, indices: list[int]) -> str | None:
-    tensors = [tensor for group in optimizer.param_groups for tensor in group["params"]]
-    shapes = {index: tensor.shape for index, tensor in zip(indices, tensors, strict=True)}
-    if not isinstance(given, Mapping) or not all(isinstance(moments, Mapping) for moments in given.values()):
-        return "has a state that is not a dictionary of dictionaries"
-    for index, moments in given.items():
-        if index not in shapes:
-            return f"has a state for parameter {index}, which this model does not have"
-        for key, tensor in moments.items():
-            # A step count has no dimensions.
-            if isinstance(tensor, th.Tensor) and tensor.dim() > 0 and tensor.shape != shapes[index]:
-                return f"has {key} of shape {tuple(tensor.shape)} for a parameter of shape {tuple(shapes[index])}"
-    if len({frozenset(moments) for moments in given.values()}) > 1:
-        return "does not have the same moments for all parameters"
+        if given[key].layout is not th.strided or given[key].device.type == "meta":
+            return f"has a {key} without numbers"
     return None

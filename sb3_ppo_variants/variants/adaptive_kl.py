@@ -14,6 +14,8 @@ from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.objectives.kl_penalized import MAX_KL_COEF, MIN_KL_COEF, AdaptiveKL
 from sb3_ppo_variants.updates import Updates
 
+KL_COEF = number(f"a number in [{MIN_KL_COEF:g}, {MAX_KL_COEF:g}]", lambda value: MIN_KL_COEF <= value <= MAX_KL_COEF)
+
 
 class PPOAdaptiveKL(PPOBase):
     """PPO with an adaptive KL penalty, section 4 of https://arxiv.org/abs/1707.06347.
@@ -64,9 +66,8 @@ class PPOAdaptiveKL(PPOBase):
     own_rules: ClassVar[Mapping[str, Rule]] = {
         "clip_range": POSITIVE.or_schedule().or_none(),
         "desired_kl": POSITIVE,
-        "kl_coef": number(
-            f"a number in [{MIN_KL_COEF:g}, {MAX_KL_COEF:g}]", lambda value: MIN_KL_COEF <= value <= MAX_KL_COEF
-        ),
+        "kl_coef": KL_COEF,
+        "_adapted_kl_coef": KL_COEF.or_none(),
     }
     clip_range: float | Schedule | None
     # State, not an argument: it is saved, and load() restores it whatever kl_coef it is given.

@@ -1,0 +1,116 @@
+"""Whether the saved state of an optimizer fits one, before it is set: groups, options and moments.
+
+What the options and moments of PyTorch's optimizers may be is not written down here: an optimizer of the same class is
+made with the saved options and takes a step, which shows both.
+"""
+
+import inspect
+import math
+from collections.abc import Iterator, Mapping
+from numbers import Real
+from typing import Any
+
+import torch as th
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
+
+# What an optimizer counts, or sums up of squares.
+NOT_NEGATIVE = ("step", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "square_avg", "acc_delta", "sum")
+
+
+def fault_of_optimizer(optimizer: th.optim.Optimizer, given: Mapping[str, Any]) -> str | None:
+    """What is wrong with a saved state for this optimizer, or ``None``."""
+    expected = optimizer.state_dict()
+    if missing := [key for key in expected if key not in given]:
+        return f"has no {missing[0]}"
+    groups, moments = given["param_groups"], given["state"]
+    if not isinstance(groups, list) or not all(isinstance(group, Mapping) for group in groups):
+        return "has param_groups that are not dictionaries"
+    if [_size(group) for group in groups] != [_size(group) for group in expected["param_groups"]]:
+        return "has param_groups of other sizes than this model's"
+    for group, expected_group in zip(groups, expected["param_groups"], strict=True):
+        # The groups of older versions of PyTorch had fewer options, but always these.
+        if missing := [key for key in ("lr", "params") if key in expected_group and key not in group]:
+            return f"has a group without {missing[0]}"
+    if not isinstance(moments, Mapping) or not all(isinstance(of, Mapping) for of in moments.values()):
+        return "has a state that is not a dictionary of dictionaries"
+    return next(_faults(optimizer, groups, moments), None)
+
+
+def _size(group: Mapping[str, Any]) -> int | None:
+    return len(group["params"]) if isinstance(group.get("params"), list) else None
+
+
+def _faults(
+    optimizer: th.optim.Optimizer, groups: list[Mapping[str, Any]], given: Mapping[Any, Mapping[str, Any]]
+) -> Iterator[str]:
+    indices = [index for group in groups for index in group["params"]]
+    for index in given:
+        if index not in indices:
+            yield f"has a state for parameter {index}, which this model does not have"
+    for group, own_group in zip(groups, optimizer.param_groups, strict=True):
+        yield from _faults_of_options(group)
+        for index, parameter in zip(group["params"], own_group["params"], strict=True):
+            yield from _faults_of_moments(given.get(index, {}), parameter)
+    if len({frozenset(moments) for moments in given.values()}) > 1:
+        yield "does not have the same moments for all parameters"
+    if type(optimizer).__module__.startswith("torch.optim.") or type(optimizer) is RMSpropTFLike:
+        yield from _faults_shown_by_a_step(optimizer, groups, given)
+
+
+def _faults_of_options(group: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in group.items():
+        for number in value if isinstance(value, list | tuple) and name != "params" else [value]:
+            if isinstance(number, Real) and not math.isfinite(number):
+                yield f"has {name}={value}"
+
+
+def _faults_of_moments(moments: Mapping[str, Any], parameter: th.Tensor) -> Iterator[str]:
+    for key, value in moments.items():
+        numbers = value if isinstance(value, th.Tensor) else th.tensor(value if isinstance(value, Real) else 0.0)
+        # A step count has no dimensions.
+        if numbers.dim() > 0 and numbers.shape != parameter.shape:
+            yield f"has {key} of shape {tuple(numbers.shape)} for a parameter of shape {tuple(parameter.shape)}"
+        elif numbers.layout is not th.strided or numbers.device.type == "meta" or numbers.is_complex():
+            yield f"has a {key} that does not hold real numbers"
+        elif not numbers.isfinite().all() or (key in NOT_NEGATIVE and (numbers < 0).any()):
+            yield f"has a {key} with numbers that no update leaves, such as {_odd(numbers)}"
+
+
+def _odd(numbers: th.Tensor) -> float:
+    """The first number that is not finite, or else the least."""
+    odd = numbers[~numbers.isfinite()]
+    return float(odd[0] if len(odd) > 0 else numbers.min())
+
+
+def _faults_shown_by_a_step(
+    optimizer: th.optim.Optimizer, groups: list[Mapping[str, Any]], given: Mapping[Any, Mapping[str, Any]]
+) -> Iterator[str]:
+    for group, own_group in zip(groups, optimizer.param_groups, strict=True):
+        parameters = dict(zip(group["params"], own_group["params"], strict=True))
+        rehearsed: dict[int, dict[str, Any]] = {}
+        for index, parameter in parameters.items():
+            if parameter.dim() not in rehearsed:
+                try:
+                    rehearsed[parameter.dim()] = _rehearsed(type(optimizer), group, parameter)
+                except Exception as error:  # Whatever an optimizer raises for options that it does not know.
+                    yield f"has options that {type(optimizer).__name__} does not take: {error}"
+                    return
+            expected, moments = rehearsed[parameter.dim()], given.get(index, {})
+            if moments and moments.keys() != expected.keys():
+                yield f"has {', '.join(moments)} for a parameter, not {', '.join(expected)}"
+            for key, value in moments.items():
+                if isinstance(expected.get(key), th.Tensor | Real) and not isinstance(value, th.Tensor | Real):
+                    yield f"has a {key} that is not a number"
+
+
+def _rehearsed(cls: type[th.optim.Optimizer], group: Mapping[str, Any], like: th.Tensor) -> dict[str, Any]:
+    """The state that an optimizer with these options makes for a parameter of one number, in one step."""
+    parameter = th.nn.Parameter(th.zeros([1] * like.dim(), dtype=like.dtype, device=like.device))
+    parameter.grad = th.zeros_like(parameter)
+    takes = inspect.signature(cls).parameters
+    make: Any = cls  # Each class has options of its own.
+    rehearsal = make(
+        [parameter], **{name: value for name, value in group.items() if name in takes and name != "params"}
+    )
+    rehearsal.step()
+    return dict(rehearsal.state[parameter])

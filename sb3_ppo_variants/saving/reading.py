@@ -1,0 +1,63 @@
+"""The attributes of a model in a file, read and checked."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from gymnasium import spaces
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.type_aliases import GymEnv
+from stable_baselines3.common.utils import check_for_correct_spaces
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_ppo_variants.arguments.rules import Rule
+from sb3_ppo_variants.saving.archive import Archive
+from sb3_ppo_variants.saving.fit import policy_class
+from sb3_ppo_variants.saving.rules import check_attributes
+from sb3_ppo_variants.saving.strangers import KEPT_OUT, attributes_of, check_rollout, check_tensors
+from sb3_ppo_variants.saving.values import read_attributes
+
+
+def read_values(
+    cls: type[BaseAlgorithm],
+    archive: Archive,
+    env: GymEnv | None,
+    custom_objects: dict[str, Any] | None,
+    arguments: Mapping[str, Any],
+    weights_only: bool,
+) -> dict[str, Any]:
+    """The attributes that a model of a class gets from a file that it can load.
+
+    :param env: the environment that the model gets
+    :param custom_objects: values to take instead of those in the file
+    :param arguments: attributes that will be set besides; those in the file are then not checked
+    :param weights_only: whether to unpickle nothing, and to bound what the file may set and cost
+    :raises DamagedFileError: if one cannot be read, or a model cannot have it
+    :raises PickledValueError: with ``weights_only``, if the model needs a pickled value
+    """
+    if weights_only:
+        check_tensors(archive)
+    archive.check_is_whole()
+    wrapped = None if env is None else cls._wrap_env(env)
+    known = {**arguments, **_spaces_of(wrapped)} if weights_only else None
+    values = {"verbose": 0, **read_attributes(archive, custom_objects, known)}
+    values["policy_class"] = policy_class(cls, archive, values)
+    given = {**(custom_objects or {}), **arguments}
+    if weights_only:
+        values = _settable(cls, values, given)
+    rules: Mapping[str, Rule] = {**getattr(cls, "rules", {}), **getattr(cls, "own_rules", {})}
+    check_attributes(cls, rules, archive.name, values, given)
+    if weights_only:
+        n_envs = values.get("n_envs", 1) if wrapped is None else wrapped.num_envs
+        check_rollout(archive.name, {**values, **arguments}, n_envs)
+        if wrapped is not None:
+            check_for_correct_spaces(wrapped, values["observation_space"], values["action_space"])
+    return values
+
+
+def _settable(cls: type[BaseAlgorithm], values: dict[str, Any], given: Collection[str]) -> dict[str, Any]:
+    names = attributes_of(cls, values["policy_class"]) - KEPT_OUT
+    return {name: value for name, value in values.items() if name in names or name in given}
+
+
+def _spaces_of(env: VecEnv | None) -> dict[str, spaces.Space]:
+    return {} if env is None else {"observation_space": env.observation_space, "action_space": env.action_space}

@@ -1,0 +1,90 @@
+"""What the attributes in a file may be: the rules of the constructor hold for files too."""
+
+import reprlib
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from gymnasium import spaces
+from stable_baselines3.common.base_class import BaseAlgorithm
+
+from sb3_ppo_variants.arguments.nested import check_buffer_arguments, check_policy
+from sb3_ppo_variants.arguments.rules import COUNT, FINITE, Rule, check_spaces, instance, integer
+from sb3_ppo_variants.arguments.schedules import current_value
+from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
+
+STEPS = integer("an integer >= 0", lambda value: value >= 0)
+# Files of SB3 before 1.8 may have spaces of the old gym, which SB3 converts.
+SPACE = Rule("a space", lambda value: isinstance(value, spaces.Space) or type(value).__module__.startswith("gym."))
+EPISODES = Rule(
+    "a queue of dicts with the keys r and l",
+    lambda value: (
+        isinstance(value, deque) and all(isinstance(item, dict) and {"r", "l"} <= set(item) for item in value)
+    ),
+).or_none()
+# Those of attributes that are no arguments, or that the constructor does not leave as it got them.
+OF_STATE: Mapping[str, Rule] = {
+    "num_timesteps": STEPS,
+    "_total_timesteps": STEPS,
+    "_num_timesteps_at_start": STEPS,
+    "_n_updates": STEPS,
+    "_episode_num": STEPS,
+    "_current_progress_remaining": FINITE,
+    "_stats_window_size": COUNT,
+    "n_envs": COUNT,
+    "observation_space": SPACE,
+    "action_space": SPACE,
+    "ep_info_buffer": EPISODES,
+    "ep_success_buffer": instance("a queue", deque).or_none(),
+    "action_noise": Rule("None", lambda value: value is None),
+    "policy_kwargs": instance("a dict", dict),
+    "rollout_buffer_kwargs": instance("a dict", dict),
+}
+
+
+def check_attributes(
+    cls: type[BaseAlgorithm], rules: Mapping[str, Rule], file: str, values: Mapping[str, Any], given: Collection[str]
+) -> None:
+    """Check attributes of a model.
+
+    :param rules: those of the arguments of the class
+    :param values: the attributes, among them the class of the policy and the spaces
+    :param given: the names of those that do not come from the file, which are left to the constructor
+    :raises DamagedFileError: if a model cannot have one of them, naming it
+    """
+    for name, rule in {**rules, **OF_STATE}.items():
+        if name in values and name not in given:
+            _check(file, name, rule, values[name])
+    kwargs = {name: value for name, value in values.get("policy_kwargs", {}).items() if name != "device"}
+    checks: Mapping[str, Callable[[], None]] = {
+        "policy_kwargs": lambda: check_policy(values["policy_class"], cls.policy_aliases, kwargs),
+        "rollout_buffer_kwargs": lambda: check_buffer_arguments(
+            values.get("rollout_buffer_class"), values.get("rollout_buffer_kwargs")
+        ),
+        "action_space": lambda: _check_space(values["action_space"], values.get("use_sde", False)),
+    }
+    for name, check in checks.items():
+        if name in values and name not in given:
+            try:
+                check()
+            except ArgumentError as error:
+                raise DamagedFileError(file, name, f"cannot be used: {error}") from error
+
+
+def _check_space(space: Any, use_sde: bool) -> None:
+    if isinstance(space, spaces.Space):
+        check_spaces(space, use_sde)
+
+
+def _check(file: str, name: str, rule: Rule, value: Any) -> None:
+    try:
+        allowed = rule.accepts(value)
+    except OverflowError:  # An integer beyond all floating-point numbers.
+        allowed = False
+    if not allowed:
+        raise DamagedFileError(file, name, f"is {reprlib.repr(value)}, but must be {rule.allowed}")
+    if rule.takes_schedule and value is not None:
+        try:
+            current_value(name, value, progress_remaining=1.0)
+        except (ValueError, TypeError, ArithmeticError, AttributeError, RecursionError) as error:
+            raise DamagedFileError(file, name, f"is no schedule of allowed values: {error}") from error

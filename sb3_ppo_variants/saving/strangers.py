@@ -1,0 +1,128 @@
+"""What a file from someone you do not trust may set, and what it may cost."""
+
+import io
+import threading
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar, get_origin
+
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
+from torch.nn.modules.module import register_module_parameter_registration_hook
+
+from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
+from sb3_ppo_variants.kl import MissingKLError
+from sb3_ppo_variants.saving import plain
+from sb3_ppo_variants.saving.archive import STATE, Archive
+from sb3_ppo_variants.saving.values import MADE_ANEW, PARTS
+
+# What a file from a stranger may not set: what a model makes itself, and where it writes to.
+KEPT_OUT = {*PARTS, *MADE_ANEW, "tensorboard_log"}
+# What a model has from its environment.
+OF_ENV = {"observation_space", "action_space", "n_envs"}
+# A rollout of Atari over 256 environments takes 1 GiB.
+LARGEST_ROLLOUT = 2**32
+# A policy may make networks that it replaces.
+SPARE_TIMES, SPARE_BYTES, SPARE_PARAMETERS = 2, 2**20, 100
+
+
+def attributes_of(cls: type[BaseAlgorithm], policy_class: type) -> set[str]:
+    """The names of the attributes that a fresh model has.
+
+    An attribute of the class is one of the model too, unless it is declared as a ``ClassVar``.
+    """
+    make: Any = cls  # As SB3's load() makes it.
+    fresh = OF_ENV | set(vars(make(policy=policy_class, env=None, _init_setup_model=False)))
+    for base in cls.__mro__:
+        fresh |= {
+            name
+            for name, value in vars(base).items()
+            if not name.startswith("__") and plain.is_plain(value) and not _is_of_class(base, name)
+        }
+    return fresh
+
+
+def _is_of_class(cls: type, name: str) -> bool:
+    annotation = vars(cls).get("__annotations__", {}).get(name)
+    return annotation is ClassVar or get_origin(annotation) is ClassVar or "ClassVar" in str(annotation)
+
+
+def check_rollout(file: str, values: Mapping[str, Any], n_envs: int) -> None:
+    """Check that a rollout fits into memory, before it is made.
+
+    :param values: attributes that have been checked
+    :raises DamagedFileError: if it takes more than ``LARGEST_ROLLOUT`` bytes
+    """
+    row = 4 * (get_action_dim(values["action_space"]) + 6) + _size(values["observation_space"])
+    size = values.get("n_steps", 1) * n_envs * row
+    if size > LARGEST_ROLLOUT:
+        raise DamagedFileError(
+            file,
+            "n_steps",
+            f"is {values['n_steps']} for {n_envs} environments, whose rollout would take {size / 2**30:.1f} GiB, more "
+            f"than the {LARGEST_ROLLOUT / 2**30:.0f} that weights_only=True allows; load(..., n_steps=...) replaces it",
+        )
+
+
+def _size(space: spaces.Space) -> int:
+    if isinstance(space, spaces.Dict):
+        return sum(map(_size, space.spaces.values()))
+    shape: Any = get_obs_shape(space)
+    size = space.dtype.itemsize if space.dtype is not None else 4
+    for length in shape:
+        size *= int(length)  # An integer of Python, which does not overflow.
+    return size
+
+
+def check_tensors(archive: Archive) -> None:
+    """Check, before PyTorch reads them, that the tensors of a file take no more than the file.
+
+    :raises DamagedFileError: if they may take more, or do not belong to PPO
+    """
+    for member, content in archive.members.items():
+        if member.endswith(STATE):
+            part = member.removesuffix(STATE)
+            try:
+                with zipfile.ZipFile(io.BytesIO(content)) as tensors:
+                    stored = all(info.compress_type == zipfile.ZIP_STORED for info in tensors.infolist())
+            except zipfile.BadZipFile as error:
+                raise DamagedFileError(archive.name, part, f"cannot be read: {error}") from error
+            if not stored:
+                raise DamagedFileError(archive.name, part, "is compressed, which PyTorch's own files are not")
+    if archive.variables:
+        raise DamagedFileError(archive.name, "pytorch_variables", f"has {next(iter(archive.variables))}; PPO has none")
+
+
+@contextmanager
+def built_within(archive: Archive) -> Iterator[None]:
+    """Within it a network that is larger than the policy in a file is refused before its memory is filled.
+
+    :raises DamagedFileError: if it is larger, or cannot be built
+    """
+    member, thread = archive.members["policy.pth"], threading.get_ident()
+    most_bytes = SPARE_BYTES + SPARE_TIMES * len(member)
+    most = SPARE_PARAMETERS + SPARE_TIMES * len(archive.states()["policy"])
+    n_bytes = number = 0
+
+    def count(module: th.nn.Module, name: str, parameter: th.nn.Parameter | None) -> None:
+        nonlocal n_bytes, number
+        if parameter is None or threading.get_ident() != thread:
+            return
+        n_bytes, number = n_bytes + parameter.numel() * parameter.element_size(), number + 1
+        if n_bytes > most_bytes or number > most:
+            raise DamagedFileError(
+                archive.name, "policy", "is smaller than the network that policy_kwargs and the spaces describe"
+            )
+
+    hook = register_module_parameter_registration_hook(count)
+    try:
+        yield
+    except (ArgumentError, DamagedFileError, MissingKLError):
+        raise
+    except Exception as error:  # Whatever networks raise for arguments that they cannot have.
+        raise DamagedFileError(archive.name, "the model", f"cannot be built: {error}") from error
+    finally:
+        hook.remove()

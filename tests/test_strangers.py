@@ -1,0 +1,331 @@
+"""A file from a stranger sets nothing but what a model has, and costs no more than it is worth."""
+
+import bz2
+import hashlib
+import io
+import json
+import multiprocessing
+import resource
+import zipfile
+import zlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3 import PPO
+from stable_baselines3.common.torch_layers import NatureCNN
+from stable_baselines3.common.utils import LinearSchedule
+
+from helpers import ACTION_SPACES, noise_envs
+from sb3_ppo_variants import DamagedFileError, PPOAdaptiveKL, PPOClip, SeparateUpdates
+from sb3_ppo_variants.saving import plain
+
+BOX = ACTION_SPACES["Box"]
+NOTE, OPTIMIZER = "sb3_ppo_variants.json", "policy.optimizer.pth"
+Members = dict[str, bytes]
+GIB = 2**30
+
+
+@cache
+def members(cls: Any = PPOAdaptiveKL, **arguments: Any) -> Members:
+    env = noise_envs(BOX)
+    model = cls("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, device="cpu", **arguments).learn(64)
+    file = io.BytesIO()
+    model.save(file)
+    with zipfile.ZipFile(file) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def zipped(changed: Members) -> io.BytesIO:
+    """A file with the right hashes, which whoever means harm can make too."""
+    if NOTE in changed:
+        note = json.loads(changed[NOTE])
+        note["sha256"] = {
+            name: hashlib.sha256(content).hexdigest() for name, content in changed.items() if name != NOTE
+        }
+        changed = {**changed, NOTE: json.dumps(note).encode()}
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in changed.items():
+            archive.writestr(name, content)
+    return file
+
+
+def with_values(original: Members, **values: Any) -> io.BytesIO:
+    """The file with other attributes."""
+    data, note = json.loads(original["data"]), json.loads(original[NOTE])
+    for name, value in values.items():
+        data[name] = {":serialized:": ""}
+        note["plain"][name] = value if isinstance(value, dict) and "@" in value else plain.encode(value)
+    return zipped({**original, "data": json.dumps(data).encode(), NOTE: json.dumps(note).encode()})
+
+
+def with_state(original: Members, member: str, change: Callable[[Any], None]) -> io.BytesIO:
+    state = th.load(io.BytesIO(original[member]), weights_only=True)
+    change(state)
+    file = io.BytesIO()
+    th.save(state, file)
+    return zipped({**original, member: file.getvalue()})
+
+
+def load(file: io.BytesIO, cls: Any = PPOAdaptiveKL, **arguments: Any) -> Any:
+    return cls.load(file, weights_only=True, device="cpu", **arguments)
+
+
+def test_places_and_guards_are_not_the_files_to_choose(tmp_path: Path) -> None:
+    place = tmp_path / "logs"
+    file = with_values(
+        members(), _guarded=False, tensorboard_log=str(place), learn=1, rules={}, reads_sb3s_ppo=True, unheard_of=2
+    )
+    model = load(file, env=noise_envs(BOX))
+    assert model._guarded is PPOAdaptiveKL._guarded is True
+    assert {"_guarded", "learn", "rules", "reads_sb3s_ppo", "unheard_of"}.isdisjoint(vars(model))
+    assert model.tensorboard_log is None
+    model.learn(32)
+    assert not place.exists()
+    assert load(file, tensorboard_log=str(place)).tensorboard_log == str(place)
+
+
+def test_what_a_model_keeps_of_its_training_is_taken() -> None:
+    model = load(zipped(members()))
+    assert (model.num_timesteps, model._n_updates, model.n_steps) == (64, 2, 16)
+    assert model.current_kl_coef != model.kl_coef
+
+
+VALUES: dict[str, Any] = {
+    "kl_coef": -1.0,
+    "_adapted_kl_coef": -1.0,
+    "desired_kl": float("nan"),
+    "gamma": 10**400,
+    "n_steps": 10**12,
+    "batch_size": 0,
+    "n_envs": 10**12,
+    "num_timesteps": "many",
+    "_n_updates": -1,
+    "_stats_window_size": 0,
+    "_current_progress_remaining": None,
+    "action_noise": 1,
+    "ep_info_buffer": [1],
+    "ep_success_buffer": 3,
+    "policy_kwargs": None,
+    "rollout_buffer_kwargs": {"hidden": 1},
+    "observation_space": 5,
+    "learning_rate": LinearSchedule("a", 1, 1.0),  # type: ignore[arg-type]
+    "clip_range": LinearSchedule(-1.0, 1.0, 1.0),
+    "use_sde": "no",
+    "updates": 4,
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_the_rules_of_the_constructor_hold(name: str) -> None:
+    with pytest.raises(DamagedFileError) as caught:
+        load(with_values(members(), **{name: VALUES[name]}))
+    assert caught.value.part == ("n_steps" if name == "n_envs" else name)
+    assert caught.value.file == "BytesIO"
+
+
+@pytest.mark.parametrize("name", ["kl_coef", "_adapted_kl_coef", "gamma", "batch_size", "action_noise"])
+def test_the_rules_of_the_constructor_hold_for_files_that_are_unpickled(name: str) -> None:
+    data = {**json.loads(members()["data"]), name: VALUES[name]}
+    with pytest.raises(DamagedFileError, match=f"BytesIO: {name} is .*, but must be"):
+        PPOAdaptiveKL.load(zipped({**members(), "data": json.dumps(data).encode()}))
+
+
+def test_what_is_given_is_taken_in_the_place_of_what_is_wrong() -> None:
+    file = with_values(members(), n_steps=10**12, kl_coef=-1.0)
+    model = load(file, n_steps=8, custom_objects={"kl_coef": 2.0})
+    assert (model.n_steps, model.kl_coef) == (8, 2.0)
+
+
+KWARGS: dict[str, Any] = {
+    "no such argument": {"hidden": 1},
+    "an activation that needs arguments": {"activation_fn": th.nn.MultiheadAttention},
+    "eps": {"optimizer_kwargs": {"eps": -1}},
+    "betas": {"optimizer_kwargs": {"betas": (2, 2)}},
+    "an optimizer that needs a closure": {"optimizer_class": th.optim.LBFGS},
+    "sizes": {"net_arch": [0]},
+    "a spread": {"log_std_init": float("inf")},
+}
+
+
+@pytest.mark.parametrize("case", KWARGS)
+def test_odd_arguments_of_the_policy(case: str) -> None:
+    with pytest.raises(DamagedFileError, match=r"BytesIO: (policy_kwargs|the model|policy.optimizer) "):
+        load(with_values(members(), policy_kwargs=KWARGS[case]))
+
+
+def first(state: Any) -> Any:
+    return state["state"][0]
+
+
+STATES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "eps": (lambda state: state["param_groups"][0].update(eps=-1), "does not take: Invalid epsilon"),
+    "betas": (lambda state: state["param_groups"][0].update(betas=(2, 2)), "does not take: Invalid beta"),
+    "three betas": (lambda state: state["param_groups"][0].update(betas=(0.9, 0.9, 0.9)), "does not take"),
+    "a text": (lambda state: state["param_groups"][0].update(eps="1"), "does not take"),
+    "an infinite decay": (lambda state: state["param_groups"][0].update(weight_decay=float("inf")), "weight_decay=inf"),
+    "amsgrad without its moments": (lambda state: state["param_groups"][0].update(amsgrad=True), "max_exp_avg_sq"),
+    "a moment too many": (lambda state: [m.update(other=m["exp_avg"]) for m in state["state"].values()], "other"),
+    "a moment too few": (lambda state: [m.pop("exp_avg_sq") for m in state["state"].values()], "not step"),
+    "negative squares": (lambda state: first(state)["exp_avg_sq"].fill_(-1), "exp_avg_sq with numbers that no update"),
+    "steps that were not made": (lambda state: first(state).update(step=th.tensor(-5.0)), "step with .* such as -5"),
+    "a NaN": (lambda state: first(state)["exp_avg"].fill_(float("nan")), "exp_avg with .* such as nan"),
+    "a moment that is a text": (lambda state: first(state).update(step="5"), "step that is not a number"),
+}
+
+
+@pytest.mark.parametrize("weights_only", [False, True])
+@pytest.mark.parametrize("case", STATES)
+def test_odd_states_of_the_optimizer(case: str, weights_only: bool) -> None:
+    change, fault = STATES[case]
+    file = with_state(members(), OPTIMIZER, change)
+    with pytest.raises(DamagedFileError, match=rf"BytesIO: policy\.optimizer has .*{fault}"):
+        PPOAdaptiveKL.load(file, weights_only=weights_only)
+
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "sgd": {"optimizer_class": th.optim.SGD},
+    "momentum": {"optimizer_class": th.optim.SGD, "optimizer_kwargs": {"momentum": 0.9, "nesterov": True}},
+    "amsgrad": {"optimizer_kwargs": {"amsgrad": True, "weight_decay": 0.1}},
+    **{name: {"optimizer_class": getattr(th.optim, name)} for name in ("AdamW", "NAdam", "RAdam", "Adamax", "Rprop")},
+    **{name: {"optimizer_class": getattr(th.optim, name)} for name in ("RMSprop", "ASGD", "Adagrad", "Adadelta")},
+}
+
+
+@pytest.mark.parametrize("case", OPTIMIZERS)
+@pytest.mark.parametrize("steps", [0, 64])
+def test_what_optimizers_leave_is_not_odd(case: str, steps: int) -> None:
+    env = noise_envs(BOX)
+    kwargs = OPTIMIZERS[case]
+    model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, device="cpu", policy_kwargs=kwargs)
+    file = io.BytesIO()
+    (model.learn(steps) if steps else model).save(file)
+    assert load(file, PPOClip, env=env).learn(32, reset_num_timesteps=False).num_timesteps == steps + 32
+
+
+def test_optimizers_of_separate_updates_are_checked_too() -> None:
+    original = members(PPOClip, updates=SeparateUpdates())
+    file = with_state(original, "value_optimizer.pth", lambda state: state["param_groups"][0].update(eps=-1))
+    with pytest.raises(DamagedFileError, match="value_optimizer has options that Adam does not take"):
+        load(file, PPOClip)
+    assert isinstance(load(zipped(original), PPOClip).updates, SeparateUpdates)
+
+
+def test_variables_that_would_be_set_besides() -> None:
+    file = with_state(members(), "pytorch_variables.pth", lambda state: state.update({"policy.log_std": th.ones(9)}))
+    with pytest.raises(DamagedFileError, match=r"pytorch_variables has policy\.log_std; PPO has none"):
+        load(file)
+
+
+def test_weights_without_numbers() -> None:
+    file = with_state(members(), "policy.pth", lambda state: state.update(log_std=th.empty(2, device="meta")))
+    with pytest.raises(DamagedFileError, match="policy has a log_std without numbers"):
+        load(file)
+
+
+def compressed_as(file: io.BytesIO, method: int) -> io.BytesIO:
+    """The file with one more member of 2 GiB of zeros."""
+    packer: Any = bz2.BZ2Compressor() if method == zipfile.ZIP_BZIP2 else zlib.compressobj(9, zlib.DEFLATED, -15)
+    zeros = bytes(2**24)
+    packed = b"".join(packer.compress(zeros) for _ in range(128)) + packer.flush()
+    info = zipfile.ZipInfo("more")
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.writestr(info, packed)
+        info.compress_type, info.file_size = method, 2**31 - 1
+    return file
+
+
+SIZES: dict[str, Callable[[], io.BytesIO]] = {
+    "bzip2": lambda: compressed_as(zipped(members(PPO)), zipfile.ZIP_BZIP2),
+    "deflate": lambda: compressed_as(zipped(members(PPO)), zipfile.ZIP_DEFLATED),
+    "wide layers": lambda: with_values(members(), policy_kwargs={"net_arch": [30_000, 30_000]}),
+    "wider layers": lambda: with_values(members(), policy_kwargs={"net_arch": [10**7, 10**7]}),
+    "many layers": lambda: with_values(members(), policy_kwargs={"net_arch": [1] * 100_000}),
+    "observations": lambda: with_values(members(), observation_space=spaces.Discrete(50_000_000)),
+    "actions": lambda: with_values(members(), action_space=spaces.Discrete(50_000_000)),
+    "bits": lambda: with_values(members(), action_space=spaces.MultiBinary(10**9)),
+    "a long rollout": lambda: with_values(members(), n_steps=10**12),
+    "many environments": lambda: with_values(members(), n_envs=10**10),
+    "a large extractor": lambda: with_values(
+        members(),
+        observation_space=spaces.Box(0, 255, (3, 36, 36), np.uint8),
+        policy_kwargs={"features_extractor_class": NatureCNN, "features_extractor_kwargs": {"features_dim": 10**8}},
+    ),
+}
+
+
+def most_memory(case: str, answers: Any) -> None:
+    file = SIZES[case]()
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    try:
+        load(file, PPOClip if case in ("bzip2", "deflate") else PPOAdaptiveKL)
+        answers.put("loaded")
+    except DamagedFileError as error:
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        answers.put((len(file.getvalue()), str(error), (after.ru_maxrss - before.ru_maxrss) * 1024))
+    except BaseException as error:
+        answers.put(repr(error))
+
+
+@pytest.mark.parametrize("case", SIZES)
+def test_what_a_file_can_cost(case: str) -> None:
+    members(), members(PPO)
+    fork = multiprocessing.get_context("fork")
+    answers = fork.SimpleQueue()
+    process = fork.Process(target=most_memory, args=(case, answers))
+    process.start()
+    process.join(120)
+    size, error, memory = answers.get()
+    assert error.startswith("BytesIO: ")
+    assert size < 4 * 2**20
+    assert memory < GIB / 8
+
+
+def test_tensors_that_are_compressed() -> None:
+    repacked = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(members()["policy.pth"])) as whole, zipfile.ZipFile(repacked, "w") as packed:
+        for name in whole.namelist():
+            packed.writestr(name, whole.read(name), zipfile.ZIP_DEFLATED)
+    changed = {**members(), "policy.pth": repacked.getvalue()}
+    PPOAdaptiveKL.load(zipped(changed))  # PyTorch itself takes them, at any ratio.
+    with pytest.raises(DamagedFileError, match="policy is compressed"):
+        load(zipped(changed))
+
+
+def test_a_file_that_was_zipped_again_loads() -> None:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members().items():
+            archive.writestr(name, content)
+    assert load(file).num_timesteps == 64
+
+
+def test_the_largest_rollout_depends_on_the_environments_that_there_are() -> None:
+    file = with_values(members(), n_steps=10**7)
+    assert load(file).n_steps == 10**7
+    with pytest.raises(
+        DamagedFileError, match=r"n_steps is 10000000 for 100 environments, .* load\(..., n_steps=...\)"
+    ):
+        load(file, env=noise_envs(BOX, n_envs=100))
+
+
+def test_another_thread_may_build_what_it_wants() -> None:
+    from threading import Thread
+
+    from sb3_ppo_variants.saving.archive import read_archive
+    from sb3_ppo_variants.saving.strangers import built_within
+
+    built: list[th.nn.Module] = []
+    with built_within(read_archive(zipped(members()))):
+        thread = Thread(target=lambda: built.append(th.nn.Linear(3000, 3000)))
+        thread.start()
+        thread.join()
+        with pytest.raises(DamagedFileError, match="policy is smaller than the network"):
+            th.nn.Linear(3000, 3000)
+    assert len(built) == 1
