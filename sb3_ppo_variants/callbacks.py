@@ -5,8 +5,9 @@ from pathlib import Path
 
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 
-from sb3_ppo_variants.arguments.rules import COUNT, instance
+from sb3_ppo_variants.arguments.rules import COUNT, FLAG, instance
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.guards import Supervised
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.saving.checkpoint import remove_older
 
@@ -23,12 +24,14 @@ class ExactCheckpointCallback(BaseCallback):
     the run that goes on and in one that is resumed. The episodes that this cuts are treated as truncated: the value of
     their last observation stands for what would have followed. Episode statistics leave them out.
 
-    Resume a run with the same callbacks in the same order. The state of other callbacks, and of wrappers of
-    environments other than ``VecNormalize``, is not saved.
+    Resume a run with the same callbacks in the same order. What SB3's own callbacks count and remember goes on from the
+    checkpoint, such as the best reward of ``EvalCallback``. What a callback of your own keeps is not saved, nor the
+    state of wrappers of environments other than ``VecNormalize``.
 
     :param every: environment steps between two checkpoints, >= 1
     :param path: folder for the checkpoints
     :param keep_last: how many to keep; ``None`` keeps all
+    :param at_end: whether to write a last one when training has taken all its steps
     :param verbose: 1 prints the name of each checkpoint
     :raises ArgumentError: if an argument is not allowed, or, when training begins, if the folder has checkpoints of
         another run, there is a second callback of this kind, or the model cannot be resumed
@@ -36,15 +39,25 @@ class ExactCheckpointCallback(BaseCallback):
 
     model: SavedAlgorithm
 
-    def __init__(self, every: int, path: str | os.PathLike[str], keep_last: int | None = 3, verbose: int = 0):
+    def __init__(
+        self,
+        every: int,
+        path: str | os.PathLike[str],
+        keep_last: int | None = 3,
+        verbose: int = 0,
+        *,
+        at_end: bool = False,
+    ):
         super().__init__(verbose)
         COUNT.check("every", every)
         PATH.check("path", path)
         COUNT.or_none().check("keep_last", keep_last)
+        FLAG.check("at_end", at_end)
         self._every = every
         self._folder = Path(path).resolve()
         self._keep_last = keep_last
-        self._rollouts_begun = 0
+        self._at_end = at_end
+        self._rollouts_begun = self._rollouts_ended = 0
 
     def _init_callback(self) -> None:
         if not isinstance(self.model, SavedAlgorithm):
@@ -52,9 +65,10 @@ class ExactCheckpointCallback(BaseCallback):
             raise ArgumentError(f"ExactCheckpointCallback needs an algorithm of sb3_ppo_variants, not {name}")
 
     def _on_training_start(self) -> None:
-        if _n_writers(self.locals["callback"]) > 1:
+        self._all: BaseCallback = self.locals["callback"]
+        if _n_writers(self._all) > 1:
             raise ArgumentError("callback has several ExactCheckpointCallback: pass one, for each begins new episodes")
-        self._rollouts_begun = 0
+        self._rollouts_begun = self._rollouts_ended = 0
         self.model.run.enter(self.model, self._folder)
 
     def _on_rollout_start(self) -> None:
@@ -62,14 +76,26 @@ class ExactCheckpointCallback(BaseCallback):
         if checkpoint := run.resumed_from(self.model):
             # Once more, since what came after resume() may have drawn random numbers.
             checkpoint.restore(self.model)
-            checkpoint.restore_log(self.logger)
+            checkpoint.restore_callback(self._all)
         elif run.is_due(self.model, self._every):
-            checkpoint = run.write(self.model, self._folder, self._rollouts_begun)
-            if self._keep_last is not None:
-                remove_older(checkpoint, self._keep_last)
-            if self.verbose >= 1:
-                print(f"Saved the checkpoint {checkpoint.folder}")
+            self._write()
         self._rollouts_begun += 1
+
+    def _write(self) -> None:
+        checkpoint = self.model.run.write(self.model, self._all, self._folder, self._rollouts_begun)
+        if self._keep_last is not None:
+            remove_older(checkpoint, self._keep_last)
+        if self.verbose >= 1:
+            print(f"Saved the checkpoint {checkpoint.folder}")
+
+    def _on_rollout_end(self) -> None:
+        self._rollouts_ended += 1
+
+    def _on_training_end(self) -> None:
+        # Otherwise a callback, an error or an interrupt has ended training within a rollout or an update.
+        whole = 0 < self._rollouts_begun == self._rollouts_ended
+        if self._at_end and whole and not (isinstance(self._all, Supervised) and self._all.failed):
+            self._write()
 
     def _on_step(self) -> bool:
         if self._rollouts_begun == 0:

@@ -76,20 +76,22 @@ def run(
     total: int,
     every: int,
     kill_at: int | None = None,
+    others: Callable[[], list[Any]] = list,
     **learn: Any,
 ) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
     """A run, cut at a step and resumed, or whole.
 
+    :param others: makes the callbacks beside the checkpoints
     :return: the state at its end and what it logged
     """
     written = Written()
 
-    def checkpoints() -> ExactCheckpointCallback:
-        return ExactCheckpointCallback(every, folder)
+    def checkpoints() -> list[Any]:
+        return [*others(), ExactCheckpointCallback(every, folder)]
 
     model = make_model()
     model.set_logger(Logger(None, [written]))
-    callbacks = [checkpoints()] if kill_at is None else [checkpoints(), KillAt(kill_at)]
+    callbacks = checkpoints() if kill_at is None else [*checkpoints(), KillAt(kill_at)]
     try:
         model.learn(total, callback=callbacks, **learn)
         assert kill_at is None

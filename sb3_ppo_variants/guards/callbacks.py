@@ -23,6 +23,8 @@ class Supervised(CallbackList):
         bars = [ProgressBarCallback()] if progress_bar else []
         super().__init__([*callbacks, *bars])
         self._training = False
+        self.failed = False
+        """Whether training ended by an error or an interrupt."""
 
     @contextmanager
     def to_the_end(self) -> Iterator[None]:
@@ -30,6 +32,7 @@ class Supervised(CallbackList):
         try:
             yield
         except BaseException:
+            self.failed = True
             if self._training:
                 self.on_training_end()
             raise

@@ -8,11 +8,12 @@ files in ``SHA256SUMS``.
 import json
 import secrets
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
@@ -22,6 +23,7 @@ from sb3_ppo_variants.saving.atomic import new_folder, remove_folder
 from sb3_ppo_variants.saving.environments import begin_episodes, pickle_normalizations, restore_normalizations
 from sb3_ppo_variants.saving.hashes import HASHES, read_hashed, write_hashes
 from sb3_ppo_variants.saving.random_state import RandomState
+from sb3_ppo_variants.saving.remembered import Memories, memories_of, remind, seed_evaluations
 
 MODEL = "model.zip"
 STATE = "state.json"
@@ -39,6 +41,7 @@ class Checkpoint:
     :param random_state: the state of the global generators
     :param logged: what is recorded but not yet written, as three dictionaries of the logger
     :param normalizations: the states of the ``VecNormalize`` wrappers
+    :param memories: what callbacks remember; the checkpoints of version 0.1.0 have none
     """
 
     folder: Path
@@ -49,10 +52,16 @@ class Checkpoint:
     random_state: RandomState
     logged: list[dict[str, Any]]
     normalizations: list[bytes]
+    memories: Memories = field(default_factory=dict)
 
     @classmethod
     def capture(
-        cls, model: OnPolicyAlgorithm, folder: Path, iterations: int, last: "Checkpoint | None"
+        cls,
+        model: OnPolicyAlgorithm,
+        callback: BaseCallback,
+        folder: Path,
+        iterations: int,
+        last: "Checkpoint | None",
     ) -> "Checkpoint":
         """Where a model stands now, between two rollouts, with the seed of the checkpoint before if it has none."""
         seed = model.seed
@@ -68,6 +77,7 @@ class Checkpoint:
             random_state=RandomState.capture(),
             logged=_recorded(model.logger),
             normalizations=pickle_normalizations(model.env),
+            memories=memories_of(callback),
         )
 
     @classmethod
@@ -118,11 +128,17 @@ class Checkpoint:
         self.random_state.restore()
         self.begin_episodes(model)
 
-    def restore_log(self, logger: Logger) -> None:
-        """Record what was recorded but not yet written."""
-        for values, saved in zip(_recorded_by(logger), self.logged, strict=True):
+    def restore_callback(self, callback: BaseCallback) -> None:
+        """Record what was recorded but not yet written, and remind callbacks of what they remembered."""
+        for values, saved in zip(_recorded_by(callback.logger), self.logged, strict=True):
             values.clear()
             values.update(saved)
+        remind(callback, self.memories)
+        self.begin_evaluations(callback)
+
+    def begin_evaluations(self, callback: BaseCallback) -> None:
+        """Let the next evaluations begin with the seeds of this checkpoint."""
+        seed_evaluations(callback, self.seed, self.num_timesteps)
 
     def begin_episodes(self, model: OnPolicyAlgorithm) -> None:
         """Begin new episodes with the seeds of this checkpoint."""

@@ -16,10 +16,7 @@ def begin_episodes(model: OnPolicyAlgorithm, seed: int) -> None:
     """
     env = model.env
     assert env is not None
-    if env.has_attr("was_real_done"):
-        # An EpisodicLifeEnv goes on with the next life otherwise.
-        env.env_method("set_wrapper_attr", "was_real_done", True)
-    env.seed(seed)
+    seed_episodes(env, seed)
     env.action_space.seed(seed)
     model._last_obs = env.reset()  # type: ignore[assignment]
     model._last_episode_starts = np.ones(env.num_envs, dtype=bool)
@@ -27,6 +24,14 @@ def begin_episodes(model: OnPolicyAlgorithm, seed: int) -> None:
         model._last_original_obs = model._vec_normalize_env.get_original_obs()
     if model.use_sde:
         model.policy.reset_noise(env.num_envs)
+
+
+def seed_episodes(env: VecEnv, seed: int) -> None:
+    """Let the next reset begin new episodes, with random numbers that depend on the seed alone."""
+    if env.has_attr("was_real_done"):
+        # An EpisodicLifeEnv goes on with the next life otherwise.
+        env.env_method("set_wrapper_attr", "was_real_done", True)
+    env.seed(seed)
 
 
 def pickle_normalizations(env: VecEnv) -> list[bytes]:

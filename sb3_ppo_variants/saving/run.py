@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_ppo_variants.errors import ArgumentError
@@ -72,15 +73,17 @@ class Run:
         """Whether the last checkpoint is ``every`` or more steps old, or there is none."""
         return self._last is None or not 0 <= model.num_timesteps - self._last.num_timesteps < every
 
-    def write(self, model: OnPolicyAlgorithm, folder: Path, number: int) -> Checkpoint:
+    def write(self, model: OnPolicyAlgorithm, callback: BaseCallback, folder: Path, number: int) -> Checkpoint:
         """Write a checkpoint after an iteration of the present ``learn``, and begin new episodes as ``resume`` does.
 
+        :param callback: all callbacks of the run
         :raises OSError: if it cannot be written
         """
-        checkpoint = Checkpoint.capture(model, folder, self.iteration(number), self._last)
+        checkpoint = Checkpoint.capture(model, callback, folder, self.iteration(number), self._last)
         checkpoint.write(model)
         self._last, self._resumed_at = checkpoint, None
         checkpoint.begin_episodes(model)
+        checkpoint.begin_evaluations(callback)
         return checkpoint
 
 
