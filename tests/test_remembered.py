@@ -123,7 +123,7 @@ def cut_and_whole(make: Callable[[Path], BaseCallback], tmp_path: Path, total: i
 STOPPING: dict[str, Callable[[Path], BaseCallback]] = {
     "episodes": lambda folder: StopTrainingOnMaxEpisodes(11),
     "no improvement": lambda folder: evaluation(
-        callback_after_eval=StopTrainingOnNoModelImprovement(8, 1), eval_freq=10, n_eval_episodes=1
+        callback_after_eval=StopTrainingOnNoModelImprovement(5, 1), eval_freq=10
     ),
 }
 

@@ -9,19 +9,22 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch as th
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.save_util import open_path, recursive_getattr
-from stable_baselines3.common.type_aliases import GymEnv, TensorDict
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, TensorDict
 from stable_baselines3.common.utils import get_device
 
+from sb3_ppo_variants.arguments.rules import COUNT
 from sb3_ppo_variants.errors import DamagedFileError
 from sb3_ppo_variants.saving.archive import read_archive
 from sb3_ppo_variants.saving.atomic import write_atomically
 from sb3_ppo_variants.saving.checkpoint import find_checkpoint
+from sb3_ppo_variants.saving.conversion import attributes, converted
 from sb3_ppo_variants.saving.fit import check_class, check_parameters
 from sb3_ppo_variants.saving.random_state import kept_random_state
 from sb3_ppo_variants.saving.reading import read_values
-from sb3_ppo_variants.saving.run import Run
+from sb3_ppo_variants.saving.run import Run, check_same_run
 from sb3_ppo_variants.saving.strangers import built_within
 from sb3_ppo_variants.saving.values import plain_forms
 
@@ -92,7 +95,9 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             a file from someone you do not trust: unpickling runs any code that the file contains, as in SB3
         :param reseed: whether to seed the global random generators with the model's seed, as SB3 does
         :param kwargs: attributes to set
-        :raises DamagedFileError: if the file is damaged, incomplete, or another algorithm's, naming the part
+        :raises DamagedFileError: if the file is damaged, incomplete, or has values that no model can have, naming the
+            part
+        :raises OtherClassError: if it is of another class; :meth:`from_ppo` may read it
         :raises PickledValueError: with ``weights_only``, if the model needs a pickled value, naming what to pass
         """
         archive = read_archive(path)
@@ -107,6 +112,38 @@ class SavedAlgorithm(OnPolicyAlgorithm):
                 raise DamagedFileError(archive.name, "the model", f"does not fit into memory: {error}") from error
             except DamagedFileError as error:  # From set_parameters, which does not know the file.
                 raise type(error)(archive.name, error.part, error.fault) from error
+
+    @classmethod
+    def from_ppo(
+        cls: type[Self],
+        ppo: BaseAlgorithm | str | Path | io.BufferedIOBase,
+        env: GymEnv | None = None,
+        device: th.device | str = "auto",
+        custom_objects: dict[str, Any] | None = None,
+        *,
+        weights_only: bool = False,
+        **arguments: Any,
+    ) -> Self:
+        """Make a model of this class of one of SB3's PPO, or of another class of this package, with another objective.
+
+        Parameters, optimizers, hyperparameters and counts are kept. The arguments that belong to the objective, such as
+        ``desired_kl``, have their defaults unless they are given; ``PPOClip`` keeps the ``clip_range``.
+
+        :param ppo: a model or the file of one
+        :param env: an environment to train on; ``None`` takes that of the model
+        :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``
+        :param custom_objects: values to take instead of those in the file
+        :param weights_only: as in :meth:`load`
+        :param arguments: arguments of the constructor, in the place of what ``ppo`` has
+        :raises ArgumentError: if there is no such argument, or it has a value that is not allowed
+        :raises DamagedFileError: if the file is damaged
+        :raises OtherClassError: if ``ppo`` is of an algorithm other than PPO
+        """
+        if isinstance(ppo, BaseAlgorithm) and env is None:
+            env = ppo.get_env()
+        file = converted(cls, ppo, arguments)
+        values = attributes(cls, file, arguments)
+        return cls.load(file, env, device, custom_objects, weights_only=weights_only, **values)
 
     def set_parameters(
         self,
@@ -156,6 +193,47 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         model = cls.load(checkpoint.model_file, env, device, custom_objects)
         model.run.resume(model, checkpoint)
         return model
+
+    @classmethod
+    def resume_or_start(cls: type[Self], path: str | Path, policy: Any, env: GymEnv | str, **arguments: Any) -> Self:
+        """Continue the run in a folder of checkpoints, or make the model of a new one if there is none.
+
+        A script that is submitted again and again goes on where it was with this and :meth:`learn_to`.
+
+        :param path: the folder of the checkpoints
+        :param policy: as for the constructor
+        :param env: as for the constructor
+        :param arguments: further arguments of the constructor
+        :return: the model
+        :raises ArgumentError: if an argument is not that of the run, except ``device``, ``verbose`` and
+            ``tensorboard_log``, or as in :meth:`resume`
+        :raises DamagedFileError: if all checkpoints are damaged, naming them
+        """
+        model = cls(policy, env, **arguments)
+        try:
+            find_checkpoint(Path(path))
+        except FileNotFoundError:
+            return model
+        assert model.env is not None
+        resumed = cls.resume(path, model.env, model.device)
+        check_same_run(Path(path), model, resumed, ["policy", *arguments])
+        resumed.verbose, resumed.tensorboard_log = model.verbose, model.tensorboard_log
+        return resumed
+
+    def learn_to(self: Self, total_timesteps: int, callback: MaybeCallback = None, **arguments: Any) -> Self:
+        """Train until the run has taken a number of environment steps; do nothing if it has already.
+
+        :param total_timesteps: the steps of the whole run, rounded up to whole rollouts
+        :param callback: callback or callbacks called at every step
+        :param arguments: further arguments of ``learn``
+        :return: the model
+        """
+        COUNT.check("total_timesteps", total_timesteps)
+        missing = total_timesteps - self.num_timesteps
+        if missing > 0:
+            begins = self.num_timesteps == 0 and self.run.resumed_from(self) is None
+            self.learn(missing, callback, reset_num_timesteps=begins, **arguments)
+        return self
 
     @property
     def remaining_timesteps(self) -> int:

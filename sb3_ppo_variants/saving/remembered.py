@@ -20,7 +20,7 @@ from sb3_ppo_variants.saving.environments import seed_episodes
 
 EVALUATIONS = ("evaluations_timesteps", "evaluations_results", "evaluations_length", "evaluations_successes")
 # Subclasses remember these too.
-REMEMBERED: Mapping[type[BaseCallback], Sequence[str]] = {
+REMEMBERED: Mapping[type, Sequence[str]] = {
     BaseCallback: ("n_calls",),
     EvalCallback: ("best_mean_reward", "last_mean_reward", *EVALUATIONS),
     EveryNTimesteps: ("last_time_trigger",),
@@ -59,7 +59,7 @@ def seed_evaluations(callback: BaseCallback, seed: int, num_timesteps: int) -> N
 
 def _with_children(callback: BaseCallback) -> Iterator[BaseCallback]:
     yield callback
-    children = list(callback.callbacks) if isinstance(callback, CallbackList) else []
+    children: list[BaseCallback | None] = [*callback.callbacks] if isinstance(callback, CallbackList) else []
     if isinstance(callback, EvalCallback):
         children.append(callback.callback_on_new_best)
     if isinstance(callback, EventCallback):

@@ -1,12 +1,19 @@
 """Where a run stands: the checkpoint that it has reached and the iterations that it counts on from."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.saving import plain
 from sb3_ppo_variants.saving.checkpoint import Checkpoint, folders_by_step, is_whole
+
+# The attributes that hold arguments of other names, and the arguments that change nothing in a run.
+ATTRIBUTES = {"policy": "policy_class", "stats_window_size": "_stats_window_size"}
+MAY_DIFFER = ("device", "verbose", "tensorboard_log", "_init_setup_model")
 
 
 class Run:
@@ -89,3 +96,20 @@ class Run:
 
 def _trained(model: OnPolicyAlgorithm) -> tuple[int, int]:
     return model.num_timesteps, model._n_updates
+
+
+def check_same_run(path: Path, given: BaseAlgorithm, resumed: BaseAlgorithm, names: Iterable[str]) -> None:
+    """Check that a model was made with the arguments of the run that another one goes on with.
+
+    What has no plain form, such as a function, cannot be compared.
+
+    :raises ArgumentError: for the first argument that differs
+    """
+    for name in names:
+        value, of_run = (getattr(model, ATTRIBUTES.get(name, name), None) for model in (given, resumed))
+        comparable = plain.is_plain(value) and plain.is_plain(of_run)
+        if name not in MAY_DIFFER and comparable and plain.encode(value) != plain.encode(of_run):
+            raise ArgumentError(
+                f"{name}={value!r}, but the run in {path} has {of_run!r}. Choose another folder for another run, or "
+                "continue that one as it was"
+            )

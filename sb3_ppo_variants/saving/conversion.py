@@ -1,0 +1,64 @@
+"""A file of SB3's PPO, or of another class of ours, as one of a class with another objective."""
+
+import inspect
+import io
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.policies import ActorCriticPolicy
+
+from sb3_ppo_variants.arguments.nested import check_names
+from sb3_ppo_variants.saving.archive import DATA, NOTE, Archive, File, read_archive
+from sb3_ppo_variants.saving.fit import check_class
+from sb3_ppo_variants.saving.strangers import attributes_of
+
+
+class NamedBytes(io.BytesIO):
+    """A file in memory with a name for errors."""
+
+    def __init__(self, name: str, content: bytes = b""):
+        super().__init__(content)
+        self.name = name
+
+
+def converted(cls: type[BaseAlgorithm], source: File | BaseAlgorithm, arguments: Mapping[str, Any]) -> NamedBytes:
+    """What a class can load of a model or file that has the attributes of PPO.
+
+    What the objective of the class adds is not taken from it, except by a class that reads files of SB3's PPO.
+
+    :param arguments: those of the constructor that are not to be taken from the source
+    :raises ArgumentError: if the constructor has no such argument
+    :raises DamagedFileError: if the file is damaged
+    :raises OtherClassError: if it is of an algorithm other than PPO
+    """
+    check_names(f"{cls.__name__}.from_ppo", arguments, cls, ("policy", "env", "device", "_init_setup_model"))
+    if isinstance(source, BaseAlgorithm):
+        file = NamedBytes(f"the given {type(source).__name__}")
+        source.save(file)
+        archive = read_archive(file)
+    else:
+        archive = read_archive(source)
+    check_class(cls, archive, converts=True)
+    names = attributes_of(cls, ActorCriticPolicy) - set(_own(cls, archive))
+    data = {name: value for name, value in archive.data.items() if name in names}
+    members = {name: content for name, content in archive.members.items() if name != NOTE}
+    members[DATA] = json.dumps(data).encode()
+    note = {"classes": [cls.__name__], "plain": archive.note.get("plain", {})}
+    return NamedBytes(archive.name, Archive(archive.name, members).with_note(note))
+
+
+def attributes(cls: type[BaseAlgorithm], source: NamedBytes, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What to set besides: the given arguments, and the defaults of those that the file does not have."""
+    parameters = inspect.signature(cls).parameters
+    missing = [name for name in _own(cls, read_archive(source)) if name in parameters]
+    values = {**{name: parameters[name].default for name in missing}, **arguments}
+    return {"_stats_window_size" if name == "stats_window_size" else name: value for name, value in values.items()}
+
+
+def _own(cls: type[BaseAlgorithm], archive: Archive) -> list[str]:
+    """The attributes of the objective of a class that are not taken from a file."""
+    own = getattr(cls, "own_rules", {})
+    kept = [name for name in own if archive.data.get(name) is not None] if getattr(cls, "reads_sb3s_ppo", False) else []
+    return [name for name in own if name not in kept]

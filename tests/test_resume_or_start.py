@@ -1,0 +1,109 @@
+"""A script that is submitted again and again goes on where it was."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from resuming import KillAt, Killed, state
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import VecNormalize
+from test_resume import pendulums, steps
+
+from helpers import VARIANTS
+from sb3_ppo_variants import ArgumentError, DamagedFileError, ExactCheckpointCallback, PPOClip
+
+ARGUMENTS: dict[str, Any] = {"n_steps": 16, "batch_size": 16, "n_epochs": 2, "seed": 3, "device": "cpu"}
+
+
+def submitted(cls: Any, folder: Path, kill_at: int | None = None, total: int = 200, **more: Any) -> Any:
+    """The script."""
+    model = cls.resume_or_start(folder, "MlpPolicy", VecNormalize(pendulums()), **{**ARGUMENTS, **more})
+    checkpoints = ExactCheckpointCallback(64, folder, at_end=True)
+    return model.learn_to(total, callback=[checkpoints, *([KillAt(kill_at)] if kill_at else [])])
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_it_goes_on_until_it_is_done(variant: Any, tmp_path: Path) -> None:
+    whole = submitted(variant, tmp_path / "whole")
+    for kill_at in (20, 100, 180):
+        with pytest.raises(Killed):
+            submitted(variant, tmp_path / "cut", kill_at)
+    cut = submitted(variant, tmp_path / "cut")
+    assert state(cut) == state(whole)
+    assert whole.num_timesteps == 224  # 200 in whole rollouts.
+    again = submitted(variant, tmp_path / "cut", kill_at=1)  # There is nothing left to do.
+    assert state(again) == state(whole)
+    assert steps(tmp_path / "cut")[-1] == "step_000000224"
+
+
+def test_a_run_that_is_done_can_be_lengthened(tmp_path: Path) -> None:
+    submitted(PPOClip, tmp_path / "a")
+    longer = submitted(PPOClip, tmp_path / "a", total=300)
+    submitted(PPOClip, tmp_path / "b")
+    with pytest.raises(Killed):
+        submitted(PPOClip, tmp_path / "b", kill_at=270, total=300)
+    assert state(submitted(PPOClip, tmp_path / "b", total=300)) == state(longer)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("learning_rate", 1e-4), ("n_epochs", 3), ("clip_range", 0.3), ("seed", 4)]
+)
+def test_arguments_of_another_run_are_refused(name: str, value: Any, tmp_path: Path) -> None:
+    submitted(PPOClip, tmp_path)
+    with pytest.raises(ArgumentError, match=rf"{name}=.*, but the run in .* has "):
+        submitted(PPOClip, tmp_path, **{name: value})
+
+
+def test_what_may_be_another(tmp_path: Path) -> None:
+    submitted(PPOClip, tmp_path / "ckpt", policy_kwargs={"net_arch": [8]})
+    logs = str(tmp_path / "logs")
+    model = submitted(PPOClip, tmp_path / "ckpt", policy_kwargs={"net_arch": [8]}, verbose=1, tensorboard_log=logs)
+    assert (model.verbose, model.tensorboard_log) == (1, logs)
+
+
+def test_a_folder_that_is_damaged_is_not_started_anew(tmp_path: Path) -> None:
+    submitted(PPOClip, tmp_path)
+    for folder in tmp_path.iterdir():
+        (folder / "model.zip").write_bytes(b"")
+    with pytest.raises(DamagedFileError, match="every checkpoint is damaged"):
+        submitted(PPOClip, tmp_path)
+
+
+@pytest.mark.parametrize("total", [0, -5, 1.5, None])
+def test_numbers_of_steps(total: Any, tmp_path: Path) -> None:
+    model = PPOClip.resume_or_start(tmp_path, "MlpPolicy", pendulums())
+    with pytest.raises(ArgumentError, match="total_timesteps="):
+        model.learn_to(total)
+
+
+class Ends(BaseCallback):
+    """Ends training within the second rollout, or by an error after it."""
+
+    def __init__(self, how: str):
+        super().__init__()
+        self._how = how
+
+    def _on_step(self) -> bool:
+        return self._how != "stopped" or self.num_timesteps < 40
+
+    def _on_rollout_end(self) -> None:
+        if self._how == "failed" and self.num_timesteps >= 64:
+            raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("how", ["whole", "stopped", "failed"])
+@pytest.mark.parametrize("at_end", [True, False])
+def test_the_last_checkpoint_is_of_training_that_took_all_its_steps(how: str, at_end: bool, tmp_path: Path) -> None:
+    model = PPOClip("MlpPolicy", pendulums(), **ARGUMENTS)
+    callbacks = [ExactCheckpointCallback(1000, tmp_path, at_end=at_end), Ends(how)]
+    try:
+        model.learn(64, callback=callbacks)
+    except ZeroDivisionError:
+        assert how == "failed"
+    last = ["step_000000064"] if at_end and how == "whole" else []
+    assert steps(tmp_path) == ["step_000000000", *last]
+
+
+def test_at_end_is_a_flag(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="at_end="):
+        ExactCheckpointCallback(10, tmp_path, at_end="yes")  # type: ignore[arg-type]
