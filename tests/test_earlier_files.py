@@ -1,53 +1,54 @@
-"""Files that version 0.1.0 wrote before objectives, updates and backends were parts.
+"""Files that earlier versions wrote load, predict and train on as they did.
 
-``files/0.1.0`` has a model of each class, and beside it what that version predicted with it and the weights of its next
-update on either path, and a checkpoint with the weights at the end of the run that it is of.
+``files/0.1.0`` was written before objectives, updates and backends were parts, ``files/0.1.0-2`` since checkpoints hold
+what callbacks remember. Each folder has models, and beside each what that version predicted with it and the weights of
+its next update on either path, and a checkpoint with the weights at the end of the run that it is of.
 """
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch as th
+from make_files import FILES, MODELS, OBSERVATIONS, evaluation, next_update, weights
 
-from helpers import ACTION_SPACES, VARIANTS, noise_envs
+from helpers import ACTION_SPACES, noise_envs
 from sb3_ppo_variants import ExactCheckpointCallback, PPOAdaptiveKL
 
-FILES = Path(__file__).parent / "files" / "0.1.0"
-SPACES = {"PPOClip": "Box", "PPOAdaptiveKL": "MultiDiscrete", "PPOFixedKL": "Box", "PPOUnclipped": "Discrete"}
-OBSERVATIONS = np.linspace(-1, 1, 15, dtype=np.float32).reshape(5, 3)
-
-
-def weights(model: Any) -> np.ndarray:
-    return th.nn.utils.parameters_to_vector(model.policy.parameters()).detach().numpy()
+VERSIONS = sorted(FILES.iterdir())
+SAVED = sorted(path for version in VERSIONS for path in version.glob("*.zip"))
 
 
 @pytest.mark.parametrize("weights_only", [False, True])
 @pytest.mark.parametrize("fast", [False, True])
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_model_goes_on(variant: Any, fast: bool, weights_only: bool) -> None:
-    name = variant.__name__
-    expected = np.load(FILES / f"{name}.npz")
-    env = noise_envs(ACTION_SPACES[SPACES[name]])
-    model = variant.load(FILES / f"{name}.zip", env=env, fast=fast, weights_only=weights_only)
+@pytest.mark.parametrize("file", SAVED, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_model_goes_on(file: Path, fast: bool, weights_only: bool) -> None:
+    cls, actions, _ = MODELS[file.stem]
+    expected = np.load(file.with_suffix(".npz"))
+    model = cls.load(file, weights_only=weights_only)
     np.testing.assert_array_equal(model.predict(OBSERVATIONS, deterministic=True)[0], expected["actions"])
-    before = weights(model)
-    model.set_random_seed(7)
-    model.learn(64, reset_num_timesteps=False)
+    updated = next_update(file, cls, actions, fast, weights_only=weights_only)
     # Rounding, which differs between processors, is far less than what the update changed.
-    np.testing.assert_allclose(weights(model), expected[f"weights_fast_{fast}"], rtol=1e-4, atol=1e-6)
-    assert np.abs(weights(model) - before).max() > 1e-3
+    np.testing.assert_allclose(weights(updated), expected[f"weights_fast_{fast}"], rtol=1e-4, atol=1e-6)
+    assert np.abs(weights(updated) - weights(model)).max() > 1e-3
     if f"kl_coef_fast_{fast}" in expected:
-        assert model.current_kl_coef == expected[f"kl_coef_fast_{fast}"]
+        assert updated.current_kl_coef == expected[f"kl_coef_fast_{fast}"]
 
 
-def test_a_run_is_resumed(tmp_path: Path) -> None:
-    expected = np.load(FILES / "checkpoints.npz")
-    model = PPOAdaptiveKL.resume(FILES / "checkpoints", noise_envs(ACTION_SPACES["Box"]))
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda path: path.name)
+def test_a_run_is_resumed(version: Path, tmp_path: Path) -> None:
+    expected = np.load(version / "checkpoints.npz")
+    model = PPOAdaptiveKL.resume(version / "checkpoints", noise_envs(ACTION_SPACES["Box"]))
     assert (model.num_timesteps, model.remaining_timesteps) == (64, 64)
-    before = weights(model)
-    model.learn(64, reset_num_timesteps=False, callback=ExactCheckpointCallback(every=64, path=tmp_path))
+    before, evaluated = weights(model), evaluation()
+    callbacks = [ExactCheckpointCallback(every=64, path=tmp_path), evaluated]
+    model.learn(64, reset_num_timesteps=False, callback=callbacks)
     np.testing.assert_allclose(weights(model), expected["weights"], rtol=1e-4, atol=1e-6)
     assert np.abs(weights(model) - before).max() > 1e-4
     assert model.current_kl_coef == expected["kl_coef"]
+    if "best_mean_reward" in expected:
+        assert evaluated.best_mean_reward == pytest.approx(float(expected["best_mean_reward"]), rel=1e-5)
+        assert evaluated.n_calls == 64
+
+
+def test_every_kind_of_model_has_a_file() -> None:
+    assert {path.stem for path in VERSIONS[-1].glob("*.zip")} == set(MODELS)

@@ -1,0 +1,89 @@
+"""Make files of the present version, which every later version must load and train on with to the same effect.
+
+    PYTHONPATH=tests python tests/make_files.py NAME
+
+makes ``tests/files/NAME``, with a small model for each of ``MODELS`` and, beside it, what is predicted with it and what
+its next update on either path makes of it, and a checkpoint with the end of its run. Make one for each release, and
+never again: ``tests/test_earlier_files.py`` reads them all.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.callbacks import EvalCallback
+
+from helpers import ACTION_SPACES, noise_envs
+from sb3_ppo_variants import (
+    ExactCheckpointCallback,
+    PPOAdaptiveKL,
+    PPOClip,
+    PPOFixedKL,
+    PPOUnclipped,
+    SeparateUpdates,
+)
+
+FILES = Path(__file__).parent / "files"
+OBSERVATIONS = np.linspace(-1, 1, 15, dtype=np.float32).reshape(5, 3)
+# The class, the action space and the arguments of each.
+MODELS: dict[str, tuple[Any, str, dict[str, Any]]] = {
+    "PPOClip": (PPOClip, "Box", {}),
+    "PPOAdaptiveKL": (PPOAdaptiveKL, "MultiDiscrete", {"desired_kl": 1e-3}),
+    "PPOFixedKL": (PPOFixedKL, "Box", {"kl_coef": 2.0}),
+    "PPOUnclipped": (PPOUnclipped, "Discrete", {}),
+    "PPOClip-separate": (PPOClip, "MultiBinary", {"updates": SeparateUpdates(value_epochs=3)}),
+}
+SMALL: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2, "learning_rate": 3e-3, "device": "cpu"}
+
+
+def weights(model: Any) -> np.ndarray:
+    """All parameters of the policy as one vector."""
+    return th.nn.utils.parameters_to_vector(model.policy.parameters()).detach().numpy()
+
+
+def next_update(file: Path, cls: Any, actions: str, fast: bool, **how: Any) -> Any:
+    """The model in a file after another rollout and update."""
+    model = cls.load(file, env=noise_envs(ACTION_SPACES[actions]), fast=fast, **how)
+    model.set_random_seed(7)
+    return model.learn(64, reset_num_timesteps=False)
+
+
+def evaluation() -> EvalCallback:
+    """One that a checkpoint remembers."""
+    return EvalCallback(noise_envs(ACTION_SPACES["Box"]), eval_freq=10, n_eval_episodes=2, verbose=0, warn=False)
+
+
+def make_models(folder: Path) -> None:
+    """A model of each kind, and what is expected of it."""
+    for name, (cls, actions, arguments) in MODELS.items():
+        policy_kwargs = {"net_arch": [4]}
+        env = noise_envs(ACTION_SPACES[actions])
+        model = cls("MlpPolicy", env, seed=1, policy_kwargs=policy_kwargs, **SMALL, **arguments).learn(128)
+        model.save(folder / f"{name}.zip")
+        expected = {"actions": model.predict(OBSERVATIONS, deterministic=True)[0]}
+        for fast in (False, True):
+            updated = next_update(folder / f"{name}.zip", cls, actions, fast)
+            expected[f"weights_fast_{fast}"] = weights(updated)
+            if hasattr(updated, "current_kl_coef"):
+                expected[f"kl_coef_fast_{fast}"] = np.array(updated.current_kl_coef)
+        np.savez(folder / f"{name}.npz", **expected)
+
+
+def make_checkpoint(folder: Path) -> None:
+    """A checkpoint of a run at half of its steps, and its end."""
+    checkpoints = ExactCheckpointCallback(every=64, path=folder / "checkpoints", keep_last=1)
+    env = noise_envs(ACTION_SPACES["Box"])
+    model = PPOAdaptiveKL("MlpPolicy", env, seed=1, policy_kwargs={"net_arch": [4]}, **SMALL)
+    evaluated = evaluation()
+    model.learn(128, callback=[checkpoints, evaluated])
+    end = {"weights": weights(model), "kl_coef": np.array(model.current_kl_coef)}
+    np.savez(folder / "checkpoints.npz", **end, best_mean_reward=np.array(evaluated.best_mean_reward))
+
+
+if __name__ == "__main__":
+    made = FILES / sys.argv[1]
+    made.mkdir()  # Raises if there are such files already.
+    make_models(made)
+    make_checkpoint(made)
