@@ -62,7 +62,7 @@ def make_models(folder: Path) -> None:
         env = noise_envs(ACTION_SPACES[actions])
         model = cls("MlpPolicy", env, seed=1, policy_kwargs=policy_kwargs, **SMALL, **arguments).learn(128)
         model.save(folder / f"{name}.zip")
-        expected = {"actions": model.predict(OBSERVATIONS, deterministic=True)[0]}
+        expected: dict[str, Any] = {"actions": model.predict(OBSERVATIONS, deterministic=True)[0]}
         for fast in (False, True):
             updated = next_update(folder / f"{name}.zip", cls, actions, fast)
             expected[f"weights_fast_{fast}"] = weights(updated)
@@ -78,7 +78,7 @@ def make_checkpoint(folder: Path) -> None:
     model = PPOAdaptiveKL("MlpPolicy", env, seed=1, policy_kwargs={"net_arch": [4]}, **SMALL)
     evaluated = evaluation()
     model.learn(128, callback=[checkpoints, evaluated])
-    end = {"weights": weights(model), "kl_coef": np.array(model.current_kl_coef)}
+    end: dict[str, Any] = {"weights": weights(model), "kl_coef": np.array(model.current_kl_coef)}
     np.savez(folder / "checkpoints.npz", **end, best_mean_reward=np.array(evaluated.best_mean_reward))
 
 

@@ -211,11 +211,11 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         """
         model = cls(policy, env, **arguments)
         try:
-            find_checkpoint(Path(path))
+            checkpoint = find_checkpoint(Path(path))
         except FileNotFoundError:
             return model
         assert model.env is not None
-        resumed = cls.resume(path, model.env, model.device)
+        resumed = cls.resume(checkpoint.folder, model.env, model.device)
         check_same_run(Path(path), model, resumed, ["policy", *arguments])
         resumed.verbose, resumed.tensorboard_log = model.verbose, model.tensorboard_log
         return resumed

@@ -23,6 +23,8 @@ from sb3_ppo_variants.saving.values import MADE_ANEW, PARTS
 KEPT_OUT = {*PARTS, *MADE_ANEW, "tensorboard_log"}
 # What a model has from its environment.
 OF_ENV = {"observation_space", "action_space", "n_envs"}
+# The one thing that PyTorch's reader makes as large as a file says.
+BYTES = b"bytearray"
 # A rollout of Atari over 256 environments takes 1 GiB.
 LARGEST_ROLLOUT = 2**32
 # A policy may make networks that it replaces.
@@ -84,16 +86,24 @@ def check_tensors(archive: Archive) -> None:
     """
     for member, content in archive.members.items():
         if member.endswith(STATE):
-            part = member.removesuffix(STATE)
-            try:
-                with zipfile.ZipFile(io.BytesIO(content)) as tensors:
-                    stored = all(info.compress_type == zipfile.ZIP_STORED for info in tensors.infolist())
-            except zipfile.BadZipFile as error:
-                raise DamagedFileError(archive.name, part, f"cannot be read: {error}") from error
-            if not stored:
-                raise DamagedFileError(archive.name, part, "is compressed, which PyTorch's own files are not")
+            fault = _fault_of_tensors(content)
+            if fault is not None:
+                raise DamagedFileError(archive.name, member.removesuffix(STATE), fault)
     if archive.variables:
         raise DamagedFileError(archive.name, "pytorch_variables", f"has {next(iter(archive.variables))}; PPO has none")
+
+
+def _fault_of_tensors(content: bytes) -> str | None:
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as tensors:
+            if any(info.compress_type != zipfile.ZIP_STORED for info in tensors.infolist()):
+                return "is compressed, which PyTorch's own files are not"
+            pickles = [tensors.read(name) for name in tensors.namelist() if name.endswith(".pkl")]
+    except (zipfile.BadZipFile, OSError, EOFError) as error:
+        return f"cannot be read: {error}"
+    if any(BYTES in pickled for pickled in pickles):
+        return "makes arrays of bytes, of any size, which the states of a model do not have"
+    return None
 
 
 @contextmanager
