@@ -8,6 +8,7 @@ import multiprocessing
 import resource
 import zipfile
 import zlib
+from collections import deque
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -21,7 +22,7 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.torch_layers import NatureCNN
 from stable_baselines3.common.utils import LinearSchedule
 
-from helpers import ACTION_SPACES, noise_envs
+from helpers import ACTION_SPACES, named, noise_envs
 from sb3_ppo_variants import DamagedFileError, PPOAdaptiveKL, PPOClip, SeparateUpdates
 from sb3_ppo_variants.saving import plain
 
@@ -112,6 +113,8 @@ VALUES: dict[str, Any] = {
     "action_noise": 1,
     "ep_info_buffer": [1],
     "ep_success_buffer": 3,
+    "fast": np.zeros(3),
+    "clip_range_vf": np.float32(2.0),
     "policy_kwargs": None,
     "rollout_buffer_kwargs": {"hidden": 1},
     "observation_space": 5,
@@ -135,6 +138,29 @@ def test_the_rules_of_the_constructor_hold_for_files_that_are_unpickled(name: st
     data = {**json.loads(members()["data"]), name: VALUES[name]}
     with pytest.raises(DamagedFileError, match=f"BytesIO: {name} is .*, but must be"):
         PPOAdaptiveKL.load(zipped({**members(), "data": json.dumps(data).encode()}))
+
+
+ITEMS: list[Any] = [{"r": None, "l": 1}, {"r": 1.0}, {"r": "1", "l": 1}, {"r": np.zeros(2), "l": 1}, "one"]
+
+
+@pytest.mark.parametrize("item", ITEMS, ids=named)
+@pytest.mark.parametrize("name", ["ep_info_buffer", "ep_success_buffer"])
+def test_episodes_without_numbers(name: str, item: Any) -> None:
+    with pytest.raises(DamagedFileError, match=f"{name} is "):
+        load(with_values(members(), **{name: deque([item])}))
+
+
+@pytest.mark.parametrize("name", ["ep_info_buffer", "ep_success_buffer"])
+def test_half_of_the_statistics_begins_anew(name: str) -> None:
+    model = load(with_values(members(), **{name: None}), env=noise_envs(BOX))
+    model.learn(32, reset_num_timesteps=False)
+    assert len(model.ep_info_buffer) == 0
+
+
+def test_statistics_that_environments_report_as_arrays() -> None:
+    episodes = deque([{"r": np.ones(1, np.float32), "l": np.array([3]), "t": np.float64(1.0)}], maxlen=100)
+    model = load(with_values(members(), ep_info_buffer=episodes, ep_success_buffer=deque([np.bool_(True), 0.0])))
+    assert (len(model.ep_info_buffer), len(model.ep_success_buffer)) == (1, 2)
 
 
 def test_what_is_given_is_taken_in_the_place_of_what_is_wrong() -> None:

@@ -14,7 +14,7 @@ from sb3_ppo_variants.saving.archive import Archive
 from sb3_ppo_variants.saving.fit import policy_class
 from sb3_ppo_variants.saving.rules import check_attributes
 from sb3_ppo_variants.saving.strangers import KEPT_OUT, attributes_of, check_rollout, check_tensors
-from sb3_ppo_variants.saving.values import read_attributes
+from sb3_ppo_variants.saving.values import STATISTICS, read_attributes
 
 
 def read_values(
@@ -46,6 +46,9 @@ def read_values(
         values = _settable(cls, values, given)
     rules: Mapping[str, Rule] = {**getattr(cls, "rules", {}), **getattr(cls, "own_rules", {})}
     check_attributes(cls, rules, archive.name, values, given)
+    if any(values.get(name) is None for name in STATISTICS):
+        # SB3 begins new ones only if it finds none.
+        values |= dict.fromkeys(STATISTICS)
     if weights_only:
         n_envs = values.get("n_envs", 1) if wrapped is None else wrapped.num_envs
         check_rollout(archive.name, {**values, **arguments}, n_envs)

@@ -3,8 +3,10 @@
 import reprlib
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from numbers import Real
 from typing import Any
 
+import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 
@@ -16,11 +18,23 @@ from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
 STEPS = integer("an integer >= 0", lambda value: value >= 0)
 # Files of SB3 before 1.8 may have spaces of the old gym, which SB3 converts.
 SPACE = Rule("a space", lambda value: isinstance(value, spaces.Space) or type(value).__module__.startswith("gym."))
+
+
+def _is_number(value: Any) -> bool:
+    # Some environments report arrays of one.
+    array = np.asarray(value) if isinstance(value, Real | np.generic | np.ndarray) else np.empty(0)
+    return array.size == 1 and array.dtype.kind in "biuf"
+
+
+def _is_episode(value: Any) -> bool:
+    return isinstance(value, dict) and all(name in value and _is_number(value[name]) for name in ("r", "l"))
+
+
 EPISODES = Rule(
-    "a queue of dicts with the keys r and l",
-    lambda value: (
-        isinstance(value, deque) and all(isinstance(item, dict) and {"r", "l"} <= set(item) for item in value)
-    ),
+    "a queue of dicts with numbers r and l", lambda value: isinstance(value, deque) and all(map(_is_episode, value))
+).or_none()
+SUCCESSES = Rule(
+    "a queue of truth values", lambda value: isinstance(value, deque) and all(map(_is_number, value))
 ).or_none()
 # Those of attributes that are no arguments, or that the constructor does not leave as it got them.
 OF_STATE: Mapping[str, Rule] = {
@@ -35,7 +49,7 @@ OF_STATE: Mapping[str, Rule] = {
     "observation_space": SPACE,
     "action_space": SPACE,
     "ep_info_buffer": EPISODES,
-    "ep_success_buffer": instance("a queue", deque).or_none(),
+    "ep_success_buffer": SUCCESSES,
     "action_noise": Rule("None", lambda value: value is None),
     "policy_kwargs": instance("a dict", dict),
     "rollout_buffer_kwargs": instance("a dict", dict),
@@ -78,13 +92,13 @@ def _check_space(space: Any, use_sde: bool) -> None:
 
 def _check(file: str, name: str, rule: Rule, value: Any) -> None:
     try:
-        allowed = rule.accepts(value)
-    except OverflowError:  # An integer beyond all floating-point numbers.
+        allowed = bool(rule.accepts(value))
+    except (OverflowError, ValueError):  # An integer beyond all floating-point numbers, an array in place of a flag.
         allowed = False
     if not allowed:
         raise DamagedFileError(file, name, f"is {reprlib.repr(value)}, but must be {rule.allowed}")
     if rule.takes_schedule and value is not None:
         try:
             current_value(name, value, progress_remaining=1.0)
-        except (ValueError, TypeError, ArithmeticError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, AssertionError, ArithmeticError, AttributeError, RecursionError) as error:
             raise DamagedFileError(file, name, f"is no schedule of allowed values: {error}") from error
