@@ -1,7 +1,6 @@
 """A file from a stranger sets nothing but what a model has, and costs no more than it is worth."""
 
 import bz2
-import hashlib
 import io
 import json
 import multiprocessing
@@ -10,72 +9,22 @@ import zipfile
 import zlib
 from collections import deque
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch as th
+from forging import BOX, OPTIMIZER, load, members, with_state, with_values, zipped
 from gymnasium import spaces
 from stable_baselines3 import PPO
 from stable_baselines3.common.torch_layers import NatureCNN
 from stable_baselines3.common.utils import LinearSchedule
 
-from helpers import ACTION_SPACES, named, noise_envs
-from sb3_ppo_variants import DamagedFileError, PPOAdaptiveKL, PPOClip, SeparateUpdates
-from sb3_ppo_variants.saving import plain
+from helpers import named, noise_envs
+from sb3_ppo_variants import DamagedFileError, PPOAdaptiveKL, PPOClip
 
-BOX = ACTION_SPACES["Box"]
-NOTE, OPTIMIZER = "sb3_ppo_variants.json", "policy.optimizer.pth"
-Members = dict[str, bytes]
 GIB = 2**30
-
-
-@cache
-def members(cls: Any = PPOAdaptiveKL, **arguments: Any) -> Members:
-    env = noise_envs(BOX)
-    model = cls("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, device="cpu", **arguments).learn(64)
-    file = io.BytesIO()
-    model.save(file)
-    with zipfile.ZipFile(file) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
-
-
-def zipped(changed: Members) -> io.BytesIO:
-    """A file with the right hashes, which whoever means harm can make too."""
-    if NOTE in changed:
-        note = json.loads(changed[NOTE])
-        note["sha256"] = {
-            name: hashlib.sha256(content).hexdigest() for name, content in changed.items() if name != NOTE
-        }
-        changed = {**changed, NOTE: json.dumps(note).encode()}
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        for name, content in changed.items():
-            archive.writestr(name, content)
-    return file
-
-
-def with_values(original: Members, **values: Any) -> io.BytesIO:
-    """The file with other attributes."""
-    data, note = json.loads(original["data"]), json.loads(original[NOTE])
-    for name, value in values.items():
-        data[name] = {":serialized:": ""}
-        note["plain"][name] = value if isinstance(value, dict) and "@" in value else plain.encode(value)
-    return zipped({**original, "data": json.dumps(data).encode(), NOTE: json.dumps(note).encode()})
-
-
-def with_state(original: Members, member: str, change: Callable[[Any], None]) -> io.BytesIO:
-    state = th.load(io.BytesIO(original[member]), weights_only=True)
-    change(state)
-    file = io.BytesIO()
-    th.save(state, file)
-    return zipped({**original, member: file.getvalue()})
-
-
-def load(file: io.BytesIO, cls: Any = PPOAdaptiveKL, **arguments: Any) -> Any:
-    return cls.load(file, weights_only=True, device="cpu", **arguments)
 
 
 def test_places_and_guards_are_not_the_files_to_choose(tmp_path: Path) -> None:
@@ -184,63 +133,6 @@ KWARGS: dict[str, Any] = {
 def test_odd_arguments_of_the_policy(case: str) -> None:
     with pytest.raises(DamagedFileError, match=r"BytesIO: (policy_kwargs|the model|policy.optimizer) "):
         load(with_values(members(), policy_kwargs=KWARGS[case]))
-
-
-def first(state: Any) -> Any:
-    return state["state"][0]
-
-
-STATES: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "eps": (lambda state: state["param_groups"][0].update(eps=-1), "does not take: Invalid epsilon"),
-    "betas": (lambda state: state["param_groups"][0].update(betas=(2, 2)), "does not take: Invalid beta"),
-    "three betas": (lambda state: state["param_groups"][0].update(betas=(0.9, 0.9, 0.9)), "does not take"),
-    "a text": (lambda state: state["param_groups"][0].update(eps="1"), "does not take"),
-    "an infinite decay": (lambda state: state["param_groups"][0].update(weight_decay=float("inf")), "weight_decay=inf"),
-    "amsgrad without its moments": (lambda state: state["param_groups"][0].update(amsgrad=True), "max_exp_avg_sq"),
-    "a moment too many": (lambda state: [m.update(other=m["exp_avg"]) for m in state["state"].values()], "other"),
-    "a moment too few": (lambda state: [m.pop("exp_avg_sq") for m in state["state"].values()], "not step"),
-    "negative squares": (lambda state: first(state)["exp_avg_sq"].fill_(-1), "exp_avg_sq with numbers that no update"),
-    "steps that were not made": (lambda state: first(state).update(step=th.tensor(-5.0)), "step with .* such as -5"),
-    "a NaN": (lambda state: first(state)["exp_avg"].fill_(float("nan")), "exp_avg with .* such as nan"),
-    "a moment that is a text": (lambda state: first(state).update(step="5"), "step that is not a number"),
-}
-
-
-@pytest.mark.parametrize("weights_only", [False, True])
-@pytest.mark.parametrize("case", STATES)
-def test_odd_states_of_the_optimizer(case: str, weights_only: bool) -> None:
-    change, fault = STATES[case]
-    file = with_state(members(), OPTIMIZER, change)
-    with pytest.raises(DamagedFileError, match=rf"BytesIO: policy\.optimizer has .*{fault}"):
-        PPOAdaptiveKL.load(file, weights_only=weights_only)
-
-
-OPTIMIZERS: dict[str, dict[str, Any]] = {
-    "sgd": {"optimizer_class": th.optim.SGD},
-    "momentum": {"optimizer_class": th.optim.SGD, "optimizer_kwargs": {"momentum": 0.9, "nesterov": True}},
-    "amsgrad": {"optimizer_kwargs": {"amsgrad": True, "weight_decay": 0.1}},
-    **{name: {"optimizer_class": getattr(th.optim, name)} for name in ("AdamW", "NAdam", "RAdam", "Adamax", "Rprop")},
-    **{name: {"optimizer_class": getattr(th.optim, name)} for name in ("RMSprop", "ASGD", "Adagrad", "Adadelta")},
-}
-
-
-@pytest.mark.parametrize("case", OPTIMIZERS)
-@pytest.mark.parametrize("steps", [0, 64])
-def test_what_optimizers_leave_is_not_odd(case: str, steps: int) -> None:
-    env = noise_envs(BOX)
-    kwargs = OPTIMIZERS[case]
-    model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, device="cpu", policy_kwargs=kwargs)
-    file = io.BytesIO()
-    (model.learn(steps) if steps else model).save(file)
-    assert load(file, PPOClip, env=env).learn(32, reset_num_timesteps=False).num_timesteps == steps + 32
-
-
-def test_optimizers_of_separate_updates_are_checked_too() -> None:
-    original = members(PPOClip, updates=SeparateUpdates())
-    file = with_state(original, "value_optimizer.pth", lambda state: state["param_groups"][0].update(eps=-1))
-    with pytest.raises(DamagedFileError, match="value_optimizer has options that Adam does not take"):
-        load(file, PPOClip)
-    assert isinstance(load(zipped(original), PPOClip).updates, SeparateUpdates)
 
 
 def test_variables_that_would_be_set_besides() -> None:

@@ -95,18 +95,16 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             a file from someone you do not trust: unpickling runs any code that the file contains, as in SB3
         :param reseed: whether to seed the global random generators with the model's seed, as SB3 does
         :param kwargs: attributes to set
-        :raises DamagedFileError: if the file is damaged, incomplete, or has values that no model can have, naming the
-            part
-        :raises OtherClassError: if it is of another class; :meth:`from_ppo` may read it
+        :raises DamagedFileError: if the file is damaged or has values that no model can have, naming the part; an
+            :class:`OtherClassError` if it is of another class
         :raises PickledValueError: with ``weights_only``, if the model needs a pickled value, naming what to pass
         """
-        archive = read_archive(path)
-        check_class(cls, archive)
+        check_class(cls, archive := read_archive(path))
         values = read_values(cls, archive, env, custom_objects, kwargs, weights_only)
-        random_state = nullcontext() if reseed else kept_random_state()
-        with random_state, built_within(archive) if weights_only else nullcontext():
+        built = built_within(archive) if weights_only else nullcontext()
+        with nullcontext() if reseed else kept_random_state(), built:
+            file = archive.with_data(dict.fromkeys(values))
             try:
-                file = archive.with_data(dict.fromkeys(values))
                 return super().load(file, env, device, values, print_system_info, force_reset, **kwargs)
             except MemoryError as error:
                 raise DamagedFileError(archive.name, "the model", f"does not fit into memory: {error}") from error

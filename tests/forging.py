@@ -1,0 +1,65 @@
+"""Files that were changed by someone who knows how they are made."""
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch as th
+
+from helpers import ACTION_SPACES, noise_envs
+from sb3_ppo_variants import PPOAdaptiveKL
+from sb3_ppo_variants.saving import plain
+
+BOX = ACTION_SPACES["Box"]
+NOTE, OPTIMIZER = "sb3_ppo_variants.json", "policy.optimizer.pth"
+Members = dict[str, bytes]
+
+
+@cache
+def members(cls: Any = PPOAdaptiveKL, **arguments: Any) -> Members:
+    env = noise_envs(BOX)
+    model = cls("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, device="cpu", **arguments).learn(64)
+    file = io.BytesIO()
+    model.save(file)
+    with zipfile.ZipFile(file) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def zipped(changed: Members) -> io.BytesIO:
+    """A file with the right hashes, which whoever means harm can make too."""
+    if NOTE in changed:
+        note = json.loads(changed[NOTE])
+        note["sha256"] = {
+            name: hashlib.sha256(content).hexdigest() for name, content in changed.items() if name != NOTE
+        }
+        changed = {**changed, NOTE: json.dumps(note).encode()}
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in changed.items():
+            archive.writestr(name, content)
+    return file
+
+
+def with_values(original: Members, **values: Any) -> io.BytesIO:
+    """The file with other attributes."""
+    data, note = json.loads(original["data"]), json.loads(original[NOTE])
+    for name, value in values.items():
+        data[name] = {":serialized:": ""}
+        note["plain"][name] = value if isinstance(value, dict) and "@" in value else plain.encode(value)
+    return zipped({**original, "data": json.dumps(data).encode(), NOTE: json.dumps(note).encode()})
+
+
+def with_state(original: Members, member: str, change: Callable[[Any], None]) -> io.BytesIO:
+    state = th.load(io.BytesIO(original[member]), weights_only=True)
+    change(state)
+    file = io.BytesIO()
+    th.save(state, file)
+    return zipped({**original, member: file.getvalue()})
+
+
+def load(file: io.BytesIO, cls: Any = PPOAdaptiveKL, **arguments: Any) -> Any:
+    return cls.load(file, weights_only=True, device="cpu", **arguments)
