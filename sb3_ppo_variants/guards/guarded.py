@@ -16,16 +16,21 @@ from sb3_ppo_variants.guards.observations import observation_check
 from sb3_ppo_variants.guards.outputs import EnvCheck, StackCheck
 from sb3_ppo_variants.guards.stand_in import standing_in
 from sb3_ppo_variants.guards.watch import Watch
-from sb3_ppo_variants.guards.workers import named_workers
+from sb3_ppo_variants.guards.workers import exchanging, named_workers
 
 
 @contextmanager
 def guarded(model: OnPolicyAlgorithm) -> Iterator[None]:
     """Within it all that the environments of a model receive and return is checked, under all wrappers."""
-    watch = Watch(lambda: model.num_timesteps)
+
+    def steps() -> int:
+        return model.num_timesteps
+
+    watch = Watch(steps)
     try:
-        with standing_in(model, lambda env: CheckedSteps(env, watch)) as env, named_workers(env):
-            yield
+        with standing_in(model, lambda env: CheckedSteps(env, watch)) as env:
+            with named_workers(env, steps), exchanging(env):
+                yield
     except EnvOutputError as error:
         if error.step is None:  # It comes from another process.
             error.step = model.num_timesteps

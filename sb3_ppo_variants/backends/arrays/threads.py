@@ -39,7 +39,7 @@ class OneThread:
         self.release()
 
     def release(self) -> None:
-        """Restore the threads, if this thread holds the limit; also if an interrupt has cut entering or leaving short."""
+        """Restore the threads, if this thread holds the limit; an interrupt may have cut entering or leaving short."""
         with self._lock:
             if self._holder != threading.get_ident():
                 return
