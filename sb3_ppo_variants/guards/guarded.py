@@ -28,9 +28,9 @@ def guarded(model: OnPolicyAlgorithm) -> Iterator[None]:
 
     watch = Watch(steps)
     try:
-        with standing_in(model, lambda env: CheckedSteps(env, watch)) as env:
-            with named_workers(env, steps), exchanging(env):
-                yield
+        stand_in = standing_in(model, lambda env: CheckedSteps(env, watch))
+        with stand_in as env, named_workers(env, steps), exchanging(env):
+            yield
     except EnvOutputError as error:
         if error.step is None:  # It comes from another process.
             error.step = model.num_timesteps

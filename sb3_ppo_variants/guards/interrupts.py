@@ -1,37 +1,56 @@
-"""Interrupts that wait for a few lines to end."""
+"""A Ctrl-C that waits for a few lines to end."""
 
 import signal
 import threading
-from collections.abc import Callable
-from types import FrameType, TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 
-Handler = Callable[[int, FrameType | None], object] | int | None
 
+class Held:
+    """A context in which a Ctrl-C takes effect at its end, and a second one at once.
 
-class deferred_interrupts:
-    """A context in which a Ctrl-C takes effect at its end.
-
-    Signals reach the main thread alone. In others there is nothing to defer, and neither is there where a handler was
-    not set by Python, which could not be set again.
+    It holds within :func:`interrupts_can_be_held` alone, where it costs no call of the system.
     """
 
     def __init__(self) -> None:
-        self._before: Handler = None
-        self._came = False
+        self.now = False
+        self.came = False
 
     def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.getsignal(signal.SIGINT)
-            if self._before is not None:
-                signal.signal(signal.SIGINT, self._note)
+        self.now = True
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self._came = True
+    def __exit__(self, *_: object) -> None:
+        self.now = False
+        if self.came:
+            self.came = False
+            signal.raise_signal(signal.SIGINT)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-            if self._came:
-                signal.raise_signal(signal.SIGINT)
+
+HELD = Held()
+
+
+@contextmanager
+def interrupts_can_be_held() -> Iterator[None]:
+    """Within it :data:`HELD` has an effect.
+
+    Python delivers signals to the main thread: in others there is nothing to hold. Nor is there where no function of
+    Python handles them.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if HELD.now and not HELD.came:
+            HELD.came = True
+        else:
+            before(number, frame)
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is handle:  # Unless a callback has set its own.
+            signal.signal(signal.SIGINT, before)

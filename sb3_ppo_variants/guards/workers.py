@@ -37,6 +37,8 @@ def exchanging(env: VecEnv) -> Iterator[None]:
     finally:
         if all(exchange.clean for exchange in exchanges):
             env.remotes = pipes
+        else:
+            env.waiting = False  # Or its close() would wait for what may have been received.
 
 
 @contextmanager

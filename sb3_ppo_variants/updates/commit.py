@@ -4,7 +4,7 @@ from types import TracebackType
 
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
-from sb3_ppo_variants.guards.interrupts import deferred_interrupts
+from sb3_ppo_variants.guards.interrupts import HELD
 from sb3_ppo_variants.updates.plan import UpdatePlan
 from sb3_ppo_variants.updates.run import Update
 
@@ -43,7 +43,7 @@ class AllOrNothing:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if not self._kept:
-            with deferred_interrupts():  # Of someone who presses Ctrl-C twice.
+            with HELD:  # From someone who presses Ctrl-C twice.
                 self._undo()
 
     def _undo(self) -> None:
