@@ -38,7 +38,7 @@ def test_two_threads_that_overlap(one_thread: Callable[[], AbstractContextManage
     with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
         stacks = {first: ExitStack(), second: ExitStack()}
         for thread, stack in stacks.items():
-            thread.submit(lambda stack=stack: stack.enter_context(one_thread())).result()
+            thread.submit(stack.enter_context, one_thread()).result()
             assert threads_now() == {1}
         for thread in (first, second) if first_leaves_first else (second, first):
             thread.submit(stacks[thread].close).result()

@@ -94,7 +94,8 @@ class _InWorkers(Access):
     def __init__(self, env: AsyncVectorEnv):
         super().__init__(env)
         pipes: Any = env.parent_pipes
-        env.parent_pipes = [pipe if isinstance(pipe, Exchange) else Exchange(pipe, i) for i, pipe in enumerate(pipes)]
+        exchanges: Any = [p if isinstance(p, Exchange) else Exchange(p, i) for i, p in enumerate(pipes)]
+        env.parent_pipes = exchanges
 
     def begin(self) -> None:
         self.env._state = AsyncState.DEFAULT

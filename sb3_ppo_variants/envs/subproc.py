@@ -22,8 +22,8 @@ from stable_baselines3.common.vec_env.subproc_vec_env import _worker
 from sb3_ppo_variants.arguments.rules import POSITIVE
 from sb3_ppo_variants.errors import EnvOutputError, WorkerError, refuse
 from sb3_ppo_variants.guards.exchange import Exchange, limit_messages
-from sb3_ppo_variants.guards.outputs import check_outputs
 from sb3_ppo_variants.guards.workers import how_it_ended
+from sb3_ppo_variants.guards.wrapped import check_outputs
 
 # Environments may have something to write before they close. Workers that still run after that time are terminated,
 # and after the second killed.

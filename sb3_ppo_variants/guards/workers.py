@@ -1,6 +1,6 @@
 """The workers of SB3's ``SubprocVecEnv`` while a model trains: errors name them, and answers are those asked for."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 
@@ -8,6 +8,7 @@ from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 
 from sb3_ppo_variants.errors import WorkerError
 from sb3_ppo_variants.guards.exchange import Exchange
+from sb3_ppo_variants.guards.outputs import EnvCheck
 
 # For a process to end after its pipe has closed.
 SECONDS_TO_END = 1.0
@@ -39,6 +40,20 @@ def exchanging(env: VecEnv) -> Iterator[None]:
             env.remotes = pipes
         else:
             env.waiting = False  # Or its close() would wait for what may have been received.
+
+
+def check_answers(env: VecEnv, checks: Sequence[EnvCheck]) -> None:
+    """Find the worker of a ``SubprocVecEnv`` whose last answer was wrong, after it could not be stacked, or was.
+
+    :raises GuardError: if there is one
+    """
+    exchanges = env.remotes if isinstance(env, SubprocVecEnv) else ()
+    for check, exchange in zip(checks, exchanges, strict=False):
+        answer = exchange.last if isinstance(exchange, Exchange) else None
+        if isinstance(answer, tuple) and len(answer) == 5:
+            check.parts(dict(zip(("observation", "reward", "done", "info"), answer, strict=False)))
+        elif isinstance(answer, tuple) and len(answer) == 2:
+            check.reset(answer)
 
 
 @contextmanager
