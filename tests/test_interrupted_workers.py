@@ -109,11 +109,6 @@ FILES = (
 def interrupt_at(place: int | None) -> Iterator[list[int]]:
     """Raise a KeyboardInterrupt at a line of what exchanges messages; yields the count of lines."""
     count = [0]
-    files = ("subproc_vec_env.py", "async_vector_env.py", "connection.py", "adapter.py", "access.py")
-    files = (
-        *files,
-        *(os.path.join("sb3_ppo_variants", *names) for names in (("envs", "subproc.py"), ("guards", "exchange.py"))),
-    )
 
     def line(frame: FrameType, event: str, argument: object) -> Any:
         if event == "line":

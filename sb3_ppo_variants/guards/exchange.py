@@ -24,7 +24,7 @@ class Exchange:
 
     :param pipe: the end of the pipe, without answers under way
     :param env_index: index of the worker's environment
-    :param process: the worker, if it is to be ended where it can not be asked to close any more
+    :param process: the worker, if its end may leave the pipe open, and to end it where it can not be asked to close
     """
 
     def __init__(self, pipe: Connection, env_index: int, process: BaseProcess | None = None):
@@ -35,7 +35,7 @@ class Exchange:
         self._process = process
         self._unanswered = 0
         self._in_message = False
-        self._wait = _waits_for(pipe)
+        self._wait = _waits_for(pipe, process)
 
     @property
     def clean(self) -> bool:
@@ -82,6 +82,7 @@ class Exchange:
 
         :param seconds: how long; ``None`` for ever
         :raises TimeoutError: if there is none until then
+        :raises EOFError: if the worker has ended
         :raises WorkerError: if the pipe holds a part of a message
         """
         self._check()
@@ -118,14 +119,26 @@ class Exchange:
         self.pipe.close()
 
 
-def _waits_for(pipe: Connection) -> Callable[[float | None], bool]:
-    """Waits until there is something to receive, for some seconds or for ever, and says whether there is."""
+def _waits_for(pipe: Connection, process: BaseProcess | None) -> Callable[[float | None], bool]:
+    """Waits until there is something to receive, for some seconds or for ever, and says whether there is.
+
+    It raises an ``EOFError`` if the process ends and has sent nothing.
+    """
     if not hasattr(select, "poll"):
         return pipe.poll
     # multiprocessing makes one at each call.
-    poll = select.poll()
-    poll.register(pipe.fileno(), select.POLLIN)
-    return lambda seconds: bool(poll.poll(None if seconds is None else 1000 * seconds))
+    poll, number = select.poll(), pipe.fileno()
+    poll.register(number, select.POLLIN)
+    if process is not None:
+        poll.register(process.sentinel, select.POLLIN)
+
+    def wait(seconds: float | None) -> bool:
+        ready = poll.poll(None if seconds is None else 1000 * seconds)
+        if ready and all(found != number for found, _ in ready):
+            raise EOFError
+        return bool(ready)
+
+    return wait
 
 
 def limit_messages(pipe: Connection, seconds: float) -> None:
