@@ -47,12 +47,12 @@ class Exchange:
         """Whether the pipe holds a part of a message."""
         return self._in_message
 
-    def send(self, command: Any) -> None:
+    def send(self, command: tuple[str, Any]) -> None:
         """Send a command.
 
         :raises WorkerError: if the pipe holds a part of a message
         """
-        if self._process is not None and command == ("close", None):
+        if self._process is not None and command[0] == "close":
             if self._in_message:
                 self._process.terminate()
                 return
@@ -134,7 +134,7 @@ def _waits_for(pipe: Connection, process: BaseProcess | None) -> Callable[[float
 
     def wait(seconds: float | None) -> bool:
         ready = poll.poll(None if seconds is None else 1000 * seconds)
-        if ready and all(found != number for found, _ in ready):
+        if len(ready) == 1 and ready[0][0] != number:
             raise EOFError
         return bool(ready)
 
