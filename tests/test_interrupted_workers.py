@@ -18,7 +18,7 @@ import psutil
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
-from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
 from sb3_ppo_variants import PPOClip, WorkerError
 from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
@@ -65,6 +65,7 @@ KINDS: dict[str, Callable[[Any], Any]] = {
     "SB3's": partial(SubprocVecEnv, start_method="fork"),
     "gymnasium's": partial(over_gymnasium, True),
     "gymnasium's through pipes": partial(over_gymnasium, False),
+    "none": DummyVecEnv,
 }
 
 
@@ -101,7 +102,7 @@ def goes_on(model: PPOClip) -> bool:
 # All that exchanges messages.
 FILES = (
     *("subproc_vec_env.py", "async_vector_env.py", "connection.py"),
-    *("envs/adapter.py", "envs/access.py", "envs/subproc.py", "guards/exchange.py"),
+    *("envs/adapter.py", "envs/access.py", "envs/subproc.py", "guards/exchange.py", "guards/dummy.py"),
 )
 
 
