@@ -257,19 +257,19 @@ class Dawdles(Tells):
     late = False
 
     def step(self, action: Any) -> Any:
-        self.seconds = 0.0 if self.late or self.steps != 3 else 2.0
+        self.seconds = 0.0 if self.late or self.steps != 3 else 5.0
         self.late = self.late or self.seconds > 0
         return super().step(action)
 
 
 def test_a_time_limit_that_passed() -> None:
-    env = SafeSubprocVecEnv([Tells, Dawdles], start_method="fork", timeout=0.7)
+    env = SafeSubprocVecEnv([Tells, Dawdles], start_method="fork", timeout=2)
     model = model_for(env)
-    with pytest.raises(WorkerError, match=r"environment 1 did not answer within 0\.7 seconds"):
+    with pytest.raises(WorkerError, match=r"environment 1 did not answer within 2 seconds"):
         model.learn(N_STEPS * N_ENVS)
     with suppress(WorkerError):  # It has not answered yet.
         model.learn(N_STEPS * N_ENVS, reset_num_timesteps=False)
-    time.sleep(1.5)
+    time.sleep(4)
     model.learn(N_STEPS * N_ENVS, reset_num_timesteps=False)
     check_rollout(model)
     env.close()
@@ -287,12 +287,10 @@ def test_a_worker_that_stops_in_the_middle_of_a_message() -> None:
     env = SafeSubprocVecEnv([Large] * 2, start_method="fork", timeout=2)
     env.reset()
     env.step_async(np.zeros(2, int))
-    time.sleep(0.5)  # Each has sent what its pipe holds.
+    assert env.remotes[1]._exchange.poll(60)  # It has begun.
     os.kill(env.processes[1].pid, signal.SIGSTOP)
-    start = time.monotonic()
     with pytest.raises(WorkerError, match="environment 1 did not answer within 2 seconds"):
         env.step_wait()
-    assert time.monotonic() - start < 10
     with pytest.raises(WorkerError, match="environment 1 was cut off in the middle of a message"):
         env.reset()
     env.close()
