@@ -50,11 +50,13 @@ def _channels_last(policy: ActorCriticPolicy, optimizers: list[Optimizer]) -> It
     Their values and shapes stay as they are. Afterwards they lie as PyTorch makes them, so that how a rollout or an
     update rounds depends on its path alone and not on what came before.
     """
-    _lay_out(policy, optimizers, th.channels_last)
     try:
+        _lay_out(policy, optimizers, th.channels_last)
         yield
-    finally:
         _lay_out(policy, optimizers, th.contiguous_format)
+    except BaseException:  # Also one that cuts the line before short.
+        _lay_out(policy, optimizers, th.contiguous_format)
+        raise
 
 
 def _lay_out(policy: ActorCriticPolicy, optimizers: list[Optimizer], memory_format: th.memory_format) -> None:

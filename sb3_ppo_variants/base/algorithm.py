@@ -1,8 +1,8 @@
 """The one training loop of all variants."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -36,16 +36,17 @@ from sb3_ppo_variants.arguments.rules import (
 )
 from sb3_ppo_variants.arguments.schedules import current_value
 from sb3_ppo_variants.backends.choice import choose
+from sb3_ppo_variants.base.around import checked, settings_kept
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.guards import Supervised, check_seen, guarded, original
+from sb3_ppo_variants.guards import Supervised, original
 from sb3_ppo_variants.kl import exact_kl
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.policies.feed_forward import FeedForward
 from sb3_ppo_variants.rollouts.buffer import with_parameters
 from sb3_ppo_variants.rollouts.loop import collect
 from sb3_ppo_variants.saving import SavedAlgorithm
-from sb3_ppo_variants.updates import JOINT, Outcome, UpdatePlan, Updates, run
-from sb3_ppo_variants.updates.finite import check_parameters, check_rollout
+from sb3_ppo_variants.updates import JOINT, AllOrNothing, Outcome, UpdatePlan, Updates, run
+from sb3_ppo_variants.updates.finite import check_rollout
 from sb3_ppo_variants.updates.measured import summary
 from sb3_ppo_variants.updates.separate import separate
 
@@ -206,26 +207,33 @@ class PPOBase(SavedAlgorithm):
         plan = self._plan()
         backend = choose(plan, self.fast).backend
         make_actor = partial(backend.actor, self, plan, rollout_buffer, n_rollout_steps)
-        with backend.prepared(plan, updating=False):
+        with self.run.collecting(), backend.prepared(plan, updating=False):
             return collect(self, env, callback, rollout_buffer, n_rollout_steps, make_actor)
 
     def train(self) -> None:
-        """Update the policy with the rollout in the buffer."""
+        """Update the policy with the rollout in the buffer, as a whole or not at all."""
         plan = self._plan()
         if self._guarded:
             check_rollout(self.rollout_buffer, self.num_timesteps)
-        self.policy.set_training_mode(True)
-        for descent in plan.descents:
-            update_learning_rate(descent.optimizer, descent.learning_rate)
         # Chosen anew, since a callback may have changed the policy after the rollout.
         backend = choose(plan, self.fast).backend
-        with backend.prepared(plan, updating=True):
-            outcome = run(backend.update(plan), plan, self.verbose, self._guarded)
-        self._n_updates += outcome.epochs[0]
-        self._log(plan, outcome)
-        self._after_update(outcome.kl)
+        with AllOrNothing(self, plan) as whole:
+            self.policy.set_training_mode(True)
+            for descent in plan.descents:
+                update_learning_rate(descent.optimizer, descent.learning_rate)
+            with backend.prepared(plan, updating=True):
+                whole.update = backend.update(plan)
+                outcome = run(whole.update, plan, self.verbose, self._guarded)
+            values = self._values(plan, outcome)
+            self._n_updates += outcome.epochs[0]
+            self._after_update(outcome.kl)
+            whole.keep()
+        for name, value in values.items():
+            self.logger.record(f"train/{name}", value)
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
 
-    def _log(self, plan: UpdatePlan, outcome: Outcome) -> None:
+    def _values(self, plan: UpdatePlan, outcome: Outcome) -> dict[str, float]:
+        """What is logged of an update."""
         values = plan.coefficients() | summary(outcome.measured) | self._division.log(plan.descents, outcome.epochs)
         if outcome.kl is not None:
             values["kl"] = outcome.kl
@@ -233,9 +241,7 @@ class PPOBase(SavedAlgorithm):
         values["explained_variance"] = explained_variance(buffer.values.flatten(), buffer.returns.flatten())
         if hasattr(self.policy, "log_std"):
             values["std"] = th.exp(self.policy.log_std).mean().item()
-        for name, value in values.items():
-            self.logger.record(f"train/{name}", value)
-        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        return values
 
     def _setup_learn(self, *args: Any, **arguments: Any) -> tuple[int, BaseCallback]:
         if self.verbose >= 1:
@@ -268,7 +274,7 @@ class PPOBase(SavedAlgorithm):
         :raises CallbackError: if a callback returns None
         """
         supervised = Supervised(callback, progress_bar)
-        with self._guards(), supervised.to_the_end():
+        with settings_kept(), self._guards(), supervised.to_the_end():
             return super().learn(
                 total_timesteps=total_timesteps,
                 callback=supervised,
@@ -277,19 +283,8 @@ class PPOBase(SavedAlgorithm):
                 reset_num_timesteps=reset_num_timesteps,
             )
 
-    @contextmanager
-    def _guards(self) -> Iterator[None]:
-        """Within it the environments are checked, and an error that follows from a number names the number."""
-        if not self._guarded or self.env is None:
-            yield
-            return
-        try:
-            with guarded(self):
-                yield
-        except (ValueError, RuntimeError):
-            check_parameters(self.policy)
-            check_seen(self)
-            raise
+    def _guards(self) -> AbstractContextManager[None]:
+        return checked(self) if self._guarded and self.env is not None else nullcontext()
 
     def get_env(self) -> VecEnv | None:
         """The environment that the model was given; callbacks get it too while another stands in for it."""

@@ -3,14 +3,17 @@
 import argparse
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import torch as th
 from stable_baselines3.common.vec_env import VecEnv
 
+from sb3_ppo_variants.backends import torch_update
+from sb3_ppo_variants.backends.arrays import update as array_update
 from sb3_ppo_variants.benchmark.measuring import Count, add_options, quartiles
 from sb3_ppo_variants.benchmark.throughput import DEFAULT_WORKLOADS, WORKLOADS, measure
 from sb3_ppo_variants.guards.dummy import DummySteps, can_step
@@ -21,10 +24,24 @@ from sb3_ppo_variants.variants import PPOClip
 BAR = 0.01
 
 
+class NoSnapshot:
+    """Keeps nothing to go back to."""
+
+    def __init__(self, policy: object, optimizers: object):
+        pass
+
+
 class Unguarded(PPOClip):
-    """Takes the same steps without a check."""
+    """Takes the same steps without a check, and makes updates that cannot be undone."""
 
     _guarded = False
+
+    def train(self) -> None:
+        """Update the policy."""
+        with ExitStack() as stack:
+            for module in (torch_update, array_update):
+                stack.enter_context(mock.patch.object(module, "Snapshot", NoSnapshot))
+            super().train()
 
     @contextmanager
     def _guards(self) -> Iterator[None]:

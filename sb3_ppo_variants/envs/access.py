@@ -5,9 +5,11 @@ from typing import Any
 
 import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+from gymnasium.vector.async_vector_env import AsyncState
 from stable_baselines3.common.env_util import is_wrapped
 
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.guards.exchange import Exchange
 
 
 class Access:
@@ -17,6 +19,13 @@ class Access:
 
     def __init__(self, env: VectorEnv):
         self.env = env
+
+    def begin(self) -> None:
+        """Called before each command to the environments, since an interrupt may have cut the last one short."""
+
+    def closing(self) -> dict[str, Any]:
+        """The arguments of ``close``."""
+        return {}
 
     def has(self, name: str) -> bool:
         """Whether all environments have the attribute."""
@@ -82,7 +91,22 @@ class _InWorkers(Access):
     env: AsyncVectorEnv
     takes_any_seed = True
 
+    def __init__(self, env: AsyncVectorEnv):
+        super().__init__(env)
+        pipes: Any = env.parent_pipes
+        exchanges: Any = [p if isinstance(p, Exchange) else Exchange(p, i) for i, p in enumerate(pipes)]
+        env.parent_pipes = exchanges
+
+    def begin(self) -> None:
+        self.env._state = AsyncState.DEFAULT
+
+    def closing(self) -> dict[str, Any]:
+        self.begin()
+        pipes: Any = self.env.parent_pipes
+        return {"terminate": True} if any(pipe is not None and pipe.useless for pipe in pipes) else {}
+
     def has(self, name: str) -> bool:
+        self.begin()
         return all(self.env.call("has_wrapper_attr", name))
 
     def get(self, name: str, indices: list[int]) -> list[Any]:
@@ -92,6 +116,7 @@ class _InWorkers(Access):
 
     def set(self, name: str, value: Any, indices: list[int]) -> None:
         self._need_all(indices)
+        self.begin()
         # It would take a list as one value for each environment.
         self.env.set_attr(name, [value] * self.env.num_envs)
 
@@ -102,6 +127,7 @@ class _InWorkers(Access):
 
     def is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: list[int]) -> list[bool]:
         # Wrappers cannot be sent between processes, but their names can.
+        self.begin()
         names = [re.findall(r"<(\w+)", text) for text in self.env.call("__str__")]
         return [wrapper_class.__name__ in names[i] for i in indices]
 

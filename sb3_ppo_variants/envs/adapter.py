@@ -71,6 +71,7 @@ class GymnasiumVecEnv(VecEnv):
 
     def _reset_env(self, seed: int | None, options: dict[str, Any] | None) -> tuple[VecEnvObs, dict[str, Any]]:
         """Reset ``env``, whose environments take ``seed``, ``seed + 1`` and so on."""
+        self._access.begin()
         return self.env.reset(seed=seed, options=options)
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
@@ -90,6 +91,7 @@ class GymnasiumVecEnv(VecEnv):
 
     def step_wait(self) -> VecEnvStepReturn:
         """Step all environments and reset those that are done."""
+        self._access.begin()
         observations, rewards, terminated, truncated, vector_infos = self.env.step(self._actions)
         observations = rows.owned(observations)
         dones = terminated | truncated
@@ -106,7 +108,7 @@ class GymnasiumVecEnv(VecEnv):
     def close(self) -> None:
         """Close the environments; a second call does nothing."""
         if not self._closed:
-            self.env.close()
+            self.env.close(**self._access.closing())
             self._closed = True
 
     def get_images(self) -> Sequence[np.ndarray | None]:
@@ -120,6 +122,7 @@ class GymnasiumVecEnv(VecEnv):
         return list(self._render())
 
     def _render(self) -> Any:
+        self._access.begin()
         return self.env.render()
 
     def has_attr(self, attr_name: str) -> bool:

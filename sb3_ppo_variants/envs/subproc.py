@@ -2,6 +2,7 @@
 
 import multiprocessing as mp
 import os
+import signal
 import sys
 import threading
 import time
@@ -20,8 +21,9 @@ from stable_baselines3.common.vec_env.subproc_vec_env import _worker
 
 from sb3_ppo_variants.arguments.rules import POSITIVE
 from sb3_ppo_variants.errors import EnvOutputError, WorkerError, refuse
-from sb3_ppo_variants.guards.outputs import check_outputs
+from sb3_ppo_variants.guards.exchange import Exchange, limit_messages
 from sb3_ppo_variants.guards.workers import how_it_ended
+from sb3_ppo_variants.guards.wrapped import check_outputs
 
 # Environments may have something to write before they close. Workers that still run after that time are terminated,
 # and after the second killed.
@@ -42,6 +44,9 @@ class SafeSubprocVecEnv(SubprocVecEnv):
     A worker that raises, ends or does not answer in time raises a :class:`~sb3_ppo_variants.WorkerError` with its index
     and traceback. What an environment returns is checked in its worker, before it is stacked. :meth:`close` takes at
     most four seconds, whatever the workers do, and no worker outlives the process that started it.
+
+    An answer that an interrupt, an error or the time limit has left under way is dropped when the next one is awaited.
+    Only a message that was cut off in its middle makes a worker useless. Workers do not hear of a Ctrl-C.
 
     :param env_fns: functions that make the environments, one or more
     :param start_method: how processes are started, of ``multiprocessing.get_all_start_methods()``; as in SB3, ``None``
@@ -84,10 +89,10 @@ class SafeSubprocVecEnv(SubprocVecEnv):
             worker.ask_to_end()
         for worker in self.remotes:
             worker.join(deadline)
-        for signal in ("terminate", "kill"):
+        for end in ("terminate", "kill"):
             deadline = time.monotonic() + SECONDS_TO_END
             for process in [process for process in self.processes if process.is_alive()]:
-                getattr(process, signal)()
+                getattr(process, end)()
             for process in self.processes:
                 process.join(max(0.0, deadline - time.monotonic()))
         for worker in self.remotes:
@@ -101,9 +106,12 @@ class Worker:
         self._env_index = env_index
         self._timeout = timeout
         self._hangs = False
-        self._pipe, child = context.Pipe()
+        pipe, child = context.Pipe()
+        if timeout is not None:
+            limit_messages(pipe, timeout)
+        self._exchange = Exchange(pipe, env_index)
         make_env = CloudpickleWrapper(partial(_checked_env, env_fn, env_index))
-        self.process = context.Process(target=_work, args=(child, self._pipe, make_env), daemon=True)
+        self.process = context.Process(target=_work, args=(child, pipe, make_env), daemon=True)
         self.process.start()
         # Now, or the next process would inherit it and keep it open.
         child.close()
@@ -111,57 +119,68 @@ class Worker:
     def send(self, command: tuple[str, Any]) -> None:
         """Send a command.
 
-        :raises WorkerError: if the worker has ended
+        :raises WorkerError: if the worker has ended, does not take it in time, or its pipe has become useless
         """
         try:
-            self._pipe.send(command)
+            self._exchange.send(command)
+        except BlockingIOError:
+            self._fail_to_answer()
         except OSError:
             self.recv()
             self._fail("has ended")
 
     def recv(self) -> Any:
-        """Receive the answer.
+        """Receive the answer to the last command.
 
         :raises WorkerError: if the worker raised, ended or does not answer in time
         :raises EnvOutputError: if the environment returned something of a wrong type or shape
         """
-        if self._timeout is not None and not self._pipe.poll(self._timeout):
-            self._hangs = True
-            self._fail(f"did not answer within {self._timeout:g} seconds")
-        try:
-            answer = self._pipe.recv()
-        except (EOFError, OSError):
-            self.process.join(SECONDS_TO_END)
-            self._fail(how_it_ended(self.process.exitcode))
-        if isinstance(answer, Failure):
-            if answer.wrong_output is not None:
-                raise answer.wrong_output
-            self._fail(f"raised an error:\n{answer.traceback}")
-        return answer
+        while True:
+            try:
+                answer = self._exchange.receive(self._timeout)
+            except (TimeoutError, BlockingIOError):
+                self._fail_to_answer()
+            except (EOFError, OSError):
+                self.process.join(SECONDS_TO_END)
+                self._fail(how_it_ended(self.process.exitcode))
+            self._hangs = False
+            if isinstance(answer, Failure):
+                if answer.wrong_output is not None:
+                    raise answer.wrong_output
+                self._fail(f"raised an error:\n{answer.traceback}")
+            if self._exchange.clean:
+                return answer
+
+    def _fail_to_answer(self) -> NoReturn:
+        assert self._timeout is not None
+        self._hangs = True
+        self._fail(f"did not answer within {self._timeout:g} seconds")
 
     def _fail(self, problem: str) -> NoReturn:
         raise WorkerError(self._env_index, problem)
 
     def ask_to_end(self) -> None:
         """Ask the worker to end, if it has not."""
-        with suppress(OSError):
-            self._pipe.send(("close", None))
+        if not self._exchange.useless:
+            with suppress(OSError):
+                self._exchange.pipe.send(("close", None))
 
     def join(self, deadline: float) -> None:
-        """Wait for the worker to end, until a time of ``time.monotonic``, unless it has timed out before."""
-        if self._hangs:
+        """Wait for the worker to end, until a time of ``time.monotonic``, unless it hangs or could not be asked."""
+        if self._hangs or self._exchange.useless:
             return
+        pipe = self._exchange.pipe
         # The worker blocks while an answer that nobody reads fills the pipe.
         with suppress(EOFError, OSError):
-            while wait([self._pipe, self.process.sentinel], max(0.0, deadline - time.monotonic())):
-                if not self._pipe.poll():
+            while wait([pipe, self.process.sentinel], max(0.0, deadline - time.monotonic())):
+                if not pipe.poll():
                     break
-                self._pipe.recv_bytes()
+                pipe.recv_bytes()
         self.process.join(max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
         """Close the pipe."""
-        self._pipe.close()
+        self._exchange.close()
 
 
 def _checked_env(env_fn: Callable[[], gym.Env], env_index: int) -> gym.Env:
@@ -171,6 +190,8 @@ def _checked_env(env_fn: Callable[[], gym.Env], env_index: int) -> gym.Env:
 def _work(child: Connection, parent: Connection, make_env: CloudpickleWrapper) -> None:
     """Do what SB3's worker does, and report its errors."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    # A Ctrl-C goes to all processes of a terminal. Whether training goes on is for the parent to say.
+    signal.signal(signal.SIGINT, lambda *_: None)
     try:
         _worker(child, parent, make_env)
     except BaseException as error:

@@ -9,6 +9,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 from sb3_ppo_variants.guards.outputs import EnvCheck
+from sb3_ppo_variants.guards.wrapped import blame_output
 
 IMMUTABLE = frozenset({bool, int, float, str, type(None), np.bool_, np.float32, np.float64, np.int32, np.int64})
 REPLACED = ("step_wait", "reset", "_save_obs", "_obs_from_buf")
@@ -40,7 +41,11 @@ class DummySteps:
         env, rows, checks, actions = self._env, self._rows, self._checks, self._env.actions
         rewards, dones, infos = env.buf_rews, env.buf_dones, env.buf_infos
         for i, single in enumerate(env.envs):
-            returned = single.step(actions[i])
+            try:
+                returned = single.step(actions[i])
+            except Exception as error:
+                self._blame(error, i)
+                raise
             observation, reward, terminated, truncated, info = checks[i].step(returned) if checks else returned
             done = terminated or truncated
             rewards[i], dones[i], infos[i] = reward, done, info
@@ -49,7 +54,7 @@ class DummySteps:
                 if checks:
                     checks[i].terminal(observation)
                 info["terminal_observation"] = observation
-                first = single.reset()
+                first = self._first(i)
                 observation, env.reset_infos[i] = checks[i].reset(first) if checks else first
             rows[i] = observation
         return rows.copy(), rewards.copy(), dones.copy(), [_copied(info) for info in infos]
@@ -57,13 +62,24 @@ class DummySteps:
     def reset(self) -> VecEnvObs:
         """Reset each environment."""
         env, checks = self._env, self._checks
-        for i, single in enumerate(env.envs):
+        for i in range(env.num_envs):
             options: dict[str, Any] = {"options": env._options[i]} if env._options[i] else {}
-            first = single.reset(seed=env._seeds[i], **options)
+            first = self._first(i, seed=env._seeds[i], **options)
             self._rows[i], env.reset_infos[i] = checks[i].reset(first) if checks else first
         env._reset_seeds()
         env._reset_options()
         return self._rows.copy()
+
+    def _first(self, i: int, **arguments: Any) -> Any:
+        try:
+            return self._env.envs[i].reset(**arguments)
+        except Exception as error:
+            self._blame(error, i)
+            raise
+
+    def _blame(self, error: Exception, i: int) -> None:
+        if self._checks:
+            blame_output(error, self._checks[i])
 
 
 class _DictRows(dict[str, np.ndarray]):

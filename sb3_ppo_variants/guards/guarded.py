@@ -16,15 +16,20 @@ from sb3_ppo_variants.guards.observations import observation_check
 from sb3_ppo_variants.guards.outputs import EnvCheck, StackCheck
 from sb3_ppo_variants.guards.stand_in import standing_in
 from sb3_ppo_variants.guards.watch import Watch
-from sb3_ppo_variants.guards.workers import named_workers
+from sb3_ppo_variants.guards.workers import check_answers, exchanging, named_workers
 
 
 @contextmanager
 def guarded(model: OnPolicyAlgorithm) -> Iterator[None]:
     """Within it all that the environments of a model receive and return is checked, under all wrappers."""
-    watch = Watch(lambda: model.num_timesteps)
+
+    def steps() -> int:
+        return model.num_timesteps
+
+    watch = Watch(steps)
     try:
-        with standing_in(model, lambda env: CheckedSteps(env, watch)) as env, named_workers(env):
+        stand_in = standing_in(model, lambda env: CheckedSteps(env, watch))
+        with stand_in as env, named_workers(env, steps), exchanging(env):
             yield
     except EnvOutputError as error:
         if error.step is None:  # It comes from another process.
@@ -42,6 +47,10 @@ def check_seen(model: OnPolicyAlgorithm) -> None:
         check.check_numbers(model._last_obs, "observation", None)
 
 
+# What NumPy and SB3 raise over outputs that can not be stacked, and what is raised over what was stacked.
+STACKING = (TypeError, ValueError, KeyError, AssertionError)
+
+
 class CheckedSteps:
     """Steps and resets of a vectorised environment that raise a ``GuardError`` for values that are not allowed."""
 
@@ -53,6 +62,7 @@ class CheckedSteps:
         checks = [EnvCheck(env.observation_space, i, watch) for i in range(env.num_envs)]
         self._steps = DummySteps(env, checks) if can_step(env) else env
         self._stacks = None if can_step(env) else StackCheck(checks, watch)
+        self._env, self._checks = env, checks
 
     def step_async(self, actions: np.ndarray) -> None:
         """Begin a step, with actions that must be finite."""
@@ -63,16 +73,24 @@ class CheckedSteps:
 
     def step_wait(self) -> VecEnvStepReturn:
         """Finish the step, and check all that it returns."""
-        returned = self._steps.step_wait()
-        if self._stacks is not None:
-            self._stacks.check(*returned)
-        self._check_observations(returned[0])
+        try:
+            returned = self._steps.step_wait()
+            if self._stacks is not None:
+                self._stacks.check(*returned)
+            self._check_observations(returned[0])
+        except STACKING:
+            check_answers(self._env, self._checks)
+            raise
         return returned
 
     def reset(self) -> VecEnvObs:
         """Reset all environments, and check their observations."""
-        observations = self._steps.reset()
-        self._check_observations(observations)
+        try:
+            observations = self._steps.reset()
+            self._check_observations(observations)
+        except STACKING:
+            check_answers(self._env, self._checks)
+            raise
         return observations
 
     def _check_observations(self, observations: VecEnvObs) -> None:

@@ -9,6 +9,8 @@ from sb3_ppo_variants.guards.finite import is_finite
 from sb3_ppo_variants.guards.watch import Watch
 
 INTEGERS = frozenset({int, np.int64})
+# Letters of a value in a message.
+MOST_SHOWN = 500
 
 
 class ArrayCheck:
@@ -35,11 +37,11 @@ class ArrayCheck:
             return observation
         array = _as_array(observation)
         if array is None:
-            self._watch.refuse(quantity, repr(observation), f"a {self._dtype} array of shape {self._shape}", env_index)
+            self._watch.refuse(quantity, shown(observation), f"a {self._dtype} array of shape {self._shape}", env_index)
         if array.shape != self._shape:
             self._watch.refuse(quantity, f"an array of shape {array.shape}", f"of shape {self._shape}", env_index)
         if not _keeps_values(array, self._dtype):
-            self._watch.refuse(quantity, repr(observation), f"representable as {self._dtype}", env_index)
+            self._watch.refuse(quantity, shown(observation), f"representable as {self._dtype}", env_index)
         return array
 
     def check_numbers(self, observation: Any, quantity: str, env_index: int | None) -> None:
@@ -78,7 +80,7 @@ class DictCheck:
     def fitted(self, observation: object, quantity: str, env_index: int | None) -> dict[str, Any]:
         """See :class:`ArrayCheck`."""
         if not isinstance(observation, dict) or observation.keys() != self._checks.keys():
-            found = f"a dict with the keys {[*observation]}" if isinstance(observation, dict) else repr(observation)
+            found = f"a dict with the keys {[*observation]}" if isinstance(observation, dict) else shown(observation)
             self._watch.refuse(quantity, found, f"a dict with the keys {[*self._checks]}", env_index)
         return {
             key: check.fitted(observation[key], f"{quantity}[{key!r}]", env_index)
@@ -97,6 +99,15 @@ def observation_check(space: spaces.Space, watch: Watch, n_envs: int = 0) -> Arr
     :param n_envs: number of environments whose observations are stacked; 0 for those of one environment
     """
     return (DictCheck if isinstance(space, spaces.Dict) else ArrayCheck)(space, watch, n_envs)
+
+
+def shown(value: object) -> str:
+    """A value for a message, whatever it is and however long."""
+    try:
+        text = repr(value)
+    except Exception:  # Of more than 4300 digits, for example.
+        return f"a {type(value).__name__} that can not be shown"
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 def _as_array(value: object) -> np.ndarray | None:

@@ -1,19 +1,20 @@
 """What environments may return."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any, NoReturn, TypeGuard
 
-import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from sb3_ppo_variants.guards.observations import observation_check
-from sb3_ppo_variants.guards.watch import HUGE_REWARD, TypesOnly, Watch
+from sb3_ppo_variants.guards.observations import observation_check, shown
+from sb3_ppo_variants.guards.watch import HUGE_REWARD, Watch
 
 # Types that need no conversion.
 NUMBERS = frozenset({float, int, np.float64, np.float32})
 FLAGS = frozenset({bool, np.bool_})
+
+RESULTS = {"step": "(observation, reward, terminated, truncated, info)", "reset": "(observation, info)"}
 
 
 class EnvCheck:
@@ -35,7 +36,7 @@ class EnvCheck:
         """
         # This runs at every step: the types that nearly all environments return are recognised without a call.
         if type(returned) is not tuple or len(returned) != 5:
-            returned = self._values(returned, "step", "(observation, reward, terminated, truncated, info)", 5)
+            returned = self._values(returned, "step", 5)
         observation, reward, terminated, truncated, info = returned
         array = type(observation) is np.ndarray
         if not (array and observation.dtype is self._dtype and observation.shape == self._shape):
@@ -52,10 +53,29 @@ class EnvCheck:
 
     def reset(self, returned: object) -> tuple[Any, dict[str, Any]]:
         """Convert what ``env.reset`` returned; see :meth:`step`."""
-        observation, info = self._values(returned, "reset", "(observation, info)", 2)
+        observation, info = self._values(returned, "reset", 2)
         if not isinstance(info, dict):
             self._refuse("info", info, "a dict")
         return self._observation.fitted(observation, "observation", self._env_index), info
+
+    def below(self, space: spaces.Space) -> "EnvCheck":
+        """The check of the same environment below a wrapper."""
+        return EnvCheck(space, self._env_index, self._watch)
+
+    def parts(self, found: Mapping[str, Any]) -> None:
+        """Check some parts of what ``env.step`` returned, by their names; see :meth:`step`."""
+        if "observation" in found:
+            self._observation.fitted(found["observation"], "observation", self._env_index)
+        if "reward" in found:
+            self._number(found["reward"])
+        for name in ("terminated", "truncated", "done"):
+            self._flag(name, found.get(name, False))
+        if not isinstance(found.get("info", {}), dict):
+            self._refuse("info", found["info"], "a dict")
+
+    def refuse_count(self, method: str, found: str) -> NoReturn:
+        """:raises EnvOutputError: for a ``step`` or ``reset`` that returned another number of values"""
+        self._watch.refuse(f"result of {method}()", found, RESULTS[method], self._env_index)
 
     def terminal(self, observation: object) -> None:
         """Check the last observation of an episode.
@@ -65,26 +85,30 @@ class EnvCheck:
         fitted = self._observation.fitted(observation, "terminal observation", self._env_index)
         self._observation.check_numbers(fitted, "terminal observation", self._env_index)
 
-    def _values(self, returned: object, method: str, allowed: str, count: int) -> tuple[Any, ...] | list[Any]:
+    def _values(self, returned: object, method: str, count: int) -> tuple[Any, ...] | list[Any]:
         if isinstance(returned, (tuple, list)) and len(returned) == count:
             return returned
-        self._refuse(f"result of {method}()", returned, allowed)
+        self.refuse_count(method, shown(returned))
 
     def _number(self, reward: object) -> float:
         number = _scalar(reward)
-        if not isinstance(number, Real):
+        if not _is_real(number):
             self._refuse("reward", reward, "a real number")
-        self._watch.note_reward(float(number), self._env_index)
-        return float(number)
+        try:
+            value = float(number)
+        except OverflowError:
+            self._refuse("reward", reward, "a number that a float can hold")
+        self._watch.note_reward(value, self._env_index)
+        return value
 
     def _flag(self, name: str, value: object) -> bool:
         flag = _scalar(value)
-        if isinstance(flag, float) or not isinstance(flag, Real) or flag not in (0, 1):
+        if isinstance(flag, float) or not _is_real(flag) or flag not in (0, 1):
             self._refuse(name, value, "True or False")
         return bool(flag)
 
     def _refuse(self, quantity: str, found: object, allowed: str) -> NoReturn:
-        self._watch.refuse(quantity, repr(found), allowed, self._env_index)
+        self._watch.refuse(quantity, shown(found), allowed, self._env_index)
 
 
 class StackCheck:
@@ -109,7 +133,7 @@ class StackCheck:
 
     def _check_rewards(self, rewards: object) -> None:
         if not self._is_array(rewards, "biuf"):
-            self._watch.refuse("reward", repr(rewards), "an array with a real number for each environment", None)
+            self._watch.refuse("reward", shown(rewards), "an array with a real number for each environment", None)
         # Neither is true of NaN.
         if not (rewards.min() > -HUGE_REWARD and rewards.max() < HUGE_REWARD):
             for i, reward in enumerate(rewards.tolist()):
@@ -118,7 +142,7 @@ class StackCheck:
     def _ended(self, dones: object) -> list[int]:
         """The environments in which an episode ended."""
         if not self._is_array(dones, "biu") or (dones.dtype.kind != "b" and not np.isin(dones, (0, 1)).all()):
-            self._watch.refuse("done", repr(dones), "an array with True or False for each environment", None)
+            self._watch.refuse("done", shown(dones), "an array with True or False for each environment", None)
         return [i for i, done in enumerate(dones.tolist()) if done]
 
     def _check_infos(self, infos: Any, may_be_missing: bool) -> None:
@@ -126,26 +150,19 @@ class StackCheck:
         # Types are looked up faster than instances, of which there may be many.
         right = {*map(type, infos)} == {dict} or all(isinstance(info, dict) for info in infos)
         if not (of_all and right):
-            self._watch.refuse("info", repr(infos), "a list with a dict for each environment", None)
+            self._watch.refuse("info", shown(infos), "a list with a dict for each environment", None)
 
     def _is_array(self, value: object, kinds: str) -> TypeGuard[np.ndarray]:
         return isinstance(value, np.ndarray) and value.shape == (len(self._checks),) and value.dtype.kind in kinds
 
 
-def check_outputs(env: gym.Env, env_index: int) -> gym.Env:
-    """Make the ``step`` and ``reset`` of an environment in a worker process check what they return.
-
-    Whether numbers are finite is checked in the process of the model, which knows the step.
-    """
-    check = EnvCheck(env.observation_space, env_index, TypesOnly(lambda: None))
-    step, reset = env.step, env.reset
-    env.step = lambda action: check.step(step(action))  # type: ignore[method-assign]
-    env.reset = lambda **arguments: check.reset(reset(**arguments))  # type: ignore[method-assign]
-    return env
+def _is_real(value: object) -> TypeGuard[Real]:
+    # For NumPy a difference of times is an integer.
+    return isinstance(value, Real) and not isinstance(value, np.timedelta64)
 
 
 def _scalar(value: object) -> object:
     """A Python number for a scalar of NumPy and an array or a tensor without dimensions; else the value itself."""
-    if isinstance(value, str | bytes) or getattr(value, "shape", None) != ():
+    if isinstance(value, str | bytes | np.timedelta64) or getattr(value, "shape", None) != ():
         return value
     return np.asarray(value).item()

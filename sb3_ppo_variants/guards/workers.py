@@ -1,12 +1,14 @@
-"""An error that names the worker of a ``SubprocVecEnv`` that ended."""
+"""The workers of SB3's ``SubprocVecEnv`` while a model trains: errors name them, and answers are those asked for."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 
 from sb3_ppo_variants.errors import WorkerError
+from sb3_ppo_variants.guards.exchange import Exchange
+from sb3_ppo_variants.guards.outputs import EnvCheck
 
 # For a process to end after its pipe has closed.
 SECONDS_TO_END = 1.0
@@ -20,7 +22,42 @@ def how_it_ended(exit_code: int | None) -> str:
 
 
 @contextmanager
-def named_workers(env: VecEnv) -> Iterator[None]:
+def exchanging(env: VecEnv) -> Iterator[None]:
+    """Within it an :class:`Exchange` takes the place of each pipe of SB3's ``SubprocVecEnv``.
+
+    It stays there if an interrupt or an error leaves an answer under way.
+    """
+    if not isinstance(env, SubprocVecEnv) or not all(isinstance(pipe, Connection) for pipe in env.remotes):
+        yield
+        return
+    pipes = env.remotes
+    exchanges = [Exchange(pipe, i, env.processes[i]) for i, pipe in enumerate(pipes)]
+    env.remotes = tuple(exchanges)
+    try:
+        yield
+    finally:
+        if all(exchange.clean for exchange in exchanges):
+            env.remotes = pipes
+        else:
+            env.waiting = False  # Or its close() would wait for what may have been received.
+
+
+def check_answers(env: VecEnv, checks: Sequence[EnvCheck]) -> None:
+    """Find the worker of a ``SubprocVecEnv`` whose last answer was wrong, after it could not be stacked, or was.
+
+    :raises GuardError: if there is one
+    """
+    exchanges = env.remotes if isinstance(env, SubprocVecEnv) else ()
+    for check, exchange in zip(checks, exchanges, strict=False):
+        answer = exchange.last if isinstance(exchange, Exchange) else None
+        if isinstance(answer, tuple) and len(answer) == 5:
+            check.parts(dict(zip(("observation", "reward", "done", "info"), answer, strict=False)))
+        elif isinstance(answer, tuple) and len(answer) == 2:
+            check.reset(answer)
+
+
+@contextmanager
+def named_workers(env: VecEnv, steps_taken: Callable[[], int]) -> Iterator[None]:
     """Within it a broken pipe raises a ``WorkerError`` with the index of the worker that ended."""
     try:
         yield
@@ -31,6 +68,7 @@ def named_workers(env: VecEnv) -> Iterator[None]:
         for i, process in enumerate(env.processes):
             if process.sentinel in ended:
                 process.join(SECONDS_TO_END)
+                how = f"{how_it_ended(process.exitcode)} at step {steps_taken()}"
                 advice = "SafeSubprocVecEnv takes the same arguments and reports the traceback of a worker that raises"
-                raise WorkerError(i, f"{how_it_ended(process.exitcode)}; {advice}") from error
+                raise WorkerError(i, f"{how}; {advice}") from error
         raise

@@ -1,6 +1,7 @@
 """Where a run stands: the checkpoint that it has reached and the iterations that it counts on from."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from stable_baselines3.common.base_class import BaseAlgorithm
@@ -26,6 +27,7 @@ class Run:
         self._resumed_at: tuple[int, int] | None = None
         self._iterations_before = 0
         self._log_interval: int | None = None
+        self._collecting = False
 
     def resume(self, model: OnPolicyAlgorithm, checkpoint: Checkpoint) -> None:
         """Put the environment of a model that a checkpoint holds, and the random generators, where they were.
@@ -42,13 +44,24 @@ class Run:
     def begin(self, model: OnPolicyAlgorithm, log_interval: int, reset_num_timesteps: bool) -> int:
         """Begin a call of ``learn`` with these arguments, and return the log interval for SB3.
 
-        A resumed run counts iterations on.
+        A resumed run counts iterations on. One that was stopped within a rollout begins new episodes.
         """
+        if self._collecting:
+            # The environments may have taken a step that the model has not seen.
+            model._last_obs = None
+            self._collecting = False
         checkpoint = None if reset_num_timesteps else self.resumed_from(model)
         self._iterations_before = 0 if checkpoint is None else checkpoint.iterations
         self._log_interval = None if checkpoint is None else log_interval
         # SB3 counts iterations from 0, so that it must offer each of them to is_logged().
         return log_interval if checkpoint is None else log_interval and 1
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """What is cut short within it was cut short in a rollout."""
+        self._collecting = True
+        yield
+        self._collecting = False
 
     def iteration(self, number: int) -> int:
         """The number in the whole run of an iteration of the present ``learn``."""

@@ -34,7 +34,7 @@ class Snapshot:
 def _cloned(state: Any) -> Any:
     # What deepcopy does, which takes many times as long for a tensor.
     if isinstance(state, th.Tensor):
-        return state.detach().clone()
+        return state.detach().clone(memory_format=th.contiguous_format)
     if isinstance(state, dict):
         return {key: _cloned(value) for key, value in state.items()}
     return [*map(_cloned, state)] if isinstance(state, list) else deepcopy(state)

@@ -1,0 +1,314 @@
+"""An interrupt at any line of an update leaves a model that is as before the update or as after it."""
+
+import random
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from copy import deepcopy
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.callbacks import BaseCallback
+
+import sb3_ppo_variants
+from helpers import ACTION_SPACES, VARIANTS, VECTOR, noise_envs
+from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOCustom
+from sb3_ppo_variants.base.around import settings_kept
+from sb3_ppo_variants.guards.interrupts import HELD, interrupts_can_be_held
+from sb3_ppo_variants.objectives.kl_penalized import AdaptiveKL
+from sb3_ppo_variants.updates.finite import Snapshot
+
+IMAGE = spaces.Box(0, 255, (1, 36, 36), np.uint8)
+PACKAGE = str(sb3_ppo_variants.__path__[0])
+PATHS: dict[str, tuple[spaces.Space, dict[str, Any]]] = {
+    "reference": (VECTOR, {"fast": False}),
+    "arrays": (VECTOR, {"fast": True}),
+    "images": (IMAGE, {"fast": True, "policy_kwargs": {"features_extractor_kwargs": {"features_dim": 8}}}),
+}
+
+
+def ready(cls: Any, path: str, separate: bool) -> Any:
+    """A model that has trained, with a rollout in its buffer."""
+    space, arguments = PATHS[path]
+    updates = None
+    if separate:
+        updates = {"value_learning_rate": lambda progress: 1e-3 * progress}
+        if path == "images":
+            arguments = {
+                **arguments,
+                "policy_kwargs": {**arguments["policy_kwargs"], "share_features_extractor": False},
+            }
+    if cls is PPOCustom:
+        arguments = {**arguments, "objective": AdaptiveKL(kl_coef=1.0, desired_kl=1e-9, clip_range=None)}
+    if cls is PPOAdaptiveKL:
+        arguments = {**arguments, "desired_kl": 1e-9}
+    model = cls(
+        "CnnPolicy" if path == "images" else "MlpPolicy",
+        noise_envs(ACTION_SPACES["Box"], space), n_steps=4, batch_size=4, n_epochs=1, seed=0, device="cpu",
+        learning_rate=lambda progress: 1e-2 * progress, updates=updates, **arguments,
+    )  # fmt: skip
+    model.learn(16)
+    model.train = lambda: None
+    model.learn(8, reset_num_timesteps=False)
+    del model.train
+    model._current_progress_remaining = 0.25  # So that the step size is another.
+    return model
+
+
+def state(model: Any) -> dict[str, Any]:
+    """All that an update changes, in a form that can be compared."""
+    optimizers = [model.policy.optimizer, *(getattr(model, name) for name in model._division.optimizers)]
+    found = {
+        "weights": model.policy.state_dict(),
+        "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+        "n_updates": model._n_updates,
+        "beta": getattr(model, "_adapted_kl_coef", None),
+        "objective": getattr(model, "objective", None),
+    }
+    return deepcopy(found)
+
+
+def equal(one: Any, other: Any) -> bool:
+    if isinstance(one, th.Tensor):
+        return th.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return bool(one == other)
+
+
+def seeded(model: Any) -> None:
+    np.random.seed(0)
+    th.manual_seed(0)
+    model.train()
+
+
+class Lines:
+    """Counts the lines that Python comes to, and raises at one of them."""
+
+    def __init__(self, wanted: Callable[[str], bool], at: int | None = None):
+        self._wanted, self._at = wanted, at
+        self.count = 0
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
+        # What a finalizer raises, Python prints.
+        return self._line if self._wanted(frame.f_code.co_filename) and frame.f_code.co_name != "__del__" else None
+
+    def _line(self, frame: FrameType, event: str, argument: object) -> Any:
+        if event == "line":
+            self.count += 1
+            if self.count == self._at:
+                raise KeyboardInterrupt
+        return self._line
+
+    def trace(self, function: Callable[[], None]) -> None:
+        before = sys.gettrace()
+        sys.settrace(self)
+        try:
+            function()
+        finally:
+            sys.settrace(before)
+
+
+def of_package(file: str) -> bool:
+    return file.startswith(PACKAGE)
+
+
+def everywhere(file: str) -> bool:
+    return not file.startswith("<")
+
+
+def whole_at(model: Any, wanted: Callable[[str], bool], places: Callable[[int], list[int]]) -> tuple[int, int]:
+    """Interrupt the update at places, and count after how many nothing and all is done.
+
+    :param wanted: whether the lines of a file count
+    :param places: the numbers of lines, given how many there are
+    """
+    before = state(model)
+    spare = deepcopy(model.policy.state_dict()), deepcopy(before["optimizers"]), dict(model.__dict__)
+    lines = Lines(wanted)
+    lines.trace(lambda: seeded(model))
+    after = state(model)
+    assert not equal(after, before)
+    undone = done = 0
+    for at in [0, *places(lines.count)]:
+        if at == 0 or equal(state(model), after):
+            go_back(model, *spare)
+            assert equal(state(model), before)
+        if at == 0:
+            continue
+        # Where Python or PyTorch calls back from C, an error is printed and forgotten.
+        with suppress(KeyboardInterrupt), settings_kept():
+            Lines(wanted, at).trace(lambda: seeded(model))
+        assert th.is_grad_enabled()
+        now = state(model)
+        kept = {name for name in now if equal(now[name], before[name])}, {n for n in now if equal(now[n], after[n])}
+        assert set(now) in kept, f"at line {at} of {lines.count}: {kept}"
+        undone, done = undone + (set(now) == kept[0]), done + (set(now) == kept[1])
+    go_back(model, *spare)
+    seeded(model)
+    assert equal(state(model), after)
+    return undone, done
+
+
+def go_back(model: Any, weights: Any, optimizers: Any, attributes: dict[str, Any]) -> None:
+    model.policy.load_state_dict(weights)
+    for name, each in zip(["policy", *model._division.optimizers], optimizers, strict=True):
+        (model.policy.optimizer if name == "policy" else getattr(model, name)).load_state_dict(deepcopy(each))
+    model.__dict__.update(attributes)
+
+
+def every(n: int) -> list[int]:
+    return [*range(1, n + 1)]
+
+
+def some(n: int) -> list[int]:
+    """The last of them, where an update ends, and a few before."""
+    return [*random.Random(n).sample(range(1, n - 50), 20), *range(n - 50, n + 1)]
+
+
+CLASSES = [*VARIANTS, PPOCustom]
+
+
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("path", PATHS)
+def test_at_lines_of_the_package(path: str, separate: bool) -> None:
+    undone, done = whole_at(ready(PPOAdaptiveKL, path, separate), of_package, some)
+    assert undone > 20 and done > 0
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_at_lines_of_all_that_it_calls(path: str) -> None:
+    undone, done = whole_at(ready(PPOCustom, path, False), everywhere, some)
+    assert undone >= 20 and done > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("cls", CLASSES)
+def test_at_every_line_of_the_package(cls: Any, path: str, separate: bool) -> None:
+    undone, done = whole_at(ready(cls, path, separate), of_package, every)
+    assert undone > 100 and done > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("path", PATHS)
+def test_at_many_lines_of_all_that_it_calls(path: str, separate: bool) -> None:
+    places = lambda n: [*random.Random(0).sample(range(1, n + 1), 1000), *range(n - 500, n + 1)]  # noqa: E731
+    undone, _ = whole_at(ready(PPOAdaptiveKL, path, separate), everywhere, places)
+    assert undone > 100
+
+
+class Refuses(AdaptiveKL):
+    """Fails when the update has ended."""
+
+    def after_update(self, kl: float | None) -> Any:
+        raise RuntimeError("no next coefficient")
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_an_objective_that_fails_at_the_end(path: str) -> None:
+    model = ready(PPOCustom, path, False)
+    model.objective = Refuses(kl_coef=1.0, desired_kl=0.01, clip_range=None)
+    before = state(model)
+    with pytest.raises(RuntimeError, match="no next coefficient"):
+        model.train()
+    assert equal(state(model), before)
+
+
+def test_gradients_are_on_after_an_interrupt_at_the_exit_of_no_grad() -> None:
+    model = ready(PPOClip, "reference", False)
+
+    def interrupted(frame: FrameType, event: str, argument: object) -> Any:
+        if frame.f_code.co_name == "__exit__" and frame.f_code.co_filename.endswith("grad_mode.py"):
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return None
+
+    before = sys.gettrace()
+    sys.settrace(interrupted)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            model.learn(8)
+    finally:
+        sys.settrace(before)
+    assert th.is_grad_enabled()
+    model.learn(8)
+
+
+def test_other_settings_are_as_they_were() -> None:
+    class Changes(BaseCallback):
+        def _on_step(self) -> bool:
+            np.seterr(over="raise")
+            th.set_grad_enabled(False)
+            raise KeyboardInterrupt
+
+    before = np.geterr()
+    with pytest.raises(KeyboardInterrupt):
+        ready(PPOClip, "arrays", False).learn(8, Changes())
+    assert np.geterr() == before and th.is_grad_enabled()
+
+
+def test_a_held_interrupt_comes_at_the_end() -> None:
+    passed = []
+    with pytest.raises(KeyboardInterrupt), interrupts_can_be_held():
+        with HELD:
+            signal.raise_signal(signal.SIGINT)
+            passed.append(1)
+        passed.append(2)
+    assert passed == [1]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_interrupt_comes_at_once() -> None:
+    passed = []
+    with pytest.raises(KeyboardInterrupt), interrupts_can_be_held(), HELD:
+        signal.raise_signal(signal.SIGINT)
+        passed.append(1)
+        signal.raise_signal(signal.SIGINT)
+        passed.append(2)
+    assert passed == [1] and not HELD.now and not HELD.came
+
+
+def test_a_thread_has_no_interrupts_to_hold() -> None:
+    passed = []
+
+    def other() -> None:
+        with interrupts_can_be_held():
+            passed.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    assert passed == [signal.default_int_handler]
+
+
+def test_an_update_that_is_interrupted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second Ctrl-C comes while the first is made good."""
+    model = ready(PPOAdaptiveKL, "reference", False)
+    before = state(model)
+    restore = Snapshot.restore
+
+    def interrupted(snapshot: Snapshot) -> None:
+        if HELD.now:
+            signal.raise_signal(signal.SIGINT)
+        restore(snapshot)
+
+    monkeypatch.setattr(Snapshot, "restore", interrupted)
+    monkeypatch.setattr(PPOAdaptiveKL, "_after_update", lambda *_: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        model.learn(8, reset_num_timesteps=False)
+    now = state(model)
+    for optimizer in now["optimizers"]:
+        assert optimizer["state"]
+    del now["optimizers"], before["optimizers"]  # Their step sizes are those of another progress.
+    assert equal(now, before)

@@ -1,0 +1,171 @@
+"""Wrong outputs are named wherever they are noticed: by a wrapper, by what stacks them, or by the check."""
+
+from collections.abc import Callable
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.wrappers import PassiveEnvChecker, RecordEpisodeStatistics, TimeLimit, TransformReward
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
+from test_env_outputs import AT, BOX, UNSEEN, WRONG, Errs, model_for
+
+from helpers import VECTOR, NoiseEnv
+from sb3_ppo_variants import EnvOutputError, WorkerError
+from sb3_ppo_variants.envs import SafeSubprocVecEnv
+
+NOT_A_TIME = np.datetime64("NaT")
+# Beside those of WRONG.
+REWARDS: dict[str, Any] = {
+    "an object": object(),
+    "no time": NOT_A_TIME,
+    "no difference": np.timedelta64("NaT"),
+    "a difference": np.timedelta64(1),
+    "too large": 10**400,
+    "too large to be shown": 10**5000,
+    "a large fraction": Fraction(10**400),
+}
+ALL = {**WRONG, **{f"reward {name}": (VECTOR, "reward", value, "reward") for name, value in REWARDS.items()}}
+
+
+def timed(env: gym.Env) -> gym.Env:
+    return TimeLimit(Monitor(env), 1000)
+
+
+def checked(env: gym.Env) -> gym.Env:
+    return Monitor(PassiveEnvChecker(env))
+
+
+WRAPPERS: dict[str, Callable[[gym.Env], gym.Env]] = {
+    "Monitor": Monitor,
+    "Monitor and TimeLimit": timed,
+    "statistics": RecordEpisodeStatistics,
+    "statistics and Monitor": lambda env: Monitor(RecordEpisodeStatistics(env)),
+}
+IN_PROCESSES = {
+    "ours": partial(SafeSubprocVecEnv, start_method="fork"),
+    "SB3's": partial(SubprocVecEnv, start_method="fork"),
+}
+
+
+def envs(wrap: Callable[[gym.Env], gym.Env], wrong: Callable[[], gym.Env], right: Any, vec_env: Any) -> VecEnv:
+    made: VecEnv = vec_env([lambda: wrap(right()), lambda: wrap(wrong())])
+    return made
+
+
+def errs(name: str, wrap: Any, vec_env: Any) -> tuple[VecEnv, str]:
+    space, place, value, quantity = ALL[name]
+    return envs(wrap, partial(Errs, space, place, value), partial(NoiseEnv, BOX, space), vec_env), quantity
+
+
+@pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("name", ALL)
+def test_under_wrappers(name: str, wrapper: str) -> None:
+    env, quantity = errs(name, WRAPPERS[wrapper], DummyVecEnv)
+    with pytest.raises(EnvOutputError) as caught:
+        model_for(env).learn(32)
+    assert (caught.value.quantity, caught.value.env_index, caught.value.step) == (quantity, 1, 2 * (AT - 1))
+    assert "but must be" in str(caught.value) and len(str(caught.value)) < 1000
+
+
+@pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
+@pytest.mark.parametrize("name", ALL)
+def test_under_wrappers_in_a_worker(name: str) -> None:
+    env, quantity = errs(name, Monitor, IN_PROCESSES["ours"])
+    with pytest.raises(EnvOutputError) as caught:
+        model_for(env).learn(32)
+    assert (caught.value.quantity, caught.value.env_index, caught.value.step) == (quantity, 1, 2 * (AT - 1))
+    env.close()
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if not name.startswith(UNSEEN)])
+def test_in_a_worker_of_sb3(name: str) -> None:
+    """It is found in the worker's answer, which says neither terminated nor truncated."""
+    env, quantity = errs(name, lambda env: env, IN_PROCESSES["SB3's"])
+    with pytest.raises(EnvOutputError) as caught:
+        model_for(env).learn(32)
+    quantity = "done" if quantity == "truncated" else quantity
+    assert (caught.value.quantity, caught.value.env_index, caught.value.step) == (quantity, 1, 2 * (AT - 1))
+    env.close()
+
+
+def test_a_worker_of_sb3_that_a_wrapper_ends() -> None:
+    env, _ = errs("reward None", Monitor, IN_PROCESSES["SB3's"])
+    with pytest.raises(
+        WorkerError, match="the worker of environment 1 exited with code 1 at step 8; SafeSubprocVecEnv"
+    ):
+        model_for(env).learn(32)
+
+
+class Returns(NoiseEnv):
+    """Returns something else than five values, at some step, or than two from a reset."""
+
+    def __init__(self, method: str, returned: Any):
+        super().__init__(BOX)
+        self._method, self._returned = method, returned
+        self._taken = 0
+
+    def reset(self, **arguments: Any) -> Any:
+        return self._returned if self._method == "reset" else super().reset(**arguments)
+
+    def step(self, action: Any) -> Any:
+        self._taken += 1
+        returned = super().step(action)
+        return self._returned if self._method == "step" and self._taken == AT else returned
+
+
+RESULTS: list[Any] = [(np.zeros(3), 0.0, False, {}), (np.zeros(3), 0.0, False, False, {}, 1), None, 3]
+
+
+@pytest.mark.parametrize("returned", RESULTS)
+@pytest.mark.parametrize("vec_env", [DummyVecEnv, IN_PROCESSES["ours"]])
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_another_number_of_values(wrapper: str, vec_env: Any, returned: Any) -> None:
+    env = envs(WRAPPERS[wrapper], partial(Returns, "step", returned), partial(NoiseEnv, BOX), vec_env)
+    message = r"the result of step\(\) of environment 1 at step 8 is .*, but must be \(observation, reward, terminated,"
+    with pytest.raises(EnvOutputError, match=message):
+        model_for(env).learn(32)
+    env.close()
+
+
+@pytest.mark.parametrize("returned", [None, np.zeros(3)])
+@pytest.mark.parametrize("wrap", [Monitor, RecordEpisodeStatistics])
+def test_a_reset_of_another_number_of_values(wrap: Any, returned: Any) -> None:
+    env = envs(wrap, partial(Returns, "reset", returned), partial(NoiseEnv, BOX), DummyVecEnv)
+    with pytest.raises(
+        EnvOutputError, match=r"the result of reset\(\) of environment 1 at step 0 is .*, but must be \("
+    ):
+        model_for(env).learn(32)
+
+
+class Breaks(NoiseEnv):
+    """Has an error of its own."""
+
+    def step(self, action: Any) -> Any:
+        one, two = range(action.size + 1)
+        return super().step(one + two)
+
+
+def fails(reward: Any) -> Any:
+    raise TypeError("of the wrapper")
+
+
+@pytest.mark.parametrize("wrap", [Monitor, timed, lambda env: Monitor(TransformReward(env, lambda reward: 0.0))])
+def test_an_error_of_the_environment_passes_on(wrap: Any) -> None:
+    with pytest.raises(ValueError, match=r"too many values to unpack \(expected 2\)") as caught:
+        model_for(DummyVecEnv([lambda: wrap(Breaks(BOX))])).learn(32)
+    assert type(caught.value) is ValueError
+
+
+def test_an_error_of_a_wrapper_passes_on() -> None:
+    with pytest.raises(TypeError, match="of the wrapper"):
+        model_for(DummyVecEnv([lambda: Monitor(TransformReward(NoiseEnv(BOX), fails))])).learn(32)
+
+
+def test_a_reward_that_wrappers_make_right() -> None:
+    space, place, value, _ = WRONG["reward a string"]
+    model_for(DummyVecEnv([lambda: Monitor(TransformReward(Errs(space, place, value), float))])).learn(32)
