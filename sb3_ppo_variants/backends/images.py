@@ -110,8 +110,8 @@ class Images(Reference):
     def obstacle(self, plan: UpdatePlan) -> str | None:
         policy = plan.kind.policy
         return (
-            obstacles.of_buffer(plan.buffer)
-            or obstacles.of_policy(plan.kind)
+            obstacles.of_policy(plan.kind)
+            or obstacles.of_buffer(plan.buffer)
             or _features_obstacle(policy)
             or obstacles.of_parameters(policy)
             or obstacles.of_optimizers(policy, plan.optimizers)
