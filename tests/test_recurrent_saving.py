@@ -160,7 +160,6 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a vector for dictionaries": ({"policy": "MultiInputLstmPolicy"}, "use 'MlpLstmPolicy', or 'CnnLstmPolicy'"),
     "dictionaries for a vector": ({"env": DICT}, "does not take Dict observations: use 'MultiInputLstmPolicy'"),
     "unknown policy": ({"policy": "LstmPolicy"}, "MultiInputPolicy, .*MlpLstmPolicy"),
-    "fast": ({"fast": True}, "the policy is of the kind Recurrent"),
     "hidden size": ({"policy_kwargs": {"lstm_hidden_size": 0}}, "an integer >= 1"),
     "layers": ({"policy_kwargs": {"n_lstm_layers": 1.5}}, "an integer >= 1"),
     "both": ({"policy_kwargs": {"shared_lstm": True}}, "needs enable_critic_lstm=False"),
