@@ -1,6 +1,7 @@
 """On its reference path PPOClip with an LSTM is sb3-contrib's RecurrentPPO bit for bit."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -114,9 +115,9 @@ class Seen(BaseCallback):
 
 def test_callbacks_see_the_states_and_may_end_a_rollout() -> None:
     seen, models = [], []
-    for cls in (RecurrentPPO, PPOClip):
+    for make in (partial(small, RecurrentPPO), partial(small, PPOClip, fast=False)):
         seen.append(Seen())
-        models.append(small(cls).learn(144, callback=seen[-1]))
+        models.append(make().learn(144, callback=seen[-1]))
         models[-1].learn(96, callback=seen[-1], reset_num_timesteps=False)
     assert len(seen[0].steps) == 20 + 1
     assert seen[0].steps == seen[1].steps
