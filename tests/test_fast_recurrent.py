@@ -1,5 +1,6 @@
 """The fast path of policies with LSTMs computes what the reference does."""
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -102,9 +103,10 @@ def test_what_it_cannot_compute_is_refused_and_takes_the_reference(name: str) ->
 
 
 class Watch(BaseCallback):
-    """Whether the policy is as it was made once rollouts are over."""
+    """Pickles the policy during a rollout, and ends the rollout by an error."""
 
     def _on_step(self) -> bool:
+        pickle.dumps(self.model.policy)
         assert self.num_timesteps < 30, "stopped"
         return True
 

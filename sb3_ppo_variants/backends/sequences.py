@@ -69,24 +69,29 @@ def _policy_obstacle(kind: "Recurrent") -> str | None:
 @contextmanager
 def _by_cells(policy: ActorCriticPolicy) -> Iterator[None]:
     """Within it a policy takes single steps with PyTorch's cell, which costs a fraction of a call of an LSTM."""
-    of_sequences: Any = policy._process_sequence
-
-    def process(features: th.Tensor, states: States, episode_starts: th.Tensor, lstm: nn.LSTM) -> tuple[Any, ...]:
-        hidden, cells = states
-        if len(features) != hidden.shape[1]:
-            return of_sequences(features, states, episode_starts, lstm)
-        goes_on = (1.0 - episode_starts).view(1, -1, 1)
-        pairs = []
-        for weights, before, cell in zip(lstm.all_weights, goes_on * hidden, goes_on * cells, strict=True):
-            features, cell = th.lstm_cell(features, (before, cell), *weights)
-            pairs.append((features, cell))
-        return features, tuple(th.stack(tensors) for tensors in zip(*pairs, strict=True))
-
-    policy._process_sequence = process  # type: ignore[assignment]
+    policy._process_sequence = partial(_process, policy._process_sequence)  # type: ignore[assignment]
     try:
         yield
     finally:
         del policy._process_sequence
+
+
+def _process(
+    of_sequences: Any, features: th.Tensor, states: States, episode_starts: th.Tensor, lstm: nn.LSTM
+) -> tuple[Any, ...]:
+    """What sb3-contrib's ``_process_sequence`` does.
+
+    :param of_sequences: that method, for sequences of more than one step
+    """
+    hidden, cells = states
+    if len(features) != hidden.shape[1]:
+        return of_sequences(features, states, episode_starts, lstm)
+    goes_on = (1.0 - episode_starts).view(1, -1, 1)
+    pairs = []
+    for weights, before, cell in zip(lstm.all_weights, goes_on * hidden, goes_on * cells, strict=True):
+        features, cell = th.lstm_cell(features, (before, cell), *weights)
+        pairs.append((features, cell))
+    return features, tuple(th.stack(tensors) for tensors in zip(*pairs, strict=True))
 
 
 class SequenceMinibatches(Minibatches):
