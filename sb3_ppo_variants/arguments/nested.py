@@ -22,7 +22,16 @@ from sb3_ppo_variants.errors import ArgumentError, refuse
 SB3S = (ActorCriticPolicy, ActorCriticCnnPolicy, MultiInputActorCriticPolicy)
 # What OnPolicyAlgorithm gives them itself.
 GIVEN_TO_POLICY = ("observation_space", "action_space", "lr_schedule", "use_sde")
-GIVEN_TO_BUFFER = ("buffer_size", "observation_space", "action_space", "device", "gamma", "gae_lambda", "n_envs")
+GIVEN_TO_BUFFER = (
+    "buffer_size",
+    "observation_space",
+    "action_space",
+    "device",
+    "gamma",
+    "gae_lambda",
+    "n_envs",
+    "hidden_state_shape",
+)
 GIVEN_TO_OPTIMIZER = ("params", "lr")
 
 
@@ -86,11 +95,18 @@ def check_observations(policy: str | type[BasePolicy], observation_space: spaces
 
     :raises ArgumentError: if it does not
     """
-    if policy == "MultiInputPolicy" and not isinstance(observation_space, spaces.Dict):
+    if not isinstance(policy, str):
+        return
+    takes_dict = "MultiInput" in policy
+    if takes_dict and not isinstance(observation_space, spaces.Dict):
+        vector, image = (policy.replace("MultiInput", name) for name in ("Mlp", "Cnn"))
         raise ArgumentError(
             f"policy={policy!r} needs Dict observations, but the environment has {observation_space}: "
-            "use 'MlpPolicy', or 'CnnPolicy' for images"
+            f"use {vector!r}, or {image!r} for images"
         )
+    if not takes_dict and isinstance(observation_space, spaces.Dict):
+        suitable = policy.replace("Mlp", "MultiInput").replace("Cnn", "MultiInput")
+        raise ArgumentError(f"policy={policy!r} does not take Dict observations: use {suitable!r}")
 
 
 def check_buffer_arguments(buffer_class: type[RolloutBuffer] | None, arguments: Mapping[str, Any] | None) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 import torch as th
-from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import NatureCNN
 from torch import nn
@@ -31,7 +31,7 @@ def _features_obstacle(policy: ActorCriticPolicy) -> str | None:
 
 
 @contextmanager
-def _fused(optimizers: list[Optimizer]) -> Iterator[None]:
+def fused(optimizers: list[Optimizer]) -> Iterator[None]:
     """Within it Adam runs as one fused kernel."""
     chosen = [optimizer.param_groups[0]["fused"] for optimizer in optimizers]
     for optimizer in optimizers:
@@ -39,8 +39,8 @@ def _fused(optimizers: list[Optimizer]) -> Iterator[None]:
     try:
         yield
     finally:
-        for optimizer, fused in zip(optimizers, chosen, strict=True):
-            optimizer.param_groups[0]["fused"] = fused
+        for optimizer, was_fused in zip(optimizers, chosen, strict=True):
+            optimizer.param_groups[0]["fused"] = was_fused
 
 
 @contextmanager
@@ -73,8 +73,9 @@ def _lay_out(policy: ActorCriticPolicy, optimizers: list[Optimizer], memory_form
 class ImageMinibatches(Minibatches):
     """The minibatches that a buffer would make, their images with channels last."""
 
-    def __init__(self, buffer: RolloutBuffer, batch_size: int):
-        super().__init__(buffer, batch_size)
+    def __init__(self, plan: UpdatePlan):
+        super().__init__(plan)
+        buffer = plan.buffer
         self._images = np.ascontiguousarray(in_rows(buffer, np.moveaxis(buffer.observations, -3, -1)))
         actions = in_rows(buffer, buffer.actions).astype(np.float32, copy=False)
         numbers = [
@@ -83,9 +84,9 @@ class ImageMinibatches(Minibatches):
         ]
         self._others = [th.from_numpy(array) for array in (actions, *numbers)]
 
-    def observations(self) -> Iterator[th.Tensor]:
+    def distributions(self) -> Iterator[Distribution]:
         for start in range(0, len(self._images), ROWS_AT_ONCE):
-            yield self._images_at(slice(start, start + ROWS_AT_ONCE))
+            yield self._kind.policy.get_distribution(self._images_at(slice(start, start + ROWS_AT_ONCE)))
 
     def _images_at(self, rows: slice | np.ndarray) -> th.Tensor:
         return th.from_numpy(self._images[rows]).permute(0, 3, 1, 2)
@@ -98,7 +99,7 @@ class ImageMinibatches(Minibatches):
             where = th.from_numpy(rows)
             old_rows = None if old is None else tuple(column[where] for column in old)
             others = [tensor[where] for tensor in self._others]
-            yield Samples._make([self._images_at(rows), *others, old_rows])
+            yield Samples._make([self._images_at(rows), *others, old_rows, None])
 
 
 class Images(Reference):
@@ -111,8 +112,8 @@ class Images(Reference):
     def obstacle(self, plan: UpdatePlan) -> str | None:
         policy = plan.kind.policy
         return (
-            obstacles.of_buffer(plan.buffer)
-            or obstacles.of_policy(plan.kind)
+            obstacles.of_policy(plan.kind)
+            or obstacles.of_buffer(plan.buffer)
             or _features_obstacle(policy)
             or obstacles.of_parameters(policy)
             or obstacles.of_optimizers(policy, plan.optimizers)
@@ -122,6 +123,6 @@ class Images(Reference):
     def prepared(self, plan: UpdatePlan, updating: bool) -> Iterator[None]:
         """Within it filters lie with their channels last, and in updates Adam is fused."""
         # Not in rollouts, where a callback may save the optimizer.
-        adam = _fused(plan.optimizers) if updating else nullcontext()
+        adam = fused(plan.optimizers) if updating else nullcontext()
         with _channels_last(plan.kind.policy, plan.optimizers), adam:
             yield
