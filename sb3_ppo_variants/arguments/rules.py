@@ -120,6 +120,11 @@ RULES: Mapping[str, Rule] = {
     "device": Rule("'auto', or what torch.device takes", _is_device),
     "_init_setup_model": FLAG,
 }
+# Of learn().
+LEARN_RULES: Mapping[str, Rule] = {
+    "total_timesteps": number("a number >= 0", lambda value: value >= 0),
+    "log_interval": COUNT.or_none(),
+}
 
 
 def check_arguments(values: Mapping[str, object], rules: Mapping[str, Rule]) -> None:
@@ -130,6 +135,16 @@ def check_arguments(values: Mapping[str, object], rules: Mapping[str, Rule]) -> 
     for name, rule in rules.items():
         if name in values:
             rule.check(name, values[name])
+
+
+def check_settings(values: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
+    """Check the values that arguments have in a model now, since loading, callbacks and users set them.
+
+    :param values: the model's attributes
+    :raises ArgumentError: for the first that is not allowed
+    """
+    check_arguments({name: value for name, value in values.items() if name != "policy"}, rules)  # It is made by then.
+    check_batch(values["n_steps"], values["n_envs"], values["batch_size"], values["normalize_advantage"])
 
 
 def check_spaces(action_space: spaces.Space, use_sde: bool) -> None:

@@ -25,11 +25,12 @@ from torch.optim import Optimizer
 from sb3_ppo_variants.arguments.nested import check_buffer_arguments, check_observations, check_policy
 from sb3_ppo_variants.arguments.rules import (
     ACTION_SPACES,
+    LEARN_RULES,
     RULES,
     Rule,
     check_arguments,
-    check_batch,
     check_buffer,
+    check_settings,
     check_spaces,
     instance,
     warn_of_truncated_minibatch,
@@ -43,6 +44,7 @@ from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.policies.feed_forward import FeedForward
 from sb3_ppo_variants.rollouts.buffer import with_parameters
 from sb3_ppo_variants.rollouts.loop import collect
+from sb3_ppo_variants.rollouts.whole import check_is_free, one_rollout
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.updates import JOINT, Outcome, UpdatePlan, Updates, run
 from sb3_ppo_variants.updates.finite import check_parameters, check_rollout
@@ -138,10 +140,9 @@ class PPOBase(SavedAlgorithm):
     def _setup_model(self) -> None:
         rules = {**self.rules, **self.own_rules}
         # Again, because load() sets attributes between construction and this call.
-        check_arguments(self.__dict__, rules)
+        check_settings(self.__dict__, rules)
         if isinstance(self.updates, dict):
             self.updates = separate(self.updates)
-        check_batch(self.n_steps, self.n_envs, self.batch_size, self.normalize_advantage)
         check_buffer(self.rollout_buffer_class, self.observation_space)
         schedules = [name for name, rule in rules.items() if rule.takes_schedule]
         schedules = [name for name in schedules if getattr(self, name, None) is not None]
@@ -181,6 +182,7 @@ class PPOBase(SavedAlgorithm):
         return self.updates if isinstance(self.updates, Updates) else JOINT
 
     def _plan(self) -> UpdatePlan:
+        check_settings(self.__dict__, {**self.rules, **self.own_rules})  # Callbacks may set them.
         clip_range_vf, progress = self.clip_range_vf, self._current_progress_remaining
         return UpdatePlan(
             kind=FeedForward(self.policy),
@@ -206,7 +208,7 @@ class PPOBase(SavedAlgorithm):
         plan = self._plan()
         backend = choose(plan, self.fast).backend
         make_actor = partial(backend.actor, self, plan, rollout_buffer, n_rollout_steps)
-        with backend.prepared(plan, updating=False):
+        with backend.prepared(plan, updating=False), one_rollout(rollout_buffer, n_rollout_steps):
             return collect(self, env, callback, rollout_buffer, n_rollout_steps, make_actor)
 
     def train(self) -> None:
@@ -238,20 +240,16 @@ class PPOBase(SavedAlgorithm):
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
 
     def _setup_learn(self, *args: Any, **arguments: Any) -> tuple[int, BaseCallback]:
+        check_is_free(self.rollout_buffer)
+        backend, why = choose(self._plan(), self.fast)
         if self.verbose >= 1:
-            backend, why = choose(self._plan(), self.fast)
             print(f"Training on the {backend.path} path: {why}")
         return super()._setup_learn(*args, **arguments)
 
     def learn(
-        self: SelfPPO,
-        total_timesteps: int,
-        callback: MaybeCallback = None,
-        log_interval: int = 1,
-        tb_log_name: str | None = None,
-        reset_num_timesteps: bool = True,
-        progress_bar: bool = False,
-    ) -> SelfPPO:
+        self: SelfPPO, total_timesteps: int, callback: MaybeCallback = None, log_interval: int = 1,
+        tb_log_name: str | None = None, reset_num_timesteps: bool = True, progress_bar: bool = False,
+    ) -> SelfPPO:  # fmt: skip
         """Train; as in SB3, except that ``tb_log_name`` defaults to the name of the class.
 
         :param total_timesteps: number of environment steps, rounded up to whole rollouts
@@ -261,12 +259,13 @@ class PPOBase(SavedAlgorithm):
         :param reset_num_timesteps: whether to count steps anew
         :param progress_bar: whether to show a progress bar (needs tqdm and rich)
         :return: the model
-        :raises NonFiniteError: if a number from an environment, of the policy or of an update is not finite; the policy
-            is then as the last update left it
+        :raises ArgumentError: if an argument, or an attribute that was set since, has a value that is not allowed
+        :raises NonFiniteError: if a number of an environment or an update is not finite; the policy is as before it
         :raises EnvOutputError: if an environment returns something of a wrong type or shape
         :raises WorkerError: if a worker of a ``SubprocVecEnv`` ends
         :raises CallbackError: if a callback returns None
         """
+        check_arguments(dict(total_timesteps=total_timesteps, log_interval=log_interval), LEARN_RULES)
         supervised = Supervised(callback, progress_bar)
         with self._guards(), supervised.to_the_end():
             return super().learn(
