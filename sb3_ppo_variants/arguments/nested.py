@@ -17,6 +17,7 @@ from stable_baselines3.common.policies import (
 from torch import nn
 
 from sb3_ppo_variants.arguments.rules import FINITE, FLAG, Rule, instance
+from sb3_ppo_variants.arguments.starts import check_start
 from sb3_ppo_variants.errors import ArgumentError, refuse
 
 SB3S = (ActorCriticPolicy, ActorCriticCnnPolicy, MultiInputActorCriticPolicy)
@@ -91,6 +92,7 @@ def check_observations(policy: str | type[BasePolicy], observation_space: spaces
             f"policy={policy!r} needs Dict observations, but the environment has {observation_space}: "
             "use 'MlpPolicy', or 'CnnPolicy' for images"
         )
+    check_start("observation", observation_space)
 
 
 def check_buffer_arguments(buffer_class: type[RolloutBuffer] | None, arguments: Mapping[str, Any] | None) -> None:
