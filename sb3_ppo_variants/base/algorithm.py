@@ -111,9 +111,9 @@ class PPOBase(SavedAlgorithm):
         check_policy(policy, self.policy_aliases, policy_kwargs)
         check_buffer_arguments(rollout_buffer_class, rollout_buffer_kwargs)
         super().__init__(
-            policy, self._checked_env(policy, env, verbose, use_sde, _init_setup_model), learning_rate=learning_rate,
-            n_steps=n_steps, gamma=gamma, gae_lambda=gae_lambda, ent_coef=ent_coef, vf_coef=vf_coef,
-            max_grad_norm=max_grad_norm, use_sde=use_sde, sde_sample_freq=sde_sample_freq,
+            policy, self._checked_env(policy, policy_kwargs, env, verbose, use_sde, _init_setup_model),
+            learning_rate=learning_rate, n_steps=n_steps, gamma=gamma, gae_lambda=gae_lambda, ent_coef=ent_coef,
+            vf_coef=vf_coef, max_grad_norm=max_grad_norm, use_sde=use_sde, sde_sample_freq=sde_sample_freq,
             rollout_buffer_class=rollout_buffer_class, rollout_buffer_kwargs=rollout_buffer_kwargs,
             stats_window_size=stats_window_size, tensorboard_log=tensorboard_log, policy_kwargs=policy_kwargs,
             verbose=verbose, seed=seed, device=device, supported_action_spaces=ACTION_SPACES, _init_setup_model=False,
@@ -126,15 +126,16 @@ class PPOBase(SavedAlgorithm):
             warn_of_truncated_minibatch(n_steps=self.n_steps, n_envs=self.n_envs, batch_size=batch_size)
 
     def _checked_env(
-        self, policy: str | type[BasePolicy], env: GymEnv | str | None, verbose: int, use_sde: bool, needed: bool
-    ) -> Any:  # None too, where SB3 says that there must be an environment.
+        self, policy: str | type[BasePolicy], policy_kwargs: dict[str, Any] | None, env: GymEnv | str | None,
+        verbose: int, use_sde: bool, needed: bool,
+    ) -> Any:  # fmt: skip  # None too, where SB3 says that there must be an environment.
         if env is None:
             if needed:
                 raise ArgumentError("env=None: pass an environment, or the id of one")
             return None
         wrapped = self._wrap_env(maybe_make_env(env, verbose), verbose)
         check_spaces(wrapped.action_space, use_sde)
-        check_observations(policy, wrapped.observation_space)
+        check_observations(policy, wrapped.observation_space, policy_kwargs)
         return wrapped
 
     def _setup_model(self) -> None:

@@ -77,7 +77,7 @@ def load_adam(optimizer: Optimizer, layout: Layout) -> Adam:
     """
     (group,) = optimizer.param_groups
     beta1, beta2 = group["betas"]
-    states = [_state(optimizer, parameter) for parameter in layout.parameters]
+    states = [optimizer.state.get(parameter) or _first_state(parameter) for parameter in layout.parameters]
     return Adam(
         layout.gather([state["exp_avg"] for state in states]),
         layout.gather([state["exp_avg_sq"] for state in states]),
@@ -90,7 +90,10 @@ def load_adam(optimizer: Optimizer, layout: Layout) -> Adam:
 
 def store_adam(adam: Adam, optimizer: Optimizer, layout: Layout) -> None:
     """Leave the torch optimizer as if it had made the steps itself."""
-    states = [_state(optimizer, parameter) for parameter in layout.parameters]
+    for parameter in layout.parameters:
+        if not optimizer.state[parameter]:
+            optimizer.state[parameter] = dict(_first_state(parameter))
+    states = [optimizer.state[parameter] for parameter in layout.parameters]
     first, second = adam.moments
     layout.scatter(first, [state["exp_avg"] for state in states])
     layout.scatter(second, [state["exp_avg_sq"] for state in states])
@@ -98,11 +101,7 @@ def store_adam(adam: Adam, optimizer: Optimizer, layout: Layout) -> None:
         state["step"].fill_(float(adam.steps))
 
 
-def _state(optimizer: Optimizer, parameter: nn.Parameter) -> AdamState:
-    state = optimizer.state[parameter]
-    if not state:
-        # As torch's Adam begins.
-        state["step"] = th.tensor(0.0, dtype=th.get_default_dtype())
-        state["exp_avg"] = th.zeros_like(parameter)
-        state["exp_avg_sq"] = th.zeros_like(parameter)
-    return state
+def _first_state(parameter: nn.Parameter) -> AdamState:
+    """As torch's Adam begins."""
+    step = th.tensor(0.0, dtype=th.get_default_dtype())
+    return {"step": step, "exp_avg": th.zeros_like(parameter), "exp_avg_sq": th.zeros_like(parameter)}

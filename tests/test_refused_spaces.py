@@ -1,15 +1,18 @@
-"""Discrete spaces that do not start at 0 are refused, with a wrapper that helps."""
+"""Spaces that SB3's policies take for others are refused, with a wrapper that helps."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+import torch as th
 from gymnasium import spaces
 from gymnasium.spaces import Discrete, MultiDiscrete
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
 from helpers import ACTION_SPACES, VARIANTS, VECTOR, NoiseEnv
 from sb3_ppo_variants import ArgumentError, PPOClip
@@ -19,6 +22,8 @@ SPACES: dict[str, Any] = {
     "before 0": Discrete(3, start=-1),
     "several": MultiDiscrete([2, 3], start=[0, 4]),
 }
+
+NUMBER = spaces.Box(-1, 1, (), np.float32)
 
 
 class Strict(NoiseEnv):
@@ -31,7 +36,7 @@ class Strict(NoiseEnv):
 
 def advised(error: ArgumentError, env: gymnasium.Env) -> gymnasium.Env:
     """The environment in the wrapper that the error names."""
-    expression = str(error).partition("wrap the environment in ")[2]
+    expression = re.split("wrap the environment in |reshape it in ", str(error))[1]
     names = {"gymnasium": gymnasium, "np": np, "env": env, "Discrete": Discrete, "MultiDiscrete": MultiDiscrete}
     return eval(expression, names)
 
@@ -74,3 +79,31 @@ def test_a_model_of_sb3_in_such_an_environment(tmp_path: Path) -> None:
         PPOClip.load(tmp_path / "model", env)
     # Predictions are SB3's: numbers from 0.
     assert PPOClip.load(tmp_path / "model").predict(np.zeros(3, np.float32))[0] in Discrete(3)
+
+
+class Scalar(BaseFeaturesExtractor):
+    """Takes observations without dimensions."""
+
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        return observations.reshape(-1, 1)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_observations_without_dimensions(fast: bool) -> None:
+    env: gymnasium.Env = NoiseEnv(ACTION_SPACES["Box"], NUMBER)
+    arguments: dict[str, Any] = {"n_steps": 64, "batch_size": 32, "n_epochs": 1}
+    with pytest.raises(
+        ArgumentError, match=r"^env.observation_space=Box\(.*, \(\), float32\) has no dimensions"
+    ) as caught:
+        PPOClip("MlpPolicy", env, fast=fast, **arguments)
+    PPOClip("MlpPolicy", advised(caught.value, env), fast=fast, **arguments).learn(64)
+    scalar = {"features_extractor_class": Scalar, "features_extractor_kwargs": {"features_dim": 1}}
+    PPOClip("MlpPolicy", env, policy_kwargs=scalar, **arguments).learn(64)
+
+
+def test_a_number_in_a_dict() -> None:
+    observation_space = spaces.Dict({"a": VECTOR, "b": NUMBER})
+    with pytest.raises(
+        ArgumentError, match=r"^env.observation_space\['b'\]=.* has no dimensions, .*ObservationWrapper$"
+    ):
+        PPOClip("MultiInputPolicy", NoiseEnv(ACTION_SPACES["Box"], observation_space))
