@@ -7,6 +7,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -47,10 +48,13 @@ class Rule:
 
 def number(allowed: str, accepts: Callable[[float], bool]) -> Rule:
     """A real number, and no truth value, that the predicate accepts (no comparison accepts NaN)."""
-    return Rule(
-        allowed,
-        lambda value: isinstance(value, Real) and not isinstance(value, bool) and accepts(float(value)),
-    )
+
+    def accepts_number(value: object) -> bool:
+        with suppress(OverflowError):  # Of an integer that no float holds.
+            return isinstance(value, Real) and not isinstance(value, bool) and accepts(float(value))
+        return False
+
+    return Rule(allowed, accepts_number)
 
 
 def integer(allowed: str, accepts: Callable[[int], bool]) -> Rule:
