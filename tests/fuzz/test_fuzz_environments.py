@@ -86,7 +86,7 @@ def assert_trainable(model: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@fuzz(examples=50, endless=400)
+@fuzz(examples=50, endless=100)
 @given(OBJECTIVES, FAULTS, st.integers(1, 3), st.integers(1, 20), MONITORED, st.booleans(), st.booleans(), st.data())
 def test_wrong_outputs_are_named(
     objective: Any, fault: Any, n_envs: int, at: int, monitored: bool, normalized: bool, fast: bool, data: Any

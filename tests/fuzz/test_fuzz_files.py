@@ -59,14 +59,14 @@ def changed(content: bytes, changes: list[tuple[float, int, bytes]]) -> bytes:
 
 
 @pytest.mark.filterwarnings("ignore")
-@fuzz(examples=40, endless=400)
+@fuzz(examples=40, endless=100)
 @given(cls=st.sampled_from(CLASSES), changes=CHANGES, weights_only=st.booleans())
 def test_bytes_of_a_file(cls: Any, changes: list[tuple[float, int, bytes]], weights_only: bool) -> None:
     assert_whole(cls, changed(saved(cls), changes), weights_only)
 
 
 @pytest.mark.filterwarnings("ignore")
-@fuzz(examples=40, endless=400)
+@fuzz(examples=40, endless=100)
 @given(cls=st.sampled_from(CLASSES), data=st.data(), changes=CHANGES, weights_only=st.booleans())
 def test_bytes_of_a_member(cls: Any, data: st.DataObject, changes: Any, weights_only: bool) -> None:
     """The checksums of the archive are right, so that the hashes of this package must find it."""

@@ -60,7 +60,7 @@ def is_same(one: State, other: State) -> bool:
     return True
 
 
-@fuzz(examples=25, endless=200)
+@fuzz(examples=25, endless=50)
 @given(model=collected(), fast=st.booleans(), place=st.floats(0, 1), late=st.booleans())
 def test_interrupts(model: Any, fast: bool, place: float, late: bool) -> None:
     model.fast = fast

@@ -28,7 +28,7 @@ def assert_close(got: Any, wanted: Any, where: str = "state") -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@fuzz(examples=100, endless=400)
+@fuzz(examples=100, endless=100)
 @given(model=collected())
 def test_both_paths_make_the_same_update(model: Any) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:

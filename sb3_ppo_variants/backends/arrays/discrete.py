@@ -181,7 +181,7 @@ class Bernoulli(Distribution):
     def kl_from(self, old: "Bernoulli") -> np.ndarray:
         """p_old (log p_old - log p) + (1 - p_old) (log(1 - p_old) - log(1 - p)), summed."""
         not_1, old_not_1 = self._softplus, old._softplus  # -log(1 - p)
-        not_0, old_not_0 = (np.logaddexp(each._logits.dtype.type(0), -each._logits) for each in (self, old))  # -log p
+        not_0, old_not_0 = (_softplus(-each._logits) for each in (self, old))  # -log p
         kl = np.exp(-old_not_0) * (not_0 - old_not_0) + np.exp(-old_not_1) * (not_1 - old_not_1)
         return np.add.reduce(kl, axis=1)
 
@@ -208,3 +208,8 @@ class Bernoulli(Distribution):
     def take(self, rows: Index) -> "Bernoulli":
         """The distributions in some of the states."""
         return Bernoulli(self._logits[rows])
+
+
+def _softplus(logits: np.ndarray) -> np.ndarray:
+    # Faster than np.logaddexp where there are many.
+    return np.maximum(logits, 0) + np.log1p(np.exp(-np.abs(logits)))
