@@ -35,8 +35,9 @@ NETWORKS = st.fixed_dictionaries(
         "ortho_init": st.booleans(),
         "share_features_extractor": st.booleans(),
         "log_std_init": st.floats(-3, 1),
+        # Adam with a smaller beta2 or eps makes steps of gradients that are nothing but rounding.
         "optimizer_kwargs": st.fixed_dictionaries(
-            {"betas": st.tuples(st.floats(0, 0.99), st.floats(0, 0.999)), "eps": st.sampled_from([1e-8, 1e-5, 1e-2])}
+            {"betas": st.tuples(st.floats(0, 0.99), st.floats(0.9, 0.999)), "eps": st.sampled_from([1e-5, 1e-2])}
         ),
     },
 )
@@ -91,7 +92,7 @@ def collected(draw: st.DrawFn) -> Any:
     model = cls(policy_of(observation_space), env, fast=False, device="cpu", **arguments)
     _, callback = model._setup_learn(100)
     model.collect_rollouts(env, callback, model.rollout_buffer, model.n_steps)
-    moved = draw(st.sampled_from([0.0, 0.01, 0.3, 10.0]))
+    moved = draw(st.sampled_from([0.0, 0.01, 0.3, 3.0]))
     for parameter in model.policy.parameters():
         parameter.data += moved * th.randn(parameter.shape)
     return model
