@@ -7,8 +7,8 @@ INSTALLED := $(VENV)/installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install compare table1 train test lint types unit test-slow test-upstream learning throughput stepping cold \
-	guard-cost gallery clean
+.PHONY: help install compare table1 train test lint types unit test-slow fuzz test-upstream learning throughput \
+	stepping cold guard-cost gallery clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -43,6 +43,9 @@ unit: $(INSTALLED)
 
 test-slow: $(INSTALLED)  ## Run the tests that take minutes each
 	$(BIN)/pytest -m slow
+
+fuzz: $(INSTALLED)  ## Run the fuzz targets with random examples for FUZZ_SECONDS (an hour)
+	$(BIN)/python tests/fuzz/endlessly.py
 
 test-upstream: $(INSTALLED)  ## Run SB3's own test suite with each class in the place of PPO (half an hour)
 	for class in PPOClip PPOAdaptiveKL PPOFixedKL PPOUnclipped; do \

@@ -25,6 +25,7 @@ from stable_baselines3.common.distributions import (
     StateDependentNoiseDistribution,
 )
 from torch.distributions import Bernoulli, Categorical, Normal, kl_divergence
+from torch.nn import functional as F
 
 Parameters: TypeAlias = tuple[th.Tensor, ...]
 Kind = TypeVar("Kind", bound=th.distributions.Distribution)
@@ -122,17 +123,24 @@ def _gaussian_kl(old: Parameters, new: Parameters) -> th.Tensor:
 
 
 def _categorical_kl(old: Parameters, new: Parameters) -> th.Tensor:
-    divergences = [
-        kl_divergence(Categorical(logits=p, validate_args=False), Categorical(logits=q, validate_args=False))
-        for p, q in zip(old, new, strict=True)
-    ]
-    return th.stack(divergences, dim=1).sum(dim=1)
+    pairs = zip(old, new, strict=True)
+    return th.stack([_of_outcomes(p.log_softmax(dim=1), q.log_softmax(dim=1)) for p, q in pairs], dim=1).sum(dim=1)
 
 
 def _bernoulli_kl(old: Parameters, new: Parameters) -> th.Tensor:
-    (old_logits,), (logits,) = old, new
-    p, q = Bernoulli(logits=old_logits, validate_args=False), Bernoulli(logits=logits, validate_args=False)
-    return kl_divergence(p, q).sum(dim=1)
+    # Of 0 and of 1, since 1 - p is lost where p rounds to 1.
+    p, q = (th.stack((F.logsigmoid(-logits), F.logsigmoid(logits)), dim=2) for (logits,) in (old, new))
+    return _of_outcomes(p, q).sum(dim=1)
+
+
+def _of_outcomes(old_log_probs: th.Tensor, log_probs: th.Tensor) -> th.Tensor:
+    """p (log p - log q), summed over the outcomes in the last dimension.
+
+    PyTorch's own divergences are infinite where q, as a number, is 0, though log q is finite.
+    """
+    probs = old_log_probs.exp()
+    # An outcome that is impossible in both has no difference.
+    return (probs * (old_log_probs - log_probs).masked_fill(probs == 0, 0.0)).sum(dim=-1)
 
 
 def _gaussian(distribution: Any) -> Parameters:

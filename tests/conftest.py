@@ -1,14 +1,14 @@
 """What all tests begin with."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import pytest
-import stable_baselines3.common.policies
 import torch as th
-from stable_baselines3.common.distributions import BernoulliDistribution
+
+from helpers import in_double_precision
 
 # It replaces gymnasium's TimeLimit, for good; all tests but those of its own scripts are about gymnasium's.
 TIME_LIMIT = gym.wrappers.TimeLimit
@@ -31,22 +31,4 @@ def _seed() -> None:
 @pytest.fixture
 def double_precision(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
     """Lets a model compute in double precision, which SB3's preprocessing and PyTorch's Bernoulli would undo."""
-    preprocess: Any = stable_baselines3.common.policies.preprocess_obs
-
-    log_prob: Any = BernoulliDistribution.log_prob
-
-    def double(*args: Any, **kwargs: Any) -> Any:
-        observation = preprocess(*args, **kwargs)
-        if isinstance(observation, dict):
-            return {key: value.double() for key, value in observation.items()}
-        return observation.double()
-
-    def convert(model: Any) -> None:
-        monkeypatch.setattr(BernoulliDistribution, "log_prob", lambda self, actions: log_prob(self, actions.double()))
-        monkeypatch.setattr(stable_baselines3.common.policies, "preprocess_obs", double)
-        model.policy.double()
-        model.rollout_buffer.old_parameters = None  # Those of the policy in double precision are found anew.
-        for name in ("values", "log_probs", "advantages", "returns"):
-            setattr(model.rollout_buffer, name, getattr(model.rollout_buffer, name).astype(np.float64))
-
-    return convert
+    return partial(in_double_precision, monkeypatch)

@@ -6,8 +6,11 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import pytest
+import stable_baselines3.common.policies
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.distributions import BernoulliDistribution
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
@@ -49,6 +52,25 @@ class NoiseEnv(gym.Env):
 def noise_envs(action_space: spaces.Space, observation_space: spaces.Space = VECTOR, n_envs: int = 2) -> VecEnv:
     # Each environment has its own copy of the space, whose generator makes the observations.
     return DummyVecEnv([lambda: NoiseEnv(action_space, deepcopy(observation_space)) for _ in range(n_envs)])
+
+
+def in_double_precision(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
+    """Make a model compute in double precision, which SB3's preprocessing and PyTorch's Bernoulli would undo."""
+    preprocess: Any = stable_baselines3.common.policies.preprocess_obs
+    log_prob: Any = BernoulliDistribution.log_prob
+
+    def double(*args: Any, **kwargs: Any) -> Any:
+        observation = preprocess(*args, **kwargs)
+        if isinstance(observation, dict):
+            return {key: value.double() for key, value in observation.items()}
+        return observation.double()
+
+    monkeypatch.setattr(BernoulliDistribution, "log_prob", lambda self, actions: log_prob(self, actions.double()))
+    monkeypatch.setattr(stable_baselines3.common.policies, "preprocess_obs", double)
+    model.policy.double()
+    model.rollout_buffer.old_parameters = None  # Those of the policy in double precision are found anew.
+    for name in ("values", "log_probs", "advantages", "returns"):
+        setattr(model.rollout_buffer, name, getattr(model.rollout_buffer, name).astype(np.float64))
 
 
 class LogRecorder(BaseCallback):

@@ -27,7 +27,7 @@ from sb3_ppo_variants.base import PPOBase
 NAN, INF = float("nan"), float("inf")
 SHARED: dict[str, list[Any]] = {
     "policy": [None, 3, dict],
-    "learning_rate": [-1e-3, NAN, INF, "1e-3", None, True],
+    "learning_rate": [-1e-3, NAN, INF, "1e-3", None, True, 10**400],
     "n_steps": [0, -1, 1.5, "8", None, True],
     "batch_size": [0, -4, 1.5, 1, None],
     "n_epochs": [0, -1, 1.5, None],

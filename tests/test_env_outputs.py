@@ -11,7 +11,7 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 
 from helpers import ACTION_SPACES, VECTOR, NoiseEnv
-from sb3_ppo_variants import EnvOutputError, PPOClip
+from sb3_ppo_variants import EnvOutputError, NonFiniteError, PPOClip
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 
 BOX = ACTION_SPACES["Box"]
@@ -178,6 +178,17 @@ def test_a_wrong_last_observation(value: Any) -> None:
 
     with pytest.raises(EnvOutputError, match="observation of environment 0 at step 6"):
         model_for(VecNormalize(DummyVecEnv([partial(Ends, BOX)]))).learn(32)
+
+
+@pytest.mark.parametrize("wrapper", [lambda env: env, VecNormalize])
+def test_a_last_observation_too_large_for_the_type_of_the_space(wrapper: Any) -> None:
+    class Ends(NoiseEnv):
+        def step(self, action: Any) -> Any:
+            observation, *others = super().step(action)
+            return (np.array([0, 1e39, 0]) if self._steps == 7 else observation), *others
+
+    with pytest.raises(NonFiniteError, match="terminal observation of environment 0 at step 6 is not finite"):
+        model_for(wrapper(DummyVecEnv([partial(Ends, BOX)]))).learn(32)
 
 
 class TellsNothing(DummyVecEnv):

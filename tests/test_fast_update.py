@@ -167,3 +167,15 @@ def test_an_update_that_is_not_finite_is_refused_before_the_policy_changes() -> 
         model.train()
     for key, weight in model.policy.state_dict().items():
         assert th.equal(weight, before[key])
+    assert not model.policy.optimizer.state
+
+
+def test_an_update_without_a_step_leaves_adam_without_a_state(double_precision: Callable[[Any], None]) -> None:
+    model = collected(PPOClip, ACTION_SPACES["Box"], target_kl=1e-3)
+    double_precision(model)
+    with th.no_grad():
+        model.policy.action_net.bias += 1.0  # Too far from the policy that collected the rollout.
+    for fast in (False, True):
+        after = updated(model, fast)
+        assert not after.policy.optimizer.state
+        assert all(parameter.grad is None for parameter in after.policy.parameters())

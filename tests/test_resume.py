@@ -165,7 +165,7 @@ def test_atari_whose_episodes_are_lives(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("log_interval", [2, 3, None])
 def test_the_log_goes_on_with_the_iterations(log_interval: int | None, tmp_path: Path) -> None:
-    learn = {"log_interval": log_interval}
+    learn: dict[str, Any] = {"log_interval": log_interval}
     whole, cut = (
         run(lambda: small(PPOClip, pendulums), pendulums, tmp_path / str(at), 300, 96, at, **learn)
         for at in (None, 250)

@@ -17,6 +17,7 @@ from stable_baselines3.common.policies import (
 from torch import nn
 
 from sb3_ppo_variants.arguments.rules import FINITE, FLAG, Rule, instance
+from sb3_ppo_variants.arguments.spaces import check_dimensions, check_start
 from sb3_ppo_variants.errors import ArgumentError, refuse
 
 SB3S = (ActorCriticPolicy, ActorCriticCnnPolicy, MultiInputActorCriticPolicy)
@@ -90,11 +91,14 @@ def check_policy(
     check_names("policy_kwargs['optimizer_kwargs']", optimizer_arguments, optimizer_class, GIVEN_TO_OPTIMIZER)
 
 
-def check_observations(policy: str | type[BasePolicy], observation_space: spaces.Space) -> None:
-    """Check that a policy takes the observations; SB3 checks the others.
+def check_observations(
+    policy: str | type[BasePolicy], observation_space: spaces.Space, arguments: Mapping[str, Any] | None
+) -> None:
+    """Check that a policy with these ``policy_kwargs`` takes the observations; SB3 checks the others.
 
     :raises ArgumentError: if it does not
     """
+    check_start("observation", observation_space)
     if not isinstance(policy, str):
         return
     takes_dict = "MultiInput" in policy
@@ -107,6 +111,8 @@ def check_observations(policy: str | type[BasePolicy], observation_space: spaces
     if not takes_dict and isinstance(observation_space, spaces.Dict):
         suitable = policy.replace("Mlp", "MultiInput").replace("Cnn", "MultiInput")
         raise ArgumentError(f"policy={policy!r} does not take Dict observations: use {suitable!r}")
+    if "features_extractor_class" not in (arguments or {}):
+        check_dimensions(observation_space)
 
 
 def check_buffer_arguments(buffer_class: type[RolloutBuffer] | None, arguments: Mapping[str, Any] | None) -> None:

@@ -7,6 +7,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -17,6 +18,7 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.policies import BasePolicy
 
+from sb3_ppo_variants.arguments.spaces import check_start
 from sb3_ppo_variants.errors import ArgumentError, refuse
 
 ACTION_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -46,10 +48,13 @@ class Rule:
 
 def number(allowed: str, accepts: Callable[[float], bool]) -> Rule:
     """A real number, and no truth value, that the predicate accepts (no comparison accepts NaN)."""
-    return Rule(
-        allowed,
-        lambda value: isinstance(value, Real) and not isinstance(value, bool) and accepts(float(value)),
-    )
+
+    def accepts_number(value: object) -> bool:
+        with suppress(OverflowError):  # Of an integer that no float holds.
+            return isinstance(value, Real) and not isinstance(value, bool) and accepts(float(value))
+        return False
+
+    return Rule(allowed, accepts_number)
 
 
 def integer(allowed: str, accepts: Callable[[int], bool]) -> Rule:
@@ -120,6 +125,11 @@ RULES: Mapping[str, Rule] = {
     "device": Rule("'auto', or what torch.device takes", _is_device),
     "_init_setup_model": FLAG,
 }
+# Of learn().
+LEARN_RULES: Mapping[str, Rule] = {
+    "total_timesteps": number("a number >= 0", lambda value: value >= 0),
+    "log_interval": COUNT.or_none(),
+}
 
 
 def check_arguments(values: Mapping[str, object], rules: Mapping[str, Rule]) -> None:
@@ -132,6 +142,16 @@ def check_arguments(values: Mapping[str, object], rules: Mapping[str, Rule]) -> 
             rule.check(name, values[name])
 
 
+def check_settings(values: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
+    """Check the values that arguments have in a model now, since loading, callbacks and users set them.
+
+    :param values: the model's attributes
+    :raises ArgumentError: for the first that is not allowed
+    """
+    check_arguments({name: value for name, value in values.items() if name != "policy"}, rules)  # It is made by then.
+    check_batch(values["n_steps"], values["n_envs"], values["batch_size"], values["normalize_advantage"])
+
+
 def check_spaces(action_space: spaces.Space, use_sde: bool) -> None:
     """Check that the policy can act in the space.
 
@@ -140,6 +160,7 @@ def check_spaces(action_space: spaces.Space, use_sde: bool) -> None:
     if not isinstance(action_space, ACTION_SPACES):
         names = ", ".join(space.__name__ for space in ACTION_SPACES)
         raise ArgumentError(f"env.action_space={action_space} is not supported; supported are {names}")
+    check_start("action", action_space)
     if use_sde and not isinstance(action_space, spaces.Box):
         raise ArgumentError(f"use_sde=True needs a Box action space, but the environment has {action_space}")
     if isinstance(action_space, spaces.Box) and not action_space.is_bounded():

@@ -19,11 +19,12 @@ from torch.optim import Optimizer
 from sb3_ppo_variants.arguments.nested import check_buffer_arguments, check_observations, check_policy
 from sb3_ppo_variants.arguments.rules import (
     ACTION_SPACES,
+    LEARN_RULES,
     RULES,
     Rule,
     check_arguments,
-    check_batch,
     check_buffer,
+    check_settings,
     check_spaces,
     instance,
     warn_of_truncated_minibatch,
@@ -37,6 +38,7 @@ from sb3_ppo_variants.kl import exact_kl
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.policies.choice import Aliases, kind_of, make_policy_and_buffer
 from sb3_ppo_variants.rollouts.loop import collect
+from sb3_ppo_variants.rollouts.whole import check_is_free, one_rollout
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.updates import JOINT, AllOrNothing, Outcome, UpdatePlan, Updates, run
 from sb3_ppo_variants.updates.finite import check_rollout
@@ -99,9 +101,9 @@ class PPOBase(SavedAlgorithm):
         check_policy(policy, self.policy_aliases, policy_kwargs)
         check_buffer_arguments(rollout_buffer_class, rollout_buffer_kwargs)
         super().__init__(
-            policy, self._checked_env(policy, env, verbose, use_sde, _init_setup_model), learning_rate=learning_rate,
-            n_steps=n_steps, gamma=gamma, gae_lambda=gae_lambda, ent_coef=ent_coef, vf_coef=vf_coef,
-            max_grad_norm=max_grad_norm, use_sde=use_sde, sde_sample_freq=sde_sample_freq,
+            policy, self._checked_env(policy, policy_kwargs, env, verbose, use_sde, _init_setup_model),
+            learning_rate=learning_rate, n_steps=n_steps, gamma=gamma, gae_lambda=gae_lambda, ent_coef=ent_coef,
+            vf_coef=vf_coef, max_grad_norm=max_grad_norm, use_sde=use_sde, sde_sample_freq=sde_sample_freq,
             rollout_buffer_class=rollout_buffer_class, rollout_buffer_kwargs=rollout_buffer_kwargs,
             stats_window_size=stats_window_size, tensorboard_log=tensorboard_log, policy_kwargs=policy_kwargs,
             verbose=verbose, seed=seed, device=device, supported_action_spaces=ACTION_SPACES, _init_setup_model=False,
@@ -114,24 +116,24 @@ class PPOBase(SavedAlgorithm):
             warn_of_truncated_minibatch(n_steps=self.n_steps, n_envs=self.n_envs, batch_size=batch_size)
 
     def _checked_env(
-        self, policy: str | type[BasePolicy], env: GymEnv | str | None, verbose: int, use_sde: bool, needed: bool
-    ) -> Any:  # None too, where SB3 says that there must be an environment.
+        self, policy: str | type[BasePolicy], policy_kwargs: dict[str, Any] | None, env: GymEnv | str | None,
+        verbose: int, use_sde: bool, needed: bool,
+    ) -> Any:  # fmt: skip  # None too, where SB3 says that there must be an environment.
         if env is None:
             if needed:
                 raise ArgumentError("env=None: pass an environment, or the id of one")
             return None
         wrapped = self._wrap_env(maybe_make_env(env, verbose), verbose)
         check_spaces(wrapped.action_space, use_sde)
-        check_observations(policy, wrapped.observation_space)
+        check_observations(policy, wrapped.observation_space, policy_kwargs)
         return wrapped
 
     def _setup_model(self) -> None:
         rules = {**self.rules, **self.own_rules}
         # Again, because load() sets attributes between construction and this call.
-        check_arguments(self.__dict__, rules)
+        check_settings(self.__dict__, rules)
         if isinstance(self.updates, dict):
             self.updates = separate(self.updates)
-        check_batch(self.n_steps, self.n_envs, self.batch_size, self.normalize_advantage)
         check_buffer(self.rollout_buffer_class, self.observation_space)
         schedules = [name for name, rule in rules.items() if rule.takes_schedule]
         schedules = [name for name in schedules if getattr(self, name, None) is not None]
@@ -167,6 +169,7 @@ class PPOBase(SavedAlgorithm):
         return self.updates if isinstance(self.updates, Updates) else JOINT
 
     def _plan(self) -> UpdatePlan:
+        check_settings(self.__dict__, {**self.rules, **self.own_rules})  # Callbacks may set them.
         clip_range_vf, progress = self.clip_range_vf, self._current_progress_remaining
         return UpdatePlan(
             kind=kind_of(self.policy),
@@ -192,7 +195,8 @@ class PPOBase(SavedAlgorithm):
         plan = self._plan()
         backend = choose(plan, self.fast).backend
         make_actor = partial(backend.actor, self, plan, rollout_buffer, n_rollout_steps)
-        with self.run.collecting(), backend.prepared(plan, updating=False):
+        one = one_rollout(rollout_buffer, n_rollout_steps)
+        with self.run.collecting(), backend.prepared(plan, updating=False), one:
             return collect(self, env, callback, rollout_buffer, n_rollout_steps, make_actor)
 
     def train(self) -> None:
@@ -229,20 +233,16 @@ class PPOBase(SavedAlgorithm):
         return values
 
     def _setup_learn(self, *args: Any, **arguments: Any) -> tuple[int, BaseCallback]:
+        check_is_free(self.rollout_buffer)
+        backend, why = choose(self._plan(), self.fast)
         if self.verbose >= 1:
-            backend, why = choose(self._plan(), self.fast)
             print(f"Training on the {backend.path} path: {why}")
         return super()._setup_learn(*args, **arguments)
 
     def learn(
-        self: SelfPPO,
-        total_timesteps: int,
-        callback: MaybeCallback = None,
-        log_interval: int = 1,
-        tb_log_name: str | None = None,
-        reset_num_timesteps: bool = True,
-        progress_bar: bool = False,
-    ) -> SelfPPO:
+        self: SelfPPO, total_timesteps: int, callback: MaybeCallback = None, log_interval: int = 1,
+        tb_log_name: str | None = None, reset_num_timesteps: bool = True, progress_bar: bool = False,
+    ) -> SelfPPO:  # fmt: skip
         """Train; as in SB3, except that ``tb_log_name`` defaults to the name of the class.
 
         :param total_timesteps: number of environment steps, rounded up to whole rollouts
@@ -252,12 +252,13 @@ class PPOBase(SavedAlgorithm):
         :param reset_num_timesteps: whether to count steps anew
         :param progress_bar: whether to show a progress bar (needs tqdm and rich)
         :return: the model
-        :raises NonFiniteError: if a number from an environment, of the policy or of an update is not finite; the policy
-            is then as the last update left it
+        :raises ArgumentError: if an argument, or an attribute that was set since, has a value that is not allowed
+        :raises NonFiniteError: if a number of an environment or an update is not finite; the policy is as before it
         :raises EnvOutputError: if an environment returns something of a wrong type or shape
         :raises WorkerError: if a worker of a ``SubprocVecEnv`` ends
         :raises CallbackError: if a callback returns None
         """
+        check_arguments(dict(total_timesteps=total_timesteps, log_interval=log_interval), LEARN_RULES)
         supervised = Supervised(callback, progress_bar)
         with settings_kept(), self._guards(), supervised.to_the_end():
             return super().learn(

@@ -52,6 +52,9 @@ class ArrayCheck:
         """
         array = np.asarray(observation)
         if array.dtype.kind == "f":
+            if array.dtype != self._dtype:
+                with np.errstate(over="ignore"):  # What the space's type cannot hold is infinite.
+                    array = array.astype(self._dtype)
             if not is_finite(array):
                 self._name_wrong(np.isfinite(array), array, quantity, env_index)
         elif self._limits is not None and not self._limits.surely_hold(array):

@@ -12,6 +12,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.guards.finite import is_finite
 from sb3_ppo_variants.rollouts.buffer import in_rows
+from sb3_ppo_variants.rollouts.whole import check_is_full
 
 
 class Snapshot:
@@ -50,10 +51,12 @@ def check_parameters(policy: ActorCriticPolicy) -> None:
 def check_rollout(buffer: RolloutBuffer, num_timesteps: int) -> None:
     """Check what an update reads.
 
-    :param buffer: a full buffer
+    :param buffer: the buffer
     :param num_timesteps: steps taken at its end
     :raises NonFiniteError: if something in it is not finite, naming the first kind in the order of their causes
+    :raises RuntimeError: if steps are missing
     """
+    check_is_full(buffer)
     observations: Any = buffer.observations
     parts = {"observation": observations}
     if isinstance(observations, dict):

@@ -97,7 +97,7 @@ class ArrayActor:
         buffer.pos = row + 1
 
     def finish(self, observations: Observations, dones: np.ndarray) -> th.Tensor:
-        self._buffer.full = True
+        self._buffer.full = self._buffer.pos == self._buffer.buffer_size
         values = self._networks.values(self._features(observations))
         compute_returns_and_advantage(self._buffer, values[:, 0], dones)
         if isinstance(self._buffer, WithParameters):

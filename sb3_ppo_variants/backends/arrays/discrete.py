@@ -45,7 +45,9 @@ class Categorical(Distribution):
 
     def kl_from(self, old: "Categorical") -> np.ndarray:
         """p_old (log p_old - log p), summed over categories."""
-        return np.add.reduce(old._probs * (old._log_probs - self._log_probs), axis=1)
+        # The sum of p - p_old is 0, but for what normalising large logits loses; with it the loss enters squared.
+        kl = old._probs * (old._log_probs - self._log_probs) + (self._probs - old._probs)
+        return np.add.reduce(kl, axis=1)
 
     def gradient(
         self, actions: np.ndarray, d_log_prob: np.ndarray, d_entropy: float, old: Any, d_kl: np.ndarray | None
@@ -177,8 +179,10 @@ class Bernoulli(Distribution):
         return np.add.reduce(self._softplus - self._probs * self._logits, axis=1)
 
     def kl_from(self, old: "Bernoulli") -> np.ndarray:
-        """p_old (l_old - l) + log(1 + exp(l)) - log(1 + exp(l_old)), summed."""
-        kl = old._probs * (old._logits - self._logits) + self._softplus - old._softplus
+        """p_old (log p_old - log p) + (1 - p_old) (log(1 - p_old) - log(1 - p)), summed."""
+        not_1, old_not_1 = self._softplus, old._softplus  # -log(1 - p)
+        not_0, old_not_0 = (_softplus(-each._logits) for each in (self, old))  # -log p
+        kl = np.exp(-old_not_0) * (not_0 - old_not_0) + np.exp(-old_not_1) * (not_1 - old_not_1)
         return np.add.reduce(kl, axis=1)
 
     def gradient(
@@ -204,3 +208,8 @@ class Bernoulli(Distribution):
     def take(self, rows: Index) -> "Bernoulli":
         """The distributions in some of the states."""
         return Bernoulli(self._logits[rows])
+
+
+def _softplus(logits: np.ndarray) -> np.ndarray:
+    # Faster than np.logaddexp where there are many.
+    return np.maximum(logits, 0) + np.log1p(np.exp(-np.abs(logits)))

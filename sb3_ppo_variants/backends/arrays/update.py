@@ -115,7 +115,6 @@ class ArrayUpdate:
         kl = float(np.mean(new.kl_from(self._old), dtype=np.float64))
         self._before = Snapshot(self._plan.kind.policy, self._plan.optimizers)
         networks.layout.scatter(networks.vector, networks.layout.parameters)
-        networks.layout.scatter(networks.gradient, gradients(networks.layout.parameters))
         for descent in self._descents:
             descent.store_optimizer()
         return kl
@@ -134,6 +133,7 @@ class ArrayDescent:
         where, self._layout = networks.layout.part(descent.parameters)
         self._vector, self._gradient = networks.vector[where], networks.gradient[where]
         self._adam = load_adam(descent.optimizer, self._layout)
+        self._stepped = False
         self._measurements = Measurements(plan)
         self._gradients: tuple[tuple[np.ndarray, ...] | None, np.ndarray | None]
         # NumPy's own scalars would make arrays of single precision double.
@@ -181,13 +181,16 @@ class ArrayDescent:
         self._networks.backward(*self._gradients)
         clip_norm(self._gradient, self._descent.max_grad_norm)
         self._adam.step(self._vector, self._gradient)
+        self._stepped = True
 
     def measured(self) -> Measured:
         return self._measurements.measured()
 
     def store_optimizer(self) -> None:
-        """Leave the torch optimizer as if it had made the steps itself."""
-        store_adam(self._adam, self._descent.optimizer, self._layout)
+        """Leave the gradients and the torch optimizer as if it had made the steps, if there were any, itself."""
+        if self._stepped:
+            self._layout.scatter(self._gradient, gradients(self._layout.parameters))
+            store_adam(self._adam, self._descent.optimizer, self._layout)
 
 
 def _normalized(advantages: np.ndarray, batch_size: int) -> np.ndarray:

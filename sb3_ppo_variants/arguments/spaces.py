@@ -1,0 +1,48 @@
+"""Spaces that SB3's policies take for others."""
+
+import numpy as np
+from gymnasium import spaces
+
+from sb3_ppo_variants.errors import ArgumentError
+
+
+def check_start(kind: str, space: spaces.Space) -> None:
+    """Check that what is discrete starts at 0, since SB3's policies neither add nor subtract a start.
+
+    :param kind: ``"action"`` or ``"observation"``
+    :raises ArgumentError: if it does not, with the wrapper that makes it so
+    """
+    for name, part in _parts(kind, space).items():
+        if isinstance(part, spaces.Discrete | spaces.MultiDiscrete) and np.any(part.start):
+            nested = isinstance(space, spaces.Dict)
+            advice = "subtract it in a gymnasium.ObservationWrapper" if nested else _wrapped(kind, part)
+            raise ArgumentError(f"{name}={part} does not start at 0, which SB3's policies expect: {advice}")
+
+
+def check_dimensions(observation_space: spaces.Space) -> None:
+    """Check that no observation is a number without dimensions, which SB3's extractors cannot flatten.
+
+    :raises ArgumentError: if one is
+    """
+    for name, part in _parts("observation", observation_space).items():
+        if isinstance(part, spaces.Box) and part.shape == ():
+            nested = isinstance(observation_space, spaces.Dict)
+            advice = "a gymnasium.ObservationWrapper" if nested else "gymnasium.wrappers.ReshapeObservation(env, (1,))"
+            raise ArgumentError(f"{name}={part} has no dimensions, which SB3's policies need: reshape it in {advice}")
+
+
+def _parts(kind: str, space: spaces.Space) -> dict[str, spaces.Space]:
+    name = f"env.{kind}_space"
+    if isinstance(space, spaces.Dict):
+        return {f"{name}[{key!r}]": part for key, part in space.items()}
+    return {name: space}
+
+
+def _wrapped(kind: str, space: spaces.Discrete | spaces.MultiDiscrete) -> str:
+    sign = "+" if kind == "action" else "-"
+    if isinstance(space, spaces.Discrete):
+        start, from_zero = f"{space.start}", f"Discrete({space.n})"
+    else:
+        start, from_zero = f"np.array({space.start.tolist()})", f"MultiDiscrete({space.nvec.tolist()})"
+    transform = f"gymnasium.wrappers.Transform{kind.capitalize()}"
+    return f"wrap the environment in {transform}(env, lambda {kind}: {kind} {sign} {start}, {from_zero})"

@@ -1,0 +1,47 @@
+"""How long the fuzz targets run, and what they draw from.
+
+``make test`` runs the same few examples each time. With ``FUZZ_SECONDS`` set, as by ``make fuzz``, a run makes more of
+them, different each time, and failures are kept in ``.hypothesis`` to be tried again first.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+
+ENDLESS = "FUZZ_SECONDS" in os.environ
+
+
+def fuzz(examples: int, endless: int) -> Callable[[Any], Any]:
+    """A decorator with the number of examples in ``make test``, and in a round of ``make fuzz``."""
+    every: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+    every["phases"] = [Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink]
+    if ENDLESS:
+        return settings(max_examples=endless, print_blob=True, **every)
+    return settings(max_examples=examples, derandomize=True, database=None, **every)
+
+
+SHAPES: list[tuple[int, ...]] = [(1,), (3,), (2, 2), (1, 2, 1)]
+
+
+def boxes(shapes: list[tuple[int, ...]]) -> st.SearchStrategy[spaces.Box]:
+    dtypes = st.sampled_from([np.float32, np.float64])
+    return st.builds(lambda shape, dtype: spaces.Box(-1, 1, shape, dtype), st.sampled_from(shapes), dtypes)
+
+
+NUMBERS = st.builds(spaces.Discrete, st.integers(1, 5))
+SEVERAL = st.builds(spaces.MultiDiscrete, st.lists(st.integers(1, 4), min_size=1, max_size=3))
+BITS = st.builds(spaces.MultiBinary, st.integers(1, 4))
+ACTION_SPACES = st.one_of(boxes([(), *SHAPES]), NUMBERS, SEVERAL, BITS)
+BYTES = st.builds(lambda n: spaces.Box(0, 255, (n,), np.uint8), st.integers(1, 4))
+PLAIN_SPACES = st.one_of(boxes(SHAPES), BYTES, NUMBERS, SEVERAL, BITS)
+DICTS = st.builds(spaces.Dict, st.dictionaries(st.sampled_from("abc"), PLAIN_SPACES, min_size=1, max_size=3))
+OBSERVATION_SPACES = st.one_of(PLAIN_SPACES, DICTS)
+
+
+def policy_of(observation_space: spaces.Space) -> str:
+    return "MultiInputPolicy" if isinstance(observation_space, spaces.Dict) else "MlpPolicy"

@@ -1,0 +1,81 @@
+"""Random bytes in saved files: each file is refused by name, or holds what was saved."""
+
+import io
+import zipfile
+from functools import cache
+from typing import Any
+
+import pytest
+import torch as th
+from fuzzing import fuzz
+from hypothesis import given
+from hypothesis import strategies as st
+from models import state_of
+
+from helpers import ACTION_SPACES, noise_envs
+from sb3_ppo_variants import DamagedFileError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
+
+CLASSES: list[Any] = [PPOClip, PPOAdaptiveKL, PPOFixedKL, PPOUnclipped]
+
+
+@cache
+def saved(cls: Any) -> bytes:
+    env = noise_envs(ACTION_SPACES["Box"])
+    file = io.BytesIO()
+    cls("MlpPolicy", env, n_steps=8, batch_size=8, policy_kwargs={"net_arch": [4]}, seed=0).learn(16).save(file)
+    return file.getvalue()
+
+
+def loaded(cls: Any, content: bytes, weights_only: bool) -> Any:
+    return cls.load(io.BytesIO(content), device="cpu", weights_only=weights_only)
+
+
+def assert_whole(cls: Any, content: bytes, weights_only: bool) -> None:
+    """Either it is refused, naming a part, or it is as it was."""
+    expected = state_of(loaded(cls, saved(cls), weights_only))
+    try:
+        model = loaded(cls, content, weights_only)
+    except DamagedFileError as error:
+        assert error.part and error.fault
+        return
+    got = state_of(model)
+    assert {key: got[key] for key in ("updates", "kl_coef")} == {key: expected[key] for key in ("updates", "kl_coef")}
+    th.testing.assert_close(got["policy"], expected["policy"], rtol=0, atol=0)
+    for ours, theirs in zip(got["optimizers"], expected["optimizers"], strict=True):
+        th.testing.assert_close(ours["state"], theirs["state"], rtol=0, atol=0)
+        assert ours["param_groups"] == theirs["param_groups"]
+
+
+POSITIONS = st.floats(0, 1, exclude_max=True)
+# From where, in parts of the length, how many bytes are replaced, and by what.
+CHANGES = st.lists(st.tuples(POSITIONS, st.integers(0, 8), st.binary(max_size=8)), min_size=1, max_size=4)
+
+
+def changed(content: bytes, changes: list[tuple[float, int, bytes]]) -> bytes:
+    for position, length, new in changes:
+        start = int(position * len(content))
+        content = content[:start] + new + content[start + length :]
+    return content
+
+
+@pytest.mark.filterwarnings("ignore")
+@fuzz(examples=40, endless=100)
+@given(cls=st.sampled_from(CLASSES), changes=CHANGES, weights_only=st.booleans())
+def test_bytes_of_a_file(cls: Any, changes: list[tuple[float, int, bytes]], weights_only: bool) -> None:
+    assert_whole(cls, changed(saved(cls), changes), weights_only)
+
+
+@pytest.mark.filterwarnings("ignore")
+@fuzz(examples=40, endless=100)
+@given(cls=st.sampled_from(CLASSES), data=st.data(), changes=CHANGES, weights_only=st.booleans())
+def test_bytes_of_a_member(cls: Any, data: st.DataObject, changes: Any, weights_only: bool) -> None:
+    """The checksums of the archive are right, so that the hashes of this package must find it."""
+    with zipfile.ZipFile(io.BytesIO(saved(cls))) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    name = data.draw(st.sampled_from(sorted(members)))
+    members[name] = changed(members[name], changes)
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for member, content in members.items():
+            archive.writestr(member, content)
+    assert_whole(cls, file.getvalue(), weights_only)

@@ -1,0 +1,63 @@
+"""What SB3's policies cannot take is refused at construction, and everything else trains."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from fuzzing import ACTION_SPACES, DICTS, NUMBERS, OBSERVATION_SPACES, fuzz, policy_of
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+from models import NETWORKS, OBJECTIVES
+
+from helpers import NoiseEnv, noise_envs
+from sb3_ppo_variants import ArgumentError
+
+STARTED = st.builds(lambda n, start: spaces.Discrete(n, start=start), st.integers(1, 4), st.sampled_from([-2, 1, 7]))
+NESTED = st.builds(lambda key, space: spaces.Dict({key: space}), st.sampled_from("ab"), DICTS)
+TUPLES = st.builds(lambda parts: spaces.Tuple(parts), st.lists(NUMBERS, min_size=1, max_size=2))
+NO_ACTIONS = st.one_of(STARTED, DICTS, TUPLES, st.just(spaces.Box(-np.inf, np.inf, (2,))), st.just(spaces.Text(3)))
+NO_OBSERVATIONS = st.one_of(
+    STARTED,
+    STARTED.map(lambda space: spaces.Dict({"a": space})),
+    st.just(spaces.Box(-1, 1, ())),
+    st.just(spaces.Dict({"a": spaces.Box(-1, 1, ())})),
+)
+
+
+@pytest.mark.filterwarnings("ignore")
+@fuzz(examples=40, endless=100)
+@given(st.data())
+def test_good_spaces_train_and_predict(data: st.DataObject) -> None:
+    cls, own = data.draw(OBJECTIVES)
+    observation_space, action_space = data.draw(OBSERVATION_SPACES), data.draw(ACTION_SPACES)
+    env = noise_envs(action_space, observation_space, data.draw(st.integers(1, 2)))
+    arguments: dict[str, Any] = {"n_steps": 4, "batch_size": 3, "n_epochs": 1, "policy_kwargs": data.draw(NETWORKS)}
+    model = cls(policy_of(observation_space), env, fast=data.draw(st.booleans()), **arguments, **own).learn(16)
+    actions = model.predict(env.reset())[0]
+    assert all(np.asarray(action, action_space.dtype) in action_space for action in actions)
+    assert "train/kl" in model.logger.name_to_value
+
+
+@fuzz(examples=20, endless=50)
+@given(cls=OBJECTIVES.map(lambda pair: pair[0]), action_space=NO_ACTIONS)
+def test_bad_actions_are_refused(cls: Any, action_space: spaces.Space) -> None:
+    with pytest.raises(ArgumentError, match=r"^env.action_space"):
+        cls("MlpPolicy", NoiseEnv(action_space))
+
+
+@fuzz(examples=20, endless=50)
+@given(cls=OBJECTIVES.map(lambda pair: pair[0]), observation_space=NO_OBSERVATIONS)
+def test_bad_observations_are_refused(cls: Any, observation_space: spaces.Space) -> None:
+    env: gym.Env = NoiseEnv(spaces.Discrete(2), observation_space)
+    with pytest.raises(ArgumentError, match=r"^env.observation_space"):
+        cls(policy_of(observation_space), env)
+
+
+@pytest.mark.filterwarnings("ignore")
+@fuzz(examples=10, endless=30)
+@given(cls=OBJECTIVES.map(lambda pair: pair[0]), observation_space=st.one_of(NESTED, TUPLES))
+def test_observations_that_sb3_refuses(cls: Any, observation_space: spaces.Space) -> None:
+    with pytest.raises((NotImplementedError, ArgumentError, TypeError, ValueError)):
+        cls(policy_of(observation_space), NoiseEnv(spaces.Discrete(2), observation_space))

@@ -1,0 +1,182 @@
+"""What is set after construction is checked before a rollout and before an update, on both paths."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3.common.callbacks import BaseCallback
+
+from helpers import ACTION_SPACES, VARIANTS, noise_envs
+from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip
+
+NAN = float("nan")
+N_STEPS, N_ENVS = 16, 2
+
+
+def model(fast: bool, cls: Any = PPOClip, **arguments: Any) -> Any:
+    env = noise_envs(ACTION_SPACES["Box"], n_envs=N_ENVS)
+    return cls("MlpPolicy", env, n_steps=N_STEPS, batch_size=8, n_epochs=2, seed=0, fast=fast, **arguments)
+
+
+class At(BaseCallback):
+    """Calls a function with the model once, at a place in the second rollout."""
+
+    def __init__(self, place: str, function: Callable[[Any], object]):
+        super().__init__()
+        self.place, self.function = place, function
+        self.rollouts = 0
+        self.before: dict[str, Any] = {}
+
+    def _at(self, place: str) -> None:
+        if self.rollouts == 2 and place == self.place:
+            self.place = "done"
+            self.before = deepcopy(self.model.get_parameters())
+            self.function(self.model)
+
+    def _on_rollout_start(self) -> None:
+        self.rollouts += 1
+        self._at("rollout start")
+
+    def _on_step(self) -> bool:
+        if self.n_calls == N_STEPS + 5:
+            self._at("step")
+        return True
+
+    def _on_rollout_end(self) -> None:
+        self._at("rollout end")
+
+
+PLACES = ["rollout start", "step", "rollout end"]
+WRONG: list[tuple[str, Any]] = [
+    ("n_epochs", 0),
+    ("n_epochs", 1.5),
+    ("batch_size", 0),
+    ("batch_size", -8),
+    ("batch_size", 1),
+    ("gamma", NAN),
+    ("ent_coef", NAN),
+    ("vf_coef", -1.0),
+    ("max_grad_norm", -1.0),
+    ("clip_range_vf", 0.0),
+    ("target_kl", -1.0),
+    ("normalize_advantage", "no"),
+]
+
+
+def assert_unchanged(trained: Any, before: dict[str, Any]) -> None:
+    after = trained.get_parameters()
+    th.testing.assert_close(after["policy"], before["policy"], rtol=0, atol=0)
+    th.testing.assert_close(after["policy.optimizer"], before["policy.optimizer"], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("name", "value"), WRONG)
+def test_set_by_a_callback(name: str, value: Any, place: str, fast: bool) -> None:
+    callback = At(place, lambda trained: setattr(trained, name, value))
+    trained = model(fast)
+    with pytest.raises(ArgumentError, match=f"^{name}={value!r} is not allowed; allowed: "):
+        trained.learn(128, callback)
+    assert_unchanged(trained, callback.before)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("cls", VARIANTS)
+@pytest.mark.parametrize(("name", "value"), WRONG)
+def test_set_before_learn(name: str, value: Any, cls: Any, fast: bool) -> None:
+    trained = model(fast, cls).learn(32)
+    before, steps, observations = deepcopy(trained.get_parameters()), trained.num_timesteps, trained._last_obs
+    setattr(trained, name, value)
+    with pytest.raises(ArgumentError, match=f"^{name}={value!r} is not allowed; allowed: "):
+        trained.learn(64)
+    assert_unchanged(trained, before)
+    assert trained.num_timesteps == steps and trained._last_obs is observations
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_one_of_a_variant(fast: bool) -> None:
+    trained = model(fast, PPOAdaptiveKL).learn(32)
+    trained.desired_kl = 0.0
+    with pytest.raises(ArgumentError, match=r"^desired_kl=0.0 is not allowed; allowed: "):
+        trained.learn(64)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_good_values_take_effect(fast: bool) -> None:
+    trained = model(fast).learn(32)
+    trained.n_epochs, trained.batch_size = 5, 4
+    assert trained.learn(64)._n_updates == 2 + 2 * 5
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("n_steps", [N_STEPS // 2, N_STEPS * 2])
+def test_another_length_of_rollouts(n_steps: int, fast: bool, tmp_path: Path) -> None:
+    callback = At("step", lambda trained: setattr(trained, "n_steps", n_steps))
+    trained = model(fast)
+    with pytest.raises(ArgumentError, match=f"^n_steps={n_steps} was set after the rollout buffer had been made for n"):
+        trained.learn(160, callback)
+    assert trained.num_timesteps == 2 * N_STEPS * N_ENVS
+    trained.save(tmp_path / "model")
+    loaded = PPOClip.load(tmp_path / "model", noise_envs(ACTION_SPACES["Box"]), n_steps=n_steps)
+    assert loaded.learn(n_steps * N_ENVS).num_timesteps == n_steps * N_ENVS
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("place", PLACES)
+def test_learn_within_learn(place: str, fast: bool) -> None:
+    trained = model(fast)
+    callback = At(place, lambda outer: outer.learn(32))
+    with pytest.raises(RuntimeError, match=r"^a callback called learn\(\) of the model that is being trained"):
+        trained.learn(128, callback)
+    assert_unchanged(trained, callback.before)
+    assert trained.learn(64, reset_num_timesteps=False).num_timesteps > 64
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_copy_may_learn_meanwhile(fast: bool) -> None:
+    def train_copy(outer: Any) -> None:
+        states = np.random.get_state(), th.get_rng_state()
+        copied = deepcopy(outer)
+        copied.set_env(noise_envs(ACTION_SPACES["Box"]))
+        copied.learn(32)
+        np.random.set_state(states[0])
+        th.set_rng_state(states[1])
+
+    expected = model(fast).learn(64).get_parameters()
+    got = model(fast).learn(64, At("step", train_copy)).get_parameters()
+    th.testing.assert_close(got["policy"], expected["policy"], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_train_without_a_whole_rollout(fast: bool) -> None:
+    trained = model(fast)
+    callback = At("step", lambda outer: outer.train())
+    with pytest.raises(RuntimeError, match=r"^train\(\) needs a whole rollout, but the buffer has 4 of 16 steps"):
+        trained.learn(128, callback)
+    assert_unchanged(trained, callback.before)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("total_timesteps", value) for value in (-5, NAN, None, "64", True)),
+        *(("log_interval", value) for value in (0, -1, 1.5, "1", NAN, True)),
+    ],
+)
+def test_arguments_of_learn(name: str, value: Any, fast: bool) -> None:
+    trained = model(fast).learn(32)
+    observations = trained._last_obs
+    with pytest.raises(ArgumentError, match=f"^{name}={value!r} is not allowed; allowed: "):
+        trained.learn(**{"total_timesteps": 64, name: value})
+    assert trained.num_timesteps == 32 and trained._last_obs is observations
+
+
+@pytest.mark.parametrize("total", [0, 32, 32.0, np.int64(32)])
+@pytest.mark.parametrize("log_interval", [1, np.int64(2), None])
+def test_good_arguments_of_learn(total: Any, log_interval: Any) -> None:
+    assert model(True).learn(total, log_interval=log_interval).num_timesteps == total

@@ -1,0 +1,145 @@
+"""The KL of discrete actions where probabilities round to 0 or 1, against 60 decimal digits, on both paths."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3.common.distributions import (
+    BernoulliDistribution,
+    CategoricalDistribution,
+    Distribution,
+    MultiCategoricalDistribution,
+)
+
+from helpers import ACTION_SPACES, VARIANTS, noise_envs
+from sb3_ppo_variants.backends.arrays.discrete import Bernoulli, Categorical, MultiCategorical
+from sb3_ppo_variants.kl import exact_kl
+
+mpmath.mp.dps = 60
+Logits = Sequence[float]
+
+# (old, new); the last of each list is that of a policy that hardly moves.
+COINS: list[tuple[Logits, Logits]] = [
+    ([50.0], [-50.0]),
+    ([-50.0], [50.0]),
+    ([0.0], [17.0]),
+    ([0.0], [-200.0]),
+    ([50.0], [49.0]),
+    ([-17.0], [-16.0]),
+    ([1.0, 50.0, -50.0], [-1.0, 17.0, 50.0]),
+    ([40.0], [40.001]),
+    ([0.3], [0.3001]),
+]
+CATEGORIES: list[tuple[Logits, Logits]] = [
+    ([50.0, -50.0, 0.0], [-50.0, 50.0, 0.0]),
+    ([0.0, -60.0, -80.0], [0.0, -104.0, -80.0]),
+    ([0.0, 0.0, 0.0], [0.0, -120.0, -800.0]),
+    ([0.0, -120.0, -800.0], [0.0, 0.0, 0.0]),
+    ([0.0, -200.0, 1.0], [0.0, -110.0, 1.0]),
+    ([50.0, 49.0, -50.0], [50.0, 48.999, -50.0]),
+    ([0.3, 0.1, -0.2], [0.3001, 0.1, -0.2]),
+]
+
+
+def _divergence(old: list[Any], new: list[Any]) -> Any:
+    """sum p log(p / q) for weights of p and q, as they are or logarithms of them, in high precision."""
+    p, q = ([mpmath.exp(x) for x in logits] for logits in (old, new))
+    p, q = ([x / mpmath.fsum(weights) for x in weights] for weights in (p, q))
+    return mpmath.fsum(x * (mpmath.log(x) - mpmath.log(y)) for x, y in zip(p, q, strict=True))
+
+
+def of_categories(old: Logits, new: Logits) -> float:
+    return float(_divergence([*map(mpmath.mpf, old)], [*map(mpmath.mpf, new)]))
+
+
+def of_coins(old: Logits, new: Logits) -> float:
+    zero = mpmath.mpf(0)
+    return sum(float(_divergence([zero, mpmath.mpf(x)], [zero, mpmath.mpf(y)])) for x, y in zip(old, new, strict=True))
+
+
+def of_two_parts(old: Logits, new: Logits) -> float:
+    return of_categories(old, new) + of_categories(new, old)
+
+
+CASES: list[tuple[str, Callable[[Logits, Logits], float], Logits, Logits]] = [
+    *(("Bernoulli", of_coins, *pair) for pair in COINS),
+    *(("Categorical", of_categories, *pair) for pair in CATEGORIES),
+    *(("MultiCategorical", of_two_parts, *pair) for pair in CATEGORIES),
+]
+
+
+def sb3s(name: str, n: int) -> Distribution:
+    if name == "MultiCategorical":
+        return MultiCategoricalDistribution([n, n])
+    return BernoulliDistribution(n) if name == "Bernoulli" else CategoricalDistribution(n)
+
+
+def on_reference_path(name: str, old: Logits, new: Logits, dtype: th.dtype) -> float:
+    distribution: Any = sb3s(name, len(old))
+    kl = exact_kl(distribution)
+    many = name == "MultiCategorical"  # The second part goes the other way.
+    outputs = [[*old, *new], [*new, *old]] if many else [old, new]
+    was, now = (kl.parameters(distribution.proba_distribution(th.tensor([logits], dtype=dtype))) for logits in outputs)
+    return kl.divergence(was, now).item()
+
+
+def on_array_path(name: str, old: Logits, new: Logits, dtype: str) -> float:
+    was, now = (np.array([logits], dtype) for logits in (old, new))
+    if name == "MultiCategorical":
+        both = [np.concatenate(pair, axis=1) for pair in ((was, now), (now, was))]
+        before, after = (MultiCategorical.of(logits, [len(old), len(old)]) for logits in both)
+        return float(after.kl_from(before)[0])
+    kind: Any = Bernoulli if name == "Bernoulli" else Categorical
+    return float(kind(now).kl_from(kind(was))[0])
+
+
+@pytest.mark.parametrize(("name", "exactly", "old", "new"), CASES)
+def test_in_double_precision(name: str, exactly: Callable[[Logits, Logits], float], old: Logits, new: Logits) -> None:
+    expected = pytest.approx(exactly(old, new), rel=1e-9, abs=1e-13)
+    assert on_reference_path(name, old, new, th.float64) == expected
+    assert on_array_path(name, old, new, "float64") == expected
+
+
+@pytest.mark.parametrize(("name", "exactly", "old", "new"), CASES)
+def test_in_single_precision(name: str, exactly: Callable[[Logits, Logits], float], old: Logits, new: Logits) -> None:
+    old, new = (np.array(logits, np.float32).tolist() for logits in (old, new))
+    expected = pytest.approx(exactly(old, new), rel=1e-5, abs=2e-7)
+    assert on_reference_path(name, old, new, th.float32) == expected
+    assert on_array_path(name, old, new, "float32") == expected
+
+
+@pytest.mark.parametrize(("name", "exactly", "old", "new"), CASES)
+def test_gradient(name: str, exactly: Callable[[Logits, Logits], float], old: Logits, new: Logits) -> None:
+    """d KL / d logits is the new probability minus the old one, finite and the same on both paths."""
+    if name == "MultiCategorical":
+        return  # Made of parts that the other cases test.
+    distribution: Any = sb3s(name, len(old))
+    kl = exact_kl(distribution)
+    logits = th.tensor([new], dtype=th.float64, requires_grad=True)
+    was = kl.parameters(distribution.proba_distribution(th.tensor([old], dtype=th.float64)))
+    kl.divergence(was, kl.parameters(distribution.proba_distribution(logits))).sum().backward()
+    squash = th.sigmoid if name == "Bernoulli" else lambda values: values.softmax(dim=1)
+    expected = squash(th.tensor([new], dtype=th.float64)) - squash(th.tensor([old], dtype=th.float64))
+    assert logits.grad is not None
+    th.testing.assert_close(logits.grad, expected, rtol=1e-9, atol=1e-15)
+
+
+@pytest.mark.parametrize("name", ["Discrete", "MultiDiscrete", "MultiBinary"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_updates_of_a_policy_that_became_certain(variant: Any, name: str) -> None:
+    kls = []
+    for fast in (False, True):
+        env = noise_envs(ACTION_SPACES[name])
+        model = variant("MlpPolicy", env, n_steps=16, batch_size=8, n_epochs=1, fast=fast, seed=0)
+        _, callback = model._setup_learn(32)
+        model.collect_rollouts(env, callback, model.rollout_buffer, 16)
+        with th.no_grad():
+            model.policy.action_net.bias.mul_(0).add_(120 * th.arange(len(model.policy.action_net.bias)) - 30)
+        model.train()
+        kls.append(model.logger.name_to_value["train/kl"])
+    # From even chances to certainty: 30 at least for the action that was given up.
+    assert 10 < kls[0] < 1000
+    assert kls[1] == pytest.approx(kls[0], rel=0.01)

@@ -1,0 +1,109 @@
+"""Spaces that SB3's policies take for others are refused, with a wrapper that helps."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from gymnasium.spaces import Discrete, MultiDiscrete
+from stable_baselines3 import PPO
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+
+from helpers import ACTION_SPACES, VARIANTS, VECTOR, NoiseEnv
+from sb3_ppo_variants import ArgumentError, PPOClip
+
+SPACES: dict[str, Any] = {
+    "after 0": Discrete(3, start=5),
+    "before 0": Discrete(3, start=-1),
+    "several": MultiDiscrete([2, 3], start=[0, 4]),
+}
+
+NUMBER = spaces.Box(-1, 1, (), np.float32)
+
+
+class Strict(NoiseEnv):
+    """Refuses actions that are not in its space."""
+
+    def step(self, action: Any) -> Any:
+        assert action in self.action_space, action
+        return super().step(action)
+
+
+def advised(error: ArgumentError, env: gymnasium.Env) -> gymnasium.Env:
+    """The environment in the wrapper that the error names."""
+    expression = re.split("wrap the environment in |reshape it in ", str(error))[1]
+    names = {"gymnasium": gymnasium, "np": np, "env": env, "Discrete": Discrete, "MultiDiscrete": MultiDiscrete}
+    return eval(expression, names)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_actions(variant: Any, name: str, fast: bool) -> None:
+    env: gymnasium.Env = Strict(SPACES[name])
+    with pytest.raises(
+        ArgumentError, match=r"^env.action_space=.* does not start at 0, which SB3's policies expect: wr"
+    ):
+        variant("MlpPolicy", env)
+    with pytest.raises(ArgumentError) as caught:
+        variant("MlpPolicy", make_vec_env(lambda: Strict(SPACES[name]), n_envs=2))
+    env = advised(caught.value, env)
+    variant("MlpPolicy", env, n_steps=64, batch_size=32, n_epochs=1, fast=fast).learn(64)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("name", SPACES)
+def test_observations(name: str, fast: bool) -> None:
+    env: gymnasium.Env = NoiseEnv(ACTION_SPACES["Box"], SPACES[name])
+    with pytest.raises(ArgumentError, match=r"^env.observation_space=.* does not start at 0") as caught:
+        PPOClip("MlpPolicy", env)
+    PPOClip("MlpPolicy", advised(caught.value, env), n_steps=64, batch_size=32, n_epochs=1, fast=fast).learn(64)
+
+
+def test_observations_in_a_dict() -> None:
+    observation_space = spaces.Dict({"a": VECTOR, "b": Discrete(3, start=1)})
+    message = r"^env.observation_space\['b'\]=Discrete\(3, start=1\) does not start at 0, .*: subtract it in a gym"
+    with pytest.raises(ArgumentError, match=message):
+        PPOClip("MultiInputPolicy", NoiseEnv(ACTION_SPACES["Box"], observation_space))
+
+
+def test_a_model_of_sb3_in_such_an_environment(tmp_path: Path) -> None:
+    env = NoiseEnv(Discrete(3, start=5))
+    PPO("MlpPolicy", env, n_steps=8, batch_size=8).save(tmp_path / "model")
+    with pytest.raises(ArgumentError, match=r"^env.action_space=Discrete\(3, start=5\) does not start at 0"):
+        PPOClip.load(tmp_path / "model", env)
+    # Predictions are SB3's: numbers from 0.
+    assert PPOClip.load(tmp_path / "model").predict(np.zeros(3, np.float32))[0] in Discrete(3)
+
+
+class Scalar(BaseFeaturesExtractor):
+    """Takes observations without dimensions."""
+
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        return observations.reshape(-1, 1)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_observations_without_dimensions(fast: bool) -> None:
+    env: gymnasium.Env = NoiseEnv(ACTION_SPACES["Box"], NUMBER)
+    arguments: dict[str, Any] = {"n_steps": 64, "batch_size": 32, "n_epochs": 1}
+    with pytest.raises(
+        ArgumentError, match=r"^env.observation_space=Box\(.*, \(\), float32\) has no dimensions"
+    ) as caught:
+        PPOClip("MlpPolicy", env, fast=fast, **arguments)
+    PPOClip("MlpPolicy", advised(caught.value, env), fast=fast, **arguments).learn(64)
+    scalar = {"features_extractor_class": Scalar, "features_extractor_kwargs": {"features_dim": 1}}
+    PPOClip("MlpPolicy", env, policy_kwargs=scalar, **arguments).learn(64)
+
+
+def test_a_number_in_a_dict() -> None:
+    observation_space = spaces.Dict({"a": VECTOR, "b": NUMBER})
+    with pytest.raises(
+        ArgumentError, match=r"^env.observation_space\['b'\]=.* has no dimensions, .*ObservationWrapper$"
+    ):
+        PPOClip("MultiInputPolicy", NoiseEnv(ACTION_SPACES["Box"], observation_space))
