@@ -20,6 +20,7 @@ from stable_baselines3.common.vec_env.subproc_vec_env import _worker
 
 from sb3_ppo_variants.arguments.rules import POSITIVE
 from sb3_ppo_variants.errors import EnvOutputError, WorkerError, refuse
+from sb3_ppo_variants.guards.masks import check_stays
 from sb3_ppo_variants.guards.outputs import check_outputs
 from sb3_ppo_variants.guards.workers import how_it_ended
 
@@ -165,7 +166,7 @@ class Worker:
 
 
 def _checked_env(env_fn: Callable[[], gym.Env], env_index: int) -> gym.Env:
-    return check_outputs(_patch_env(env_fn()), env_index)
+    return check_stays(check_outputs(_patch_env(env_fn()), env_index), env_index)
 
 
 def _work(child: Connection, parent: Connection, make_env: CloudpickleWrapper) -> None:
