@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 import torch as th
-from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import NatureCNN
 from torch import nn
@@ -71,8 +71,9 @@ def _lay_out(policy: ActorCriticPolicy, optimizers: list[Optimizer], memory_form
 class ImageMinibatches(Minibatches):
     """The minibatches that a buffer would make, their images with channels last."""
 
-    def __init__(self, buffer: RolloutBuffer, batch_size: int):
-        super().__init__(buffer, batch_size)
+    def __init__(self, plan: UpdatePlan):
+        super().__init__(plan)
+        buffer = plan.buffer
         self._images = np.ascontiguousarray(in_rows(buffer, np.moveaxis(buffer.observations, -3, -1)))
         actions = in_rows(buffer, buffer.actions).astype(np.float32, copy=False)
         numbers = [
@@ -81,9 +82,9 @@ class ImageMinibatches(Minibatches):
         ]
         self._others = [th.from_numpy(array) for array in (actions, *numbers)]
 
-    def observations(self) -> Iterator[th.Tensor]:
+    def distributions(self) -> Iterator[Distribution]:
         for start in range(0, len(self._images), ROWS_AT_ONCE):
-            yield self._images_at(slice(start, start + ROWS_AT_ONCE))
+            yield self._kind.policy.get_distribution(self._images_at(slice(start, start + ROWS_AT_ONCE)))
 
     def _images_at(self, rows: slice | np.ndarray) -> th.Tensor:
         return th.from_numpy(self._images[rows]).permute(0, 3, 1, 2)
@@ -96,7 +97,7 @@ class ImageMinibatches(Minibatches):
             where = th.from_numpy(rows)
             old_rows = None if old is None else tuple(column[where] for column in old)
             others = [tensor[where] for tensor in self._others]
-            yield Samples._make([self._images_at(rows), *others, old_rows])
+            yield Samples._make([self._images_at(rows), *others, old_rows, None])
 
 
 class Images(Reference):

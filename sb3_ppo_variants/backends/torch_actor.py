@@ -25,7 +25,8 @@ class TorchActor:
 
     def __init__(self, model: OnPolicyAlgorithm, kind: PolicyKind, buffer: RolloutBuffer):
         self._model = model
-        self._kind = kind
+        self._policy = kind.policy
+        self._acting = kind.acting(model)
         self._buffer = buffer
         self._bounds = bounds_of(kind.policy)
         self._parameters: list[Parameters | None] = []
@@ -34,12 +35,12 @@ class TorchActor:
         self._seen: dict[str, Any]
 
     def act(self, step: int, observations: Observations) -> np.ndarray:
-        model, policy = self._model, self._kind.policy
+        model, policy = self._model, self._policy
         if model.use_sde and model.sde_sample_freq > 0 and step % model.sde_sample_freq == 0:
             policy.reset_noise(self._buffer.n_envs)
         obs_tensor = obs_as_tensor(observations, model.device)
         with th.no_grad():
-            acted = self._kind.act(obs_tensor)
+            acted = self._acting.act(obs_tensor, np.asarray(model._last_episode_starts))
         actions = acted.actions.cpu().numpy()
         clipped_actions = actions
         if policy.squash_output:
@@ -53,27 +54,29 @@ class TorchActor:
             "values": acted.values,
             "log_probs": acted.log_probs,
             "clipped_actions": clipped_actions,
+            **acted.seen,
         }
         return clipped_actions
 
     def seen(self) -> dict[str, Any]:
         return self._seen
 
-    def terminal_value(self, observation: Observations) -> th.Tensor:
-        policy = self._kind.policy
+    def terminal_value(self, observation: Observations, env_index: int) -> th.Tensor:
         with th.no_grad():
-            return self._kind.predict_values(policy.obs_to_tensor(observation)[0])[0]
+            return self._acting.terminal_value(self._policy.obs_to_tensor(observation)[0], env_index)[0]
 
     def store(self, rewards: np.ndarray, episode_starts: np.ndarray) -> None:
         actions, acted = self._seen["actions"], self._acted
         if isinstance(self._model.action_space, spaces.Discrete):
             actions = actions.reshape(-1, 1)
-        self._buffer.add(self._observations, actions, rewards, episode_starts, acted.values, acted.log_probs)
+        self._buffer.add(
+            self._observations, actions, rewards, episode_starts, acted.values, acted.log_probs, **acted.columns
+        )
         self._parameters.append(acted.parameters)
 
     def finish(self, observations: Observations, dones: np.ndarray) -> th.Tensor:
         with th.no_grad():
-            values = self._kind.predict_values(obs_as_tensor(observations, self._model.device))
+            values = self._acting.last_values(obs_as_tensor(observations, self._model.device), dones)
         self._buffer.compute_returns_and_advantage(last_values=values, dones=dones)
         known = [parameters for parameters in self._parameters if parameters is not None]
         if isinstance(self._buffer, WithParameters) and len(known) == len(self._parameters):

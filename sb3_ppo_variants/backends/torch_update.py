@@ -1,18 +1,16 @@
 """Updates with PyTorch."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import torch as th
-from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.type_aliases import PyTorchObs
+from stable_baselines3.common.distributions import Distribution
 
 from sb3_ppo_variants import losses
 from sb3_ppo_variants.backends.rollout_kl import RolloutKL
 from sb3_ppo_variants.objectives import Batch
 from sb3_ppo_variants.policies.kind import Evaluated
-from sb3_ppo_variants.rollouts.buffer import Samples, rollout_observations
+from sb3_ppo_variants.rollouts.buffer import Samples
 from sb3_ppo_variants.updates.finite import Snapshot, check_parameters
 from sb3_ppo_variants.updates.measured import Measured
 from sb3_ppo_variants.updates.plan import Descent, UpdatePlan
@@ -21,41 +19,35 @@ from sb3_ppo_variants.updates.plan import Descent, UpdatePlan
 class Minibatches:
     """Reads a rollout by what its buffer, SB3's or a user's, makes of it.
 
-    :param buffer: a full buffer
-    :param batch_size: rows in a minibatch
+    :param plan: with a full buffer
     """
 
-    def __init__(self, buffer: RolloutBuffer, batch_size: int):
-        self._buffer = buffer
-        self._batch_size = batch_size
+    def __init__(self, plan: UpdatePlan):
+        self._buffer, self._kind = plan.buffer, plan.kind
+        self._batch_size = plan.batch_size
 
     def shuffled(self) -> Iterator[Samples]:
         """The rollout in minibatches, shuffled anew."""
-        for samples in self._buffer.get(self._batch_size):
-            yield samples if isinstance(samples, Samples) else _without_parameters(samples)
+        return map(self._kind.samples, self._buffer.get(self._batch_size))
 
-    def observations(self) -> Iterator[PyTorchObs]:
-        """All observations of the rollout in the order of their rows, in chunks."""
-        return rollout_observations(self._buffer)
-
-
-def _without_parameters(samples: Any) -> Samples:
-    return Samples(*(getattr(samples, name) for name in Samples._fields[:-1]))
+    def distributions(self) -> Iterator[Distribution]:
+        """The policy's distributions in all states of the rollout in the order of its rows, in chunks."""
+        return self._kind.distributions(self._buffer)
 
 
 class TorchUpdate:
     """An update of the policy's tensors in place.
 
-    :param read: makes what reads a rollout, from its buffer and the size of a minibatch
+    :param read: makes what reads the rollout
     :param plan: what to do
     :raises MissingKLError: if the objective needs a KL and the policy's distribution has no registered one
     """
 
-    def __init__(self, read: Callable[[RolloutBuffer, int], Minibatches], plan: UpdatePlan):
+    def __init__(self, read: Callable[[UpdatePlan], Minibatches], plan: UpdatePlan):
         self._plan = plan
-        self._minibatches = read(plan.buffer, plan.batch_size)
+        self._minibatches = read(plan)
         self._before = Snapshot(plan.kind.policy, plan.optimizers)
-        self._kl = RolloutKL.of(plan, self._minibatches.observations)
+        self._kl = RolloutKL.of(plan, self._minibatches.distributions)
 
     def begin(self, descent: Descent) -> "TorchDescent":
         return TorchDescent(self._plan, descent, self._minibatches, self._kl)

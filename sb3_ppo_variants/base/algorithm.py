@@ -7,16 +7,10 @@ from functools import partial
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch as th
-from gymnasium import spaces
 from stable_baselines3.common.base_class import maybe_make_env
-from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
+from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.policies import (
-    ActorCriticCnnPolicy,
-    ActorCriticPolicy,
-    BasePolicy,
-    MultiInputActorCriticPolicy,
-)
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.utils import FloatSchedule, explained_variance, update_learning_rate
 from stable_baselines3.common.vec_env import VecEnv
@@ -40,8 +34,7 @@ from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards import Supervised, check_seen, guarded, original
 from sb3_ppo_variants.kl import exact_kl
 from sb3_ppo_variants.objectives import Objective
-from sb3_ppo_variants.policies.feed_forward import FeedForward
-from sb3_ppo_variants.rollouts.buffer import with_parameters
+from sb3_ppo_variants.policies.choice import Aliases, kind_of, make_policy_and_buffer
 from sb3_ppo_variants.rollouts.loop import collect
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.updates import JOINT, Outcome, UpdatePlan, Updates, run
@@ -58,11 +51,7 @@ class PPOBase(SavedAlgorithm):
     The arguments are those of :class:`~sb3_ppo_variants.PPOClip`, which lists them all.
     """
 
-    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
-        "MlpPolicy": ActorCriticPolicy,
-        "CnnPolicy": ActorCriticCnnPolicy,
-        "MultiInputPolicy": MultiInputActorCriticPolicy,
-    }
+    policy_aliases: ClassVar[Mapping[str, type[BasePolicy]]] = Aliases()  # type: ignore[assignment]
     rules: ClassVar[Mapping[str, Rule]] = {
         **RULES,
         "fast": Rule("True, False or 'auto'", lambda value: isinstance(value, bool) or value == "auto"),
@@ -157,11 +146,7 @@ class PPOBase(SavedAlgorithm):
 
     def _make_networks(self) -> None:
         """The policy, its optimizers and the rollout buffer."""
-        plain = DictRolloutBuffer if isinstance(self.observation_space, spaces.Dict) else RolloutBuffer
-        buffer_class = self.rollout_buffer_class or plain
-        self.rollout_buffer_class = with_parameters(buffer_class)
-        super()._setup_model()
-        self.rollout_buffer_class = buffer_class  # A file that names it can be read without this package.
+        make_policy_and_buffer(self)
         self._division.prepare(self)
 
     # The parts
@@ -183,7 +168,7 @@ class PPOBase(SavedAlgorithm):
     def _plan(self) -> UpdatePlan:
         clip_range_vf, progress = self.clip_range_vf, self._current_progress_remaining
         return UpdatePlan(
-            kind=FeedForward(self.policy),
+            kind=kind_of(self.policy),
             buffer=self.rollout_buffer,
             objective=self._objective(),
             ent_coef=self.ent_coef,

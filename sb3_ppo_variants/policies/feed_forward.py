@@ -1,31 +1,68 @@
 """Policies without memory: SB3's ``ActorCriticPolicy`` and those derived from it."""
 
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
 import torch as th
 from gymnasium import spaces
+from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.distributions import Distribution
-from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.policies import (
+    ActorCriticCnnPolicy,
+    ActorCriticPolicy,
+    BasePolicy,
+    MultiInputActorCriticPolicy,
+)
 from stable_baselines3.common.type_aliases import PyTorchObs
 
-from sb3_ppo_variants.kl import known_parameters
+from sb3_ppo_variants.kl import ExactKL, Parameters, known_parameters
 from sb3_ppo_variants.policies.kind import Acted, Evaluated
-from sb3_ppo_variants.rollouts.buffer import Samples
+from sb3_ppo_variants.rollouts.buffer import Samples, WithParameters, rollout_observations
 
 
 class FeedForward:
-    """How SB3's PPO evaluates a policy.
+    """How SB3's PPO evaluates a policy. It acts on observations alone.
 
     :param policy: the policy
     """
 
+    policies: ClassVar[Sequence[type[BasePolicy]]] = (
+        ActorCriticPolicy,
+        ActorCriticCnnPolicy,
+        MultiInputActorCriticPolicy,
+    )
+    buffers: ClassVar[Sequence[type[RolloutBuffer]]] = (RolloutBuffer, DictRolloutBuffer)
+    with_parameters: ClassVar[type[WithParameters]] = WithParameters
+
     def __init__(self, policy: ActorCriticPolicy):
         self.policy = policy
 
-    def act(self, observations: PyTorchObs) -> Acted:
+    @classmethod
+    def make_policy(cls, model: OnPolicyAlgorithm) -> BasePolicy:
+        make: Any = model.policy_class
+        space, action_space = model.observation_space, model.action_space
+        return make(space, action_space, model.lr_schedule, use_sde=model.use_sde, **model.policy_kwargs)
+
+    def buffer_arguments(self, model: OnPolicyAlgorithm) -> dict[str, Any]:
+        return {}
+
+    def acting(self, model: OnPolicyAlgorithm) -> "FeedForward":
+        return self
+
+    def act(self, observations: PyTorchObs, episode_starts: np.ndarray) -> Acted:
         actions, values, log_probs = self.policy(observations)
         return Acted(actions, values, log_probs, known_parameters(self._left_by("forward", observations)))
 
-    def predict_values(self, observations: PyTorchObs) -> th.Tensor:
+    def terminal_value(self, observation: PyTorchObs, env_index: int) -> th.Tensor:
+        return self.policy.predict_values(observation)
+
+    def last_values(self, observations: PyTorchObs, dones: np.ndarray) -> th.Tensor:
         return self.policy.predict_values(observations)
+
+    def samples(self, read: Any) -> Samples:
+        return read if isinstance(read, Samples) else Samples.of(read)
 
     def evaluate(self, samples: Samples) -> Evaluated:
         actions = samples.actions
@@ -37,11 +74,14 @@ class FeedForward:
     def evaluate_values(self, samples: Samples) -> th.Tensor:
         return self.policy.predict_values(samples.observations).flatten()
 
-    def evaluated_distribution(self, samples: Samples) -> Distribution:
-        return self._left_by("evaluate_actions", samples.observations)
+    def evaluated_parameters(self, samples: Samples, kl: ExactKL) -> Parameters:
+        return kl.parameters(self._left_by("evaluate_actions", samples.observations))
 
-    def distribution(self, observations: PyTorchObs) -> Distribution:
-        return self.policy.get_distribution(observations)
+    def distributions(self, buffer: RolloutBuffer) -> Iterator[Distribution]:
+        return map(self.policy.get_distribution, rollout_observations(buffer))
+
+    def of_first_state(self, observations: PyTorchObs) -> tuple[Distribution, th.Tensor]:
+        return self.policy.get_distribution(observations), self.policy.predict_values(observations)
 
     def _left_by(self, method: str, observations: PyTorchObs) -> Distribution:
         # What SB3's methods compute they leave in action_dist, which saves a second pass of the policy. A policy that

@@ -1,14 +1,20 @@
 """What a policy kind is: how a step of a rollout and a minibatch are evaluated."""
 
-from typing import NamedTuple, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
 
+import numpy as np
 import torch as th
+from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.distributions import Distribution
-from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.type_aliases import PyTorchObs
 
-from sb3_ppo_variants.kl import Parameters
-from sb3_ppo_variants.rollouts.buffer import Samples
+from sb3_ppo_variants.kl import ExactKL, Parameters
+from sb3_ppo_variants.rollouts.buffer import Samples, WithParameters
+
+NOTHING: Mapping[str, Any] = {}
 
 
 class Acted(NamedTuple):
@@ -22,6 +28,10 @@ class Acted(NamedTuple):
     """Shape ``(n_envs,)``."""
     parameters: Parameters | None
     """Those of the distributions that the actions were drawn from; ``None`` if they have no known KL."""
+    columns: Mapping[str, Any] = NOTHING
+    """What the buffer's ``add`` takes besides SB3's arguments, by its names."""
+    seen: Mapping[str, Any] = NOTHING
+    """What callbacks find in their ``locals`` besides SB3's names."""
 
 
 class Evaluated(NamedTuple):
@@ -35,16 +45,53 @@ class Evaluated(NamedTuple):
     """Shape ``(batch,)``; ``None`` where it has no closed form."""
 
 
+class Acting(Protocol):
+    """A policy during one rollout, with what it needs to know besides observations. No gradients are asked for."""
+
+    def act(self, observations: PyTorchObs, episode_starts: np.ndarray) -> Acted:
+        """Draw an action for each environment.
+
+        :param episode_starts: whether an episode begins with these observations, shape ``(n_envs,)``
+        """
+
+    def terminal_value(self, observation: PyTorchObs, env_index: int) -> th.Tensor:
+        """The value of the state in which the step that :meth:`act` made last ended an episode, shape ``(1, 1)``."""
+
+    def last_values(self, observations: PyTorchObs, dones: np.ndarray) -> th.Tensor:
+        """The values of the states after the last step, shape ``(n_envs, 1)``.
+
+        :param dones: whether the last step ended an episode, shape ``(n_envs,)``
+        """
+
+
 class PolicyKind(Protocol):
     """Evaluates a policy. The samples of a minibatch count alike: a kind that pads them leaves the padding out."""
 
-    policy: ActorCriticPolicy
+    policies: ClassVar[Sequence[type[BasePolicy]]]
+    """The policies for vectors, images and dictionaries."""
+    buffers: ClassVar[Sequence[type[RolloutBuffer]]]
+    """The classes of rollout buffers, for arrays and for dictionaries."""
+    with_parameters: ClassVar[type[WithParameters]]
+    """Adds the columns with the old parameters to these classes."""
 
-    def act(self, observations: PyTorchObs) -> Acted:
-        """Draw an action for each environment."""
+    def __init__(self, policy: ActorCriticPolicy): ...
 
-    def predict_values(self, observations: PyTorchObs) -> th.Tensor:
-        """The values of states, shape ``(n, 1)``."""
+    @property
+    def policy(self) -> ActorCriticPolicy:
+        """The policy."""
+
+    @classmethod
+    def make_policy(cls, model: OnPolicyAlgorithm) -> BasePolicy:
+        """Make the policy of a model."""
+
+    def buffer_arguments(self, model: OnPolicyAlgorithm) -> dict[str, Any]:
+        """What the constructor of a buffer takes besides SB3's arguments."""
+
+    def acting(self, model: OnPolicyAlgorithm) -> Acting:
+        """Begin a rollout of a model in its environments."""
+
+    def samples(self, read: Any) -> Samples:
+        """A minibatch, without padding, of what the rollout buffer makes of it."""
 
     def evaluate(self, samples: Samples) -> Evaluated:
         """Evaluate a minibatch."""
@@ -52,8 +99,18 @@ class PolicyKind(Protocol):
     def evaluate_values(self, samples: Samples) -> th.Tensor:
         """The values of a minibatch alone, shape ``(batch,)``."""
 
-    def evaluated_distribution(self, samples: Samples) -> Distribution:
-        """The distributions of actions that :meth:`evaluate` found last, for these samples."""
+    def evaluated_parameters(self, samples: Samples, kl: ExactKL) -> Parameters:
+        """The parameters of the distributions that :meth:`evaluate` found last, for these samples.
 
-    def distribution(self, observations: PyTorchObs) -> Distribution:
-        """The distributions of actions in states."""
+        :param kl: takes them from a distribution
+        """
+
+    def distributions(self, buffer: RolloutBuffer) -> Iterator[Distribution]:
+        """The distributions in all states of a rollout in the order of its rows, in chunks.
+
+        :param buffer: a full buffer, read before or not
+        :return: each may be the same object, with other parameters
+        """
+
+    def of_first_state(self, observations: PyTorchObs) -> tuple[Distribution, th.Tensor]:
+        """The distributions and the values, shape ``(n, 1)``, in states that episodes begin with."""

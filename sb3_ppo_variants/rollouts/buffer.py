@@ -4,8 +4,8 @@ A rollout of ``n_steps`` steps in ``n_envs`` environments has ``n_steps * n_envs
 order in which SB3's buffers flatten themselves when they are first read.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import torch as th
@@ -17,6 +17,8 @@ from sb3_ppo_variants.kl import Parameters
 
 # Enough rows to keep a small network busy, few enough for the activations of a large one to stay in the cache.
 ROWS_AT_ONCE = 128
+# An index of the arrays of a buffer, by its rows or by steps and environments.
+Where: TypeAlias = np.ndarray | tuple[np.ndarray, np.ndarray]
 
 
 class Samples(NamedTuple):
@@ -30,11 +32,20 @@ class Samples(NamedTuple):
     returns: th.Tensor
     old_parameters: Parameters | None = None
     """Of the distributions that the actions were drawn from; ``None`` where the buffer has no such columns."""
+    more: object = None
+    """What the kind of the policy needs besides."""
+
+    @classmethod
+    def of(cls, read: Any) -> "Samples":
+        """A minibatch of a buffer without the columns."""
+        return cls(*(getattr(read, name) for name in cls._fields[:6]))
 
 
 class WithParameters(RolloutBuffer):
     """Adds the columns to a rollout buffer, SB3's or a user's."""
 
+    read_as: ClassVar[Mapping[type, type]] = {RolloutBufferSamples: Samples, DictRolloutBufferSamples: Samples}
+    """For the types of minibatches that the buffer makes, those with the old parameters as a further field."""
     old_parameters: Parameters | None = None
     """A row for each row of the rollout; ``None`` if the rollout was collected without."""
 
@@ -53,10 +64,10 @@ class WithParameters(RolloutBuffer):
 
     def _get_samples(self, batch_inds: np.ndarray, env: VecNormalize | None = None) -> Any:
         samples = super()._get_samples(batch_inds, env)
-        if self.old_parameters is None or type(samples) not in (RolloutBufferSamples, DictRolloutBufferSamples):
+        if self.old_parameters is None or type(samples) not in self.read_as:
             return samples
         rows = th.as_tensor(batch_inds, device=self.old_parameters[0].device)
-        return Samples(*samples, tuple(column[rows] for column in self.old_parameters))
+        return self.read_as[type(samples)](*samples, tuple(column[rows] for column in self.old_parameters))
 
 
 class ParameterRolloutBuffer(WithParameters):
@@ -73,11 +84,16 @@ SB3S: dict[type[RolloutBuffer], type[WithParameters]] = {
 }
 
 
-def with_parameters(buffer_class: type[RolloutBuffer]) -> type[WithParameters]:
-    """The class of buffers that adds the columns to SB3's or a user's class."""
+def with_parameters(
+    buffer_class: type[RolloutBuffer], columns: type[WithParameters] = WithParameters
+) -> type[WithParameters]:
+    """The class of buffers that adds the columns to SB3's or a user's class.
+
+    :param columns: what adds them, which depends on the kind of the policy
+    """
     if issubclass(buffer_class, WithParameters):
         return buffer_class
-    return SB3S.get(buffer_class) or type(buffer_class.__name__, (WithParameters, buffer_class), {})
+    return SB3S.get(buffer_class) or type(buffer_class.__name__, (columns, buffer_class), {})
 
 
 def in_rows(buffer: RolloutBuffer, array: np.ndarray) -> np.ndarray:
@@ -91,15 +107,28 @@ def rollout_observations(buffer: RolloutBuffer, rows_at_once: int = ROWS_AT_ONCE
     :param buffer: a full buffer, read before or not
     :param rows_at_once: how many rows a chunk has, the last one maybe fewer
     """
+    return (observations_at(buffer, where) for where in chunks(buffer, rows_at_once))
+
+
+def chunks(buffer: RolloutBuffer, rows_at_once: int = ROWS_AT_ONCE) -> Iterator[Where]:
+    """Where the rows of a rollout are in the arrays of its buffer, in order and in chunks.
+
+    :param buffer: a full buffer, read before or not
+    :param rows_at_once: how many rows a chunk has, the last one maybe fewer
+    """
     n_rows = buffer.buffer_size * buffer.n_envs
     for start in range(0, n_rows, rows_at_once):
-        rows = np.arange(start, min(start + rows_at_once, n_rows))
-        # Flat, or as SB3's buffers hold a rollout before they are first read.
-        where: Any = rows if buffer.generator_ready else (rows % buffer.buffer_size, rows // buffer.buffer_size)
-        yield _observations_at(buffer, where)
+        yield where_in(buffer, np.arange(start, min(start + rows_at_once, n_rows)))
 
 
-def _observations_at(buffer: RolloutBuffer, where: Any) -> PyTorchObs:
+def where_in(buffer: RolloutBuffer, rows: np.ndarray) -> Where:
+    """Where rows of a rollout are in the arrays of its buffer."""
+    # Flat, or as SB3's buffers hold a rollout before they are first read.
+    return rows if buffer.generator_ready else (rows % buffer.buffer_size, rows // buffer.buffer_size)
+
+
+def observations_at(buffer: RolloutBuffer, where: Where) -> PyTorchObs:
+    """The observations of some rows."""
     observations: Any = buffer.observations
     if isinstance(observations, dict):
         return {key: buffer.to_torch(array[where]) for key, array in observations.items()}

@@ -28,8 +28,8 @@ class Actor(Protocol):
     def seen(self) -> dict[str, Any]:
         """What callbacks find in their ``locals`` of the step that :meth:`act` made last, by SB3's names."""
 
-    def terminal_value(self, observation: Observations) -> Any:
-        """The value of the last state of an episode, a number or an array of one."""
+    def terminal_value(self, observation: Observations, env_index: int) -> Any:
+        """The value of the state in which the last step ended an episode, a number or an array of one."""
 
     def store(self, rewards: np.ndarray, episode_starts: np.ndarray) -> None:
         """Write the step that :meth:`act` made last to the buffer.
@@ -106,7 +106,7 @@ def _step(model: OnPolicyAlgorithm, env: VecEnv, callback: BaseCallback, heard: 
             terminal = infos[i].get("terminal_observation")
             if terminal is not None and infos[i].get("TimeLimit.truncated", False):
                 # A time limit is no end: the value of the last state stands for what would follow (SB3 issue 633).
-                rewards[i] += model.gamma * actor.terminal_value(terminal)
+                rewards[i] += model.gamma * actor.terminal_value(terminal, int(i))
     actor.store(rewards, model._last_episode_starts)  # type: ignore[arg-type]
     model._last_obs = new_obs  # type: ignore[assignment]
     model._last_episode_starts = dones

@@ -15,6 +15,7 @@ from sb3_ppo_variants.arguments.nested import check_names
 from sb3_ppo_variants.arguments.rules import COUNT, NON_NEGATIVE, NORM
 from sb3_ppo_variants.arguments.schedules import current_value
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.policies.choice import kind_of
 from sb3_ppo_variants.saving import register_plain
 from sb3_ppo_variants.updates.plan import Descent
 from sb3_ppo_variants.updates.updates import Trained, Updates
@@ -120,9 +121,9 @@ def divided_parameters(policy: ActorCriticPolicy) -> tuple[list[th.nn.Parameter]
     training = policy.training
     policy.set_training_mode(False)
     with th.enable_grad():
-        distribution = policy.get_distribution(observation)
+        distribution, values = kind_of(policy).of_first_state(observation)
         log_prob = distribution.log_prob(distribution.get_actions(deterministic=True))
-        actor, critic = _depends(policy, log_prob), _depends(policy, policy.predict_values(observation))
+        actor, critic = _depends(policy, log_prob), _depends(policy, values)
     policy.set_training_mode(training)
     shared = sorted(actor & critic)
     if shared:

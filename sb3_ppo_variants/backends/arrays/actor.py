@@ -79,7 +79,7 @@ class ArrayActor:
             "clipped_actions": self._clipped,
         }
 
-    def terminal_value(self, observation: Observations) -> float:
+    def terminal_value(self, observation: Observations, env_index: int) -> float:
         return self._networks.values(self._features(as_batch(observation)))[0, 0]
 
     def store(self, rewards: np.ndarray, episode_starts: np.ndarray) -> None:

@@ -1,0 +1,121 @@
+"""Which kind a policy is of. Those of sb3-contrib are imported, and it with them, only when one is asked for."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from gymnasium import spaces
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
+
+from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.policies.feed_forward import FeedForward
+from sb3_ppo_variants.policies.kind import PolicyKind
+from sb3_ppo_variants.rollouts.buffer import with_parameters
+
+
+def _recurrent() -> type[PolicyKind]:
+    from sb3_ppo_variants.policies.recurrent import Recurrent
+
+    return Recurrent
+
+
+@dataclass(frozen=True)
+class Family:
+    """The policies of one kind, by names that are known before they are imported.
+
+    :param package: where their classes and those of their buffers are defined
+    :param aliases: names for the policies for vectors, images and dictionaries
+    :param load: imports the kind
+    """
+
+    package: str
+    aliases: tuple[str, ...]
+    load: Callable[[], type[PolicyKind]]
+
+    def kind(self) -> type[PolicyKind]:
+        """The kind.
+
+        :raises ArgumentError: if the package is not installed, naming the extra
+        """
+        try:
+            return self.load()
+        except ModuleNotFoundError as error:
+            if error.name != "sb3_contrib":
+                raise
+            raise ArgumentError(
+                f"policy={self.aliases[0]!r} and the like need sb3-contrib: pip install 'sb3_ppo_variants[contrib]'"
+            ) from error
+
+
+# The classes of the first are derived from those of the last.
+FAMILIES = (
+    Family(
+        "sb3_contrib.common.recurrent",
+        ("MlpLstmPolicy", "CnnLstmPolicy", "MultiInputLstmPolicy"),
+        _recurrent,
+    ),
+    Family("stable_baselines3", ("MlpPolicy", "CnnPolicy", "MultiInputPolicy"), lambda: FeedForward),
+)
+
+
+class Aliases(Mapping[str, type[BasePolicy]]):
+    """The classes of policies by their aliases, imported when they are asked for."""
+
+    def __getitem__(self, alias: str) -> type[BasePolicy]:
+        for family in FAMILIES:
+            if alias in family.aliases:
+                return family.kind().policies[family.aliases.index(alias)]
+        raise KeyError(alias)
+
+    def __iter__(self) -> Iterator[str]:
+        return (alias for family in reversed(FAMILIES) for alias in family.aliases)
+
+    def __len__(self) -> int:
+        return sum(len(family.aliases) for family in FAMILIES)
+
+
+def _family(cls: type[BasePolicy] | type[RolloutBuffer]) -> Family:
+    """That of a class of policies or of rollout buffers."""
+    modules = [base.__module__ for base in cls.__mro__]
+    found = (family for family in FAMILIES if any(module.startswith(family.package) for module in modules))
+    return next(found, FAMILIES[-1])
+
+
+def kind_of(policy: ActorCriticPolicy) -> PolicyKind:
+    """How a policy is evaluated."""
+    kind = _family(type(policy)).kind()
+    return kind(policy)
+
+
+def make_policy_and_buffer(model: OnPolicyAlgorithm) -> None:
+    """Set up what is SB3's of a model, with a buffer that has columns for the old parameters.
+
+    :raises ArgumentError: if the policy or the buffer is not one that the model can train
+    """
+    model._setup_lr_schedule()
+    model.set_random_seed(model.seed)
+    buffer_class = _buffer_class(model)
+    family = _family(model.policy_class)
+    model.policy = family.kind().make_policy(model).to(model.device)  # type: ignore[assignment]
+    kind = kind_of(model.policy)
+    make = with_parameters(buffer_class, kind.with_parameters)
+    model.rollout_buffer = make(
+        model.n_steps, model.observation_space, model.action_space, device=model.device, gamma=model.gamma,
+        gae_lambda=model.gae_lambda, n_envs=model.n_envs, **kind.buffer_arguments(model), **model.rollout_buffer_kwargs,
+    )  # fmt: skip
+    model.rollout_buffer_class = buffer_class  # A file that names it can be read without this package.
+    model._maybe_recommend_cpu()
+
+
+def _buffer_class(model: OnPolicyAlgorithm) -> type[RolloutBuffer]:
+    family = _family(model.policy_class)
+    suitable = family.kind().buffers[isinstance(model.observation_space, spaces.Dict)]
+    given = model.rollout_buffer_class or suitable
+    # A class of a user, derived from SB3's for arrays, may hold dictionaries.
+    if _family(given) is not family or not (family is FAMILIES[-1] or issubclass(given, suitable)):
+        raise ArgumentError(
+            f"rollout_buffer_class={given} cannot hold the rollouts of a {model.policy_class.__name__}; "
+            f"use {suitable.__name__} or a subclass of it"
+        )
+    return given

@@ -1,0 +1,215 @@
+"""Policies with LSTMs: sb3-contrib's ``RecurrentActorCriticPolicy`` and those derived from it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, ClassVar, NamedTuple, TypeAlias
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from sb3_contrib.common.recurrent.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
+from sb3_contrib.common.recurrent.policies import (
+    RecurrentActorCriticCnnPolicy,
+    RecurrentActorCriticPolicy,
+    RecurrentMultiInputActorCriticPolicy,
+)
+from sb3_contrib.common.recurrent.type_aliases import (
+    RecurrentDictRolloutBufferSamples,
+    RecurrentRolloutBufferSamples,
+    RNNStates,
+)
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.distributions import Distribution
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import PyTorchObs
+
+from sb3_ppo_variants.kl import ExactKL, Parameters, known_parameters
+from sb3_ppo_variants.policies.feed_forward import FeedForward
+from sb3_ppo_variants.policies.kind import Acted, Evaluated
+from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Samples, WithParameters, in_rows, observations_at, where_in
+
+# The hidden and the cell states of an LSTM, each of shape (layers, sequences, size).
+States: TypeAlias = tuple[th.Tensor, ...]
+# A RecurrentActorCriticPolicy. Its hints know neither of dictionaries of observations nor of these tuples.
+Policy: TypeAlias = Any
+
+
+class SequenceSamples(NamedTuple):
+    """A minibatch: sb3-contrib's, in padded sequences, with the old parameters of the steps in them."""
+
+    observations: PyTorchObs
+    actions: th.Tensor
+    old_values: th.Tensor
+    old_log_prob: th.Tensor
+    advantages: th.Tensor
+    returns: th.Tensor
+    lstm_states: RNNStates
+    episode_starts: th.Tensor
+    mask: th.Tensor
+    old_parameters: Parameters
+
+
+class Sequences(NamedTuple):
+    """What the policy takes of a minibatch besides padded observations and actions."""
+
+    lstm_states: RNNStates
+    """At the beginning of each sequence."""
+    episode_starts: th.Tensor
+    """Padded."""
+    steps: th.Tensor
+    """True for steps and False for padding."""
+
+
+class WithSequences(WithParameters):
+    """Adds the columns with the old parameters to sb3-contrib's rollout buffers."""
+
+    read_as: ClassVar[Mapping[type, type]] = {
+        RecurrentRolloutBufferSamples: SequenceSamples,
+        RecurrentDictRolloutBufferSamples: SequenceSamples,
+    }
+
+
+class Recurrent:
+    """How sb3-contrib's RecurrentPPO evaluates a policy.
+
+    A minibatch has padded sequences of steps. The policy evaluates the padding too, as in sb3-contrib, and it is left
+    out of all that is returned.
+
+    :param policy: the policy
+    """
+
+    policies: ClassVar[Sequence[type[BasePolicy]]] = (
+        RecurrentActorCriticPolicy,
+        RecurrentActorCriticCnnPolicy,
+        RecurrentMultiInputActorCriticPolicy,
+    )
+    buffers: ClassVar[Sequence[type[RolloutBuffer]]] = (RecurrentRolloutBuffer, RecurrentDictRolloutBuffer)
+    with_parameters: ClassVar[type[WithParameters]] = WithSequences
+
+    def __init__(self, policy: Policy):
+        self.policy = policy
+
+    @classmethod
+    def make_policy(cls, model: OnPolicyAlgorithm) -> BasePolicy:
+        return FeedForward.make_policy(model)
+
+    def buffer_arguments(self, model: OnPolicyAlgorithm) -> dict[str, Any]:
+        n_layers, _, size = self.policy.lstm_hidden_state_shape
+        return {"hidden_state_shape": (model.n_steps, n_layers, model.n_envs, size)}
+
+    def acting(self, model: OnPolicyAlgorithm) -> "RecurrentActing":
+        return RecurrentActing(self.policy, model)
+
+    def samples(self, read: Any) -> Samples:
+        steps = read.mask > 1e-8
+        return Samples(
+            read.observations,
+            read.actions,
+            read.old_values[steps],
+            read.old_log_prob[steps],
+            read.advantages[steps],
+            read.returns[steps],
+            getattr(read, "old_parameters", None),
+            Sequences(read.lstm_states, read.episode_starts, steps),
+        )
+
+    def evaluate(self, samples: Samples) -> Evaluated:
+        states, starts, steps = _sequences(samples)
+        actions = samples.actions
+        if isinstance(self.policy.action_space, spaces.Discrete):
+            actions = actions.long().flatten()
+        values, log_prob, entropy = self.policy.evaluate_actions(samples.observations, actions, states, starts)
+        return Evaluated(values.flatten()[steps], log_prob[steps], None if entropy is None else entropy[steps])
+
+    def evaluate_values(self, samples: Samples) -> th.Tensor:
+        states, starts, steps = _sequences(samples)
+        return self.policy.predict_values(samples.observations, states.vf, starts).flatten()[steps]
+
+    def evaluated_parameters(self, samples: Samples, kl: ExactKL) -> Parameters:
+        states, starts, steps = _sequences(samples)
+        distribution = self.policy.action_dist
+        if not _leaves_distribution(self.policy, "evaluate_actions"):
+            distribution, _ = self.policy.get_distribution(samples.observations, states.pi, starts)
+        return tuple(column[steps] for column in kl.parameters(distribution))
+
+    def distributions(self, buffer: RolloutBuffer) -> Iterator[Distribution]:
+        assert isinstance(buffer, RecurrentRolloutBuffer | RecurrentDictRolloutBuffer)
+        starts = in_rows(buffer, buffer.episode_starts).reshape(buffer.n_envs, -1)
+        for env_index, of_env in enumerate(starts):
+            states = self._first_states(buffer, env_index)
+            # Pieces without a beginning within, for which the LSTM is called once.
+            edges = sorted({*range(0, len(of_env), ROWS_AT_ONCE), *np.flatnonzero(of_env).tolist(), len(of_env)})
+            for start, end in pairwise(edges):
+                if of_env[start]:
+                    states = tuple(map(th.zeros_like, states))
+                where = where_in(buffer, env_index * len(of_env) + np.arange(start, end))
+                none_begin = th.zeros(end - start, device=states[0].device)
+                distribution, states = self.policy.get_distribution(observations_at(buffer, where), states, none_begin)
+                yield distribution
+
+    def _first_states(self, buffer: RecurrentRolloutBuffer | RecurrentDictRolloutBuffer, env_index: int) -> States:
+        """The actor's states before the first step of an environment."""
+        row = env_index * buffer.buffer_size
+        both = (buffer.hidden_states_pi, buffer.cell_states_pi)
+        # Before the buffer is first read: steps, layers, environments.
+        rows = (array[row] if buffer.generator_ready else array[0, :, env_index] for array in both)
+        return tuple(buffer.to_torch(array)[:, None].contiguous() for array in rows)
+
+    def of_first_state(self, observations: PyTorchObs) -> tuple[Distribution, th.Tensor]:
+        states, starts = _zeros(self.policy, 1), th.ones(1, device=self.policy.device)
+        distribution, _ = self.policy.get_distribution(observations, states.pi, starts)
+        return distribution, self.policy.predict_values(observations, states.vf, starts)
+
+
+class RecurrentActing:
+    """Acts, and remembers the states of the LSTMs, also from rollout to rollout in ``model._last_lstm_states``.
+
+    :param policy: the policy
+    :param model: its model
+    """
+
+    def __init__(self, policy: Policy, model: OnPolicyAlgorithm):
+        self._policy = policy
+        self._model = model
+        self._states: RNNStates = getattr(model, "_last_lstm_states", None) or _zeros(policy, model.n_envs)
+
+    def act(self, observations: PyTorchObs, episode_starts: np.ndarray) -> Acted:
+        before = self._model._last_lstm_states = self._states  # type: ignore[attr-defined]
+        starts = self._starts(episode_starts)
+        actions, values, log_probs, self._states = self._policy(observations, before, starts)
+        distribution = self._policy.action_dist
+        if not _leaves_distribution(self._policy, "forward"):
+            distribution, _ = self._policy.get_distribution(observations, before.pi, starts)
+        seen = {"lstm_states": self._states, "episode_starts": starts}
+        return Acted(actions, values, log_probs, known_parameters(distribution), {"lstm_states": before}, seen)
+
+    def terminal_value(self, observation: PyTorchObs, env_index: int) -> th.Tensor:
+        states = tuple(state[:, env_index : env_index + 1].contiguous() for state in self._states.vf)
+        return self._policy.predict_values(observation, states, self._starts(np.zeros(1)))
+
+    def last_values(self, observations: PyTorchObs, dones: np.ndarray) -> th.Tensor:
+        self._model._last_lstm_states = self._states  # type: ignore[attr-defined]
+        return self._policy.predict_values(observations, self._states.vf, self._starts(dones))
+
+    def _starts(self, episode_starts: np.ndarray) -> th.Tensor:
+        return th.tensor(episode_starts, dtype=th.float32, device=self._policy.device)
+
+
+def _sequences(samples: Samples) -> Sequences:
+    assert isinstance(samples.more, Sequences)
+    return samples.more
+
+
+def _zeros(policy: Policy, n_envs: int) -> RNNStates:
+    n_layers, _, size = policy.lstm_hidden_state_shape
+    of_actor, of_critic = (
+        tuple(th.zeros(n_layers, n_envs, size, device=policy.device) for _ in range(2)) for _ in range(2)
+    )
+    return RNNStates(of_actor, of_critic)
+
+
+def _leaves_distribution(policy: Policy, method: str) -> bool:
+    """Whether a method leaves the distribution that it finds in ``action_dist``, as sb3-contrib's do."""
+    cls, contribs = type(policy), RecurrentActorCriticPolicy
+    return all(getattr(cls, name) is getattr(contribs, name) for name in (method, "_get_action_dist_from_latent"))
