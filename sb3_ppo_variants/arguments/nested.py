@@ -86,11 +86,17 @@ def check_observations(policy: str | type[BasePolicy], observation_space: spaces
 
     :raises ArgumentError: if it does not
     """
-    if policy == "MultiInputPolicy" and not isinstance(observation_space, spaces.Dict):
+    if not isinstance(policy, str) or ("MultiInput" in policy) == isinstance(observation_space, spaces.Dict):
+        return
+    if "MultiInput" in policy:
+        mlp, cnn = (policy.replace("MultiInput", name) for name in ("Mlp", "Cnn"))
         raise ArgumentError(
             f"policy={policy!r} needs Dict observations, but the environment has {observation_space}: "
-            "use 'MlpPolicy', or 'CnnPolicy' for images"
+            f"use {mlp!r}, or {cnn!r} for images"
         )
+    if policy not in ("MlpPolicy", "CnnPolicy"):
+        multi_input = policy.replace("Mlp", "MultiInput").replace("Cnn", "MultiInput")
+        raise ArgumentError(f"policy={policy!r} takes no Dict observations: use {multi_input!r}")
 
 
 def check_buffer_arguments(buffer_class: type[RolloutBuffer] | None, arguments: Mapping[str, Any] | None) -> None:

@@ -4,19 +4,21 @@ A mask has a truth value for each action of a ``Discrete`` space, for each categ
 ``MultiDiscrete`` one, or for 0 and 1 in each dimension of a ``MultiBinary`` one, side by side.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.guards.watch import TypesOnly, Watch
 
 METHOD = "action_masks"
-ADVICE = f"give the environments a method {METHOD}(), or wrap each in sb3-contrib's ActionMasker"
 
 
 def choices(space: spaces.Space) -> list[int] | None:
@@ -102,19 +104,79 @@ def _as_array(mask: object) -> np.ndarray | None:
     return array if array.dtype.kind in "biuf" else None
 
 
+class Masks:
+    """The masks of a model's environments.
+
+    :param model: the model
+    """
+
+    def __init__(self, model: OnPolicyAlgorithm):
+        self._model = model
+        self._check = MaskCheck(model.action_space, Watch(lambda: model.num_timesteps))
+
+    def now(self) -> np.ndarray:
+        """Those of the present states, shape ``(n_envs, size)``.
+
+        :raises EnvOutputError: if one has a wrong shape or type, or allows nothing, naming its environment
+        """
+        env = self._model.env
+        assert env is not None
+        return self._check.stacked(env.env_method(METHOD))
+
+
 def has_masks(env: VecEnv) -> bool:
     """Whether the environments say which actions they allow."""
-    return env.has_attr(METHOD)
+    with suppress(NotImplementedError):  # Some have no attributes of single environments.
+        return env.has_attr(METHOD)
+    return False
 
 
-def check_has_masks(env: VecEnv, policy: str) -> None:
-    """Check that environments have masks.
+def check_env(env: VecEnv, policy: str, takes_masks: bool) -> None:
+    """Check that environments have masks if a policy takes them, and warn if it does not take those they have.
 
-    :param policy: what needs them
-    :raises ArgumentError: if they do not, naming the environment
+    :param policy: the name of the policy's class
+    :raises ArgumentError: if masks are missing, naming the environment
     """
-    if not has_masks(env):
-        raise ArgumentError(f"{policy} masks actions, but {_name(env)} has no {METHOD}(): {ADVICE}")
+    if takes_masks == has_masks(env):
+        return
+    if takes_masks:
+        raise ArgumentError(
+            f"{policy} needs the masks of actions, but {_name(env)} has no {METHOD}(): give the environments such a "
+            "method, or wrap each in sb3-contrib's ActionMasker"
+        )
+    if choices(env.action_space) is not None:
+        warnings.warn(
+            f"{_name(env)} has {METHOD}(), which {policy} ignores: to mask actions, use MaskableMlpPolicy, "
+            "MaskableCnnPolicy or MaskableMultiInputPolicy"
+        )
+
+
+def check_given(masks: object, takes_masks: bool, policy: str, space: spaces.Space) -> dict[str, object]:
+    """Check the masks that ``predict`` is given.
+
+    :param masks: ``None`` if it is not given any
+    :return: the arguments of the policy's ``predict``
+    :raises ArgumentError: if they are missing, or not allowed
+    """
+    if not takes_masks:
+        if masks is not None:
+            raise ArgumentError(f"action_masks: {policy} takes none; MaskableMlpPolicy and the like do")
+        return {}
+    if masks is None:
+        raise ArgumentError(
+            f"action_masks=None: {policy} needs the masks of the states, as from sb3_contrib.common.maskable.utils."
+            "get_action_masks(env). For an evaluation use evaluate_policy of sb3_contrib.common.maskable.evaluation. "
+            "A mask of ones allows everything"
+        )
+    sizes, array = choices(space), _as_array(masks)
+    assert sizes is not None
+    rows = None if array is None or array.size % sum(sizes) else array.reshape(-1, sum(sizes))
+    if rows is None or not np.isin(rows, (0, 1)).all():
+        refuse("action_masks", masks, f"{sum(sizes)} truth values for each observation")
+    parts = np.split(rows, np.cumsum(sizes)[:-1], axis=1)
+    if not all(part.any(axis=1).all() for part in parts):
+        refuse("action_masks", masks, "at least one action for each observation")
+    return {METHOD: rows.astype(bool)}
 
 
 def _name(env: VecEnv) -> str:
