@@ -116,6 +116,12 @@ def is_built_in(kl: ExactKL) -> bool:
     return kl in _BUILT_IN or kl.parameters in _MASKED.values()
 
 
+def is_masked(distribution: object) -> bool:
+    """Whether a distribution is one of sb3-contrib's masked ones, and not derived from them."""
+    cls = type(distribution)
+    return cls.__module__ == MASKABLE and cls.__name__ in {*_MASKED, "MaskableBernoulliDistribution"}
+
+
 def concatenate(chunks: Sequence[Parameters]) -> Parameters:
     """Join the parameters of consecutive chunks of states."""
     return tuple(th.cat(tensors) for tensors in zip(*chunks, strict=True))

@@ -110,7 +110,7 @@ class Images(Reference):
     def obstacle(self, plan: UpdatePlan) -> str | None:
         policy = plan.kind.policy
         return (
-            obstacles.of_buffer(plan.buffer)
+            obstacles.of_buffer(plan.buffer, plan.kind)
             or obstacles.of_policy(plan.kind)
             or _features_obstacle(policy)
             or obstacles.of_parameters(policy)
