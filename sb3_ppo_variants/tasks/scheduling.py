@@ -66,4 +66,10 @@ class Scheduling(gym.Env[np.ndarray, np.int64]):
         return jobs
 
 
-gym.register("Scheduling-v0", f"{__name__}:Scheduling")
+def make(n_jobs: int = N_JOBS) -> gym.Env:
+    """The environment."""
+    return Scheduling(n_jobs)
+
+
+# By a function, since gymnasium warns if SB3's make_vec_env asks a class without images for them.
+gym.register("Scheduling-v0", f"{__name__}:make")
