@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from sb3_contrib import TRPO, MaskablePPO, RecurrentPPO
+from sb3_contrib import TRPO
 from stable_baselines3 import A2C, DDPG, DQN, PPO, SAC, TD3
 
 from helpers import ACTION_SPACES, VARIANTS, noise_envs
@@ -243,8 +243,6 @@ OTHERS: dict[Any, tuple[str, str, dict[str, Any]]] = {
     TD3: ("MlpPolicy", "Box", SMALL),
     DDPG: ("MlpPolicy", "Box", SMALL),
     DQN: ("MlpPolicy", "Discrete", SMALL),
-    RecurrentPPO: ("MlpLstmPolicy", "Box", {}),
-    MaskablePPO: ("MlpPolicy", "Discrete", {}),
 }
 
 
@@ -256,7 +254,7 @@ def test_another_algorithm(other: Any, variant: Any, weights_only: bool) -> None
     env = noise_envs(ACTION_SPACES[actions], n_envs=1)
     file = io.BytesIO()
     other(policy, env, device="cpu", **arguments).save(file)
-    with pytest.raises(DamagedFileError, match=r"BytesIO: (data has no|policy_class is of)"):
+    with pytest.raises(DamagedFileError, match="BytesIO: data has no"):
         variant.load(file, env=env, weights_only=weights_only)
 
 

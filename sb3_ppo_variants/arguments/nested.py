@@ -86,17 +86,18 @@ def check_observations(policy: str | type[BasePolicy], observation_space: spaces
 
     :raises ArgumentError: if it does not
     """
-    if not isinstance(policy, str) or ("MultiInput" in policy) == isinstance(observation_space, spaces.Dict):
+    if not isinstance(policy, str):
         return
-    if "MultiInput" in policy:
-        mlp, cnn = (policy.replace("MultiInput", name) for name in ("Mlp", "Cnn"))
+    takes_dict = "MultiInput" in policy
+    if takes_dict and not isinstance(observation_space, spaces.Dict):
+        vector, image = (policy.replace("MultiInput", name) for name in ("Mlp", "Cnn"))
         raise ArgumentError(
             f"policy={policy!r} needs Dict observations, but the environment has {observation_space}: "
-            f"use {mlp!r}, or {cnn!r} for images"
+            f"use {vector!r}, or {image!r} for images"
         )
-    if policy not in ("MlpPolicy", "CnnPolicy"):
-        multi_input = policy.replace("Mlp", "MultiInput").replace("Cnn", "MultiInput")
-        raise ArgumentError(f"policy={policy!r} takes no Dict observations: use {multi_input!r}")
+    if not takes_dict and isinstance(observation_space, spaces.Dict):
+        suitable = policy.replace("Mlp", "MultiInput").replace("Cnn", "MultiInput")
+        raise ArgumentError(f"policy={policy!r} does not take Dict observations: use {suitable!r}")
 
 
 def check_buffer_arguments(buffer_class: type[RolloutBuffer] | None, arguments: Mapping[str, Any] | None) -> None:

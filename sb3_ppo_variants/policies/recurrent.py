@@ -24,6 +24,8 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import PyTorchObs
 
+from sb3_ppo_variants.arguments.rules import COUNT, FLAG, Rule
+from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.kl import ExactKL, Parameters, known_parameters
 from sb3_ppo_variants.policies.feed_forward import FeedForward
 from sb3_ppo_variants.policies.kind import Acted, Evaluated
@@ -93,6 +95,8 @@ class Recurrent:
 
     @classmethod
     def make_policy(cls, model: OnPolicyAlgorithm) -> BasePolicy:
+        if model.policy_class.__init__ in [policy.__init__ for policy in cls.policies]:
+            _check_lstm(model.policy_kwargs)
         return FeedForward.make_policy(model)
 
     def buffer_arguments(self, model: OnPolicyAlgorithm) -> dict[str, Any]:
@@ -120,6 +124,10 @@ class Recurrent:
         actions = samples.actions
         if isinstance(self.policy.action_space, spaces.Discrete):
             actions = actions.long().flatten()
+        elif isinstance(self.policy.action_space, spaces.MultiBinary):
+            actions = (
+                actions.float()
+            )  # sb3-contrib's buffers, unlike SB3's, hold integers, of which there is no density.
         values, log_prob, entropy = self.policy.evaluate_actions(samples.observations, actions, states, starts)
         return Evaluated(values.flatten()[steps], log_prob[steps], None if entropy is None else entropy[steps])
 
@@ -195,6 +203,33 @@ class RecurrentActing:
 
     def _starts(self, episode_starts: np.ndarray) -> th.Tensor:
         return th.tensor(episode_starts, dtype=th.float32, device=self._policy.device)
+
+
+LSTM_RULES: Mapping[str, Rule] = {
+    "lstm_hidden_size": COUNT,
+    "n_lstm_layers": COUNT,
+    "shared_lstm": FLAG,
+    "enable_critic_lstm": FLAG,
+    # Its other options change the shapes of what goes in and comes out.
+    "lstm_kwargs": Rule(
+        "a dict that may have 'bias' and 'dropout'", lambda v: isinstance(v, dict) and v.keys() <= {"bias", "dropout"}
+    ).or_none(),
+}
+
+
+def _check_lstm(arguments: Mapping[str, Any]) -> None:
+    """:raises ArgumentError: if an entry of ``policy_kwargs`` about LSTMs is not allowed"""
+    for name, rule in LSTM_RULES.items():
+        if name in arguments:
+            rule.check(f"policy_kwargs[{name!r}]", arguments[name])
+    if not arguments.get("shared_lstm", False):
+        return
+    if arguments.get("enable_critic_lstm", True):
+        raise ArgumentError(
+            "policy_kwargs: shared_lstm=True needs enable_critic_lstm=False, for there is one LSTM then"
+        )
+    if not arguments.get("share_features_extractor", True):
+        raise ArgumentError("policy_kwargs: shared_lstm=True needs share_features_extractor=True, for it has one input")
 
 
 def _sequences(samples: Samples) -> Sequences:

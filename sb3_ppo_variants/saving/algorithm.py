@@ -18,6 +18,7 @@ from sb3_ppo_variants.errors import DamagedFileError
 from sb3_ppo_variants.saving.archive import read_archive
 from sb3_ppo_variants.saving.atomic import write_atomically
 from sb3_ppo_variants.saving.checkpoint import find_checkpoint
+from sb3_ppo_variants.saving.environments import OF_EPISODES
 from sb3_ppo_variants.saving.fit import check_class, check_parameters, policy_class
 from sb3_ppo_variants.saving.random_state import kept_random_state
 from sb3_ppo_variants.saving.run import Run
@@ -62,7 +63,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             open_path(path, "w").write(content)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "run"]
+        return [*super()._excluded_save_params(), "run", *OF_EPISODES]
 
     @classmethod
     def load(
@@ -78,7 +79,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         reseed: bool = False,
         **kwargs: Any,
     ) -> Self:
-        """Check a file of this class or of SB3's PPO and load the model in it.
+        """Check a file of this class, or of SB3's or sb3-contrib's PPO, and load the model in it.
 
         :param path: the file
         :param env: an environment to train on; ``None`` is enough for predictions

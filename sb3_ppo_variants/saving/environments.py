@@ -8,6 +8,9 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 
 from sb3_ppo_variants.errors import ArgumentError
 
+# What a model remembers of the present episodes, as sb3-contrib calls it. As there, it is not saved.
+OF_EPISODES = ("_last_lstm_states",)
+
 
 def begin_episodes(model: OnPolicyAlgorithm, seed: int) -> None:
     """Begin a new episode in every environment, with random numbers that depend on the seed alone.
@@ -23,6 +26,8 @@ def begin_episodes(model: OnPolicyAlgorithm, seed: int) -> None:
     env.action_space.seed(seed)
     model._last_obs = env.reset()  # type: ignore[assignment]
     model._last_episode_starts = np.ones(env.num_envs, dtype=bool)
+    for name in OF_EPISODES:
+        setattr(model, name, None)
     if model._vec_normalize_env is not None:
         model._last_original_obs = model._vec_normalize_env.get_original_obs()
     if model.use_sde:

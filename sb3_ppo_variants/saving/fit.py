@@ -12,15 +12,17 @@ from sb3_ppo_variants.saving.archive import DATA, NOTE, Archive
 
 # What SB3's PPO has and its other algorithms lack.
 OF_PPO = ("n_steps", "batch_size", "n_epochs", "gae_lambda")
-# Recurrent and maskable PPO differ from PPO in their policies alone.
-OTHER_POLICIES = "sb3_contrib."
+# Its recurrent and maskable PPO differ from SB3's in their policies alone; the latter have another base class.
+CONTRIB = "sb3_contrib."
+MASKABLE = "sb3_contrib.common.maskable.policies"
 NEEDED = ("policy_class", "observation_space", "action_space")
 # What SB3 before 1.7 did not save; it reads such files with a warning.
 SINCE_1_7 = ("pi_features_extractor.", "vf_features_extractor.")
 
 
 def check_class(cls: type[BaseAlgorithm], archive: Archive) -> None:
-    """Check that a class can load a file: one of itself, a subclass or a base class, or of SB3's PPO if it is alike.
+    """Check that a class can load a file: one of itself, a subclass or a base class, or of SB3's or
+    sb3-contrib's PPO if it is alike.
 
     :raises DamagedFileError: if it cannot
     """
@@ -38,12 +40,11 @@ def check_class(cls: type[BaseAlgorithm], archive: Archive) -> None:
     missing = [name for name in OF_PPO if name not in archive.data]
     if missing:
         raise DamagedFileError(archive.name, DATA, f"has no {', '.join(missing)}: it is of an algorithm other than PPO")
-    policy = archive.data["policy_class"]
-    module = str(policy.get("__module__")) if isinstance(policy, dict) else ""
-    if module.startswith(OTHER_POLICIES):
-        raise DamagedFileError(archive.name, "policy_class", f"is of {module}, not of SB3's PPO")
     if not getattr(cls, "reads_sb3s_ppo", False):
-        fault = f"is of SB3's PPO, not of {cls.__name__}; set_parameters() can read its parameters"
+        policy = archive.data["policy_class"]
+        module = str(policy.get("__module__")) if isinstance(policy, dict) else ""
+        whose = "sb3-contrib" if module.startswith(CONTRIB) else "SB3"
+        fault = f"is of {whose}'s PPO, not of {cls.__name__}; set_parameters() can read its parameters"
         raise DamagedFileError(archive.name, DATA, fault)
 
 
@@ -54,11 +55,15 @@ def policy_class(cls: type[BaseAlgorithm], archive: Archive, attributes: dict[st
     """
     policy = attributes.get("policy_class")
     policy = cls.policy_aliases.get(policy, policy) if isinstance(policy, str) else policy
-    # A file without a note is one of SB3's PPO.
-    bound = BasePolicy if NOTE in archive.members else ActorCriticPolicy
+    # A file without a note is one of SB3's or sb3-contrib's PPO.
+    bound = BasePolicy if NOTE in archive.members or _is_maskable(policy) else ActorCriticPolicy
     if not (isinstance(policy, type) and issubclass(policy, bound)):
         raise DamagedFileError(archive.name, "policy_class", f"is {policy!r}, not a policy class for {cls.__name__}")
     return policy
+
+
+def _is_maskable(policy: object) -> bool:
+    return isinstance(policy, type) and any(cls.__module__ == MASKABLE for cls in policy.__mro__)
 
 
 def check_parameters(owners: Mapping[str, Any], given: Mapping[str, Any], file: str) -> None:

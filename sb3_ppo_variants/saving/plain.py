@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ def decode(value: Any) -> Any:
     try:
         _, _, make = WORDS[word]
         return make(**parts)
-    except (TypeError, ValueError, AssertionError, AttributeError, KeyError, OverflowError) as error:
+    except (TypeError, ValueError, AssertionError, AttributeError, KeyError, OverflowError, ImportError) as error:
         raise NotPlainError(f"{word} cannot be made of {parts}: {error!r}") from error
 
 
@@ -86,9 +87,34 @@ def _classes() -> dict[str, type]:
     return {f"{cls.__module__}.{cls.__qualname__}": cls for cls in known}
 
 
+# Classes of sb3-contrib that a file may name, which is imported only for them.
+CONTRIBS = frozenset(
+    f"sb3_contrib.common.{name}"
+    for name in (
+        "recurrent.policies.RecurrentActorCriticPolicy",
+        "recurrent.policies.RecurrentActorCriticCnnPolicy",
+        "recurrent.policies.RecurrentMultiInputActorCriticPolicy",
+        "recurrent.buffers.RecurrentRolloutBuffer",
+        "recurrent.buffers.RecurrentDictRolloutBuffer",
+        "maskable.policies.MaskableActorCriticPolicy",
+        "maskable.policies.MaskableActorCriticCnnPolicy",
+        "maskable.policies.MaskableMultiInputActorCriticPolicy",
+        "maskable.buffers.MaskableRolloutBuffer",
+        "maskable.buffers.MaskableDictRolloutBuffer",
+    )
+)
+
+
+def _class(name: str) -> type:
+    if name not in CONTRIBS:
+        return _classes()[name]
+    module, _, cls = name.rpartition(".")
+    return getattr(import_module(module), cls)
+
+
 def _name_of_class(cls: type) -> str:
     name = f"{cls.__module__}.{cls.__qualname__}"
-    if _classes().get(name) is not cls:
+    if not (name in CONTRIBS or name in _classes()) or _class(name) is not cls:
         raise NotPlainError(f"the class {name} has no plain form")
     return name
 
@@ -126,7 +152,7 @@ WORDS: dict[str, tuple[type, Callable[[Any], dict[str, Any]], Callable[..., Any]
     "tuple": (tuple, _items, lambda items: tuple(items)),
     "dict": (dict, _pairs, lambda items: dict(items)),
     "deque": (deque, lambda d: {**_items(d), "maxlen": d.maxlen}, lambda items, maxlen: deque(items, maxlen)),
-    "class": (type, lambda cls: {"name": _name_of_class(cls)}, lambda name: _classes()[name]),
+    "class": (type, lambda cls: {"name": _name_of_class(cls)}, _class),
     "number": (np.generic, lambda number: {"array": np.asarray(number)}, lambda array: array[()]),
     "array": (np.ndarray, _array_parts, _array),
     "Box": (spaces.Box, _attributes("low", "high"), lambda low, high: spaces.Box(low, high, dtype=low.dtype.type)),

@@ -1,0 +1,54 @@
+"""Environments and models with LSTMs that several tests use."""
+
+from copy import deepcopy
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
+
+from helpers import ACTION_SPACES, VECTOR, NoiseEnv
+
+IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
+DICT = spaces.Dict({"vector": spaces.Box(-1, 1, (3,)), "digit": spaces.Discrete(4)})
+SMALL = {"lstm_hidden_size": 8, "net_arch": [8]}
+
+
+class RaggedEnv(NoiseEnv):
+    """Episodes of 1 to 11 steps, which end or are truncated."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        observation, reward, *_, info = super().step(action)
+        ends = bool(self.np_random.random() < 0.2)
+        truncated = self._steps == 11 or bool(self.np_random.random() < 0.1)
+        return observation, reward, ends, truncated and not ends, info
+
+
+def ragged_envs(
+    action_space: spaces.Space = ACTION_SPACES["Box"], space: spaces.Space = VECTOR, n_envs: int = 3
+) -> VecEnv:
+    return DummyVecEnv([lambda: RaggedEnv(action_space, deepcopy(space)) for _ in range(n_envs)])
+
+
+def small(cls: Any, env: VecEnv | None = None, policy: Any = "MlpLstmPolicy", **arguments: Any) -> Any:
+    settings: dict[str, Any] = {"n_steps": 16, "batch_size": 16, "n_epochs": 2, "learning_rate": 1e-3}
+    settings |= {"policy_kwargs": SMALL, "seed": 3, "device": "cpu"}
+    return cls(policy, ragged_envs() if env is None else env, **{**settings, **arguments})
+
+
+class Recall(gym.Env):
+    """An episode shows a sign in its first observation alone and rewards it as the last action."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
+        super().reset(seed=seed)
+        self._sign, self._steps = int(self.np_random.integers(2)), 0
+        return np.full(1, 2 * self._sign - 1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        self._steps += 1
+        done = self._steps == 4
+        return np.zeros(1, np.float32), float(done and action == self._sign), done, False, {}

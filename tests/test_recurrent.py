@@ -1,0 +1,186 @@
+"""On its reference path PPOClip with an LSTM is sb3-contrib's RecurrentPPO bit for bit."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from recurrence import DICT, IMAGE, SMALL, Recall, ragged_envs, small
+from sb3_contrib import RecurrentPPO
+from sb3_contrib.common.recurrent.buffers import RecurrentRolloutBuffer
+from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+from helpers import ACTION_SPACES, VARIANTS, LogRecorder
+from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOCustom, SeparateUpdates
+from sb3_ppo_variants.objectives import Unclipped
+
+BOX = ACTION_SPACES["Box"]
+
+
+class Derived(RecurrentActorCriticPolicy):
+    """A user's policy."""
+
+    def evaluate_actions(self, *args: Any) -> Any:
+        values, log_prob, entropy = super().evaluate_actions(*args)
+        self.action_dist.distribution = None  # type: ignore[assignment]
+        return values * 1.5, log_prob, entropy
+
+
+def case(*spaces: Any, n_envs: int = 3, **arguments: Any) -> tuple[Callable[[], Any], dict[str, Any]]:
+    return lambda: ragged_envs(*spaces, n_envs=n_envs), arguments
+
+
+def lstm(**arguments: Any) -> tuple[Callable[[], Any], dict[str, Any]]:
+    return case(policy_kwargs={**SMALL, **arguments})
+
+
+CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
+    # sb3-contrib fails with MultiBinary.
+    **{name: case(space) for name, space in ACTION_SPACES.items() if name != "MultiBinary"},
+    "one environment": case(n_envs=1),
+    "shared LSTM": lstm(shared_lstm=True, enable_critic_lstm=False),
+    "no LSTM of the critic": lstm(enable_critic_lstm=False),
+    "layers": lstm(n_lstm_layers=2),
+    "dropout": lstm(n_lstm_layers=2, lstm_kwargs={"dropout": 0.2}),
+    "separate features": lstm(share_features_extractor=False),
+    "images": case(BOX, IMAGE, policy="CnnLstmPolicy"),
+    "dictionaries": case(BOX, DICT, policy="MultiInputLstmPolicy"),
+    "class": case(policy=RecurrentActorCriticPolicy),
+    "derived class": case(policy=Derived),
+    "gSDE": case(use_sde=True, sde_sample_freq=4),
+    "target_kl": case(target_kl=1e-4, learning_rate=1e-2),
+    "schedules": case(learning_rate=LinearSchedule(1e-3, 0, 1.0), clip_range=LinearSchedule(0.01, 0, 1.0)),
+    "truncated minibatch": case(batch_size=21),
+    "a minibatch of everything": case(batch_size=48),
+    "raw advantages": case(normalize_advantage=False),
+    "entropy": case(ent_coef=0.1, vf_coef=0.25, max_grad_norm=0.1),
+    "VecNormalize": (lambda: VecNormalize(ragged_envs()), {}),
+}
+
+
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
+@pytest.mark.parametrize("name", CASES)
+def test_same_weights_and_logs_as_sb3_contrib(name: str) -> None:
+    make_env, arguments = CASES[name]
+    logs = LogRecorder(), LogRecorder()
+    theirs = small(RecurrentPPO, make_env(), **arguments).learn(144, callback=logs[0])
+    ours = small(PPOClip, make_env(), fast=False, **arguments).learn(144, callback=logs[1])
+    weights = ours.policy.state_dict()
+    assert weights.keys() == theirs.policy.state_dict().keys()
+    for key, weight in theirs.policy.state_dict().items():
+        th.testing.assert_close(weights[key], weight, rtol=0, atol=0)
+    assert (ours._n_updates, len(logs[1].updates)) == (theirs._n_updates, 9 // (1 if name == "one environment" else 3))
+    for their_values, our_values in zip(*(log.updates for log in logs), strict=True):
+        expected = {key: value for key, value in their_values.items() if not key.startswith("time/")}
+        # sb3-contrib leaves out the step size.
+        assert set(our_values) - set(their_values) == {"train/kl"}
+        for key, value in expected.items():
+            assert our_values[key] == pytest.approx(value, rel=1e-5, abs=1e-7, nan_ok=True), key
+
+
+def test_target_kl_ends_updates_early() -> None:
+    make_env, arguments = CASES["target_kl"]
+    assert small(PPOClip, make_env(), **arguments).learn(144)._n_updates < 3 * 2
+
+
+def test_the_episodes_have_different_lengths() -> None:
+    """Else there would be no padding to leave out."""
+    model = small(PPOClip).learn(48)
+    lengths = np.diff(np.flatnonzero(model.rollout_buffer.episode_starts[:16]))
+    assert len(set(lengths.tolist())) > 1
+
+
+class Seen(BaseCallback):
+    """What callbacks see of the states of the LSTMs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[Any] = []
+
+    def _on_step(self) -> bool:
+        states, before = self.locals["lstm_states"], self.model._last_lstm_states  # type: ignore[attr-defined]
+        both = [tensor.tolist() for pair in (*states, *before) for tensor in pair]
+        self.steps.append((both, self.locals["episode_starts"].tolist()))
+        return self.num_timesteps < 60
+
+
+def test_callbacks_see_the_states_and_may_end_a_rollout() -> None:
+    seen, models = [], []
+    for cls in (RecurrentPPO, PPOClip):
+        seen.append(Seen())
+        models.append(small(cls).learn(144, callback=seen[-1]))
+        models[-1].learn(96, callback=seen[-1], reset_num_timesteps=False)
+    assert len(seen[0].steps) == 20 + 1
+    assert seen[0].steps == seen[1].steps
+    for theirs, ours in zip(*(model._last_lstm_states for model in models), strict=True):
+        assert th.equal(th.stack(ours), th.stack(theirs))
+
+
+def test_predictions_follow_the_states() -> None:
+    theirs, ours = small(RecurrentPPO), small(PPOClip)
+    generator = np.random.default_rng(0)
+    states: list[Any] = [None, None]
+    for step in range(6):
+        observations = generator.normal(size=(3, 3)).astype(np.float32)
+        starts = np.array([step in (0, 3), step == 0, step in (0, 5)])
+        acted = [
+            model.predict(observations, state=state, episode_start=starts, deterministic=True)
+            for model, state in zip((theirs, ours), states, strict=True)
+        ]
+        states = [state for _, state in acted]
+        np.testing.assert_array_equal(acted[0][0], acted[1][0])
+        np.testing.assert_array_equal(states[0], states[1])
+
+
+def test_memory_is_learned() -> None:
+    """Half of the rewards are the most that there is without memory."""
+    env = DummyVecEnv([lambda: Monitor(Recall())] * 8)
+    arguments: dict[str, Any] = {"n_steps": 32, "batch_size": 128, "learning_rate": 1e-2}
+    model = small(PPOAdaptiveKL, env, desired_kl=0.02, **arguments)
+    model.learn(5_000)
+    assert np.mean([episode["r"] for episode in model.ep_info_buffer]) > 0.9
+
+
+@pytest.mark.parametrize("variant", [*VARIANTS, PPOCustom])
+@pytest.mark.parametrize("updates", [None, SeparateUpdates(value_epochs=3)])
+def test_every_class_trains(variant: Any, updates: Any) -> None:
+    own = {"objective": Unclipped()} if variant is PPOCustom else {}
+    log = LogRecorder()
+    model = small(variant, updates=updates, **own).learn(144, callback=log)
+    assert len(log.updates) == 3
+    assert all(0 < values["train/kl"] < 1 for values in log.updates)
+    before = small(variant, updates=updates, **own).policy.state_dict()
+    assert not th.equal(before["lstm_actor.weight_hh_l0"], model.policy.state_dict()["lstm_actor.weight_hh_l0"])
+
+
+def test_separate_updates_train_a_shared_lstm_for_the_policy() -> None:
+    """No gradient of the value reaches it, as in sb3-contrib."""
+    kwargs = {**SMALL, "shared_lstm": True, "enable_critic_lstm": False}
+    model = small(PPOClip, policy_kwargs=kwargs, updates=SeparateUpdates())
+    of_value = {id(p) for group in model.value_optimizer.param_groups for p in group["params"]}
+    assert id(model.policy.lstm_actor.weight_hh_l0) not in of_value
+
+
+def test_separate_updates_need_networks_that_are_apart() -> None:
+    with pytest.raises(ArgumentError, match=r"features_extractor.cnn.0.bias and 7 more belong to both"):
+        small(PPOClip, ragged_envs(BOX, IMAGE), policy="CnnLstmPolicy", updates=SeparateUpdates())
+
+
+def test_binary_actions() -> None:
+    model = small(PPOAdaptiveKL, ragged_envs(ACTION_SPACES["MultiBinary"])).learn(96)
+    assert 0 < model.logger.name_to_value["train/kl"] < 1
+
+
+def test_a_users_buffer() -> None:
+    class Dropping(RecurrentRolloutBuffer):
+        def get(self, batch_size: int | None = None) -> Any:
+            yield next(super().get(batch_size))
+
+    model = small(PPOAdaptiveKL, rollout_buffer_class=Dropping).learn(96)
+    assert model.rollout_buffer_class is Dropping
+    assert isinstance(model.rollout_buffer, Dropping)
