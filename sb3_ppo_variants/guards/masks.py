@@ -180,10 +180,13 @@ def check_given(masks: object, takes_masks: bool, policy: str, space: spaces.Spa
 
 
 def _name(env: VecEnv) -> str:
-    spec: Any = getattr(env.unwrapped, "spec", None)
-    if spec is None and env.has_attr("spec"):
+    """The id of the environments, or else the name of their class where they are in this process."""
+    inside = getattr(env.unwrapped, "envs", [])
+    with suppress(AttributeError, NotImplementedError):
         spec = env.get_attr("spec")[0]
-    return "the environment" if spec is None else spec.id
+        if spec is not None:
+            return spec.id
+    return type(inside[0].unwrapped).__name__ if inside else "the environment"
 
 
 def check_stays(env: gym.Env, env_index: int) -> gym.Env:
