@@ -24,7 +24,10 @@ from sb3_ppo_variants.envs import SafeSubprocVecEnv
 MULTI = MASKED_SPACES["MultiDiscrete"]
 DICT = spaces.Dict({"vector": spaces.Box(-1, 1, (3,)), "digit": spaces.Discrete(4)})
 SMALL: dict[str, Any] = {"n_steps": 16, "batch_size": 16, "n_epochs": 2, "learning_rate": 1e-3, "device": "cpu"}
-SEPARATE: dict[str, Any] = {"updates": SeparateUpdates(policy_epochs=3), "policy_kwargs": {"share_features_extractor": False}}
+SEPARATE: dict[str, Any] = {
+    "updates": SeparateUpdates(policy_epochs=3),
+    "policy_kwargs": {"share_features_extractor": False},
+}
 
 
 def small(cls: Any, env: Any = None, policy: str = "MaskableMlpPolicy", **arguments: Any) -> Any:
