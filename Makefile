@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install compare table1 train test lint types unit test-slow test-upstream learning throughput stepping cold \
+.PHONY: help install compare table1 train test lint types unit test-slow test-upstream test-upstream-contrib learning throughput stepping cold \
 	guard-cost gallery clean
 
 help:  ## List the targets
@@ -47,6 +47,11 @@ test-slow: $(INSTALLED)  ## Run the tests that take minutes each
 test-upstream: $(INSTALLED)  ## Run SB3's own test suite with each class in the place of PPO (half an hour)
 	for class in PPOClip PPOAdaptiveKL PPOFixedKL PPOUnclipped; do \
 		$(BIN)/python tests/upstream.py $$class -n 2 || exit 1; \
+	done
+
+test-upstream-contrib: $(INSTALLED)  ## Run sb3-contrib's tests of masked and recurrent PPO with each class in their place
+	for class in PPOClip PPOAdaptiveKL PPOFixedKL PPOUnclipped; do \
+		$(BIN)/python tests/upstream_contrib.py $$class -n 2 || exit 1; \
 	done
 
 learning: $(INSTALLED)  ## Compare what all variants and SB3's PPO learn by the recipes for two small tasks (half an hour)
