@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
+from gymnasium import spaces
 from recurrence import DICT, IMAGE, SMALL, Recall, ragged_envs, small
 from sb3_contrib import RecurrentPPO
 from sb3_contrib.common.recurrent.buffers import RecurrentRolloutBuffer
@@ -15,7 +16,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-from helpers import ACTION_SPACES, VARIANTS, LogRecorder
+from helpers import ACTION_SPACES, VARIANTS, VECTOR, LogRecorder
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOCustom, SeparateUpdates
 from sb3_ppo_variants.objectives import Unclipped
 
@@ -31,8 +32,10 @@ class Derived(RecurrentActorCriticPolicy):
         return values * 1.5, log_prob, entropy
 
 
-def case(*spaces: Any, n_envs: int = 3, **arguments: Any) -> tuple[Callable[[], Any], dict[str, Any]]:
-    return lambda: ragged_envs(*spaces, n_envs=n_envs), arguments
+def case(
+    action_space: spaces.Space = BOX, space: spaces.Space = VECTOR, n_envs: int = 3, **arguments: Any
+) -> tuple[Callable[[], Any], dict[str, Any]]:
+    return lambda: ragged_envs(action_space, space, n_envs), arguments
 
 
 def lstm(**arguments: Any) -> tuple[Callable[[], Any], dict[str, Any]]:
@@ -149,7 +152,7 @@ def test_memory_is_learned() -> None:
 @pytest.mark.parametrize("variant", [*VARIANTS, PPOCustom])
 @pytest.mark.parametrize("updates", [None, SeparateUpdates(value_epochs=3)])
 def test_every_class_trains(variant: Any, updates: Any) -> None:
-    own = {"objective": Unclipped()} if variant is PPOCustom else {}
+    own: dict[str, Any] = {"objective": Unclipped()} if variant is PPOCustom else {}
     log = LogRecorder()
     model = small(variant, updates=updates, **own).learn(144, callback=log)
     assert len(log.updates) == 3

@@ -108,7 +108,8 @@ def _contribs_loss(model: Any, data: Any, kl_coef: float) -> th.Tensor:
     advantages = data.advantages
     advantages = (advantages - advantages[mask].mean()) / (advantages[mask].std() + 1e-8)
     surrogate = (advantages * th.exp(log_prob - data.old_log_prob))[mask].mean()
-    old = th.distributions.Normal(*data.old_parameters)
+    old_mean, old_std = data.old_parameters
+    old = th.distributions.Normal(old_mean, old_std)
     kept = th.distributions.Normal(new.mean[mask], new.stddev[mask])
     kl = th.distributions.kl_divergence(old, kept).sum(dim=1).mean()
     value_loss = ((data.returns - values.flatten()) ** 2)[mask].mean()
@@ -140,7 +141,8 @@ def test_the_old_parameters_of_a_minibatch_are_those_of_its_steps() -> None:
     for read in buffer.get(13):
         samples = kind.samples(read)
         assert samples.old_parameters is not None
-        old = th.distributions.Normal(*samples.old_parameters)
+        mean, std = samples.old_parameters
+        old = th.distributions.Normal(mean, std)
         actions = read.actions[read.mask > 1e-8]
         assert len(actions) == len(samples.returns) <= 13
         th.testing.assert_close(old.log_prob(actions).sum(dim=1), samples.old_log_prob)

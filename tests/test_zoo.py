@@ -8,8 +8,10 @@ from unittest.mock import patch
 
 import optuna
 import pytest
+import rl_zoo3
 import yaml
 from huggingface_hub import HfApi
+from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
 from stable_baselines3 import PPO
 from stable_baselines3.common.utils import FloatSchedule
 
@@ -55,6 +57,15 @@ def test_train_and_enjoy(tmp_path: Path) -> None:
     assert (model.num_timesteps, model.n_envs, model.seed) == (1024, 8, 1)
     output = zoo(tmp_path, "enjoy", "--algo", "ppo_adaptive_kl", "--env", ENV, "-f", "logs", "--no-render")
     assert "Mean reward" in output
+
+
+def test_hyperparameters_with_an_lstm(tmp_path: Path) -> None:
+    config = Path(rl_zoo3.__file__).parent / "hyperparams/ppo_lstm.yml"
+    of_run = ["--algo", "ppo_clip", "--env", "CartPoleNoVel-v1", "-f", "logs"]
+    zoo(tmp_path, "train", *of_run, "-n", "256", "-conf", str(config), "--eval-freq", "-1")
+    model = PPOClip.load(next(tmp_path.glob("logs/ppo_clip/*/CartPoleNoVel-v1.zip")))
+    assert model.policy_class is RecurrentActorCriticPolicy
+    assert "Mean reward" in zoo(tmp_path, "enjoy", *of_run, "--no-render", "-n", "100")
 
 
 @pytest.mark.slow

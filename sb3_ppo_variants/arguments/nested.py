@@ -22,7 +22,16 @@ from sb3_ppo_variants.errors import ArgumentError, refuse
 SB3S = (ActorCriticPolicy, ActorCriticCnnPolicy, MultiInputActorCriticPolicy)
 # What OnPolicyAlgorithm gives them itself.
 GIVEN_TO_POLICY = ("observation_space", "action_space", "lr_schedule", "use_sde")
-GIVEN_TO_BUFFER = ("buffer_size", "observation_space", "action_space", "device", "gamma", "gae_lambda", "n_envs")
+GIVEN_TO_BUFFER = (
+    "buffer_size",
+    "observation_space",
+    "action_space",
+    "device",
+    "gamma",
+    "gae_lambda",
+    "n_envs",
+    "hidden_state_shape",
+)
 GIVEN_TO_OPTIMIZER = ("params", "lr")
 
 

@@ -6,11 +6,12 @@ from sb3_ppo_variants.backends.arrays.backend import Arrays
 from sb3_ppo_variants.backends.backend import Backend
 from sb3_ppo_variants.backends.images import Images
 from sb3_ppo_variants.backends.reference import Reference
+from sb3_ppo_variants.backends.sequences import Sequences, recurrent
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.updates.plan import UpdatePlan
 
 # The fastest first. The last one takes everything.
-BACKENDS: tuple[Backend, ...] = (Arrays(), Images(), Reference())
+BACKENDS: tuple[Backend, ...] = (Arrays(), Images(), Sequences(), Reference())
 
 
 class Choice(NamedTuple):
@@ -30,7 +31,11 @@ def choose(plan: UpdatePlan, fast: bool | Literal["auto"]) -> Choice:
     if fast is False:
         return Choice(reference, "fast=False")
     obstacles = []
+    # Policies with LSTMs have a backend of their own, which says what is in its way.
+    of_lstm = recurrent(plan.kind) is not None
     for backend in others:
+        if isinstance(backend, Sequences) is not of_lstm:
+            continue
         obstacle = backend.obstacle(plan)
         if obstacle is None:
             return Choice(backend, backend.how)

@@ -31,7 +31,7 @@ def _features_obstacle(policy: ActorCriticPolicy) -> str | None:
 
 
 @contextmanager
-def _fused(optimizers: list[Optimizer]) -> Iterator[None]:
+def fused(optimizers: list[Optimizer]) -> Iterator[None]:
     """Within it Adam runs as one fused kernel."""
     chosen = [optimizer.param_groups[0]["fused"] for optimizer in optimizers]
     for optimizer in optimizers:
@@ -39,8 +39,8 @@ def _fused(optimizers: list[Optimizer]) -> Iterator[None]:
     try:
         yield
     finally:
-        for optimizer, fused in zip(optimizers, chosen, strict=True):
-            optimizer.param_groups[0]["fused"] = fused
+        for optimizer, was_fused in zip(optimizers, chosen, strict=True):
+            optimizer.param_groups[0]["fused"] = was_fused
 
 
 @contextmanager
@@ -110,8 +110,8 @@ class Images(Reference):
     def obstacle(self, plan: UpdatePlan) -> str | None:
         policy = plan.kind.policy
         return (
-            obstacles.of_buffer(plan.buffer, plan.kind)
-            or obstacles.of_policy(plan.kind)
+            obstacles.of_policy(plan.kind)
+            or obstacles.of_buffer(plan.buffer, plan.kind)
             or _features_obstacle(policy)
             or obstacles.of_parameters(policy)
             or obstacles.of_optimizers(policy, plan.optimizers)
@@ -121,6 +121,6 @@ class Images(Reference):
     def prepared(self, plan: UpdatePlan, updating: bool) -> Iterator[None]:
         """Within it filters lie with their channels last, and in updates Adam is fused."""
         # Not in rollouts, where a callback may save the optimizer.
-        adam = _fused(plan.optimizers) if updating else nullcontext()
+        adam = fused(plan.optimizers) if updating else nullcontext()
         with _channels_last(plan.kind.policy, plan.optimizers), adam:
             yield

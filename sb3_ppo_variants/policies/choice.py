@@ -47,7 +47,7 @@ class Family:
         try:
             return self.load()
         except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] != "sb3_contrib":
+            if not str(error.name).startswith("sb3_contrib"):
                 raise
             raise ArgumentError(
                 f"policy={self.aliases[0]!r} and the like need sb3-contrib: pip install 'sb3_ppo_variants[contrib]'"

@@ -119,6 +119,17 @@ class Recurrent:
             Sequences(read.lstm_states, read.episode_starts, steps),
         )
 
+    @staticmethod
+    def without_starts(samples: Samples) -> Samples:
+        """The same minibatch with no step marked as the first of an episode, which sb3-contrib loops over steps for.
+
+        No episode begins within one of its sequences: they are cut there, and begin with states of zero instead.
+        """
+        states, starts, steps = _sequences(samples)
+        goes_on = (1.0 - starts.reshape(states.pi[0].shape[1], -1)[:, :1])[None]
+        kept = (tuple(goes_on * state for state in of_lstm) for of_lstm in states)
+        return samples._replace(more=Sequences(RNNStates(*kept), th.zeros_like(starts), steps))
+
     def evaluate(self, samples: Samples) -> Evaluated:
         states, starts, steps = _sequences(samples)
         actions = samples.actions

@@ -5,6 +5,7 @@ order in which SB3's buffers flatten themselves when they are first read.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
@@ -84,6 +85,7 @@ SB3S: dict[type[RolloutBuffer], type[WithParameters]] = {
 }
 
 
+@cache
 def with_parameters(
     buffer_class: type[RolloutBuffer], columns: type[WithParameters] = WithParameters
 ) -> type[WithParameters]:
