@@ -238,8 +238,8 @@ def test_a_missing_cluster_names_its_extra(
 
 
 OTHER_TASKS = {
-    "contrib_maskable_ppo": ("sb3_ppo_variants.tasks:Scheduling-v0", {"policy": "MaskableMlpPolicy"}),
-    "contrib_recurrent_ppo": ("sb3_ppo_variants.tasks:CartPoleNoVel-v1", {"policy": "MlpLstmPolicy"}),
+    "contrib_maskable_ppo": ("sb3_ppo_variants.tasks:Scheduling-v0", {"policy": "MaskableMlpPolicy", "n_steps": 32}),
+    "contrib_recurrent_ppo": ("sb3_ppo_variants.tasks:CartPoleNoVel-v1", {"policy": "MlpLstmPolicy", "n_steps": 32}),
 }
 
 
