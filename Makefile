@@ -7,8 +7,8 @@ INSTALLED := $(VENV)/installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install compare table1 train test lint types unit test-slow fuzz test-upstream learning throughput \
-	stepping cold guard-cost gallery clean
+.PHONY: help install compare table1 train test lint types unit test-slow fuzz test-upstream test-upstream-contrib \
+	learning throughput stepping cold guard-cost gallery clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -50,6 +50,11 @@ fuzz: $(INSTALLED)  ## Run the fuzz targets with random examples for FUZZ_SECOND
 test-upstream: $(INSTALLED)  ## Run SB3's own test suite with each class in the place of PPO (half an hour)
 	for class in PPOClip PPOAdaptiveKL PPOFixedKL PPOUnclipped; do \
 		$(BIN)/python tests/upstream.py $$class -n 2 || exit 1; \
+	done
+
+test-upstream-contrib: $(INSTALLED)  ## Run sb3-contrib's tests of masked and recurrent PPO with each class in their place
+	for class in PPOClip PPOAdaptiveKL PPOFixedKL PPOUnclipped; do \
+		$(BIN)/python tests/upstream_contrib.py $$class -n 2 || exit 1; \
 	done
 
 learning: $(INSTALLED)  ## Compare what all variants and SB3's PPO learn by the recipes for two small tasks (half an hour)

@@ -8,6 +8,9 @@ Squashing actions through tanh is a bijection and leaves the KL as it is, so the
 Gaussian's. With gSDE the density that SB3 evaluates is a Gaussian too, with a standard deviation that depends on the
 state.
 
+The masked distributions of sb3-contrib are categorical ones whose masked actions have the probability 0: these
+contribute nothing. They are known by their names, so that sb3-contrib need not be installed.
+
 Support for another distribution is added by :func:`register_kl`.
 """
 
@@ -29,6 +32,8 @@ from torch.nn import functional as F
 
 Parameters: TypeAlias = tuple[th.Tensor, ...]
 Kind = TypeVar("Kind", bound=th.distributions.Distribution)
+
+MASKABLE = "sb3_contrib.common.maskable.distributions"
 
 
 class MissingKLError(NotImplementedError):
@@ -86,6 +91,8 @@ def exact_kl(distribution: Distribution) -> ExactKL:
     for cls in type(distribution).__mro__:
         if cls in _REGISTRY:
             return _REGISTRY[cls]
+        if cls.__module__ == MASKABLE and cls.__name__ in _MASKED:
+            return ExactKL(cls, _MASKED[cls.__name__], _categorical_kl)
     raise MissingKLError(_missing(distribution))
 
 
@@ -107,7 +114,13 @@ def _missing(distribution: Distribution) -> str:
 
 def is_built_in(kl: ExactKL) -> bool:
     """Whether the KL is one of this package, and not a user's."""
-    return kl in _BUILT_IN
+    return kl in _BUILT_IN or kl.parameters in _MASKED.values()
+
+
+def is_masked(distribution: object) -> bool:
+    """Whether a distribution is one of sb3-contrib's masked ones, and not derived from them."""
+    cls = type(distribution)
+    return cls.__module__ == MASKABLE and cls.__name__ in {*_MASKED, "MaskableBernoulliDistribution"}
 
 
 def concatenate(chunks: Sequence[Parameters]) -> Parameters:
@@ -156,6 +169,21 @@ def _multi_categorical(distribution: Any) -> Parameters:
     return tuple(_of_kind(Categorical, distribution, part).logits for part in distribution.distribution)
 
 
+def _masked_categorical(distribution: Any) -> Parameters:
+    return (_masked_logits(distribution, distribution.distribution),)
+
+
+def _masked_multi_categorical(distribution: Any) -> Parameters:
+    return tuple(_masked_logits(distribution, part) for part in distribution.distributions)
+
+
+def _masked_logits(distribution: Distribution, found: Any) -> th.Tensor:
+    # Those of masked actions are so low that the probabilities are 0, but finite: 0 times their difference is 0.
+    if (type(found).__module__, type(found).__name__) != (MASKABLE, "MaskableCategorical"):
+        raise MissingKLError(_missing(distribution))
+    return found.logits
+
+
 def _bernoulli(distribution: Any) -> Parameters:
     return (_of_kind(Bernoulli, distribution, distribution.distribution).logits,)
 
@@ -173,3 +201,8 @@ register_kl(CategoricalDistribution, _categorical, _categorical_kl)
 register_kl(MultiCategoricalDistribution, _multi_categorical, _categorical_kl)
 register_kl(BernoulliDistribution, _bernoulli, _bernoulli_kl)
 _BUILT_IN = tuple(_REGISTRY.values())
+# A masked Bernoulli distribution is a multi-categorical one of two categories each.
+_MASKED: dict[str, Callable[[Any], Parameters]] = {
+    "MaskableCategoricalDistribution": _masked_categorical,
+    "MaskableMultiCategoricalDistribution": _masked_multi_categorical,
+}

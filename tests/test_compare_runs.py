@@ -237,6 +237,20 @@ def test_a_missing_cluster_names_its_extra(
         compare(tmp_path, "--backend", backend)
 
 
+OTHER_TASKS = {
+    "contrib_maskable_ppo": ("sb3_ppo_variants.tasks:Scheduling-v0", {"policy": "MaskableMlpPolicy", "n_steps": 32}),
+    "contrib_recurrent_ppo": ("sb3_ppo_variants.tasks:CartPoleNoVel-v1", {"policy": "MlpLstmPolicy", "n_steps": 32}),
+}
+
+
+def test_a_random_policy_keeps_to_the_masks() -> None:
+    env, policy = OTHER_TASKS["contrib_maskable_ppo"]
+    (run, _) = make_plan([parse("contrib_maskable_ppo")], [env], 1, Conditions(timesteps=64, parameters=policy)).runs
+    record = perform(run)
+    assert record["status"] == "finished", record["error"]
+    assert len(record["last_returns"]) == 100 and record["steps"] == 100 * 12
+
+
 def test_a_run_without_an_episode_has_no_score() -> None:
     (_, run) = make_plan([parse("ppo_clip:n_envs=1")], ["Pendulum-v1"], 1, Conditions(timesteps=64)).runs
     record = perform(replace(run, hyperparameters={**run.hyperparameters, "n_steps": 64}))
@@ -245,8 +259,9 @@ def test_a_run_without_an_episode_has_no_score() -> None:
 
 @pytest.mark.parametrize("setting", [*ALGORITHMS, "test_compare:Mine:extra=4"])
 def test_every_algorithm_is_trained(setting: str) -> None:
-    conditions = Conditions(timesteps=64, parameters={"n_envs": 1, "batch_size": 32})
-    (_, run) = make_plan([parse(setting)], ["CartPole-v1"], 1, conditions).runs
+    env, policy = OTHER_TASKS.get(setting, ("CartPole-v1", {}))
+    conditions = Conditions(timesteps=64, parameters={"n_envs": 1, "batch_size": 32, **policy})
+    (_, run) = make_plan([parse(setting)], [env], 1, conditions).runs
     record = perform(run)
     assert record["status"] == "finished", record["error"]
     assert record["steps"] == 64

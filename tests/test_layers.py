@@ -18,7 +18,7 @@ LAYERS = [
     ["backends"],
     ["base"],
     ["callbacks", "variants"],
-    ["envs"],
+    ["envs", "tasks"],
     ["recipes"],
     ["zoo", "benchmark"],
 ]

@@ -12,13 +12,13 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import stable_baselines3
 
 import sb3_ppo_variants
 
-CLASS_VARIABLE = "SB3_PPO_VARIANTS_UPSTREAM_CLASS"
 # It edits a saved file and asks for a warning. Ours have hashes, so that loading raises a DamagedFileError.
 EDITED = "test_load_invalid_object"
 # They ask for a clip_range, which is what a class differs from PPO by.
@@ -33,6 +33,11 @@ NOT_APPLICABLE = {
 }
 
 
+def class_variable(plugin: str) -> str:
+    """The environment variable that tells a plugin which class to put in place."""
+    return f"SB3_PPO_VARIANTS_{plugin.upper()}_CLASS"
+
+
 def replace_ppo(name: str) -> None:
     """Let ``from stable_baselines3 import PPO`` give a class of that name that is ours in all else."""
     ours = type("PPO", (getattr(sb3_ppo_variants, name),), {})
@@ -40,26 +45,36 @@ def replace_ppo(name: str) -> None:
         vars(module)["PPO"] = ours
 
 
-def main(name: str, *pytest_arguments: str) -> int:
-    """Download the suite, run it, and return pytest's exit code."""
-    version = importlib.metadata.version("stable_baselines3")
+def run_suite(distribution: str, plugin: str, name: str, choice: str, pytest_arguments: Sequence[str]) -> int:
+    """Download the suite of an installed distribution, run it, and return pytest's exit code.
+
+    :param plugin: the module in this folder that puts the class in place
+    :param name: of the class
+    :param choice: the tests to run, as pytest's ``-k`` takes it
+    """
+    version = importlib.metadata.version(distribution)
     with tempfile.TemporaryDirectory() as folder:
         download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:", "-d", folder]
-        subprocess.run([*download, f"stable_baselines3=={version}"], check=True)
+        subprocess.run([*download, f"{distribution}=={version}"], check=True)
         (archive,) = Path(folder).glob("*.tar.gz")
         with tarfile.open(archive) as tar:
             tar.extractall(folder, filter="data")
-        (root,) = Path(folder).glob("stable_baselines3-*/")
-        os.rename(root / "tests", Path(folder, "tests"))  # Away from the sources, so that the installed SB3 is tested.
+        (root,) = Path(folder).glob(f"{distribution}-*/")
+        os.rename(root / "tests", Path(folder, "tests"))  # Away from the sources: the installed package is tested.
         os.rename(root / "pyproject.toml", Path(folder, "pyproject.toml"))
-        excluded = " and ".join(f"not {test}" for test in NOT_APPLICABLE[name])
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "upstream", "-k", excluded, *pytest_arguments, "tests"]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", plugin, "-k", choice, *pytest_arguments, "tests"]
         python_path = f"{Path(__file__).parent}:{Path(__file__).parent.parent}"
-        environment = {**os.environ, CLASS_VARIABLE: name, "PYTHONPATH": python_path, "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, class_variable(plugin): name, "PYTHONPATH": python_path, "OMP_NUM_THREADS": "1"}
         return subprocess.run(command, cwd=folder, env=environment).returncode
+
+
+def main(name: str, *pytest_arguments: str) -> int:
+    """Run SB3's suite with a class of this name."""
+    choice = " and ".join(f"not {test}" for test in NOT_APPLICABLE[name])
+    return run_suite("stable_baselines3", "upstream", name, choice, pytest_arguments)
 
 
 if __name__ == "__main__":
     sys.exit(main(*sys.argv[1:]))
-elif CLASS_VARIABLE in os.environ:
-    replace_ppo(os.environ[CLASS_VARIABLE])
+elif class_variable(__name__) in os.environ:
+    replace_ppo(os.environ[class_variable(__name__)])

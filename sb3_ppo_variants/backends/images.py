@@ -113,7 +113,7 @@ class Images(Reference):
         policy = plan.kind.policy
         return (
             obstacles.of_policy(plan.kind)
-            or obstacles.of_buffer(plan.buffer)
+            or obstacles.of_buffer(plan.buffer, plan.kind)
             or _features_obstacle(policy)
             or obstacles.of_parameters(policy)
             or obstacles.of_optimizers(policy, plan.optimizers)

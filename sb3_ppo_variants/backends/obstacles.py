@@ -38,22 +38,28 @@ PLAIN_ADAM = {
 FREE_ADAM = {"params", "lr", "initial_lr", "betas", "eps", "foreach", "fused"}
 
 
-def of_buffer(buffer: RolloutBuffer) -> str | None:
-    """Of a rollout buffer."""
-    if type(buffer) not in (ParameterRolloutBuffer, ParameterDictRolloutBuffer):
-        return f"the rollout buffer is a {type(buffer).__name__}"
+def of_buffer(buffer: RolloutBuffer, kind: PolicyKind) -> str | None:
+    """Of a rollout buffer for policies of a kind."""
+    cls = type(buffer)
+    # The classes of sb3-contrib's buffers with the columns are made where they are needed.
+    made = cls.__bases__ in [(kind.with_parameters, plain) for plain in kind.buffers] and kind.takes_masks
+    if cls not in (ParameterRolloutBuffer, ParameterDictRolloutBuffer) and not made:
+        return f"the rollout buffer is a {cls.__name__}"
     return None
 
 
-def of_policy(kind: PolicyKind) -> str | None:
-    """Of the kind of a policy, and of its methods."""
-    if type(kind) is not FeedForward:
+def of_policy(kind: PolicyKind, masks: bool = False) -> str | None:
+    """Of the kind of a policy, and of its methods.
+
+    :param masks: whether actions may be masked
+    """
+    if type(kind) is not FeedForward and not (masks and kind.takes_masks):
         return f"the policy is of the kind {type(kind).__name__}"
-    policy, cls = kind.policy, type(kind.policy)
-    if not isinstance(policy, ActorCriticPolicy):
-        return f"{cls.__name__} is not an ActorCriticPolicy"
+    policy, cls, base = kind.policy, type(kind.policy), kind.policies[0]
+    if not isinstance(policy, base):
+        return f"{cls.__name__} is not an {base.__name__}"
     for method in WRITTEN_OUT:
-        if getattr(cls, method) is not getattr(ActorCriticPolicy, method) or method in vars(policy):
+        if getattr(cls, method) is not getattr(base, method) or method in vars(policy):
             return f"{cls.__name__} has a {method} of its own"
     return None
 

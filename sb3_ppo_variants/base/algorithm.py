@@ -32,6 +32,7 @@ from sb3_ppo_variants.arguments.rules import (
 from sb3_ppo_variants.arguments.schedules import current_value
 from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.base.around import checked, settings_kept
+from sb3_ppo_variants.base.masking import MaskedActions
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards import Supervised, original
 from sb3_ppo_variants.kl import exact_kl
@@ -39,7 +40,6 @@ from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.policies.choice import Aliases, kind_of, make_policy_and_buffer
 from sb3_ppo_variants.rollouts.loop import collect
 from sb3_ppo_variants.rollouts.whole import check_is_free, one_rollout
-from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.updates import JOINT, AllOrNothing, Outcome, UpdatePlan, Updates, run
 from sb3_ppo_variants.updates.finite import check_rollout
 from sb3_ppo_variants.updates.measured import summary
@@ -48,7 +48,7 @@ from sb3_ppo_variants.updates.separate import separate
 SelfPPO = TypeVar("SelfPPO", bound="PPOBase")
 
 
-class PPOBase(SavedAlgorithm):
+class PPOBase(MaskedActions):
     """Proximal Policy Optimization without its policy objective, which a subclass defines (:meth:`_objective`).
 
     The arguments are those of :class:`~sb3_ppo_variants.PPOClip`, which lists them all.
@@ -234,6 +234,7 @@ class PPOBase(SavedAlgorithm):
 
     def _setup_learn(self, *args: Any, **arguments: Any) -> tuple[int, BaseCallback]:
         check_is_free(self.rollout_buffer)
+        self._check_env_for_masks()
         backend, why = choose(self._plan(), self.fast)
         if self.verbose >= 1:
             print(f"Training on the {backend.path} path: {why}")

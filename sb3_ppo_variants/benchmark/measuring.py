@@ -12,6 +12,8 @@ import numpy as np
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.guards.masks import METHOD, MaskCheck, choices, has_masks
+from sb3_ppo_variants.guards.watch import Watch
 
 Result = TypeVar("Result")
 
@@ -57,11 +59,25 @@ def since(start: float) -> float:
 def seconds_to_step(env: VecEnv, n_steps: int) -> float:
     """Seconds of ``n_steps`` steps of an environment that was reset, with the same random actions at each call."""
     env.action_space.seed(0)
-    actions = [np.array([env.action_space.sample() for _ in range(env.num_envs)]) for _ in range(n_steps)]
-    start = time.perf_counter()
-    for action in actions:
-        env.step(action)
-    return since(start)
+    seconds = 0.0
+    for _ in range(n_steps):
+        actions = random_actions(env)
+        start = time.perf_counter()
+        env.step(actions)
+        seconds += time.perf_counter() - start
+    return round(seconds, 6)
+
+
+def random_actions(env: VecEnv) -> np.ndarray:
+    """An action for each environment that its mask allows, where there are masks."""
+    space = env.action_space
+    sizes = choices(space) if has_masks(env) else None
+    if sizes is None:
+        return np.array([space.sample() for _ in range(env.num_envs)])
+    masks = MaskCheck(space, Watch(lambda: None)).stacked(env.env_method(METHOD))
+    parts = np.split(masks, np.cumsum(sizes)[:-1], axis=1)
+    drawn = [[space.np_random.choice(np.flatnonzero(row)) for row in part] for part in parts]
+    return np.stack(drawn, axis=1).reshape(env.num_envs, *(space.shape or ()))
 
 
 def quartiles(values: Iterable[float], form: str = ".2f") -> str:

@@ -1,4 +1,4 @@
-"""Compare the speed of the variants with that of SB3's PPO, in alternating runs of one process."""
+"""Compare the speed of the variants with that of SB3's PPO, or of sb3-contrib's, in alternating runs of one process."""
 
 import argparse
 import json
@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch as th
-from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
@@ -19,6 +18,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from sb3_ppo_variants import variants
 from sb3_ppo_variants.benchmark import measuring
+from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, BASELINE, Setting, load_class, policy_of
 from sb3_ppo_variants.benchmark.measuring import Count, quartiles, since
 from sb3_ppo_variants.recipes import recipe
 
@@ -30,15 +30,28 @@ N_ENVS = (1, 8, 32, 128)
 
 @dataclass(frozen=True)
 class Workload:
-    """An environment and how to train on it; a run is one rollout and its update."""
+    """An environment and how to train on it; a run is one rollout and its update.
+
+    :param baseline: the setting of ``compare`` that the others are compared with
+    """
 
     make_env: Callable[[], VecEnv]
     policy: str
     settings: dict[str, Any]
+    baseline: str = BASELINE
 
     def model(self, algorithm: Callable[..., OnPolicyAlgorithm]) -> OnPolicyAlgorithm:
         """A new model of this workload."""
         return algorithm(self.policy, self.make_env(), seed=0, **self.settings)
+
+    def with_baseline(self, algorithms: Algorithms) -> Algorithms:
+        """The algorithms, after the one that they are compared with."""
+        cls: Any = load_class(ALGORITHMS[self.baseline])
+
+        def make(policy: str, *args: Any, **arguments: Any) -> OnPolicyAlgorithm:
+            return cls(policy_of(Setting(self.baseline), policy), *args, device="cpu", **arguments)
+
+        return {cls.__name__: make, **algorithms}
 
 
 def _breakout() -> VecEnv:
@@ -60,6 +73,19 @@ WORKLOADS["halfcheetah-normalized"] = Workload(lambda: VecNormalize(make_vec_env
 for _name, _env in (("cartpole", "CartPole-v1"), ("halfcheetah", "HalfCheetah-v5")):
     for _n_envs in N_ENVS:
         WORKLOADS[f"{_name}-{_n_envs}"] = _with_envs(_env, _n_envs)
+WORKLOADS["scheduling"] = Workload(
+    partial(make_vec_env, "sb3_ppo_variants.tasks:Scheduling-v0", 8),
+    "MaskableMlpPolicy",
+    {"n_steps": ROLLOUT // 8},
+    "contrib_maskable_ppo",
+)
+for _n_envs in (1, 8):
+    WORKLOADS[f"cartpole-novel-{_n_envs}"] = Workload(
+        partial(make_vec_env, "sb3_ppo_variants.tasks:CartPoleNoVel-v1", _n_envs),
+        "MlpLstmPolicy",
+        {"n_steps": ROLLOUT // _n_envs, "batch_size": 128},
+        "contrib_recurrent_ppo",
+    )
 
 
 class RolloutTimer(BaseCallback):
@@ -108,7 +134,7 @@ def rows(name: str, measured: dict[str, Any]) -> list[str]:
     lines = []
     for algorithm, of_runs in measured["seconds"].items():
         seconds = np.array(of_runs)
-        ratio = quartiles(np.array(measured["seconds"]["PPO"]) / seconds)
+        ratio = quartiles(np.array(next(iter(measured["seconds"].values()))) / seconds)
         share = np.median(np.array(measured["rollout_seconds"][algorithm]) / seconds)
         rate = measured["steps"] / np.median(seconds)
         lines.append(f"| {name} | {algorithm} | {ratio} | {rate:.0f} | {share:.0%} | {1 - share:.0%} |")
@@ -127,8 +153,9 @@ def add_command(parser: argparse.ArgumentParser) -> None:
 
 
 def _algorithms(options: argparse.Namespace) -> Algorithms:
-    chosen = {"PPO": PPO, **{name: getattr(variants, name) for name in options.algorithms}}
-    algorithms: dict[str, Callable[..., Any]] = {name: partial(cls, device="cpu") for name, cls in chosen.items()}
+    algorithms: dict[str, Callable[..., Any]] = {
+        name: partial(getattr(variants, name), device="cpu") for name in options.algorithms
+    }
     if options.reference:
         algorithms["PPOClip, fast=False"] = partial(variants.PPOClip, device="cpu", fast=False)
     if options.peers:
@@ -141,15 +168,16 @@ def _algorithms(options: argparse.Namespace) -> Algorithms:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure and print a table of medians, with quartiles of the speed over that of PPO."""
+    """Measure and print a table of medians, with quartiles of the speed over that of the first of its workload."""
     if options.report is None:
         th.set_num_threads(options.threads)
         algorithms = _algorithms(options)
-        runs = {name: measure(WORKLOADS[name], algorithms, options.pairs) for name in options.workloads}
+        workloads = {name: WORKLOADS[name] for name in options.workloads}
+        runs = {name: measure(of, of.with_baseline(algorithms), options.pairs) for name, of in workloads.items()}
         measured = {**measuring.circumstances(), "threads": options.threads, "runs": runs}
     else:
         measured = json.loads(options.report.read_text())
-    print("| workload | algorithm | speed over SB3's PPO | steps/s | rollout | update |\n|---|---|---|---|---|---|")
+    print("| workload | algorithm | speed over the first | steps/s | rollout | update |\n|---|---|---|---|---|---|")
     for name, values in measured["runs"].items():
         print("\n".join(rows(name, values)))
     if options.json is not None:

@@ -22,6 +22,7 @@ from stable_baselines3.common.vec_env.subproc_vec_env import _worker
 from sb3_ppo_variants.arguments.rules import POSITIVE
 from sb3_ppo_variants.errors import EnvOutputError, WorkerError, refuse
 from sb3_ppo_variants.guards.exchange import Exchange, limit_messages
+from sb3_ppo_variants.guards.masks import check_stays
 from sb3_ppo_variants.guards.workers import how_it_ended
 from sb3_ppo_variants.guards.wrapped import check_outputs
 
@@ -184,7 +185,7 @@ class Worker:
 
 
 def _checked_env(env_fn: Callable[[], gym.Env], env_index: int) -> gym.Env:
-    return check_outputs(_patch_env(env_fn()), env_index)
+    return check_stays(check_outputs(_patch_env(env_fn()), env_index), env_index)
 
 
 def _work(child: Connection, parent: Connection, make_env: CloudpickleWrapper) -> None:

@@ -20,6 +20,12 @@ def _recurrent() -> type[PolicyKind]:
     return Recurrent
 
 
+def _masked() -> type[PolicyKind]:
+    from sb3_ppo_variants.policies.masked import Masked
+
+    return Masked
+
+
 @dataclass(frozen=True)
 class Family:
     """The policies of one kind, by names that are known before they are imported.
@@ -48,12 +54,17 @@ class Family:
             ) from error
 
 
-# The classes of the first are derived from those of the last.
+# The classes of the others are derived from those of the last.
 FAMILIES = (
     Family(
         "sb3_contrib.common.recurrent",
         ("MlpLstmPolicy", "CnnLstmPolicy", "MultiInputLstmPolicy"),
         _recurrent,
+    ),
+    Family(
+        "sb3_contrib.common.maskable",
+        ("MaskableMlpPolicy", "MaskableCnnPolicy", "MaskableMultiInputPolicy"),
+        _masked,
     ),
     Family("stable_baselines3", ("MlpPolicy", "CnnPolicy", "MultiInputPolicy"), lambda: FeedForward),
 )

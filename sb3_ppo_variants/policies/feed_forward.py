@@ -35,6 +35,7 @@ class FeedForward:
     )
     buffers: ClassVar[Sequence[type[RolloutBuffer]]] = (RolloutBuffer, DictRolloutBuffer)
     with_parameters: ClassVar[type[WithParameters]] = WithParameters
+    takes_masks: ClassVar[bool] = False
 
     def __init__(self, policy: ActorCriticPolicy):
         self.policy = policy

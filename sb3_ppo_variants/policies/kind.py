@@ -73,6 +73,8 @@ class PolicyKind(Protocol):
     """The classes of rollout buffers, for arrays and for dictionaries."""
     with_parameters: ClassVar[type[WithParameters]]
     """Adds the columns with the old parameters to these classes."""
+    takes_masks: ClassVar[bool]
+    """Whether actions are masked."""
 
     def __init__(self, policy: ActorCriticPolicy): ...
 

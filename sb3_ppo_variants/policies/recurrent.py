@@ -88,6 +88,7 @@ class Recurrent:
     )
     buffers: ClassVar[Sequence[type[RolloutBuffer]]] = (RecurrentRolloutBuffer, RecurrentDictRolloutBuffer)
     with_parameters: ClassVar[type[WithParameters]] = WithSequences
+    takes_masks: ClassVar[bool] = False
 
     def __init__(self, policy: Policy):
         self.policy = policy

@@ -60,6 +60,15 @@ TUNED_POLICY: Hyperparameters = {
     "log_std_init": -2, "ortho_init": False, "activation_fn": nn.ReLU, "net_arch": {"pi": [256, 256], "vf": [256, 256]},
 }
 
+# What rl_zoo3's settings for tasks without velocities (rl_zoo3 2.9.2, hyperparams/ppo_lstm.yml) have in common.
+LSTM: Hyperparameters = {
+    "policy": "MlpLstmPolicy", "normalize": True,
+    "policy_kwargs": {
+        "ortho_init": False, "activation_fn": nn.ReLU, "lstm_hidden_size": 64, "enable_critic_lstm": True,
+        "net_arch": {"pi": [64], "vf": [64]},
+    },
+}
+
 ENVIRONMENTS: dict[str, Hyperparameters] = {
     # The defaults of SB3, as in rl_zoo3.
     "default": {"policy": "MlpPolicy", "n_timesteps": 1_000_000, "clip_range": 0.2},
@@ -107,6 +116,29 @@ ENVIRONMENTS: dict[str, Hyperparameters] = {
         **TUNED, "n_timesteps": 10_000_000, "batch_size": 256, "n_epochs": 5, "learning_rate": 3.56987e-05,
         "gamma": 0.95, "gae_lambda": 0.9, "clip_range": 0.3, "ent_coef": 0.00238306,
         "vf_coef": 0.431892, "max_grad_norm": 2, "policy_kwargs": TUNED_POLICY,
+    },
+    # Our own task, of sb3_ppo_variants.tasks. Episodes are short and of one length, so that nothing is discounted.
+    "Scheduling-v0": {
+        "policy": "MaskableMlpPolicy", "n_timesteps": 300_000, "n_envs": 8,
+        "n_steps": 128, "batch_size": 256, "n_epochs": 10, "learning_rate": "lin_0.001",
+        "gamma": 1.0, "gae_lambda": 0.95, "clip_range": 0.2, "ent_coef": 0.0,
+    },
+    "CartPoleNoVel-v1": {
+        **LSTM, "n_timesteps": 100_000, "n_envs": 8,
+        "n_steps": 32, "batch_size": 256, "n_epochs": 20, "learning_rate": "lin_0.001",
+        "gamma": 0.98, "gae_lambda": 0.8, "clip_range": "lin_0.2", "ent_coef": 0.0,
+    },
+    # Without rl_zoo3's gSDE.
+    "PendulumNoVel-v1": {
+        **LSTM, "n_timesteps": 100_000, "n_envs": 4,
+        "n_steps": 1024, "n_epochs": 10, "learning_rate": 1e-3,
+        "gamma": 0.9, "gae_lambda": 0.95, "clip_range": 0.2, "ent_coef": 0.0,
+    },
+    # rl_zoo3's for the previous version, -v2.
+    "LunarLanderNoVel-v3": {
+        **LSTM, "n_timesteps": 5_000_000, "n_envs": 32,
+        "n_steps": 512, "batch_size": 128, "n_epochs": 4,
+        "gamma": 0.999, "gae_lambda": 0.98, "clip_range": 0.2, "ent_coef": 0.01,
     },
     "mujoco": MUJOCO,
     "spinning-up": SPINNING_UP,

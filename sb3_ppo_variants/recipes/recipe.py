@@ -138,6 +138,7 @@ def check_registered(env_id: str) -> None:
     """:raises ArgumentError: if there is no such environment after importing what registers it"""
     with suppress(ImportError):
         import_module("ale_py")  # It registers the Atari games.
+    import_module("sb3_ppo_variants.tasks")  # It registers its own.
     try:
         spec_of(env_id)
     except Exception as error:  # The module may raise anything.

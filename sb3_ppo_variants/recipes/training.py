@@ -3,14 +3,17 @@
 import argparse
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from stable_baselines3.common import evaluation
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.type_aliases import MaybeCallback
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
 
+from sb3_ppo_variants.policies.choice import kind_of
 from sb3_ppo_variants.recipes.recipe import Recipe, recipe
 
 EVALUATION_SEED = 10_000
@@ -79,11 +82,22 @@ def evaluate(made: Recipe, folder: str | os.PathLike[str], episodes: int) -> np.
     :param episodes: number of episodes
     """
     model, env = load(made, folder, EVALUATION_SEED)
+    evaluate_policy = _evaluation(model)
     returns, _ = evaluate_policy(
         model, env, n_eval_episodes=episodes, deterministic=not made.is_atari, return_episode_rewards=True
     )
     env.close()
     return np.array(returns)
+
+
+def _evaluation(model: BaseAlgorithm) -> Callable[..., Any]:
+    """The function that evaluates the policy of a model: SB3's, or sb3-contrib's if actions are masked."""
+    policy: Any = model.policy
+    if not kind_of(policy).takes_masks:
+        return evaluation.evaluate_policy
+    from sb3_contrib.common.maskable.evaluation import evaluate_policy
+
+    return evaluate_policy
 
 
 def main(env_id: str, description: str | None) -> None:

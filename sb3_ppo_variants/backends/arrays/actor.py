@@ -11,8 +11,10 @@ from stable_baselines3.common.utils import obs_as_tensor
 
 from sb3_ppo_variants.backends.arrays.features import Features, as_batch
 from sb3_ppo_variants.backends.arrays.gae import compute_returns_and_advantage
+from sb3_ppo_variants.backends.arrays.masks import masked
 from sb3_ppo_variants.backends.arrays.networks import ActorCritic, Architecture, parameter_views
 from sb3_ppo_variants.backends.arrays.threads import blas_threads
+from sb3_ppo_variants.guards.masks import Masks
 from sb3_ppo_variants.rollouts.buffer import WithParameters
 from sb3_ppo_variants.rollouts.loop import Observations, bounds_of
 
@@ -27,9 +29,10 @@ class ArrayActor:
     :param policy: the policy
     :param buffer: where the rollout goes
     :param n_steps: length of the rollout
+    :param masks: those of the actions; ``None`` if the policy takes none
     """
 
-    def __init__(self, policy: ActorCriticPolicy, buffer: RolloutBuffer, n_steps: int):
+    def __init__(self, policy: ActorCriticPolicy, buffer: RolloutBuffer, n_steps: int, masks: Masks | None = None):
         architecture, parameters = Architecture.of(policy), parameter_views(policy)
         bias = parameters["action_net.bias"]
         self._networks = ActorCritic(architecture, parameters)
@@ -39,7 +42,9 @@ class ArrayActor:
         self._noise = iter(architecture.kind.noise(shape, th.from_numpy(bias).dtype))
         self._shape = (buffer.n_envs, *(policy.action_space.shape or ()))
         self._bounds = bounds_of(policy)
-        self._buffer = buffer
+        self._buffer: Any = buffer
+        self._masks = masks
+        self._allowed: np.ndarray | None = None
         # In the buffer, what is discrete has a dimension more.
         self._actions = _like(buffer.actions, buffer.n_envs, policy.action_space)
         steps, space = buffer.observations, policy.observation_space
@@ -54,8 +59,10 @@ class ArrayActor:
 
     def act(self, step: int, observations: Observations) -> np.ndarray:
         features = self._features(observations)
+        if self._masks is not None:
+            self._allowed = self._masks.now()
         with self._threads():
-            output = self._networks.action_output(features)
+            output = masked(self._networks.action_output(features), self._allowed)
             distribution = self._networks.distribution(output)
             actions, log_probs = distribution.sample(next(self._noise))
             values = self._networks.values(features)
@@ -77,6 +84,7 @@ class ArrayActor:
             "values": th.from_numpy(values),
             "log_probs": th.from_numpy(log_probs),
             "clipped_actions": self._clipped,
+            **({} if self._allowed is None else {"action_masks": self._allowed}),
         }
 
     def terminal_value(self, observation: Observations, env_index: int) -> float:
@@ -91,6 +99,8 @@ class ArrayActor:
                 self._observations[key][row] = array
         else:
             self._observations[row] = observations
+        if self._allowed is not None:
+            buffer.action_masks[row] = self._allowed
         buffer.rewards[row] = rewards
         buffer.episode_starts[row] = episode_starts
         buffer.values[row] = values[:, 0]

@@ -10,6 +10,7 @@ from sb3_ppo_variants.backends.arrays.obstacles import obstacle
 from sb3_ppo_variants.backends.arrays.threads import blas_threads
 from sb3_ppo_variants.backends.arrays.trained import ROWS_AT_ONCE
 from sb3_ppo_variants.backends.arrays.update import ArrayUpdate
+from sb3_ppo_variants.guards.masks import Masks
 from sb3_ppo_variants.rollouts.loop import Actor
 from sb3_ppo_variants.updates.plan import UpdatePlan
 
@@ -31,4 +32,4 @@ class Arrays:
         return blas_threads(plan.kind.policy, max(plan.batch_size, ROWS_AT_ONCE))()
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
-        return ArrayActor(plan.kind.policy, buffer, n_steps)
+        return ArrayActor(plan.kind.policy, buffer, n_steps, Masks(model) if plan.kind.takes_masks else None)

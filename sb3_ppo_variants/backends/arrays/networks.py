@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 from stable_baselines3.common.distributions import (
     BernoulliDistribution,
-    CategoricalDistribution,
     DiagGaussianDistribution,
-    MultiCategoricalDistribution,
 )
 from stable_baselines3.common.policies import ActorCriticPolicy
 from torch import nn
@@ -67,12 +65,13 @@ def _activation(policy: ActorCriticPolicy) -> Activation:
 def _distribution(distribution: Any) -> tuple[type[Distribution], Callable[..., Distribution]]:
     if isinstance(distribution, DiagGaussianDistribution):
         return DiagGaussian, DiagGaussian
-    if isinstance(distribution, CategoricalDistribution):
+    if isinstance(distribution, BernoulliDistribution):
+        return Bernoulli, Bernoulli
+    # SB3's and sb3-contrib's multi-categorical ones, of which a masked Bernoulli distribution is one.
+    sizes = getattr(distribution, "action_dims", None)
+    if sizes is None:
         return Categorical, Categorical
-    if isinstance(distribution, MultiCategoricalDistribution):
-        return MultiCategorical, partial(MultiCategorical.of, sizes=[int(size) for size in distribution.action_dims])
-    assert isinstance(distribution, BernoulliDistribution)
-    return Bernoulli, Bernoulli
+    return MultiCategorical, partial(MultiCategorical.of, sizes=[int(size) for size in sizes])
 
 
 class ActorCritic:

@@ -16,7 +16,7 @@ from torch import nn
 
 from sb3_ppo_variants.backends import obstacles
 from sb3_ppo_variants.backends.arrays.networks import ACTIVATIONS
-from sb3_ppo_variants.kl import MissingKLError, exact_kl, is_built_in
+from sb3_ppo_variants.kl import MissingKLError, exact_kl, is_built_in, is_masked
 from sb3_ppo_variants.objectives import arrays_obstacle
 from sb3_ppo_variants.updates.plan import UpdatePlan
 
@@ -37,8 +37,8 @@ def obstacle(plan: UpdatePlan) -> str | None:
     policy = plan.kind.policy
     return (
         arrays_obstacle(plan.objective)
-        or obstacles.of_policy(plan.kind)
-        or obstacles.of_buffer(plan.buffer)
+        or obstacles.of_policy(plan.kind, masks=True)
+        or obstacles.of_buffer(plan.buffer, plan.kind)
         or _hooks_obstacle(plan)
         or _distribution_obstacle(policy)
         or _features_obstacle(policy)
@@ -62,7 +62,7 @@ def _hooks_obstacle(plan: UpdatePlan) -> str | None:
 
 
 def _distribution_obstacle(policy: ActorCriticPolicy) -> str | None:
-    if type(policy.action_dist) not in DISTRIBUTIONS:
+    if type(policy.action_dist) not in DISTRIBUTIONS and not is_masked(policy.action_dist):
         return f"actions are drawn from a {type(policy.action_dist).__name__}"
     try:
         if not is_built_in(exact_kl(policy.action_dist)):

@@ -8,6 +8,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from torch import nn
 
 from sb3_ppo_variants.backends.arrays.distribution import Distribution
+from sb3_ppo_variants.backends.arrays.masks import masked
 from sb3_ppo_variants.backends.arrays.mlp import Linear, Mlp
 from sb3_ppo_variants.backends.arrays.networks import ActorCritic, Architecture, linear_layers
 from sb3_ppo_variants.backends.arrays.parameters import Layout
@@ -54,10 +55,11 @@ class TrainedNetworks:
         """The type in which the distributions take actions."""
         return np.dtype(np.int64) if self.architecture.kind.takes_integers else self.vector.dtype
 
-    def distribution_of(self, features: np.ndarray) -> Distribution:
-        """The distributions of actions as they are now, for features of any number of states."""
+    def distribution_of(self, features: np.ndarray, masks: np.ndarray | None) -> Distribution:
+        """The distributions of actions as they are now, for features of any number of states and their masks."""
         chunks = [features[start : start + ROWS_AT_ONCE] for start in range(0, len(features), ROWS_AT_ONCE)]
-        return self._actor_critic.snapshot(np.concatenate([*map(self._actor_critic.action_output, chunks)]))
+        outputs = np.concatenate([*map(self._actor_critic.action_output, chunks)])
+        return self._actor_critic.snapshot(masked(outputs, masks))
 
     def _layers_of(self, vector: np.ndarray) -> Layers:
         views, beside = self.layout.views(vector), self.layout.side_by_side
@@ -77,9 +79,10 @@ class TrainedNetworks:
     def _latent(self, network: int) -> np.ndarray:
         return self._outputs[0][-1][network] if self._pairs else self._outputs[network][-1]
 
-    def distribution(self) -> Distribution:
-        """The distributions of actions, for the features that :meth:`forward` was given."""
-        return self.architecture.distribution(self._layers.action_net.forward(self._latent(0)), *self._layers.log_std)
+    def distribution(self, masks: np.ndarray | None) -> Distribution:
+        """The distributions of actions, for the features that :meth:`forward` was given, and their masks."""
+        output = self._layers.action_net.forward(self._latent(0))
+        return self.architecture.distribution(masked(output, masks), *self._layers.log_std)
 
     def values(self) -> np.ndarray:
         """The values, shape ``(batch,)``, for the features that :meth:`forward` was given."""

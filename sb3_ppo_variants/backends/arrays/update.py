@@ -11,6 +11,7 @@ from sb3_ppo_variants import losses
 from sb3_ppo_variants.backends.arrays.adam import clip_norm
 from sb3_ppo_variants.backends.arrays.distribution import Distribution, Index
 from sb3_ppo_variants.backends.arrays.features import Features
+from sb3_ppo_variants.backends.arrays.masks import masked_gradient
 from sb3_ppo_variants.backends.arrays.measurements import Measurements
 from sb3_ppo_variants.backends.arrays.parameters import gradients, load_adam, store_adam
 from sb3_ppo_variants.backends.arrays.trained import TrainedNetworks
@@ -32,13 +33,16 @@ class Rows(NamedTuple):
     advantages: np.ndarray
     returns: np.ndarray
     old_values: np.ndarray
-    old: Distribution | None
+    masks: np.ndarray | None = None
+    """Of actions, where the policy takes them."""
+    old: Distribution | None = None
     """The distributions that the actions were drawn from, where the objective needs the KL."""
 
     def take(self, rows: Index) -> "Rows":
         """Some of the rows."""
+        masks = None if self.masks is None else self.masks[rows]
         old = None if self.old is None else self.old.take(rows)
-        return Rows._make([*(array[rows] for array in self[:-1]), old])
+        return Rows._make([*(array[rows] for array in self[:-2]), masks, old])
 
 
 def read(buffer: RolloutBuffer, policy: ActorCriticPolicy, dtype: np.dtype, action_dtype: np.dtype) -> Rows:
@@ -50,6 +54,7 @@ def read(buffer: RolloutBuffer, policy: ActorCriticPolicy, dtype: np.dtype, acti
     def numbers(array: np.ndarray) -> np.ndarray:
         return rows(array).ravel().astype(dtype, copy=False)
 
+    masks: np.ndarray | None = getattr(buffer, "action_masks", None)
     observations: Any = buffer.observations
     if isinstance(observations, dict):
         observations = {key: rows(array) for key, array in observations.items()}
@@ -62,7 +67,7 @@ def read(buffer: RolloutBuffer, policy: ActorCriticPolicy, dtype: np.dtype, acti
         advantages=numbers(buffer.advantages),
         returns=numbers(buffer.returns),
         old_values=numbers(buffer.values),
-        old=None,
+        masks=None if masks is None else rows(masks).astype(bool),
     )
 
 
@@ -89,7 +94,7 @@ class ArrayUpdate:
         networks = self._networks
         old = buffer.old_parameters if isinstance(buffer, WithParameters) else None
         if old is None:  # The rollout was not collected by our loop.
-            return networks.distribution_of(self._rollout.features)
+            return networks.distribution_of(self._rollout.features, self._rollout.masks)
         return networks.architecture.kind.of_parameters(*(p.numpy().astype(networks.vector.dtype) for p in old))
 
     def begin(self, descent: Descent) -> "ArrayDescent":
@@ -111,7 +116,7 @@ class ArrayUpdate:
         :return: the mean of KL(old || new) over the rollout
         """
         networks = self._networks
-        new = networks.distribution_of(self._rollout.features)
+        new = networks.distribution_of(self._rollout.features, self._rollout.masks)
         kl = float(np.mean(new.kl_from(self._old), dtype=np.float64))
         self._before = Snapshot(self._plan.kind.policy, self._plan.optimizers)
         networks.layout.scatter(networks.vector, networks.layout.parameters)
@@ -159,13 +164,14 @@ class ArrayDescent:
 
     def _policy_gradient(self, minibatch: Rows, samples: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
         """The gradient with respect to the distributions' parameters; losses go into ``samples``."""
-        distribution = self._networks.distribution()
+        distribution = self._networks.distribution(minibatch.masks)
         log_ratio = distribution.log_prob(minibatch.actions) - minibatch.old_log_prob
         kl = None if minibatch.old is None else distribution.kl_from(minibatch.old)
         policy_losses, d_log_prob, d_kl = self._objective.gradient(Batch(np.exp(log_ratio), minibatch.advantages, kl))
         samples |= {"policy_loss": policy_losses, "entropy": distribution.entropy(), "log_ratio": log_ratio}
         d_entropy = -self._ent_coef / len(log_ratio)
-        return distribution.gradient(minibatch.actions, d_log_prob, d_entropy, minibatch.old, d_kl)
+        gradients = distribution.gradient(minibatch.actions, d_log_prob, d_entropy, minibatch.old, d_kl)
+        return masked_gradient(gradients, minibatch.masks)
 
     def _value_gradient(self, minibatch: Rows, samples: dict[str, np.ndarray]) -> np.ndarray:
         """The gradient with respect to the values; losses go into ``samples``."""

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from sb3_ppo_variants.benchmark.compare.plan import Run
 from sb3_ppo_variants.benchmark.compare.records import FORMAT, Record, Result
-from sb3_ppo_variants.benchmark.measuring import circumstances
+from sb3_ppo_variants.benchmark.measuring import circumstances, random_actions
 from sb3_ppo_variants.recipes.episodes import Episodes
 from sb3_ppo_variants.recipes.training import build, save
 
@@ -122,7 +122,7 @@ def _act_randomly(run: Run, episodes: Episodes, state: State) -> int:
     steps = 0
     while len(episodes.returns) < LAST and steps < run.timesteps:
         steps += 1
-        *_, infos = env.step(np.array([env.action_space.sample()]))
+        *_, infos = env.step(random_actions(env))
         episodes.note(steps, infos)
         state.note(steps)
     env.close()

@@ -14,11 +14,14 @@ from sb3_ppo_variants.errors import ArgumentError
 # Where each algorithm comes from. SB3's PPO is what the others are compared with.
 BASELINE = "sb3_ppo"
 EXAMPLE = "ppo_clip:clip_range=0.1"
+MASKABLE = "sb3_contrib:MaskablePPO"
 ALGORITHMS = {
     **{name: f"sb3_ppo_variants:{algorithm.__name__}" for name, algorithm in recipes.ALGORITHMS.items()},
     BASELINE: "stable_baselines3:PPO",
     "sb3_a2c": "stable_baselines3:A2C",
     "trpo": "sb3_contrib:TRPO",
+    "contrib_maskable_ppo": MASKABLE,
+    "contrib_recurrent_ppo": "sb3_contrib:RecurrentPPO",
 }
 # What is no hyperparameter, and why.
 NO_PART = "it does not change what is learned"
@@ -103,6 +106,11 @@ def load_class(path: str) -> type[BaseAlgorithm]:
     if not (isinstance(found, type) and issubclass(found, BaseAlgorithm)):
         raise ArgumentError(f"{path} is not an algorithm: it must derive from stable_baselines3's BaseAlgorithm")
     return found
+
+
+def policy_of(setting: Setting, policy: object) -> object:
+    """The name by which an algorithm knows a policy: sb3-contrib's masked ones are ``MlpPolicy`` and so on there."""
+    return policy.removeprefix("Maskable") if setting.path == MASKABLE and isinstance(policy, str) else policy
 
 
 def accepted(algorithm: type) -> dict[str, object]:

@@ -1,0 +1,224 @@
+"""Masks of actions, as sb3-contrib has them: what environments may say about which actions they allow.
+
+A mask has a truth value for each action of a ``Discrete`` space, for each category of each dimension of a
+``MultiDiscrete`` one, or for 0 and 1 in each dimension of a ``MultiBinary`` one, side by side.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_ppo_variants.errors import ArgumentError, refuse
+from sb3_ppo_variants.guards.watch import TypesOnly, Watch
+
+METHOD = "action_masks"
+
+
+def choices(space: spaces.Space) -> list[int] | None:
+    """The number of categories in each dimension of a space of actions; ``None`` if its actions cannot be masked."""
+    if isinstance(space, spaces.Discrete):
+        return [int(space.n)]
+    if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
+        return space.nvec.tolist()
+    if isinstance(space, spaces.MultiBinary) and isinstance(space.n, int):
+        return [2] * space.n
+    return None
+
+
+def check_maskable(space: spaces.Space) -> None:
+    """:raises ArgumentError: if actions of the space cannot be masked"""
+    if choices(space) is None:
+        raise ArgumentError(
+            f"actions in {space} cannot be masked; those of Discrete, and of flat MultiDiscrete and MultiBinary spaces "
+            "can"
+        )
+
+
+class MaskCheck:
+    """Refuses masks that do not fit a space of actions.
+
+    :param space: the space
+    :param watch: raises the errors
+    """
+
+    def __init__(self, space: spaces.Space, watch: Watch):
+        sizes = choices(space)
+        assert sizes is not None
+        self._size = sum(sizes)
+        self._starts = np.cumsum([0, *sizes[:-1]])
+        # sb3-contrib takes a row for each dimension too.
+        self._shapes = {(self._size,)} | ({(len(sizes), sizes[0])} if len({*sizes}) == 1 else set())
+        self._watch = watch
+
+    def stacked(self, masks: Sequence[object]) -> np.ndarray:
+        """The masks of all environments as one array of truth values, shape ``(n_envs, size)``.
+
+        :raises EnvOutputError: if one has a wrong shape or type, or allows nothing, naming its environment
+        """
+        # Nearly all environments return such arrays, which are checked together.
+        if not all(type(mask) is np.ndarray and mask.dtype == bool and mask.shape == (self._size,) for mask in masks):
+            masks = [self.fitted(mask, i) for i, mask in enumerate(masks)]
+        stacked: np.ndarray = np.stack(masks)  # type: ignore[arg-type]
+        if not self._allowed(stacked).all():
+            self._refuse_empty(stacked)
+        return stacked
+
+    def fitted(self, mask: object, env_index: int) -> np.ndarray:
+        """One mask as a flat array of truth values.
+
+        :raises EnvOutputError: if it has a wrong shape or type
+        """
+        array = _as_array(mask)
+        if array is None or not (array.dtype.kind == "b" or np.isin(array, (0, 1)).all()):
+            self._watch.refuse("action mask", repr(mask), "an array of truth values", env_index)
+        if array.shape not in self._shapes:
+            allowed = " or ".join(map(str, sorted(self._shapes, key=len)))
+            self._watch.refuse("action mask", f"an array of shape {array.shape}", f"of shape {allowed}", env_index)
+        return array.ravel().astype(bool)
+
+    def _allowed(self, stacked: np.ndarray) -> np.ndarray:
+        """Whether each dimension of each environment has an action that is allowed."""
+        if len(self._starts) == 1:
+            return np.asarray(stacked.any(axis=1, keepdims=True))
+        return np.logical_or.reduceat(stacked, self._starts, axis=1)
+
+    def _refuse_empty(self, stacked: np.ndarray) -> None:
+        env_index, dimension = (int(i) for i in np.argwhere(~self._allowed(stacked))[0])
+        of = f" in dimension {dimension}" if len(self._starts) > 1 else ""
+        self._watch.refuse("action mask", f"False for every action{of}", "True for at least one", env_index)
+
+
+def _as_array(mask: object) -> np.ndarray | None:
+    """An array of numbers, or ``None`` if the mask cannot be converted to one."""
+    try:
+        array = np.asarray(mask)
+    except (TypeError, ValueError):
+        return None
+    return array if array.dtype.kind in "biuf" else None
+
+
+class Masks:
+    """The masks of a model's environments.
+
+    :param model: the model
+    """
+
+    def __init__(self, model: OnPolicyAlgorithm):
+        self._model = model
+        self._check = MaskCheck(model.action_space, Watch(lambda: model.num_timesteps))
+
+    def now(self) -> np.ndarray:
+        """Those of the present states, shape ``(n_envs, size)``.
+
+        :raises EnvOutputError: if one has a wrong shape or type, or allows nothing, naming its environment
+        """
+        env = self._model.env
+        assert env is not None
+        return self._check.stacked(env.env_method(METHOD))
+
+
+def has_masks(env: VecEnv) -> bool:
+    """Whether the environments say which actions they allow."""
+    with suppress(NotImplementedError):  # Some have no attributes of single environments.
+        return env.has_attr(METHOD)
+    return False
+
+
+def check_env(env: VecEnv, policy: str, takes_masks: bool) -> None:
+    """Check that environments have masks if a policy takes them, and warn if it does not take those they have.
+
+    :param policy: the name of the policy's class
+    :raises ArgumentError: if masks are missing, naming the environment
+    """
+    if takes_masks == has_masks(env):
+        return
+    if takes_masks:
+        raise ArgumentError(
+            f"{policy} needs the masks of actions, but {_name(env)} has no {METHOD}(): give the environments such a "
+            "method, or wrap each in sb3-contrib's ActionMasker"
+        )
+    if choices(env.action_space) is not None:
+        warnings.warn(
+            f"{_name(env)} has {METHOD}(), which {policy} ignores: to mask actions, use MaskableMlpPolicy, "
+            "MaskableCnnPolicy or MaskableMultiInputPolicy"
+        )
+
+
+def check_given(masks: object, takes_masks: bool, policy: str, space: spaces.Space) -> dict[str, object]:
+    """Check the masks that ``predict`` is given.
+
+    :param masks: ``None`` if it is not given any
+    :return: the arguments of the policy's ``predict``
+    :raises ArgumentError: if they are missing, or not allowed
+    """
+    if not takes_masks:
+        if masks is not None:
+            raise ArgumentError(f"action_masks: {policy} takes none; MaskableMlpPolicy and the like do")
+        return {}
+    if masks is None:
+        raise ArgumentError(
+            f"action_masks=None: {policy} needs the masks of the states, as from sb3_contrib.common.maskable.utils."
+            "get_action_masks(env). For an evaluation use evaluate_policy of sb3_contrib.common.maskable.evaluation. "
+            "A mask of ones allows everything"
+        )
+    sizes, array = choices(space), _as_array(masks)
+    assert sizes is not None
+    rows = None if array is None or array.size % sum(sizes) else array.reshape(-1, sum(sizes))
+    if rows is None or not np.isin(rows, (0, 1)).all():
+        refuse("action_masks", masks, f"{sum(sizes)} truth values for each observation")
+    parts = np.split(rows, np.cumsum(sizes)[:-1], axis=1)
+    if not all(part.any(axis=1).all() for part in parts):
+        refuse("action_masks", masks, "at least one action for each observation")
+    return {METHOD: rows.astype(bool)}
+
+
+def _name(env: VecEnv) -> str:
+    """The id of the environments, or else the name of their class where they are in this process."""
+    inside = getattr(env.unwrapped, "envs", [])
+    with suppress(AttributeError, NotImplementedError):
+        spec = env.get_attr("spec")[0]
+        if spec is not None:
+            return spec.id
+    return type(inside[0].unwrapped).__name__ if inside else "the environment"
+
+
+def check_stays(env: gym.Env, env_index: int) -> gym.Env:
+    """Make the ``step`` of an environment in a worker process check that its mask is still the one that was asked for.
+
+    :return: the environment, unchanged if it has no masks
+    """
+    if not env.has_wrapper_attr(METHOD) or choices(env.action_space) is None:
+        return env
+    watch = TypesOnly(lambda: None)
+    check = MaskCheck(env.action_space, watch)
+    ask: Callable[[], object] = env.get_wrapper_attr(METHOD)
+    step, reset = env.step, env.reset
+    asked: list[np.ndarray] = []
+
+    def checked_masks() -> np.ndarray:
+        asked[:] = [check.fitted(ask(), env_index)]
+        return asked[0]
+
+    def checked_step(action: Any) -> Any:
+        if asked:
+            changed = np.flatnonzero(check.fitted(ask(), env_index) != asked.pop())
+            if len(changed):
+                found = f"another one at {changed.tolist()} than when the policy asked for it"
+                watch.refuse("action mask", found, "the same until the step", env_index)
+        return step(action)
+
+    def forgetful_reset(**arguments: Any) -> Any:
+        asked.clear()
+        return reset(**arguments)
+
+    env.action_masks = checked_masks  # type: ignore[attr-defined]
+    env.step = checked_step  # type: ignore[method-assign]
+    env.reset = forgetful_reset  # type: ignore[method-assign]
+    return env

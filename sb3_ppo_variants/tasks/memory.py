@@ -1,0 +1,49 @@
+"""Tasks that need a memory: gymnasium's without the velocities, which follow from several observations.
+
+They have the RL Zoo's names, such as ``CartPoleNoVel-v1`` for ``CartPole-v1``.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+# The same as in the RL Zoo.
+VELOCITIES = {
+    "CartPole-v1": [1, 3],
+    "Pendulum-v1": [2],
+    "LunarLander-v3": [2, 3, 5],
+    "LunarLanderContinuous-v3": [2, 3, 5],
+}
+
+
+class HiddenNumbers(gym.ObservationWrapper[np.ndarray, Any, np.ndarray]):
+    """Sets some numbers of each observation to 0.
+
+    :param env: an environment whose observations are vectors
+    :param hidden: their indices
+    """
+
+    def __init__(self, env: gym.Env, hidden: Sequence[int]):
+        super().__init__(env)
+        assert isinstance(env.observation_space, spaces.Box)
+        self._seen = np.ones(env.observation_space.shape, env.observation_space.dtype)
+        self._seen[list(hidden)] = 0
+
+    def observation(self, observation: np.ndarray) -> np.ndarray:
+        """The observation without the numbers."""
+        return observation * self._seen
+
+
+def without_velocities(env_id: str, **arguments: Any) -> gym.Env:
+    """One of the tasks of ``VELOCITIES``, made with these arguments, without its velocities."""
+    return HiddenNumbers(gym.make(env_id, **arguments), VELOCITIES[env_id])
+
+
+for _env_id in VELOCITIES:
+    _name, _version = _env_id.split("-v")
+    # The RL Zoo registers the same tasks.
+    if (_new_id := f"{_name}NoVel-v{_version}") not in gym.registry:
+        gym.register(_new_id, f"{__name__}:without_velocities", kwargs={"env_id": _env_id})

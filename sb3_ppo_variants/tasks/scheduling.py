@@ -1,0 +1,75 @@
+"""A task whose actions are masked: in which order to do jobs."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+N_JOBS = 12
+# The fields of an observation.
+DURATION, WEIGHT, DUE, DONE = range(4)
+
+
+class Scheduling(gym.Env[np.ndarray, np.int64]):
+    """Jobs wait for one machine, and each costs its weight for each unit of time that it is late.
+
+    Each reset draws the jobs: durations from 1 to 10, weights from 1 to 5, and dates at which they are due. An action
+    is the next job, of those not done yet; a job that is done is masked. An episode ends when all are done. The reward
+    is the negative cost of the job, over what all jobs together cost if each is late by the time that all take.
+
+    Observations have a row for each job: its duration and weight, the time left until it is due, each between -1 and 1,
+    and 1 if it is done.
+
+    :param n_jobs: number of jobs, >= 1
+    """
+
+    def __init__(self, n_jobs: int = N_JOBS):
+        self.observation_space = spaces.Box(-1, 1, (n_jobs, 4), np.float32)
+        self.action_space = spaces.Discrete(n_jobs)
+        self._n_jobs = n_jobs
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        """Draw new jobs."""
+        super().reset(seed=seed)
+        self._durations = self.np_random.integers(1, 11, self._n_jobs)
+        self._weights = self.np_random.integers(1, 6, self._n_jobs)
+        self._total = self._durations.sum()
+        self._due = self.np_random.uniform(0.1, 0.7, self._n_jobs) * self._total
+        self._time = 0
+        self._done = np.zeros(self._n_jobs, dtype=bool)
+        return self._observation(), {}
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict]:
+        """Do a job.
+
+        :raises ValueError: if it is done already
+        """
+        if self._done[action]:
+            raise ValueError(f"job {action} is done already; action_masks() says which are not")
+        self._time += self._durations[action]
+        self._done[action] = True
+        late = max(self._time - self._due[action], 0.0)
+        cost = self._weights[action] * late / (self._weights.sum() * self._total)
+        return self._observation(), -float(cost), bool(self._done.all()), False, {}
+
+    def action_masks(self) -> np.ndarray:
+        """Which jobs are not done yet, shape ``(n_jobs,)``."""
+        return ~self._done
+
+    def _observation(self) -> np.ndarray:
+        jobs = np.empty((self._n_jobs, 4), np.float32)
+        jobs[:, DURATION] = self._durations / 10
+        jobs[:, WEIGHT] = self._weights / 5
+        jobs[:, DUE] = (self._due - self._time) / self._total
+        jobs[:, DONE] = self._done
+        return jobs
+
+
+def make(n_jobs: int = N_JOBS) -> gym.Env:
+    """The environment."""
+    return Scheduling(n_jobs)
+
+
+# By a function, since gymnasium warns if SB3's make_vec_env asks a class without images for them.
+gym.register("Scheduling-v0", f"{__name__}:make")

@@ -1,0 +1,132 @@
+"""Masked policies on the array path: the updates of the reference, and rollouts that it evaluates alike."""
+
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from masked_envs import MASKED_SPACES, masked_envs
+from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
+from test_fast_update import CASES, SETTINGS, assert_same_update
+
+from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped, SeparateUpdates
+from sb3_ppo_variants.backends.arrays.masks import masked, masked_gradient
+
+N_STEPS, N_ENVS, BATCH_SIZE, N_EPOCHS = 20, 3, 12, 6
+DICT = spaces.Dict({"b": spaces.Box(-1, 1, (2, 2)), "a": spaces.Discrete(3)})
+MULTI = MASKED_SPACES["MultiDiscrete"]
+
+
+def made(cls: Any, space: spaces.Space, policy: Any = "MaskableMlpPolicy", fast: Any = False, **arguments: Any) -> Any:
+    observed: Any = {"observation_space": DICT} if "MultiInput" in str(policy) else {}
+    env = masked_envs(space, n_envs=N_ENVS, **observed)
+    arguments = {"learning_rate": 1e-3, "n_epochs": N_EPOCHS, **arguments}
+    return cls(policy, env, n_steps=N_STEPS, batch_size=BATCH_SIZE, seed=1, fast=fast, **arguments)
+
+
+def collected(model: Any) -> Any:
+    """The model with a full rollout buffer."""
+    _, callback = model._setup_learn(N_STEPS * N_ENVS)
+    model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
+    return model
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("space", MASKED_SPACES)
+@pytest.mark.parametrize("name", CASES)
+def test_updates_are_those_of_the_reference(name: str, space: str, settings: str, double_precision: Any) -> None:
+    cls, arguments = CASES[name]
+    model = collected(made(cls, MASKED_SPACES[space], **arguments, **SETTINGS[settings]))
+    double_precision(model)
+    assert_same_update(model)
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "dictionaries": {"policy": "MaskableMultiInputPolicy"},
+    "no hidden layers": {"policy_kwargs": {"net_arch": []}},
+    "different shapes": {"policy_kwargs": {"net_arch": {"pi": [8, 8], "vf": [16]}, "activation_fn": th.nn.ReLU}},
+    "separate": {"updates": SeparateUpdates(policy_epochs=5), "policy_kwargs": {"share_features_extractor": False}},
+    "target_kl": {"target_kl": 2e-3, "learning_rate": 3e-3},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_updates(name: str, double_precision: Any) -> None:
+    model = collected(made(PPOFixedKL, MULTI, kl_coef=3.0, **OTHERS[name]))
+    double_precision(model)
+    assert_same_update(model)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("space", MASKED_SPACES)
+def test_the_reference_evaluates_a_rollout_alike(space: str, fast: bool) -> None:
+    model = collected(made(PPOAdaptiveKL, MASKED_SPACES[space], fast=fast))
+    buffer = model.rollout_buffer
+    (samples,) = buffer.get()
+    assert 0.3 < samples.action_masks.mean() < 0.9
+    actions = samples.actions.long().flatten() if space == "Discrete" else samples.actions
+    values, log_prob, _ = model.policy.evaluate_actions(samples.observations, actions, samples.action_masks)
+    th.testing.assert_close(samples.old_log_prob, log_prob.detach(), rtol=1e-4, atol=1e-5)
+    th.testing.assert_close(samples.old_values, values.flatten().detach(), rtol=1e-4, atol=1e-5)
+    dist = model.policy.get_distribution(samples.observations, samples.action_masks)
+    parts = [dist.distribution] if space == "Discrete" else dist.distributions
+    for old, part in zip(samples.old_parameters, parts, strict=True):
+        th.testing.assert_close(old.exp(), part.probs.detach(), rtol=1e-4, atol=1e-6)
+
+
+def test_actions_are_drawn_from_the_masked_distribution() -> None:
+    """The frequencies of actions in one state with one mask."""
+    model = made(PPOClip, spaces.Discrete(5), fast=True, policy_kwargs={"net_arch": []})
+    mask, state = np.array([True, False, True, True, False]), np.full(3, 0.5, np.float32)
+    for env in model.env.envs:
+        env.action_masks = lambda: mask
+        env.reset, env.step = lambda **_: (state, {}), lambda action: (state, 0.0, False, False, {})
+    model.n_steps, model.rollout_buffer.buffer_size = 2000, 2000
+    with th.no_grad():
+        model.policy.action_net.bias[:] = th.tensor([0.0, 3.0, 1.0, -1.0, 2.0])
+    _, callback = model._setup_learn(1)
+    model.collect_rollouts(model.env, callback, model.rollout_buffer, 2000)
+    drawn = np.bincount(model.rollout_buffer.actions.astype(int).ravel(), minlength=5) / 6000
+    with th.no_grad():
+        logits = model.policy.action_net(th.as_tensor(state)).numpy()
+    expected = np.exp(logits) * mask / (np.exp(logits) * mask).sum()
+    np.testing.assert_allclose(drawn, expected, atol=4 * 0.5 / 6000**0.5)
+    assert drawn[1] == drawn[4] == 0
+
+
+def test_nothing_goes_through_a_mask() -> None:
+    """Even an action that is masked, as in a rollout of another loop, has no gradient but at what is allowed."""
+    masks = np.array([[True, False]])
+    logits = masked(np.array([[2.0, 5.0]]), masks)
+    assert logits[0, 0] == 2.0 and np.exp(logits[0, 1]) == 0.0 and np.isfinite(logits).all()
+    (gradient,) = masked_gradient((np.array([[-1.0, 1.0]]),), masks)
+    assert gradient.tolist() == [[-1.0, 0.0]]
+
+
+def test_single_precision_stays_close() -> None:
+    model = collected(made(PPOUnclipped, MULTI, ent_coef=0.01))
+    both = []
+    for fast in (False, True):
+        one = deepcopy(model)
+        one.fast = fast
+        np.random.seed(3)
+        one.train()
+        both.append(list(one.policy.parameters()))
+    for wanted, got in zip(*both, strict=True):
+        th.testing.assert_close(got, wanted, rtol=0, atol=1e-4)
+
+
+class Own(MaskableActorCriticPolicy):
+    def evaluate_actions(self, obs: Any, actions: Any, action_masks: Any = None) -> Any:
+        return super().evaluate_actions(obs, actions, action_masks)
+
+
+def test_what_is_not_written_out_takes_the_reference(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ArgumentError, match="Own has a evaluate_actions of its own"):
+        made(PPOClip, MULTI, Own, fast=True)
+    made(PPOAdaptiveKL, MULTI, Own, fast="auto", verbose=1).learn(1)
+    assert "Training on the reference path: Own has" in capsys.readouterr().out
+    made(PPOClip, MULTI, fast="auto", verbose=1).learn(1)
+    assert "Training on the fast path" in capsys.readouterr().out

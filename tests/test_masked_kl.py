@@ -1,0 +1,137 @@
+"""The exact KL and the entropy of masked distributions against closed forms worked out by hand and Monte Carlo."""
+
+import subprocess
+import sys
+from math import log
+from typing import Any
+
+import pytest
+import torch as th
+from sb3_contrib.common.maskable.distributions import (
+    MaskableBernoulliDistribution,
+    MaskableCategorical,
+    MaskableCategoricalDistribution,
+    MaskableDistribution,
+    MaskableMultiCategoricalDistribution,
+)
+
+from sb3_ppo_variants import MissingKLError, register_kl
+from sb3_ppo_variants.kl import _REGISTRY, exact_kl
+
+
+def masked(distribution: Any, logits: list[float] | th.Tensor, masks: list[int]) -> Any:
+    return applied(distribution.proba_distribution(action_logits=th.as_tensor(logits)[None]), masks)
+
+
+def applied(distribution: Any, masks: list[int]) -> Any:
+    distribution.apply_masking(th.tensor([masks], dtype=th.bool))
+    return distribution
+
+
+def divergence(old: MaskableDistribution, new: MaskableDistribution) -> th.Tensor:
+    kl = exact_kl(new)
+    return kl.divergence(kl.parameters(old), kl.parameters(new))
+
+
+def logs(*numbers: float) -> list[float]:
+    return [log(number) for number in numbers]
+
+
+def test_a_masked_action_contributes_nothing() -> None:
+    masks = [1, 0, 1, 0]
+    old = masked(MaskableCategoricalDistribution(4), logs(1, 7, 3, 0.1), masks)  # 1/4 and 3/4
+    new = masked(MaskableCategoricalDistribution(4), logs(2, 0.3, 2, 50), masks)  # 1/2 and 1/2
+    expected = 0.25 * log(0.25 / 0.5) + 0.75 * log(0.75 / 0.5)
+    assert divergence(old, new).item() == pytest.approx(expected, rel=1e-6)
+    assert new.entropy().item() == pytest.approx(log(2), rel=1e-6)
+    assert old.entropy().item() == pytest.approx(0.25 * log(4) + 0.75 * log(4 / 3), rel=1e-6)
+
+
+def test_a_single_allowed_action_leaves_no_choice() -> None:
+    old = masked(MaskableCategoricalDistribution(3), [1.0, -2.0, 30.0], [0, 1, 0])
+    new = masked(MaskableCategoricalDistribution(3), [-50.0, 9.0, 0.0], [0, 1, 0])
+    assert divergence(old, new).item() == 0.0
+    assert new.entropy().item() == 0.0
+
+
+def test_without_a_mask_it_is_the_categorical_kl() -> None:
+    old, new = (MaskableCategoricalDistribution(2).proba_distribution(th.tensor([logs(*p)])) for p in ([1, 3], [2, 2]))
+    assert divergence(old, new).item() == pytest.approx(0.25 * log(0.5) + 0.75 * log(1.5), rel=1e-6)
+
+
+def test_multi_categorical_is_summed_over_dimensions() -> None:
+    masks = [1, 1, 0, 1, 0, 1]
+    old = masked(MaskableMultiCategoricalDistribution([3, 3]), logs(1, 3, 5, 1, 9, 1), masks)
+    new = masked(MaskableMultiCategoricalDistribution([3, 3]), logs(1, 1, 7, 1, 2, 4), masks)
+    first = 0.25 * log(0.25 / 0.5) + 0.75 * log(0.75 / 0.5)
+    second = 0.5 * log(0.5 / 0.2) + 0.5 * log(0.5 / 0.8)
+    assert divergence(old, new).item() == pytest.approx(first + second, rel=1e-6)
+
+
+def test_bernoulli_is_summed_over_dimensions() -> None:
+    masks = [1, 1, 0, 1]  # The second coin must show 1.
+    old = masked(MaskableBernoulliDistribution(2), logs(1, 3, 1, 1), masks)
+    new = masked(MaskableBernoulliDistribution(2), logs(1, 1, 5, 1), masks)
+    expected = 0.25 * log(0.25 / 0.5) + 0.75 * log(0.75 / 0.5)
+    assert divergence(old, new).item() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("make", [MaskableMultiCategoricalDistribution, MaskableBernoulliDistribution])
+def test_monte_carlo(make: Any) -> None:
+    masks = [1, 0, 1, 1, 1, 1]
+    sizes: Any = [2, 2, 2] if make is MaskableMultiCategoricalDistribution else 3
+    old = masked(make(sizes), th.randn(6), masks)
+    new = masked(make(sizes), th.randn(6), masks)
+    n = 100_000
+    for distribution in (old, new):
+        many = [MaskableCategorical(logits=part.logits.expand(n, -1)) for part in distribution.distributions]
+        distribution.distributions, distribution.one = many, distribution.distributions
+    actions = old.sample()
+    estimates = old.log_prob(actions) - new.log_prob(actions)
+    error = estimates.std() / n**0.5
+    for distribution in (old, new):
+        distribution.distributions = distribution.one
+    assert abs(divergence(old, new).item() - estimates.mean().item()) < 4 * error
+    assert divergence(old, new).item() > 0.01
+
+
+def test_gradient_is_that_of_the_allowed_actions() -> None:
+    """d KL / d logits is p_new - p_old on what is allowed, and nothing else has a gradient."""
+    old = masked(MaskableCategoricalDistribution(3), logs(1, 8, 3), [1, 0, 1])
+    logits = th.zeros(3, requires_grad=True)
+    divergence(old, masked(MaskableCategoricalDistribution(3), logits, [1, 0, 1])).backward()
+    assert logits.grad is not None
+    th.testing.assert_close(logits.grad, th.tensor([0.25, 0.0, -0.25]))
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 100.0])
+def test_no_logits_make_it_nan(scale: float) -> None:
+    old = masked(MaskableCategoricalDistribution(4), th.randn(4) * scale, [1, 0, 1, 1])
+    logits = (th.randn(4) * scale).requires_grad_()
+    kl = divergence(old, masked(MaskableCategoricalDistribution(4), logits, [1, 0, 1, 1]))
+    kl.sum().backward()
+    assert logits.grad is not None and logits.grad.isfinite().all()
+    assert kl.item() >= -1e-6
+
+
+def test_a_subclass_that_draws_in_another_way_is_refused() -> None:
+    class Other(MaskableCategoricalDistribution):
+        pass
+
+    distribution = Other(2).proba_distribution(th.zeros(1, 2))
+    assert exact_kl(distribution).parameters(distribution)
+    distribution.distribution = th.distributions.Categorical(logits=th.zeros(1, 2))  # type: ignore[assignment]
+    with pytest.raises(MissingKLError, match="Other"):
+        exact_kl(distribution).parameters(distribution)
+
+
+def test_a_registered_kl_goes_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sb3_ppo_variants.kl._REGISTRY", dict(_REGISTRY))
+    register_kl(MaskableCategoricalDistribution, lambda d: (d.distribution.logits,), lambda old, _: old[0][:, 0])
+    old = masked(MaskableCategoricalDistribution(2), logs(1, 1), [1, 1])
+    assert divergence(old, old).item() == pytest.approx(log(0.5))
+
+
+def test_contrib_is_not_imported_for_it() -> None:
+    code = "import sys, sb3_ppo_variants.kl; sys.exit('sb3_contrib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,193 @@
+"""Masked policies as sb3-contrib's tools use them, and what is refused."""
+
+import subprocess
+import sys
+import warnings
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import stable_baselines3.common.evaluation
+import torch as th
+from gymnasium import spaces
+from masked_envs import MASKED_SPACES, MaskedNoiseEnv, masked_envs
+from sb3_contrib import MaskablePPO
+from sb3_contrib.common.envs import InvalidActionEnvDiscrete
+from sb3_contrib.common.maskable.callbacks import MaskableEvalCallback
+from sb3_contrib.common.maskable.evaluation import evaluate_policy
+from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+from helpers import VARIANTS, VECTOR, noise_envs
+from sb3_ppo_variants import ArgumentError, EnvOutputError, PPOAdaptiveKL, PPOClip, SeparateUpdates
+from sb3_ppo_variants.envs import SafeSubprocVecEnv
+
+DISCRETE, MULTI = MASKED_SPACES["Discrete"], MASKED_SPACES["MultiDiscrete"]
+
+
+def small(cls: Any = PPOClip, env: Any = None, policy: Any = "MaskableMlpPolicy", **arguments: Any) -> Any:
+    settings = {"n_steps": 16, "batch_size": 16, "n_epochs": 2, "seed": 3, "device": "cpu"}
+    return cls(policy, masked_envs(MULTI) if env is None else env, **{**settings, **arguments})
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_task_that_only_masks_make_easy_is_learned(variant: Any) -> None:
+    """sb3-contrib's: masks leave 15 of 70 actions, of which one is right. A policy at random reaches 7."""
+    env = InvalidActionEnvDiscrete(dim=70, n_invalid_actions=55)
+    own = {"clip_range": 0.4} if variant is PPOClip else {}
+    model = variant("MaskableMlpPolicy", env, gamma=0.1, seed=32, learning_rate=1e-3, n_epochs=4, **own).learn(2048)
+    assert np.mean(evaluate_policy(model, env, 5, warn=False)[0]) > 60
+
+
+def test_masks_at_predict_are_kept_to() -> None:
+    model = small(env=masked_envs(DISCRETE))
+    theirs: Any = small(MaskablePPO, masked_envs(DISCRETE), "MlpPolicy")
+    theirs.set_parameters(model.get_parameters())
+    observations = np.random.default_rng(0).uniform(-1, 1, (20, 3)).astype(np.float32)
+    for mask in ([1, 0, 0], [0, 1, 1], [1, 1, 1]):
+        masks = np.tile(np.array(mask, bool), (20, 1))
+        for deterministic in (False, True):
+            th.manual_seed(0)
+            actions, state = model.predict(observations, deterministic=deterministic, action_masks=masks)
+            th.manual_seed(0)
+            expected, _ = theirs.predict(observations, deterministic=deterministic, action_masks=masks)
+            np.testing.assert_array_equal(actions, expected)
+            assert np.array(mask)[actions].all() and state is None
+    assert model.predict(observations[0], action_masks=[0, 0, 1])[0] == 2
+
+
+def test_evaluation_and_its_callback(tmp_path: Any) -> None:
+    env = Monitor(MaskedNoiseEnv(MULTI))  # It raises for an action that is masked.
+    model = small()
+    returns, _ = evaluate_policy(model, env, 3, return_episode_rewards=True)
+    assert isinstance(returns, list) and len(returns) == 3
+    callback = MaskableEvalCallback(Monitor(MaskedNoiseEnv(MULTI)), eval_freq=20, log_path=str(tmp_path), verbose=0)
+    model.learn(96, callback=callback)
+    assert len(np.load(tmp_path / "evaluations.npz")["timesteps"]) == 1
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_callbacks_see_the_masks(fast: bool) -> None:
+    class Sees(BaseCallback):
+        def _on_step(self) -> bool:
+            masks, actions = self.locals["action_masks"], self.locals["actions"]
+            assert masks.shape == (3, 6) and masks.dtype == bool
+            starts = np.array([0, 2])
+            assert np.take_along_axis(masks, actions.astype(int) + starts, axis=1).all()
+            return True
+
+    small(fast=fast).learn(48, callback=Sees())
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_separate_updates(fast: bool) -> None:
+    kwargs = {"share_features_extractor": False}
+    model = small(fast=fast, updates=SeparateUpdates(policy_epochs=3), policy_kwargs=kwargs)
+    before = [parameter.clone() for parameter in model.policy.parameters()]
+    model.learn(48)
+    assert not any(map(th.equal, before, model.policy.parameters()))
+
+
+def test_a_class_derived_from_sb3_contribs() -> None:
+    class Own(MaskableActorCriticPolicy):
+        def _get_action_dist_from_latent(self, latent_pi: th.Tensor) -> Any:
+            return super()._get_action_dist_from_latent(2 * latent_pi)
+
+    model = small(PPOAdaptiveKL, policy=Own).learn(96)
+    assert model.logger.name_to_value["train/kl"] > 0
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize(
+    ("mask", "problem"),
+    [
+        (np.ones(4, bool), r"an array of shape \(4,\), but must be of shape"),
+        (np.zeros(3, bool), "False for every action"),
+        (["yes", "no", "no"], "an array of truth values"),
+    ],
+)
+def test_a_wrong_mask_ends_training(mask: Any, problem: str, fast: bool) -> None:
+    class Wrong(MaskedNoiseEnv):
+        def action_masks(self) -> Any:
+            return self.masks if self._steps < 5 else mask
+
+    env = DummyVecEnv([lambda: MaskedNoiseEnv(DISCRETE, length=90), lambda: Wrong(DISCRETE, length=90)])
+    model = small(env=env, fast=fast)
+    with pytest.raises(EnvOutputError, match=f"the action mask of environment 1 at step 10 is .*{problem}"):
+        model.learn(32)
+
+
+class Changing(MaskedNoiseEnv):
+    def action_masks(self) -> Any:
+        self._draw()
+        return self.masks
+
+
+def test_a_mask_that_changes_in_a_worker_ends_training() -> None:
+    env = SafeSubprocVecEnv([lambda: MaskedNoiseEnv(spaces.Discrete(40)), lambda: Changing(spaces.Discrete(40))])
+    with pytest.raises(EnvOutputError, match="the action mask of environment 1 at step 0 is another one at"):
+        small(env=env).learn(32)
+    env.close()
+
+
+def test_environments_without_masks_are_refused_before_the_first_step() -> None:
+    for env, name in ((noise_envs(DISCRETE), "NoiseEnv"), ("CartPole-v1", "CartPole-v1")):
+        model = small(env=env)
+        with pytest.raises(ArgumentError, match=rf"{name} has no action_masks\(\).*ActionMasker"):
+            model.learn(16)
+        assert model.num_timesteps == 0
+
+
+def test_masks_that_are_ignored_are_warned_of() -> None:
+    with pytest.warns(UserWarning, match=r"InvalidOrNot has action_masks\(\), which ActorCriticPolicy ignores"):
+        small(env=DummyVecEnv([lambda: InvalidOrNot(DISCRETE)]), policy="MlpPolicy").learn(16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        small(env=noise_envs(DISCRETE), policy="MlpPolicy").learn(16)
+        small().learn(16)
+
+
+class InvalidOrNot(MaskedNoiseEnv):
+    def step(self, action: Any) -> Any:
+        return super(MaskedNoiseEnv, self).step(action)
+
+
+PREDICTIONS: list[tuple[Any, str]] = [
+    (None, "needs the masks of the states.*get_action_masks"),
+    ([1, 0], "action_masks=.* is not allowed; allowed: 3 truth values for each observation"),
+    (["a", "b", "c"], "allowed: 3 truth values"),
+    ([0.2, 1, 0], "allowed: 3 truth values"),
+    ([0, 0, 0], "allowed: at least one action"),
+]
+
+
+@pytest.mark.parametrize(("masks", "problem"), PREDICTIONS)
+def test_masks_that_predict_does_not_take(masks: Any, problem: str) -> None:
+    with pytest.raises(ArgumentError, match=problem):
+        small(env=masked_envs(DISCRETE)).predict(np.zeros(3, np.float32), action_masks=masks)
+
+
+def test_what_does_not_fit_masks() -> None:
+    with pytest.raises(ArgumentError, match="ActorCriticPolicy takes none"):
+        small(env=noise_envs(DISCRETE), policy="MlpPolicy").predict(VECTOR.sample(), action_masks=np.ones(3))
+    with pytest.raises(ArgumentError, match="needs the masks"):
+        stable_baselines3.common.evaluation.evaluate_policy(small(), masked_envs(MULTI), 1, warn=False)
+    with pytest.raises(ArgumentError, match=r"Box.* cannot be masked"):
+        small(env=gym.make("Pendulum-v1"))
+    with pytest.raises(ArgumentError, match="use_sde"):
+        small(use_sde=True)
+    with pytest.raises(ArgumentError, match="MaskableRolloutBuffer"):
+        small(rollout_buffer_class=RolloutBuffer)
+
+
+def test_sb3_contrib_is_imported_only_for_such_policies() -> None:
+    code = "import sys; from sb3_ppo_variants import PPOClip; PPOClip('MlpPolicy', 'CartPole-v1', n_steps=64).learn(64)"
+    assert subprocess.run([sys.executable, "-c", f"{code}; sys.exit('sb3_contrib' in sys.modules)"]).returncode == 0
+    code = "import sys; sys.modules['sb3_contrib'] = None; from sb3_ppo_variants import PPOClip"
+    call = "PPOClip('MaskableMlpPolicy', 'CartPole-v1')"
+    result = subprocess.run([sys.executable, "-c", f"{code}; {call}"], capture_output=True, text=True)
+    assert "pip install 'sb3_ppo_variants[contrib]'" in result.stderr

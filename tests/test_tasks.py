@@ -1,0 +1,71 @@
+"""The environments for masked and recurrent policies."""
+
+from itertools import permutations
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from sb3_ppo_variants.tasks import Scheduling
+
+VELOCITIES = {"CartPoleNoVel-v1": [1, 3], "PendulumNoVel-v1": [2], "LunarLanderNoVel-v3": [2, 3, 5]}
+
+
+def cost(durations: Any, weights: Any, due: Any, order: Any) -> float:
+    ends = np.cumsum([durations[job] for job in order])
+    late = [max(end - due[job], 0) * weights[job] for end, job in zip(ends, order, strict=True)]
+    return float(sum(late) / (sum(weights) * sum(durations)))
+
+
+def test_rewards_are_the_weighted_tardiness_of_the_order() -> None:
+    env = Scheduling(n_jobs=4)
+    for order in permutations(range(4)):
+        observation, _ = env.reset(seed=2)
+        # The time left is a share of what all jobs take, as durations / 10 and weights / 5 show them.
+        durations, weights = observation[:, 0] * 10, observation[:, 1] * 5
+        due = observation[:, 2] * durations.sum()
+        steps = [env.step(np.int64(job)) for job in order]
+        assert -sum(step[1] for step in steps) == pytest.approx(cost(durations, weights, due, order), abs=1e-6)
+        assert [step[2] for step in steps] == [False, False, False, True]
+
+
+def test_the_order_matters() -> None:
+    env = Scheduling(n_jobs=6)
+    returns = []
+    for order in permutations(range(6)):
+        env.reset(seed=1)
+        returns.append(sum(env.step(np.int64(job))[1] for job in order))
+    assert max(returns) > 0.5 * np.mean(returns) > min(returns)
+
+
+def test_jobs_that_are_done_are_masked() -> None:
+    env = Scheduling(n_jobs=3)
+    env.reset(seed=0)
+    env.step(np.int64(1))
+    assert env.action_masks().tolist() == [True, False, True]
+    with pytest.raises(ValueError, match="job 1 is done already"):
+        env.step(np.int64(1))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_gymnasium_takes_it() -> None:
+    env = Scheduling(n_jobs=3)
+    env.action_space.sample = lambda *_: int(np.argmax(env.action_masks()))  # type: ignore[assignment, method-assign]
+    check_env(env, skip_render_check=True)
+
+
+@pytest.mark.parametrize("env_id", VELOCITIES)
+def test_velocities_are_hidden_and_nothing_else(env_id: str) -> None:
+    env = gym.make(f"sb3_ppo_variants.tasks:{env_id}")
+    whole = gym.make(env_id.replace("NoVel", ""))
+    env.reset(seed=3), whole.reset(seed=3)
+    for _ in range(5):
+        action = env.action_space.sample()
+        seen, reward, *ends, _ = env.step(action)
+        expected, expected_reward, *expected_ends, _ = whole.step(action)
+        assert np.all(expected[VELOCITIES[env_id]] != 0)
+        expected[VELOCITIES[env_id]] = 0
+        np.testing.assert_array_equal(seen, expected)
+        assert (reward, ends) == (expected_reward, expected_ends)
