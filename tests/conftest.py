@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import stable_baselines3.common.policies
 import torch as th
-from stable_baselines3.common.distributions import BernoulliDistribution
+from stable_baselines3.common.distributions import BernoulliDistribution, TanhBijector
 
 # It replaces gymnasium's TimeLimit, for good; all tests but those of its own scripts are about gymnasium's.
 TIME_LIMIT = gym.wrappers.TimeLimit
@@ -30,10 +30,11 @@ def _seed() -> None:
 
 @pytest.fixture
 def double_precision(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
-    """Lets a model compute in double precision, which SB3's preprocessing and PyTorch's Bernoulli would undo."""
+    """Lets a model compute in double precision, which SB3's preprocessing, buffers and Bernoulli would undo."""
     preprocess: Any = stable_baselines3.common.policies.preprocess_obs
 
     log_prob: Any = BernoulliDistribution.log_prob
+    inverse: Any = TanhBijector.inverse
 
     def double(*args: Any, **kwargs: Any) -> Any:
         observation = preprocess(*args, **kwargs)
@@ -43,6 +44,7 @@ def double_precision(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
 
     def convert(model: Any) -> None:
         monkeypatch.setattr(BernoulliDistribution, "log_prob", lambda self, actions: log_prob(self, actions.double()))
+        monkeypatch.setattr(TanhBijector, "inverse", staticmethod(lambda actions: inverse(actions.double())))
         monkeypatch.setattr(stable_baselines3.common.policies, "preprocess_obs", double)
         model.policy.double()
         model.rollout_buffer.old_parameters = None  # Those of the policy in double precision are found anew.

@@ -31,4 +31,4 @@ class Arrays:
         return blas_threads(plan.kind.policy, max(plan.batch_size, ROWS_AT_ONCE))()
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
-        return ArrayActor(plan.kind.policy, buffer, n_steps)
+        return ArrayActor(plan.kind.policy, buffer, n_steps, model.sde_sample_freq)
