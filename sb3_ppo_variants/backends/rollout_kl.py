@@ -1,7 +1,6 @@
 """How far the policy has moved from the one that collected the rollout."""
 
 from collections.abc import Callable, Iterator
-from itertools import islice
 
 import torch as th
 from stable_baselines3.common.type_aliases import PyTorchObs
@@ -16,16 +15,12 @@ from sb3_ppo_variants.updates.plan import UpdatePlan
 class RolloutKL:
     """The exact KL(old || new), where old is the policy that collected the rollout.
 
-    :param kl: the exact KL of the policy's distribution
     :param kind: evaluates the policy
     :param old: the parameters of the old distributions, a row for each row of the rollout
     :param observations: returns all observations of the rollout in the order of their rows, in chunks
     """
 
-    def __init__(
-        self, kl: ExactKL, kind: PolicyKind, old: Parameters, observations: Callable[[], Iterator[PyTorchObs]]
-    ):
-        self._kl = kl
+    def __init__(self, kind: PolicyKind, old: Parameters, observations: Callable[[], Iterator[PyTorchObs]]):
         self._kind = kind
         self._old = old
         self._observations = observations
@@ -39,17 +34,16 @@ class RolloutKL:
         """
         buffer = plan.buffer
         old = buffer.old_parameters if isinstance(buffer, WithParameters) else None
-        try:
-            kl, now = parameters_in_rollout(plan.kind, observations() if old is None else islice(observations(), 1))
-            if old is None:  # The rollout was not collected by our loop.
-                old = now
-                if isinstance(buffer, WithParameters):
-                    buffer.old_parameters = old
-        except MissingKLError:
-            if plan.objective.needs_kl:
-                raise
-            return None  # Without a penalty the KL is only logged.
-        return cls(kl, plan.kind, old, observations)
+        if old is None:  # The rollout was not collected by our loop, or the KL is not known.
+            try:
+                _, old = parameters_in_rollout(plan.kind, observations())
+            except MissingKLError:
+                if plan.objective.needs_kl:
+                    raise
+                return None  # Without a penalty the KL is only logged.
+            if isinstance(buffer, WithParameters):
+                buffer.old_parameters = old
+        return cls(plan.kind, old, observations)
 
     def of_minibatch(self, samples: Samples) -> th.Tensor:
         """KL(old || new) in the states of a minibatch, right after the policy has evaluated it.
@@ -62,13 +56,14 @@ class RolloutKL:
                 "rollout_buffer_class: this buffer's minibatches come without the parameters of the old policy, which "
                 "a KL penalty needs. Make each minibatch of its get() by one call of _get_samples(), as SB3's does"
             )
-        new = self._kl.parameters(self._kind.evaluated_distribution(samples))
-        return self._kl.divergence(samples.old_parameters, new)
+        distribution = self._kind.evaluated_distribution(samples)
+        kl = exact_kl(distribution)
+        return kl.divergence(samples.old_parameters, kl.parameters(distribution))
 
     def of_rollout(self) -> float:
         """The mean of KL(old || new) over all states of the rollout."""
-        _, new = parameters_in_rollout(self._kind, self._observations())
-        return self._kl.divergence(self._old, new).mean().item()
+        kl, new = parameters_in_rollout(self._kind, self._observations())
+        return kl.divergence(self._old, new).mean().item()
 
 
 def parameters_in_rollout(kind: PolicyKind, observations: Iterator[PyTorchObs]) -> tuple[ExactKL, Parameters]:
