@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install compare table1 train test lint types unit test-slow test-upstream learning throughput stepping cold \
+.PHONY: help install compare table1 train test lint types unit test-slow test-upstream learning throughput throughput-bars stepping cold \
 	guard-cost gallery clean
 
 help:  ## List the targets
@@ -54,6 +54,9 @@ learning: $(INSTALLED)  ## Compare what all variants and SB3's PPO learn by the 
 
 throughput: $(INSTALLED)  ## Measure the speed of the variants beside SB3's PPO (a quarter of an hour)
 	$(BIN)/python -m sb3_ppo_variants.benchmark throughput
+
+throughput-bars: $(INSTALLED)  ## The same on all workloads that are to have some speed (an hour)
+	$(BIN)/python -m sb3_ppo_variants.benchmark throughput --bars --json runs/throughput-bars.json
 
 stepping: $(INSTALLED)  ## Measure how fast vector environments step beside SB3's (five minutes)
 	$(BIN)/python -m sb3_ppo_variants.benchmark stepping
