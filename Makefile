@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: help install compare table1 train test lint types unit test-slow fuzz test-upstream test-upstream-contrib \
-	learning throughput stepping cold guard-cost gallery clean
+	learning throughput throughput-bars stepping cold guard-cost gallery clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -62,6 +62,9 @@ learning: $(INSTALLED)  ## Compare what all variants and SB3's PPO learn by the 
 
 throughput: $(INSTALLED)  ## Measure the speed of the variants beside SB3's PPO (a quarter of an hour)
 	$(BIN)/python -m sb3_ppo_variants.benchmark throughput
+
+throughput-bars: $(INSTALLED)  ## The same on all workloads that are to have some speed (an hour)
+	$(BIN)/python -m sb3_ppo_variants.benchmark throughput --bars --json runs/throughput-bars.json
 
 stepping: $(INSTALLED)  ## Measure how fast vector environments step beside SB3's (five minutes)
 	$(BIN)/python -m sb3_ppo_variants.benchmark stepping

@@ -96,6 +96,15 @@ def exact_kl(distribution: Distribution) -> ExactKL:
     raise MissingKLError(_missing(distribution))
 
 
+def kl_and_parameters(distribution: Distribution) -> tuple[ExactKL, Parameters]:
+    """The KL of a distribution, and its parameters.
+
+    :raises MissingKLError: if there is none
+    """
+    kl = exact_kl(distribution)
+    return kl, kl.parameters(distribution)
+
+
 def known_parameters(distribution: Distribution) -> Parameters | None:
     """The parameters that the KL of a distribution takes; ``None`` if there is no KL for it."""
     try:

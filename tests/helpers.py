@@ -10,7 +10,7 @@ import pytest
 import stable_baselines3.common.policies
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.distributions import BernoulliDistribution
+from stable_baselines3.common.distributions import BernoulliDistribution, TanhBijector
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
@@ -58,6 +58,7 @@ def in_double_precision(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
     """Make a model compute in double precision, which SB3's preprocessing and PyTorch's Bernoulli would undo."""
     preprocess: Any = stable_baselines3.common.policies.preprocess_obs
     log_prob: Any = BernoulliDistribution.log_prob
+    inverse: Any = TanhBijector.inverse
 
     def double(*args: Any, **kwargs: Any) -> Any:
         observation = preprocess(*args, **kwargs)
@@ -66,6 +67,7 @@ def in_double_precision(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
         return observation.double()
 
     monkeypatch.setattr(BernoulliDistribution, "log_prob", lambda self, actions: log_prob(self, actions.double()))
+    monkeypatch.setattr(TanhBijector, "inverse", staticmethod(lambda actions: inverse(actions.double())))
     monkeypatch.setattr(stable_baselines3.common.policies, "preprocess_obs", double)
     model.policy.double()
     model.rollout_buffer.old_parameters = None  # Those of the policy in double precision are found anew.

@@ -4,20 +4,24 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch as th
+from stable_baselines3 import PPO
+from stable_baselines3.common.vec_env import VecNormalize
 
 from helpers import ACTION_SPACES, noise_envs
-from sb3_ppo_variants.benchmark import cold, gallery, guard, stepping, throughput
+from sb3_ppo_variants.benchmark import cold, gallery, guard, stepping, throughput, workloads
 from sb3_ppo_variants.benchmark.__main__ import COMMANDS, main
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    workload = throughput.Workload(lambda: noise_envs(ACTION_SPACES["Box"]), "MlpPolicy", {"n_steps": 32})
-    monkeypatch.setitem(throughput.WORKLOADS, "cartpole", workload)
+    workload = workloads.Workload(lambda: noise_envs(ACTION_SPACES["Box"]), "MlpPolicy", {"n_steps": 32})
+    monkeypatch.setitem(workloads.WORKLOADS, "cartpole", workload)
 
 
 def test_throughput(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,10 +64,42 @@ def test_peers_say_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_workloads_of_many_envs_have_one_size_of_rollout() -> None:
     for name in ("cartpole-1", "cartpole-32", "halfcheetah-128"):
-        workload = throughput.WORKLOADS[name]
-        assert workload.settings["n_steps"] * int(name.split("-")[1]) == throughput.ROLLOUT
-    env = throughput.WORKLOADS["cartpole-32"].make_env()
+        workload = workloads.WORKLOADS[name]
+        assert workload.settings["n_steps"] * int(name.split("-")[1]) == workloads.ROLLOUT
+    env = workloads.WORKLOADS["cartpole-32"].make_env()
     assert env.num_envs == 32
+
+
+@pytest.mark.parametrize("name", workloads.BARS)
+def test_workloads_with_a_bar(name: str) -> None:
+    """SB3's PPO and ours have the same spaces and as many environments."""
+    workload = workloads.WORKLOADS[name]
+    theirs, ours = workload.env(ours=False), workload.env()
+    assert (theirs.observation_space, theirs.action_space) == (ours.observation_space, ours.action_space)
+    assert theirs.num_envs == ours.num_envs
+    for env in (theirs, ours):
+        env.close()
+    assert name not in ("halfcheetah-zoo", "bipedalwalker") or isinstance(ours, VecNormalize)
+
+
+def test_the_table_of_bars() -> None:
+    """Ratios of runs side by side are 2, 4 and 3."""
+    runs = {"hopper": {"seconds": {"PPO": [4.0, 8.0, 6.0], "PPOClip": [2.0, 2.0, 2.0]}}}
+    assert throughput.bars(runs)[2:] == ["| Hopper, 1 environment | 3.00 (2.50 to 3.50) | 5 | 5.5 |"]
+
+
+def test_bars_need_what_they_are_for() -> None:
+    with pytest.raises(SystemExit, match="--bars needs PPOClip among --algorithms"):
+        main(["throughput", "--bars", "--algorithms", "PPOFixedKL"])
+
+
+def test_a_run_of_several_rollouts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    changed = replace(workloads.WORKLOADS["cartpole"], rollouts=3)
+    monkeypatch.setitem(workloads.WORKLOADS, "cartpole", changed)
+    assert main(["throughput", "--workloads", "cartpole", "--rounds", "1", "--bars"]) == 0
+    assert capsys.readouterr().out.splitlines()[2].startswith("| CartPole, 8 x 256 | ")
+    algorithms: Any = {"PPO": PPO}
+    assert throughput.measure(changed, algorithms, 1)["steps"] == 3 * 64
 
 
 def test_cold_processes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from stable_baselines3 import PPO
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.distributions import DiagGaussianDistribution
+from stable_baselines3.common.distributions import DiagGaussianDistribution, TanhBijector
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor
 
@@ -44,6 +44,17 @@ class Forward(ActorCriticPolicy):
         return super().forward(obs, deterministic)
 
 
+class Sigmoid(TanhBijector):
+    pass
+
+
+class Squashed(ActorCriticPolicy):
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **{**kwargs, "squash_output": True})
+        distribution: Any = self.action_dist
+        distribution.bijector = Sigmoid()
+
+
 class Renamed(ActorCriticPolicy):
     """A policy that is an ActorCriticPolicy in all that counts."""
 
@@ -61,7 +72,7 @@ class Objective(PPOClip):
 UNSUPPORTED: dict[str, tuple[dict[str, Any], str]] = {
     "dictionaries": ({"policy": "MultiInputPolicy", "observation_space": DICT}, "features come from a NatureCNN"),
     "flat images": ({"observation_space": IMAGE}, "observations are images"),
-    "gSDE": ({"use_sde": True}, "StateDependentNoiseDistribution"),
+    "squashing": ({"policy": Squashed, "use_sde": True}, "actions are squashed by a Sigmoid"),
     "buffer": ({"rollout_buffer_class": Buffer}, "rollout buffer is a Buffer"),
     "features": ({"policy_kwargs": {"features_extractor_class": Extractor}}, "features come from a Extractor"),
     "policy": ({"policy": Forward}, "Forward has a forward of its own"),

@@ -1,6 +1,8 @@
 """An update on images laid out for convolutions is that of the reference path."""
 
 import io
+import platform
+import resource
 from typing import Any
 
 import numpy as np
@@ -11,9 +13,14 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 
 from helpers import ACTION_SPACES, noise_envs
-from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
+from sb3_ppo_variants import NonFiniteError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
+from sb3_ppo_variants.backends import memory
+from sb3_ppo_variants.backends.choice import choose
+from sb3_ppo_variants.backends.images import Images
 
 IMAGE = spaces.Box(0, 255, (36, 36, 2), np.uint8)
+NUMBERS = spaces.Box(0, 1, (2, 36, 36), np.float32)
+NORMALIZED: dict[str, Any] = {"normalize_images": False, "features_extractor_kwargs": {"normalized_image": True}}
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "clip": (PPOClip, {}),
     "adaptive": (PPOAdaptiveKL, {"kl_coef": 3.0}),
@@ -26,8 +33,10 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-def updated(cls: Any, fast: bool, action_space: spaces.Space, n_updates: int = 1, **arguments: Any) -> Any:
-    env = noise_envs(action_space, IMAGE, n_envs=3)
+def updated(
+    cls: Any, fast: bool, action_space: spaces.Space, n_updates: int = 1, images: spaces.Box = IMAGE, **arguments: Any
+) -> Any:
+    env = noise_envs(action_space, images, n_envs=3)
     model = cls(
         "CnnPolicy", env, n_steps=20, batch_size=25, n_epochs=2, learning_rate=1e-4, seed=1, fast=fast, **arguments
     )
@@ -62,6 +71,46 @@ def test_objectives(name: str) -> None:
 @pytest.mark.parametrize("space", ACTION_SPACES)
 def test_action_spaces_and_a_buffer_read_twice(space: str) -> None:
     assert_same(*(updated(PPOFixedKL, fast, ACTION_SPACES[space], n_updates=2) for fast in (False, True)))
+
+
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
+def test_images_that_are_numbers_already() -> None:
+    reference, fast = (
+        updated(PPOClip, fast, ACTION_SPACES["Box"], images=NUMBERS, policy_kwargs=NORMALIZED) for fast in (False, True)
+    )
+    assert_same(reference, fast)
+
+
+def test_bytes_that_are_not_scaled_take_the_reference_path() -> None:
+    env = noise_envs(ACTION_SPACES["Box"], IMAGE)
+    model = PPOClip("CnnPolicy", env, n_steps=8, batch_size=16, policy_kwargs={"normalize_images": False})
+    assert choose(model._plan(), "auto").backend.path == "reference"
+    assert Images().obstacle(model._plan()) == "bytes are not scaled to numbers from 0 to 1"
+
+
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_policy_scales_images_again(fails: bool) -> None:
+    model = updated(PPOClip, True, ACTION_SPACES["Box"])
+    if fails:
+        model.rollout_buffer.returns[:] = np.nan
+        with pytest.raises(NonFiniteError):
+            model.train()
+    assert model.policy.normalize_images
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc")
+def test_freed_memory_is_kept() -> None:
+    def faults() -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        np.ones(100 * 2**20, np.uint8)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    with memory.kept():
+        faults()
+        assert faults() < 10
+    faults()  # Frees what was kept.
+    assert faults() > 10
 
 
 class Strides(BaseCallback):

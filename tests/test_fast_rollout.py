@@ -48,6 +48,39 @@ def test_values_and_log_probabilities_are_those_of_the_policy(name: str) -> None
         th.testing.assert_close(batch.old_log_prob, log_prob, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("sde_sample_freq", [-1, 1, 7])
+@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize("sde", [{}, {"squash_output": True, "net_arch": [4]}, {"full_std": False, "use_expln": True}])
+def test_gsde_acts_as_the_reference(sde: dict[str, Any], n_envs: int, sde_sample_freq: int) -> None:
+    arguments: dict[str, Any] = {"use_sde": True, "sde_sample_freq": sde_sample_freq, "policy_kwargs": sde}
+    space = spaces.Box(np.array([-1, -3], np.float32), np.array([2, 5], np.float32))
+    wanted, got = (
+        rolled_out(noise_envs(space, n_envs=n_envs), n_rollouts=2, fast=fast, **arguments) for fast in (False, True)
+    )
+    for name in ("observations", "actions", "rewards", "episode_starts", "values", "log_probs", "returns"):
+        theirs, ours = (getattr(model.rollout_buffer, name) for model in (wanted, got))
+        assert ours.dtype == theirs.dtype and ours.shape == theirs.shape, name
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4, err_msg=name)
+    for theirs, ours in zip(wanted.rollout_buffer.old_parameters, got.rollout_buffer.old_parameters, strict=True):
+        th.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+class ResetsNoise(BaseCallback):
+    def _on_step(self) -> bool:
+        policy: Any = self.model.policy
+        if self.n_calls == 5:
+            policy.reset_noise(3)
+        return True
+
+
+def test_noise_that_a_callback_draws_takes_effect() -> None:
+    acted = [
+        rolled_out(noise_envs(SPACES["Box"], n_envs=3), ResetsNoise(), fast=fast, use_sde=True).rollout_buffer.actions
+        for fast in (False, True)
+    ]
+    np.testing.assert_allclose(acted[1], acted[0], rtol=1e-4, atol=1e-5)
+
+
 class SameState(gym.Env):
     """Shows one observation for ever."""
 

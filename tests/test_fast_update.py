@@ -35,6 +35,15 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "NumPy's numbers": {"optimizer_kwargs": {"betas": (np.float64(0.9), np.float64(0.99)), "eps": np.float64(1e-5)}},
     "Adam's options": {"optimizer_kwargs": {"betas": (0.5, 0.9), "eps": 1e-3}},
 }
+SDE: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "squashed": {"squash_output": True},
+    "one deviation": {"full_std": False},
+    "expln": {"use_expln": True, "log_std_init": 0.001},
+    "squashed expln": {"use_expln": True, "squash_output": True, "full_std": False, "log_std_init": -1.0},
+    "without hidden layers": {"net_arch": []},
+    "different shapes": {"net_arch": {"pi": [8, 5], "vf": [16]}, "full_std": False},
+}
 OBSERVATIONS = {
     "Discrete": spaces.Discrete(5),
     "MultiDiscrete": spaces.MultiDiscrete([3, 4]),
@@ -96,6 +105,20 @@ def test_objectives(name: str, space: str, settings: str, double_precision: Call
     cls, arguments = CASES[name]
     model = collected(cls, ACTION_SPACES[space], **arguments, **SETTINGS[settings])
     double_precision(model)
+    assert_same_update(model)
+
+
+@pytest.mark.parametrize("learn_features", [False, True])
+@pytest.mark.parametrize("sde", SDE)
+@pytest.mark.parametrize("name", CASES)
+def test_gsde(name: str, sde: str, learn_features: bool, double_precision: Callable[[Any], None]) -> None:
+    cls, arguments = CASES[name]
+    arguments = {**arguments, "use_sde": True, "ent_coef": 0.02, "policy_kwargs": SDE[sde]}
+    model = collected(cls, ACTION_SPACES["Box"], **arguments)
+    model.policy.action_dist.learn_features = learn_features
+    double_precision(model)
+    with th.no_grad():  # Noise with a graph cannot be copied.
+        model.policy.reset_noise()
     assert_same_update(model)
 
 

@@ -95,13 +95,16 @@ def test_an_update_is_spinning_ups(target_kl: float, fast: bool, double_precisio
 
 
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
-@pytest.mark.parametrize("space", ACTION_SPACES)
+@pytest.mark.parametrize("space", [*ACTION_SPACES, "gSDE"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_paths_agree(variant: Any, space: str, double_precision: Double) -> None:
     own = {"kl_coef": 3.0} if variant in PENALISED else {}
     shared = {"batch_size": 25, "ent_coef": 0.01, "clip_range_vf": 0.1, "target_kl": 0.02}
-    model = collected(variant, ACTION_SPACES[space], **shared, **own)
+    model = collected(variant, ACTION_SPACES.get(space, BOX), use_sde=space == "gSDE", **shared, **own)
     double_precision(model)
+    if space == "gSDE":
+        with th.no_grad():  # Noise with a graph cannot be copied.
+            model.policy.reset_noise()
     trained = []
     for fast in (False, True):
         trained.append(deepcopy(model))

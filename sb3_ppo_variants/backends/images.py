@@ -1,7 +1,8 @@
 """SB3's convolutional network on a CPU, with memory laid out for convolutions.
 
 The computation is that of the reference. Images and filters lie in memory with their channels last, which the
-convolutions of CPUs are fastest with, and Adam runs as one fused kernel.
+convolutions of CPUs are fastest with, and Adam runs as one fused kernel. Bytes become numbers from 0 to 1 in one pass,
+in an array that all minibatches share, and freed memory stays with the process.
 """
 
 from collections.abc import Iterator
@@ -12,11 +13,12 @@ import numpy as np
 import torch as th
 from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.torch_layers import NatureCNN
 from torch import nn
 from torch.optim import Optimizer
 
-from sb3_ppo_variants.backends import obstacles
+from sb3_ppo_variants.backends import memory, obstacles
 from sb3_ppo_variants.backends.reference import Reference
 from sb3_ppo_variants.backends.torch_update import Minibatches, TorchUpdate
 from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Samples, WithParameters, in_rows
@@ -27,6 +29,13 @@ def _features_obstacle(policy: ActorCriticPolicy) -> str | None:
     for extractor in (policy.pi_features_extractor, policy.vf_features_extractor):
         if type(extractor) is not NatureCNN:
             return f"features come from a {type(extractor).__name__}"
+    return None
+
+
+def _images_obstacle(policy: ActorCriticPolicy) -> str | None:
+    space = policy.observation_space
+    if space.dtype == np.uint8 and not (policy.normalize_images and is_image_space(space)):
+        return "bytes are not scaled to numbers from 0 to 1"
     return None
 
 
@@ -59,6 +68,17 @@ def _channels_last(policy: ActorCriticPolicy, optimizers: list[Optimizer]) -> It
         raise
 
 
+@contextmanager
+def _scaled(policy: ActorCriticPolicy) -> Iterator[None]:
+    """Within it a policy takes images as :class:`ImageMinibatches` makes them, and does not scale them."""
+    normalize = policy.normalize_images
+    policy.normalize_images = False
+    try:
+        yield
+    finally:
+        policy.normalize_images = normalize
+
+
 def _lay_out(policy: ActorCriticPolicy, optimizers: list[Optimizer], memory_format: th.memory_format) -> None:
     for module in policy.modules():
         if isinstance(module, nn.Conv2d):
@@ -70,8 +90,17 @@ def _lay_out(policy: ActorCriticPolicy, optimizers: list[Optimizer], memory_form
                     state[moment] = state[moment].contiguous(memory_format=memory_format)
 
 
+@contextmanager
+def _of_update(policy: ActorCriticPolicy, optimizers: list[Optimizer]) -> Iterator[None]:
+    with fused(optimizers), _scaled(policy):
+        yield
+
+
 class ImageMinibatches(Minibatches):
-    """The minibatches that a buffer would make, their images with channels last."""
+    """The minibatches that a buffer would make, their images with channels last, and bytes scaled to 0 to 1.
+
+    A minibatch is overwritten by the next.
+    """
 
     def __init__(self, plan: UpdatePlan):
         super().__init__(plan)
@@ -82,14 +111,22 @@ class ImageMinibatches(Minibatches):
             in_rows(buffer, array).ravel()
             for array in (buffer.values, buffer.log_probs, buffer.advantages, buffer.returns)
         ]
+        shape = (max(plan.batch_size, ROWS_AT_ONCE), *self._images.shape[1:])
+        self._bytes = np.empty(shape, self._images.dtype)
+        self._numbers = th.empty(shape, dtype=th.float32)
+        self._scale = 255.0 if self._images.dtype == np.uint8 else 1.0
         self._others = [th.from_numpy(array) for array in (actions, *numbers)]
 
     def distributions(self) -> Iterator[Distribution]:
         for start in range(0, len(self._images), ROWS_AT_ONCE):
-            yield self._kind.policy.get_distribution(self._images_at(slice(start, start + ROWS_AT_ONCE)))
+            rows = np.arange(start, min(start + ROWS_AT_ONCE, len(self._images)))
+            yield self._kind.policy.get_distribution(self._images_at(rows))
 
-    def _images_at(self, rows: slice | np.ndarray) -> th.Tensor:
-        return th.from_numpy(self._images[rows]).permute(0, 3, 1, 2)
+    def _images_at(self, rows: np.ndarray) -> th.Tensor:
+        images, numbers = self._bytes[: len(rows)], self._numbers[: len(rows)]
+        np.take(self._images, rows, axis=0, out=images, mode="clip")
+        th.div(th.from_numpy(images), self._scale, out=numbers)
+        return numbers.permute(0, 3, 1, 2)
 
     def shuffled(self) -> Iterator[Samples]:
         permutation = np.random.permutation(len(self._images))
@@ -115,14 +152,16 @@ class Images(Reference):
             obstacles.of_policy(plan.kind)
             or obstacles.of_buffer(plan.buffer, plan.kind)
             or _features_obstacle(policy)
+            or _images_obstacle(policy)
             or obstacles.of_parameters(policy)
             or obstacles.of_optimizers(policy, plan.optimizers)
         )
 
     @contextmanager
     def prepared(self, plan: UpdatePlan, updating: bool) -> Iterator[None]:
-        """Within it filters lie with their channels last, and in updates Adam is fused."""
-        # Not in rollouts, where a callback may save the optimizer.
-        adam = fused(plan.optimizers) if updating else nullcontext()
-        with _channels_last(plan.kind.policy, plan.optimizers), adam:
+        """Within it filters lie with their channels last, and all is set for an update."""
+        # The rest not in rollouts, where a callback may save the optimizer and call the policy.
+        policy, optimizers = plan.kind.policy, plan.optimizers
+        update = _of_update(policy, optimizers) if updating else nullcontext()
+        with memory.kept(), _channels_last(policy, optimizers), update:
             yield

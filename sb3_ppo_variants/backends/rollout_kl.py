@@ -1,7 +1,6 @@
 """How far the policy has moved from the one that collected the rollout."""
 
 from collections.abc import Callable, Iterator
-from itertools import islice
 
 import torch as th
 from stable_baselines3.common.distributions import Distribution
@@ -16,17 +15,13 @@ from sb3_ppo_variants.updates.plan import UpdatePlan
 class RolloutKL:
     """The exact KL(old || new), where old is the policy that collected the rollout.
 
-    :param kl: the exact KL of the policy's distribution
     :param kind: evaluates the policy
     :param old: the parameters of the old distributions, a row for each row of the rollout
     :param distributions: returns the policy's distributions in all states of the rollout in the order of its rows, in
         chunks
     """
 
-    def __init__(
-        self, kl: ExactKL, kind: PolicyKind, old: Parameters, distributions: Callable[[], Iterator[Distribution]]
-    ):
-        self._kl = kl
+    def __init__(self, kind: PolicyKind, old: Parameters, distributions: Callable[[], Iterator[Distribution]]):
         self._kind = kind
         self._old = old
         self._distributions = distributions
@@ -40,18 +35,16 @@ class RolloutKL:
         """
         buffer = plan.buffer
         old = buffer.old_parameters if isinstance(buffer, WithParameters) else None
-        try:
-            chunks = distributions() if old is None else islice(distributions(), 1)
-            kl, now = parameters_in_rollout(plan.kind, chunks)
-            if old is None:  # The rollout was not collected by our loop.
-                old = now
-                if isinstance(buffer, WithParameters):
-                    buffer.old_parameters = old
-        except MissingKLError:
-            if plan.objective.needs_kl:
-                raise
-            return None  # Without a penalty the KL is only logged.
-        return cls(kl, plan.kind, old, distributions)
+        if old is None:  # The rollout was not collected by our loop, or the KL is not known.
+            try:
+                _, old = parameters_in_rollout(plan.kind, distributions())
+            except MissingKLError:
+                if plan.objective.needs_kl:
+                    raise
+                return None  # Without a penalty the KL is only logged.
+            if isinstance(buffer, WithParameters):
+                buffer.old_parameters = old
+        return cls(plan.kind, old, distributions)
 
     def of_minibatch(self, samples: Samples) -> th.Tensor:
         """KL(old || new) in the states of a minibatch, right after the policy has evaluated it.
@@ -64,13 +57,13 @@ class RolloutKL:
                 "rollout_buffer_class: this buffer's minibatches come without the parameters of the old policy, which "
                 "a KL penalty needs. Make each minibatch of its get() by one call of _get_samples(), as SB3's does"
             )
-        new = self._kind.evaluated_parameters(samples, self._kl)
-        return self._kl.divergence(samples.old_parameters, new)
+        kl, new = self._kind.evaluated_parameters(samples)
+        return kl.divergence(samples.old_parameters, new)
 
     def of_rollout(self) -> float:
         """The mean of KL(old || new) over all states of the rollout."""
-        _, new = parameters_in_rollout(self._kind, self._distributions())
-        return self._kl.divergence(self._old, new).mean().item()
+        kl, new = parameters_in_rollout(self._kind, self._distributions())
+        return kl.divergence(self._old, new).mean().item()
 
 
 def parameters_in_rollout(kind: PolicyKind, distributions: Iterator[Distribution]) -> tuple[ExactKL, Parameters]:

@@ -12,7 +12,7 @@ from sb3_ppo_variants.benchmark.measuring import add_options, since
 
 SCRIPT = """
 import json, resource, sys
-from sb3_ppo_variants.benchmark.throughput import WORKLOADS
+from sb3_ppo_variants.benchmark.workloads import WORKLOADS
 name, workload, steps = sys.argv[1], WORKLOADS[sys.argv[2]], int(sys.argv[3])
 import torch
 torch.set_num_threads(1)
@@ -20,7 +20,7 @@ if name == "PPO":
     from stable_baselines3 import PPO as algorithm
 else:
     from sb3_ppo_variants import PPOClip as algorithm
-workload.model(algorithm).learn(steps)
+workload.model(algorithm, name != "PPO").learn(steps)
 print(json.dumps(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
 """
 RUNS = {"cartpole": 20_000, "halfcheetah": 4096, "breakout": 2048}

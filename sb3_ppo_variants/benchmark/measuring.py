@@ -39,7 +39,7 @@ def add_names(parser: argparse.ArgumentParser, option: str, names: Iterable[str]
 def add_options(parser: argparse.ArgumentParser, workloads: Iterable[str], default: list[str], pairs: int) -> None:
     """Add the options that all measurements have."""
     add_names(parser, "--workloads", workloads, default)
-    parser.add_argument("--pairs", action=Count, default=pairs, help="runs of each (default: %(default)s)")
+    parser.add_argument("--pairs", "--rounds", action=Count, default=pairs, help="runs of each (default: %(default)s)")
 
 
 def in_turn(runs: Mapping[str, Callable[[], Result]], pairs: int) -> dict[str, list[Result]]:

@@ -1,7 +1,7 @@
 """Steps of SB3's ``DummyVecEnv`` with the same results and fewer copies."""
 
 from collections.abc import Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -25,8 +25,9 @@ def can_step(env: VecEnv) -> TypeGuard[DummyVecEnv]:
 class DummySteps:
     """The steps and resets of a ``DummyVecEnv``.
 
-    What it returns is as independent of the environments as SB3's deep copies are. Arrays, and an ``info`` of plain
-    numbers and strings, need only a shallow copy for that. ``checks`` is empty, or has one for each environment.
+    What it returns is as independent of the environments as SB3's deep copies are. Arrays, and an ``info`` of numbers,
+    strings, arrays and dicts of the first two, need no deep copy for that. ``checks`` is empty, or has one for each
+    environment.
     """
 
     def __init__(self, env: DummyVecEnv, checks: Sequence[EnvCheck] = ()):
@@ -95,6 +96,16 @@ class _DictRows(dict[str, np.ndarray]):
 
 def _copied(info: dict[str, Any]) -> dict[str, Any]:
     """A copy as independent as a deep one."""
-    if type(info) is dict and IMMUTABLE.issuperset(map(type, info.values())):
-        return info.copy()
+    if type(info) is dict:
+        if IMMUTABLE.issuperset(map(type, info.values())):
+            return info.copy()
+        if all(map(_is_flat, info.values())):
+            return {key: value if type(value) in IMMUTABLE else copy(value) for key, value in info.items()}
     return deepcopy(info)
+
+
+def _is_flat(value: Any) -> bool:
+    """Whether a copy is as independent as a deep one."""
+    if type(value) is np.ndarray:
+        return not value.dtype.hasobject
+    return type(value) in IMMUTABLE or (type(value) is dict and IMMUTABLE.issuperset(map(type, value.values())))

@@ -17,7 +17,7 @@ from stable_baselines3.common.policies import (
 )
 from stable_baselines3.common.type_aliases import PyTorchObs
 
-from sb3_ppo_variants.kl import ExactKL, Parameters, known_parameters
+from sb3_ppo_variants.kl import ExactKL, Parameters, kl_and_parameters, known_parameters
 from sb3_ppo_variants.policies.kind import Acted, Evaluated
 from sb3_ppo_variants.rollouts.buffer import Samples, WithParameters, rollout_observations
 
@@ -75,8 +75,8 @@ class FeedForward:
     def evaluate_values(self, samples: Samples) -> th.Tensor:
         return self.policy.predict_values(samples.observations).flatten()
 
-    def evaluated_parameters(self, samples: Samples, kl: ExactKL) -> Parameters:
-        return kl.parameters(self._left_by("evaluate_actions", samples.observations))
+    def evaluated_parameters(self, samples: Samples) -> tuple[ExactKL, Parameters]:
+        return kl_and_parameters(self._left_by("evaluate_actions", samples.observations))
 
     def distributions(self, buffer: RolloutBuffer) -> Iterator[Distribution]:
         return map(self.policy.get_distribution, rollout_observations(buffer))

@@ -101,11 +101,8 @@ class PolicyKind(Protocol):
     def evaluate_values(self, samples: Samples) -> th.Tensor:
         """The values of a minibatch alone, shape ``(batch,)``."""
 
-    def evaluated_parameters(self, samples: Samples, kl: ExactKL) -> Parameters:
-        """The parameters of the distributions that :meth:`evaluate` found last, for these samples.
-
-        :param kl: takes them from a distribution
-        """
+    def evaluated_parameters(self, samples: Samples) -> tuple[ExactKL, Parameters]:
+        """The KL and the parameters of the distributions that :meth:`evaluate` found last, for these samples."""
 
     def distributions(self, buffer: RolloutBuffer) -> Iterator[Distribution]:
         """The distributions in all states of a rollout in the order of its rows, in chunks.

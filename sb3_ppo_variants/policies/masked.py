@@ -25,7 +25,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.masks import Masks, check_maskable
-from sb3_ppo_variants.kl import ExactKL, Parameters, known_parameters
+from sb3_ppo_variants.kl import ExactKL, Parameters, kl_and_parameters, known_parameters
 from sb3_ppo_variants.policies.kind import Acted, Evaluated
 from sb3_ppo_variants.rollouts.buffer import Samples, WithParameters, chunks, observations_at
 
@@ -100,8 +100,8 @@ class Masked:
     def evaluate_values(self, samples: Samples) -> th.Tensor:
         return self.policy.predict_values(samples.observations).flatten()
 
-    def evaluated_parameters(self, samples: Samples, kl: ExactKL) -> Parameters:
-        return kl.parameters(self.left_by("evaluate_actions", samples.observations, samples.more))
+    def evaluated_parameters(self, samples: Samples) -> tuple[ExactKL, Parameters]:
+        return kl_and_parameters(self.left_by("evaluate_actions", samples.observations, samples.more))
 
     def distributions(self, buffer: RolloutBuffer) -> Iterator[Distribution]:
         assert isinstance(buffer, MaskableRolloutBuffer | MaskableDictRolloutBuffer)

@@ -26,7 +26,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 
 from sb3_ppo_variants.arguments.rules import COUNT, FLAG, Rule
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.kl import ExactKL, Parameters, known_parameters
+from sb3_ppo_variants.kl import ExactKL, Parameters, kl_and_parameters, known_parameters
 from sb3_ppo_variants.policies.feed_forward import FeedForward
 from sb3_ppo_variants.policies.kind import Acted, Evaluated
 from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Samples, WithParameters, in_rows, observations_at, where_in
@@ -146,12 +146,13 @@ class Recurrent:
         states, starts, steps = _sequences(samples)
         return self.policy.predict_values(samples.observations, states.vf, starts).flatten()[steps]
 
-    def evaluated_parameters(self, samples: Samples, kl: ExactKL) -> Parameters:
+    def evaluated_parameters(self, samples: Samples) -> tuple[ExactKL, Parameters]:
         states, starts, steps = _sequences(samples)
         distribution = self.policy.action_dist
         if not _leaves_distribution(self.policy, "evaluate_actions"):
             distribution, _ = self.policy.get_distribution(samples.observations, states.pi, starts)
-        return tuple(column[steps] for column in kl.parameters(distribution))
+        kl, parameters = kl_and_parameters(distribution)
+        return kl, tuple(column[steps] for column in parameters)
 
     def distributions(self, buffer: RolloutBuffer) -> Iterator[Distribution]:
         assert isinstance(buffer, RecurrentRolloutBuffer | RecurrentDictRolloutBuffer)

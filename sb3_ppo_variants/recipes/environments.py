@@ -81,8 +81,7 @@ ENVIRONMENTS: dict[str, Hyperparameters] = {
         "n_steps": 32, "batch_size": 256, "n_epochs": 20, "learning_rate": "lin_0.001",
         "gamma": 0.98, "gae_lambda": 0.8, "clip_range": "lin_0.2", "ent_coef": 0.0,
     },
-    # rl_zoo3 2.9.2, hyperparams/ppo.yml, with an annealed step size and twice the steps in place of gSDE, which has no
-    # fast path.
+    # rl_zoo3 2.9.2, hyperparams/ppo.yml, with an annealed step size and twice the steps in place of gSDE.
     "Pendulum-v1": {
         "policy": "MlpPolicy", "n_timesteps": 200_000, "n_envs": 4,
         "n_steps": 1024, "batch_size": 64, "n_epochs": 10, "learning_rate": "lin_0.001",

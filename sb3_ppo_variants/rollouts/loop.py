@@ -12,6 +12,8 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import VecEnv
 
+from sb3_ppo_variants.rollouts.normalized import Steps, fast_steps
+
 # What environments return: an array or a dict of arrays, with a row for each environment.
 Observations: TypeAlias = Any
 
@@ -78,8 +80,9 @@ def collect(
     )
     # An empty list of callbacks has no use for locals, which are made for each step.
     heard = not isinstance(callback, CallbackList) or len(callback.callbacks) > 0
+    steps = fast_steps(env)
     for step in range(n_rollout_steps):
-        if not _step(model, env, callback, heard, actor, step):
+        if not _step(model, steps, callback, heard, actor, step):
             return False
     values = actor.finish(model._last_obs, np.asarray(model._last_episode_starts))
     callback.update_locals({"n_steps": n_rollout_steps, "values": values})
@@ -87,7 +90,7 @@ def collect(
     return True
 
 
-def _step(model: OnPolicyAlgorithm, env: VecEnv, callback: BaseCallback, heard: bool, actor: Actor, step: int) -> bool:
+def _step(model: OnPolicyAlgorithm, env: Steps, callback: BaseCallback, heard: bool, actor: Actor, step: int) -> bool:
     """One step of every environment.
 
     :return: False if the callback ends the rollout

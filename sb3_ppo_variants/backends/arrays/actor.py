@@ -30,16 +30,25 @@ class ArrayActor:
     :param buffer: where the rollout goes
     :param n_steps: length of the rollout
     :param masks: those of the actions; ``None`` if the policy takes none
+    :param sde_sample_freq: steps between new matrices of gSDE; -1 for none
     """
 
-    def __init__(self, policy: ActorCriticPolicy, buffer: RolloutBuffer, n_steps: int, masks: Masks | None = None):
+    def __init__(
+        self,
+        policy: ActorCriticPolicy,
+        buffer: RolloutBuffer,
+        n_steps: int,
+        masks: Masks | None = None,
+        sde_sample_freq: int = -1,
+    ):
         architecture, parameters = Architecture.of(policy), parameter_views(policy)
         bias = parameters["action_net.bias"]
         self._networks = ActorCritic(architecture, parameters)
         self._features = Features(policy, bias.dtype)
         self._threads = blas_threads(policy, buffer.n_envs)
         shape = (n_steps, buffer.n_envs, len(bias))
-        self._noise = iter(architecture.kind.noise(shape, th.from_numpy(bias).dtype))
+        self._noise = iter(architecture.noise(shape, th.from_numpy(bias).dtype))
+        self._policy, self._sde_sample_freq = policy, sde_sample_freq if policy.use_sde else -1
         self._shape = (buffer.n_envs, *(policy.action_space.shape or ()))
         self._bounds = bounds_of(policy)
         self._buffer: Any = buffer
@@ -58,6 +67,8 @@ class ArrayActor:
         self._clipped: np.ndarray
 
     def act(self, step: int, observations: Observations) -> np.ndarray:
+        if self._sde_sample_freq > 0 and step % self._sde_sample_freq == 0:
+            self._policy.reset_noise(self._buffer.n_envs)
         features = self._features(observations)
         if self._masks is not None:
             self._allowed = self._masks.now()
@@ -70,7 +81,9 @@ class ArrayActor:
         self._outputs.append(output)
         self._step = observations, actions, values, log_probs
         self._clipped = actions
-        if self._bounds is not None:
+        if self._policy.squash_output:
+            self._clipped = self._policy.unscale_action(actions)
+        elif self._bounds is not None:
             low, high = self._bounds
             self._clipped = np.minimum(np.maximum(actions, low), high)
         return self._clipped

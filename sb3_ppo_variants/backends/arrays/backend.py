@@ -32,4 +32,5 @@ class Arrays:
         return blas_threads(plan.kind.policy, max(plan.batch_size, ROWS_AT_ONCE))()
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
-        return ArrayActor(plan.kind.policy, buffer, n_steps, Masks(model) if plan.kind.takes_masks else None)
+        masks = Masks(model) if plan.kind.takes_masks else None
+        return ArrayActor(plan.kind.policy, buffer, n_steps, masks, model.sde_sample_freq)

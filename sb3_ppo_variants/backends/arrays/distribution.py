@@ -6,11 +6,9 @@ KL is KL(old || new).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
-import torch as th
 
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.guards.finite import is_finite
@@ -23,20 +21,14 @@ class Distribution(ABC):
     """A distribution of actions in each of a batch of states."""
 
     takes_integers: ClassVar[bool] = False
-
-    @staticmethod
-    @abstractmethod
-    def noise(shape: tuple[int, int, int], dtype: th.dtype) -> Iterable[Any]:
-        """What :meth:`sample` makes actions of, step by step, from torch's generator.
-
-        :param shape: steps, states in a step, outputs of the network
-        """
+    sees_latent: ClassVar[bool] = False
+    """Whether its output has the last hidden layer beside that of the network."""
 
     @abstractmethod
     def sample(self, noise: Any) -> tuple[np.ndarray, np.ndarray]:
         """Actions, shape ``(batch, dimensions)``, and their log-probabilities, shape ``(batch,)``.
 
-        :param noise: that of a step from :meth:`noise`
+        :param noise: that of a step from ``Architecture.noise``
         :raises NonFiniteError: if the network's output is not finite
         """
 
@@ -45,8 +37,8 @@ class Distribution(ABC):
         """log pi(a|s), shape ``(batch,)``, of actions of shape ``(batch, dimensions)``."""
 
     @abstractmethod
-    def entropy(self) -> np.ndarray:
-        """Shape ``(batch,)``."""
+    def entropy(self) -> np.ndarray | None:
+        """Shape ``(batch,)``; ``None`` where it has no closed form, and is estimated by -log pi(a|s)."""
 
     @abstractmethod
     def kl_from(self, old: Any) -> np.ndarray:

@@ -1,14 +1,16 @@
 """The networks of SB3's ``ActorCriticPolicy`` over arrays."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch as th
 from stable_baselines3.common.distributions import (
     BernoulliDistribution,
     DiagGaussianDistribution,
+    StateDependentNoiseDistribution,
 )
 from stable_baselines3.common.policies import ActorCriticPolicy
 from torch import nn
@@ -17,6 +19,7 @@ from sb3_ppo_variants.backends.arrays.discrete import Bernoulli, Categorical, Mu
 from sb3_ppo_variants.backends.arrays.distribution import Distribution
 from sb3_ppo_variants.backends.arrays.gaussian import DiagGaussian
 from sb3_ppo_variants.backends.arrays.mlp import RELU, TANH, Activation, Linear, Mlp
+from sb3_ppo_variants.backends.arrays.state_dependent import Settings, StateDependent, matrices
 
 ACTIVATIONS: dict[type[nn.Module], Activation] = {nn.Tanh: TANH, nn.ReLU: RELU}
 ACTOR, CRITIC = "mlp_extractor.policy_net", "mlp_extractor.value_net"
@@ -32,19 +35,27 @@ class Architecture:
     log_std: str | None
     kind: type[Distribution]
     distribution: Callable[..., Distribution]
+    noise: Callable[[tuple[int, int, int], th.dtype], Iterable[Any]]
+    """What ``sample`` makes actions of, step by step, from torch's generator; takes steps, states of each, outputs."""
 
     @classmethod
     def of(cls, policy: ActorCriticPolicy) -> "Architecture":
         """The architecture of a policy in whose way there is no :func:`~.obstacles.obstacle`."""
-        kind, distribution = _distribution(policy.action_dist)
+        kind, distribution, noise = _distribution(policy)
         return cls(
             actor=_hidden_layers(policy, ACTOR),
             critic=_hidden_layers(policy, CRITIC),
             activation=_activation(policy),
-            log_std="log_std" if kind is DiagGaussian else None,
+            log_std="log_std" if kind in (DiagGaussian, StateDependent) else None,
             kind=kind,
             distribution=distribution,
+            noise=noise,
         )
+
+    def output(self, action_net: Linear, latent: np.ndarray) -> np.ndarray:
+        """What the distributions are made of, for the last hidden layer."""
+        output = action_net.forward(latent)
+        return np.concatenate([output, latent], axis=1) if self.kind.sees_latent else output
 
     def log_std_of(self, arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
         """The distribution's own parameter, if it has one."""
@@ -62,16 +73,29 @@ def _activation(policy: ActorCriticPolicy) -> Activation:
     return ACTIVATIONS[kinds[0]] if kinds else TANH
 
 
-def _distribution(distribution: Any) -> tuple[type[Distribution], Callable[..., Distribution]]:
+class _Drawn(NamedTuple):
+    """The part of an :class:`Architecture` that is of its distribution."""
+
+    kind: type[Distribution]
+    distribution: Callable[..., Distribution]
+    noise: Callable[..., Iterable[Any]]
+
+
+def _distribution(policy: ActorCriticPolicy) -> _Drawn:
+    distribution = policy.action_dist
     if isinstance(distribution, DiagGaussianDistribution):
-        return DiagGaussian, DiagGaussian
+        return _Drawn(DiagGaussian, DiagGaussian, DiagGaussian.noise)
+    if isinstance(distribution, StateDependentNoiseDistribution):
+        made = partial(StateDependent.of, settings=Settings.of(distribution))
+        return _Drawn(StateDependent, made, lambda *_: matrices(policy))
     if isinstance(distribution, BernoulliDistribution):
-        return Bernoulli, Bernoulli
+        return _Drawn(Bernoulli, Bernoulli, Bernoulli.noise)
     # SB3's and sb3-contrib's multi-categorical ones, of which a masked Bernoulli distribution is one.
     sizes = getattr(distribution, "action_dims", None)
     if sizes is None:
-        return Categorical, Categorical
-    return MultiCategorical, partial(MultiCategorical.of, sizes=[int(size) for size in sizes])
+        return _Drawn(Categorical, Categorical, Categorical.noise)
+    parts = partial(MultiCategorical.of, sizes=[int(size) for size in sizes])
+    return _Drawn(MultiCategorical, parts, MultiCategorical.noise)
 
 
 class ActorCritic:
@@ -90,7 +114,7 @@ class ActorCritic:
 
     def action_output(self, features: np.ndarray) -> np.ndarray:
         """The output of the policy network, for features of shape ``(batch, inputs)``."""
-        return self._action_net.forward(self._actor_trunk.forward(features)[-1])
+        return self._architecture.output(self._action_net, self._actor_trunk.forward(features)[-1])
 
     def distribution(self, output: np.ndarray) -> Distribution:
         """The distributions of actions, for what :meth:`action_output` returned."""

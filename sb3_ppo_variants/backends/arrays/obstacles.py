@@ -8,6 +8,8 @@ from stable_baselines3.common.distributions import (
     CategoricalDistribution,
     DiagGaussianDistribution,
     MultiCategoricalDistribution,
+    StateDependentNoiseDistribution,
+    TanhBijector,
 )
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.preprocessing import is_image_space
@@ -25,6 +27,7 @@ DISTRIBUTIONS = (
     CategoricalDistribution,
     DiagGaussianDistribution,
     MultiCategoricalDistribution,
+    StateDependentNoiseDistribution,
 )
 # Where PyTorch keeps what would be called by computations that are written out.
 MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -64,6 +67,9 @@ def _hooks_obstacle(plan: UpdatePlan) -> str | None:
 def _distribution_obstacle(policy: ActorCriticPolicy) -> str | None:
     if type(policy.action_dist) not in DISTRIBUTIONS and not is_masked(policy.action_dist):
         return f"actions are drawn from a {type(policy.action_dist).__name__}"
+    bijector = getattr(policy.action_dist, "bijector", None)
+    if bijector is not None and type(bijector) is not TanhBijector:
+        return f"actions are squashed by a {type(bijector).__name__}"
     try:
         if not is_built_in(exact_kl(policy.action_dist)):
             return f"a KL was registered for {type(policy.action_dist).__name__}"

@@ -81,7 +81,7 @@ class TrainedNetworks:
 
     def distribution(self, masks: np.ndarray | None) -> Distribution:
         """The distributions of actions, for the features that :meth:`forward` was given, and their masks."""
-        output = self._layers.action_net.forward(self._latent(0))
+        output = self.architecture.output(self._layers.action_net, self._latent(0))
         return self.architecture.distribution(masked(output, masks), *self._layers.log_std)
 
     def values(self) -> np.ndarray:
@@ -91,13 +91,17 @@ class TrainedNetworks:
     def backward(self, d_distribution: tuple[np.ndarray, ...] | None, d_values: np.ndarray | None) -> None:
         """Write the gradients of the parameters of the networks that :meth:`forward` has computed.
 
-        :param d_distribution: dL/d(network output) and, if there is one, dL/d(log std)
+        :param d_distribution: dL/d(network output), beside it maybe dL/d(last hidden layer), and, if there is one,
+            dL/d(log std)
         :param d_values: dL/d(values), shape ``(batch,)``
         """
         layers, gradients = self._layers, self._gradients
+        d_latent: np.ndarray | None = None
         d_heads: list[tuple[int, np.ndarray, Linear, Linear]] = []
         if d_distribution is not None:
             d_output, *d_log_std = d_distribution
+            width = len(layers.action_net.weight)
+            d_output, d_latent = d_output[:, :width], d_output[:, width:]
             for into, d in zip(gradients.log_std, d_log_std, strict=True):
                 into[...] = d
             d_heads.append((0, d_output, layers.action_net, gradients.action_net))
@@ -110,6 +114,8 @@ class TrainedNetworks:
             # A product with a single row is cheaper as what it is.
             product = np.multiply if d.shape[1] == 1 else np.matmul
             product(d, head.weight, out=d_latents[network])
+        if d_latent is not None and d_latent.size:
+            d_latents[0] += d_latent
         for i, outputs in self._outputs.items():
             self._trunks[i].gradient(outputs, d_latents if self._pairs else d_latents[i], into=gradients.trunks[i])
 

@@ -165,10 +165,12 @@ class ArrayDescent:
     def _policy_gradient(self, minibatch: Rows, samples: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
         """The gradient with respect to the distributions' parameters; losses go into ``samples``."""
         distribution = self._networks.distribution(minibatch.masks)
-        log_ratio = distribution.log_prob(minibatch.actions) - minibatch.old_log_prob
+        log_prob, entropy = distribution.log_prob(minibatch.actions), distribution.entropy()
+        log_ratio = log_prob - minibatch.old_log_prob
         kl = None if minibatch.old is None else distribution.kl_from(minibatch.old)
         policy_losses, d_log_prob, d_kl = self._objective.gradient(Batch(np.exp(log_ratio), minibatch.advantages, kl))
-        samples |= {"policy_loss": policy_losses, "entropy": distribution.entropy(), "log_ratio": log_ratio}
+        entropy = -log_prob if entropy is None else entropy
+        samples |= {"policy_loss": policy_losses, "entropy": entropy, "log_ratio": log_ratio}
         d_entropy = -self._ent_coef / len(log_ratio)
         gradients = distribution.gradient(minibatch.actions, d_log_prob, d_entropy, minibatch.old, d_kl)
         return masked_gradient(gradients, minibatch.masks)
