@@ -48,7 +48,7 @@ class ArrayActor:
         self._threads = blas_threads(policy, buffer.n_envs)
         shape = (n_steps, buffer.n_envs, len(bias))
         self._noise = iter(architecture.noise(shape, th.from_numpy(bias).dtype))
-        self._policy, self._sde_sample_freq = policy, sde_sample_freq if policy.use_sde else -1
+        self._policy, self._sde_sample_freq = policy, sde_sample_freq
         self._shape = (buffer.n_envs, *(policy.action_space.shape or ()))
         self._bounds = bounds_of(policy)
         self._buffer: Any = buffer

@@ -33,4 +33,4 @@ class Arrays:
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
         masks = Masks(model) if plan.kind.takes_masks else None
-        return ArrayActor(plan.kind.policy, buffer, n_steps, masks, model.sde_sample_freq)
+        return ArrayActor(plan.kind.policy, buffer, n_steps, masks, model.sde_sample_freq if model.use_sde else -1)
