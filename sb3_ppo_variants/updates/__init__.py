@@ -1,8 +1,9 @@
 """Updates: how the objective and the value loss are descended."""
 
+from sb3_ppo_variants.updates.advantages import NormalizeAdvantage
 from sb3_ppo_variants.updates.plan import Descent, UpdatePlan
 from sb3_ppo_variants.updates.run import Outcome, run
 from sb3_ppo_variants.updates.separate import SeparateUpdates
 from sb3_ppo_variants.updates.updates import JOINT, Updates
 
-__all__ = ["JOINT", "Descent", "Outcome", "SeparateUpdates", "UpdatePlan", "Updates", "run"]
+__all__ = ["JOINT", "Descent", "NormalizeAdvantage", "Outcome", "SeparateUpdates", "UpdatePlan", "Updates", "run"]
