@@ -3,9 +3,12 @@
 import argparse
 import os
 import platform
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -68,6 +71,21 @@ def quartiles(values: Iterable[float], form: str = ".2f") -> str:
     """The median of values, and their quartiles, each in this format."""
     low, median, high = np.quantile(np.array(values), [0.25, 0.5, 0.75])
     return f"{median:{form}} ({low:{form}} to {high:{form}})"
+
+
+@cache
+def commit() -> str | None:
+    """The commit of this package, with ``-dirty`` where files differ from it; ``None`` outside of its repository."""
+    file = Path(__file__)
+    try:
+        _git("ls-files", "--error-unmatch", file.name, folder=file.parent)  # Else the repository is of something else.
+        return _git("describe", "--always", "--abbrev=12", "--dirty", "--exclude=*", folder=file.parent)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _git(*arguments: str, folder: Path) -> str:
+    return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def circumstances(*packages: str) -> dict[str, Any]:

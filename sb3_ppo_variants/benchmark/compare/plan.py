@@ -88,6 +88,19 @@ def make_plan(settings: list[Setting], envs: list[str], seeds: int, conditions: 
     return Plan([*randoms, *(replace(run, seed=seed) for seed in range(seeds) for run in first)], notes)
 
 
+def together(plans: Iterable[Plan]) -> Plan:
+    """Plans as one: the first seed in the first environment under all conditions, then in the next environment."""
+    runs, notes = [], []
+    for plan in plans:
+        runs += plan.runs
+        notes += plan.notes
+    envs = list(dict.fromkeys(run.env for run in runs))
+    # Those of a single plan stay in their order.
+    several = len({digest(run.conditions) for run in runs}) > 1
+    ordered = sorted(runs, key=lambda run: (run.seed, envs.index(run.env))) if several else runs
+    return Plan(ordered, list(dict.fromkeys(notes)))
+
+
 def _refuse_unknown(dropped: set[str], settings: list[Setting]) -> None:
     """Refuse a hyperparameter that no setting has, unless it is one of PPO."""
     arguments = {argument for setting in settings for argument in accepted(load_class(setting.path))} - RESERVED.keys()

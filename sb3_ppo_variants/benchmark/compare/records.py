@@ -29,7 +29,16 @@ class Result(TypedDict, total=False):
     episodes: dict[str, Sequence[float]] | None
 
 
-class Record(Result):
+class Made(Result, total=False):
+    """With what records of earlier versions lack."""
+
+    # Of what the updates logged, by name: the mean over those in each span of steps.
+    training: dict[str, list[float | None]]
+    # That the package was at; None where it is not in a repository.
+    commit: str | None
+
+
+class Record(Made):
     """All of a run, as JSON can hold it. ``status`` is ``"finished"`` or ``"failed"``."""
 
     format: int

@@ -64,8 +64,7 @@ def write(records: Iterable[Record], problems: list[str], running: int, folder: 
 
 def section(comparison: Comparison, frame: pd.DataFrame, pictures: Path) -> list[str]:
     """What records under the same conditions, and their table, say: blocks of Markdown, and pictures in a folder."""
-    title = comparison.conditions["preset"] or ", ".join(comparison.envs) or "No finished run"
-    blocks = [f"## {title} ({comparison.name})", tables.summary(comparison)]
+    blocks = [f"## {comparison.title} ({comparison.name})", tables.summary(comparison)]
     if not frame.empty:
         blocks += ["### Final scores", FINAL, tables.final_scores(comparison, frame)]
         blocks += ["### Normalised scores", NORMALISED, *_normalised(comparison, frame, pictures)]

@@ -28,6 +28,15 @@ class Comparison:
         return digest(self.conditions)[:6]
 
     @property
+    def title(self) -> str:
+        """The preset or the environments, and the protocol with what was switched in it, in words."""
+        conditions = self.conditions
+        what = conditions["preset"] or ", ".join(self.envs) or "No finished run"
+        protocol = [f"protocol {conditions['protocol']}"] if conditions.get("protocol") else []
+        switched = [conditions["switched"]] if conditions.get("switched") else []
+        return ", ".join([what, *protocol, *switched])
+
+    @property
     def labels(self) -> list[str]:
         """The settings: the paper's in its order, and then the others."""
         return sorted({record["label"] for record in self.records}, key=order)

@@ -10,6 +10,7 @@ from sb3_ppo_variants.benchmark.compare.presets import PRESETS, Preset
 from sb3_ppo_variants.benchmark.compare.records import Record
 from sb3_ppo_variants.benchmark.compare.scores import Comparison, random_scores
 from sb3_ppo_variants.benchmark.compare.settings import parse
+from sb3_ppo_variants.recipes import PROTOCOLS
 
 
 def markdown(frame: pd.DataFrame) -> str:
@@ -85,7 +86,10 @@ def summary(comparison: Comparison) -> str:
 
 def _conditions(comparison: Comparison) -> list[str]:
     conditions = comparison.conditions
+    protocol = conditions.get("protocol")
     given = {
+        "protocol": protocol and f"{protocol}, {PROTOCOLS[protocol].says}",
+        "but": conditions.get("switched"),
         "hyperparameters of": conditions["entry"] or conditions["file"],
         "changed": conditions["parameters"] or None,
         "normalised by VecNormalize": _yes_or_no(conditions["normalize"]),
@@ -93,7 +97,11 @@ def _conditions(comparison: Comparison) -> list[str]:
     }
     lines = [f"{name}: {value}" for name, value in given.items() if value is not None]
     preset = PRESETS.get(conditions["preset"] or "")
-    return lines if preset is None else [_shares(comparison, preset), *lines, *([preset.why] if preset.why else [])]
+    if preset is None:
+        return lines
+    # The reason is that of the preset's own conditions.
+    why = [preset.why] if preset.why and protocol is None else []
+    return [_shares(comparison, preset), *lines, *why]
 
 
 def _yes_or_no(value: bool | None) -> str | None:
