@@ -14,18 +14,16 @@ import torch as th
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from threadpoolctl import threadpool_limits
 
+from sb3_ppo_variants.benchmark.compare.curves import LAST, SPANS
 from sb3_ppo_variants.benchmark.compare.logged import Logged
 from sb3_ppo_variants.benchmark.compare.plan import Run
+from sb3_ppo_variants.benchmark.compare.quiet import quieted
 from sb3_ppo_variants.benchmark.compare.records import FORMAT, Made, Record, Result
 from sb3_ppo_variants.benchmark.measuring import circumstances, commit
 from sb3_ppo_variants.envs import ActionsAsDrawn
 from sb3_ppo_variants.recipes.episodes import Episodes
 from sb3_ppo_variants.recipes.training import build, save
 
-# The score of a run is the mean return of so many of its last episodes.
-LAST = 100
-# A curve is the mean return of the episodes that ended in each of so many equal spans of steps.
-SPANS = 100
 SECONDS_BETWEEN_STATES = 1.0
 
 
@@ -87,7 +85,7 @@ def perform(run: Run, states: Path | None = None, checkpoints: Path | None = Non
     state = State(run, episodes, states)
     result: Made
     try:
-        with threadpool_limits(limits=1):
+        with threadpool_limits(limits=1), quieted():
             if run.algorithm:
                 steps = _train(run, CallbackList([episodes, logged, state]), checkpoints)
             else:

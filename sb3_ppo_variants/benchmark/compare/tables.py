@@ -79,6 +79,7 @@ def summary(comparison: Comparison) -> str:
         f"steps of a run: {', '.join(f'{number:,}' for number in steps)}",
         *(["runs of different versions are compared here"] if len(versions) > 1 else []),
         *(f"versions: {line}" for line in versions),
+        *(f"commit: {commit}" for commit in sorted({record.get("commit") or "" for record in everything}) if commit),
         *(f"machine: {line}" for line in sorted({record["machine"] for record in everything})),
     ]
     return "\n".join(f"- {line}" for line in lines)
