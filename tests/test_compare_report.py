@@ -147,6 +147,26 @@ def test_the_command_is_the_one_that_made_the_runs(arguments: list[str]) -> None
     assert found == {run.name for run in plan.runs if run.algorithm}
 
 
+def test_a_study_is_a_table_over_its_conditions(tmp_path: Path) -> None:
+    def under(protocol: str, switched: str | None, first: float) -> list[Any]:
+        conditions = {**CONDITIONS, "preset": "table1-study", "protocol": protocol, "switched": switched}
+        name = f"{protocol}-{switched}"
+        return [
+            record("ppo_clip", "A-v0", seed, first + seed, conditions=conditions, name=f"{name}-{seed}")
+            for seed in range(2)
+        ]
+
+    write(tmp_path, [*under("released-code", "actions clipped", 5.0), *under("text", None, 1.0)])
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    table = text_of(tmp_path / "report.md").partition("## What Table 1 depends on")[2].partition("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")]
+    assert rows == [
+        "| conditions | ppo_clip |",
+        "| text | 1.5 ± 0.7071 (2) |",
+        "| actions clipped | 5.5 ± 0.7071 (2) |",
+    ]
+
+
 def test_what_updates_logged_is_drawn(tmp_path: Path) -> None:
     logged: Any = {"training": {"kl": [None, *[0.01] * 99], "entropy_loss": [-1.0] * 100}}
     runs: list[Any] = [{**each, **logged} for each in RECORDS]

@@ -150,7 +150,8 @@ def test_a_curve_goes_on_where_no_episode_ended() -> None:
     assert found is not None
     steps, (points, _) = found
     assert steps.tolist() == pytest.approx(list(range(2, 101)))
-    assert points["ppo_clip"][:4].tolist() == [1.0, 1.0, 4.0, 4.0]
+    # Of 1, 1, 4, 4, 1, 1, each with the four before.
+    assert points["ppo_clip"][:6].tolist() == pytest.approx([1.0, 1.0, 2.0, 2.5, 2.2, 2.2])
 
 
 def test_normalised_curves_end_at_the_normalised_scores() -> None:

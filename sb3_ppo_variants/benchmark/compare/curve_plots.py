@@ -9,10 +9,12 @@ from matplotlib import pyplot
 
 from sb3_ppo_variants.benchmark.compare.curves import SPANS
 from sb3_ppo_variants.benchmark.compare.plots import MEDIUM, SMALL, band, drawn, legend, looks, save
-from sb3_ppo_variants.benchmark.compare.records import Record, curve
+from sb3_ppo_variants.benchmark.compare.records import Record, curve, is_spanned
 from sb3_ppo_variants.benchmark.compare.scores import Comparison, random_scores
 from sb3_ppo_variants.benchmark.compare.statistics import Intervals, bands
 
+# Means of single spans are drawn over so many of them, so that a picture shows trends.
+SMOOTHED = 5
 # What is drawn of what updates log, with its name in the picture.
 QUANTITIES = {
     "kl": "KL(old || new)",
@@ -31,6 +33,8 @@ def learned(comparison: Comparison, env: str, label: str) -> tuple[np.ndarray, I
     values = pd.DataFrame([curve(record) for record in records], dtype=float)
     # Where no episode has ended there is no mean, and where none did in a span that of the span before.
     whole = values.ffill(axis=1).dropna(axis=1)
+    if any(map(is_spanned, records)):
+        whole = whole.T.rolling(SMOOTHED, min_periods=1).mean().T
     steps = (np.array(whole.columns, dtype=float) + 1) / SPANS * np.mean([record["steps"] for record in records])
     return steps, bands({label: whole.to_numpy()})
 

@@ -16,6 +16,8 @@ DASHES: dict[Line, str] = {"solid": "solid", "dashed": "dash", "dotted": "dot", 
 # Of the second and the third trace of a setting's curve, which follow its line.
 INVISIBLE = {"mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip"}
 STYLE = "body { font: 15px/1.5 sans-serif; margin: 1rem auto; max-width: 75rem; padding: 0 1rem; color: #222 }"
+# Nothing is sent anywhere.
+CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["sendChartToCloud"]}
 HELP = "Click a name to hide its line, double-click it to see it alone, drag to enlarge a part."
 
 
@@ -28,7 +30,7 @@ def page(comparisons: Iterable[Comparison]) -> str:
             for number, env in enumerate(comparison.envs):
                 where = f"{comparison.name}-{number}"
                 figure = _figure(comparison, env)
-                parts.append(figure.to_html(full_html=False, include_plotlyjs=False, div_id=where))
+                parts.append(figure.to_html(full_html=False, include_plotlyjs=False, div_id=where, config=CONFIG))
     return (
         f'<!doctype html>\n<meta charset="utf-8">\n<title>Learning curves</title>\n<style>{STYLE}</style>\n'
         f"<script>{get_plotlyjs()}</script>\n<p>{HELP}</p>\n" + "\n".join(parts)
@@ -57,7 +59,7 @@ def _figure(comparison: Comparison, env: str) -> go.Figure:
     if env in (random := random_scores(comparison)):
         figure.add_hline(random[env], line_color="#999999", annotation_text="random policy")
     figure.update_layout(
-        title=env, height=480, template="plotly_white", xaxis_title="environment steps",
+        title=env, height=560, template="plotly_white", xaxis_title="environment steps",
         yaxis_title="return of an episode", updatemenus=[_axis(by_steps, by_minutes)],
     )  # fmt: skip
     return figure

@@ -54,7 +54,7 @@ def legend(figure: Figure, axes: Axes) -> None:
 @contextmanager
 def drawn(file: Path) -> Iterator[Axes]:
     """Axes whose picture is saved in a file, with a legend beside it."""
-    figure, axes = pyplot.subplots(figsize=(6.5, 4.5), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(8.5, 4.5), layout="constrained")
     yield axes
     legend(figure, axes)
     save(figure, file)

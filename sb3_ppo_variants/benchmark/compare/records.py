@@ -144,6 +144,11 @@ def _trailing(record: Record) -> Made:
     return {"trailing": trailing(episodes["ends"], episodes["returns"], record["steps"])}
 
 
+def is_spanned(record: Record) -> bool:
+    """Whether the curve of a run is of the episodes in each span, as in exported records of earlier versions."""
+    return not (record.get("episodes") or record.get("trailing"))
+
+
 def curve(record: Record) -> list[float | None]:
     """The learning curve of a run: of its last episodes, or of those in each span in records of earlier versions."""
     return _trailing(record).get("trailing") or record.get("trailing") or record["curve"]

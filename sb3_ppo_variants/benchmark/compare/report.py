@@ -21,7 +21,7 @@ from sb3_ppo_variants.benchmark.compare import (
 from sb3_ppo_variants.benchmark.compare.curves import LAST
 from sb3_ppo_variants.benchmark.compare.interactive import page
 from sb3_ppo_variants.benchmark.compare.paper import Estimate
-from sb3_ppo_variants.benchmark.compare.records import Record
+from sb3_ppo_variants.benchmark.compare.records import Record, is_spanned
 from sb3_ppo_variants.benchmark.compare.scores import Comparison
 from sb3_ppo_variants.benchmark.compare.settings import BASELINE
 from sb3_ppo_variants.errors import ArgumentError
@@ -29,7 +29,10 @@ from sb3_ppo_variants.saving.atomic import write_atomically
 
 PICTURES = "pictures"
 INTERACTIVE = "interactive.html"
-PAPER = "paper-table1"
+PAPER, STUDY = "paper-table1", "table1-study"
+ACROSS = """\
+Mean return of the last 100 episodes over seeds, ± standard deviation, and the number of seeds: under the protocols, and
+under `released-code` with one ingredient changed."""
 FINAL = f"""\
 Mean return of the last {LAST} episodes of a run, or of all if there were fewer: mean over seeds ± standard deviation,
 and the number of seeds."""
@@ -44,7 +47,7 @@ Mean over seeds with 95% bootstrap intervals. A point is the mean return of the 
 all if there were fewer, so that a curve ends at the score. Early on these are the episodes that ended early."""
 SPANNED = """\
 Mean over seeds with 95% bootstrap intervals. These records of an earlier version have no episodes: a point is the mean
-return of those that ended in a hundredth of the steps, and a curve need not end at the score."""
+return of those that ended in five hundredths of the steps, and a curve need not end at the score."""
 EFFICIENCY = """\
 The interquartile mean of the normalised curves over all environments, by steps and by time."""
 ORDERS = """\
@@ -79,6 +82,9 @@ def write(
         blocks.append(f"{now} not in this report.")
     if problems:
         blocks.append("\n".join(f"- {problem}" for problem in problems))
+    studied = [comparison for comparison in compared if comparison.conditions["preset"] == STUDY and comparison.records]
+    if len(studied) > 1:
+        blocks += ["## What Table 1 depends on", ACROSS, *tables.across(studied)]
     for comparison in compared:
         frame = scores.table(comparison)
         frames.append(frame.assign(comparison=comparison.name))
@@ -106,8 +112,8 @@ def section(comparison: Comparison, frame: pd.DataFrame, pictures: Path, baselin
     blocks = [f"## {comparison.title} ({comparison.name})", tables.summary(comparison)]
     if not frame.empty:
         normalised = _normalised(comparison, frame, pictures, baseline)
-        blocks += ["### Final scores", FINAL, tables.final_scores(comparison, frame)]
         blocks += ["### Normalised scores", NORMALISED, *normalised]
+        blocks += ["### Final scores", FINAL, tables.final_scores(comparison, frame)]
         blocks += ["### Learning curves", *_curves(comparison, pictures)]
         training = _file(comparison, "training", pictures)
         if curve_plots.training(comparison, training):
@@ -126,7 +132,7 @@ def _file(comparison: Comparison, name: str, pictures: Path) -> Path:
 
 
 def _curves(comparison: Comparison, pictures: Path) -> list[str]:
-    spanned = any(not (record.get("episodes") or record.get("trailing")) for record in comparison.records)
+    spanned = any(is_spanned(record) for record in comparison.records)
     blocks = [SPANNED if spanned else CURVES, f"[The same to zoom in]({INTERACTIVE})."]
     for env in comparison.envs:
         file = _file(comparison, env, pictures)

@@ -72,7 +72,13 @@ def comparisons(records: Iterable[Record]) -> list[Comparison]:
         trainings = _told_apart([record for record in finished if record["label"] != RANDOM])
         failed = [record for record in part if record["status"] == "failed"]
         found.append(Comparison(part[0]["conditions"], trainings, random, failed))
-    return sorted(found, key=lambda part: (part.conditions["preset"] or "", part.envs, part.name))
+    return sorted(found, key=_place)
+
+
+def _place(comparison: Comparison) -> tuple[str, bool, list[str], str]:
+    """Where a comparison stands in a report: protocols before what is switched in one."""
+    conditions = comparison.conditions
+    return conditions["preset"] or "", bool(conditions.get("switched")), comparison.envs, comparison.name
 
 
 def _told_apart(records: list[Record]) -> list[Record]:

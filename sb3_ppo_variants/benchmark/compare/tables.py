@@ -8,7 +8,7 @@ from sb3_ppo_variants.benchmark.compare.paper import Estimate
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM
 from sb3_ppo_variants.benchmark.compare.presets import PRESETS, Preset
 from sb3_ppo_variants.benchmark.compare.records import Record
-from sb3_ppo_variants.benchmark.compare.scores import Comparison, random_scores
+from sb3_ppo_variants.benchmark.compare.scores import Comparison, order, random_scores
 from sb3_ppo_variants.benchmark.compare.settings import parse
 from sb3_ppo_variants.recipes import PROTOCOLS
 
@@ -23,6 +23,27 @@ def final_scores(comparison: Comparison, frame: pd.DataFrame) -> str:
     cells = frame.groupby(["label", "env"])["score"].apply(_mean).unstack()
     cells.loc[RANDOM] = pd.Series(random_scores(comparison), dtype=float).map(_number)
     return markdown(cells.loc[[RANDOM, *comparison.labels], comparison.envs].fillna(""))
+
+
+def across(comparisons: Sequence[Comparison]) -> list[str]:
+    """The mean score of each setting under each of several conditions, a table for each environment, in Markdown."""
+    rows = [
+        (_described(comparison), record["env"], record["label"], record["score"])
+        for comparison in comparisons
+        for record in comparison.records
+    ]
+    frame = pd.DataFrame(rows, columns=["conditions", "env", "label", "score"])
+    blocks = []
+    for env, found in frame.groupby("env"):
+        cells = found.groupby(["conditions", "label"], sort=False)["score"].apply(_mean).unstack().fillna("")
+        known = [_described(comparison) for comparison in comparisons if _described(comparison) in cells.index]
+        table = cells.loc[known, sorted(cells.columns, key=order)]
+        blocks += [f"### {env}", table.rename_axis("conditions").to_markdown(disable_numparse=True)]
+    return blocks
+
+
+def _described(comparison: Comparison) -> str:
+    return comparison.conditions.get("switched") or comparison.conditions.get("protocol") or comparison.name
 
 
 def estimates(found: Mapping[str, Mapping[str, Estimate]], seeds: Mapping[str, int]) -> str:
