@@ -36,7 +36,7 @@ BAD: list[tuple[str, Any]] = [
     *(("normalize_advantage", value) for value in ("yes", None, 2)),
     *(("ent_coef", value) for value in (NAN, INF, "auto", None, True)),
     *(("vf_coef", value) for value in (-0.5, NAN, INF, None)),
-    *(("max_grad_norm", value) for value in (-0.5, NAN, None, "0.5")),
+    *(("max_grad_norm", value) for value in (-0.5, NAN, "0.5")),
     *(("use_sde", value) for value in ("yes", None)),
     *(("sde_sample_freq", value) for value in (0, -2, 1.5, None)),
     *(("rollout_buffer_class", value) for value in ("RolloutBuffer", dict, ReplayBuffer, DictRolloutBuffer)),

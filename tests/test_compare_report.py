@@ -1,9 +1,11 @@
 """What a report says, of records made by hand."""
 
+import argparse
 import base64
 import gzip
 import math
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ from comparing import CONDITIONS, RECORDS, record, text_of, write
 from filelock import FileLock
 
 from sb3_ppo_variants.benchmark.__main__ import main
-from sb3_ppo_variants.benchmark.compare import paper, records, statistics
+from sb3_ppo_variants.benchmark.compare import paper, parameters, records, scores, statistics
+from sb3_ppo_variants.benchmark.compare.command import _plan, add_command
 from sb3_ppo_variants.benchmark.compare.paper import Estimate
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM
 
@@ -41,10 +44,14 @@ def test_the_report_is_made_of_the_records(tmp_path: Path, capsys: pytest.Captur
     assert "ValueError: no" in text
     page = (tmp_path / "report.html").read_text()
     pictures = re.findall(r'src="([^"]*)"', page)
-    assert len(pictures) == 4
+    # Aggregates, profiles, sample efficiency, and learning curves in two environments.
+    assert len(pictures) == 5
     assert all(base64.b64decode(source.split(",")[1]).startswith(b"\x89PNG") for source in pictures)
     assert re.search(r"<td[^>]*>60 ± 35.36 \(2\)</td>", page) and "http" not in page
-    assert len(page) < 500_000
+    assert len(page) < 1_000_000
+    for suffix, begins in ((".svg", b"<?xml"), (".pdf", b"%PDF"), (".png", b"\x89PNG")):
+        drawn = list((tmp_path / "pictures").glob(f"*{suffix}"))
+        assert len(drawn) == 5 and all(file.read_bytes().startswith(begins) for file in drawn)
     csv = pd.read_csv(tmp_path / "scores.csv")
     assert len(csv) == 8
     assert csv[csv["label"] == "ppo_clip"]["normalised"].tolist() == [0.75, 0.25, 0.75, -0.25]
@@ -56,12 +63,117 @@ def test_a_packed_file_gives_the_same_report(tmp_path: Path) -> None:
     assert main(["report", "--out", str(tmp_path / "runs"), "--export", str(packed)]) == 0
     first = packed.read_bytes()
     assert main(["report", "--out", str(tmp_path / "again"), "--from", str(packed)]) == 0
-    for name in ("report.md", "report.html", "scores.csv"):
+    for name in ("report.md", "report.html", "interactive.html", "scores.csv"):
         assert (tmp_path / "again" / name).read_text() == (tmp_path / "runs" / name).read_text()
     records.pack([record("ppo_clip", "A-v0", 0, 1, format=99)], packed)
     assert "format 99" in records.unpack(packed)[1][0]
     records.pack(records.read(tmp_path / "runs" / "records")[0], packed)
     assert packed.read_bytes() == first
+
+
+@pytest.mark.parametrize("given", ["ppo_clip clip_range=0.1", "ppo_clip:clip_range=0.1"])
+def test_any_setting_is_the_baseline(given: str, tmp_path: Path) -> None:
+    renamed: list[Any] = [
+        {**each, "label": "ppo_clip clip_range=0.1"} if each["label"] == "ppo_clip" else each for each in RECORDS
+    ]
+    write(tmp_path, renamed)
+    assert main(["report", "--out", str(tmp_path), "--baseline", given]) == 0
+    text = text_of(tmp_path / "report.md")
+    # In each environment 3 of 4 pairs are better.
+    assert "Against ppo_clip clip_range=0.1 (2 seeds)" in text and "| sb3_ppo | 2 | 0.75 (" in text
+    with pytest.raises(SystemExit, match="--baseline 'trpo' is no setting of these records, which are ppo_clip clip_"):
+        main(["report", "--out", str(tmp_path), "--baseline", "trpo"])
+
+
+def test_hyperparameters_are_shown(tmp_path: Path) -> None:
+    shared: dict[str, Any] = {"n_steps": 64, "device": "cpu", "normalize": None}
+    kinds = {"ppo_clip": {**shared, "clip_range": 0.2, "gamma": 0.9}, "sb3_ppo": {**shared, "gamma": "lin_0.9"}}
+    runs: list[Any] = [{**each, "hyperparameters": kinds.get(each["label"], {})} for each in RECORDS]
+    write(tmp_path, runs)
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    text = text_of(tmp_path / "report.md")
+    shown, _, rest = text.partition("<details><summary>All shared values</summary>")
+    hidden, _, different = rest.partition("</details>")
+    assert "| n_steps | 64 |" in shown and "| device | cpu |" not in shown and "| device | cpu |" in hidden
+    assert "| setting | gamma | clip_range |" in different
+    assert "| ppo_clip | 0.9 | 0.2 |" in different and "| sb3_ppo | lin_0.9 | - |" in different
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("<details><summary>All shared values</summary>") == page.count("</details>") == 1
+
+
+def test_what_is_in_records_does_not_become_code(tmp_path: Path) -> None:
+    evil = "x<script>alert(1)</script>"
+    renamed: list[Any] = [{**each, "label": each["label"].replace("ppo_clip", evil)} for each in RECORDS]
+    write(tmp_path, renamed)
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    assert "<script>" not in (tmp_path / "report.html").read_text()
+    assert evil not in (tmp_path / "interactive.html").read_text()
+
+
+def test_the_interactive_page_needs_no_network(tmp_path: Path) -> None:
+    write(tmp_path, RECORDS)
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    page = (tmp_path / "interactive.html").read_text()
+    assert page.count("Plotly.newPlot(") >= 2 and not re.search(r"<(script|link)[^>]*(src|href)=", page)
+    assert "environment steps" in page and "minutes of a run, mean" in page
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--algos", "ppo_clip", "ppo_clip:clip_range=0.1,n_epochs=5", "--envs", "CartPole-v1", "Pendulum-v1"],
+        ["--algos", "ppo_clip", "--entry", "mujoco", "--no-normalize", "--anneal", "-p", "n_steps=64,gamma=0.9"],
+        ["--preset", "paper-table1", "--envs", "Pendulum-v1", "--protocol", "text", "--no-anneal"],
+        ["--preset", "paper-table1", "--envs", "Pendulum-v1", "--settings", "headline"],
+        ["--preset", "table1-study", "--envs", "Pendulum-v1", "--timesteps", "64"],
+    ],
+)
+def test_the_command_is_the_one_that_made_the_runs(arguments: list[str]) -> None:
+    def runs_of(given: list[str]) -> set[str]:
+        return {run.name for run in _plan(options_of(given)).runs if run.algorithm}
+
+    def options_of(given: list[str]) -> argparse.Namespace:
+        parser = argparse.ArgumentParser()
+        add_command(parser)
+        return parser.parse_args(given)
+
+    plan = _plan(options_of([*arguments, "--seeds", "2"]))
+    made: list[Any] = [{**record(run.label, run.env, run.seed, 1.0), **run.identity} for run in plan.runs]
+    commands = {parameters.command(comparison) for comparison in scores.comparisons(made)}
+    found: set[str] = set()
+    for command in commands:
+        assert command is not None
+        found |= runs_of(shlex.split(command)[4:])
+    assert found == {run.name for run in plan.runs if run.algorithm}
+
+
+def test_a_study_is_a_table_over_its_conditions(tmp_path: Path) -> None:
+    def under(protocol: str, switched: str | None, first: float) -> list[Any]:
+        conditions = {**CONDITIONS, "preset": "table1-study", "protocol": protocol, "switched": switched}
+        name = f"{protocol}-{switched}"
+        return [
+            record("ppo_clip", "A-v0", seed, first + seed, conditions=conditions, name=f"{name}-{seed}")
+            for seed in range(2)
+        ]
+
+    write(tmp_path, [*under("released-code", "actions clipped", 5.0), *under("text", None, 1.0)])
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    table = text_of(tmp_path / "report.md").partition("## What Table 1 depends on")[2].partition("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")]
+    assert rows == [
+        "| conditions | ppo_clip |",
+        "| text | 1.5 ± 0.7071 (2) |",
+        "| actions clipped | 5.5 ± 0.7071 (2) |",
+    ]
+
+
+def test_what_updates_logged_is_drawn(tmp_path: Path) -> None:
+    logged: Any = {"training": {"kl": [None, *[0.01] * 99], "entropy_loss": [-1.0] * 100}}
+    runs: list[Any] = [{**each, **logged} for each in RECORDS]
+    write(tmp_path, runs)
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    assert "![What the updates logged]" in text_of(tmp_path / "report.md")
+    assert len(list((tmp_path / "pictures").glob("*-training.svg"))) == 1
 
 
 def test_what_a_killed_command_left_is_not_running(tmp_path: Path) -> None:

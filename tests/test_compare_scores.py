@@ -1,7 +1,7 @@
 """The numbers of a comparison, against numbers worked by hand."""
 
-import math
 import re
+from itertools import permutations
 
 import numpy as np
 import pandas as pd
@@ -9,7 +9,7 @@ import pytest
 from comparing import CONDITIONS, RECORDS, record
 from rliable import metrics
 
-from sb3_ppo_variants.benchmark.compare import paper, plots, records, scores, statistics
+from sb3_ppo_variants.benchmark.compare import curve_plots, curves, paper, plots, ranking, records, scores, statistics
 from sb3_ppo_variants.benchmark.compare.paper import Estimate
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM
 from sb3_ppo_variants.benchmark.compare.settings import parse
@@ -87,16 +87,22 @@ def test_the_papers_table_is_beside_ours() -> None:
         labels["fixed KL, β = 1"]: estimate(0.52),
         "sb3_ppo": estimate(0.30),
     }
-    text = re.sub(r" +", " ", "\n".join(paper.beside(ours)))
+    differences = {
+        (one, other): estimate(ours[one].value - ours[other].value, 0.09) for one, other in permutations(ours, 2)
+    }
+    names, signs = paper.orders(ours, differences)
+    text = re.sub(r" +", " ", "\n".join(paper.beside(ours, signs)))
     assert "| clipping, ε = 0.2 | 0.82 | 0.50 (0.45 to 0.55) |" in text
     assert "| clipping, ε = 0.1 | 0.76 | not run |" in text
     # Of the 6 pairs of -0.39, 0.82, 0.74, 0.71, two are in another order.
     assert "Kendall's tau between the columns, over 4 settings: 0.33." in text
     assert "no clipping or penalty is the worst: no; sb3_ppo is lower" in text
     assert "clipping, ε = 0.2 is not beaten beyond its CI: no; adaptive KL, d_targ = 0.01 is above" in text
-    assert text.count("in the paper clipping, ε = 0.2 is above") == 2
-    assert "here 0.50 (0.45 to 0.55) is below 0.52 (0.47 to 0.57), the CIs overlap" in text
-    assert "is below 0.60 (0.55 to 0.65), the CIs overlap" in text
+    assert "of 6 pairs that the paper has in an order, 4 are in the same order here, 3 of them beyond noise" in text
+    assert "and 2 are reversed, 1 of them beyond noise" in text
+    # Clipping, adaptive, fixed and none, which have 0.50, 0.60, 0.52 and 0.40 here.
+    assert names[0] == "clipping, ε = 0.2" and names[3] == "no clipping or penalty"
+    assert signs.tolist() == [[0, -2, -1, 2], [0, 0, 1, 2], [0, 0, 0, 2], [0, 0, 0, 0]]
 
 
 def test_the_papers_column() -> None:
@@ -127,10 +133,57 @@ def test_settings_look_different() -> None:
     assert len(set(colors.values())) == 12
 
 
+def test_a_curve_is_of_the_last_episodes_and_ends_at_the_score() -> None:
+    returns = [float(number) for number in range(250)]
+    ends = [4 * (number + 1) for number in range(250)]
+    points = curves.trailing(ends, returns, 1000)
+    assert len(points) == 100 and points[-1] == sum(returns[-100:]) / 100
+    # After 10 steps two episodes have ended, and after 500 steps 125.
+    assert points[0] == 0.5 and points[49] == sum(returns[25:125]) / 100
+    assert curves.trailing([30], [7.0], 100) == [None] * 29 + [7.0] * 71
+
+
 def test_a_curve_goes_on_where_no_episode_ended() -> None:
-    smooth = plots.smooth([None, 1.0, None, 4.0])
-    assert math.isnan(smooth[0])
-    np.testing.assert_allclose(smooth[1:], [1.0, 1.0, 2.0])
+    runs = [record("ppo_clip", "A-v0", 0, 1.0, curve=[None, 1.0, None, 4.0] * 25, episodes=None)]
+    (comparison,) = scores.comparisons(runs)
+    found = curve_plots.learned(comparison, "A-v0", "ppo_clip")
+    assert found is not None
+    steps, (points, _) = found
+    assert steps.tolist() == pytest.approx(list(range(2, 101)))
+    # Of 1, 1, 4, 4, 1, 1, each with the four before.
+    assert points["ppo_clip"][:6].tolist() == pytest.approx([1.0, 1.0, 2.0, 2.5, 2.2, 2.2])
+
+
+def test_normalised_curves_end_at_the_normalised_scores() -> None:
+    (comparison,) = scores.comparisons(RECORDS)
+    frame = scores.table(comparison)
+    shares, found = scores.normalised_curves(comparison, frame)
+    # The first episode of these runs ends at half of the steps.
+    assert shares[0] == 0.5 and shares[-1] == 1.0
+    for label, matrix in scores.matrices(frame)[0].items():
+        np.testing.assert_allclose(found[label][..., -1], matrix)
+
+
+def test_what_is_better_beyond_noise() -> None:
+    apart = {"a": np.array([[1.0, 0.9], [0.95, 1.0]]), "b": np.array([[0.1, 0.2], [0.15, 0.1]])}
+    arrays = {**apart, "c": np.array([[0.0, 1.0], [1.0, 0.0]])}
+    values = {label: row["IQM"] for label, row in statistics.aggregates(arrays).items()}
+    differences = statistics.differences(arrays, "IQM")
+    assert differences["a", "b"].value == pytest.approx(metrics.aggregate_iqm(apart["a"]) - 0.125)
+    first, *_, last = order = ranking.ranked(values, differences)
+    assert (first.label, first.better, first.worse, first.ranks) == ("a", ["b"], [], "1 to 2")
+    assert (last.label, last.worse, last.ranks) == ("b", ["a"], "2 to 3")
+    said = "It is better beyond noise than b, and cannot be told apart from c."
+    assert ranking.verdict(order) == f"**a** has the highest interquartile mean, 0.97. {said}"
+    assert ranking.verdict([each for each in order if each.label == "a"]).endswith("there is no other setting.")
+
+
+def test_one_seed_says_nothing_of_noise() -> None:
+    arrays = {"a": np.array([[1.0, 0.9]]), "b": np.array([[0.1, 0.2]])}
+    values = {label: row["IQM"] for label, row in statistics.aggregates(arrays).items()}
+    order = ranking.ranked(values, statistics.differences(arrays, "IQM"))
+    assert [each.ranks for each in order] == ["1 to 2", "1 to 2"]
+    assert "With a single seed nothing can be said about noise" in ranking.verdict(order)
 
 
 def test_episodes_of_spans() -> None:

@@ -27,6 +27,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "fixed": (PPOFixedKL, {"kl_coef": 3.0, "clip_range": 0.1}),
     "unclipped": (PPOUnclipped, {}),
     "all terms": (PPOClip, {"clip_range_vf": 0.1, "ent_coef": 0.02, "max_grad_norm": 0.05}),
+    "advantages over the rollout": (PPOClip, {"normalize_advantage": "rollout", "max_grad_norm": None}),
     "target_kl": (PPOClip, {"target_kl": 1e-6}),
     "separate features": (PPOClip, {"policy_kwargs": {"share_features_extractor": False, "net_arch": [16]}}),
     "gSDE": (PPOClip, {"use_sde": True}),

@@ -24,7 +24,8 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {"max_grad_norm": np.inf},
     "all terms": {"clip_range_vf": 0.1, "ent_coef": 0.02, "max_grad_norm": 0.05, "vf_coef": 0.7},
-    "raw advantages": {"normalize_advantage": False, "max_grad_norm": 0.5},
+    "raw advantages": {"normalize_advantage": False, "max_grad_norm": None},
+    "advantages over the rollout": {"normalize_advantage": "rollout", "max_grad_norm": 0.5},
 }
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "relu": {"activation_fn": th.nn.ReLU, "net_arch": [16]},

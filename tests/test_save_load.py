@@ -118,6 +118,14 @@ def test_an_unclipped_model_is_not_clipped_by_what_it_is_loaded_with() -> None:
     assert not any("clip" in key for key in loaded.logger.name_to_value)
 
 
+@pytest.mark.parametrize("weights_only", [False, True])
+def test_arguments_beyond_sb3s_are_saved(weights_only: bool) -> None:
+    file = io.BytesIO()
+    PPOClip("MlpPolicy", "CartPole-v1", normalize_advantage="rollout", max_grad_norm=None).save(file)
+    loaded: Any = PPOClip.load(file, weights_only=weights_only)
+    assert (loaded.normalize_advantage, loaded.max_grad_norm) == ("rollout", None)
+
+
 def test_arguments_are_checked_at_load() -> None:
     file = io.BytesIO()
     small(PPOClip).save(file)

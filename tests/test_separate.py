@@ -123,6 +123,12 @@ def test_the_paths_agree(variant: Any, space: str, double_precision: Double) -> 
         assert fast_logged[key] == pytest.approx(value, rel=1e-5, abs=1e-7), key
 
 
+@pytest.mark.parametrize(("own", "expected"), [(None, float("inf")), (0.7, 0.7)])
+def test_gradients_that_are_not_clipped(own: float | None, expected: float) -> None:
+    model = make(updates=SeparateUpdates(value_max_grad_norm=own), max_grad_norm=None)
+    assert [descent.max_grad_norm for descent in model._plan().descents] == [float("inf"), expected]
+
+
 @paths
 def test_logs(fast: bool) -> None:
     log = LogRecorder()

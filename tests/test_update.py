@@ -14,6 +14,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from helpers import ACTION_SPACES, PENALISED, noise_envs
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 from sb3_ppo_variants.base import PPOBase
+from sb3_ppo_variants.updates.advantages import over_rollout
 
 Surrogate = Callable[[th.Tensor, th.Tensor, th.Tensor], th.Tensor]
 
@@ -54,6 +55,13 @@ def collected(cls: type[PPOBase], action_space: spaces.Space, **arguments: Any) 
     return model
 
 
+def normalised(minibatch: th.Tensor, rollout: np.ndarray, how: bool | str) -> th.Tensor:
+    if how == "rollout":  # As in OpenAI Baselines, whose standard deviation is the population's.
+        mean, std = rollout.mean().item(), rollout.std().item()
+        return (minibatch - mean) / (std + 1e-8)
+    return (minibatch - minibatch.mean()) / (minibatch.std() + 1e-8) if how else minibatch
+
+
 def reference_update(model: PPOBase, surrogate: Surrogate, clip_range_vf: float | None) -> ActorCriticPolicy:
     """The weights after the update that a model is about to make."""
     policy, old_policy, buffer = deepcopy(model.policy), deepcopy(model.policy), deepcopy(model.rollout_buffer)
@@ -66,7 +74,7 @@ def reference_update(model: PPOBase, surrogate: Surrogate, clip_range_vf: float 
                 old = deepcopy(old_policy.get_distribution(batch.observations))
             kl = kl_divergence(old, policy.get_distribution(batch.observations))
             kl = kl.sum(dim=1) if kl.ndim == 2 else kl
-            advantages = (batch.advantages - batch.advantages.mean()) / (batch.advantages.std() + 1e-8)
+            advantages = normalised(batch.advantages, buffer.advantages, model.normalize_advantage)
             error = (values.flatten() - batch.returns) ** 2
             if clip_range_vf is not None:
                 moved = (values.flatten() - batch.old_values).clip(-clip_range_vf, clip_range_vf)
@@ -75,7 +83,8 @@ def reference_update(model: PPOBase, surrogate: Surrogate, clip_range_vf: float 
             loss = -objective - model.ent_coef * entropy.mean() + model.vf_coef * error.mean()
             policy.optimizer.zero_grad()
             loss.backward()
-            th.nn.utils.clip_grad_norm_(policy.parameters(), model.max_grad_norm)
+            if model.max_grad_norm is not None:
+                th.nn.utils.clip_grad_norm_(policy.parameters(), model.max_grad_norm)
             policy.optimizer.step()
     return policy
 
@@ -97,6 +106,34 @@ def test_update_is_the_equations(fast: bool, name: str, clip_range_vf: float | N
     for new, wanted, old in zip(model.policy.parameters(), expected.parameters(), before.parameters(), strict=True):
         th.testing.assert_close(new, wanted, rtol=1e-4, atol=1e-6)
         assert (new - old).abs().max() > 1e-4
+
+
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
+@pytest.mark.parametrize("how", [True, False, "minibatch", "rollout"])
+@pytest.mark.parametrize("max_grad_norm", [None, 0.05])
+@pytest.mark.parametrize("fast", [False, True])
+def test_advantages_and_gradients_are_as_the_arguments_say(fast: bool, max_grad_norm: Any, how: Any) -> None:
+    cls, arguments, surrogate = CASES["fixed and clip"]
+    shared = {"normalize_advantage": how, "max_grad_norm": max_grad_norm, "fast": fast}
+    # With another epsilon Adam would hide how long gradients are.
+    model = collected(
+        cls, ACTION_SPACES["Box"], policy_kwargs={"optimizer_kwargs": {"eps": 1.0}}, **shared, **arguments
+    )
+    before = model.rollout_buffer.advantages.copy()
+    state = np.random.get_state()
+    expected = reference_update(model, surrogate, None)
+    np.random.set_state(state)
+    model.train()
+    for new, wanted in zip(model.policy.parameters(), expected.parameters(), strict=True):
+        th.testing.assert_close(new, wanted, rtol=1e-5, atol=1e-7)
+    np.testing.assert_array_equal(np.sort(model.rollout_buffer.advantages, axis=None), np.sort(before, axis=None))
+
+
+def test_advantages_over_a_rollout_by_hand() -> None:
+    advantages = np.array([[1.0, 2.0], [3.0, 6.0]], np.float32)  # Of mean 3 and variance (4 + 1 + 0 + 9) / 4.
+    normalize = over_rollout(advantages, "rollout")
+    assert normalize(th.tensor([6.0, 3.0])).tolist() == pytest.approx([3 / 3.5**0.5, 0.0])
+    assert normalize(np.array([1.0])) == pytest.approx(-2 / 3.5**0.5)
 
 
 class EvaluatesItself(ActorCriticPolicy):

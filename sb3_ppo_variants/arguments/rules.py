@@ -105,10 +105,13 @@ RULES: Mapping[str, Rule] = {
     "gamma": FRACTION,
     "gae_lambda": FRACTION,
     "clip_range_vf": POSITIVE.or_schedule().or_none(),
-    "normalize_advantage": FLAG,
+    "normalize_advantage": Rule(
+        "True, False, 'minibatch' or 'rollout'",
+        lambda value: FLAG.accepts(value) or (isinstance(value, str) and value in ("minibatch", "rollout")),
+    ),
     "ent_coef": FINITE,
     "vf_coef": NON_NEGATIVE,
-    "max_grad_norm": NORM,
+    "max_grad_norm": Rule("a number >= 0, or None for no clipping", NORM.or_none().accepts),
     "use_sde": FLAG,
     "sde_sample_freq": integer("an integer >= 1, or -1 for once per rollout", lambda value: value == -1 or value >= 1),
     "rollout_buffer_class": Rule(
@@ -181,15 +184,15 @@ def check_buffer(buffer_class: type[RolloutBuffer] | None, observation_space: sp
         raise ArgumentError(f"rollout_buffer_class={buffer_class} holds Dict observations, not {observation_space}")
 
 
-def check_batch(n_steps: int, n_envs: int, batch_size: int, normalize_advantage: bool) -> None:
+def check_batch(n_steps: int, n_envs: int, batch_size: int, normalize_advantage: bool | str) -> None:
     """Check that there are at least two samples to normalise advantages over.
 
     :raises ArgumentError: if there are not
     """
     if normalize_advantage and n_steps * n_envs == 1:
         refuse("n_steps", n_steps, "n_steps * n_envs > 1, unless normalize_advantage=False")
-    if normalize_advantage and batch_size == 1:
-        refuse("batch_size", batch_size, "an integer > 1, unless normalize_advantage=False")
+    if normalize_advantage and normalize_advantage != "rollout" and batch_size == 1:
+        refuse("batch_size", batch_size, "an integer > 1, unless normalize_advantage is False or 'rollout'")
 
 
 def warn_of_truncated_minibatch(n_steps: int, n_envs: int, batch_size: int) -> None:

@@ -11,6 +11,7 @@ from sb3_ppo_variants.backends.rollout_kl import RolloutKL
 from sb3_ppo_variants.objectives import Batch
 from sb3_ppo_variants.policies.kind import Evaluated
 from sb3_ppo_variants.rollouts.buffer import Samples
+from sb3_ppo_variants.updates.advantages import in_minibatches, over_rollout
 from sb3_ppo_variants.updates.finite import Snapshot, check_parameters
 from sb3_ppo_variants.updates.measured import Measured
 from sb3_ppo_variants.updates.plan import Descent, UpdatePlan
@@ -48,9 +49,10 @@ class TorchUpdate:
         self._minibatches = read(plan)
         self._before = Snapshot(plan.kind.policy, plan.optimizers)
         self._kl = RolloutKL.of(plan, self._minibatches.distributions)
+        self._normalize = over_rollout(plan.buffer.advantages, plan.normalize_advantage)
 
     def begin(self, descent: Descent) -> "TorchDescent":
-        return TorchDescent(self._plan, descent, self._minibatches, self._kl)
+        return TorchDescent(self._plan, descent, self._minibatches, self._kl, self._normalize)
 
     def check_finite(self) -> None:
         check_parameters(self._plan.kind.policy)
@@ -68,11 +70,19 @@ class TorchDescent:
     What is measured stays on its device until it is read once: reading each number would wait for the device.
     """
 
-    def __init__(self, plan: UpdatePlan, descent: Descent, minibatches: Minibatches, kl: RolloutKL | None):
+    def __init__(
+        self,
+        plan: UpdatePlan,
+        descent: Descent,
+        minibatches: Minibatches,
+        kl: RolloutKL | None,
+        normalize: Callable[[th.Tensor], th.Tensor],
+    ):
         self._plan = plan
         self._descent = descent
         self._minibatches = minibatches
         self._kl = kl
+        self._normalize = normalize
         self._measured: dict[str, list[th.Tensor]] = {}
         self._epoch_start = 0
         self._loss: th.Tensor
@@ -94,8 +104,8 @@ class TorchDescent:
 
     def _policy_loss(self, evaluated: Evaluated, samples: Samples) -> th.Tensor:
         plan, objective = self._plan, self._plan.objective
-        advantages = samples.advantages
-        if plan.normalize_advantage:
+        advantages = self._normalize(samples.advantages)
+        if in_minibatches(plan.normalize_advantage):
             advantages = losses.normalize_advantages(advantages)
         log_ratio = evaluated.log_prob - samples.old_log_prob
         ratio = th.exp(log_ratio)

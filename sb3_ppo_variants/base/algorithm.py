@@ -40,7 +40,7 @@ from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.policies.choice import Aliases, kind_of, make_policy_and_buffer
 from sb3_ppo_variants.rollouts.loop import collect
 from sb3_ppo_variants.rollouts.whole import check_is_free, one_rollout
-from sb3_ppo_variants.updates import JOINT, AllOrNothing, Outcome, UpdatePlan, Updates, run
+from sb3_ppo_variants.updates import JOINT, AllOrNothing, NormalizeAdvantage, Outcome, UpdatePlan, Updates, run
 from sb3_ppo_variants.updates.finite import check_rollout
 from sb3_ppo_variants.updates.measured import summary
 from sb3_ppo_variants.updates.separate import separate
@@ -79,8 +79,8 @@ class PPOBase(MaskedActions):
     def __init__(
         self, policy: str | type[ActorCriticPolicy], env: GymEnv | str, learning_rate: float | Schedule, n_steps: int,
         batch_size: int, n_epochs: int, gamma: float, gae_lambda: float, clip_range_vf: float | Schedule | None,
-        normalize_advantage: bool, ent_coef: float, vf_coef: float, max_grad_norm: float, use_sde: bool,
-        sde_sample_freq: int, rollout_buffer_class: type[RolloutBuffer] | None,
+        normalize_advantage: NormalizeAdvantage, ent_coef: float, vf_coef: float, max_grad_norm: float | None,
+        use_sde: bool, sde_sample_freq: int, rollout_buffer_class: type[RolloutBuffer] | None,
         rollout_buffer_kwargs: dict[str, Any] | None, target_kl: float | None, stats_window_size: int,
         tensorboard_log: str | None, policy_kwargs: dict[str, Any] | None, verbose: int, seed: int | None,
         device: th.device | str, _init_setup_model: bool, fast: bool | Literal["auto"],
@@ -103,7 +103,8 @@ class PPOBase(MaskedActions):
         super().__init__(
             policy, self._checked_env(policy, policy_kwargs, env, verbose, use_sde, _init_setup_model),
             learning_rate=learning_rate, n_steps=n_steps, gamma=gamma, gae_lambda=gae_lambda, ent_coef=ent_coef,
-            vf_coef=vf_coef, max_grad_norm=max_grad_norm, use_sde=use_sde, sde_sample_freq=sde_sample_freq,
+            vf_coef=vf_coef, max_grad_norm=max_grad_norm,  # type: ignore[arg-type]
+            use_sde=use_sde, sde_sample_freq=sde_sample_freq,
             rollout_buffer_class=rollout_buffer_class, rollout_buffer_kwargs=rollout_buffer_kwargs,
             stats_window_size=stats_window_size, tensorboard_log=tensorboard_log, policy_kwargs=policy_kwargs,
             verbose=verbose, seed=seed, device=device, supported_action_spaces=ACTION_SPACES, _init_setup_model=False,

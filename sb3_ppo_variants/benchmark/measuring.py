@@ -3,12 +3,16 @@
 import argparse
 import os
 import platform
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ppo_variants.errors import ArgumentError
@@ -68,9 +72,12 @@ def seconds_to_step(env: VecEnv, n_steps: int) -> float:
     return round(seconds, 6)
 
 
-def random_actions(env: VecEnv) -> np.ndarray:
-    """An action for each environment that its mask allows, where there are masks."""
-    space = env.action_space
+def random_actions(env: VecEnv, space: spaces.Space | None = None) -> np.ndarray:
+    """An action for each environment that its mask allows, where there are masks.
+
+    :param space: where they are from; ``None`` takes the space of the environments
+    """
+    space = env.action_space if space is None else space
     sizes = choices(space) if has_masks(env) else None
     if sizes is None:
         return np.array([space.sample() for _ in range(env.num_envs)])
@@ -84,6 +91,21 @@ def quartiles(values: Iterable[float], form: str = ".2f") -> str:
     """The median of values, and their quartiles, each in this format."""
     low, median, high = np.quantile(np.array(values), [0.25, 0.5, 0.75])
     return f"{median:{form}} ({low:{form}} to {high:{form}})"
+
+
+@cache
+def commit() -> str | None:
+    """The commit of this package, with ``-dirty`` where files differ from it; ``None`` outside of its repository."""
+    file = Path(__file__)
+    try:
+        _git("ls-files", "--error-unmatch", file.name, folder=file.parent)  # Else the repository is of something else.
+        return _git("describe", "--always", "--abbrev=12", "--dirty", "--exclude=*", folder=file.parent)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _git(*arguments: str, folder: Path) -> str:
+    return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def circumstances(*packages: str) -> dict[str, Any]:

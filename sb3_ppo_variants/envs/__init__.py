@@ -1,5 +1,6 @@
 """Vectorised environments: what steps many at once as SB3's ``VecEnv``, and worker processes that are watched."""
 
+from sb3_ppo_variants.envs.actions import ActionsAsDrawn
 from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
 from sb3_ppo_variants.envs.ale import check_frame_skip, make_ale_vec_env
 from sb3_ppo_variants.envs.atari import VecClipReward, VecEpisodicLife
@@ -8,6 +9,7 @@ from sb3_ppo_variants.envs.pool import make_envpool_vec_env
 from sb3_ppo_variants.envs.subproc import SafeSubprocVecEnv
 
 __all__ = [
+    "ActionsAsDrawn",
     "GymnasiumVecEnv",
     "SafeSubprocVecEnv",
     "VecClipReward",

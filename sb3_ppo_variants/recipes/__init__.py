@@ -1,5 +1,6 @@
 """Hyperparameters for the environments that PPO is usually tried on, and training with them."""
 
+from sb3_ppo_variants.recipes.protocols import PROTOCOLS, Protocol
 from sb3_ppo_variants.recipes.recipe import (
     ALGORITHMS,
     ENVIRONMENT_KEYS,
@@ -17,6 +18,8 @@ from sb3_ppo_variants.recipes.training import evaluate, load, train
 __all__ = [
     "ALGORITHMS",
     "ENVIRONMENT_KEYS",
+    "PROTOCOLS",
+    "Protocol",
     "Recipe",
     "check_registered",
     "check_skipped_frames",

@@ -20,6 +20,7 @@ from sb3_ppo_variants.envs import check_frame_skip
 from sb3_ppo_variants.envs.making import is_atari, spec_of
 from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.recipes.environments import Hyperparameters
+from sb3_ppo_variants.recipes.protocols import protocol_of
 from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 
 ALGORITHMS: dict[str, type[PPOBase]] = {
@@ -96,19 +97,30 @@ class Recipe:
         return env
 
 
-def recipe(algorithm: str, env_id: str, entry: str | None = None, **changes: Any) -> Recipe:
+def recipe(
+    algorithm: str, env_id: str, entry: str | None = None, protocol: str | None = None, **changes: Any
+) -> Recipe:
     """The recipe for an algorithm and an environment.
 
     :param algorithm: a key of ``ALGORITHMS``
     :param env_id: id of a registered environment
     :param entry: the hyperparameters to take: an environment's id, ``"atari"``, ``"mujoco"`` (the paper's Table 3),
-        ``"spinning-up"`` or ``"default"``; ``None`` chooses as :func:`select` does
+        ``"spinning-up"`` or ``"default"``; ``None`` takes ``"mujoco"`` with a protocol, and else chooses as
+        :func:`select` does
+    :param protocol: how the paper's experiments are made, a key of ``PROTOCOLS``; ``None`` takes the entry as it is
     :param changes: hyperparameters to add or change, in the format of the RL Zoo
-    :raises ArgumentError: if the algorithm, environment or entry is unknown, or a changed value is not allowed
+    :raises ArgumentError: if the algorithm, environment, entry or protocol is unknown, or a changed value is not
+        allowed
     """
     if algorithm not in ALGORITHMS:
         refuse("algorithm", algorithm, ", ".join(ALGORITHMS))
-    return parse(ALGORITHMS[algorithm], env_id, {**select(entries_of(algorithm), env_id, entry), **changes})
+    if protocol is None:
+        hyperparameters = {**select(entries_of(algorithm), env_id, entry), **changes}
+    else:
+        chosen = protocol_of(protocol)
+        selected = select(entries_of(algorithm), env_id, entry or "mujoco")
+        hyperparameters = chosen.anneal({**selected, **chosen.changes, **changes})
+    return parse(ALGORITHMS[algorithm], env_id, hyperparameters)
 
 
 def entries_of(algorithm: str) -> dict[str, Hyperparameters]:

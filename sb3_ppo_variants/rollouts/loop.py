@@ -12,6 +12,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import VecEnv
 
+from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.rollouts.normalized import Steps, fast_steps
 
 # What environments return: an array or a dict of arrays, with a row for each environment.
@@ -117,6 +118,20 @@ def _step(model: OnPolicyAlgorithm, env: Steps, callback: BaseCallback, heard: b
 
 
 def bounds_of(policy: ActorCriticPolicy) -> tuple[np.ndarray, np.ndarray] | None:
-    """What actions are clipped to before the environments take them; ``None`` if they are not."""
+    """What actions are clipped to before the environments take them; ``None`` if they are not.
+
+    :raises ArgumentError: if actions are scaled to bounds that are too far apart
+    """
     space = policy.action_space
+    if isinstance(space, spaces.Box) and policy.squash_output and _has_no_width(space):
+        raise ArgumentError(
+            "squash_output=True scales actions to the bounds of env.action_space, which with ActionsAsDrawn, or other "
+            f"bounds so far apart, has no meaning: {space}. Leave out the wrapper, or squash_output"
+        )
     return (space.low, space.high) if isinstance(space, spaces.Box) and not policy.squash_output else None
+
+
+def _has_no_width(space: spaces.Box) -> bool:
+    """Whether bounds are so far apart that there is no number for it."""
+    with np.errstate(over="ignore"):
+        return not np.isfinite(space.high - space.low).all()

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.policies.kind import PolicyKind
+from sb3_ppo_variants.updates.advantages import NormalizeAdvantage
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Descent:
     :param parameters: whose gradient is clipped
     :param learning_rate: step size of the optimizer
     :param epochs: number of passes
-    :param max_grad_norm: largest norm of the gradient
+    :param max_grad_norm: largest norm of the gradient, infinite where it is not clipped
     :param of_policy: whether the loss has the objective and the entropy
     :param of_value: whether the loss has the error of the values
     :param target_kl: the passes end once the approximate KL of a minibatch exceeds 1.5 times this; ``None`` never
@@ -49,7 +50,7 @@ class UpdatePlan:
     :param ent_coef: coefficient of the entropy loss
     :param vf_coef: coefficient of the value loss
     :param clip_range_vf: clipping of the value loss
-    :param normalize_advantage: whether advantages are normalised in each minibatch
+    :param normalize_advantage: over what advantages are normalised; see :mod:`sb3_ppo_variants.updates.advantages`
     :param batch_size: rows in a minibatch
     :param descents: one after the other
     """
@@ -60,7 +61,7 @@ class UpdatePlan:
     ent_coef: float
     vf_coef: float
     clip_range_vf: float | None
-    normalize_advantage: bool
+    normalize_advantage: NormalizeAdvantage
     batch_size: int
     descents: Sequence[Descent]
 

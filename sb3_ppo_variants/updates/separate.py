@@ -18,7 +18,7 @@ from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.policies.choice import kind_of
 from sb3_ppo_variants.saving import register_plain
 from sb3_ppo_variants.updates.plan import Descent
-from sb3_ppo_variants.updates.updates import Trained, Updates
+from sb3_ppo_variants.updates.updates import Trained, Updates, largest_norm
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class SeparateUpdates(Updates):
         model.value_optimizer = make(of_value, lr=self._rate(1.0))
 
     def descents(self, model: Trained) -> list[Descent]:
-        progress = model._current_progress_remaining
+        progress, norm = model._current_progress_remaining, largest_norm(model.max_grad_norm)
         of_policy, of_value = (
             [parameter for group in optimizer.param_groups for parameter in group["params"]]
             for optimizer in (model.policy.optimizer, model.value_optimizer)
@@ -73,7 +73,7 @@ class SeparateUpdates(Updates):
             of_policy,
             learning_rate=current_value("learning_rate", model.lr_schedule, progress),
             epochs=self.policy_epochs or model.n_epochs,
-            max_grad_norm=model.max_grad_norm,
+            max_grad_norm=norm,
             of_value=False,
             target_kl=model.target_kl,
         )
@@ -82,7 +82,7 @@ class SeparateUpdates(Updates):
             of_value,
             learning_rate=self._rate(progress),
             epochs=self.value_epochs or model.n_epochs,
-            max_grad_norm=model.max_grad_norm if self.value_max_grad_norm is None else self.value_max_grad_norm,
+            max_grad_norm=norm if self.value_max_grad_norm is None else self.value_max_grad_norm,
             of_policy=False,
         )
         return [policy, value]

@@ -1,5 +1,6 @@
 """How an update is divided into descents."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, Protocol
@@ -19,9 +20,14 @@ class Trained(Protocol):
     value_optimizer: Optimizer
     lr_schedule: Schedule
     n_epochs: int
-    max_grad_norm: float
+    max_grad_norm: float  # Or None, which SB3's type leaves out.
     target_kl: float | None
     _current_progress_remaining: float
+
+
+def largest_norm(max_grad_norm: float | None) -> float:
+    """The largest norm of a gradient, infinite for ``None``."""
+    return math.inf if max_grad_norm is None else max_grad_norm
 
 
 class Updates(ABC):
@@ -62,7 +68,7 @@ class JointUpdates(Updates):
                 list(policy.parameters()),
                 learning_rate=current_value("learning_rate", model.lr_schedule, model._current_progress_remaining),
                 epochs=model.n_epochs,
-                max_grad_norm=model.max_grad_norm,
+                max_grad_norm=largest_norm(model.max_grad_norm),
                 target_kl=model.target_kl,
             )
         ]

@@ -11,7 +11,7 @@ from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from sb3_ppo_variants.arguments.rules import Rule, instance
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.objectives import Objective
-from sb3_ppo_variants.updates import Updates
+from sb3_ppo_variants.updates import NormalizeAdvantage, Updates
 
 
 class PPOCustom(PPOBase):
@@ -29,10 +29,11 @@ class PPOCustom(PPOBase):
     :param gae_lambda: lambda of generalised advantage estimation, in [0, 1]
     :param clip_range_vf: clipping of the value function in units of the return, > 0, a number or a schedule; ``None``
         does not clip. See :func:`sb3_ppo_variants.losses.value_loss`
-    :param normalize_advantage: whether advantages are normalised in each minibatch
+    :param normalize_advantage: True or ``"minibatch"`` normalises advantages in each minibatch, ``"rollout"`` once over
+        the rollout, as the code released with the paper does, False not at all
     :param ent_coef: coefficient of the entropy bonus
     :param vf_coef: coefficient of the value loss, >= 0; it includes the factor 1/2
-    :param max_grad_norm: largest norm of the gradient, >= 0
+    :param max_grad_norm: largest norm of the gradient, >= 0; ``None`` does not clip
     :param use_sde: whether to explore by generalised state-dependent noise (gSDE); needs a Box action space
     :param sde_sample_freq: steps between new noise matrices, -1 for one per rollout
     :param rollout_buffer_class: class of the rollout buffer; ``None`` chooses it by the observation space
@@ -72,10 +73,10 @@ class PPOCustom(PPOBase):
         gamma: float = 0.99,
         gae_lambda: float = 0.95,
         clip_range_vf: float | Schedule | None = None,
-        normalize_advantage: bool = True,
+        normalize_advantage: NormalizeAdvantage = True,
         ent_coef: float = 0.0,
         vf_coef: float = 0.5,
-        max_grad_norm: float = 0.5,
+        max_grad_norm: float | None = 0.5,
         use_sde: bool = False,
         sde_sample_freq: int = -1,
         rollout_buffer_class: type[RolloutBuffer] | None = None,

@@ -12,7 +12,7 @@ from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, POSITIVE, Rule
 from sb3_ppo_variants.arguments.schedules import current_value
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.objectives import KLPenalized
-from sb3_ppo_variants.updates import Updates
+from sb3_ppo_variants.updates import NormalizeAdvantage, Updates
 
 
 class PPOFixedKL(PPOBase):
@@ -32,10 +32,11 @@ class PPOFixedKL(PPOBase):
         the penalty
     :param clip_range_vf: clipping of the value function in units of the return, > 0, a number or a schedule; ``None``
         does not clip. See :func:`sb3_ppo_variants.losses.value_loss`
-    :param normalize_advantage: whether advantages are normalised in each minibatch
+    :param normalize_advantage: True or ``"minibatch"`` normalises advantages in each minibatch, ``"rollout"`` once over
+        the rollout, as the code released with the paper does, False not at all
     :param ent_coef: coefficient of the entropy bonus
     :param vf_coef: coefficient of the value loss, >= 0; it includes the factor 1/2
-    :param max_grad_norm: largest norm of the gradient, >= 0
+    :param max_grad_norm: largest norm of the gradient, >= 0; ``None`` does not clip
     :param use_sde: whether to explore by generalised state-dependent noise (gSDE); needs a Box action space
     :param sde_sample_freq: steps between new noise matrices, -1 for one per rollout
     :param rollout_buffer_class: class of the rollout buffer; ``None`` chooses it by the observation space
@@ -77,10 +78,10 @@ class PPOFixedKL(PPOBase):
         gae_lambda: float = 0.95,
         clip_range: float | Schedule | None = None,
         clip_range_vf: float | Schedule | None = None,
-        normalize_advantage: bool = True,
+        normalize_advantage: NormalizeAdvantage = True,
         ent_coef: float = 0.0,
         vf_coef: float = 0.5,
-        max_grad_norm: float = 0.5,
+        max_grad_norm: float | None = 0.5,
         use_sde: bool = False,
         sde_sample_freq: int = -1,
         rollout_buffer_class: type[RolloutBuffer] | None = None,

@@ -19,6 +19,7 @@ from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.guards.finite import is_finite
 from sb3_ppo_variants.objectives import ArrayObjective, Batch
 from sb3_ppo_variants.rollouts.buffer import WithParameters, in_rows
+from sb3_ppo_variants.updates.advantages import in_minibatches, over_rollout
 from sb3_ppo_variants.updates.finite import Snapshot
 from sb3_ppo_variants.updates.measured import Measured
 from sb3_ppo_variants.updates.plan import Descent, UpdatePlan
@@ -84,6 +85,8 @@ class ArrayUpdate:
         policy, buffer = plan.kind.policy, plan.buffer
         self._networks = TrainedNetworks(policy, [descent.parameters for descent in plan.descents])
         self._rollout = read(buffer, policy, self._networks.vector.dtype, self._networks.action_dtype)
+        normalize = over_rollout(buffer.advantages, plan.normalize_advantage)
+        self._rollout = self._rollout._replace(advantages=normalize(self._rollout.advantages))
         self._old = self._old_distribution(buffer)
         if plan.objective.needs_kl:
             self._rollout = self._rollout._replace(old=self._old)
@@ -148,7 +151,7 @@ class ArrayDescent:
         self._measurements.start_epoch()
         size = self._plan.batch_size
         shuffled = self._rollout.take(np.random.permutation(len(self._rollout.features)))
-        if self._plan.normalize_advantage:
+        if in_minibatches(self._plan.normalize_advantage):
             shuffled = shuffled._replace(advantages=_normalized(shuffled.advantages, size))
         for start in range(0, len(shuffled.features), size):
             yield shuffled.take(slice(start, start + size))

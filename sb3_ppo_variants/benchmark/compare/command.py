@@ -11,11 +11,12 @@ from filelock import FileLock, Timeout
 
 from sb3_ppo_variants.benchmark.compare import backends, records
 from sb3_ppo_variants.benchmark.compare.conditions import Conditions, read
-from sb3_ppo_variants.benchmark.compare.plan import Plan, Run, check, make_plan
+from sb3_ppo_variants.benchmark.compare.plan import Plan, Run, check, make_plan, together
 from sb3_ppo_variants.benchmark.compare.presets import DEFAULT, FIRST, PRESETS
 from sb3_ppo_variants.benchmark.compare.report_command import LOCK, OUT, RECORDS, STATES, report
-from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, EXAMPLE, assignments, parse
+from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, BASELINE, EXAMPLE, assignments, parse
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.recipes import PROTOCOLS
 
 CHECKPOINTS = "checkpoints"
 INTERRUPTED = 130
@@ -31,6 +32,9 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--preset", choices=PRESETS, help="a comparison with a name; other options change it")
     what.add_argument("--settings", choices=("all", "headline"), help="cut of the preset (default: all)")
     how = parser.add_argument_group("under which conditions")
+    how.add_argument(
+        "--protocol", choices=PROTOCOLS, help="how the paper's experiments are made; implies --entry mujoco"
+    )
     how.add_argument("--timesteps", type=int, help="environment steps of a run (default: the hyperparameters')")
     how.add_argument("--hyperparams", type=Path, metavar="FILE", help="yml or py file in the RL Zoo's format")
     how.add_argument("--entry", help="hyperparameters to take in all environments, such as mujoco (default: their own)")
@@ -77,20 +81,28 @@ def _plan(options: argparse.Namespace) -> Plan:
         raise ArgumentError(f"--settings {cut} needs a --preset to take the settings from: {', '.join(PRESETS)}")
     if options.algos and options.settings:
         raise ArgumentError("--algos and --settings both say what to compare; give one of them")
-    conditions = _conditions(options, preset.conditions)
+    if options.protocol and preset.studied:
+        raise ArgumentError(
+            f"--protocol {options.protocol} cannot change --preset {options.preset}, which compares all"
+        )
+    conditions = [_conditions(options, each) for each in preset.studied or [preset.conditions]]
     if options.address is not None and options.backend == "loky":
         raise ArgumentError(f"--address {options.address} is for --backend ray or dask; loky needs none")
     if options.jobs is not None and options.jobs < 1:
         raise ArgumentError(f"--jobs must be at least 1, not {options.jobs}")
-    settings = [parse(text) for text in options.algos or preset.settings[cut]]
-    return make_plan(
-        settings, options.envs or preset.envs, preset.seeds if options.seeds is None else options.seeds, conditions
-    )
+    # The paper has no other setting, and SB3's PPO cannot follow its code.
+    own = [text for text in preset.settings[cut] if options.protocol in (None, "sb3") or text != BASELINE]
+    settings = [parse(text) for text in options.algos or own]
+    seeds = preset.seeds if options.seeds is None else options.seeds
+    envs = options.envs or preset.envs
+    return together(make_plan(settings, envs, seeds, each) for each in conditions)
 
 
 def _conditions(options: argparse.Namespace, preset: Conditions) -> Conditions:
     names = ("timesteps", "entry", "normalize", "anneal")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    if options.protocol is not None:
+        given = {"protocol": options.protocol, "entry": "mujoco", "normalize": None, "anneal": None, **given}
     if options.param:
         given["parameters"] = {**preset.parameters, **assignments(",".join(options.param))}
     if options.hyperparams is not None:

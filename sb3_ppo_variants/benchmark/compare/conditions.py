@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -14,6 +15,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from torch import nn
 
 from sb3_ppo_variants import recipes
+from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.benchmark.compare.records import plain
 from sb3_ppo_variants.benchmark.compare.settings import RESERVED, Setting, accepted, load_class, policy_of
 from sb3_ppo_variants.errors import ArgumentError
@@ -59,7 +61,9 @@ class Conditions:
     :param file: hyperparameters to take instead of the recipes
     :param parameters: hyperparameters that replace those
     :param normalize: whether ``VecNormalize`` normalises; ``None`` leaves it to the hyperparameters
-    :param anneal: whether the step size goes to 0 linearly; ``None`` leaves it to the hyperparameters
+    :param anneal: whether the step size goes to 0 linearly; ``None`` leaves it to the hyperparameters, or the protocol
+    :param protocol: name of the protocol whose hyperparameters replace those of the entry, if it is one
+    :param switched: what is different from the protocol, in words
     :raises ArgumentError: (a ``ValueError``) if ``normalize`` and ``parameters`` contradict each other
     """
 
@@ -70,6 +74,8 @@ class Conditions:
     parameters: Hyperparameters = field(default_factory=dict)
     normalize: bool | None = None
     anneal: bool | None = None
+    protocol: str | None = None
+    switched: str | None = None
 
     def __post_init__(self) -> None:
         given = self.parameters.get("normalize")
@@ -80,7 +86,9 @@ class Conditions:
     def description(self) -> dict[str, Any]:
         """The conditions as JSON can hold them, with the name of the file."""
         parameters = plain("parameters", self.parameters)
-        return {**asdict(self), "file": self.file and self.file.name, "parameters": parameters}
+        described = {**asdict(self), "file": self.file and self.file.name, "parameters": parameters}
+        # Records of earlier versions are without these, and are found again.
+        return {k: v for k, v in described.items() if v is not None or k not in ("protocol", "switched")}
 
 
 class Resolved(NamedTuple):
@@ -108,6 +116,10 @@ def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
     hyperparameters = {name: value for name, value in hyperparameters.items() if name not in RESERVED}
     if conditions.anneal is not None and "learning_rate" not in setting.arguments:
         hyperparameters["learning_rate"] = _annealed(hyperparameters["learning_rate"], conditions.anneal)
+    if conditions.protocol is not None and conditions.anneal is not False:
+        hyperparameters = recipes.PROTOCOLS[conditions.protocol].anneal(hyperparameters)
+    if not issubclass(algorithm, PPOBase):
+        hyperparameters |= _of_sb3(setting, hyperparameters)
     return Resolved(hyperparameters, timesteps, [name for name in dropped if name not in setting.arguments])
 
 
@@ -128,6 +140,8 @@ def _shared(setting: Setting, env_id: str, conditions: Conditions) -> tuple[Hype
     if not isinstance(timesteps, int | float) or timesteps < 1:
         given = "n_timesteps of its hyperparameters" if conditions.timesteps is None else "--timesteps"
         raise ArgumentError(f"a run in {env_id} must take at least 1 step; {given} is {timesteps!r}")
+    if conditions.protocol is not None:
+        shared |= recipes.PROTOCOLS[conditions.protocol].changes
     if conditions.normalize is not None:
         shared["normalize"] = conditions.normalize
     shared |= conditions.parameters
@@ -141,6 +155,17 @@ def _applies(name: str, known: Mapping[str, object]) -> bool:
     # A penalty that is clipped too is another objective, which a setting asks for by an argument of its own.
     clips_a_penalty = name == "clip_range" and known.get(name) is None
     return name in recipes.ENVIRONMENT_KEYS or (name in known and not clips_a_penalty)
+
+
+def _of_sb3(setting: Setting, hyperparameters: Hyperparameters) -> Hyperparameters:
+    """What takes the place of values that only this package's algorithms know."""
+    if "normalize_advantage" not in setting.arguments and hyperparameters.get("normalize_advantage") == "rollout":
+        raise ArgumentError(
+            f"{setting.name} cannot normalise advantages over the rollout: leave it out, or give it "
+            "normalize_advantage=True as an argument of its own"
+        )
+    unclipped = "max_grad_norm" in hyperparameters and hyperparameters["max_grad_norm"] is None
+    return {"max_grad_norm": math.inf} if unclipped else {}
 
 
 def _annealed(learning_rate: object, anneal: bool) -> str | float:

@@ -14,16 +14,16 @@ import torch as th
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from threadpoolctl import threadpool_limits
 
+from sb3_ppo_variants.benchmark.compare.curves import LAST, SPANS
+from sb3_ppo_variants.benchmark.compare.logged import Logged
 from sb3_ppo_variants.benchmark.compare.plan import Run
-from sb3_ppo_variants.benchmark.compare.records import FORMAT, Record, Result
-from sb3_ppo_variants.benchmark.measuring import circumstances, random_actions
+from sb3_ppo_variants.benchmark.compare.quiet import quieted
+from sb3_ppo_variants.benchmark.compare.records import FORMAT, Made, Record, Result
+from sb3_ppo_variants.benchmark.measuring import circumstances, commit, random_actions
+from sb3_ppo_variants.envs import ActionsAsDrawn
 from sb3_ppo_variants.recipes.episodes import Episodes
 from sb3_ppo_variants.recipes.training import build, save
 
-# The score of a run is the mean return of so many of its last episodes.
-LAST = 100
-# A curve is the mean return of the episodes that ended in each of so many equal spans of steps.
-SPANS = 100
 SECONDS_BETWEEN_STATES = 1.0
 
 
@@ -81,28 +81,32 @@ def perform(run: Run, states: Path | None = None, checkpoints: Path | None = Non
     """
     # The same arithmetic everywhere: how sums are split over threads changes their rounding.
     th.set_num_threads(1)
-    episodes = Episodes()
+    episodes, logged = Episodes(), Logged()
     state = State(run, episodes, states)
+    result: Made
     try:
-        with threadpool_limits(limits=1):
-            steps = _train(run, episodes, state, checkpoints) if run.algorithm else _act_randomly(run, episodes, state)
-        status, result = "finished", _measured(episodes, steps)
+        with threadpool_limits(limits=1), quieted():
+            if run.algorithm:
+                steps = _train(run, CallbackList([episodes, logged, state]), checkpoints)
+            else:
+                steps = _act_randomly(run, episodes, state)
+        status, result = "finished", {**_measured(episodes, steps), "training": logged.curves(steps, SPANS)}
     except (Exception, SystemExit):
-        status, result = "failed", Result(error=traceback.format_exc())
+        status, result = "failed", {"error": traceback.format_exc()}
     finally:
         state.close()
     return record_of(run, status, result, *state.seconds())
 
 
-def record_of(run: Run, status: str, result: Result, wall: float | None = None, cpu: float | None = None) -> Record:
+def record_of(run: Run, status: str, result: Made, wall: float | None = None, cpu: float | None = None) -> Record:
     """The record of a run with what it reached and the seconds it took, on the clock and of the processor."""
-    made = {"format": FORMAT, "name": run.name, "status": status, **run.identity, **result}
+    made = {"format": FORMAT, "name": run.name, "status": status, **run.identity, **result, "commit": commit()}
     return cast(Record, {**made, **circumstances(), "wall_seconds": wall, "cpu_seconds": cpu})
 
 
-def _train(run: Run, episodes: Episodes, state: State, checkpoints: Path | None) -> int:
+def _train(run: Run, callback: BaseCallback, checkpoints: Path | None) -> int:
     model = build(run.recipe(), run.seed)
-    model.learn(run.timesteps, callback=CallbackList([episodes, state]))
+    model.learn(run.timesteps, callback=callback)
     if checkpoints is not None:
         try:
             save(model, checkpoints / run.name)
@@ -117,12 +121,15 @@ def _train(run: Run, episodes: Episodes, state: State, checkpoints: Path | None)
 
 def _act_randomly(run: Run, episodes: Episodes, state: State) -> int:
     env = run.recipe().make_env(seed=run.seed)
-    env.action_space.seed(run.seed)
+    # Within the environment's bounds, and not those that are too wide to be reached.
+    as_drawn = all(env.env_is_wrapped(ActionsAsDrawn))
+    space = env.get_attr("own_action_space")[0] if as_drawn else env.action_space
+    space.seed(run.seed)
     env.reset()
     steps = 0
     while len(episodes.returns) < LAST and steps < run.timesteps:
         steps += 1
-        *_, infos = env.step(random_actions(env))
+        *_, infos = env.step(random_actions(env, space))
         episodes.note(steps, infos)
         state.note(steps)
     env.close()

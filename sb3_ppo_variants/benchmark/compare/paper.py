@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
+import numpy as np
 import pandas as pd
 from scipy.stats import kendalltau
 
@@ -65,10 +66,11 @@ class Estimate:
         return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
 
 
-def beside(ours: Mapping[str, Estimate], incomplete: Iterable[str] = ()) -> list[str]:
-    """The paper's column beside ours, their rank correlation, and where they disagree, in blocks of Markdown.
+def beside(ours: Mapping[str, Estimate], signs: np.ndarray, incomplete: Iterable[str] = ()) -> list[str]:
+    """The paper's column beside ours, their rank correlation, and how far they agree, in blocks of Markdown.
 
     :param ours: the average normalised score of each setting, by label
+    :param signs: what :func:`orders` returns
     :param incomplete: labels of settings that have runs, but none that count
     """
     here = {**dict.fromkeys(incomplete, "incomplete"), **ours}
@@ -80,7 +82,7 @@ def beside(ours: Mapping[str, Estimate], incomplete: Iterable[str] = ()) -> list
         return blocks
     tau, _ = kendalltau([row.score for row in rows], [ours[row.label].value for row in rows])
     blocks.append(f"Kendall's tau between the columns, over {len(rows)} settings: {tau:.2f}.")
-    return [*blocks, "\n".join(f"- {line}" for line in [*findings(ours), *disagreements(ours)])]
+    return [*blocks, "\n".join(f"- {line}" for line in [*findings(ours), agreement(signs)])]
 
 
 def findings(ours: Mapping[str, Estimate]) -> list[str]:
@@ -99,14 +101,29 @@ def findings(ours: Mapping[str, Estimate]) -> list[str]:
     return lines
 
 
-def disagreements(ours: Mapping[str, Estimate]) -> list[str]:
-    """The pairs of settings that are in another order here than in the paper."""
-    lines = []
-    for first, second in combinations([row for row in TABLE_1 if row.label in ours], 2):
-        higher, lower = (first, second) if first.score > second.score else (second, first)
-        a, b = ours[higher.label], ours[lower.label]
-        if higher.score > lower.score and a.value < b.value:
-            apart = "the CIs are apart" if a.high < b.low else "the CIs overlap"
-            apart = apart if a.is_certain and b.is_certain else "of one seed"
-            lines.append(f"in the paper {higher.name} is above {lower.name}; here {a} is below {b}, {apart}")
-    return lines or ["no two settings are in another order than in the paper"]
+def orders(
+    ours: Mapping[str, Estimate], differences: Mapping[tuple[str, str], Estimate]
+) -> tuple[list[str], np.ndarray]:
+    """The settings that are in both columns, the paper's best first, and whether each two are in its order here.
+
+    :param differences: of the first setting's score and the second's, by both labels
+    :return: their names, and an array with 2 and 1 at ``[i, j]`` where the i-th is above the j-th in the paper and
+        here, beyond noise and within, -1 and -2 where it is the other way round here, and 0 where neither is above
+    """
+    rows = sorted((row for row in TABLE_1 if row.label in ours), key=lambda row: -row.score)
+    signs = np.zeros((len(rows), len(rows)), dtype=int)
+    for (i, higher), (j, lower) in combinations(enumerate(rows), 2):
+        if higher.score > lower.score:
+            found = differences[higher.label, lower.label]
+            signs[i, j] = int(np.sign(found.value)) * (2 if found.low > 0 or found.high < 0 else 1)
+    return [row.name for row in rows], signs
+
+
+def agreement(signs: np.ndarray) -> str:
+    """How many pairs are in the paper's order."""
+    same, beyond = int((signs > 0).sum()), int((signs == 2).sum())
+    other, other_beyond = int((signs < 0).sum()), int((signs == -2).sum())
+    return (
+        f"of {same + other} pairs that the paper has in an order, {same} are in the same order here, {beyond} of them "
+        f"beyond noise, and {other} are reversed, {other_beyond} of them beyond noise"
+    )

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from sb3_ppo_variants import recipes
 from sb3_ppo_variants.benchmark.compare.conditions import Conditions, of_environment, resolve
+from sb3_ppo_variants.benchmark.compare.quiet import quieted
 from sb3_ppo_variants.benchmark.compare.records import FORMAT, digest, plain
 from sb3_ppo_variants.benchmark.compare.settings import RESERVED, Setting, accepted, load_class
 from sb3_ppo_variants.errors import ArgumentError
@@ -88,6 +89,19 @@ def make_plan(settings: list[Setting], envs: list[str], seeds: int, conditions: 
     return Plan([*randoms, *(replace(run, seed=seed) for seed in range(seeds) for run in first)], notes)
 
 
+def together(plans: Iterable[Plan]) -> Plan:
+    """Plans as one: the first seed in the first environment under all conditions, then in the next environment."""
+    runs, notes = [], []
+    for plan in plans:
+        runs += plan.runs
+        notes += plan.notes
+    envs = list(dict.fromkeys(run.env for run in runs))
+    # Those of a single plan stay in their order.
+    several = len({digest(run.conditions) for run in runs}) > 1
+    ordered = sorted(runs, key=lambda run: (run.seed, envs.index(run.env))) if several else runs
+    return Plan(ordered, list(dict.fromkeys(notes)))
+
+
 def _refuse_unknown(dropped: set[str], settings: list[Setting]) -> None:
     """Refuse a hyperparameter that no setting has, unless it is one of PPO."""
     arguments = {argument for setting in settings for argument in accepted(load_class(setting.path))} - RESERVED.keys()
@@ -113,9 +127,11 @@ def _refuse_same(runs: list[Run]) -> None:
 
 def check(runs: Iterable[Run]) -> None:
     """Make the model of every setting in every environment once, or raise :class:`ArgumentError` naming both."""
-    for run in {(run.label, run.env): run for run in runs}.values():
+    # The same hyperparameters under other conditions are the same model.
+    for run in {(run.label, run.env, digest(run.identity["hyperparameters"])): run for run in runs}.values():
         try:
-            env = build(run.recipe(), run.seed).get_env() if run.algorithm else run.recipe().make_env()
+            with quieted():
+                env = build(run.recipe(), run.seed).get_env() if run.algorithm else run.recipe().make_env()
         except Exception as error:
             kind = "" if isinstance(error, ArgumentError) else f"{type(error).__name__}: "
             raise ArgumentError(f"{run.label} cannot run in {run.env}: {kind}{error}") from error

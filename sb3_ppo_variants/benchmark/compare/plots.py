@@ -1,4 +1,4 @@
-"""Pictures of a comparison in PNG files, drawn by rliable with a look for each of ``labels``, all of its settings."""
+"""Pictures of a comparison, each as PNG, SVG and PDF, with a look for each of ``labels``, all of its settings."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -8,28 +8,26 @@ from typing import Literal
 
 import matplotlib
 import numpy as np
-import pandas as pd
 import seaborn
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rliable import plot_utils
 
-from sb3_ppo_variants.benchmark.compare.execution import SPANS
 from sb3_ppo_variants.benchmark.compare.paper import Estimate
-from sb3_ppo_variants.benchmark.compare.scores import Comparison, random_scores
-from sb3_ppo_variants.benchmark.compare.statistics import TAUS, Intervals, bands
+from sb3_ppo_variants.benchmark.compare.statistics import Intervals
 
 Color = tuple[float, float, float]
 Line = Literal["solid", "dashed", "dotted", "dashdot"] | tuple[float, tuple[float, ...]]
-# The pictures go into files, without a window.
+# The pictures go into files, without a window. The same records give the same files.
 matplotlib.use("agg")
+matplotlib.rcParams.update({"svg.hashsalt": "sb3_ppo_variants", "pdf.fonttype": 42})
 # Twelve and five have no common divisor, so that sixty settings look different.
 COLORS = [*seaborn.color_palette("tab10"), (0.0, 0.0, 0.5), (1.0, 0.8, 0.0)]
 LINES: list[Line] = ["solid", "dashed", "dotted", "dashdot", (0, (6, 1, 1, 1, 1, 1))]
-# Points of a curve are means over so many spans, so that a picture shows trends.
-SMOOTHED = 5
 SMALL, MEDIUM = 9, 11
+# Besides PNG, for papers.
+VECTOR = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
 def looks(labels: Sequence[str]) -> tuple[dict[str, Color], dict[str, Line]]:
@@ -37,45 +35,41 @@ def looks(labels: Sequence[str]) -> tuple[dict[str, Color], dict[str, Line]]:
     return dict(zip(labels, cycle(COLORS), strict=False)), dict(zip(labels, cycle(LINES), strict=False))
 
 
-def _save(figure: Figure, file: Path) -> None:
+def save(figure: Figure, file: Path) -> None:
+    """Write a figure to a PNG file, and to an SVG and a PDF file beside it."""
     # A tight box has room for all names.
-    figure.savefig(file, dpi=90, bbox_inches="tight")
+    figure.savefig(file, dpi=130, bbox_inches="tight")
+    for suffix, metadata in VECTOR.items():
+        figure.savefig(file.with_suffix(suffix), bbox_inches="tight", metadata=metadata)
     pyplot.close(figure)
 
 
+def legend(figure: Figure, axes: Axes) -> None:
+    """A legend of the lines in some axes, to the right of the figure, whose layout is constrained."""
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=SMALL)
+
+
 @contextmanager
-def _axes(file: Path) -> Iterator[Axes]:
+def drawn(file: Path) -> Iterator[Axes]:
     """Axes whose picture is saved in a file, with a legend beside it."""
-    figure, axes = pyplot.subplots(figsize=(6.5, 4.5))
+    figure, axes = pyplot.subplots(figsize=(8.5, 4.5), layout="constrained")
     yield axes
-    if axes.lines:
-        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=SMALL)
-    _save(figure, file)
+    legend(figure, axes)
+    save(figure, file)
 
 
-def curves(comparison: Comparison, env: str, file: Path) -> None:
-    """Draw the learning curves in an environment: means over seeds with 95% bootstrap intervals."""
-    colors, lines = looks(comparison.labels)
-    with _axes(file) as axes:
-        for label in comparison.labels:
-            records = [r for r in comparison.records if (r["env"], r["label"]) == (env, label) and r["last_returns"]]
-            if not records:
-                continue
-            steps = np.arange(1, SPANS + 1) / SPANS * np.mean([record["steps"] for record in records])
-            points, intervals = bands({label: np.array([smooth(record["curve"]) for record in records])})
-            plot_utils.plot_sample_efficiency_curve(
-                steps, points, intervals, colors=colors, ax=axes, marker="", labelsize=MEDIUM, ticklabelsize=SMALL,
-                xlabel="environment steps", ylabel="return of an episode",
-            )  # fmt: skip
-            axes.lines[-1].set_linestyle(lines[label])
-        if env in (random := random_scores(comparison)):
-            axes.axhline(random[env], color="0.6", linewidth=1, label="random policy")
-        axes.set_title(env)
-
-
-def smooth(curve: Sequence[float | None]) -> np.ndarray:
-    """A curve for the eye: a moving mean, in which spans without an episode have the value of the span before."""
-    return pd.Series(curve, dtype=float).ffill().rolling(SMOOTHED, min_periods=1).mean().to_numpy()
+def band(
+    axes: Axes, x: np.ndarray, label: str, intervals: Intervals, look: tuple[Mapping[str, Color], Mapping[str, Line]]
+) -> None:
+    """Draw the line of a setting with its interval."""
+    points, ends = intervals
+    colors, lines = look
+    axes.plot(x, points[label], color=colors[label], linestyle=lines[label], label=label)
+    axes.fill_between(x, *ends[label], color=colors[label], alpha=0.15, linewidth=0)
+    axes.grid(alpha=0.3)
+    seaborn.despine(ax=axes)
 
 
 def aggregates(estimates: Mapping[str, Mapping[str, Estimate]], labels: Sequence[str], file: Path) -> None:
@@ -94,15 +88,38 @@ def aggregates(estimates: Mapping[str, Mapping[str, Estimate]], labels: Sequence
     for axes in figure.axes:
         axes.use_sticky_edges = False
         axes.autoscale_view()
-    _save(figure, file)
+    save(figure, file)
 
 
-def performance_profiles(profiles: Intervals, labels: Sequence[str], file: Path) -> None:
+def performance_profiles(profiles: Intervals, taus: np.ndarray, labels: Sequence[str], file: Path) -> None:
     """Draw the share of runs above each normalised score, with 95% bootstrap intervals."""
     colors, lines = looks(labels)
     shares, intervals = profiles
-    with _axes(file) as axes:
+    with drawn(file) as axes:
         plot_utils.plot_performance_profiles(
-            shares, TAUS, intervals, colors=colors, linestyles=lines, ax=axes, labelsize=MEDIUM, ticklabelsize=SMALL,
+            shares, taus, intervals, colors=colors, linestyles=lines, ax=axes, labelsize=MEDIUM, ticklabelsize=SMALL,
             xlabel="normalised score", ylabel="share of runs with a higher score",
         )  # fmt: skip
+
+
+def orders(names: Sequence[str], signs: np.ndarray, file: Path) -> None:
+    """Draw for each two settings whether they are in the paper's order here, the best in the paper first.
+
+    :param signs: at ``[i, j]``, of settings of which the paper has the first above the second: 2 and 1 where that is so
+        here, beyond noise and within, -1 and -2 where it is the other way round, and 0 where there is nothing to say
+    """
+    colors = ["#b2182b", "#f4a582", "#ffffff", "#a6dba0", "#1b7837"]
+    meanings = ["reversed beyond noise", "reversed within noise", "", "the same within noise", "the same beyond noise"]
+    size = 3.5 + 0.42 * len(names)
+    figure, axes = pyplot.subplots(figsize=(size, size), layout="constrained")
+    axes.imshow(signs, cmap=matplotlib.colors.ListedColormap(colors), vmin=-2.5, vmax=2.5)
+    axes.set_xticks(range(len(names)), names, rotation=60, ha="right", rotation_mode="anchor", fontsize=SMALL)
+    axes.set_yticks(range(len(names)), names, fontsize=SMALL)
+    axes.set(xlabel="is above this setting in the paper, and here:", ylabel="this setting")
+    patches = [
+        matplotlib.patches.Patch(color=color, label=meaning)
+        for color, meaning in zip(colors, meanings, strict=True)
+        if meaning
+    ]
+    figure.legend(handles=patches, loc="outside upper center", ncols=2, frameon=False, fontsize=SMALL)
+    save(figure, file)

@@ -1,7 +1,7 @@
 """Comparisons with a name: the paper's Table 1, and Atari games."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from sb3_ppo_variants.benchmark.compare import paper
 from sb3_ppo_variants.benchmark.compare.conditions import Conditions
@@ -12,7 +12,7 @@ from sb3_ppo_variants.benchmark.compare.settings import BASELINE
 class Preset:
     """What the command line takes from a preset unless it is given: settings by the name of the cut, and the rest.
 
-    ``why`` is the reason for the conditions.
+    ``why`` is the reason for the conditions. With ``studied`` all is compared under each of those instead.
     """
 
     settings: Mapping[str, list[str]]
@@ -20,10 +20,32 @@ class Preset:
     conditions: Conditions
     seeds: int = 3
     why: str = ""
+    studied: Sequence[Conditions] = ()
 
 
 HEADLINE = [paper.NONE, paper.BEST, "ppo_adaptive_kl:desired_kl=0.01", "ppo_fixed_kl:kl_coef=1"]
 FIRST = ["ppo_clip", "ppo_adaptive_kl", "ppo_fixed_kl", "ppo_unclipped", BASELINE]
+STUDY = Conditions("table1-study", timesteps=500_000, entry="mujoco")
+
+
+def _switched(what: str, anneal: bool | None = None, **changes: object) -> Conditions:
+    """The released code's conditions with one ingredient changed."""
+    return replace(STUDY, protocol="released-code", switched=what, anneal=anneal, parameters=changes)
+
+
+# Each ingredient of the released code alone as users of SB3 have it, and at the end as the text has it.
+STUDIED = [
+    replace(STUDY, protocol="released-code"),
+    replace(STUDY, protocol="text"),
+    replace(STUDY, protocol="sb3"),
+    _switched("actions clipped", env_wrapper=None),
+    _switched("gradients clipped at 0.5", max_grad_norm=0.5),
+    _switched("rewards normalised too", normalize={"norm_reward": True, "clip_obs": 5.0}),
+    _switched("observations not normalised", normalize=False),
+    _switched("nothing annealed", anneal=False),
+    _switched("advantages normalised in each minibatch", normalize_advantage=True),
+    _switched("advantages not normalised", normalize_advantage=False),
+]
 # What is compared if nothing is said.
 DEFAULT = Preset({"all": FIRST}, ["CartPole-v1"], Conditions())
 PRESETS = {
@@ -38,6 +60,13 @@ PRESETS = {
             "the error of unscaled values would leave the policy little; the objectives do not see that scale, as "
             "advantages are normalised. `--no-normalize` and `--no-anneal` follow the text"
         ),
+    ),
+    "table1-study": Preset(
+        settings={"all": HEADLINE},
+        envs=["HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Swimmer-v5"],
+        conditions=STUDY,
+        seeds=2,
+        studied=STUDIED,
     ),
     "atari-demo": Preset(
         settings={"all": FIRST, "headline": ["ppo_clip", BASELINE]},

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
+from sb3_ppo_variants.benchmark.compare.curves import trailing
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 from sb3_ppo_variants.saving.atomic import write_atomically
@@ -29,7 +30,18 @@ class Result(TypedDict, total=False):
     episodes: dict[str, Sequence[float]] | None
 
 
-class Record(Result):
+class Made(Result, total=False):
+    """With what records of earlier versions lack."""
+
+    # Of what the updates logged, by name: the mean over those in each span of steps.
+    training: dict[str, list[float | None]]
+    # The mean return of the last episodes at the end of each span, of runs whose episodes were left out.
+    trailing: list[float | None]
+    # That the package was at; None where it is not in a repository.
+    commit: str | None
+
+
+class Record(Made):
     """All of a run, as JSON can hold it. ``status`` is ``"finished"`` or ``"failed"``."""
 
     format: int
@@ -119,10 +131,27 @@ def merged(records: Iterable[Record]) -> tuple[list[Record], list[str]]:
 
 def pack(records: Iterable[Record], file: Path) -> None:
     """Write records to one small ``.jsonl.gz`` file, with their curves, but without the list of all episodes."""
-    lines = [json.dumps({**record, "episodes": None}) + "\n" for record in records]
+    lines = [json.dumps({**record, **_trailing(record), "episodes": None}) + "\n" for record in records]
     # Without the time, so that the same records give the same file.
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, gzip.compress("".join(lines).encode(), mtime=0))
+
+
+def _trailing(record: Record) -> Made:
+    episodes = record.get("episodes")
+    if record["status"] != "finished" or not episodes:
+        return {}
+    return {"trailing": trailing(episodes["ends"], episodes["returns"], record["steps"])}
+
+
+def is_spanned(record: Record) -> bool:
+    """Whether the curve of a run is of the episodes in each span, as in exported records of earlier versions."""
+    return not (record.get("episodes") or record.get("trailing"))
+
+
+def curve(record: Record) -> list[float | None]:
+    """The learning curve of a run: of its last episodes, or of those in each span in records of earlier versions."""
+    return _trailing(record).get("trailing") or record.get("trailing") or record["curve"]
 
 
 def unpack(file: Path) -> tuple[list[Record], list[str]]:

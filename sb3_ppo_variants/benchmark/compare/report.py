@@ -8,15 +8,31 @@ from pathlib import Path
 import pandas as pd
 from markdown_it import MarkdownIt
 
-from sb3_ppo_variants.benchmark.compare import paper, plots, scores, statistics, tables
-from sb3_ppo_variants.benchmark.compare.execution import LAST
-from sb3_ppo_variants.benchmark.compare.records import Record
+from sb3_ppo_variants.benchmark.compare import (
+    curve_plots,
+    paper,
+    parameters,
+    plots,
+    ranking,
+    scores,
+    statistics,
+    tables,
+)
+from sb3_ppo_variants.benchmark.compare.curves import LAST
+from sb3_ppo_variants.benchmark.compare.interactive import page
+from sb3_ppo_variants.benchmark.compare.paper import Estimate
+from sb3_ppo_variants.benchmark.compare.records import Record, is_spanned
 from sb3_ppo_variants.benchmark.compare.scores import Comparison
 from sb3_ppo_variants.benchmark.compare.settings import BASELINE
+from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving.atomic import write_atomically
 
 PICTURES = "pictures"
-PAPER = "paper-table1"
+INTERACTIVE = "interactive.html"
+PAPER, STUDY = "paper-table1", "table1-study"
+ACROSS = """\
+Mean return of the last 100 episodes over seeds, ± standard deviation, and the number of seeds: under the protocols, and
+under `released-code` with one ingredient changed."""
 FINAL = f"""\
 Mean return of the last {LAST} episodes of a run, or of all if there were fewer: mean over seeds ± standard deviation,
 and the number of seeds."""
@@ -26,61 +42,106 @@ comparison 1. Intervals are 95% stratified bootstrap intervals of rliable over s
 are rough. Only seeds with a run in every environment count."""
 AGAINST = """\
 the probability that a run is better, and the difference of the interquartile means (above 0: better)."""
+CURVES = f"""\
+Mean over seeds with 95% bootstrap intervals. A point is the mean return of the {LAST} episodes that ended last, or of
+all if there were fewer, so that a curve ends at the score. Early on these are the episodes that ended early."""
+SPANNED = """\
+Mean over seeds with 95% bootstrap intervals. These records of an earlier version have no episodes: a point is the mean
+return of those that ended in five hundredths of the steps, and a curve need not end at the score."""
+EFFICIENCY = """\
+The interquartile mean of the normalised curves over all environments, by steps and by time."""
+ORDERS = """\
+Each square is of two settings of which the paper has one above the other."""
+TRAINING = "What the updates logged, means over seeds."
 STYLE = """
 body { font: 15px/1.5 sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse; display: block; overflow-x: auto; margin: 1rem 0 }
 td, th { border: 1px solid #ccc; padding: .2rem .6rem; text-align: left }
-img { max-width: 100% } pre { background: #f4f4f4; padding: .6rem; overflow-x: auto }
+img { max-width: 100% } pre { background: #f4f4f4; padding: .6rem; overflow-x: auto } summary { cursor: pointer }
 """
 
 
-def write(records: Iterable[Record], problems: list[str], running: int, folder: Path) -> list[Path]:
-    """Write ``report.md``, ``report.html`` with its pictures inside, and ``scores.csv``, and return the files.
+def write(
+    records: Iterable[Record], problems: list[str], running: int, folder: Path, baseline: str | None = None
+) -> list[Path]:
+    """Write ``report.md``, ``report.html`` with its pictures inside, ``interactive.html`` and ``scores.csv``.
 
     :param problems: what to say of records that can not be used
     :param running: number of runs that are being made
+    :param baseline: label of the setting that the others are compared with; ``None`` takes SB3's PPO, if it is one
+    :return: the files
+    :raises ArgumentError: if no setting has this label
     """
     pictures = folder / PICTURES
     pictures.mkdir(parents=True, exist_ok=True)
+    compared = scores.comparisons(records)
+    _check_baseline(baseline, compared)
     blocks, frames = ["# Comparison"], []
     if running:
         now = "1 run is being made now, and is" if running == 1 else f"{running} runs are being made now, and are"
         blocks.append(f"{now} not in this report.")
     if problems:
         blocks.append("\n".join(f"- {problem}" for problem in problems))
-    for comparison in scores.comparisons(records):
+    studied = [comparison for comparison in compared if comparison.conditions["preset"] == STUDY and comparison.records]
+    if len(studied) > 1:
+        blocks += ["## What Table 1 depends on", ACROSS, *tables.across(studied)]
+    for comparison in compared:
         frame = scores.table(comparison)
         frames.append(frame.assign(comparison=comparison.name))
-        blocks += section(comparison, frame, pictures)
+        blocks += section(comparison, frame, pictures, baseline or BASELINE)
     if not frames:
         blocks.append("There are no records yet.")
     text = "\n\n".join(blocks) + "\n"
-    files = [folder / name for name in ("report.md", "report.html", "scores.csv")]
+    files = [folder / name for name in ("report.md", "report.html", INTERACTIVE, "scores.csv")]
     csv = pd.concat(frames).to_csv(index=False) if frames else ""
-    for file, content in zip(files, (text, html(text, folder), csv), strict=True):
+    for file, content in zip(files, (text, html(text, folder), page(compared), csv), strict=True):
         write_atomically(file, content.encode())
     return files
 
 
-def section(comparison: Comparison, frame: pd.DataFrame, pictures: Path) -> list[str]:
+def _check_baseline(baseline: str | None, compared: list[Comparison]) -> None:
+    labels = {label for comparison in compared for label in comparison.labels}
+    if baseline is not None and baseline not in labels:
+        raise ArgumentError(
+            f"--baseline {baseline!r} is no setting of these records, which are {', '.join(sorted(labels))}"
+        )
+
+
+def section(comparison: Comparison, frame: pd.DataFrame, pictures: Path, baseline: str = BASELINE) -> list[str]:
     """What records under the same conditions, and their table, say: blocks of Markdown, and pictures in a folder."""
-    title = comparison.conditions["preset"] or ", ".join(comparison.envs) or "No finished run"
-    blocks = [f"## {title} ({comparison.name})", tables.summary(comparison)]
+    blocks = [f"## {comparison.title} ({comparison.name})", tables.summary(comparison)]
     if not frame.empty:
+        normalised = _normalised(comparison, frame, pictures, baseline)
+        blocks += ["### Normalised scores", NORMALISED, *normalised]
         blocks += ["### Final scores", FINAL, tables.final_scores(comparison, frame)]
-        blocks += ["### Normalised scores", NORMALISED, *_normalised(comparison, frame, pictures)]
-        blocks += ["### Learning curves", "Means over seeds with 95% bootstrap intervals."]
-        for env in comparison.envs:
-            file = pictures / f"{comparison.name}-{re.sub(r'[^A-Za-z0-9_-]', '_', env)}.png"
-            plots.curves(comparison, env, file)
-            blocks.append(_image(f"Learning curves in {env}", file))
+        blocks += ["### Learning curves", *_curves(comparison, pictures)]
+        training = _file(comparison, "training", pictures)
+        if curve_plots.training(comparison, training):
+            blocks += ["### Training", TRAINING, _image("What the updates logged", training)]
+        blocks += ["### Hyperparameters", *parameters.blocks(comparison)]
+        if (command := parameters.command(comparison)) is not None:
+            blocks += ["### Command", f"```sh\n{command}\n```"]
         blocks += ["### Speed", tables.speed(frame)]
     if comparison.failed:
         blocks += ["### Failed runs", *tables.failures(comparison.failed)]
     return blocks
 
 
-def _normalised(comparison: Comparison, frame: pd.DataFrame, pictures: Path) -> list[str]:
+def _file(comparison: Comparison, name: str, pictures: Path) -> Path:
+    return pictures / f"{comparison.name}-{re.sub(r'[^A-Za-z0-9_-]', '_', name)}.png"
+
+
+def _curves(comparison: Comparison, pictures: Path) -> list[str]:
+    spanned = any(is_spanned(record) for record in comparison.records)
+    blocks = [SPANNED if spanned else CURVES, f"[The same to zoom in]({INTERACTIVE})."]
+    for env in comparison.envs:
+        file = _file(comparison, env, pictures)
+        curve_plots.curves(comparison, env, file)
+        blocks.append(_image(f"Learning curves in {env}", file))
+    return blocks
+
+
+def _normalised(comparison: Comparison, frame: pd.DataFrame, pictures: Path, baseline: str) -> list[str]:
     blocks = []
     found, incomplete = scores.matrices(frame)
     if left_out := scores.unscaled(frame):
@@ -93,21 +154,44 @@ def _normalised(comparison: Comparison, frame: pd.DataFrame, pictures: Path) -> 
     seeds = {label: len(matrix) for label, matrix in found.items()}
     arrays = {label: matrix.to_numpy() for label, matrix in found.items()}
     aggregates = statistics.aggregates(arrays)
-    blocks.append(tables.estimates(aggregates, seeds))
-    if compared := statistics.against(arrays, BASELINE):
-        of = tables.count(range(seeds[BASELINE]), "seed")
-        blocks += [f"Against {BASELINE} ({of}): {AGAINST}", tables.estimates(compared, seeds)]
+    order = ranking.ranked({n: row["IQM"] for n, row in aggregates.items()}, statistics.differences(arrays, "IQM"))
+    blocks += [ranking.verdict(order), ranking.table(order), ranking.NOISE, tables.estimates(aggregates, seeds)]
+    if compared := statistics.against(arrays, baseline):
+        of = tables.count(range(seeds[baseline]), "seed")
+        blocks += [f"Against {baseline} ({of}): {AGAINST}", tables.estimates(compared, seeds)]
     if comparison.conditions["preset"] == PAPER:
-        means = {label: row["mean"] for label, row in aggregates.items()}
-        blocks += ["#### Beside the paper's Table 1", *paper.beside(means, incomplete)]
-    bars, profiles = (pictures / f"{comparison.name}-{name}.png" for name in ("aggregates", "profiles"))
+        blocks += _paper(comparison, arrays, {n: row["mean"] for n, row in aggregates.items()}, incomplete, pictures)
+    bars, profiles = (_file(comparison, name, pictures) for name in ("aggregates", "profiles"))
     plots.aggregates(aggregates, comparison.labels, bars)
-    plots.performance_profiles(statistics.profiles(arrays), comparison.labels, profiles)
-    return [*blocks, _image("Aggregates of normalised scores", bars), _image("Performance profiles", profiles)]
+    plots.performance_profiles(statistics.profiles(arrays), statistics.taus(arrays), comparison.labels, profiles)
+    blocks += [_image("Aggregates of normalised scores", bars), _image("Performance profiles", profiles)]
+    return [*blocks, *_efficiency(comparison, frame, pictures)]
+
+
+def _paper(
+    comparison: Comparison, arrays: statistics.Scores, means: dict[str, Estimate], incomplete: list[str], pictures: Path
+) -> list[str]:
+    names, signs = paper.orders(means, statistics.differences(arrays, "mean"))
+    blocks = ["#### Beside the paper's Table 1", *paper.beside(means, signs, incomplete)]
+    if signs.any():
+        file = _file(comparison, "orders", pictures)
+        plots.orders(names, signs, file)
+        blocks += [ORDERS, _image("Which pairs are in the paper's order", file)]
+    return blocks
+
+
+def _efficiency(comparison: Comparison, frame: pd.DataFrame, pictures: Path) -> list[str]:
+    shares, normalised = scores.normalised_curves(comparison, frame)
+    if not len(shares):
+        return []
+    file = _file(comparison, "efficiency", pictures)
+    curve_plots.efficiency(comparison, shares, statistics.efficiency(normalised), file)
+    return ["#### Sample efficiency", EFFICIENCY, _image("Sample efficiency", file)]
 
 
 def _image(text: str, file: Path) -> str:
-    return f"![{text}]({PICTURES}/{file.name})"
+    others = ", ".join(f"[{s[1:].upper()}]({PICTURES}/{file.with_suffix(s).name})" for s in plots.VECTOR)
+    return f"![{text}]({PICTURES}/{file.name})\n\n{others}"
 
 
 def html(text: str, folder: Path) -> str:
@@ -118,4 +202,9 @@ def html(text: str, folder: Path) -> str:
         return f'src="data:image/png;base64,{base64.b64encode((folder / found[1]).read_bytes()).decode()}"'
 
     body = re.sub(rf'src="({PICTURES}/[^"]+)"', inside, body)
+    # All other tags are shown as text, whatever is in the records.
+    body = re.sub(
+        r"<p>&lt;details&gt;&lt;summary&gt;([^<]*)&lt;/summary&gt;</p>", r"<details><summary>\1</summary>", body
+    )
+    body = body.replace("<p>&lt;/details&gt;</p>", "</details>")
     return f'<!doctype html>\n<meta charset="utf-8">\n<title>Comparison</title>\n<style>{STYLE}</style>\n{body}'

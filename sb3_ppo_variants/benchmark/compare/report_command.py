@@ -1,6 +1,7 @@
 """Report what a comparison has recorded so far, in report.md, report.html and scores.csv."""
 
 import argparse
+import re
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -19,6 +20,7 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of the report."""
     parser.add_argument("--out", type=Path, help=f"folder of records and report (default: {OUT})")
     parser.add_argument("--from", dest="files", type=Path, nargs="+", help="report these exported records, into --out")
+    parser.add_argument("--baseline", metavar="SETTING", help="compare with this setting (default: sb3_ppo)")
     parser.add_argument("--export", type=Path, metavar="FILE", help="also pack the records into a .jsonl.gz file")
 
 
@@ -35,19 +37,29 @@ def run(options: argparse.Namespace) -> int:
         raise ArgumentError(f"--out {out} has no records: make them with compare, or name the folder that has them")
     found = [record for part, _ in parts for record in part]
     problems = [line for _, part in parts for line in part]
-    report(out, found, problems, options.export)
+    report(out, found, problems, options.export, options.baseline)
     return 0
 
 
-def report(out: Path, found: list[records.Record], problems: list[str], export: Path | None = None) -> None:
-    """Write the report of records, and of problems with others, into a folder, and pack the records into a file."""
+def report(
+    out: Path,
+    found: list[records.Record],
+    problems: list[str],
+    export: Path | None = None,
+    baseline: str | None = None,
+) -> None:
+    """Write the report of records, and of problems with others, into a folder, and pack the records into a file.
+
+    :param baseline: the setting that the others are compared with, as reports or the command line name it
+    """
     from sb3_ppo_variants.benchmark.compare.report import write
 
     found, twice = records.merged(found)
     try:
         if export is not None:
             records.pack(found, export)
-        files = write(found, [*problems, *twice], _running(out), out)
+        label = None if baseline is None else re.sub(r":(?=\s*\w+\s*=)", " ", baseline)
+        files = write(found, [*problems, *twice], _running(out), out, label)
     except OSError as error:
         raise SystemExit(f"the report could not be written: {error}") from error
     print(f"Report: {', '.join(map(str, files))}")

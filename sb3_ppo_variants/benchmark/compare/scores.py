@@ -5,11 +5,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from sb3_ppo_variants.benchmark.compare.curves import SPANS
 from sb3_ppo_variants.benchmark.compare.paper import TABLE_1
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM
-from sb3_ppo_variants.benchmark.compare.records import Record, digest
+from sb3_ppo_variants.benchmark.compare.records import Record, curve, digest
 from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS
 
 
@@ -26,6 +28,15 @@ class Comparison:
     def name(self) -> str:
         """A short name for files."""
         return digest(self.conditions)[:6]
+
+    @property
+    def title(self) -> str:
+        """The preset or the environments, and the protocol with what was switched in it, in words."""
+        conditions = self.conditions
+        what = conditions["preset"] or ", ".join(self.envs) or "No finished run"
+        protocol = [f"protocol {conditions['protocol']}"] if conditions.get("protocol") else []
+        switched = [conditions["switched"]] if conditions.get("switched") else []
+        return ", ".join([what, *protocol, *switched])
 
     @property
     def labels(self) -> list[str]:
@@ -61,7 +72,13 @@ def comparisons(records: Iterable[Record]) -> list[Comparison]:
         trainings = _told_apart([record for record in finished if record["label"] != RANDOM])
         failed = [record for record in part if record["status"] == "failed"]
         found.append(Comparison(part[0]["conditions"], trainings, random, failed))
-    return sorted(found, key=lambda part: (part.conditions["preset"] or "", part.envs, part.name))
+    return sorted(found, key=_place)
+
+
+def _place(comparison: Comparison) -> tuple[str, bool, list[str], str]:
+    """Where a comparison stands in a report: protocols before what is switched in one."""
+    conditions = comparison.conditions
+    return conditions["preset"] or "", bool(conditions.get("switched")), comparison.envs, comparison.name
 
 
 def _told_apart(records: list[Record]) -> list[Record]:
@@ -111,6 +128,26 @@ def normalised(frame: pd.DataFrame, random: dict[str, float]) -> pd.Series:
     low = frame["env"].map(random).astype(float)
     span = frame.groupby("env")["score"].transform("max") - low
     return (frame["score"] - low) / span.where(span > 0)
+
+
+def normalised_curves(comparison: Comparison, frame: pd.DataFrame) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """The curves of each setting, scaled as its scores are, from where every run that counts has one.
+
+    :return: the share of the steps at each point, shape ``(points,)``, and by setting an array of shape
+        ``(seeds, environments, points)``
+    """
+    random, best = random_scores(comparison), frame.groupby("env")["score"].max()
+    runs = {(record["label"], record["env"], record["seed"]): record for record in comparison.records}
+    found = {}
+    for label, matrix in matrices(frame)[0].items():
+        rows = [[curve(runs[label, env, seed]) for env in matrix.columns] for seed in matrix.index]
+        low = np.array([random[env] for env in matrix.columns])[:, None]
+        span = np.array([best[env] for env in matrix.columns])[:, None] - low
+        found[label] = (np.array(rows, dtype=float) - low) / span
+    known = [np.isfinite(array).all(axis=(0, 1)) for array in found.values()]
+    whole = np.logical_and.reduce(known) if known else np.zeros(SPANS, dtype=bool)
+    shares = np.arange(1, SPANS + 1) / SPANS
+    return shares[whole], {label: array[..., whole] for label, array in found.items()}
 
 
 def unscaled(frame: pd.DataFrame) -> list[str]:

@@ -5,9 +5,11 @@ Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import permutations
 
 import numpy as np
 from rliable import library, metrics
+from scipy.stats import trim_mean
 
 from sb3_ppo_variants.benchmark.compare.paper import Estimate
 
@@ -17,11 +19,11 @@ Scores = Mapping[str, np.ndarray]
 Intervals = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
 REPETITIONS = 2000
 PROFILE_REPETITIONS = 500
-TAUS = np.linspace(-0.5, 1.0, 61)
-AGGREGATES = {
+AGGREGATES: Mapping[str, Callable[..., float]] = {
     "mean": metrics.aggregate_mean,
     "IQM": metrics.aggregate_iqm,
     "optimality gap": metrics.aggregate_optimality_gap,
+    "median": metrics.aggregate_median,
 }
 
 
@@ -66,7 +68,7 @@ def _estimates(
 
 
 def aggregates(scores: Scores) -> dict[str, dict[str, Estimate]]:
-    """Mean, interquartile mean and optimality gap of each setting."""
+    """Mean, interquartile mean, optimality gap and median of each setting."""
     return _estimates({label: [own] for label, own in scores.items()}, AGGREGATES)
 
 
@@ -90,10 +92,48 @@ def probability_of_improvement(own: np.ndarray, other: np.ndarray) -> float:
     return float((np.sign(own[:, None] - other[None]) + 1).mean() / 2)
 
 
-def profiles(scores: Scores) -> Intervals:
-    """The performance profile of each setting: the share of runs with a score above each of ``TAUS``."""
+def differences(scores: Scores, name: str) -> dict[tuple[str, str], Estimate]:
+    """An aggregate of the first setting minus that of the second, for each two.
+
+    :param name: of the aggregate, a key of ``AGGREGATES``
+    """
+    function = AGGREGATES[name]
+    values = {label: function(own) for label, own in scores.items()}
     with _reproducible():
-        return library.create_performance_profile(scores, TAUS, reps=PROFILE_REPETITIONS)
+        drawn = {label: _bootstrapped(own, function) for label, own in scores.items()}
+    found = {}
+    for one, other in permutations(scores, 2):
+        certain = min(len(scores[one]), len(scores[other])) > 1
+        ends = np.percentile(drawn[one] - drawn[other], [2.5, 97.5]) if certain else [np.nan, np.nan]
+        found[one, other] = Estimate(float(values[one] - values[other]), float(ends[0]), float(ends[1]))
+    return found
+
+
+def _bootstrapped(own: np.ndarray, function: Callable[..., float]) -> np.ndarray:
+    """The values of a function for resampled seeds, those of each environment by themselves."""
+    return library.StratifiedBootstrap(own).apply(function, reps=REPETITIONS)[:, 0]
+
+
+def taus(scores: Scores) -> np.ndarray:
+    """The scores of a performance profile: from the lowest, or -1 if that is lower, to the highest."""
+    found = np.concatenate([own.ravel() for own in scores.values()])
+    return np.linspace(max(found.min(), -1.0), found.max(), 61)
+
+
+def profiles(scores: Scores) -> Intervals:
+    """The performance profile of each setting: the share of runs with a score above each of :func:`taus`."""
+    with _reproducible():
+        return library.create_performance_profile(scores, taus(scores), reps=PROFILE_REPETITIONS)
+
+
+def efficiency(curves: Mapping[str, np.ndarray]) -> Intervals:
+    """The interquartile mean of each setting's normalised curves, shape ``(seeds, environments, points)``, by point."""
+
+    def iqm(of: np.ndarray) -> np.ndarray:
+        return trim_mean(of.reshape(-1, of.shape[-1]), 0.25, axis=0)
+
+    with _reproducible():
+        return library.get_interval_estimates(curves, iqm, reps=PROFILE_REPETITIONS)
 
 
 def bands(curves: Mapping[str, np.ndarray]) -> Intervals:

@@ -8,8 +8,9 @@ from sb3_ppo_variants.benchmark.compare.paper import Estimate
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM
 from sb3_ppo_variants.benchmark.compare.presets import PRESETS, Preset
 from sb3_ppo_variants.benchmark.compare.records import Record
-from sb3_ppo_variants.benchmark.compare.scores import Comparison, random_scores
+from sb3_ppo_variants.benchmark.compare.scores import Comparison, order, random_scores
 from sb3_ppo_variants.benchmark.compare.settings import parse
+from sb3_ppo_variants.recipes import PROTOCOLS
 
 
 def markdown(frame: pd.DataFrame) -> str:
@@ -22,6 +23,27 @@ def final_scores(comparison: Comparison, frame: pd.DataFrame) -> str:
     cells = frame.groupby(["label", "env"])["score"].apply(_mean).unstack()
     cells.loc[RANDOM] = pd.Series(random_scores(comparison), dtype=float).map(_number)
     return markdown(cells.loc[[RANDOM, *comparison.labels], comparison.envs].fillna(""))
+
+
+def across(comparisons: Sequence[Comparison]) -> list[str]:
+    """The mean score of each setting under each of several conditions, a table for each environment, in Markdown."""
+    rows = [
+        (_described(comparison), record["env"], record["label"], record["score"])
+        for comparison in comparisons
+        for record in comparison.records
+    ]
+    frame = pd.DataFrame(rows, columns=["conditions", "env", "label", "score"])
+    blocks = []
+    for env, found in frame.groupby("env"):
+        cells = found.groupby(["conditions", "label"], sort=False)["score"].apply(_mean).unstack().fillna("")
+        known = [_described(comparison) for comparison in comparisons if _described(comparison) in cells.index]
+        table = cells.loc[known, sorted(cells.columns, key=order)]
+        blocks += [f"### {env}", table.rename_axis("conditions").to_markdown(disable_numparse=True)]
+    return blocks
+
+
+def _described(comparison: Comparison) -> str:
+    return comparison.conditions.get("switched") or comparison.conditions.get("protocol") or comparison.name
 
 
 def estimates(found: Mapping[str, Mapping[str, Estimate]], seeds: Mapping[str, int]) -> str:
@@ -78,6 +100,7 @@ def summary(comparison: Comparison) -> str:
         f"steps of a run: {', '.join(f'{number:,}' for number in steps)}",
         *(["runs of different versions are compared here"] if len(versions) > 1 else []),
         *(f"versions: {line}" for line in versions),
+        *(f"commit: {commit}" for commit in sorted({record.get("commit") or "" for record in everything}) if commit),
         *(f"machine: {line}" for line in sorted({record["machine"] for record in everything})),
     ]
     return "\n".join(f"- {line}" for line in lines)
@@ -85,7 +108,10 @@ def summary(comparison: Comparison) -> str:
 
 def _conditions(comparison: Comparison) -> list[str]:
     conditions = comparison.conditions
+    protocol = conditions.get("protocol")
     given = {
+        "protocol": protocol and f"{protocol}, {PROTOCOLS[protocol].says}",
+        "but": conditions.get("switched"),
         "hyperparameters of": conditions["entry"] or conditions["file"],
         "changed": conditions["parameters"] or None,
         "normalised by VecNormalize": _yes_or_no(conditions["normalize"]),
@@ -93,7 +119,11 @@ def _conditions(comparison: Comparison) -> list[str]:
     }
     lines = [f"{name}: {value}" for name, value in given.items() if value is not None]
     preset = PRESETS.get(conditions["preset"] or "")
-    return lines if preset is None else [_shares(comparison, preset), *lines, *([preset.why] if preset.why else [])]
+    if preset is None:
+        return lines
+    # The reason is that of the preset's own conditions.
+    why = [preset.why] if preset.why and protocol is None else []
+    return [_shares(comparison, preset), *lines, *why]
 
 
 def _yes_or_no(value: bool | None) -> str | None:

@@ -1,0 +1,118 @@
+"""Pictures of what happens during training."""
+
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pandas as pd
+from matplotlib import pyplot
+
+from sb3_ppo_variants.benchmark.compare.curves import SPANS
+from sb3_ppo_variants.benchmark.compare.plots import MEDIUM, SMALL, band, drawn, legend, looks, save
+from sb3_ppo_variants.benchmark.compare.records import Record, curve, is_spanned
+from sb3_ppo_variants.benchmark.compare.scores import Comparison, random_scores
+from sb3_ppo_variants.benchmark.compare.statistics import Intervals, bands
+
+# Means of single spans are drawn over so many of them, so that a picture shows trends.
+SMOOTHED = 5
+# What is drawn of what updates log, with its name in the picture.
+QUANTITIES = {
+    "kl": "KL(old || new)",
+    "kl_coef": "β",
+    "clip_fraction": "share clipped",
+    "entropy_loss": "negative entropy",
+    "explained_variance": "explained variance",
+}
+
+
+def learned(comparison: Comparison, env: str, label: str) -> tuple[np.ndarray, Intervals] | None:
+    """The steps of a setting's curve in an environment, and its mean over seeds with 95% bootstrap intervals."""
+    records = [record for record in _of(comparison, env, label) if record["last_returns"]]
+    if not records:
+        return None
+    values = pd.DataFrame([curve(record) for record in records], dtype=float)
+    # Where no episode has ended there is no mean, and where none did in a span that of the span before.
+    whole = values.ffill(axis=1).dropna(axis=1)
+    if any(map(is_spanned, records)):
+        whole = whole.T.rolling(SMOOTHED, min_periods=1).mean().T
+    steps = (np.array(whole.columns, dtype=float) + 1) / SPANS * np.mean([record["steps"] for record in records])
+    return steps, bands({label: whole.to_numpy()})
+
+
+def _of(comparison: Comparison, env: str, label: str) -> list[Record]:
+    return [record for record in comparison.records if (record["env"], record["label"]) == (env, label)]
+
+
+def curves(comparison: Comparison, env: str, file: Path) -> None:
+    """Draw the learning curves in an environment."""
+    with drawn(file) as axes:
+        for label in comparison.labels:
+            if (found := learned(comparison, env, label)) is not None:
+                band(axes, found[0], label, found[1], looks(comparison.labels))
+        if env in (random := random_scores(comparison)):
+            axes.axhline(random[env], color="0.6", linewidth=1, label="random policy")
+        axes.set_xlabel("environment steps", fontsize=MEDIUM)
+        axes.set_ylabel("return of an episode", fontsize=MEDIUM)
+        axes.set_title(env)
+
+
+def seconds_of(comparison: Comparison, label: str) -> float:
+    """The mean seconds of a setting's runs, NaN where they are not known."""
+    known = [record["wall_seconds"] for record in comparison.records if record["label"] == label]
+    return float(np.mean([np.nan if seconds is None else seconds for seconds in known]))
+
+
+def efficiency(comparison: Comparison, shares: np.ndarray, found: Intervals, file: Path) -> None:
+    """Draw the interquartile mean over environments by the share of the steps, and by the time that it took."""
+    figure, (by_steps, by_time) = pyplot.subplots(1, 2, figsize=(10, 4.2), layout="constrained", sharey=True)
+    look = looks(comparison.labels)
+    for label in found[0]:
+        band(by_steps, 100 * shares, label, found, look)
+        band(by_time, shares * seconds_of(comparison, label) / 60, label, found, look)
+    by_steps.set_xlabel("% of the environment steps", fontsize=MEDIUM)
+    by_time.set_xlabel("minutes of a run, mean", fontsize=MEDIUM)
+    by_steps.set_ylabel("IQM of normalised scores", fontsize=MEDIUM)
+    legend(figure, by_steps)
+    save(figure, file)
+
+
+def training(comparison: Comparison, file: Path) -> bool:
+    """Draw what the updates logged, a row for each quantity and a column for each environment.
+
+    :return: whether there is something to draw; records of earlier versions have nothing
+    """
+    logged = {name for record in comparison.records for name in record.get("training", {})}
+    names = [name for name in QUANTITIES if name in logged]
+    if not names:
+        return False
+    envs = comparison.envs
+    size = (2.9 * len(envs) + 0.6, 2.0 * len(names) + 0.4)
+    figure, grid = pyplot.subplots(
+        len(names), len(envs), figsize=size, sharex="col", squeeze=False, layout="constrained"
+    )
+    look = looks(comparison.labels)
+    for row, name in zip(grid, names, strict=True):
+        for axes, env in zip(row, envs, strict=True):
+            for label in comparison.labels:
+                _logged(axes, _of(comparison, env, label), name, label, look)
+            axes.tick_params(labelsize=SMALL)
+            if name in ("kl", "kl_coef") and axes.lines:
+                axes.set_yscale("log")
+        row[0].set_ylabel(QUANTITIES[name], fontsize=SMALL)
+    for axes, env in zip(grid[0], envs, strict=True):
+        axes.set_title(env, fontsize=MEDIUM)
+    for axes in grid[-1]:
+        axes.set_xlabel("environment steps", fontsize=SMALL)
+    fullest = max(grid.ravel(), key=lambda axes: len(axes.lines))
+    legend(figure, fullest)
+    save(figure, file)
+    return True
+
+
+def _logged(axes: pyplot.Axes, records: list[Record], name: str, label: str, look: tuple[dict, dict]) -> None:
+    """The mean over seeds of what was logged; at this size intervals would hide one another."""
+    rows = [record["training"][name] for record in records if name in record.get("training", {})]
+    if rows:
+        mean = cast(pd.Series, pd.DataFrame(rows, dtype=float).ffill(axis=1).mean())
+        steps = np.arange(1, len(mean) + 1) / len(mean) * np.mean([record["steps"] for record in records])
+        axes.plot(steps, mean, color=look[0][label], linestyle=look[1][label], linewidth=1.2, label=label)

@@ -1,0 +1,75 @@
+"""The curves of a comparison as a page in which lines can be hidden and parts enlarged, which needs no network."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+import numpy as np
+import plotly.graph_objects as go
+from matplotlib.colors import to_hex
+from plotly.offline import get_plotlyjs
+
+from sb3_ppo_variants.benchmark.compare.curve_plots import learned, seconds_of
+from sb3_ppo_variants.benchmark.compare.plots import Line, looks
+from sb3_ppo_variants.benchmark.compare.scores import Comparison, random_scores
+
+DASHES: dict[Line, str] = {"solid": "solid", "dashed": "dash", "dotted": "dot", "dashdot": "dashdot"}
+# Of the second and the third trace of a setting's curve, which follow its line.
+INVISIBLE = {"mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip"}
+STYLE = "body { font: 15px/1.5 sans-serif; margin: 1rem auto; max-width: 75rem; padding: 0 1rem; color: #222 }"
+# Nothing is sent anywhere.
+CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["sendChartToCloud"]}
+HELP = "Click a name to hide its line, double-click it to see it alone, drag to enlarge a part."
+
+
+def page(comparisons: Iterable[Comparison]) -> str:
+    """A page with the learning curves of all environments, and plotly's code in it."""
+    parts = []
+    for comparison in comparisons:
+        if comparison.envs:
+            parts.append(f"<h2>{escape(comparison.title)}</h2>")
+            for number, env in enumerate(comparison.envs):
+                where = f"{comparison.name}-{number}"
+                figure = _figure(comparison, env)
+                parts.append(figure.to_html(full_html=False, include_plotlyjs=False, div_id=where, config=CONFIG))
+    return (
+        f'<!doctype html>\n<meta charset="utf-8">\n<title>Learning curves</title>\n<style>{STYLE}</style>\n'
+        f"<script>{get_plotlyjs()}</script>\n<p>{HELP}</p>\n" + "\n".join(parts)
+    )
+
+
+def _figure(comparison: Comparison, env: str) -> go.Figure:
+    figure = go.Figure()
+    by_steps: list[np.ndarray] = []
+    by_minutes: list[np.ndarray] = []
+    colors, lines = looks(comparison.labels)
+    for label in comparison.labels:
+        if (found := learned(comparison, env, label)) is None:
+            continue
+        steps, (points, ends) = found
+        dash = DASHES.get(lines[label], "longdashdot")
+        look = {"color": to_hex(colors[label]), "dash": dash}
+        low, high = ends[label]
+        figure.add_scatter(x=steps, y=points[label], name=label, legendgroup=label, mode="lines", line=look)
+        figure.add_scatter(x=steps, y=low, legendgroup=label, **INVISIBLE)
+        fill = f"rgba{(*(round(255 * part) for part in colors[label]), 0.15)}"
+        figure.add_scatter(x=steps, y=high, legendgroup=label, fill="tonexty", fillcolor=fill, **INVISIBLE)
+        minutes = steps / steps[-1] * seconds_of(comparison, label) / 60
+        by_steps += 3 * [steps]
+        by_minutes += 3 * [minutes]
+    if env in (random := random_scores(comparison)):
+        figure.add_hline(random[env], line_color="#999999", annotation_text="random policy")
+    figure.update_layout(
+        title=env, height=560, template="plotly_white", xaxis_title="environment steps",
+        yaxis_title="return of an episode", updatemenus=[_axis(by_steps, by_minutes)],
+    )  # fmt: skip
+    return figure
+
+
+def _axis(by_steps: Sequence[np.ndarray], by_minutes: Sequence[np.ndarray]) -> dict[str, object]:
+    """Buttons for what the curves are drawn over."""
+    names = {"environment steps": by_steps, "minutes of a run, mean": by_minutes}
+    buttons = [
+        {"label": name, "method": "update", "args": [{"x": [x.tolist() for x in of]}, {"xaxis.title.text": name}]}
+        for name, of in names.items()
+    ]
+    return {"type": "buttons", "direction": "right", "x": 1, "xanchor": "right", "y": 1.15, "buttons": buttons}

@@ -1,0 +1,110 @@
+"""What the settings of a comparison have in common, in what they differ, and the command that makes them."""
+
+import json
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from sb3_ppo_variants.benchmark.compare.presets import PRESETS
+from sb3_ppo_variants.benchmark.compare.scores import Comparison
+from sb3_ppo_variants.benchmark.compare.settings import parse
+
+# Shown at once where they are shared; the rest on a click.
+FIRST = (
+    "policy", "policy_kwargs", "n_envs", "n_steps", "batch_size", "n_epochs", "learning_rate", "gamma", "gae_lambda",
+    "clip_range", "ent_coef", "vf_coef", "max_grad_norm", "normalize_advantage", "normalize", "env_wrapper", "updates",
+)  # fmt: skip
+# In place of what a setting does not have.
+LACKING = "-"
+
+
+def blocks(comparison: Comparison) -> list[str]:
+    """Tables of the hyperparameters, in blocks of Markdown."""
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for record in comparison.records:
+        rows[record["label"], record["env"]] = {name: _text(v) for name, v in record["hyperparameters"].items()}
+    names = sorted({name for row in rows.values() for name in row}, key=_order)
+    values = {name: {row.get(name, LACKING) for row in rows.values()} for name in names}
+    shared = {name: of.copy().pop() for name, of in values.items() if len(of) == 1}
+    differing = [name for name in names if name not in shared]
+    found = ["Shared by all settings in all environments:", _listed({n: shared[n] for n in FIRST if n in shared})]
+    found += ["<details><summary>All shared values</summary>", _listed(shared), "</details>"]
+    if differing:
+        found += ["Different:", _differences(rows, differing)]
+    return found
+
+
+def _order(name: str) -> tuple[int, str]:
+    return (FIRST.index(name) if name in FIRST else len(FIRST), name)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _listed(values: Mapping[str, str]) -> str:
+    return pd.DataFrame(values.items(), columns=["hyperparameter", "value"]).to_markdown(
+        index=False, disable_numparse=True
+    )
+
+
+def _differences(rows: Mapping[tuple[str, str], Mapping[str, str]], names: list[str]) -> str:
+    """A row for each setting, or for each of its environments where these differ."""
+    by_label: dict[str, list[tuple[str, list[str]]]] = {}
+    for (label, env), row in rows.items():
+        by_label.setdefault(label, []).append((env, [row.get(name, LACKING) for name in names]))
+    lines = []
+    for label, found in by_label.items():
+        alike = all(values == found[0][1] for _, values in found)
+        lines += [[label, "all", *found[0][1]]] if alike else [[label, env, *values] for env, values in sorted(found)]
+    frame = pd.DataFrame(lines, columns=["setting", "environment", *names])
+    if (frame["environment"] == "all").all():
+        frame = frame.drop(columns="environment")
+    return frame.to_markdown(index=False, disable_numparse=True)
+
+
+def command(comparison: Comparison) -> str | None:
+    """The command that makes the runs; ``None`` where it cannot be known, as of a file of hyperparameters."""
+    conditions = comparison.conditions
+    if conditions["file"] is not None or any("#" in label for label in comparison.labels):
+        return None
+    preset = conditions["preset"]
+    words = ["python", "-m", "sb3_ppo_variants.benchmark", "compare"]
+    words += ["--preset", preset] if preset else []
+    studied = preset in PRESETS and len(PRESETS[preset].studied) > 0
+    if not studied:
+        words += _options(conditions)
+    if conditions["timesteps"] is not None:
+        words += ["--timesteps", str(conditions["timesteps"])]
+    labels = comparison.labels
+    if not (preset in PRESETS and {parse(text).label for text in PRESETS[preset].settings["all"]} == set(labels)):
+        words += ["--algos", *map(_setting, labels)]
+    words += ["--envs", *comparison.envs]
+    words += ["--seeds", str(1 + max(record["seed"] for record in comparison.records))]
+    return shlex.join(words)
+
+
+def _options(conditions: Mapping[str, Any]) -> list[str]:
+    """The conditions as options."""
+    words = []
+    protocol = conditions.get("protocol")
+    if protocol:
+        words += ["--protocol", protocol]
+    elif conditions["entry"]:
+        words += ["--entry", conditions["entry"]]
+    for name in ("normalize", "anneal"):
+        if conditions[name] is not None:
+            words.append(f"--{name}" if conditions[name] else f"--no-{name}")
+    return [*words, *_parameters(conditions["parameters"].items())]
+
+
+def _parameters(items: Iterable[tuple[str, object]]) -> list[str]:
+    return [word for name, value in items for word in ("-p", f"{name}={value}")]
+
+
+def _setting(label: str) -> str:
+    """A setting as the command line takes it."""
+    name, _, arguments = label.partition(" ")
+    return f"{name}:{arguments}" if arguments else name

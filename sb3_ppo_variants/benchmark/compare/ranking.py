@@ -1,0 +1,69 @@
+"""Which settings are better than which beyond noise, in a line and as a table."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from sb3_ppo_variants.benchmark.compare.paper import Estimate
+
+# The first minus the second, by both.
+Differences = Mapping[tuple[str, str], Estimate]
+NOISE = """\
+A setting is better than another beyond noise where the 95% interval of the difference of their interquartile means,
+from independent bootstraps, is above 0. There is no correction for the number of pairs. Ranks are those that a setting
+may have by this."""
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A setting with the settings that it is better and worse than beyond noise, of so many in all."""
+
+    label: str
+    value: Estimate
+    better: list[str]
+    worse: list[str]
+    settings: int
+
+    @property
+    def ranks(self) -> str:
+        """The best rank that it may have, and the worst."""
+        best, worst = 1 + len(self.worse), self.settings - len(self.better)
+        return str(best) if best == worst else f"{best} to {worst}"
+
+
+def ranked(values: Mapping[str, Estimate], differences: Differences) -> list[Ranked]:
+    """The settings from the highest value down."""
+    labels = sorted(values, key=lambda label: -values[label].value)
+    return [
+        Ranked(
+            label,
+            values[label],
+            better=[other for other in labels if other != label and differences[label, other].low > 0],
+            worse=[other for other in labels if other != label and differences[label, other].high < 0],
+            settings=len(labels),
+        )
+        for label in labels
+    ]
+
+
+def verdict(ranking: list[Ranked]) -> str:
+    """What can be said of the best setting, in a line."""
+    best, others = ranking[0], ranking[1:]
+    said = f"**{best.label}** has the highest interquartile mean, {best.value.value:.2f}"
+    if not others:
+        return f"{said}; there is no other setting."
+    if not all(each.value.is_certain for each in ranking):
+        return f"{said}. With a single seed nothing can be said about noise."
+    alike = [each.label for each in others if each.label not in best.better]
+    if not alike:
+        return f"{said}, and is better than all others beyond noise."
+    better = f"It is better beyond noise than {', '.join(best.better)}" if best.better else "It beats none beyond noise"
+    return f"{said}. {better}, and cannot be told apart from {', '.join(alike)}."
+
+
+def table(ranking: list[Ranked]) -> str:
+    """A row for each setting, in Markdown."""
+    rows = [(each.label, each.ranks, each.value, len(each.better), len(each.worse)) for each in ranking]
+    columns = ["setting", "rank", "IQM", "better than", "worse than"]
+    return pd.DataFrame(rows, columns=columns).to_markdown(index=False, disable_numparse=True)

@@ -1,0 +1,65 @@
+"""Protocols of the paper's experiments with MuJoCo: what surrounds the objectives, which decides how they compare."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sb3_ppo_variants.errors import refuse
+from sb3_ppo_variants.recipes.environments import Hyperparameters
+
+ACTIONS_AS_DRAWN = "sb3_ppo_variants.envs.ActionsAsDrawn"
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Hyperparameters that replace those of Table 3, ``"mujoco"``.
+
+    :param says: what the protocol is, as clauses
+    :param changes: hyperparameters in the RL Zoo's format
+    :param annealed: names of hyperparameters that go to 0 linearly
+    """
+
+    says: str
+    changes: Hyperparameters
+    annealed: Sequence[str] = ()
+
+    def anneal(self, hyperparameters: Hyperparameters) -> Hyperparameters:
+        """Let those numbers go to 0 that the protocol anneals; what is no number stays as it is."""
+        numbers = {name: hyperparameters.get(name) for name in self.annealed}
+        return hyperparameters | {n: f"lin_{value!r}" for n, value in numbers.items() if isinstance(value, float | int)}
+
+
+PROTOCOLS = {
+    "text": Protocol(
+        "as the text of the paper: actions as they are drawn, nothing but advantages normalised, a constant step size, "
+        "gradients not clipped",
+        {"normalize": False, "env_wrapper": ACTIONS_AS_DRAWN, "max_grad_norm": None},
+    ),
+    "released-code": Protocol(
+        "as the code released with the paper: actions as they are drawn, observations normalised and clipped at 5, "
+        "advantages normalised over the rollout, step size and ε annealed to 0, gradients not clipped",
+        {
+            "normalize": {"norm_reward": False, "clip_obs": 5.0},
+            "normalize_advantage": "rollout",
+            "policy_kwargs": {"optimizer_kwargs": {"eps": 1e-5}},
+            "env_wrapper": ACTIONS_AS_DRAWN,
+            "max_grad_norm": None,
+        },
+        annealed=("learning_rate", "clip_range"),
+    ),
+    "sb3": Protocol(
+        "as users of SB3 run it: actions clipped to the bounds, observations and rewards normalised, advantages "
+        "normalised in each minibatch, the step size annealed to 0, gradients clipped at 0.5",
+        {"normalize": True},
+        annealed=("learning_rate",),
+    ),
+}
+
+
+def protocol_of(name: str) -> Protocol:
+    """The protocol of a name.
+
+    :raises ArgumentError: if there is none
+    """
+    if name not in PROTOCOLS:
+        refuse("protocol", name, ", ".join(PROTOCOLS))
+    return PROTOCOLS[name]

@@ -1,0 +1,30 @@
+"""How advantages are normalised."""
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from sb3_ppo_variants.losses import ADVANTAGE_EPSILON
+from sb3_ppo_variants.objectives.objective import Numbers
+
+# True is "minibatch", which is what SB3 does.
+NormalizeAdvantage: TypeAlias = bool | Literal["minibatch", "rollout"]
+
+
+def over_rollout(advantages: np.ndarray, normalize: NormalizeAdvantage) -> Callable[[Numbers], Numbers]:
+    """What normalises advantages with the mean and the standard deviation of a whole rollout, as OpenAI Baselines does.
+
+    :param advantages: those of the rollout, which stay as they are
+    :param normalize: anything but ``"rollout"`` leaves all advantages as they are
+    :return: a function of any of the advantages, on any device
+    """
+    if normalize != "rollout":
+        return lambda given: given
+    mean, scale = float(advantages.mean()), float(advantages.std() + ADVANTAGE_EPSILON)
+    return lambda given: (given - mean) / scale
+
+
+def in_minibatches(normalize: NormalizeAdvantage) -> bool:
+    """Whether the advantages of each minibatch are normalised."""
+    return bool(normalize) and normalize != "rollout"

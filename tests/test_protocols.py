@@ -1,0 +1,232 @@
+"""The protocols of the paper's experiments, in recipes and comparisons, and actions as they are drawn."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import VecNormalize
+
+from helpers import ACTION_SPACES, LogRecorder, NoiseEnv
+from sb3_ppo_variants import ArgumentError, PPOClip
+from sb3_ppo_variants.benchmark.__main__ import main
+from sb3_ppo_variants.benchmark.compare import paper, presets
+from sb3_ppo_variants.benchmark.compare.conditions import Conditions, resolve
+from sb3_ppo_variants.benchmark.compare.execution import perform
+from sb3_ppo_variants.benchmark.compare.plan import make_plan, together
+from sb3_ppo_variants.benchmark.compare.settings import parse
+from sb3_ppo_variants.benchmark.measuring import commit
+from sb3_ppo_variants.envs import ActionsAsDrawn
+from sb3_ppo_variants.recipes import PROTOCOLS, recipe
+from sb3_ppo_variants.recipes.training import build
+
+BOX = ACTION_SPACES["Box"]
+
+
+class Taking(NoiseEnv):
+    """Keeps the actions that it is given."""
+
+    def __init__(self, action_space: spaces.Space = BOX):
+        super().__init__(action_space)
+        self.taken: list[Any] = []
+
+    def step(self, action: Any) -> Any:
+        self.taken.append(np.array(action))
+        return super().step(action)
+
+
+class Drawn(BaseCallback):
+    """Keeps the actions that the policy drew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.actions: list[Any] = []
+
+    def _on_step(self) -> bool:
+        self.actions.append(self.locals["actions"][0])
+        return True
+
+
+@pytest.mark.parametrize("cls", [PPOClip, PPO])
+@pytest.mark.parametrize("wide", [False, True])
+def test_environments_are_given_actions_as_drawn(cls: Any, wide: bool) -> None:
+    env, drawn = Taking(), Drawn()
+    wrapped = ActionsAsDrawn(env) if wide else env
+    cls("MlpPolicy", wrapped, n_steps=64, n_epochs=1, seed=0, policy_kwargs={"log_std_init": 1.0}).learn(64, drawn)
+    expected = np.array(drawn.actions)
+    assert np.abs(expected).max() > 2  # Beyond the bounds, which are -1 and 1.
+    np.testing.assert_array_equal(env.taken, expected if wide else expected.clip(-1, 1))
+
+
+def test_the_wrapper_needs_a_box_of_numbers() -> None:
+    for space in (spaces.Discrete(3), spaces.Box(0, 5, (2,), np.int64)):
+        with pytest.raises(ArgumentError, match="ActionsAsDrawn needs a Box of floating-point actions"):
+            ActionsAsDrawn(NoiseEnv(space))
+    made = gym.make("Pendulum-v1", max_episode_steps=5)
+    assert ActionsAsDrawn(made).spec is not None
+
+
+def test_scaled_actions_have_no_bounds_to_be_scaled_to() -> None:
+    squashed: dict[str, Any] = {
+        "use_sde": True,
+        "policy_kwargs": {"squash_output": True},
+        "n_steps": 8,
+        "batch_size": 8,
+    }
+    PPOClip("MlpPolicy", NoiseEnv(BOX), **squashed).learn(8)
+    with pytest.raises(ArgumentError, match="squash_output=True scales actions to the bounds"):
+        PPOClip("MlpPolicy", ActionsAsDrawn(NoiseEnv(BOX)), **squashed).learn(8)
+
+
+def test_the_released_code() -> None:
+    """https://github.com/openai/baselines, ppo1: run_mujoco.py, pposgd_simple.py and mlp_policy.py."""
+    made = recipe("ppo_clip", "Pendulum-v1", protocol="released-code", clip_range=0.1, n_steps=64)
+    model: Any = build(made, seed=0)
+    normalised = model.get_env()
+    assert isinstance(normalised, VecNormalize)
+    assert (normalised.norm_obs, normalised.clip_obs, normalised.norm_reward) == (True, 5.0, False)
+    assert normalised.env_is_wrapped(ActionsAsDrawn) == [True]
+    assert (model.normalize_advantage, model.max_grad_norm) == ("rollout", None)
+    assert model.policy.optimizer.defaults["eps"] == 1e-5
+    assert [model.clip_range(x) for x in (1.0, 0.5, 0.0)] == [0.1, 0.05, 0.0]
+    assert [model.lr_schedule(x) for x in (1.0, 0.5)] == [3e-4, 1.5e-4]
+    log = LogRecorder()
+    model.learn(128, callback=log)
+    assert [update["train/clip_range"] for update in log.updates] == [0.05, 0.0]
+
+
+def test_the_text() -> None:
+    model: Any = build(recipe("ppo_fixed_kl", "Pendulum-v1", protocol="text"), seed=0)
+    assert model.get_vec_normalize_env() is None
+    assert model.get_env().env_is_wrapped(ActionsAsDrawn) == [True]
+    assert (model.normalize_advantage, model.max_grad_norm) == (True, None)
+    assert model.lr_schedule(0.0) == 3e-4 and model.clip_range is None
+
+
+def test_a_protocol_that_is_not_known_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="protocol='paper' is not allowed; allowed: text, released-code, sb3"):
+        recipe("ppo_clip", "Pendulum-v1", protocol="paper")
+
+
+def hyperparameters(setting: str, **conditions: Any) -> dict[str, Any]:
+    return resolve(parse(setting), "Reacher-v5", Conditions(entry="mujoco", **conditions)).hyperparameters
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize("algorithm", ["ppo_clip", "ppo_fixed_kl"])
+def test_a_comparison_follows_the_protocol_that_a_recipe_follows(algorithm: str, name: str) -> None:
+    found = hyperparameters(algorithm, protocol=name)
+    expected = recipe(algorithm, "Reacher-v5", protocol=name)
+    for argument, value in expected.arguments.items():
+        same = found[argument]
+        assert same == (f"lin_{value(1.0)}" if callable(value) else value), argument
+    assert found.get("env_wrapper") == expected.env_wrapper
+    assert found["normalize"] == (expected.normalize or expected.normalize is not None)
+
+
+def test_sb3_is_what_the_preset_has_always_been() -> None:
+    for setting in [*(row.setting for row in paper.TABLE_1), "sb3_ppo"]:
+        assert hyperparameters(setting, protocol="sb3") == hyperparameters(setting, normalize=True, anneal=True)
+
+
+def test_the_released_code_anneals_the_settings_own_eps() -> None:
+    for setting, expected in (("ppo_clip:clip_range=0.1", "lin_0.1"), ("ppo_fixed_kl:kl_coef=1", None)):
+        assert hyperparameters(setting, protocol="released-code")["clip_range"] == expected
+    constant = hyperparameters("ppo_clip:clip_range=0.1", protocol="released-code", anneal=False)
+    assert (constant["clip_range"], constant["learning_rate"]) == (0.1, 3e-4)
+
+
+def test_what_sb3s_ppo_cannot_do() -> None:
+    assert hyperparameters("sb3_ppo", protocol="text")["max_grad_norm"] == np.inf
+    with pytest.raises(ArgumentError, match="sb3_ppo cannot normalise advantages over the rollout"):
+        hyperparameters("sb3_ppo", protocol="released-code")
+    assert hyperparameters("sb3_ppo:normalize_advantage=True", protocol="released-code")["max_grad_norm"] == np.inf
+
+
+def test_records_of_conditions_without_a_protocol_keep_their_names() -> None:
+    assert Conditions().description().keys() == {
+        "preset", "timesteps", "entry", "file", "parameters", "normalize", "anneal",
+    }  # fmt: skip
+    described = [json.dumps(Conditions(protocol=name).description()) for name in (None, *PROTOCOLS)]
+    assert len(set(described)) == 4
+
+
+def test_the_study_switches_one_ingredient_at_a_time() -> None:
+    base, *others = (
+        resolve(parse(paper.BEST), "Hopper-v5", each).hyperparameters
+        for each in presets.STUDIED
+        if each.protocol == "released-code"
+    )
+    differences = [{name for name in base | other if base.get(name) != other.get(name)} for other in others]
+    assert differences == [
+        {"env_wrapper"}, {"max_grad_norm"}, {"normalize"}, {"normalize"}, {"learning_rate", "clip_range"},
+        {"normalize_advantage"}, {"normalize_advantage"},
+    ]  # fmt: skip
+    assert [base[name] != other[name] for other, (name,) in zip(others[2:4], differences[2:4], strict=True)] == [
+        True
+    ] * 2
+
+
+def test_the_study_begins_with_one_seed_in_one_environment() -> None:
+    plans = [make_plan([parse("ppo_clip")], ["Hopper-v5", "Swimmer-v5"], 2, each) for each in presets.STUDIED[:3]]
+    order = [(run.seed, run.env) for run in together(plans).runs if run.algorithm]
+    expected = [(seed, env) for seed in (0, 1) for env in ("Hopper-v5", "Swimmer-v5") for _ in range(3)]
+    assert order == expected
+
+
+def test_the_random_policy_stays_within_the_bounds_of_the_environment() -> None:
+    scores = []
+    for protocol in ("text", "sb3"):
+        conditions = Conditions(entry="mujoco", protocol=protocol, timesteps=64)
+        random, _ = make_plan([parse("ppo_clip")], ["Pendulum-v1"], 1, conditions).runs
+        scores.append(perform(random)["last_returns"])
+    assert scores[0] == scores[1]
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_a_run_of_each_protocol(name: str, tmp_path: Path) -> None:
+    arguments = ["--algos", paper.BEST, "ppo_adaptive_kl", "--envs", "Pendulum-v1", "--seeds", "1", "--jobs", "1"]
+    shorter = ["--timesteps", "512", "-p", "n_steps=128", "--protocol", name, "--out", str(tmp_path)]
+    assert main(["compare", *arguments, *shorter]) == 0
+    found = [json.loads(file.read_text()) for file in (tmp_path / "records").glob("ppo*")]
+    assert {record["conditions"]["protocol"] for record in found} == {name}
+    assert {record["commit"] for record in found} == {commit()}
+    for record in found:
+        kl = record["training"]["kl"]
+        # The update after each of four rollouts.
+        assert [i for i, value in enumerate(kl) if value is not None] == [24, 49, 74, 99]
+        assert ("kl_coef" in record["training"]) == (record["label"] == "ppo_adaptive_kl")
+    assert f"## Pendulum-v1, protocol {name} (" in (tmp_path / "report.md").read_text()
+
+
+def test_the_commit_is_that_of_the_package(tmp_path: Path) -> None:
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True)
+    found = commit()
+    assert found is None if head.returncode else found is not None and head.stdout.startswith(found.split("-")[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--preset", "table1-study", "--protocol", "text"], "--protocol text cannot change --preset table1-study"),
+        (["--algos", "sb3_ppo", "--protocol", "released-code"], "sb3_ppo cannot normalise advantages over the rollout"),
+    ],
+)
+def test_protocols_that_do_not_fit_are_refused(arguments: list[str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=message):
+        main(["compare", "--out", str(tmp_path / "out"), "--dry-run", *arguments])
+
+
+def test_the_preset_leaves_out_sb3s_ppo_where_it_cannot_follow(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--preset", "paper-table1", "--protocol", "released-code", "--envs", "Pendulum-v1", "--seeds", "1"]
+    assert main(["compare", *arguments, "--timesteps", "64", "--dry-run", "--out", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "12 runs" in shown and "sb3_ppo" not in shown
