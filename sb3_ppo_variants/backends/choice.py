@@ -5,12 +5,13 @@ from typing import Literal, NamedTuple
 from sb3_ppo_variants.backends.arrays.backend import Arrays
 from sb3_ppo_variants.backends.backend import Backend
 from sb3_ppo_variants.backends.images import Images
+from sb3_ppo_variants.backends.native.backend import Native
 from sb3_ppo_variants.backends.reference import Reference
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.updates.plan import UpdatePlan
 
 # The fastest first. The last one takes everything.
-BACKENDS: tuple[Backend, ...] = (Arrays(), Images(), Reference())
+BACKENDS: tuple[Backend, ...] = (Native(), Arrays(), Images(), Reference())
 
 
 class Choice(NamedTuple):
@@ -33,7 +34,7 @@ def choose(plan: UpdatePlan, fast: bool | Literal["auto"]) -> Choice:
     for backend in others:
         obstacle = backend.obstacle(plan)
         if obstacle is None:
-            return Choice(backend, backend.how)
+            return Choice(backend, ", because ".join([backend.how, *obstacles[:1]]))
         obstacles.append(obstacle)
     if fast is True:
         raise ArgumentError(f"fast=True is not possible, because {obstacles[0]}; use fast='auto' or fast=False")

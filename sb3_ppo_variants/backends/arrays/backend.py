@@ -1,15 +1,17 @@
 """The backend over arrays."""
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_ppo_variants.backends.arrays.actor import ArrayActor
+from sb3_ppo_variants.backends.arrays.networks import ActorCritic
 from sb3_ppo_variants.backends.arrays.obstacles import obstacle
 from sb3_ppo_variants.backends.arrays.threads import blas_threads
 from sb3_ppo_variants.backends.arrays.trained import ROWS_AT_ONCE
-from sb3_ppo_variants.backends.arrays.update import ArrayUpdate
+from sb3_ppo_variants.backends.arrays.update import ArrayDescent, ArrayUpdate
 from sb3_ppo_variants.rollouts.loop import Actor
 from sb3_ppo_variants.updates.plan import UpdatePlan
 
@@ -19,7 +21,7 @@ class Arrays:
 
     path = "fast"
     how = "the networks are computed over arrays"
-    update = ArrayUpdate
+    update = staticmethod(partial(ArrayUpdate, ActorCritic, ArrayDescent))
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
         return obstacle(plan)
@@ -31,4 +33,4 @@ class Arrays:
         return blas_threads(plan.kind.policy, max(plan.batch_size, ROWS_AT_ONCE))()
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
-        return ArrayActor(plan.kind.policy, buffer, n_steps)
+        return ArrayActor(ActorCritic, plan.kind.policy, buffer, n_steps)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from stable_baselines3.common.distributions import (
@@ -34,6 +34,8 @@ class Architecture:
     log_std: str | None
     kind: type[Distribution]
     distribution: Callable[..., Distribution]
+    sizes: list[int]
+    """Outputs of the policy network for each part of an action that is chosen independently as a whole."""
 
     @classmethod
     def of(cls, policy: ActorCriticPolicy) -> "Architecture":
@@ -46,6 +48,7 @@ class Architecture:
             log_std="log_std" if kind is DiagGaussian else None,
             kind=kind,
             distribution=distribution,
+            sizes=_sizes(policy),
         )
 
     def log_std_of(self, arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
@@ -73,6 +76,22 @@ def _distribution(distribution: Any) -> tuple[type[Distribution], Callable[..., 
         return MultiCategorical, partial(MultiCategorical.of, sizes=[int(size) for size in distribution.action_dims])
     assert isinstance(distribution, BernoulliDistribution)
     return Bernoulli, Bernoulli
+
+
+def _sizes(policy: ActorCriticPolicy) -> list[int]:
+    distribution: Any = policy.action_dist
+    if isinstance(distribution, MultiCategoricalDistribution):
+        return [int(size) for size in distribution.action_dims]
+    return [len(policy.get_parameter("action_net.bias"))]
+
+
+class Acted(NamedTuple):
+    """What came of a step."""
+
+    output: np.ndarray
+    actions: np.ndarray
+    log_probs: np.ndarray
+    values: np.ndarray
 
 
 class ActorCritic:
@@ -104,6 +123,20 @@ class ActorCritic:
     def values(self, features: np.ndarray) -> np.ndarray:
         """The values, shape ``(batch, 1)``."""
         return self._value_net.forward(self._critic_trunk.forward(features)[-1])
+
+    def act(self, features: np.ndarray, noise: Any) -> Acted:
+        """Draw actions.
+
+        :param noise: that of a step from the distribution's :meth:`~.distribution.Distribution.noise`
+        :raises NonFiniteError: if the policy network's output is not finite
+        """
+        output = self.action_output(features)
+        actions, log_probs = self.distribution(output).sample(noise)
+        return Acted(output, actions, log_probs, self.values(features))
+
+
+# Makes networks of what they are made of and of their parameters by name.
+MakeNetworks = Callable[[Architecture, Mapping[str, np.ndarray]], ActorCritic]
 
 
 def linear_layers(names: Sequence[str], arrays: Mapping[str, np.ndarray]) -> list[Linear]:

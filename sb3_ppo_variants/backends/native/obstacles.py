@@ -1,0 +1,39 @@
+"""Why the library cannot compute a policy."""
+
+import numpy as np
+
+from sb3_ppo_variants.backends.arrays.networks import parameter_views
+from sb3_ppo_variants.backends.arrays.obstacles import obstacle as arrays_obstacle
+from sb3_ppo_variants.backends.native.library import library
+from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized, Unclipped
+from sb3_ppo_variants.updates.plan import UpdatePlan
+
+# Those that losses.hpp has; what is derived from them may have any loss.
+OBJECTIVES = (Clipped, KLPenalized, AdaptiveKL, Unclipped)
+TYPES = (np.float32, np.float64)
+
+
+def obstacle(plan: UpdatePlan) -> str | None:
+    """The first reason why the library cannot make the updates of a plan, as a clause; ``None`` if it can.
+
+    What cannot be computed over arrays cannot be computed by the library either.
+    """
+    return arrays_obstacle(plan) or _library_obstacle() or _objective_obstacle(plan) or _parameters_obstacle(plan)
+
+
+def _library_obstacle() -> str | None:
+    return "the native library was not built" if library() is None else None
+
+
+def _objective_obstacle(plan: UpdatePlan) -> str | None:
+    if type(plan.objective) not in OBJECTIVES:
+        return f"the native library does not have the objective {type(plan.objective).__name__}"
+    return None
+
+
+def _parameters_obstacle(plan: UpdatePlan) -> str | None:
+    views = parameter_views(plan.kind.policy).values()
+    if not all(view.flags.c_contiguous for view in views):
+        return "the parameters do not lie in memory in one piece each"
+    others = {view.dtype.name for view in views if view.dtype.type not in TYPES}
+    return f"the native library does not compute in {others.pop()}" if others else None
