@@ -12,6 +12,7 @@ MSVC = ["/std:c++17", "/O2"]
 
 
 def files(pattern: str) -> list[str]:
+    """The library's files."""
     return sorted(path.as_posix() for path in NATIVE.glob(pattern))
 
 
