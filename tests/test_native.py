@@ -121,9 +121,9 @@ def test_any_configuration_is_the_reference(seed: int, double_precision: Double)
     cls, settings = configuration(seed)
     rng = np.random.default_rng(seed)
     policy = "MultiInputPolicy" if isinstance(settings["observation_space"], spaces.Dict) else "MlpPolicy"
-    size = {"n_envs": int(rng.integers(1, 5)), "n_steps": int(rng.integers(4, 100))}
-    model = collected(cls, policy=policy, **settings, **size)
-    rows = size["n_envs"] * size["n_steps"]
+    n_envs, n_steps = int(rng.integers(1, 5)), int(rng.integers(4, 100))
+    model = collected(cls, policy=policy, n_envs=n_envs, n_steps=n_steps, **settings)
+    rows = n_envs * n_steps
     model.batch_size = int(rng.choice([2, 7, 64, rows - 1, rows, 2 * rows]))
     double_precision(model)
     reference, ours = updated(model, False), updated(model, True)

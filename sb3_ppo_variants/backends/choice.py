@@ -30,7 +30,7 @@ def choose(plan: UpdatePlan, fast: bool | Literal["auto"]) -> Choice:
     *others, reference = BACKENDS
     if fast is False:
         return Choice(reference, "fast=False")
-    obstacles = []
+    obstacles: list[str] = []
     for backend in others:
         obstacle = backend.obstacle(plan)
         if obstacle is None:

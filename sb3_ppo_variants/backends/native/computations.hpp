@@ -37,14 +37,14 @@ int64_t descend(const Networks<T>& networks, const Rollout<T>& rollout, const Te
 }
 
 template <class T, class Distribution>
-int64_t act_with(const Networks<T>& networks, const Acting<T>& acting, void* memory) {
+int64_t act_with(const Networks<T>& networks, Acting<T>& acting, void* memory) {
     Memory pieces{static_cast<char*>(memory)};
     Actor<T, Distribution> actor(networks, pieces);
     if (memory) actor.run(acting);
     return pieces.used;
 }
 
-template <class T> int64_t act(const Networks<T>& networks, const Acting<T>& acting, void* memory) {
+template <class T> int64_t act(const Networks<T>& networks, Acting<T>& acting, void* memory) {
     const auto with = networks.distribution == GAUSSIAN      ? act_with<T, Gaussian<T>>
                       : networks.distribution == CATEGORICAL ? act_with<T, Categorical<T>>
                                                              : act_with<T, Bernoulli<T>>;

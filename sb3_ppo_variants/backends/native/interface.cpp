@@ -53,11 +53,11 @@ EXPORTED int64_t ppo_descend_float64(const Networks<double>* networks, const Rol
     return chosen.table->in_double.descend(*networks, *rollout, *terms, *passes, *adam, *outcome, memory);
 }
 
-EXPORTED int64_t ppo_act_float32(const Networks<float>* networks, const Acting<float>* acting, void* memory) {
+EXPORTED int64_t ppo_act_float32(const Networks<float>* networks, Acting<float>* acting, void* memory) {
     return chosen.table->in_single.act(*networks, *acting, memory);
 }
 
-EXPORTED int64_t ppo_act_float64(const Networks<double>* networks, const Acting<double>* acting, void* memory) {
+EXPORTED int64_t ppo_act_float64(const Networks<double>* networks, Acting<double>* acting, void* memory) {
     return chosen.table->in_double.act(*networks, *acting, memory);
 }
 

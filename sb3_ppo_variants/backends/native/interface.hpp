@@ -73,4 +73,5 @@ template <class T> struct Acting {
     const T *features, *noise;
     T *outputs, *actions, *log_probs, *values;
     int64_t rows, action_size;
+    int64_t is_finite;  // Whether all outputs are.
 };

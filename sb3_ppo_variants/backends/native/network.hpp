@@ -7,6 +7,8 @@ namespace INSTRUCTIONS {
 // States at a time: few enough for what is computed of them to stay in the cache.
 constexpr int64_t STATES = 128;
 constexpr int64_t STRIDE = stride_of(STATES);
+// So few are cheaper one by one, if nothing is learned of them.
+constexpr int64_t FEW = 2;
 
 // An odd polynomial over an even one that differ from tanh by 2e-8 of it, before rounding (a fit by least squares,
 // weighted towards the largest errors). Where they end, tanh is 1 in single precision.
@@ -72,6 +74,29 @@ template <class T> struct Inputs {
     }
 };
 
+// y = W x + b for one state, whose numbers lie side by side.
+template <class T> void apply(const Layer<T>& layer, const T* x, T* y) {
+    constexpr int64_t AT_ONCE = 4;
+    for (int64_t first = 0; first < layer.outputs; first += AT_ONCE) {
+        const int64_t count = layer.outputs - first < AT_ONCE ? layer.outputs - first : AT_ONCE;
+        const T* weights[AT_ONCE];
+        Vector<T> sums[AT_ONCE] = {};
+        // Of fewer rows than that, the last is computed several times.
+        for (int64_t i = 0; i < AT_ONCE; ++i)
+            weights[i] = layer.weight + (first + (i < count ? i : count - 1)) * layer.inputs;
+        int64_t k = 0;
+        for (; k + LANES<T> <= layer.inputs; k += LANES<T>) {
+            const Vector<T> right = load(x + k);
+            for (int64_t i = 0; i < AT_ONCE; ++i) sums[i] += load(weights[i] + k) * right;
+        }
+        for (int64_t i = 0; i < count; ++i) {
+            T total = layer.bias[first + i] + sum<T>(sums[i]);
+            for (int64_t rest = k; rest < layer.inputs; ++rest) total += weights[i][rest] * x[rest];
+            y[first + i] = total;
+        }
+    }
+}
+
 template <class T> class Mlp {
   public:
     Mlp(const Layer<T>* layers, int64_t count, int64_t activation, Memory& memory)
@@ -86,7 +111,23 @@ template <class T> class Mlp {
         for (T*& d : gradients) d = memory.take<T>(widest * STRIDE);
     }
 
-    // The output of the last layer.
+    // The output of the last layer alone.
+    const T* evaluate(const Inputs<T>& inputs) {
+        if (inputs.states > FEW) return forward(inputs);
+        for (int64_t state = 0; state < inputs.states; ++state) {
+            const T* x = inputs.by_state + state * stride_of(inputs.width);
+            for (int64_t i = 0; i < count; ++i) {
+                T* y = gradients[i % 2];
+                apply(layers[i], x, y);
+                if (i + 1 < count) activate(activation, y, layers[i].outputs);
+                x = y;
+            }
+            for (int64_t i = 0; i < layers[count - 1].outputs; ++i) output(count - 1)[i * STRIDE + state] = x[i];
+        }
+        return output(count - 1);
+    }
+
+    // The output of the last layer; those of all layers are kept.
     const T* forward(const Inputs<T>& inputs) {
         const T* x = inputs.by_feature;
         for (int64_t i = 0; i < count; ++i) {

@@ -1,6 +1,6 @@
 """The networks of a policy as the library takes them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,41 +63,62 @@ class NativeActorCritic(ActorCritic):
         self._dtype = arrays["action_net.bias"].dtype
         self._inputs = arrays[f"{[*architecture.actor, 'action_net'][0]}.weight"].shape[1]
         self._outputs = len(arrays["action_net.bias"])
-        self._action_size = len(architecture.sizes) if architecture.kind.takes_integers else self._outputs
-        self._acting = structures.Acting(None, None, None, None, None, None, 0, self._action_size)
-        self._run: Callable[[], object] = library_in_use().acting(self._dtype, self._structure, self._acting)
+        self._takes_integers = architecture.kind.takes_integers
+        self._action_size = len(architecture.sizes) if self._takes_integers else self._outputs
+        self._step = self._acting(0)
+
+    def _acting(self, rows: int) -> "Step":
+        return Step(self._structure, self._dtype, rows, self._inputs, self._outputs, self._action_size)
 
     def action_output(self, features: np.ndarray) -> np.ndarray:
         output = np.empty((len(features), self._outputs), self._dtype)
-        self._call(features, None, output, None, None, None)
+        self._evaluate(features, outputs=output)
         return output
 
     def values(self, features: np.ndarray) -> np.ndarray:
         values = np.empty((len(features), 1), self._dtype)
-        self._call(features, None, None, None, None, values)
+        self._evaluate(features, values=values)
         return values
 
-    def act(self, features: np.ndarray, noise: Any) -> Acted:
-        rows, dtype = len(features), self._dtype
-        # A Gaussian's noise comes with its exponents.
-        noise = noise[0] if isinstance(noise, tuple) else noise
-        output, actions = np.empty((rows, self._outputs), dtype), np.empty((rows, self._action_size), dtype)
-        log_probs, values = np.empty(rows, dtype), np.empty((rows, 1), dtype)
-        self._call(features, noise, output, actions, log_probs, values)
-        check_finite(output)
-        takes_integers = self._architecture.kind.takes_integers
-        return Acted(output, actions.astype(np.int64) if takes_integers else actions, log_probs, values)
+    def _evaluate(
+        self, features: np.ndarray, outputs: np.ndarray | None = None, values: np.ndarray | None = None
+    ) -> None:
+        self._check(features)
+        features, rows = np.ascontiguousarray(features, self._dtype), len(features)
+        acting = structures.Acting(features, None, outputs, None, None, values, rows, self._action_size, 1)
+        library_in_use().acting(self._dtype, self._structure, acting)()
 
-    def _call(self, features: np.ndarray, *arrays: np.ndarray | None) -> None:
-        """Fill the arrays that follow ``features`` in :class:`~.structures.Acting`, those that are not ``None``."""
+    def _check(self, features: np.ndarray) -> None:
         if features.shape[1:] != (self._inputs,):
-            raise ValueError(f"features of the shape {features.shape}; allowed: (n, {self._inputs})")
-        features = np.ascontiguousarray(features)
-        acting = self._acting
-        acting.features, acting.rows = features.ctypes.data, len(features)
-        for name, array in zip(("noise", "outputs", "actions", "log_probs", "values"), arrays, strict=True):
-            setattr(acting, name, None if array is None else array.ctypes.data)
-        self._run()
+            raise ValueError(f"the features have the shape {features.shape}; allowed: (n, {self._inputs})")
+
+    def act(self, features: np.ndarray, noise: Any) -> Acted:
+        step = self._step
+        if features.shape != step.features.shape:
+            self._check(features)
+            step = self._step = self._acting(len(features))
+        step.features[...] = features
+        # A Gaussian's noise comes with its exponents.
+        step.noise[...] = noise[0] if isinstance(noise, tuple) else noise
+        step.run()
+        if not step.structure.is_finite:
+            check_finite(step.output)
+        actions = step.actions.astype(np.int64) if self._takes_integers else step.actions.copy()
+        return Acted(step.output.copy(), actions, step.log_probs.copy(), step.values.copy())
+
+
+class Step:
+    """Arrays for what a step takes and what comes of it, which stay where they are from one step to the next."""
+
+    def __init__(
+        self, networks: structures.Networks, dtype: np.dtype, rows: int, inputs: int, outputs: int, action_size: int
+    ):
+        self.features, self.noise = np.zeros((rows, inputs), dtype), np.zeros((rows, outputs), dtype)
+        self.output, self.actions = np.zeros((rows, outputs), dtype), np.zeros((rows, action_size), dtype)
+        self.log_probs, self.values = np.zeros(rows, dtype), np.zeros((rows, 1), dtype)
+        arrays = (self.features, self.noise, self.output, self.actions, self.log_probs, self.values)
+        self.structure = structures.Acting(*arrays, rows, action_size, 1)
+        self.run = library_in_use().acting(dtype, networks, self.structure)
 
 
 def library_in_use() -> Any:

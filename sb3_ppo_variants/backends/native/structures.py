@@ -87,7 +87,7 @@ class Outcome(Structure):
 class Acting(Structure):
     """What an action is drawn with, and what is computed."""
 
-    _fields_ = _fields("features noise outputs actions log_probs values", "rows action_size")
+    _fields_ = _fields("features noise outputs actions log_probs values", "rows action_size is_finite")
 
 
 def as_array(layers: Sequence[Layer]) -> ctypes.Array:

@@ -6,7 +6,7 @@
 
 template <class T> struct Functions {
     int64_t (*descend)(const Networks<T>&, const Rollout<T>&, const Terms&, const Passes&, Adam<T>&, Outcome&, void*);
-    int64_t (*act)(const Networks<T>&, const Acting<T>&, void*);
+    int64_t (*act)(const Networks<T>&, Acting<T>&, void*);
 };
 
 struct Table {
