@@ -15,6 +15,7 @@ from sb3_ppo_variants import ArgumentError, PPOClip, PPOCustom, SeparateUpdates
 from sb3_ppo_variants.backends.arrays.discrete import Bernoulli
 from sb3_ppo_variants.backends.arrays.mlp import TANH
 from sb3_ppo_variants.backends.arrays.networks import Architecture
+from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.backends.native import library as native
 from sb3_ppo_variants.backends.native import obstacles
 from sb3_ppo_variants.backends.native.networks import NativeActorCritic
@@ -228,6 +229,14 @@ def test_so_they_do_for_parameters_that_lie_in_pieces(capsys: pytest.CaptureFixt
     weight = model.policy.action_net.weight
     weight.data = weight.data.t().contiguous().t()
     assert said(model, capsys) == OVER_ARRAYS + "the parameters do not lie in memory in one piece each"
+
+
+@pytest.mark.usefixtures("natively")
+def test_so_they_do_for_other_types_of_numbers() -> None:
+    model = make()
+    model.policy.half()
+    assert obstacles.obstacle(model._plan()) == "the native library does not compute in torch.float16"
+    assert choose(model._plan(), fast=True).why.startswith("the networks are computed over arrays")
 
 
 @pytest.mark.usefixtures("natively")

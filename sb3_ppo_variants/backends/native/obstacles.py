@@ -1,8 +1,7 @@
 """Why the library cannot compute a policy."""
 
-import numpy as np
+import torch as th
 
-from sb3_ppo_variants.backends.arrays.networks import parameter_views
 from sb3_ppo_variants.backends.arrays.obstacles import obstacle as arrays_obstacle
 from sb3_ppo_variants.backends.native.library import library
 from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized, Unclipped
@@ -10,7 +9,7 @@ from sb3_ppo_variants.updates.plan import UpdatePlan
 
 # Those that losses.hpp has; what is derived from them may have any loss.
 OBJECTIVES = (Clipped, KLPenalized, AdaptiveKL, Unclipped)
-TYPES = (np.float32, np.float64)
+TYPES = (th.float32, th.float64)
 
 
 def obstacle(plan: UpdatePlan) -> str | None:
@@ -32,8 +31,10 @@ def _objective_obstacle(plan: UpdatePlan) -> str | None:
 
 
 def _parameters_obstacle(plan: UpdatePlan) -> str | None:
-    views = parameter_views(plan.kind.policy).values()
-    if not all(view.flags.c_contiguous for view in views):
-        return "the parameters do not lie in memory in one piece each"
-    others = {view.dtype.name for view in views if view.dtype.type not in TYPES}
-    return f"the native library does not compute in {others.pop()}" if others else None
+    # The optimizers have all parameters of the policy, which costs more to ask.
+    for parameter in (each for optimizer in plan.optimizers for each in optimizer.param_groups[0]["params"]):
+        if not parameter.is_contiguous():
+            return "the parameters do not lie in memory in one piece each"
+        if parameter.dtype not in TYPES:
+            return f"the native library does not compute in {parameter.dtype}"
+    return None
