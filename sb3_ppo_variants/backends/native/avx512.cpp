@@ -7,7 +7,8 @@
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,avx2,fma"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,avx2,fma"))), \
+                             apply_to = function)
 #else
 #pragma GCC target("avx512f,avx512dq,avx512vl,avx512bw,avx2,fma")
 #endif

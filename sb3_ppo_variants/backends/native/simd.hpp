@@ -45,7 +45,6 @@ template <class T> inline Vector<T> broadcast(T number) {
 #endif
 }
 
-// Adds up the first numbers of a vector and returns the sum.
 template <class T> inline T sum(const Vector<T>& vector) {
     T lanes[LANES<T>], total = 0;
     store(vector, lanes);

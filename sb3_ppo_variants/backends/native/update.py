@@ -33,6 +33,7 @@ class NativeDescent:
 
     def descend(self) -> Ended:
         descent, outcome, adam = self._descent, self._outcome, self._adam()
+        steps_before = adam.steps
         random_state = np.random.get_state()
         passes = structures.Passes(
             self._permutations(descent.epochs),
@@ -43,7 +44,7 @@ class NativeDescent:
         library_in_use().descent(self._dtype, self._networks, self._rollout, self._terms(), passes, adam, outcome)()
         self._part.adam.steps = adam.steps
         check_norm(outcome.norm)
-        if outcome.minibatches == 0 or adam.steps - self._steps == outcome.minibatches:
+        if adam.steps - steps_before == outcome.minibatches:
             return Ended(outcome.epochs)
         # The generator is left as if the passes that were not begun had not been drawn either.
         np.random.set_state(random_state)
@@ -68,7 +69,6 @@ class NativeDescent:
 
     def _adam(self) -> structures.Adam:
         part, adam = self._part, self._part.adam
-        self._steps = adam.steps
         return structures.Adam(
             part.vector,
             part.gradient,
