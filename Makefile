@@ -3,17 +3,20 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
+NATIVE := setup.py $(wildcard sb3_ppo_variants/backends/native/*.?pp)
+SANITIZED := build/sanitized
+SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -g
 # One thread is fastest for networks this small.
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install compare table1 train test lint types unit test-slow fuzz test-upstream test-upstream-contrib \
-	learning throughput throughput-bars stepping cold guard-cost gallery clean
+.PHONY: help install compare table1 train test lint types unit test-slow test-native fuzz test-upstream \
+	test-upstream-contrib learning throughput throughput-bars stepping cold guard-cost gallery clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
-$(INSTALLED): setup.cfg pyproject.toml constraints.txt
+$(INSTALLED): setup.cfg pyproject.toml constraints.txt $(NATIVE)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
@@ -46,6 +49,14 @@ test-slow: $(INSTALLED)  ## Run the tests that take minutes each
 
 fuzz: $(INSTALLED)  ## Run the fuzz targets with random examples for FUZZ_SECONDS (an hour)
 	$(BIN)/python tests/fuzz/endlessly.py
+
+# The interpreter is not sanitized, so that the library's runtime must be loaded before it.
+test-native: $(INSTALLED)  ## Run the tests of the native library with its memory and its arithmetic checked (ten minutes)
+	CFLAGS="$(SANITIZE)" CXXFLAGS="$(SANITIZE)" LDFLAGS="$(SANITIZE)" \
+		$(BIN)/python setup.py -q build --build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
+	LD_PRELOAD=$$($${CXX:-c++} -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
+		PYTHONPATH=$(CURDIR)/$(SANITIZED)/lib $(BIN)/pytest -k "not over_arrays" \
+		tests/test_native.py tests/test_fast_update.py tests/test_fast_rollout.py
 
 test-upstream: $(INSTALLED)  ## Run SB3's own test suite with each class in the place of PPO (half an hour)
 	for class in PPOClip PPOAdaptiveKL PPOFixedKL PPOUnclipped; do \

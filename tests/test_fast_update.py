@@ -12,6 +12,7 @@ from gymnasium import spaces
 from helpers import ACTION_SPACES, noise_envs
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 
+pytestmark = pytest.mark.usefixtures("each_fast_path")
 N_STEPS, N_ENVS, BATCH_SIZE, N_EPOCHS = 20, 3, 12, 20  # 100 minibatches.
 
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -60,15 +61,16 @@ def collected(
     action_space: spaces.Space,
     observation_space: spaces.Space | None = None,
     policy: str = "MlpPolicy",
+    n_envs: int = N_ENVS,
     **arguments: Any,
 ) -> Any:
     """A model on the reference path with a full rollout buffer."""
     observed = {} if observation_space is None else {"observation_space": observation_space}
-    env = noise_envs(action_space, n_envs=N_ENVS, **observed)
-    arguments = {"learning_rate": 1e-3, "n_epochs": N_EPOCHS, **arguments}
-    model = cls(policy, env, n_steps=N_STEPS, batch_size=BATCH_SIZE, seed=1, fast=False, **arguments)
-    _, callback = model._setup_learn(N_STEPS * N_ENVS)
-    model.collect_rollouts(env, callback, model.rollout_buffer, N_STEPS)
+    env = noise_envs(action_space, n_envs=n_envs, **observed)
+    arguments = {"learning_rate": 1e-3, "n_epochs": N_EPOCHS, "n_steps": N_STEPS, **arguments}
+    model = cls(policy, env, batch_size=BATCH_SIZE, seed=1, fast=False, **arguments)
+    _, callback = model._setup_learn(model.n_steps * n_envs)
+    model.collect_rollouts(env, callback, model.rollout_buffer, model.n_steps)
     return model
 
 

@@ -15,7 +15,8 @@ from stable_baselines3.common.utils import LinearSchedule
 
 from helpers import ACTION_SPACES, PENALISED, VARIANTS, LogRecorder, noise_envs
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, PPOFixedKL, SeparateUpdates
-from sb3_ppo_variants.backends.arrays.update import ArrayDescent
+from sb3_ppo_variants.backends.arrays.update import ArrayDescent, Part
+from sb3_ppo_variants.backends.native.update import NativeDescent
 from sb3_ppo_variants.backends.torch_update import TorchDescent
 from sb3_ppo_variants.recipes import evaluate, recipe, train
 
@@ -214,19 +215,32 @@ def test_a_resumed_run_is_the_whole_one(fast: bool, tmp_path: Path) -> None:
     assert {"policy.optimizer", "value_optimizer"} <= whole[0]["parameters"].keys()
 
 
-@paths
-def test_an_update_interrupted_in_the_values_passes_is_taken_back(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = make(fast=fast).learn(60)
-    before, n_updates = deepcopy(model.get_parameters()), model._n_updates
-    descents: type[Any] = ArrayDescent if fast else TorchDescent
-    step = descents.step
+# What a descent is made with, in steps or at once.
+STEPS: dict[str, tuple[Any, str]] = {
+    "reference": (TorchDescent, "step"),
+    "over_arrays": (ArrayDescent, "step"),
+    "natively": (NativeDescent, "descend"),
+}
 
-    def interrupted(descent: Any) -> None:
-        step(descent)
+
+@pytest.mark.parametrize("path", STEPS)
+def test_an_update_interrupted_in_the_values_passes_is_taken_back(
+    path: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if path != "reference":
+        request.getfixturevalue(path)
+    descents, step = STEPS[path]
+    model = make(fast=descents is not TorchDescent).learn(60)
+    before, n_updates = deepcopy(model.get_parameters()), model._n_updates
+    made = getattr(descents, step)
+
+    def interrupted(descent: Any) -> Any:
+        ended = made(descent)
         if not descent._descent.of_policy:
             raise KeyboardInterrupt
+        return ended
 
-    monkeypatch.setattr(descents, "step", interrupted)
+    monkeypatch.setattr(descents, step, interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.learn(60, reset_num_timesteps=False)
     th.testing.assert_close(model.get_parameters(), before, rtol=0, atol=0)
@@ -235,14 +249,14 @@ def test_an_update_interrupted_in_the_values_passes_is_taken_back(fast: bool, mo
 
 def test_an_update_interrupted_while_it_is_written_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make(fast=True).learn(60)
-    before, store = deepcopy(model.get_parameters()), ArrayDescent.store_optimizer
+    before, store = deepcopy(model.get_parameters()), Part.store_optimizer
 
-    def interrupted(descent: ArrayDescent) -> None:
-        if not descent._descent.of_policy:
+    def interrupted(part: Part) -> None:
+        if part.adam.learning_rate == 2e-3:  # That of the values.
             raise KeyboardInterrupt
-        store(descent)
+        store(part)
 
-    monkeypatch.setattr(ArrayDescent, "store_optimizer", interrupted)
+    monkeypatch.setattr(Part, "store_optimizer", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.learn(60, reset_num_timesteps=False)
     th.testing.assert_close(model.get_parameters(), before, rtol=0, atol=0)
@@ -259,9 +273,9 @@ def test_numbers_that_are_not_finite_are_named(fast: bool) -> None:
     th.testing.assert_close(model.get_parameters(), before, rtol=0, atol=0)
 
 
-def test_the_array_path_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_fast_path_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
     make(PPOFixedKL, verbose=1).learn(60)
-    assert "Training on the fast path: the networks are computed over arrays" in capsys.readouterr().out
+    assert "Training on the fast path" in capsys.readouterr().out
 
 
 @pytest.mark.slow

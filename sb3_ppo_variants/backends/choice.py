@@ -5,13 +5,14 @@ from typing import Literal, NamedTuple
 from sb3_ppo_variants.backends.arrays.backend import Arrays
 from sb3_ppo_variants.backends.backend import Backend
 from sb3_ppo_variants.backends.images import Images
+from sb3_ppo_variants.backends.native.backend import Native
 from sb3_ppo_variants.backends.reference import Reference
 from sb3_ppo_variants.backends.sequences import Sequences, recurrent
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.updates.plan import UpdatePlan
 
 # The fastest first. The last one takes everything.
-BACKENDS: tuple[Backend, ...] = (Arrays(), Images(), Sequences(), Reference())
+BACKENDS: tuple[Backend, ...] = (Native(), Arrays(), Images(), Sequences(), Reference())
 
 
 class Choice(NamedTuple):
@@ -30,7 +31,7 @@ def choose(plan: UpdatePlan, fast: bool | Literal["auto"]) -> Choice:
     *others, reference = BACKENDS
     if fast is False:
         return Choice(reference, "fast=False")
-    obstacles = []
+    obstacles: list[str] = []
     # Policies with LSTMs have a backend of their own, which says what is in its way.
     of_lstm = recurrent(plan.kind) is not None
     for backend in others:
@@ -38,7 +39,7 @@ def choose(plan: UpdatePlan, fast: bool | Literal["auto"]) -> Choice:
             continue
         obstacle = backend.obstacle(plan)
         if obstacle is None:
-            return Choice(backend, backend.how)
+            return Choice(backend, ", because ".join([backend.how, *obstacles[:1]]))
         obstacles.append(obstacle)
     if fast is True:
         raise ArgumentError(f"fast=True is not possible, because {obstacles[0]}; use fast='auto' or fast=False")

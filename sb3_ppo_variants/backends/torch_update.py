@@ -15,6 +15,7 @@ from sb3_ppo_variants.updates.advantages import in_minibatches, over_rollout
 from sb3_ppo_variants.updates.finite import Snapshot, check_parameters
 from sb3_ppo_variants.updates.measured import Measured
 from sb3_ppo_variants.updates.plan import Descent, UpdatePlan
+from sb3_ppo_variants.updates.run import Ended, in_steps
 
 
 class Minibatches:
@@ -86,6 +87,9 @@ class TorchDescent:
         self._measured: dict[str, list[th.Tensor]] = {}
         self._epoch_start = 0
         self._loss: th.Tensor
+
+    def descend(self) -> Ended:
+        return in_steps(self, self._descent)
 
     def minibatches(self) -> Iterator[Samples]:
         self._epoch_start = len(self._measured.get("loss", ()))

@@ -6,9 +6,31 @@ from typing import Any, NamedTuple, Protocol
 from sb3_ppo_variants.updates.measured import Measured
 from sb3_ppo_variants.updates.plan import Descent, UpdatePlan
 
+# As in SB3, a descent ends early once the KL exceeds its target so many times.
+TOLERATED = 1.5
+
+
+class Ended(NamedTuple):
+    """Where a descent ended."""
+
+    epochs: int
+    """The passes that began."""
+    max_kl: float | None = None
+    """The approximate KL that ended them early."""
+
 
 class Descending(Protocol):
-    """A descent as a backend makes it: for each minibatch its loss, then a step down its gradient."""
+    """A descent as a backend makes it."""
+
+    def descend(self) -> Ended:
+        """Make all passes over the rollout, or fewer if ``target_kl`` ends them early."""
+
+    def measured(self) -> Measured:
+        """What the minibatches measured."""
+
+
+class Stepwise(Protocol):
+    """A descent made step by step: for each minibatch its loss, then a step down its gradient."""
 
     def minibatches(self) -> Iterator[Any]:
         """The rollout in minibatches, shuffled anew."""
@@ -21,9 +43,6 @@ class Descending(Protocol):
 
     def step(self) -> None:
         """Descend the gradient of the loss measured last."""
-
-    def measured(self) -> Measured:
-        """What the minibatches measured."""
 
 
 class Update(Protocol):
@@ -68,12 +87,15 @@ def run(update: Update, plan: UpdatePlan, verbose: int, guarded: bool = True) ->
         for descent in plan.descents:
             descending = update.begin(descent)
             try:
-                epochs.append(_descend(descending, descent, verbose))
+                ended = descending.descend()
             except (ValueError, RuntimeError):
                 # PyTorch refuses what follows from a step that was not finite, and does not say what was not.
                 descending.measured().check_finite()
                 update.check_finite()
                 raise
+            if ended.max_kl is not None and verbose >= 1:
+                print(f"Early stopping at step {ended.epochs - 1} due to reaching max kl: {ended.max_kl:.2f}")
+            epochs.append(ended.epochs)
             measured.append(descending.measured())
             if guarded:
                 measured[-1].check_finite()
@@ -85,19 +107,14 @@ def run(update: Update, plan: UpdatePlan, verbose: int, guarded: bool = True) ->
         raise
 
 
-def _descend(descending: Descending, descent: Descent, verbose: int) -> int:
-    """All passes of a descent, or fewer if ``target_kl`` ends them early.
-
-    :return: how many began
-    """
+def in_steps(descending: Stepwise, descent: Descent) -> Ended:
+    """Make a descent step by step."""
     for epoch in range(descent.epochs):
         for minibatch in descending.minibatches():
             descending.loss(minibatch)
             if descent.target_kl is not None:
                 approx_kl = descending.approximate_kl()
-                if approx_kl > 1.5 * descent.target_kl:
-                    if verbose >= 1:
-                        print(f"Early stopping at step {epoch} due to reaching max kl: {approx_kl:.2f}")
-                    return epoch + 1
+                if approx_kl > TOLERATED * descent.target_kl:
+                    return Ended(epoch + 1, approx_kl)
             descending.step()
-    return descent.epochs
+    return Ended(descent.epochs)

@@ -11,8 +11,7 @@ from stable_baselines3.common.utils import obs_as_tensor
 
 from sb3_ppo_variants.backends.arrays.features import Features, as_batch
 from sb3_ppo_variants.backends.arrays.gae import compute_returns_and_advantage
-from sb3_ppo_variants.backends.arrays.masks import masked
-from sb3_ppo_variants.backends.arrays.networks import ActorCritic, Architecture, parameter_views
+from sb3_ppo_variants.backends.arrays.networks import Architecture, MakeNetworks, parameter_views
 from sb3_ppo_variants.backends.arrays.threads import blas_threads
 from sb3_ppo_variants.guards.masks import Masks
 from sb3_ppo_variants.rollouts.buffer import WithParameters
@@ -26,6 +25,7 @@ class ArrayActor:
 
     It reads the policy's parameters where they are, so that a callback may change them in place.
 
+    :param make_networks: makes what evaluates the networks
     :param policy: the policy
     :param buffer: where the rollout goes
     :param n_steps: length of the rollout
@@ -35,6 +35,7 @@ class ArrayActor:
 
     def __init__(
         self,
+        make_networks: MakeNetworks,
         policy: ActorCriticPolicy,
         buffer: RolloutBuffer,
         n_steps: int,
@@ -43,7 +44,7 @@ class ArrayActor:
     ):
         architecture, parameters = Architecture.of(policy), parameter_views(policy)
         bias = parameters["action_net.bias"]
-        self._networks = ActorCritic(architecture, parameters)
+        self._networks = make_networks(architecture, parameters)
         self._features = Features(policy, bias.dtype)
         self._threads = blas_threads(policy, buffer.n_envs)
         shape = (n_steps, buffer.n_envs, len(bias))
@@ -73,10 +74,7 @@ class ArrayActor:
         if self._masks is not None:
             self._allowed = self._masks.now()
         with self._threads():
-            output = masked(self._networks.action_output(features), self._allowed)
-            distribution = self._networks.distribution(output)
-            actions, log_probs = distribution.sample(next(self._noise))
-            values = self._networks.values(features)
+            output, actions, log_probs, values = self._networks.act(features, next(self._noise), self._allowed)
         actions = actions.reshape(self._shape)
         self._outputs.append(output)
         self._step = observations, actions, values, log_probs

@@ -16,11 +16,16 @@ def clip_norm(gradient: np.ndarray, max_norm: float) -> None:
     :raises NonFiniteError: if the gradient is not finite
     """
     norm = float(gradient.dot(gradient)) ** 0.5
-    if not math.isfinite(norm):
-        raise NonFiniteError("gradient of a minibatch", f"not finite: it has the norm {norm}")
+    check_norm(norm)
     scale = max_norm / (norm + NORM_EPSILON)
     if not scale >= 1.0:
         gradient *= scale
+
+
+def check_norm(norm: float) -> None:
+    """:raises NonFiniteError: if the norm of a gradient is not finite"""
+    if not math.isfinite(norm):
+        raise NonFiniteError("gradient of a minibatch", f"not finite: it has the norm {norm}")
 
 
 class Adam:
@@ -43,25 +48,25 @@ class Adam:
         betas: tuple[float, float],
         eps: float,
     ):
-        self._beta1, self._beta2 = betas
-        self._m = first_moment / (1 - self._beta1)
-        self._v = second_moment / (1 - self._beta2)
+        self._beta1, self._beta2 = self.betas = betas
+        self.scaled_moments = first_moment / (1 - self._beta1), second_moment / (1 - self._beta2)
         self._scratch = np.empty_like(first_moment)
-        self._learning_rate = learning_rate
-        self._eps = eps
+        self.learning_rate = learning_rate
+        self.eps = eps
         self.steps = steps
 
     @property
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """The moving averages of the gradient and of its square."""
-        return self._m * (1 - self._beta1), self._v * (1 - self._beta2)
+        m, v = self.scaled_moments
+        return m * (1 - self._beta1), v * (1 - self._beta2)
 
     def step(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
         """Change the parameters in place."""
         self.steps += 1
-        step_size = self._learning_rate * (1 - self._beta1) / (1 - self._beta1**self.steps)
+        step_size = self.learning_rate * (1 - self._beta1) / (1 - self._beta1**self.steps)
         root_scale = ((1 - self._beta2) / (1 - self._beta2**self.steps)) ** 0.5
-        m, v, scratch = self._m, self._v, self._scratch
+        (m, v), scratch = self.scaled_moments, self._scratch
         m *= self._beta1
         m += gradient
         np.multiply(gradient, gradient, out=scratch)
@@ -69,7 +74,7 @@ class Adam:
         v += scratch
         # step_size m' / (root_scale sqrt(v') + eps), with root_scale taken out of the sum.
         np.sqrt(v, out=scratch)
-        scratch += self._eps / root_scale
+        scratch += self.eps / root_scale
         np.divide(m, scratch, out=scratch)
         scratch *= step_size / root_scale
         parameters -= scratch

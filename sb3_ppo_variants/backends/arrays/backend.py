@@ -1,15 +1,17 @@
 """The backend over arrays."""
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_ppo_variants.backends.arrays.actor import ArrayActor
+from sb3_ppo_variants.backends.arrays.networks import ActorCritic
 from sb3_ppo_variants.backends.arrays.obstacles import obstacle
 from sb3_ppo_variants.backends.arrays.threads import blas_threads
 from sb3_ppo_variants.backends.arrays.trained import ROWS_AT_ONCE
-from sb3_ppo_variants.backends.arrays.update import ArrayUpdate
+from sb3_ppo_variants.backends.arrays.update import ArrayDescent, ArrayUpdate
 from sb3_ppo_variants.guards.masks import Masks
 from sb3_ppo_variants.rollouts.loop import Actor
 from sb3_ppo_variants.updates.plan import UpdatePlan
@@ -20,7 +22,7 @@ class Arrays:
 
     path = "fast"
     how = "the networks are computed over arrays"
-    update = ArrayUpdate
+    update = staticmethod(partial(ArrayUpdate, ActorCritic, ArrayDescent))
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
         return obstacle(plan)
@@ -33,4 +35,5 @@ class Arrays:
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
         masks = Masks(model) if plan.kind.takes_masks else None
-        return ArrayActor(plan.kind.policy, buffer, n_steps, masks, model.sde_sample_freq if model.use_sde else -1)
+        sde_sample_freq = model.sde_sample_freq if model.use_sde else -1
+        return ArrayActor(ActorCritic, plan.kind.policy, buffer, n_steps, masks, sde_sample_freq)

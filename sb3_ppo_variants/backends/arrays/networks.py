@@ -10,6 +10,7 @@ import torch as th
 from stable_baselines3.common.distributions import (
     BernoulliDistribution,
     DiagGaussianDistribution,
+    MultiCategoricalDistribution,
     StateDependentNoiseDistribution,
 )
 from stable_baselines3.common.policies import ActorCriticPolicy
@@ -18,6 +19,7 @@ from torch import nn
 from sb3_ppo_variants.backends.arrays.discrete import Bernoulli, Categorical, MultiCategorical
 from sb3_ppo_variants.backends.arrays.distribution import Distribution
 from sb3_ppo_variants.backends.arrays.gaussian import DiagGaussian
+from sb3_ppo_variants.backends.arrays.masks import masked
 from sb3_ppo_variants.backends.arrays.mlp import RELU, TANH, Activation, Linear, Mlp
 from sb3_ppo_variants.backends.arrays.state_dependent import Settings, StateDependent, matrices
 
@@ -37,6 +39,8 @@ class Architecture:
     distribution: Callable[..., Distribution]
     noise: Callable[[tuple[int, int, int], th.dtype], Iterable[Any]]
     """What ``sample`` makes actions of, step by step, from torch's generator; takes steps, states of each, outputs."""
+    sizes: list[int]
+    """Outputs of the policy network for each part of an action that is chosen independently as a whole."""
 
     @classmethod
     def of(cls, policy: ActorCriticPolicy) -> "Architecture":
@@ -50,6 +54,7 @@ class Architecture:
             kind=kind,
             distribution=distribution,
             noise=noise,
+            sizes=_sizes(policy),
         )
 
     def output(self, action_net: Linear, latent: np.ndarray) -> np.ndarray:
@@ -98,6 +103,22 @@ def _distribution(policy: ActorCriticPolicy) -> _Drawn:
     return _Drawn(MultiCategorical, parts, MultiCategorical.noise)
 
 
+def _sizes(policy: ActorCriticPolicy) -> list[int]:
+    distribution: Any = policy.action_dist
+    if isinstance(distribution, MultiCategoricalDistribution):
+        return [int(size) for size in distribution.action_dims]
+    return [len(policy.get_parameter("action_net.bias"))]
+
+
+class Acted(NamedTuple):
+    """What came of a step."""
+
+    output: np.ndarray
+    actions: np.ndarray
+    log_probs: np.ndarray
+    values: np.ndarray
+
+
 class ActorCritic:
     """The policy and the value network over arrays.
 
@@ -127,6 +148,21 @@ class ActorCritic:
     def values(self, features: np.ndarray) -> np.ndarray:
         """The values, shape ``(batch, 1)``."""
         return self._value_net.forward(self._critic_trunk.forward(features)[-1])
+
+    def act(self, features: np.ndarray, noise: Any, masks: np.ndarray | None = None) -> Acted:
+        """Draw actions.
+
+        :param noise: that of a step from :attr:`Architecture.noise`
+        :param masks: which actions are allowed; ``None`` if all are
+        :raises NonFiniteError: if the policy network's output is not finite
+        """
+        output = masked(self.action_output(features), masks)
+        actions, log_probs = self.distribution(output).sample(noise)
+        return Acted(output, actions, log_probs, self.values(features))
+
+
+# Makes networks of what they are made of and of their parameters by name.
+MakeNetworks = Callable[[Architecture, Mapping[str, np.ndarray]], ActorCritic]
 
 
 def linear_layers(names: Sequence[str], arrays: Mapping[str, np.ndarray]) -> list[Linear]:

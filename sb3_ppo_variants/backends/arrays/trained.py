@@ -10,7 +10,7 @@ from torch import nn
 from sb3_ppo_variants.backends.arrays.distribution import Distribution
 from sb3_ppo_variants.backends.arrays.masks import masked
 from sb3_ppo_variants.backends.arrays.mlp import Linear, Mlp
-from sb3_ppo_variants.backends.arrays.networks import ActorCritic, Architecture, linear_layers
+from sb3_ppo_variants.backends.arrays.networks import ActorCritic, Architecture, MakeNetworks, linear_layers
 from sb3_ppo_variants.backends.arrays.parameters import Layout
 
 # Enough to keep BLAS busy, few enough for the activations to stay in the cache.
@@ -35,9 +35,12 @@ class TrainedNetworks:
 
     :param policy: the policy to begin with
     :param parts: the parameters that are descended together, part by part
+    :param make: makes what evaluates them
     """
 
-    def __init__(self, policy: ActorCriticPolicy, parts: Sequence[Sequence[nn.Parameter]]):
+    def __init__(
+        self, policy: ActorCriticPolicy, parts: Sequence[Sequence[nn.Parameter]], make: MakeNetworks = ActorCritic
+    ):
         self.architecture = Architecture.of(policy)
         # Where the hidden layers have the same shapes, one product computes a layer of both networks.
         self._pairs = _pairs(self.architecture, policy) if len(parts) == 1 else []
@@ -48,7 +51,7 @@ class TrainedNetworks:
         self._gradients = self._layers_of(self.gradient)
         self._trunks = [Mlp(layers, self.architecture.activation) for layers in self._layers.trunks]
         self._outputs: dict[int, list[np.ndarray]] = {}
-        self._actor_critic = ActorCritic(self.architecture, self.layout.views(self.vector))
+        self._actor_critic = make(self.architecture, self.layout.views(self.vector))
 
     @property
     def action_dtype(self) -> np.dtype:

@@ -1,6 +1,6 @@
 """Updates over arrays."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from sb3_ppo_variants.backends.arrays.distribution import Distribution, Index
 from sb3_ppo_variants.backends.arrays.features import Features
 from sb3_ppo_variants.backends.arrays.masks import masked_gradient
 from sb3_ppo_variants.backends.arrays.measurements import Measurements
+from sb3_ppo_variants.backends.arrays.networks import MakeNetworks
 from sb3_ppo_variants.backends.arrays.parameters import gradients, load_adam, store_adam
 from sb3_ppo_variants.backends.arrays.trained import TrainedNetworks
 from sb3_ppo_variants.errors import NonFiniteError
@@ -23,6 +24,7 @@ from sb3_ppo_variants.updates.advantages import in_minibatches, over_rollout
 from sb3_ppo_variants.updates.finite import Snapshot
 from sb3_ppo_variants.updates.measured import Measured
 from sb3_ppo_variants.updates.plan import Descent, UpdatePlan
+from sb3_ppo_variants.updates.run import Descending, Ended, in_steps
 
 
 class Rows(NamedTuple):
@@ -72,25 +74,52 @@ def read(buffer: RolloutBuffer, policy: ActorCriticPolicy, dtype: np.dtype, acti
     )
 
 
+class Part:
+    """The parameters of a descent, with their gradient and Adam.
+
+    :param networks: the networks that have them
+    :param descent: the descent
+    """
+
+    def __init__(self, networks: TrainedNetworks, descent: Descent):
+        where, self._layout = networks.layout.part(descent.parameters)
+        self._optimizer = descent.optimizer
+        self.vector, self.gradient = networks.vector[where], networks.gradient[where]
+        self.adam = load_adam(self._optimizer, self._layout)
+        self._steps_before = self.adam.steps
+
+    def store_optimizer(self) -> None:
+        """Leave the gradients and the torch optimizer as if it had made the steps, if there were any, itself."""
+        if self.adam.steps > self._steps_before:
+            self._layout.scatter(self.gradient, gradients(self._layout.parameters))
+            store_adam(self.adam, self._optimizer, self._layout)
+
+
+MakeDescent = Callable[[UpdatePlan, Descent, TrainedNetworks, Rows, Part], Descending]
+
+
 class ArrayUpdate:
     """What :class:`sb3_ppo_variants.backends.torch_update.TorchUpdate` does, without a graph.
 
     The policy and its optimizers are read when it is made and written by :meth:`finish`.
 
+    :param make_networks: makes what evaluates the networks
+    :param make_descent: makes a descent
     :param plan: what to do
     """
 
-    def __init__(self, plan: UpdatePlan):
+    def __init__(self, make_networks: MakeNetworks, make_descent: MakeDescent, plan: UpdatePlan):
         self._plan = plan
+        self._make_descent = make_descent
         policy, buffer = plan.kind.policy, plan.buffer
-        self._networks = TrainedNetworks(policy, [descent.parameters for descent in plan.descents])
+        self._networks = TrainedNetworks(policy, [descent.parameters for descent in plan.descents], make_networks)
         self._rollout = read(buffer, policy, self._networks.vector.dtype, self._networks.action_dtype)
         normalize = over_rollout(buffer.advantages, plan.normalize_advantage)
         self._rollout = self._rollout._replace(advantages=normalize(self._rollout.advantages))
         self._old = self._old_distribution(buffer)
         if plan.objective.needs_kl:
             self._rollout = self._rollout._replace(old=self._old)
-        self._descents: list[ArrayDescent] = []
+        self._parts: list[Part] = []
         self._before: Snapshot | None = None
 
     def _old_distribution(self, buffer: RolloutBuffer) -> Distribution:
@@ -100,10 +129,9 @@ class ArrayUpdate:
             return networks.distribution_of(self._rollout.features, self._rollout.masks)
         return networks.architecture.kind.of_parameters(*(p.numpy().astype(networks.vector.dtype) for p in old))
 
-    def begin(self, descent: Descent) -> "ArrayDescent":
-        begun = ArrayDescent(self._plan, descent, self._networks, self._rollout)
-        self._descents.append(begun)
-        return begun
+    def begin(self, descent: Descent) -> Descending:
+        self._parts.append(Part(self._networks, descent))
+        return self._make_descent(self._plan, descent, self._networks, self._rollout, self._parts[-1])
 
     def check_finite(self) -> None:
         if not is_finite(self._networks.vector):
@@ -123,29 +151,29 @@ class ArrayUpdate:
         kl = float(np.mean(new.kl_from(self._old), dtype=np.float64))
         self._before = Snapshot(self._plan.kind.policy, self._plan.optimizers)
         networks.layout.scatter(networks.vector, networks.layout.parameters)
-        for descent in self._descents:
-            descent.store_optimizer()
+        for part in self._parts:
+            part.store_optimizer()
         return kl
 
 
 class ArrayDescent:
     """The steps of :class:`sb3_ppo_variants.backends.torch_update.TorchDescent` over arrays."""
 
-    def __init__(self, plan: UpdatePlan, descent: Descent, networks: TrainedNetworks, rollout: Rows):
+    def __init__(self, plan: UpdatePlan, descent: Descent, networks: TrainedNetworks, rollout: Rows, part: Part):
         assert isinstance(plan.objective, ArrayObjective)
         self._objective = plan.objective
         self._plan = plan
         self._descent = descent
         self._networks = networks
         self._rollout = rollout
-        where, self._layout = networks.layout.part(descent.parameters)
-        self._vector, self._gradient = networks.vector[where], networks.gradient[where]
-        self._adam = load_adam(descent.optimizer, self._layout)
-        self._stepped = False
+        self._part = part
         self._measurements = Measurements(plan)
         self._gradients: tuple[tuple[np.ndarray, ...] | None, np.ndarray | None]
         # NumPy's own scalars would make arrays of single precision double.
         self._ent_coef, self._vf_coef = float(plan.ent_coef), float(plan.vf_coef)
+
+    def descend(self) -> Ended:
+        return in_steps(self, self._descent)
 
     def minibatches(self) -> Iterator[Rows]:
         self._measurements.start_epoch()
@@ -190,18 +218,11 @@ class ArrayDescent:
 
     def step(self) -> None:
         self._networks.backward(*self._gradients)
-        clip_norm(self._gradient, self._descent.max_grad_norm)
-        self._adam.step(self._vector, self._gradient)
-        self._stepped = True
+        clip_norm(self._part.gradient, self._descent.max_grad_norm)
+        self._part.adam.step(self._part.vector, self._part.gradient)
 
     def measured(self) -> Measured:
         return self._measurements.measured()
-
-    def store_optimizer(self) -> None:
-        """Leave the gradients and the torch optimizer as if it had made the steps, if there were any, itself."""
-        if self._stepped:
-            self._layout.scatter(self._gradient, gradients(self._layout.parameters))
-            store_adam(self._adam, self._descent.optimizer, self._layout)
 
 
 def _normalized(advantages: np.ndarray, batch_size: int) -> np.ndarray:

@@ -1,0 +1,44 @@
+// What the networks say of some states, and actions drawn.
+namespace INSTRUCTIONS {
+
+template <class T, class Distribution> class Actor {
+  public:
+    Actor(const Networks<T>& networks, Memory& memory)
+        : inputs(networks.actor[0].inputs, memory),
+          actor(networks.actor, networks.actor_layers, networks.activation, memory),
+          critic(networks.critic, networks.critic_layers, networks.activation, memory),
+          distribution(networks, memory), n_outputs(networks.actor[networks.actor_layers - 1].outputs),
+          action_size(networks.distribution == CATEGORICAL ? networks.n_parts : n_outputs) {}
+
+    void run(Acting<T>& acting) {
+        acting.is_finite = true;
+        distribution.begin();
+        for (int64_t start = 0; start < acting.rows; start += STATES) {
+            const int64_t left = acting.rows - start;
+            inputs.gather(acting.features + start * inputs.width, nullptr, left < STATES ? left : STATES);
+            if (acting.outputs) act(acting, start);
+            if (acting.values) memcpy(acting.values + start, critic.evaluate(inputs), inputs.states * sizeof(T));
+        }
+    }
+
+  private:
+    Inputs<T> inputs;
+    Mlp<T> actor, critic;
+    Distribution distribution;
+    int64_t n_outputs, action_size;
+
+    void act(Acting<T>& acting, int64_t start) {
+        const T* columns = actor.evaluate(inputs);
+        transpose(columns, STRIDE, n_outputs, inputs.states, acting.outputs + start * n_outputs, n_outputs);
+        for (int64_t i = 0; i < inputs.states * n_outputs; ++i)
+            acting.is_finite &= ::fabs(acting.outputs[start * n_outputs + i]) < INFINITY;
+        if (!acting.actions) return;
+        for (int64_t i = 0; i < inputs.states; ++i) {
+            const int64_t row = start + i;
+            acting.log_probs[row] = distribution.sample({columns + i}, acting.noise + row * n_outputs,
+                                                        acting.actions + row * action_size);
+        }
+    }
+};
+
+}  // namespace INSTRUCTIONS

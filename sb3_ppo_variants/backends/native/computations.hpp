@@ -1,0 +1,58 @@
+// All computations, compiled for one set of instructions: INSTRUCTIONS is its name, VECTOR_BYTES the size of its
+// vectors and BLOCK_ROWS how many rows of a product its registers hold, by two vectors.
+//
+// Nothing of the standard library may be instantiated here: the linker would take it from any one of the compilations.
+#include "simd.hpp"
+
+#include "activations.hpp"
+#include "matrix.hpp"
+#include "memory.hpp"
+
+#include "network.hpp"
+
+#include "distributions.hpp"
+#include "losses.hpp"
+#include "adam.hpp"
+
+#include "acting.hpp"
+#include "descent.hpp"
+
+namespace INSTRUCTIONS {
+
+template <class T, class Distribution>
+int64_t descend_with(const Networks<T>& networks, const Rollout<T>& rollout, const Terms& terms, const Passes& passes,
+                     Adam<T>& adam, Outcome& outcome, void* memory) {
+    Memory pieces{static_cast<char*>(memory)};
+    Descending<T, Distribution> descending(networks, rollout, terms, passes, adam, pieces);
+    if (memory) descending.run(outcome);
+    return pieces.used;
+}
+
+template <class T>
+int64_t descend(const Networks<T>& networks, const Rollout<T>& rollout, const Terms& terms, const Passes& passes,
+                Adam<T>& adam, Outcome& outcome, void* memory) {
+    const auto with = networks.distribution == GAUSSIAN      ? descend_with<T, Gaussian<T>>
+                      : networks.distribution == CATEGORICAL ? descend_with<T, Categorical<T>>
+                                                             : descend_with<T, Bernoulli<T>>;
+    return with(networks, rollout, terms, passes, adam, outcome, memory);
+}
+
+template <class T, class Distribution>
+int64_t act_with(const Networks<T>& networks, Acting<T>& acting, void* memory) {
+    Memory pieces{static_cast<char*>(memory)};
+    Actor<T, Distribution> actor(networks, pieces);
+    if (memory) actor.run(acting);
+    return pieces.used;
+}
+
+template <class T> int64_t act(const Networks<T>& networks, Acting<T>& acting, void* memory) {
+    const auto with = networks.distribution == GAUSSIAN      ? act_with<T, Gaussian<T>>
+                      : networks.distribution == CATEGORICAL ? act_with<T, Categorical<T>>
+                                                             : act_with<T, Bernoulli<T>>;
+    return with(networks, acting, memory);
+}
+
+extern const Table table;
+const Table table = {{descend<float>, act<float>}, {descend<double>, act<double>}};
+
+}  // namespace INSTRUCTIONS

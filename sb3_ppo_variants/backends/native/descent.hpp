@@ -1,0 +1,118 @@
+// Passes over the rollout that descend the loss.
+namespace INSTRUCTIONS {
+
+template <class T, class Distribution> class Descending {
+  public:
+    Descending(const Networks<T>& networks, const Rollout<T>& rollout, const Terms& terms, const Passes& passes,
+               Adam<T>& adam, Memory& memory)
+        : rollout(rollout), terms(terms), passes(passes), adam(adam),
+          inputs(networks.actor[0].inputs, memory),
+          actor(networks.actor, networks.actor_layers, networks.activation, memory),
+          critic(networks.critic, networks.critic_layers, networks.activation, memory),
+          distribution(networks, memory), n_outputs(networks.actor[networks.actor_layers - 1].outputs),
+          advantages(memory.take<T>(passes.batch_size)),
+          last_gradient(memory.take<T>(ends_early() ? adam.size : 0)) {}
+
+    void run(Outcome& outcome) {
+        for (outcome.epochs = 1; outcome.epochs <= passes.epochs; ++outcome.epochs) {
+            const int64_t* indices = passes.permutations + (outcome.epochs - 1) * rollout.rows;
+            for (int64_t start = 0; start < rollout.rows; start += passes.batch_size) {
+                const int64_t left = rollout.rows - start;
+                const int64_t count = left < passes.batch_size ? left : passes.batch_size;
+                if (!minibatch(indices + start, count, outcome)) return;
+            }
+        }
+        --outcome.epochs;
+    }
+
+  private:
+    const Rollout<T>& rollout;
+    const Terms& terms;
+    const Passes& passes;
+    Adam<T>& adam;
+    Inputs<T> inputs;
+    Mlp<T> actor, critic;
+    Distribution distribution;
+    int64_t n_outputs;
+    T *advantages, *last_gradient;
+
+    bool ends_early() const { return passes.most_kl < INFINITY; }
+
+    // Returns whether to go on.
+    bool minibatch(const int64_t* indices, int64_t count, Outcome& outcome) {
+        double* measured = outcome.measured + MEASURED * outcome.minibatches++;
+        const int64_t bytes = adam.size * static_cast<int64_t>(sizeof(T));
+        if (ends_early()) memcpy(last_gradient, adam.gradient, bytes);
+        loss_and_gradient(indices, count).write(terms, count, measured);
+        if (terms.of_policy && measured[APPROX_KL] > passes.most_kl) {
+            // No step is made here, so that the gradient stays the one of the last step.
+            memcpy(adam.gradient, last_gradient, bytes);
+            return false;
+        }
+        outcome.norm = clip_norm(adam.gradient, adam.size, adam.max_norm);
+        if (!(outcome.norm < INFINITY)) return false;
+        step(adam);
+        return true;
+    }
+
+    Sums loss_and_gradient(const int64_t* indices, int64_t count) {
+        Sums sums;
+        distribution.begin();
+        if (rollout.old) distribution.begin_kl(rollout.old);
+        take_advantages(rollout.advantages, indices, count, terms.normalize_advantage, advantages);
+        for (int64_t start = 0; start < count; start += STATES) {
+            inputs.gather(rollout.features, indices + start, count - start < STATES ? count - start : STATES);
+            if (terms.of_policy) {
+                policy_slopes(indices + start, advantages + start, count, sums);
+                actor.backward(inputs, start > 0);
+            }
+            if (terms.of_value) {
+                value_slopes(indices + start, count, sums);
+                critic.backward(inputs, start > 0);
+            }
+        }
+        if (terms.of_policy) distribution.end();
+        return sums;
+    }
+
+    void policy_slopes(const int64_t* indices, const T* advantages, int64_t count, Sums& sums) {
+        const T* outputs = actor.forward(inputs);
+        T* d_outputs = actor.d_output();
+        const double n = static_cast<double>(count);
+        const T d_entropy = static_cast<T>(-terms.ent_coef / n), d_kl = static_cast<T>(terms.kl_coef / n);
+        for (int64_t i = 0; i < inputs.states; ++i) {
+            const int64_t row = indices[i];
+            const T* action = rollout.actions + row * rollout.action_size;
+            const T* old = rollout.old ? rollout.old + row * rollout.old_size : nullptr;
+            const Evaluated<T> now = distribution.evaluate({outputs + i}, action, old);
+            const double log_ratio = now.log_prob - rollout.old_log_prob[row], ratio = ::exp(log_ratio);
+            const Sloped<T> policy = surrogate(static_cast<T>(ratio), advantages[i], terms.clip_range);
+            distribution.gradient({d_outputs + i}, action, old, {policy.slope / count, d_entropy, d_kl});
+            sums.policy_loss += old ? policy.loss + terms.kl_coef * now.kl : policy.loss;
+            sums.entropy += now.entropy;
+            sums.approx_kl += ratio - 1 - log_ratio;
+            sums.clipped += ::fabs(ratio - 1) > terms.clip_range;
+        }
+        clear_padding(d_outputs, n_outputs);
+    }
+
+    void value_slopes(const int64_t* indices, int64_t count, Sums& sums) {
+        const T* values = critic.forward(inputs);
+        T* d_values = critic.d_output();
+        for (int64_t i = 0; i < inputs.states; ++i) {
+            const int64_t row = indices[i];
+            const Sloped<T> value =
+                value_error(values[i], rollout.old_values[row], rollout.returns[row], terms.clip_range_vf);
+            sums.value_loss += value.loss;
+            d_values[i] = static_cast<T>(terms.vf_coef) * (value.slope / count);
+        }
+        clear_padding(d_values, 1);
+    }
+
+    void clear_padding(T* d, int64_t rows) const {
+        for (int64_t row = 0; row < rows; ++row)
+            for (int64_t i = inputs.states; i < inputs.columns; ++i) d[row * STRIDE + i] = 0;
+    }
+};
+
+}  // namespace INSTRUCTIONS

@@ -1,0 +1,70 @@
+"""The library in C++, called through its C interface, which releases the interpreter's lock."""
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import numpy as np
+
+from sb3_ppo_variants.backends.native.structures import Structure
+
+INSTRUCTIONS = ("AVX-512", "AVX2", "plain")
+
+
+class Library:
+    """The functions of the library.
+
+    :param path: its file
+    :raises OSError: if it cannot be loaded
+    """
+
+    def __init__(self, path: Path):
+        self._functions = ctypes.CDLL(str(path))
+        self._functions.ppo_instructions.restype = ctypes.c_char_p
+        for name in ("ppo_use", "ppo_descend_float32", "ppo_descend_float64", "ppo_act_float32", "ppo_act_float64"):
+            getattr(self._functions, name).restype = ctypes.c_int64
+
+    @property
+    def instructions(self) -> str:
+        """The instructions in use: the best that the processor has, if :meth:`use` has not chosen others."""
+        return self._functions.ppo_instructions().decode()
+
+    def use(self, instructions: str) -> bool:
+        """Use other instructions.
+
+        :param instructions: one of ``INSTRUCTIONS``
+        :return: False if the processor does not have them, which changes nothing
+        """
+        return bool(self._functions.ppo_use(instructions.encode()))
+
+    def descent(self, dtype: np.dtype, *structures: Structure) -> Callable[[], object]:
+        """What makes the passes of a descent.
+
+        :param structures: ``Networks``, ``Rollout``, ``Terms``, ``Passes``, ``Adam`` and ``Outcome``
+        """
+        return _with_memory(getattr(self._functions, f"ppo_descend_{dtype}"), structures)
+
+    def acting(self, dtype: np.dtype, *structures: Structure) -> Callable[[], object]:
+        """What computes actions, or parts of what leads to them; the structures may change between calls.
+
+        :param structures: ``Networks`` and ``Acting``
+        """
+        return _with_memory(getattr(self._functions, f"ppo_act_{dtype}"), structures)
+
+
+def _with_memory(function: Callable[..., int], structures: Sequence[Structure]) -> Callable[[], object]:
+    arguments = [*map(ctypes.byref, structures)]
+    # Without memory it says how much it needs.
+    return partial(function, *arguments, ctypes.create_string_buffer(function(*arguments, None)))
+
+
+@cache
+def library() -> Library | None:
+    """The library; ``None`` if it was not built, or for another system."""
+    for suffix in EXTENSION_SUFFIXES:
+        path = Path(__file__).with_name(f"_native{suffix}")
+        if path.exists():
+            return Library(path)
+    return None

@@ -1,0 +1,59 @@
+// The terms of the loss in one state; equation numbers are those of https://arxiv.org/abs/1707.06347.
+namespace INSTRUCTIONS {
+
+// A loss and its derivative with respect to log r(theta), or to a value.
+template <class T> struct Sloped {
+    T loss, slope;
+};
+
+// Equation 7, or 6 where the range is infinite. NaN passes through.
+template <class T> inline Sloped<T> surrogate(T ratio, T advantage, double clip_range) {
+    const T low = static_cast<T>(1 - clip_range), high = static_cast<T>(1 + clip_range);
+    const T bounded = ratio < low ? low : ratio > high ? high : ratio;
+    const T unclipped = advantage * ratio, clipped = advantage * bounded;
+    if (unclipped > clipped) return {-clipped, T(0)};
+    return {-unclipped, -unclipped};
+}
+
+// L^VF of equation 9, or the clipped form of OpenAI Baselines where the range is finite.
+template <class T> inline Sloped<T> value_error(T value, T old_value, T target, double clip_range_vf) {
+    const T error = value - target, squared = error * error;
+    if (!(clip_range_vf < INFINITY)) return {squared, 2 * error};
+    const T range = static_cast<T>(clip_range_vf), moved = value - old_value;
+    const T bounded = moved < -range ? -range : moved > range ? range : moved;
+    const T clipped_error = old_value - target + bounded, clipped = clipped_error * clipped_error;
+    const bool inside = !(moved < -range || moved > range);
+    return {clipped > squared ? clipped : squared, inside || squared > clipped ? 2 * error : T(0)};
+}
+
+// Writes the advantages of a minibatch, shifted and scaled to mean 0 and standard deviation 1 if there are several.
+template <class T>
+void take_advantages(const T* advantages, const int64_t* indices, int64_t count, bool normalize, T* to) {
+    constexpr double EPSILON = 1e-8;
+    double mean = 0, squares = 0;
+    for (int64_t i = 0; i < count; ++i) mean += to[i] = advantages[indices[i]];
+    if (!normalize || count < 2) return;
+    mean /= static_cast<double>(count);
+    for (int64_t i = 0; i < count; ++i) squares += (to[i] - mean) * (to[i] - mean);
+    const double scale = ::sqrt(squares / static_cast<double>(count - 1)) + EPSILON;
+    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<T>((to[i] - mean) / scale);
+}
+
+// What is measured, summed over the states of a minibatch.
+struct Sums {
+    double policy_loss = 0, entropy = 0, approx_kl = 0, clipped = 0, value_loss = 0;
+
+    void write(const Terms& terms, int64_t count, double* measured) const {
+        const double n = static_cast<double>(count);
+        measured[POLICY_LOSS] = policy_loss / n;
+        measured[VALUE_LOSS] = value_loss / n;
+        measured[ENTROPY_LOSS] = -entropy / n;
+        measured[APPROX_KL] = approx_kl / n;
+        measured[CLIP_FRACTION] = clipped / n;
+        measured[LOSS] = 0;
+        if (terms.of_policy) measured[LOSS] += (policy_loss - terms.ent_coef * entropy) / n;
+        if (terms.of_value) measured[LOSS] += terms.vf_coef * value_loss / n;
+    }
+};
+
+}  // namespace INSTRUCTIONS

@@ -1,0 +1,99 @@
+// Products of matrices, transposed copies and sums.
+namespace INSTRUCTIONS {
+
+// Rows of our own matrices are padded to whole vectors of any instruction set, and by another where rows would lie a
+// power of two apart, which caches take badly.
+constexpr int64_t PADDING = 16;
+
+constexpr int64_t padded(int64_t columns) { return (columns + PADDING - 1) / PADDING * PADDING; }
+
+constexpr int64_t stride_of(int64_t columns) { return PADDING * ((padded(columns) / PADDING) | 1); }
+
+// C = A B, or what `bias` and `add` make of it. B's rows are padded, so that whole vectors may be read.
+template <class T> struct Product {
+    const T* a;
+    int64_t a_row, a_column;  // Distances between the numbers of A.
+    const T* b;
+    int64_t b_row;
+    T* c;
+    int64_t c_row;
+    int64_t rows, columns, depth;
+    const T* bias = nullptr;  // Added to the rows of the product.
+    bool add = false;         // Whether the product is added to what is in C.
+};
+
+template <class T> inline void write(const Product<T>& p, int64_t row, int64_t column, Vector<T> values) {
+    if (p.bias) values += broadcast(p.bias[row]);
+    T* c = p.c + row * p.c_row + column;
+    if (column + LANES<T> <= p.columns) {
+        if (p.add) values += load(c);
+        store(values, c);
+        return;
+    }
+    T lanes[LANES<T>];
+    store(values, lanes);
+    for (int64_t i = 0; i < p.columns - column; ++i) c[i] = p.add ? c[i] + lanes[i] : lanes[i];
+}
+
+// M rows and N vectors of columns of C, which stay in registers.
+template <int M, int N, class T> inline void block(const Product<T>& p, int64_t row, int64_t column) {
+    Vector<T> sums[M][N] = {};
+    const T *a = p.a + row * p.a_row, *b = p.b + column;
+    for (int64_t k = 0; k < p.depth; ++k, a += p.a_column, b += p.b_row) {
+        Vector<T> right[N];
+        for (int n = 0; n < N; ++n) right[n] = load(b + n * LANES<T>);
+        for (int m = 0; m < M; ++m) {
+            const Vector<T> left = broadcast(a[m * p.a_row]);
+            for (int n = 0; n < N; ++n) sums[m][n] += left * right[n];
+        }
+    }
+    for (int m = 0; m < M; ++m)
+        for (int n = 0; n < N; ++n)
+            if (column + n * LANES<T> < p.columns) write(p, row + m, column + n * LANES<T>, sums[m][n]);
+}
+
+// All rows from one on, M at a time, and then fewer.
+template <int M, int N, class T> inline void rows_from(const Product<T>& p, int64_t row, int64_t column) {
+    for (; row + M <= p.rows; row += M) block<M, N>(p, row, column);
+    if constexpr (M > 1) rows_from<M / 2, N>(p, row, column);
+}
+
+template <class T> void multiply(const Product<T>& p) {
+    int64_t column = 0;
+    for (; column + LANES<T> < p.columns; column += 2 * LANES<T>) rows_from<BLOCK_ROWS, 2>(p, 0, column);
+    if (column < p.columns) rows_from<BLOCK_ROWS, 1>(p, 0, column);
+}
+
+// Writes the transposed matrix; both have rows that far apart.
+template <class T>
+void transpose(const T* from, int64_t from_row, int64_t rows, int64_t columns, T* to, int64_t to_row) {
+    constexpr int64_t BLOCK = 16;
+    for (int64_t i = 0; i < rows; i += BLOCK)
+        for (int64_t j = 0; j < columns; ++j) {
+            const int64_t end = i + BLOCK < rows ? i + BLOCK : rows;
+            for (int64_t k = i; k < end; ++k) to[j * to_row + k] = from[k * from_row + j];
+        }
+}
+
+// The sum of numbers, whose count is a multiple of the padding, or of their squares.
+template <class T> T sum_of(const T* numbers, int64_t count) {
+    Vector<T> total = {};
+    for (int64_t i = 0; i < count; i += LANES<T>) total += load(numbers + i);
+    return sum<T>(total);
+}
+
+template <class T> T sum_of_squares(const T* numbers, int64_t count) {
+    Vector<T> totals[4] = {};
+    int64_t i = 0;
+    for (; i + 4 * LANES<T> <= count; i += 4 * LANES<T>)
+        for (int n = 0; n < 4; ++n) {
+            const Vector<T> vector = load(numbers + i + n * LANES<T>);
+            totals[n] += vector * vector;
+        }
+    for (int n = 1; n < 4; ++n) totals[0] += totals[n];
+    T total = sum<T>(totals[0]);
+    for (; i < count; ++i) total += numbers[i] * numbers[i];
+    return total;
+}
+
+}  // namespace INSTRUCTIONS

@@ -1,0 +1,55 @@
+"""Why the library cannot compute a policy."""
+
+import torch as th
+from stable_baselines3.common.distributions import StateDependentNoiseDistribution
+
+from sb3_ppo_variants.backends.arrays.obstacles import obstacle as arrays_obstacle
+from sb3_ppo_variants.backends.native.library import library
+from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized, Unclipped
+from sb3_ppo_variants.updates.plan import UpdatePlan
+
+# Those that losses.hpp has; what is derived from them may have any loss.
+OBJECTIVES = (Clipped, KLPenalized, AdaptiveKL, Unclipped)
+TYPES = (th.float32, th.float64)
+
+
+def obstacle(plan: UpdatePlan) -> str | None:
+    """The first reason why the library cannot make the updates of a plan, as a clause; ``None`` if it can.
+
+    What cannot be computed over arrays cannot be computed by the library either.
+    """
+    return (
+        arrays_obstacle(plan)
+        or _library_obstacle()
+        or _objective_obstacle(plan)
+        or _policy_obstacle(plan)
+        or _parameters_obstacle(plan)
+    )
+
+
+def _library_obstacle() -> str | None:
+    return "the native library was not built" if library() is None else None
+
+
+def _objective_obstacle(plan: UpdatePlan) -> str | None:
+    if type(plan.objective) not in OBJECTIVES:
+        return f"the native library does not have the objective {type(plan.objective).__name__}"
+    return None
+
+
+def _policy_obstacle(plan: UpdatePlan) -> str | None:
+    if plan.kind.takes_masks:
+        return "the native library does not have masks of actions"
+    if isinstance(plan.kind.policy.action_dist, StateDependentNoiseDistribution):
+        return "the native library does not have gSDE"
+    return None
+
+
+def _parameters_obstacle(plan: UpdatePlan) -> str | None:
+    # The optimizers have all parameters of the policy, which costs more to ask.
+    for parameter in (each for optimizer in plan.optimizers for each in optimizer.param_groups[0]["params"]):
+        if not parameter.is_contiguous():
+            return "the parameters do not lie in memory in one piece each"
+        if parameter.dtype not in TYPES:
+            return f"the native library does not compute in {parameter.dtype}"
+    return None

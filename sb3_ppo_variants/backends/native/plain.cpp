@@ -1,0 +1,16 @@
+// For every processor; 16 bytes are what x86-64 and arm64 have at least.
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "table.hpp"
+
+#define INSTRUCTIONS plain
+#define VECTOR_BYTES 16
+#if defined(__aarch64__)
+#define BLOCK_ROWS 8
+#else
+#define BLOCK_ROWS 4
+#endif
+
+#include "computations.hpp"

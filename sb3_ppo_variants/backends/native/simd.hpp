@@ -1,0 +1,55 @@
+// Vectors of numbers, as wide as the instruction set has them.
+namespace INSTRUCTIONS {
+
+#if defined(__GNUC__)
+template <class T> struct VectorOf;
+template <> struct VectorOf<float> {
+    typedef float type __attribute__((vector_size(VECTOR_BYTES)));
+};
+template <> struct VectorOf<double> {
+    typedef double type __attribute__((vector_size(VECTOR_BYTES)));
+};
+template <class T> using Vector = typename VectorOf<T>::type;
+#else
+// Other compilers make what they can of loops.
+template <class T> struct Vector {
+    T lane[VECTOR_BYTES / sizeof(T)];
+};
+template <class T> Vector<T> operator*(Vector<T> a, const Vector<T>& b) {
+    for (size_t i = 0; i < VECTOR_BYTES / sizeof(T); ++i) a.lane[i] *= b.lane[i];
+    return a;
+}
+template <class T> Vector<T>& operator+=(Vector<T>& a, const Vector<T>& b) {
+    for (size_t i = 0; i < VECTOR_BYTES / sizeof(T); ++i) a.lane[i] += b.lane[i];
+    return a;
+}
+#endif
+
+template <class T> constexpr int64_t LANES = VECTOR_BYTES / sizeof(T);
+
+template <class T> inline Vector<T> load(const T* from) {
+    Vector<T> vector;
+    memcpy(&vector, from, sizeof vector);
+    return vector;
+}
+
+template <class T> inline void store(const Vector<T>& vector, T* to) { memcpy(to, &vector, sizeof vector); }
+
+template <class T> inline Vector<T> broadcast(T number) {
+#if defined(__GNUC__)
+    return number - Vector<T>{};
+#else
+    Vector<T> vector;
+    for (T& lane : vector.lane) lane = number;
+    return vector;
+#endif
+}
+
+template <class T> inline T sum(const Vector<T>& vector) {
+    T lanes[LANES<T>], total = 0;
+    store(vector, lanes);
+    for (T lane : lanes) total += lane;
+    return total;
+}
+
+}  // namespace INSTRUCTIONS

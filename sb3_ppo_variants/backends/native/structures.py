@@ -1,0 +1,97 @@
+"""What crosses the C interface: the structures of ``interface.hpp``, in the same order."""
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+
+POINTER, COUNT, NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+
+# The columns of what is measured of minibatches.
+MEASURED = ("policy_loss", "value_loss", "entropy_loss", "approx_kl", "clip_fraction", "loss")
+
+
+class Structure(ctypes.Structure):
+    """A structure that keeps alive the arrays that it points to.
+
+    :param values: for each field an array, which must be contiguous, a number, or ``None`` for no array
+    """
+
+    def __init__(self, *values: np.ndarray | ctypes.Array | float | None):
+        self._arrays = values
+        super().__init__(*map(_as_field, values))
+
+
+def _as_field(value: np.ndarray | ctypes.Array | float | None) -> float | None:
+    if isinstance(value, np.ndarray):
+        assert value.flags.c_contiguous
+        return value.ctypes.data
+    return ctypes.addressof(value) if isinstance(value, ctypes.Array) else value
+
+
+def _fields(pointers: str = "", counts: str = "", numbers: str = "") -> list[tuple[str, type]]:
+    """Fields of each type by their names."""
+    kinds = ((POINTER, pointers), (COUNT, counts), (NUMBER, numbers))
+    return [(name, kind) for kind, names in kinds for name in names.split()]
+
+
+class Layer(Structure):
+    """A layer with the gradients of its parameters."""
+
+    _fields_ = _fields("weight bias d_weight d_bias", "inputs outputs")
+
+
+class Networks(Structure):
+    """Two multilayer perceptrons and the distribution of actions."""
+
+    _fields_ = [
+        *_fields("actor critic", "actor_layers critic_layers activation distribution"),
+        *_fields("parts", "n_parts"),
+        *_fields("log_std d_log_std"),
+    ]
+
+
+class Rollout(Structure):
+    """A row for each state."""
+
+    _fields_ = _fields("features actions old_log_prob advantages returns old_values old", "rows action_size old_size")
+
+
+class Terms(Structure):
+    """The terms of the loss."""
+
+    _fields_ = [
+        *_fields(numbers="clip_range kl_coef ent_coef vf_coef clip_range_vf"),
+        *_fields(counts="normalize_advantage of_policy of_value"),
+    ]
+
+
+class Adam(Structure):
+    """The parameters that are descended, and what makes the steps."""
+
+    _fields_ = _fields("parameters gradient first second", "size steps", "learning_rate beta1 beta2 epsilon max_norm")
+
+
+class Passes(Structure):
+    """Passes over the rollout."""
+
+    _fields_ = _fields("permutations", "epochs batch_size", "most_kl")
+
+
+class Outcome(Structure):
+    """What became of them."""
+
+    _fields_ = _fields("measured", "minibatches epochs", "norm")
+
+
+class Acting(Structure):
+    """What an action is drawn with, and what is computed."""
+
+    _fields_ = _fields("features noise outputs actions log_probs values", "rows action_size is_finite")
+
+
+def as_array(layers: Sequence[Layer]) -> ctypes.Array:
+    """Structures side by side, as a pointer to the first is taken for all."""
+    array = (Layer * len(layers))(*layers)
+    array.kept = layers  # type: ignore[attr-defined]
+    return array

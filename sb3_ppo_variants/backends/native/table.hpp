@@ -1,0 +1,19 @@
+// The functions that are compiled for each set of instructions. With memory = nullptr a function computes nothing and
+// returns how many bytes it needs, which must be zeros.
+#pragma once
+
+#include "interface.hpp"
+
+template <class T> struct Functions {
+    int64_t (*descend)(const Networks<T>&, const Rollout<T>&, const Terms&, const Passes&, Adam<T>&, Outcome&, void*);
+    int64_t (*act)(const Networks<T>&, Acting<T>&, void*);
+};
+
+struct Table {
+    Functions<float> in_single;
+    Functions<double> in_double;
+};
+
+namespace plain { extern const Table table; }
+namespace avx2 { extern const Table table; }
+namespace avx512 { extern const Table table; }

@@ -1,0 +1,249 @@
+"""The native library computes what the reference does; test_fast_update and test_fast_rollout are about it too."""
+
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from test_fast_update import CASES, OBSERVATIONS, assert_same_update, collected, updated
+
+from helpers import ACTION_SPACES, noise_envs
+from sb3_ppo_variants import ArgumentError, PPOClip, PPOCustom, SeparateUpdates
+from sb3_ppo_variants.backends.arrays.discrete import Bernoulli
+from sb3_ppo_variants.backends.arrays.mlp import TANH
+from sb3_ppo_variants.backends.arrays.networks import Architecture
+from sb3_ppo_variants.backends.choice import choose
+from sb3_ppo_variants.backends.native import library as native
+from sb3_ppo_variants.backends.native import obstacles
+from sb3_ppo_variants.backends.native.networks import NativeActorCritic
+from sb3_ppo_variants.objectives import Clipped
+
+Double = Callable[[Any], None]
+BOX = ACTION_SPACES["Box"]
+QUICK, ALL = 30, 1000
+
+
+@pytest.fixture(params=native.INSTRUCTIONS)
+def _instructions(request: pytest.FixtureRequest, natively: None) -> Iterator[None]:
+    """The library computes with one of the sets of instructions that this processor has."""
+    library = native.library()
+    assert library is not None
+    best = library.instructions
+    if not library.use(request.param):
+        pytest.skip(f"this processor has no {request.param}")
+    assert library.instructions == request.param
+    yield
+    library.use(best)
+
+
+@pytest.mark.usefixtures("_instructions")
+@pytest.mark.parametrize("space", ACTION_SPACES)
+def test_all_instructions_compute_the_same(space: str, double_precision: Double) -> None:
+    model = collected(*CASES["fixed and clip"][:1], ACTION_SPACES[space], kl_coef=3.0, clip_range=0.1, ent_coef=0.02)
+    double_precision(model)
+    assert_same_update(model)
+
+
+@pytest.mark.usefixtures("_instructions")
+@pytest.mark.parametrize("space", ACTION_SPACES)
+def test_so_they_do_in_single_precision(space: str) -> None:
+    model = collected(PPOClip, ACTION_SPACES[space], ent_coef=0.01)
+    reference, fast = updated(model, False), updated(model, True)
+    for wanted, got in zip(reference.policy.parameters(), fast.policy.parameters(), strict=True):
+        th.testing.assert_close(got, wanted, rtol=0, atol=1e-4)
+
+
+def one_unit(dtype: Any) -> NativeActorCritic:
+    """Networks that compute tanh."""
+    parameters = {"weight": np.ones((1, 1), dtype), "bias": np.zeros(1, dtype)}
+    arrays = {f"{layer}.{name}": p for layer in ("hidden", "action_net", "value_net") for name, p in parameters.items()}
+    return NativeActorCritic(
+        Architecture(["hidden"], ["hidden"], TANH, None, Bernoulli, Bernoulli, Bernoulli.noise, [1]), arrays
+    )
+
+
+@pytest.mark.usefixtures("_instructions")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_hyperbolic_tangent(dtype: Any) -> None:
+    """It errs by 5 units in the last place at most, and NaN and infinity are what they should be."""
+    numbers = np.geomspace(1e-30, 1e4, 20001)
+    x = np.concatenate([-numbers[::-1], [0.0], numbers]).astype(dtype)
+    found = one_unit(dtype).values(x[:, None])[:, 0]
+    wanted = np.tanh(x.astype(np.longdouble))
+    assert (np.abs(found - wanted) <= 5 * np.spacing(np.abs(wanted).astype(dtype))).all()
+    assert np.abs(found).max() == 1
+    special = one_unit(dtype).values(np.array([[np.nan], [np.inf], [-np.inf]], dtype))[:, 0]
+    np.testing.assert_array_equal(special, np.array([np.nan, 1, -1], dtype))
+
+
+def configuration(seed: int) -> tuple[Any, dict[str, Any]]:
+    """A class and arguments of :func:`collected`, at random."""
+    rng = np.random.default_rng(seed)
+    name = rng.choice([*CASES])
+    cls, arguments = CASES[name]
+    widths = lambda: rng.choice([1, 3, 8, 17, 33], rng.integers(0, 4)).tolist()  # noqa: E731
+    net_arch = widths() if rng.random() < 0.5 else {"pi": widths(), "vf": widths()}
+    if rng.random() < 0.3:
+        arguments = arguments | {"updates": SeparateUpdates(2, 3, value_max_grad_norm=float(rng.choice([0.1, np.inf])))}
+    settings = {
+        "action_space": rng.choice(
+            np.array(
+                [
+                    spaces.Box(-1, 1, (int(rng.integers(1, 6)),), np.float32),
+                    spaces.Discrete(int(rng.integers(2, 8))),
+                    spaces.MultiDiscrete(rng.integers(2, 6, rng.integers(1, 5))),
+                    spaces.MultiBinary(int(rng.integers(1, 6))),
+                ],
+                dtype=object,
+            )
+        ),
+        "observation_space": rng.choice(
+            np.array([spaces.Box(-1, 1, (int(rng.integers(1, 40)),)), *OBSERVATIONS.values()], dtype=object)
+        ),
+        "policy_kwargs": {"net_arch": net_arch, "activation_fn": [th.nn.Tanh, th.nn.ReLU][rng.integers(2)]},
+        "n_epochs": int(rng.integers(1, 4)),
+        "learning_rate": float(rng.choice([1e-4, 3e-3])),
+        "target_kl": [None, 1e-4, 0.01][rng.integers(3)],
+        "clip_range_vf": [None, 0.05][rng.integers(2)],
+        "ent_coef": [0.0, 0.02][rng.integers(2)],
+        "normalize_advantage": bool(rng.integers(2)),
+        "max_grad_norm": float(rng.choice([0.05, 0.5, np.inf])),
+    }
+    return cls, settings | arguments
+
+
+@pytest.mark.usefixtures("natively")
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
+@pytest.mark.parametrize(
+    "seed", [*range(QUICK), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(QUICK, ALL))]
+)
+def test_any_configuration_is_the_reference(seed: int, double_precision: Double) -> None:
+    cls, settings = configuration(seed)
+    rng = np.random.default_rng(seed)
+    policy = "MultiInputPolicy" if isinstance(settings["observation_space"], spaces.Dict) else "MlpPolicy"
+    n_envs, n_steps = int(rng.integers(1, 5)), int(rng.integers(4, 100))
+    model = collected(cls, policy=policy, n_envs=n_envs, n_steps=n_steps, **settings)
+    rows = n_envs * n_steps
+    model.batch_size = int(rng.choice([2, 7, 64, rows - 1, rows, 2 * rows]))
+    if model.batch_size == 2:
+        model.n_epochs = 1  # After hundreds of steps rounding may have grown to anything, over arrays too.
+    double_precision(model)
+    reference, ours = updated(model, False), updated(model, True)
+    assert ours._n_updates == reference._n_updates
+    th.testing.assert_close(ours.get_parameters(), reference.get_parameters(), rtol=1e-5, atol=1e-9)
+    for theirs, got in zip(reference.policy.parameters(), ours.policy.parameters(), strict=True):
+        th.testing.assert_close(got.grad, theirs.grad, rtol=1e-4, atol=1e-9)
+    logged = reference.logger.name_to_value
+    assert ours.logger.name_to_value == pytest.approx(logged, rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.usefixtures("natively")
+def test_passes_that_end_early_leave_the_generator_as_the_reference_does(double_precision: Double) -> None:
+    model = collected(PPOClip, BOX, target_kl=2e-3, learning_rate=3e-3)
+    double_precision(model)
+    following = []
+    for fast in (False, True):
+        passes = updated(model, fast)._n_updates
+        following.append((passes, np.random.random()))
+    assert following[0] == following[1] and 1 <= passes < model.n_epochs
+
+
+@pytest.mark.usefixtures("natively")
+@pytest.mark.parametrize("value", [-1, 3])
+def test_actions_that_the_policy_does_not_have_are_refused(value: int) -> None:
+    model = collected(PPOClip, ACTION_SPACES["Discrete"])
+    model.rollout_buffer.actions[2] = value
+    before = deepcopy(model.policy.state_dict())
+    model.fast, model._guarded = True, False
+    with pytest.raises(IndexError, match="actions that the policy does not have"):
+        model.train()
+    th.testing.assert_close(model.policy.state_dict(), before, rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("natively")
+def test_more_environments_than_states_at_a_time() -> None:
+    """Acting on all at once is acting on some of them."""
+    policy = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=8, batch_size=8).policy
+    networks = NativeActorCritic(Architecture.of(policy), {n: p.detach().numpy() for n, p in policy.named_parameters()})
+    rng = np.random.default_rng(0)
+    features, z = rng.normal(size=(300, 3)).astype(np.float32), rng.normal(size=(300, 2)).astype(np.float32)
+    together = networks.act(features, (z, None))
+    with th.no_grad():
+        values, log_probs, _ = policy.evaluate_actions(th.from_numpy(features), th.from_numpy(together.actions))
+    np.testing.assert_allclose(together.values, values.numpy(), atol=1e-6)
+    np.testing.assert_allclose(together.log_probs, log_probs.numpy(), rtol=1e-5, atol=1e-5)
+    for rows in (slice(0, 1), slice(120, 140), slice(299, 300)):
+        for all_of, some in zip(together, networks.act(features[rows], (z[rows], None)), strict=True):
+            np.testing.assert_allclose(all_of[rows], some, rtol=1e-5, atol=1e-6)
+
+
+# What is not for the library
+
+
+class Mine(Clipped):
+    """An objective of a user's, with both forms of its loss."""
+
+    def loss(self, batch: Any) -> th.Tensor:
+        return 2 * super().loss(batch)
+
+    def gradient(self, batch: Any) -> Any:
+        losses, d_log_ratio, _ = super().gradient(batch)
+        return super().gradient(batch)._replace(losses=2 * losses, d_log_ratio=2 * d_log_ratio)
+
+
+def said(model: Any, capsys: pytest.CaptureFixture[str]) -> str:
+    """Which path it is said that a model takes."""
+    capsys.readouterr()
+    model.learn(32)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Training on")]
+    return line
+
+
+def make(cls: Any = PPOClip, **arguments: Any) -> Any:
+    return cls("MlpPolicy", noise_envs(BOX), n_steps=16, batch_size=16, device="cpu", verbose=1, **arguments)
+
+
+@pytest.mark.usefixtures("natively")
+def test_it_is_said_that_the_library_computes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(make(), capsys) == "Training on the fast path: the native library computes the networks"
+
+
+OVER_ARRAYS = "Training on the fast path: the networks are computed over arrays, because "
+
+
+def test_without_the_library_arrays_take_over(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(obstacles, "library", lambda: None)
+    assert said(make(fast=True), capsys) == OVER_ARRAYS + "the native library was not built"
+
+
+@pytest.mark.usefixtures("natively")
+def test_so_they_do_for_an_objective_of_a_users_own(capsys: pytest.CaptureFixture[str]) -> None:
+    model = make(PPOCustom, objective=Mine(0.2))
+    assert said(model, capsys) == OVER_ARRAYS + "the native library does not have the objective Mine"
+
+
+@pytest.mark.usefixtures("natively")
+def test_so_they_do_for_parameters_that_lie_in_pieces(capsys: pytest.CaptureFixture[str]) -> None:
+    model = make()
+    weight = model.policy.action_net.weight
+    weight.data = weight.data.t().contiguous().t()
+    assert said(model, capsys) == OVER_ARRAYS + "the parameters do not lie in memory in one piece each"
+
+
+@pytest.mark.usefixtures("natively")
+def test_so_they_do_for_other_types_of_numbers() -> None:
+    model = make()
+    model.policy.half()
+    assert obstacles.obstacle(model._plan()) == "the native library does not compute in torch.float16"
+    assert choose(model._plan(), fast=True).why.startswith("the networks are computed over arrays")
+
+
+@pytest.mark.usefixtures("natively")
+def test_what_neither_can_compute_takes_the_reference() -> None:
+    with pytest.raises(ArgumentError, match="fast=True is not possible, because the activation is ELU"):
+        make(fast=True, policy_kwargs={"activation_fn": th.nn.ELU})
