@@ -267,3 +267,15 @@ def test_every_algorithm_is_trained(setting: str) -> None:
     assert record["steps"] == 64
     # What is in a record can be written.
     assert json.loads(json.dumps(record)) == record
+
+
+def test_a_run_leaves_nothing_in_the_users_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    conditions = Conditions(timesteps=64, entry="mujoco", parameters={"n_steps": 64})
+    (_, run) = make_plan([parse("ppo_clip")], ["HalfCheetah-v5"], 1, conditions).runs
+    assert perform(run)["status"] == "finished"
+    # MuJoCo warns of this model, in the terminal and in MUJOCO_LOG.TXT.
+    assert list(tmp_path.iterdir()) == []
+    assert "settotalmass" not in "".join(capfd.readouterr())

@@ -45,16 +45,17 @@ def save(figure: Figure, file: Path) -> None:
 
 
 def legend(figure: Figure, axes: Axes) -> None:
-    """A legend of the lines in some axes, to the right of the figure, whose layout is constrained."""
+    """A legend of the lines in some axes, to the right of the figure."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
-        figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=SMALL)
+        # Outside of the figure, which grows by it, however long the names are.
+        figure.legend(handles, labels, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=SMALL)
 
 
 @contextmanager
 def drawn(file: Path) -> Iterator[Axes]:
     """Axes whose picture is saved in a file, with a legend beside it."""
-    figure, axes = pyplot.subplots(figsize=(8.5, 4.5), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(6.5, 4.5), layout="constrained")
     yield axes
     legend(figure, axes)
     save(figure, file)
