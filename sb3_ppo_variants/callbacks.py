@@ -23,6 +23,8 @@ class ExactCheckpointCallback(BaseCallback):
     the run that goes on and in one that is resumed. The episodes that this cuts are treated as truncated: the value of
     their last observation stands for what would have followed. Episode statistics leave them out.
 
+    Processes that train together write one checkpoint, rank 0 for all, and resume with as many.
+
     Resume a run with the same callbacks in the same order. The state of other callbacks, and of wrappers of
     environments other than ``VecNormalize``, is not saved.
 
@@ -65,9 +67,10 @@ class ExactCheckpointCallback(BaseCallback):
             checkpoint.restore_log(self.logger)
         elif run.is_due(self.model, self._every):
             checkpoint = run.write(self.model, self._folder, self._rollouts_begun)
-            if self._keep_last is not None:
+            first = self.model.processes.rank == 0
+            if first and self._keep_last is not None:
                 remove_older(checkpoint, self._keep_last)
-            if self.verbose >= 1:
+            if first and self.verbose >= 1:
                 print(f"Saved the checkpoint {checkpoint.folder}")
         self._rollouts_begun += 1
 

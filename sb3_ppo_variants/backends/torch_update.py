@@ -12,6 +12,7 @@ from sb3_ppo_variants import losses
 from sb3_ppo_variants.backends.rollout_kl import RolloutKL
 from sb3_ppo_variants.objectives import Batch
 from sb3_ppo_variants.policies.kind import Evaluated
+from sb3_ppo_variants.processes.advantages import normalized_together
 from sb3_ppo_variants.rollouts.buffer import Samples, rollout_observations
 from sb3_ppo_variants.updates.finite import Snapshot, check_parameters
 from sb3_ppo_variants.updates.measured import Measured
@@ -104,7 +105,7 @@ class TorchDescent:
         plan, objective = self._plan, self._plan.objective
         advantages = samples.advantages
         if plan.normalize_advantage:
-            advantages = losses.normalize_advantages(advantages)
+            advantages = self._normalized(advantages)
         log_ratio = evaluated.log_prob - samples.old_log_prob
         ratio = th.exp(log_ratio)
         kl = self._kl.of_minibatch(samples) if self._kl is not None and objective.needs_kl else None
@@ -115,6 +116,12 @@ class TorchDescent:
             if objective.clip_range is not None:
                 self._note(clip_fraction=losses.clip_fraction(ratio, objective.clip_range))
         return policy_loss + plan.ent_coef * entropy_loss
+
+    def _normalized(self, advantages: th.Tensor) -> th.Tensor:
+        processes = self._plan.processes
+        if processes.size > 1:
+            return normalized_together(advantages, processes)
+        return losses.normalize_advantages(advantages)
 
     def _value_loss(self, values: th.Tensor, samples: Samples) -> th.Tensor:
         value_loss = losses.value_loss(values, samples.old_values, samples.returns, self._plan.clip_range_vf)
@@ -132,8 +139,19 @@ class TorchDescent:
         optimizer = self._descent.optimizer
         optimizer.zero_grad()
         self._loss.backward()
+        self._average_gradient()
         self._note(gradient=th.nn.utils.clip_grad_norm_(self._descent.parameters, self._descent.max_grad_norm))
         optimizer.step()
+
+    def _average_gradient(self) -> None:
+        """Over the processes, as one vector."""
+        processes = self._plan.processes
+        if processes.size > 1:
+            gradients = [parameter.grad for parameter in self._descent.parameters if parameter.grad is not None]
+            vector = th.cat([gradient.flatten() for gradient in gradients])
+            processes.average(vector)
+            for gradient, mean in zip(gradients, vector.split([g.numel() for g in gradients]), strict=True):
+                gradient.copy_(mean.view_as(gradient))
 
     def measured(self) -> Measured:
         if not self._measured:

@@ -18,7 +18,7 @@ from stable_baselines3.common.policies import (
     MultiInputActorCriticPolicy,
 )
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
-from stable_baselines3.common.utils import FloatSchedule, explained_variance, update_learning_rate
+from stable_baselines3.common.utils import FloatSchedule, update_learning_rate
 from stable_baselines3.common.vec_env import VecEnv
 from torch.optim import Optimizer
 
@@ -36,11 +36,13 @@ from sb3_ppo_variants.arguments.rules import (
 )
 from sb3_ppo_variants.arguments.schedules import current_value
 from sb3_ppo_variants.backends.choice import choose
+from sb3_ppo_variants.base import together
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards import Supervised, check_seen, guarded, original
 from sb3_ppo_variants.kl import exact_kl
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.policies.feed_forward import FeedForward
+from sb3_ppo_variants.processes import Processes, current
 from sb3_ppo_variants.rollouts.buffer import with_parameters
 from sb3_ppo_variants.rollouts.loop import collect
 from sb3_ppo_variants.saving import SavedAlgorithm
@@ -49,6 +51,7 @@ from sb3_ppo_variants.updates.finite import check_parameters, check_rollout
 from sb3_ppo_variants.updates.measured import summary
 from sb3_ppo_variants.updates.separate import separate
 
+AUTO = Rule("True, False or 'auto'", lambda value: isinstance(value, bool) or value == "auto")
 SelfPPO = TypeVar("SelfPPO", bound="PPOBase")
 
 
@@ -65,8 +68,9 @@ class PPOBase(SavedAlgorithm):
     }
     rules: ClassVar[Mapping[str, Rule]] = {
         **RULES,
-        "fast": Rule("True, False or 'auto'", lambda value: isinstance(value, bool) or value == "auto"),
+        "fast": AUTO,
         "updates": instance("SeparateUpdates(...), a dict of its arguments", Updates, dict).or_none(),
+        "data_parallel": AUTO,
     }
     """The values that each argument may have."""
     own_rules: ClassVar[Mapping[str, Rule]] = {}
@@ -76,6 +80,7 @@ class PPOBase(SavedAlgorithm):
     # Models that were saved before these arguments existed have none.
     fast: bool | Literal["auto"] = "auto"
     updates: Updates | dict[str, Any] | None = None
+    data_parallel: bool | Literal["auto"] = "auto"
     value_optimizer: Optimizer
 
     def __init_subclass__(cls) -> None:
@@ -92,7 +97,7 @@ class PPOBase(SavedAlgorithm):
         rollout_buffer_kwargs: dict[str, Any] | None, target_kl: float | None, stats_window_size: int,
         tensorboard_log: str | None, policy_kwargs: dict[str, Any] | None, verbose: int, seed: int | None,
         device: th.device | str, _init_setup_model: bool, fast: bool | Literal["auto"],
-        updates: Updates | dict[str, Any] | None,
+        updates: Updates | dict[str, Any] | None, data_parallel: bool | Literal["auto"],
     ):  # fmt: skip
         given = dict(
             policy=policy, env=env, learning_rate=learning_rate, n_steps=n_steps, batch_size=batch_size,
@@ -101,7 +106,7 @@ class PPOBase(SavedAlgorithm):
             use_sde=use_sde, sde_sample_freq=sde_sample_freq, rollout_buffer_class=rollout_buffer_class,
             rollout_buffer_kwargs=rollout_buffer_kwargs, target_kl=target_kl, stats_window_size=stats_window_size,
             tensorboard_log=tensorboard_log, policy_kwargs=policy_kwargs, verbose=verbose, seed=seed, device=device,
-            _init_setup_model=_init_setup_model, fast=fast, updates=updates,
+            _init_setup_model=_init_setup_model, fast=fast, updates=updates, data_parallel=data_parallel,
         )  # fmt: skip
         # Without a set-up, load() has yet to set them.
         own = {name: getattr(self, name) for name in self.own_rules if _init_setup_model}
@@ -118,7 +123,7 @@ class PPOBase(SavedAlgorithm):
         )  # fmt: skip
         self.batch_size, self.n_epochs, self.clip_range_vf = batch_size, n_epochs, clip_range_vf
         self.normalize_advantage, self.target_kl = normalize_advantage, target_kl
-        self.fast, self.updates = fast, updates
+        self.fast, self.updates, self.data_parallel = fast, updates, data_parallel
         if _init_setup_model:
             self._setup_model()
             warn_of_truncated_minibatch(n_steps=self.n_steps, n_envs=self.n_envs, batch_size=batch_size)
@@ -177,6 +182,11 @@ class PPOBase(SavedAlgorithm):
         """
 
     @property
+    def processes(self) -> Processes:
+        """Those that train this model together."""
+        return current(self.data_parallel)
+
+    @property
     def _division(self) -> Updates:
         return self.updates if isinstance(self.updates, Updates) else JOINT
 
@@ -192,6 +202,7 @@ class PPOBase(SavedAlgorithm):
             normalize_advantage=self.normalize_advantage,
             batch_size=self.batch_size,
             descents=self._division.descents(self),
+            processes=self.processes,
         )
 
     # The loop
@@ -206,14 +217,17 @@ class PPOBase(SavedAlgorithm):
         plan = self._plan()
         backend = choose(plan, self.fast).backend
         make_actor = partial(backend.actor, self, plan, rollout_buffer, n_rollout_steps)
+        rollout = together.Rollout(self)
         with backend.prepared(plan, updating=False):
-            return collect(self, env, callback, rollout_buffer, n_rollout_steps, make_actor)
+            return rollout.end(
+                collect(self, env, callback, rollout_buffer, n_rollout_steps, make_actor, plan.processes.size)
+            )
 
     def train(self) -> None:
         """Update the policy with the rollout in the buffer."""
         plan = self._plan()
         if self._guarded:
-            check_rollout(self.rollout_buffer, self.num_timesteps)
+            check_rollout(self.rollout_buffer, self.num_timesteps, plan.processes.size)
         self.policy.set_training_mode(True)
         for descent in plan.descents:
             update_learning_rate(descent.optimizer, descent.learning_rate)
@@ -221,6 +235,7 @@ class PPOBase(SavedAlgorithm):
         backend = choose(plan, self.fast).backend
         with backend.prepared(plan, updating=True):
             outcome = run(backend.update(plan), plan, self.verbose, self._guarded)
+        together.check_same(self)
         self._n_updates += outcome.epochs[0]
         self._log(plan, outcome)
         self._after_update(outcome.kl)
@@ -230,7 +245,7 @@ class PPOBase(SavedAlgorithm):
         if outcome.kl is not None:
             values["kl"] = outcome.kl
         buffer = self.rollout_buffer
-        values["explained_variance"] = explained_variance(buffer.values.flatten(), buffer.returns.flatten())
+        values["explained_variance"] = together.explained_variance(buffer.values, buffer.returns, plan.processes)
         if hasattr(self.policy, "log_std"):
             values["std"] = th.exp(self.policy.log_std).mean().item()
         for name, value in values.items():
@@ -238,7 +253,7 @@ class PPOBase(SavedAlgorithm):
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
 
     def _setup_learn(self, *args: Any, **arguments: Any) -> tuple[int, BaseCallback]:
-        if self.verbose >= 1:
+        if self.verbose >= 1 and self.processes.rank == 0:
             backend, why = choose(self._plan(), self.fast)
             print(f"Training on the {backend.path} path: {why}")
         return super()._setup_learn(*args, **arguments)
@@ -267,8 +282,11 @@ class PPOBase(SavedAlgorithm):
         :raises WorkerError: if a worker of a ``SubprocVecEnv`` ends
         :raises CallbackError: if a callback returns None
         """
-        supervised = Supervised(callback, progress_bar)
-        with self._guards(), supervised.to_the_end():
+        processes = self.processes
+        supervised = Supervised(together.own_callbacks(callback, processes), progress_bar and processes.rank == 0)
+        with together.failing(processes), self._guards(), supervised.to_the_end():
+            if processes.size > 1:
+                together.begin(self, {**self.rules, **self.own_rules}, total_timesteps)
             return super().learn(
                 total_timesteps=total_timesteps,
                 callback=supervised,

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
+from sb3_ppo_variants.processes import Processes
 from sb3_ppo_variants.updates.measured import Measured
 from sb3_ppo_variants.updates.plan import Descent, UpdatePlan
 
@@ -51,7 +52,7 @@ class Outcome(NamedTuple):
     epochs: list[int]
     """For each descent, the passes that began."""
     measured: list[Measured]
-    """For each descent, what its minibatches measured."""
+    """For each descent, what its minibatches measured, those of all processes."""
     kl: float | None
     """The mean of KL(old || new) over the rollout."""
 
@@ -68,7 +69,7 @@ def run(update: Update, plan: UpdatePlan, verbose: int, guarded: bool = True) ->
         for descent in plan.descents:
             descending = update.begin(descent)
             try:
-                epochs.append(_descend(descending, descent, verbose))
+                epochs.append(_descend(descending, descent, plan.processes, verbose))
             except (ValueError, RuntimeError):
                 # PyTorch refuses what follows from a step that was not finite, and does not say what was not.
                 descending.measured().check_finite()
@@ -79,13 +80,14 @@ def run(update: Update, plan: UpdatePlan, verbose: int, guarded: bool = True) ->
                 measured[-1].check_finite()
         if guarded:
             update.check_finite()
-        return Outcome(epochs, measured, update.finish())
+        kl, together = update.finish(), [one.averaged(plan.processes) for one in measured]
+        return Outcome(epochs, together, None if kl is None else plan.processes.mean(kl))
     except BaseException:
         update.undo()
         raise
 
 
-def _descend(descending: Descending, descent: Descent, verbose: int) -> int:
+def _descend(descending: Descending, descent: Descent, processes: Processes, verbose: int) -> int:
     """All passes of a descent, or fewer if ``target_kl`` ends them early.
 
     :return: how many began
@@ -94,7 +96,7 @@ def _descend(descending: Descending, descent: Descent, verbose: int) -> int:
         for minibatch in descending.minibatches():
             descending.loss(minibatch)
             if descent.target_kl is not None:
-                approx_kl = descending.approximate_kl()
+                approx_kl = processes.mean(descending.approximate_kl())
                 if approx_kl > 1.5 * descent.target_kl:
                     if verbose >= 1:
                         print(f"Early stopping at step {epoch} due to reaching max kl: {approx_kl:.2f}")

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch as th
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.policies import ActorCriticPolicy
 
@@ -17,6 +18,8 @@ from sb3_ppo_variants.backends.arrays.trained import TrainedNetworks
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.guards.finite import is_finite
 from sb3_ppo_variants.objectives import ArrayObjective, Batch
+from sb3_ppo_variants.processes import Processes
+from sb3_ppo_variants.processes.advantages import normalized_together
 from sb3_ppo_variants.rollouts.buffer import WithParameters, in_rows
 from sb3_ppo_variants.updates.finite import Snapshot
 from sb3_ppo_variants.updates.measured import Measured
@@ -144,7 +147,7 @@ class ArrayDescent:
         size = self._plan.batch_size
         shuffled = self._rollout.take(np.random.permutation(len(self._rollout.features)))
         if self._plan.normalize_advantage:
-            shuffled = shuffled._replace(advantages=_normalized(shuffled.advantages, size))
+            shuffled = shuffled._replace(advantages=_normalized(shuffled.advantages, size, self._plan.processes))
         for start in range(0, len(shuffled.features), size):
             yield shuffled.take(slice(start, start + size))
 
@@ -179,6 +182,8 @@ class ArrayDescent:
 
     def step(self) -> None:
         self._networks.backward(*self._gradients)
+        if self._plan.processes.size > 1:
+            self._plan.processes.average(th.from_numpy(self._gradient))
         clip_norm(self._gradient, self._descent.max_grad_norm)
         self._adam.step(self._vector, self._gradient)
 
@@ -190,10 +195,11 @@ class ArrayDescent:
         store_adam(self._adam, self._descent.optimizer, self._layout)
 
 
-def _normalized(advantages: np.ndarray, batch_size: int) -> np.ndarray:
+def _normalized(advantages: np.ndarray, batch_size: int, processes: Processes) -> np.ndarray:
     """The advantages of consecutive minibatches, each normalised."""
     whole = len(advantages) - len(advantages) % batch_size
-    minibatches = advantages[:whole].reshape(-1, batch_size)
-    return np.concatenate(
-        [losses.normalized_advantages(minibatches).ravel(), losses.normalized_advantages(advantages[whole:])]
-    )
+    parts = [advantages[:whole].reshape(-1, batch_size), advantages[whole:]]
+    if processes.size == 1:
+        return np.concatenate([losses.normalized_advantages(part).ravel() for part in parts])
+    tensors = [th.from_numpy(part) for part in parts if part.size]
+    return np.concatenate([normalized_together(part, processes).numpy().ravel() for part in tensors])
