@@ -8,10 +8,10 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch as th
-from helpers import ACTION_SPACES, LogRecorder, noise_envs
-from ranks import together
 from stable_baselines3.common.preprocessing import preprocess_obs
 
+from helpers import ACTION_SPACES, LogRecorder, noise_envs
+from ranks import answers
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped, SeparateUpdates
 
 N_ENVS, N_STEPS, BATCH, UPDATES = 2, 12, 8, 10
@@ -72,7 +72,7 @@ class Recorder(LogRecorder):
         return self.shuffles[-1][-1]
 
     def _on_rollout_end(self) -> None:
-        buffer = self.model.rollout_buffer
+        buffer = self.locals["rollout_buffer"]
         in_double_columns(buffer)
         columns = {name: getattr(buffer, name).copy() for name in FIELDS}
         # Tensors would be shared with this process, which ends.
@@ -127,14 +127,11 @@ def of_one(case: tuple[str, str, bool], ranks: list[Any], size: int) -> tuple[di
 def test_as_one_process_with_all_environments(size: int) -> None:
     spaces = list(ACTION_SPACES)
     cases = [(case, spaces[i % len(spaces)], fast) for i, case in enumerate(CASES) for fast in (False, True)]
-    found = together(of_rank, size, cases)
-    for error in found:
-        if isinstance(error, BaseException):
-            raise error
+    found = answers(of_rank, size, cases)
     for i, case in enumerate(cases):
         ranks = [of_each[i] for of_each in found]
         weights, logs = of_one(case, ranks, size)
-        for _, _, own, own_logs in ranks:
+        for _, _, own, _ in ranks:
             for name, expected in weights.items():
                 np.testing.assert_allclose(own[name], expected, rtol=1e-10, atol=1e-10, err_msg=f"{case} {name}")
         for logged, expected_log in zip(ranks[0][3], logs, strict=True):

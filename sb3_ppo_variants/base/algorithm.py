@@ -3,7 +3,6 @@
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch as th
@@ -44,7 +43,7 @@ from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.policies.feed_forward import FeedForward
 from sb3_ppo_variants.processes import Processes, current
 from sb3_ppo_variants.rollouts.buffer import with_parameters
-from sb3_ppo_variants.rollouts.loop import collect
+from sb3_ppo_variants.rollouts.loop import Actor, collect
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.updates import JOINT, Outcome, UpdatePlan, Updates, run
 from sb3_ppo_variants.updates.finite import check_parameters, check_rollout
@@ -216,8 +215,12 @@ class PPOBase(SavedAlgorithm):
         """
         plan = self._plan()
         backend = choose(plan, self.fast).backend
-        make_actor = partial(backend.actor, self, plan, rollout_buffer, n_rollout_steps)
         rollout = together.Rollout(self)
+
+        def make_actor() -> Actor:
+            rollout.begin()
+            return backend.actor(self, plan, rollout_buffer, n_rollout_steps)
+
         with backend.prepared(plan, updating=False):
             return rollout.end(
                 collect(self, env, callback, rollout_buffer, n_rollout_steps, make_actor, plan.processes.size)

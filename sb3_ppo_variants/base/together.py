@@ -140,14 +140,25 @@ class Rollout:
         self._model = model
         self._together = model.processes.size > 1
         if self._together:
-            self._moments = _moments(model.env)
-            self._before = [moments.copy() for moments in self._moments]
+            self._take_first_moments()  # Those that a checkpoint is to hold.
             self._n_before = [len(self._buffer(name)) for name in EPISODES]
             for name in EPISODES:  # Without a limit, which would hide how many are new.
                 setattr(model, name, deque(self._buffer(name)))
 
     def _buffer(self, name: str) -> deque[Any]:
         return getattr(self._model, name)
+
+    def _take_first_moments(self) -> None:
+        moments = _moments(self._model.env)
+        if moments:
+            for own, first in zip(moments, self._model.processes.exchange("takes statistics", moments)[0], strict=True):
+                own.mean, own.var, own.count = first.mean, first.var, first.count
+
+    def begin(self) -> None:
+        """Begin the rollout when callbacks have heard of it, which may have reset the environments."""
+        if self._together:
+            self._take_first_moments()
+            self._before = [moments.copy() for moments in _moments(self._model.env)]
 
     def end(self, going: bool) -> bool:
         """Take in what the others have collected.
@@ -158,13 +169,14 @@ class Rollout:
         if not self._together:
             return going
         new = [list(self._buffer(name))[n:] for name, n in zip(EPISODES, self._n_before, strict=True)]
-        each = self._model.processes.exchange("ends a rollout", (going, new, self._moments))
+        all_moments = _moments(self._model.env)
+        each = self._model.processes.exchange("ends a rollout", (going, new, all_moments))
         for i, (name, n) in enumerate(zip(EPISODES, self._n_before, strict=True)):
             in_turn = zip_longest(*(episodes[i] for _, episodes, _ in each), fillvalue=None)
             added = [episode for turn in in_turn for episode in turn if episode is not None]
             kept = [*list(self._buffer(name))[:n], *added]
             setattr(self._model, name, deque(kept, maxlen=self._model._stats_window_size))
-        for i, (moments, before) in enumerate(zip(self._moments, self._before, strict=True)):
+        for i, (moments, before) in enumerate(zip(all_moments, self._before, strict=True)):
             merge_moments(moments, before, [others[i] for _, _, others in each])
         return all(going for going, _, _ in each)
 
