@@ -47,8 +47,7 @@ def learn(trouble: str, at: int, fast: bool) -> None:
     PPOClip("MlpPolicy", env, n_steps=16, batch_size=8, n_epochs=2, device="cpu", fast=fast).learn(16 * 2 * 5)
 
 
-@pytest.mark.parametrize("fast", [False, True])
-@pytest.mark.parametrize(("trouble", "own"), [("raise", OSError), ("nan", NonFiniteError)])
+@pytest.mark.parametrize(("trouble", "own", "fast"), [("raise", OSError, True), ("nan", NonFiniteError, False)])
 def test_an_error_in_one_is_an_error_in_all(trouble: str, own: type[Exception], fast: bool) -> None:
     start = time.monotonic()
     errors = together(learn, 3, trouble, 21, fast, timeout=timedelta(minutes=10))
@@ -88,7 +87,12 @@ def differ(name: str) -> None:
         assert model.num_timesteps == 0
 
 
-@pytest.mark.parametrize("name", ["n_epochs", "action_space", "total_timesteps"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "name", ["n_epochs", pytest.param("action_space", marks=SLOW), pytest.param("total_timesteps", marks=SLOW)]
+)
 def test_differences_are_refused_before_the_first_step(name: str) -> None:
     for error in together(differ, 2, name):
         assert isinstance(error, ArgumentError)

@@ -4,6 +4,8 @@ import time
 
 from torch.distributed.distributed_c10d import _get_default_store
 
+from sb3_ppo_variants.errors import ProcessError
+
 PREFIX = "sb3_ppo_variants"
 # Seconds for those who live to say so, once the group has broken.
 PATIENCE = 5.0
@@ -25,7 +27,8 @@ class Faults:
     def tell(self, error: BaseException) -> None:
         """Tell the others that this process ends with an error."""
         if not self._is_set("failed"):
-            self._set("failed", f"rank {self._rank} ended with {type(error).__name__}: {error}")
+            own = f"rank {self._rank} ended with {type(error).__name__}: {error}"
+            self._set("failed", str(error) if isinstance(error, ProcessError) else own)
 
     def explain(self) -> str:
         """Which process is gone: one that told why, or those that do not answer."""
