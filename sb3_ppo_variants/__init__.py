@@ -9,10 +9,12 @@ from sb3_ppo_variants.errors import (
     NonFiniteError,
     OtherClassError,
     PickledValueError,
+    ProcessError,
     WorkerError,
 )
 from sb3_ppo_variants.kl import MissingKLError, register_kl
 from sb3_ppo_variants.objectives import ArrayObjective, Batch, Gradient, Objective, check_gradient
+from sb3_ppo_variants.processes import init_processes
 from sb3_ppo_variants.updates import SeparateUpdates
 from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL, PPOUnclipped
 
@@ -36,8 +38,10 @@ __all__ = [
     "PPOFixedKL",
     "PPOUnclipped",
     "PickledValueError",
+    "ProcessError",
     "SeparateUpdates",
     "WorkerError",
     "check_gradient",
+    "init_processes",
     "register_kl",
 ]

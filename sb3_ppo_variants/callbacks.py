@@ -24,6 +24,8 @@ class ExactCheckpointCallback(BaseCallback):
     the run that goes on and in one that is resumed. The episodes that this cuts are treated as truncated: the value of
     their last observation stands for what would have followed. Episode statistics leave them out.
 
+    Processes that train together write one checkpoint, rank 0 for all, and resume with as many.
+
     Resume a run with the same callbacks in the same order. What SB3's own callbacks count and remember goes on from the
     checkpoint, such as the best reward of ``EvalCallback``. What a callback of your own keeps is not saved, nor the
     state of wrappers of environments other than ``VecNormalize``.
@@ -76,16 +78,17 @@ class ExactCheckpointCallback(BaseCallback):
         if checkpoint := run.resumed_from(self.model):
             # Once more, since what came after resume() may have drawn random numbers.
             checkpoint.restore(self.model)
-            checkpoint.restore_callback(self._all)
+            checkpoint.restore_callback(self._all, self.model.processes.rank)
         elif run.is_due(self.model, self._every):
             self._write()
         self._rollouts_begun += 1
 
     def _write(self) -> None:
         checkpoint = self.model.run.write(self.model, self._all, self._folder, self._rollouts_begun)
-        if self._keep_last is not None:
+        first = self.model.processes.rank == 0
+        if first and self._keep_last is not None:
             remove_older(checkpoint, self._keep_last)
-        if self.verbose >= 1:
+        if first and self.verbose >= 1:
             print(f"Saved the checkpoint {checkpoint.folder}")
 
     def _on_rollout_end(self) -> None:

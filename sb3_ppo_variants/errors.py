@@ -94,3 +94,7 @@ class WorkerError(RuntimeError):
 
     def __str__(self) -> str:
         return f"the worker of environment {self.env_index} {self.problem}"
+
+
+class ProcessError(RuntimeError):
+    """A process that trains together with others is gone, or does something else than they do."""

@@ -17,6 +17,7 @@ ARGUMENTS = {
     "bipedal_walker": RECIPE,
     "breakout": RECIPE,
     "cartpole": RECIPE,
+    "data_parallel": ["--timesteps", "2048"],
     "half_cheetah": RECIPE,
     "humanoid": RECIPE,
     "lunar_lander": RECIPE,

@@ -10,7 +10,9 @@ import sb3_ppo_variants
 ROOT = Path(sb3_ppo_variants.__file__).parent
 # From the bottom to the top. The parts of a layer do not know each other.
 LAYERS = [
-    ["errors", "losses", "kl"],
+    ["errors"],
+    ["losses", "kl"],
+    ["processes"],
     ["objectives", "guards", "arguments"],
     ["rollouts", "saving"],
     ["policies"],

@@ -76,6 +76,7 @@ NON_NEGATIVE = number("a finite number >= 0", lambda value: 0 <= value < math.in
 FRACTION = number("a number in [0, 1]", lambda value: 0 <= value <= 1)
 COUNT = integer("an integer >= 1", lambda value: value >= 1)
 FLAG = instance("True or False", bool, np.bool_)
+AUTO = Rule("True, False or 'auto'", lambda value: isinstance(value, bool) or value == "auto")
 NORM = number("a number >= 0, inf for no clipping", lambda value: value >= 0)
 
 

@@ -10,6 +10,7 @@ from sb3_ppo_variants import losses
 from sb3_ppo_variants.backends.rollout_kl import RolloutKL
 from sb3_ppo_variants.objectives import Batch
 from sb3_ppo_variants.policies.kind import Evaluated
+from sb3_ppo_variants.processes.advantages import normalized_together
 from sb3_ppo_variants.rollouts.buffer import Samples
 from sb3_ppo_variants.updates.advantages import in_minibatches, over_rollout
 from sb3_ppo_variants.updates.finite import Snapshot, check_parameters
@@ -50,7 +51,7 @@ class TorchUpdate:
         self._minibatches = read(plan)
         self._before = Snapshot(plan.kind.policy, plan.optimizers)
         self._kl = RolloutKL.of(plan, self._minibatches.distributions)
-        self._normalize = over_rollout(plan.buffer.advantages, plan.normalize_advantage)
+        self._normalize = over_rollout(plan.buffer.advantages, plan.normalize_advantage, plan.processes)
 
     def begin(self, descent: Descent) -> "TorchDescent":
         return TorchDescent(self._plan, descent, self._minibatches, self._kl, self._normalize)
@@ -89,7 +90,7 @@ class TorchDescent:
         self._loss: th.Tensor
 
     def descend(self) -> Ended:
-        return in_steps(self, self._descent)
+        return in_steps(self, self._descent, self._plan.processes)
 
     def minibatches(self) -> Iterator[Samples]:
         self._epoch_start = len(self._measured.get("loss", ()))
@@ -110,7 +111,7 @@ class TorchDescent:
         plan, objective = self._plan, self._plan.objective
         advantages = self._normalize(samples.advantages)
         if in_minibatches(plan.normalize_advantage):
-            advantages = losses.normalize_advantages(advantages)
+            advantages = self._normalized(advantages)
         log_ratio = evaluated.log_prob - samples.old_log_prob
         ratio = th.exp(log_ratio)
         kl = self._kl.of_minibatch(samples) if self._kl is not None and objective.needs_kl else None
@@ -121,6 +122,12 @@ class TorchDescent:
             if objective.clip_range is not None:
                 self._note(clip_fraction=losses.clip_fraction(ratio, objective.clip_range))
         return policy_loss + plan.ent_coef * entropy_loss
+
+    def _normalized(self, advantages: th.Tensor) -> th.Tensor:
+        processes = self._plan.processes
+        if processes.size > 1:
+            return normalized_together(advantages, processes)
+        return losses.normalize_advantages(advantages)
 
     def _value_loss(self, values: th.Tensor, samples: Samples) -> th.Tensor:
         value_loss = losses.value_loss(values, samples.old_values, samples.returns, self._plan.clip_range_vf)
@@ -138,8 +145,19 @@ class TorchDescent:
         optimizer = self._descent.optimizer
         optimizer.zero_grad()
         self._loss.backward()
+        self._average_gradient()
         self._note(gradient=th.nn.utils.clip_grad_norm_(self._descent.parameters, self._descent.max_grad_norm))
         optimizer.step()
+
+    def _average_gradient(self) -> None:
+        """Over the processes, as one vector."""
+        processes = self._plan.processes
+        if processes.size > 1:
+            gradients = [parameter.grad for parameter in self._descent.parameters if parameter.grad is not None]
+            vector = th.cat([gradient.flatten() for gradient in gradients])
+            processes.average(vector)
+            for gradient, mean in zip(gradients, vector.split([g.numel() for g in gradients]), strict=True):
+                gradient.copy_(mean.view_as(gradient))
 
     def measured(self) -> Measured:
         if not self._measured:

@@ -3,42 +3,42 @@
 from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch as th
-from stable_baselines3.common.base_class import maybe_make_env
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
-from stable_baselines3.common.utils import FloatSchedule, explained_variance, update_learning_rate
+from stable_baselines3.common.utils import FloatSchedule, update_learning_rate
 from stable_baselines3.common.vec_env import VecEnv
 from torch.optim import Optimizer
 
-from sb3_ppo_variants.arguments.nested import check_buffer_arguments, check_observations, check_policy
+from sb3_ppo_variants.arguments.nested import check_buffer_arguments, check_policy
 from sb3_ppo_variants.arguments.rules import (
     ACTION_SPACES,
+    AUTO,
     LEARN_RULES,
     RULES,
     Rule,
     check_arguments,
     check_buffer,
     check_settings,
-    check_spaces,
     instance,
     warn_of_truncated_minibatch,
 )
 from sb3_ppo_variants.arguments.schedules import current_value
 from sb3_ppo_variants.backends.choice import choose
+from sb3_ppo_variants.base import together
 from sb3_ppo_variants.base.around import checked, settings_kept
+from sb3_ppo_variants.base.environment import checked_env
 from sb3_ppo_variants.base.masking import MaskedActions
-from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards import Supervised, original
 from sb3_ppo_variants.kl import exact_kl
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.policies.choice import Aliases, kind_of, make_policy_and_buffer
-from sb3_ppo_variants.rollouts.loop import collect
+from sb3_ppo_variants.processes import Processes, current
+from sb3_ppo_variants.rollouts.loop import Actor, collect
 from sb3_ppo_variants.rollouts.whole import check_is_free, one_rollout
 from sb3_ppo_variants.updates import JOINT, AllOrNothing, NormalizeAdvantage, Outcome, UpdatePlan, Updates, run
 from sb3_ppo_variants.updates.finite import check_rollout
@@ -57,8 +57,9 @@ class PPOBase(MaskedActions):
     policy_aliases: ClassVar[Mapping[str, type[BasePolicy]]] = Aliases()  # type: ignore[assignment]
     rules: ClassVar[Mapping[str, Rule]] = {
         **RULES,
-        "fast": Rule("True, False or 'auto'", lambda value: isinstance(value, bool) or value == "auto"),
+        "fast": AUTO,
         "updates": instance("SeparateUpdates(...), a dict of its arguments", Updates, dict).or_none(),
+        "data_parallel": AUTO,
     }
     """The values that each argument may have."""
     own_rules: ClassVar[Mapping[str, Rule]] = {}
@@ -68,6 +69,7 @@ class PPOBase(MaskedActions):
     # Models that were saved before these arguments existed have none.
     fast: bool | Literal["auto"] = "auto"
     updates: Updates | dict[str, Any] | None = None
+    data_parallel: bool | Literal["auto"] = "auto"
     value_optimizer: Optimizer
 
     def __init_subclass__(cls) -> None:
@@ -84,7 +86,7 @@ class PPOBase(MaskedActions):
         rollout_buffer_kwargs: dict[str, Any] | None, target_kl: float | None, stats_window_size: int,
         tensorboard_log: str | None, policy_kwargs: dict[str, Any] | None, verbose: int, seed: int | None,
         device: th.device | str, _init_setup_model: bool, fast: bool | Literal["auto"],
-        updates: Updates | dict[str, Any] | None,
+        updates: Updates | dict[str, Any] | None, data_parallel: bool | Literal["auto"],
     ):  # fmt: skip
         given = dict(
             policy=policy, env=env, learning_rate=learning_rate, n_steps=n_steps, batch_size=batch_size,
@@ -93,7 +95,7 @@ class PPOBase(MaskedActions):
             use_sde=use_sde, sde_sample_freq=sde_sample_freq, rollout_buffer_class=rollout_buffer_class,
             rollout_buffer_kwargs=rollout_buffer_kwargs, target_kl=target_kl, stats_window_size=stats_window_size,
             tensorboard_log=tensorboard_log, policy_kwargs=policy_kwargs, verbose=verbose, seed=seed, device=device,
-            _init_setup_model=_init_setup_model, fast=fast, updates=updates,
+            _init_setup_model=_init_setup_model, fast=fast, updates=updates, data_parallel=data_parallel,
         )  # fmt: skip
         # Without a set-up, load() has yet to set them.
         own = {name: getattr(self, name) for name in self.own_rules if _init_setup_model}
@@ -101,7 +103,7 @@ class PPOBase(MaskedActions):
         check_policy(policy, self.policy_aliases, policy_kwargs)
         check_buffer_arguments(rollout_buffer_class, rollout_buffer_kwargs)
         super().__init__(
-            policy, self._checked_env(policy, policy_kwargs, env, verbose, use_sde, _init_setup_model),
+            policy, checked_env(policy, policy_kwargs, env, verbose, use_sde, _init_setup_model),  # type: ignore[arg-type]
             learning_rate=learning_rate, n_steps=n_steps, gamma=gamma, gae_lambda=gae_lambda, ent_coef=ent_coef,
             vf_coef=vf_coef, max_grad_norm=max_grad_norm,  # type: ignore[arg-type]
             use_sde=use_sde, sde_sample_freq=sde_sample_freq,
@@ -111,23 +113,10 @@ class PPOBase(MaskedActions):
         )  # fmt: skip
         self.batch_size, self.n_epochs, self.clip_range_vf = batch_size, n_epochs, clip_range_vf
         self.normalize_advantage, self.target_kl = normalize_advantage, target_kl
-        self.fast, self.updates = fast, updates
+        self.fast, self.updates, self.data_parallel = fast, updates, data_parallel
         if _init_setup_model:
             self._setup_model()
             warn_of_truncated_minibatch(n_steps=self.n_steps, n_envs=self.n_envs, batch_size=batch_size)
-
-    def _checked_env(
-        self, policy: str | type[BasePolicy], policy_kwargs: dict[str, Any] | None, env: GymEnv | str | None,
-        verbose: int, use_sde: bool, needed: bool,
-    ) -> Any:  # fmt: skip  # None too, where SB3 says that there must be an environment.
-        if env is None:
-            if needed:
-                raise ArgumentError("env=None: pass an environment, or the id of one")
-            return None
-        wrapped = self._wrap_env(maybe_make_env(env, verbose), verbose)
-        check_spaces(wrapped.action_space, use_sde)
-        check_observations(policy, wrapped.observation_space, policy_kwargs)
-        return wrapped
 
     def _setup_model(self) -> None:
         rules = {**self.rules, **self.own_rules}
@@ -166,6 +155,11 @@ class PPOBase(MaskedActions):
         """
 
     @property
+    def processes(self) -> Processes:
+        """Those that train this model together."""
+        return current(self.data_parallel)
+
+    @property
     def _division(self) -> Updates:
         return self.updates if isinstance(self.updates, Updates) else JOINT
 
@@ -182,6 +176,7 @@ class PPOBase(MaskedActions):
             normalize_advantage=self.normalize_advantage,
             batch_size=self.batch_size,
             descents=self._division.descents(self),
+            processes=self.processes,
         )
 
     # The loop
@@ -195,16 +190,22 @@ class PPOBase(MaskedActions):
         """
         plan = self._plan()
         backend = choose(plan, self.fast).backend
-        make_actor = partial(backend.actor, self, plan, rollout_buffer, n_rollout_steps)
-        one = one_rollout(rollout_buffer, n_rollout_steps)
+        rollout, one = together.Rollout(self), one_rollout(rollout_buffer, n_rollout_steps)
+        n_processes = plan.processes.size
+
+        def make_actor() -> Actor:
+            rollout.begin()
+            return backend.actor(self, plan, rollout_buffer, n_rollout_steps)
+
         with self.run.collecting(), backend.prepared(plan, updating=False), one:
-            return collect(self, env, callback, rollout_buffer, n_rollout_steps, make_actor)
+            going = collect(self, env, callback, rollout_buffer, n_rollout_steps, make_actor, n_processes)
+            return rollout.end(going)
 
     def train(self) -> None:
         """Update the policy with the rollout in the buffer, as a whole or not at all."""
         plan = self._plan()
         if self._guarded:
-            check_rollout(self.rollout_buffer, self.num_timesteps)
+            check_rollout(self.rollout_buffer, self.num_timesteps, plan.processes.size)
         # Chosen anew, since a callback may have changed the policy after the rollout.
         backend = choose(plan, self.fast).backend
         with AllOrNothing(self, plan) as whole:
@@ -215,6 +216,7 @@ class PPOBase(MaskedActions):
                 whole.update = backend.update(plan)
                 outcome = run(whole.update, plan, self.verbose, self._guarded)
             values = self._values(plan, outcome)
+            together.check_same(self)
             self._n_updates += outcome.epochs[0]
             self._after_update(outcome.kl)
             whole.keep()
@@ -228,7 +230,7 @@ class PPOBase(MaskedActions):
         if outcome.kl is not None:
             values["kl"] = outcome.kl
         buffer = self.rollout_buffer
-        values["explained_variance"] = explained_variance(buffer.values.flatten(), buffer.returns.flatten())
+        values["explained_variance"] = together.explained_variance(buffer.values, buffer.returns, plan.processes)
         if hasattr(self.policy, "log_std"):
             values["std"] = th.exp(self.policy.log_std).mean().item()
         return values
@@ -237,7 +239,7 @@ class PPOBase(MaskedActions):
         check_is_free(self.rollout_buffer)
         self._check_env_for_masks()
         backend, why = choose(self._plan(), self.fast)
-        if self.verbose >= 1:
+        if self.verbose >= 1 and self.processes.rank == 0:
             print(f"Training on the {backend.path} path: {why}")
         return super()._setup_learn(*args, **arguments)
 
@@ -261,8 +263,11 @@ class PPOBase(MaskedActions):
         :raises CallbackError: if a callback returns None
         """
         check_arguments(dict(total_timesteps=total_timesteps, log_interval=log_interval), LEARN_RULES)
-        supervised = Supervised(callback, progress_bar)
-        with settings_kept(), self._guards(), supervised.to_the_end():
+        processes = self.processes
+        supervised = Supervised(together.own_callbacks(callback, processes), progress_bar and processes.rank == 0)
+        with settings_kept(), together.failing(processes), self._guards(), supervised.to_the_end():
+            if processes.size > 1:
+                together.begin(self, {**self.rules, **self.own_rules}, total_timesteps)
             return super().learn(
                 total_timesteps=total_timesteps,
                 callback=supervised,

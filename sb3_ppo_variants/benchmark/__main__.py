@@ -13,6 +13,7 @@ COMMANDS = {
     "gallery": "gallery",
     "guard": "guard",
     "report": "compare.report_command",
+    "scaling": "scaling",
     "stepping": "stepping",
     "throughput": "throughput",
 }

@@ -14,6 +14,7 @@ from stable_baselines3.common.type_aliases import MaybeCallback
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
 
 from sb3_ppo_variants.policies.choice import kind_of
+from sb3_ppo_variants.processes import current, init_processes
 from sb3_ppo_variants.recipes.recipe import Recipe, recipe
 
 EVALUATION_SEED = 10_000
@@ -111,6 +112,11 @@ def main(env_id: str, description: str | None) -> None:
     options = parser.parse_args()
     folder = options.folder or Path("runs", options.algo, env_id)
     made = recipe(options.algo, env_id)
+    init_processes()
+    if rank := current("auto").rank:
+        # torchrun has started several. Rank 0 saves for all; the others keep their episodes beside it.
+        train(made, folder / f"rank_{rank}", options.seed, options.timesteps)
+        return
     start = time.perf_counter()
     model = train(made, folder, options.seed, options.timesteps, progress_bar=True)
     seconds = time.perf_counter() - start

@@ -56,12 +56,14 @@ def collect(
     rollout_buffer: RolloutBuffer,
     n_rollout_steps: int,
     make_actor: Callable[[], Actor],
+    n_processes: int = 1,
 ) -> bool:
     """What SB3's ``collect_rollouts`` does.
 
     Callbacks find the same names in their ``locals``, and what they change in place there takes effect.
 
     :param make_actor: called when callbacks have heard that the rollout begins
+    :param n_processes: how many processes do the same, whose steps count too
     :return: False if the callback ended it early
     """
     model.policy.set_training_mode(False)
@@ -83,7 +85,7 @@ def collect(
     heard = not isinstance(callback, CallbackList) or len(callback.callbacks) > 0
     steps = fast_steps(env)
     for step in range(n_rollout_steps):
-        if not _step(model, steps, callback, heard, actor, step):
+        if not _step(model, steps, callback, heard, actor, step, n_processes):
             return False
     values = actor.finish(model._last_obs, np.asarray(model._last_episode_starts))
     callback.update_locals({"n_steps": n_rollout_steps, "values": values})
@@ -91,13 +93,21 @@ def collect(
     return True
 
 
-def _step(model: OnPolicyAlgorithm, env: Steps, callback: BaseCallback, heard: bool, actor: Actor, step: int) -> bool:
+def _step(
+    model: OnPolicyAlgorithm,
+    env: Steps,
+    callback: BaseCallback,
+    heard: bool,
+    actor: Actor,
+    step: int,
+    n_processes: int,
+) -> bool:
     """One step of every environment.
 
     :return: False if the callback ends the rollout
     """
     new_obs, rewards, dones, infos = env.step(actor.act(step, model._last_obs))
-    model.num_timesteps += env.num_envs
+    model.num_timesteps += env.num_envs * n_processes
     if heard:
         callback.update_locals(
             {"n_steps": step, "new_obs": new_obs, "rewards": rewards, "dones": dones, "infos": infos, **actor.seen()}

@@ -17,6 +17,7 @@ from stable_baselines3.common.utils import get_device
 
 from sb3_ppo_variants.arguments.rules import COUNT
 from sb3_ppo_variants.errors import DamagedFileError
+from sb3_ppo_variants.processes import ALONE, Processes
 from sb3_ppo_variants.saving.archive import read_archive
 from sb3_ppo_variants.saving.atomic import write_atomically
 from sb3_ppo_variants.saving.checkpoint import find_checkpoint
@@ -35,6 +36,11 @@ Self = TypeVar("Self", bound="SavedAlgorithm")
 class SavedAlgorithm(OnPolicyAlgorithm):
     """An on-policy algorithm whose files are crash-safe and checked, and whose training may be resumed."""
 
+    @property
+    def processes(self) -> Processes:
+        """Those that train this model together."""
+        return ALONE
+
     @cached_property
     def run(self) -> Run:
         """Where the run stands, for checkpoints."""
@@ -49,13 +55,16 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         """Save the model in a file that SB3 can read too.
 
         Whatever happens meanwhile, the old file or the new one is there, whole: the new one is written beside the old
-        one, forced to the disk and renamed. A path without suffix gets ``.zip``, as in SB3.
+        one, forced to the disk and renamed. A path without suffix gets ``.zip``, as in SB3. Of processes that train
+        together, whose models are the same, only rank 0 writes.
 
         :param path: a path or an open file
         :param exclude: attributes to leave out
         :param include: attributes to save that are left out otherwise
         :raises OSError: if the file cannot be written
         """
+        if self.processes.rank > 0:
+            return
         buffer = io.BytesIO()
         super().save(buffer, exclude, include)
         archive = read_archive(buffer)

@@ -10,20 +10,22 @@ import secrets
 import warnings
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
-from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
-from sb3_ppo_variants.errors import DamagedFileError, refuse
+from sb3_ppo_variants.errors import ArgumentError, DamagedFileError, refuse
 from sb3_ppo_variants.saving import plain
 from sb3_ppo_variants.saving.atomic import new_folder, remove_folder
 from sb3_ppo_variants.saving.environments import begin_episodes, pickle_normalizations, restore_normalizations
 from sb3_ppo_variants.saving.hashes import HASHES, read_hashed, write_hashes
 from sb3_ppo_variants.saving.random_state import RandomState
 from sb3_ppo_variants.saving.remembered import Memories, memories_of, remind, seed_evaluations
+
+if TYPE_CHECKING:
+    from sb3_ppo_variants.saving.algorithm import SavedAlgorithm
 
 MODEL = "model.zip"
 STATE = "state.json"
@@ -38,10 +40,10 @@ class Checkpoint:
     :param iterations: rollouts since ``learn`` was called
     :param n_envs: number of environments
     :param seed: seed of the run, from which the environments' seeds derive
-    :param random_state: the state of the global generators
+    :param random_states: the states of the global generators of each process
     :param logged: what is recorded but not yet written, as three dictionaries of the logger
     :param normalizations: the states of the ``VecNormalize`` wrappers
-    :param memories: what callbacks remember; the checkpoints of version 0.1.0 have none
+    :param memories: what the callbacks of each process remember; the checkpoints of version 0.1.0 have none
     """
 
     folder: Path
@@ -49,15 +51,15 @@ class Checkpoint:
     iterations: int
     n_envs: int
     seed: int
-    random_state: RandomState
+    random_states: list[RandomState]
     logged: list[dict[str, Any]]
     normalizations: list[bytes]
-    memories: Memories = field(default_factory=dict)
+    memories: list[Memories] = field(default_factory=list)
 
     @classmethod
     def capture(
         cls,
-        model: OnPolicyAlgorithm,
+        model: "SavedAlgorithm",
         callback: BaseCallback,
         folder: Path,
         iterations: int,
@@ -68,16 +70,17 @@ class Checkpoint:
         if seed is None:
             seed = secrets.randbits(32) if last is None else last.seed
         assert model.env is not None
+        each = model.processes.exchange("writes a checkpoint", (seed, RandomState.capture(), memories_of(callback)))
         return cls(
             folder=folder / f"step_{model.num_timesteps:09d}",
             num_timesteps=model.num_timesteps,
             iterations=iterations,
             n_envs=model.env.num_envs,
-            seed=seed,
-            random_state=RandomState.capture(),
+            seed=each[0][0],
+            random_states=[random_state for _, random_state, _ in each],
             logged=_recorded(model.logger),
             normalizations=pickle_normalizations(model.env),
-            memories=memories_of(callback),
+            memories=[memories for *_, memories in each],
         )
 
     @classmethod
@@ -91,14 +94,18 @@ class Checkpoint:
         state = plain.decode(json.loads(files[STATE]))
         names = _normalization_files(state.pop("n_normalizations"))
         _check_names(folder, files, names)
-        random_state = RandomState(**state.pop("random_state"))
-        return cls(folder, random_state=random_state, normalizations=[files[name] for name in names], **state)
+        # Those of earlier versions had one process.
+        states = state.pop("random_states", None) or [state.pop("random_state")]
+        random_states = [RandomState(**values) for values in states]
+        return cls(folder, random_states=random_states, normalizations=[files[name] for name in names], **state)
 
-    def write(self, model: OnPolicyAlgorithm) -> None:
-        """Write it, so that it appears whole or not at all.
+    def write(self, model: "SavedAlgorithm") -> None:
+        """Write it, so that it appears whole or not at all. Of many processes the first one writes.
 
         :raises OSError: if it cannot be written
         """
+        if model.processes.rank > 0:
+            return  # The model is the same in all processes.
         state = asdict(self)
         del state["folder"], state["normalizations"]
         names = _normalization_files(len(self.normalizations))
@@ -115,7 +122,7 @@ class Checkpoint:
         """The model, as SB3 saves it."""
         return self.folder / MODEL
 
-    def restore(self, model: OnPolicyAlgorithm) -> None:
+    def restore(self, model: "SavedAlgorithm") -> None:
         """Put a model's environment and the global generators where they were, and begin new episodes.
 
         :raises ArgumentError: if the run cannot go on in the environment
@@ -124,25 +131,33 @@ class Checkpoint:
         assert env is not None
         if env.num_envs != self.n_envs:
             refuse("env.num_envs", env.num_envs, f"{self.n_envs}, as the run had")
+        processes = model.processes
+        if processes.size != len(self.random_states):
+            raise ArgumentError(
+                f"the run had {len(self.random_states)} processes and cannot be resumed exactly with {processes.size}; "
+                f"load({str(self.model_file)!r}) goes on training all the same"
+            )
         restore_normalizations(env, self.normalizations)
-        self.random_state.restore()
+        self.random_states[processes.rank].restore()
         self.begin_episodes(model)
 
-    def restore_callback(self, callback: BaseCallback) -> None:
+    def restore_callback(self, callback: BaseCallback, rank: int) -> None:
         """Record what was recorded but not yet written, and remind callbacks of what they remembered."""
         for values, saved in zip(_recorded_by(callback.logger), self.logged, strict=True):
             values.clear()
             values.update(saved)
-        remind(callback, self.memories)
+        if self.memories:
+            remind(callback, self.memories[rank])
         self.begin_evaluations(callback)
 
     def begin_evaluations(self, callback: BaseCallback) -> None:
         """Let the next evaluations begin with the seeds of this checkpoint."""
         seed_evaluations(callback, self.seed, self.num_timesteps)
 
-    def begin_episodes(self, model: OnPolicyAlgorithm) -> None:
+    def begin_episodes(self, model: "SavedAlgorithm") -> None:
         """Begin new episodes with the seeds of this checkpoint."""
-        (seed,) = np.random.SeedSequence([self.seed, self.num_timesteps]).generate_state(1)
+        rank = [model.processes.rank] if model.processes.rank else []
+        (seed,) = np.random.SeedSequence([self.seed, self.num_timesteps, *rank]).generate_state(1)
         begin_episodes(model, int(seed) >> 1)  # Some environments take 31 bits.
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving import plain
@@ -15,6 +15,8 @@ from sb3_ppo_variants.saving.checkpoint import Checkpoint, folders_by_step, is_w
 # The attributes that hold arguments of other names, and the arguments that change nothing in a run.
 ATTRIBUTES = {"policy": "policy_class", "stats_window_size": "_stats_window_size"}
 MAY_DIFFER = ("device", "verbose", "tensorboard_log", "_init_setup_model")
+if TYPE_CHECKING:
+    from sb3_ppo_variants.saving.algorithm import SavedAlgorithm
 
 
 class Run:
@@ -29,7 +31,7 @@ class Run:
         self._log_interval: int | None = None
         self._collecting = False
 
-    def resume(self, model: OnPolicyAlgorithm, checkpoint: Checkpoint) -> None:
+    def resume(self, model: "SavedAlgorithm", checkpoint: Checkpoint) -> None:
         """Put the environment of a model that a checkpoint holds, and the random generators, where they were.
 
         :raises ArgumentError: if the run cannot go on in this environment
@@ -37,11 +39,11 @@ class Run:
         checkpoint.restore(model)
         self._last, self._resumed_at = checkpoint, _trained(model)
 
-    def resumed_from(self, model: OnPolicyAlgorithm) -> Checkpoint | None:
+    def resumed_from(self, model: "SavedAlgorithm") -> Checkpoint | None:
         """The checkpoint that the model was resumed from; ``None`` once it has been trained further."""
         return self._last if _trained(model) == self._resumed_at else None
 
-    def begin(self, model: OnPolicyAlgorithm, log_interval: int, reset_num_timesteps: bool) -> int:
+    def begin(self, model: "SavedAlgorithm", log_interval: int, reset_num_timesteps: bool) -> int:
         """Begin a call of ``learn`` with these arguments, and return the log interval for SB3.
 
         A resumed run counts iterations on. One that was stopped within a rollout begins new episodes.
@@ -71,7 +73,7 @@ class Run:
         """Whether the log is written after an iteration of the present ``learn``."""
         return self._log_interval is None or self.iteration(number) % self._log_interval == 0
 
-    def enter(self, model: OnPolicyAlgorithm, folder: Path) -> None:
+    def enter(self, model: "SavedAlgorithm", folder: Path) -> None:
         """Begin to write checkpoints to a folder.
 
         :raises ArgumentError: if it has checkpoints of another run, or later ones than this run has reached
@@ -89,11 +91,11 @@ class Run:
                     "continue that run with resume()"
                 )
 
-    def is_due(self, model: OnPolicyAlgorithm, every: int) -> bool:
+    def is_due(self, model: "SavedAlgorithm", every: int) -> bool:
         """Whether the last checkpoint is ``every`` or more steps old, or there is none."""
         return self._last is None or not 0 <= model.num_timesteps - self._last.num_timesteps < every
 
-    def write(self, model: OnPolicyAlgorithm, callback: BaseCallback, folder: Path, number: int) -> Checkpoint:
+    def write(self, model: "SavedAlgorithm", callback: BaseCallback, folder: Path, number: int) -> Checkpoint:
         """Write a checkpoint after an iteration of the present ``learn``, and begin new episodes as ``resume`` does.
 
         :param callback: all callbacks of the run
@@ -107,7 +109,7 @@ class Run:
         return checkpoint
 
 
-def _trained(model: OnPolicyAlgorithm) -> tuple[int, int]:
+def _trained(model: "SavedAlgorithm") -> tuple[int, int]:
     return model.num_timesteps, model._n_updates
 
 

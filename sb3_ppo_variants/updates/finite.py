@@ -48,11 +48,12 @@ def check_parameters(policy: ActorCriticPolicy) -> None:
             raise NonFiniteError(f"parameter {name}", "not finite")
 
 
-def check_rollout(buffer: RolloutBuffer, num_timesteps: int) -> None:
+def check_rollout(buffer: RolloutBuffer, num_timesteps: int, n_processes: int = 1) -> None:
     """Check what an update reads.
 
     :param buffer: the buffer
-    :param num_timesteps: steps taken at its end
+    :param num_timesteps: steps taken at its end, by all processes
+    :param n_processes: how many processes took them
     :raises NonFiniteError: if something in it is not finite, naming the first kind in the order of their causes
     :raises RuntimeError: if steps are missing
     """
@@ -71,13 +72,13 @@ def check_rollout(buffer: RolloutBuffer, num_timesteps: int) -> None:
     }
     for quantity, array in arrays.items():
         if array.dtype.kind == "f" and not is_finite(array):
-            _refuse(quantity, in_rows(buffer, array), buffer, num_timesteps)
+            _refuse(quantity, in_rows(buffer, array), buffer, num_timesteps, n_processes)
 
 
-def _refuse(quantity: str, rows: np.ndarray, buffer: RolloutBuffer, num_timesteps: int) -> NoReturn:
+def _refuse(quantity: str, rows: np.ndarray, buffer: RolloutBuffer, num_timesteps: int, n_processes: int) -> NoReturn:
     """:raises NonFiniteError: naming the first step that has a row which is not finite"""
     finite = np.isfinite(rows).reshape(buffer.n_envs, buffer.buffer_size, -1).all(axis=2)
     step, env_index = (int(i) for i in np.argwhere(~finite.T)[0])
-    steps_taken = num_timesteps - (buffer.buffer_size - step) * buffer.n_envs
+    steps_taken = num_timesteps - (buffer.buffer_size - step) * buffer.n_envs * n_processes
     value = rows[env_index * buffer.buffer_size + step]
     raise NonFiniteError(quantity, f"not finite: {value}", env_index, steps_taken)

@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch as th
 
 from sb3_ppo_variants.errors import NonFiniteError
+from sb3_ppo_variants.processes import Processes
 
 # What must be finite, causes before effects.
 CHECKED = ("policy_loss", "value_loss", "entropy_loss", "loss", "gradient")
@@ -22,6 +24,16 @@ class Measured:
 
     values: Mapping[str, np.ndarray]
     epoch_start: int
+
+    def averaged(self, processes: Processes) -> "Measured":
+        """The means over processes that measured minibatches of the same size."""
+        if processes.size == 1 or not self.values:
+            return self
+        columns = [th.from_numpy(array.astype(np.float64)) for array in self.values.values()]
+        vector = th.cat(columns)
+        processes.average(vector)
+        means = vector.split([len(column) for column in columns])
+        return Measured({name: m.numpy() for name, m in zip(self.values, means, strict=True)}, self.epoch_start)
 
     def check_finite(self) -> None:
         """:raises NonFiniteError: if one is not finite, naming that of the first minibatch"""

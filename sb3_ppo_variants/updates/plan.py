@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.policies.kind import PolicyKind
+from sb3_ppo_variants.processes import ALONE, Processes
 from sb3_ppo_variants.updates.advantages import NormalizeAdvantage
 
 
@@ -53,6 +54,7 @@ class UpdatePlan:
     :param normalize_advantage: over what advantages are normalised; see :mod:`sb3_ppo_variants.updates.advantages`
     :param batch_size: rows in a minibatch
     :param descents: one after the other
+    :param processes: those that make the update together
     """
 
     kind: PolicyKind
@@ -64,6 +66,7 @@ class UpdatePlan:
     normalize_advantage: NormalizeAdvantage
     batch_size: int
     descents: Sequence[Descent]
+    processes: Processes = ALONE
 
     def coefficients(self) -> dict[str, float]:
         """What is logged of the objective and of the clipping of values."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
+from sb3_ppo_variants.processes import Processes
 from sb3_ppo_variants.updates.measured import Measured
 from sb3_ppo_variants.updates.plan import Descent, UpdatePlan
 
@@ -70,7 +71,7 @@ class Outcome(NamedTuple):
     epochs: list[int]
     """For each descent, the passes that began."""
     measured: list[Measured]
-    """For each descent, what its minibatches measured."""
+    """For each descent, what its minibatches measured, those of all processes."""
     kl: float | None
     """The mean of KL(old || new) over the rollout."""
 
@@ -101,19 +102,20 @@ def run(update: Update, plan: UpdatePlan, verbose: int, guarded: bool = True) ->
                 measured[-1].check_finite()
         if guarded:
             update.check_finite()
-        return Outcome(epochs, measured, update.finish())
+        kl, together = update.finish(), [one.averaged(plan.processes) for one in measured]
+        return Outcome(epochs, together, None if kl is None else plan.processes.mean(kl))
     except BaseException:
         update.undo()
         raise
 
 
-def in_steps(descending: Stepwise, descent: Descent) -> Ended:
+def in_steps(descending: Stepwise, descent: Descent, processes: Processes) -> Ended:
     """Make a descent step by step."""
     for epoch in range(descent.epochs):
         for minibatch in descending.minibatches():
             descending.loss(minibatch)
             if descent.target_kl is not None:
-                approx_kl = descending.approximate_kl()
+                approx_kl = processes.mean(descending.approximate_kl())
                 if approx_kl > TOLERATED * descent.target_kl:
                     return Ended(epoch + 1, approx_kl)
             descending.step()

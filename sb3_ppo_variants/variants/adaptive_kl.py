@@ -107,6 +107,7 @@ class PPOAdaptiveKL(PPOBase):
         kl_coef: float = 1.0,
         fast: bool | Literal["auto"] = "auto",
         updates: Updates | dict[str, Any] | None = None,
+        data_parallel: bool | Literal["auto"] = "auto",
     ):
         self.clip_range, self.desired_kl, self.kl_coef = clip_range, desired_kl, kl_coef
         super().__init__(
@@ -116,7 +117,7 @@ class PPOAdaptiveKL(PPOBase):
             use_sde=use_sde, sde_sample_freq=sde_sample_freq, rollout_buffer_class=rollout_buffer_class,
             rollout_buffer_kwargs=rollout_buffer_kwargs, target_kl=target_kl, stats_window_size=stats_window_size,
             tensorboard_log=tensorboard_log, policy_kwargs=policy_kwargs, verbose=verbose, seed=seed, device=device,
-            _init_setup_model=_init_setup_model, fast=fast, updates=updates,
+            _init_setup_model=_init_setup_model, fast=fast, updates=updates, data_parallel=data_parallel,
         )  # fmt: skip
 
     @property

@@ -54,6 +54,8 @@ class PPOClip(PPOBase):
         on a fast path, False takes the reference path
     :param updates: ``SeparateUpdates(...)``, or a dict of its arguments, gives policy and value optimizers and passes
         of their own; ``None`` updates both together, as SB3 does
+    :param data_parallel: ``"auto"`` trains together with the other processes of a process group of
+        ``torch.distributed``, if there is one, True insists on one, False trains alone
     :raises ArgumentError: (a ``ValueError``) if an argument has a value that is not allowed
     """
 
@@ -93,6 +95,7 @@ class PPOClip(PPOBase):
         *,
         fast: bool | Literal["auto"] = "auto",
         updates: Updates | dict[str, Any] | None = None,
+        data_parallel: bool | Literal["auto"] = "auto",
     ):
         self.clip_range = clip_range
         super().__init__(
@@ -102,7 +105,7 @@ class PPOClip(PPOBase):
             use_sde=use_sde, sde_sample_freq=sde_sample_freq, rollout_buffer_class=rollout_buffer_class,
             rollout_buffer_kwargs=rollout_buffer_kwargs, target_kl=target_kl, stats_window_size=stats_window_size,
             tensorboard_log=tensorboard_log, policy_kwargs=policy_kwargs, verbose=verbose, seed=seed, device=device,
-            _init_setup_model=_init_setup_model, fast=fast, updates=updates,
+            _init_setup_model=_init_setup_model, fast=fast, updates=updates, data_parallel=data_parallel,
         )  # fmt: skip
 
     def _objective(self) -> Clipped:

@@ -93,6 +93,7 @@ class PPOCustom(PPOBase):
         objective: Objective | None = None,
         fast: bool | Literal["auto"] = "auto",
         updates: Updates | dict[str, Any] | None = None,
+        data_parallel: bool | Literal["auto"] = "auto",
     ):
         self.objective = objective
         super().__init__(
@@ -102,7 +103,7 @@ class PPOCustom(PPOBase):
             use_sde=use_sde, sde_sample_freq=sde_sample_freq, rollout_buffer_class=rollout_buffer_class,
             rollout_buffer_kwargs=rollout_buffer_kwargs, target_kl=target_kl, stats_window_size=stats_window_size,
             tensorboard_log=tensorboard_log, policy_kwargs=policy_kwargs, verbose=verbose, seed=seed, device=device,
-            _init_setup_model=_init_setup_model, fast=fast, updates=updates,
+            _init_setup_model=_init_setup_model, fast=fast, updates=updates, data_parallel=data_parallel,
         )  # fmt: skip
 
     def _objective(self) -> Objective:

@@ -83,6 +83,7 @@ class PPOUnclipped(PPOBase):
         *,
         fast: bool | Literal["auto"] = "auto",
         updates: Updates | dict[str, Any] | None = None,
+        data_parallel: bool | Literal["auto"] = "auto",
     ):
         super().__init__(
             policy=policy, env=env, learning_rate=learning_rate, n_steps=n_steps, batch_size=batch_size,
@@ -91,7 +92,7 @@ class PPOUnclipped(PPOBase):
             use_sde=use_sde, sde_sample_freq=sde_sample_freq, rollout_buffer_class=rollout_buffer_class,
             rollout_buffer_kwargs=rollout_buffer_kwargs, target_kl=target_kl, stats_window_size=stats_window_size,
             tensorboard_log=tensorboard_log, policy_kwargs=policy_kwargs, verbose=verbose, seed=seed, device=device,
-            _init_setup_model=_init_setup_model, fast=fast, updates=updates,
+            _init_setup_model=_init_setup_model, fast=fast, updates=updates, data_parallel=data_parallel,
         )  # fmt: skip
 
     def _objective(self) -> Unclipped:

@@ -1,7 +1,10 @@
 """Makes this package's algorithms known to rl_zoo3."""
 
 import warnings
+from tempfile import TemporaryDirectory
+from typing import Any
 
+import torch.distributed as dist
 from rl_zoo3 import exp_manager
 from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER, convert_onpolicy_params
 from rl_zoo3.utils import ALGOS, SimpleLinearSchedule
@@ -11,6 +14,7 @@ from stable_baselines3.common.vec_env import SubprocVecEnv
 
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.processes import init_processes
 from sb3_ppo_variants.recipes import ALGORITHMS, check_skipped_frames, schedule
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 from sb3_ppo_variants.zoo.search import sampler
@@ -23,6 +27,11 @@ class ExperimentManager(Upstream):
 
     ``--vec-env subproc`` takes worker processes that say why they fail.
     """
+
+    def __init__(self, args: Any, algo: str, env_id: str, log_folder: str, *others: Any, **options: Any):
+        # Of processes that train together the first one writes.
+        self._unread = TemporaryDirectory() if init_processes() and dist.get_rank() > 0 else None
+        super().__init__(args, algo, env_id, self._unread.name if self._unread else log_folder, *others, **options)
 
     def setup_experiment(self) -> tuple[BaseAlgorithm, Hyperparameters] | None:
         """Set up the experiment; see rl_zoo3."""

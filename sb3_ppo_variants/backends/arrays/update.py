@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch as th
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.policies import ActorCriticPolicy
 
@@ -19,6 +20,8 @@ from sb3_ppo_variants.backends.arrays.trained import TrainedNetworks
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.guards.finite import is_finite
 from sb3_ppo_variants.objectives import ArrayObjective, Batch
+from sb3_ppo_variants.processes import Processes
+from sb3_ppo_variants.processes.advantages import normalized_together
 from sb3_ppo_variants.rollouts.buffer import WithParameters, in_rows
 from sb3_ppo_variants.updates.advantages import in_minibatches, over_rollout
 from sb3_ppo_variants.updates.finite import Snapshot
@@ -114,7 +117,7 @@ class ArrayUpdate:
         policy, buffer = plan.kind.policy, plan.buffer
         self._networks = TrainedNetworks(policy, [descent.parameters for descent in plan.descents], make_networks)
         self._rollout = read(buffer, policy, self._networks.vector.dtype, self._networks.action_dtype)
-        normalize = over_rollout(buffer.advantages, plan.normalize_advantage)
+        normalize = over_rollout(buffer.advantages, plan.normalize_advantage, plan.processes)
         self._rollout = self._rollout._replace(advantages=normalize(self._rollout.advantages))
         self._old = self._old_distribution(buffer)
         if plan.objective.needs_kl:
@@ -173,14 +176,14 @@ class ArrayDescent:
         self._ent_coef, self._vf_coef = float(plan.ent_coef), float(plan.vf_coef)
 
     def descend(self) -> Ended:
-        return in_steps(self, self._descent)
+        return in_steps(self, self._descent, self._plan.processes)
 
     def minibatches(self) -> Iterator[Rows]:
         self._measurements.start_epoch()
         size = self._plan.batch_size
         shuffled = self._rollout.take(np.random.permutation(len(self._rollout.features)))
         if in_minibatches(self._plan.normalize_advantage):
-            shuffled = shuffled._replace(advantages=_normalized(shuffled.advantages, size))
+            shuffled = shuffled._replace(advantages=_normalized(shuffled.advantages, size, self._plan.processes))
         for start in range(0, len(shuffled.features), size):
             yield shuffled.take(slice(start, start + size))
 
@@ -218,6 +221,8 @@ class ArrayDescent:
 
     def step(self) -> None:
         self._networks.backward(*self._gradients)
+        if self._plan.processes.size > 1:
+            self._plan.processes.average(th.from_numpy(self._part.gradient))
         clip_norm(self._part.gradient, self._descent.max_grad_norm)
         self._part.adam.step(self._part.vector, self._part.gradient)
 
@@ -225,10 +230,11 @@ class ArrayDescent:
         return self._measurements.measured()
 
 
-def _normalized(advantages: np.ndarray, batch_size: int) -> np.ndarray:
+def _normalized(advantages: np.ndarray, batch_size: int, processes: Processes) -> np.ndarray:
     """The advantages of consecutive minibatches, each normalised."""
     whole = len(advantages) - len(advantages) % batch_size
-    minibatches = advantages[:whole].reshape(-1, batch_size)
-    return np.concatenate(
-        [losses.normalized_advantages(minibatches).ravel(), losses.normalized_advantages(advantages[whole:])]
-    )
+    parts = [advantages[:whole].reshape(-1, batch_size), advantages[whole:]]
+    if processes.size == 1:
+        return np.concatenate([losses.normalized_advantages(part).ravel() for part in parts])
+    tensors = [th.from_numpy(part) for part in parts if part.size]
+    return np.concatenate([normalized_together(part, processes).numpy().ravel() for part in tensors])

@@ -19,7 +19,8 @@ def obstacle(plan: UpdatePlan) -> str | None:
     What cannot be computed over arrays cannot be computed by the library either.
     """
     return (
-        arrays_obstacle(plan)
+        ("several processes train together" if plan.processes.size > 1 else None)
+        or arrays_obstacle(plan)
         or _library_obstacle()
         or _objective_obstacle(plan)
         or _policy_obstacle(plan)

@@ -1,0 +1,34 @@
+"""The environment that a model is given."""
+
+from typing import Any
+
+from stable_baselines3.common.base_class import BaseAlgorithm, maybe_make_env
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import GymEnv
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_ppo_variants.arguments.nested import check_observations
+from sb3_ppo_variants.arguments.rules import check_spaces
+from sb3_ppo_variants.errors import ArgumentError
+
+
+def checked_env(
+    policy: str | type[BasePolicy],
+    policy_kwargs: dict[str, Any] | None,
+    env: GymEnv | str | None,
+    verbose: int,
+    use_sde: bool,
+    needed: bool,
+) -> VecEnv | None:
+    """The environment as SB3 wraps it, with spaces that the policy takes.
+
+    :raises ArgumentError: if there is none where one is needed, or its spaces do not fit
+    """
+    if env is None:
+        if needed:
+            raise ArgumentError("env=None: pass an environment, or the id of one")
+        return None
+    wrapped = BaseAlgorithm._wrap_env(maybe_make_env(env, verbose), verbose)
+    check_spaces(wrapped.action_space, use_sde)
+    check_observations(policy, wrapped.observation_space, policy_kwargs)
+    return wrapped

@@ -1,0 +1,248 @@
+"""What models that train together, each in a process of its own, have to agree on.
+
+An update is that of one process with the environments of all and minibatches of the rows of all. The backends average
+gradients; this is about the rest.
+"""
+
+import random
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from itertools import zip_longest
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import torch as th
+from stable_baselines3.common import utils
+from stable_baselines3.common.callbacks import CallbackList, CheckpointCallback, EvalCallback
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.running_mean_std import RunningMeanStd
+from stable_baselines3.common.type_aliases import MaybeCallback
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
+
+from sb3_ppo_variants.errors import ArgumentError, ProcessError
+from sb3_ppo_variants.processes import Processes
+from sb3_ppo_variants.saving import SavedAlgorithm
+
+# Arguments that may differ from process to process.
+FREE = {"policy", "env", "seed", "device", "verbose", "tensorboard_log", "_init_setup_model", "updates"}
+PACKAGES = ("sb3_ppo_variants", "stable_baselines3", "gymnasium", "torch")
+# They evaluate or write files, which is done once.
+ONCE = (CheckpointCallback, EvalCallback)
+# A model's buffers of the episodes that ended last.
+EPISODES = ("ep_info_buffer", "ep_success_buffer")
+
+
+def begin(model: SavedAlgorithm, names: Mapping[str, Any], total_timesteps: int) -> None:
+    """Begin to train together: the same model everywhere, other random numbers in each process, one that logs.
+
+    :param names: those of the model's arguments
+    :raises ArgumentError: if the models or their arguments differ, naming what differs
+    """
+    processes = model.processes
+    each = processes.exchange("begins to learn", _description(model, names) | {"total_timesteps": total_timesteps})
+    _refuse_differences(each)
+    _set_apart(model)
+    _take_first(model)
+    if processes.rank > 0:
+        model.set_logger(Logger(folder=None, output_formats=[]))
+
+
+def _description(model: SavedAlgorithm, names: Mapping[str, Any]) -> dict[str, str]:
+    """What has to be the same, by name."""
+    versions = {name: import_module(name).__version__ for name in PACKAGES}
+    arguments = {name: _told(getattr(model, name)) for name in names if name not in FREE and hasattr(model, name)}
+    shapes = {f"policy's {name}": tuple(p.shape) for name, p in model.policy.named_parameters()}
+    others = {
+        "algorithm": type(model).__name__,
+        "observation_space": model.observation_space,
+        "action_space": model.action_space,
+        "n_envs": model.n_envs,
+        "num_timesteps": model.num_timesteps,
+    }
+    return {name: str(value) for name, value in {**others, **versions, **arguments, **shapes}.items()}
+
+
+def _told(value: Any) -> Any:
+    # Functions are told apart by what they return.
+    return (
+        [value(progress) for progress in (1.0, 0.5, 0.0)] if callable(value) and not isinstance(value, type) else value
+    )
+
+
+def _refuse_differences(each: list[dict[str, Any]]) -> None:
+    for rank, other in enumerate(each):
+        for name in each[0].keys() | other.keys():
+            first, own = each[0].get(name, "missing"), other.get(name, "missing")
+            if first != own:
+                raise ArgumentError(
+                    f"{name} is {first} in rank 0 and {own} in rank {rank}: processes that train together need the same"
+                )
+
+
+def _set_apart(model: SavedAlgorithm) -> None:
+    """Give each process random numbers of its own, as far as they have none yet."""
+    processes, env = model.processes, model.env
+    assert env is not None
+    states = processes.exchange("compares random numbers", (_random_digest(), env._seeds))
+    digests, seeds = [digest for digest, _ in states], [seeds[0] for _, seeds in states]
+    rank = processes.rank
+    if digests[rank] in digests[:rank]:
+        words = np.random.SeedSequence([digests[rank], rank]).generate_state(3)
+        th.manual_seed(int(words[0]))
+        np.random.seed(int(words[1]))
+        random.seed(int(words[2]))
+    if seeds[rank] is not None and seeds[rank] in seeds[:rank]:
+        # Those that the environments of one process would have.
+        env.seed(int(seeds[rank] or 0) + rank * env.num_envs)
+
+
+def _random_digest() -> int:
+    numpy = np.random.get_state(legacy=False)
+    return crc32(repr((random.getstate(), numpy, th.get_rng_state().tolist())).encode())
+
+
+def _take_first(model: SavedAlgorithm) -> None:
+    """Take the networks and optimizers of rank 0."""
+    processes = model.processes
+    own: dict[str, Any] = model.get_parameters() if processes.rank == 0 else {}
+    states = processes.exchange("takes the weights of rank 0", own)[0]
+    if processes.rank > 0:
+        model.set_parameters(states, device=model.device)
+
+
+def check_same(model: SavedAlgorithm) -> None:
+    """Check that the weights are the same in all processes, bit for bit.
+
+    :raises ProcessError: if they are not, naming the ranks
+    """
+    processes = model.processes
+    if processes.size == 1:
+        return
+    with th.no_grad():
+        bits = [parameter.flatten().view(th.int32).sum(dtype=th.int64) for parameter in model.policy.parameters()]
+    sums = processes.gather(th.stack(bits).cpu().sum()[None]).flatten().tolist()
+    if len(set(sums)) > 1:
+        usual = max(set(sums), key=sums.count)
+        others = " and ".join(f"rank {rank}" for rank, one in enumerate(sums) if one != usual)
+        raise ProcessError(f"the weights of {others} are not those of the other ranks: something changes them there")
+
+
+class Rollout:
+    """The statistics of a rollout, to which each process adds its own.
+
+    :param model: the model, before the rollout
+    """
+
+    def __init__(self, model: SavedAlgorithm):
+        self._model = model
+        self._together = model.processes.size > 1
+        if self._together:
+            self._take_first_moments()  # Those that a checkpoint is to hold.
+            self._n_before = [len(self._buffer(name)) for name in EPISODES]
+            for name in EPISODES:  # Without a limit, which would hide how many are new.
+                setattr(model, name, deque(self._buffer(name)))
+
+    def _buffer(self, name: str) -> deque[Any]:
+        return getattr(self._model, name)
+
+    def _take_first_moments(self) -> None:
+        moments = _moments(self._model.env)
+        if moments:
+            for own, first in zip(moments, self._model.processes.exchange("takes statistics", moments)[0], strict=True):
+                own.mean, own.var, own.count = first.mean, first.var, first.count
+
+    def begin(self) -> None:
+        """Begin the rollout when callbacks have heard of it, which may have reset the environments."""
+        if self._together:
+            self._take_first_moments()
+            self._before = [moments.copy() for moments in _moments(self._model.env)]
+
+    def end(self, going: bool) -> bool:
+        """Take in what the others have collected.
+
+        :param going: whether this process goes on
+        :return: whether all do
+        """
+        if not self._together:
+            return going
+        new = [list(self._buffer(name))[n:] for name, n in zip(EPISODES, self._n_before, strict=True)]
+        all_moments = _moments(self._model.env)
+        each = self._model.processes.exchange("ends a rollout", (going, new, all_moments))
+        for i, (name, n) in enumerate(zip(EPISODES, self._n_before, strict=True)):
+            in_turn = zip_longest(*(episodes[i] for _, episodes, _ in each), fillvalue=None)
+            added = [episode for turn in in_turn for episode in turn if episode is not None]
+            kept = [*list(self._buffer(name))[:n], *added]
+            setattr(self._model, name, deque(kept, maxlen=self._model._stats_window_size))
+        for i, (moments, before) in enumerate(zip(all_moments, self._before, strict=True)):
+            merge_moments(moments, before, [others[i] for _, _, others in each])
+        return all(going for going, _, _ in each)
+
+
+def _moments(env: VecEnv | None) -> list[RunningMeanStd]:
+    """Those of all ``VecNormalize`` wrappers, from the outside in."""
+    if not isinstance(env, VecEnvWrapper):
+        return []
+    own: list[RunningMeanStd] = []
+    if isinstance(env, VecNormalize):
+        observations = getattr(env, "obs_rms", None)
+        own = [*(observations.values() if isinstance(observations, dict) else [observations]), env.ret_rms]
+    return [*(moments for moments in own if moments is not None), *_moments(env.venv)]
+
+
+def merge_moments(moments: RunningMeanStd, before: RunningMeanStd, each: Sequence[RunningMeanStd]) -> None:
+    """Make moments those of the data of all processes, whose data was the same before.
+
+    :param moments: written
+    :param before: those of the data that is common
+    :param each: those of each process: of the common data and its own
+    """
+    if all(one.count == before.count for one in each):
+        return  # There is no new data.
+    # Sums of x and x^2 with the former mean as the origin, which keeps their digits.
+    counts = [one.count - before.count for one in each]
+    sums = [one.count * (one.mean - before.mean) for one in each]
+    squares = [one.count * (one.var + (one.mean - before.mean) ** 2) - before.count * before.var for one in each]
+    count = before.count + sum(counts)
+    shift = sum(sums) / count
+    moments.mean = before.mean + shift
+    moments.var = (before.count * before.var + sum(squares)) / count - shift**2
+    moments.count = count
+
+
+def explained_variance(values: np.ndarray, returns: np.ndarray, processes: Processes) -> float:
+    """SB3's ``explained_variance`` of the predictions of all processes, as many in each."""
+    if processes.size == 1:
+        return utils.explained_variance(values.flatten(), returns.flatten())
+    means = [array.mean(dtype=np.float64) for part in (returns, returns - values) for array in (part, part**2)]
+    together = th.tensor(means, dtype=th.float64)
+    processes.average(together)
+    mean, square, mean_error, square_error = together.tolist()
+    variance = square - mean**2
+    return np.nan if variance == 0 else 1 - (square_error - mean_error**2) / variance
+
+
+@contextmanager
+def failing(processes: Processes) -> Iterator[None]:
+    """Within it an error or an interrupt in this process ends the others too."""
+    try:
+        yield
+    except BaseException as error:
+        processes.failed(error)
+        raise
+
+
+def own_callbacks(callback: MaybeCallback, processes: Processes) -> MaybeCallback:
+    """The callbacks that a process has: on other ranks than 0 none that evaluates or saves.
+
+    A list of callbacks is searched, a callback in another one is not.
+    """
+    if processes.rank == 0:
+        return callback
+    if isinstance(callback, CallbackList):
+        return CallbackList([one for one in callback.callbacks if not isinstance(one, ONCE)])
+    if isinstance(callback, list):
+        return [one for one in callback if not isinstance(one, ONCE)]
+    return None if isinstance(callback, ONCE) else callback

@@ -1,0 +1,121 @@
+"""Measure how training scales with processes, and tell from its parts how it would with many more."""
+
+import argparse
+import json
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sb3_ppo_variants.benchmark.measuring import add_options, circumstances, in_turn, quartiles
+
+
+class Workload(NamedTuple):
+    """An environment, and how many of it and steps each process has in a rollout."""
+
+    env_id: str
+    n_envs: int
+    n_steps: int
+    n_parameters: int
+    """Of the policy."""
+
+
+WORKLOADS = {
+    "halfcheetah": Workload("HalfCheetah-v5", 1, 2048, 11_085),
+    "halfcheetah-8": Workload("HalfCheetah-v5", 8, 256, 11_085),
+    "humanoid": Workload("Humanoid-v5", 1, 2048, 54_179),
+    "humanoid-8": Workload("Humanoid-v5", 8, 256, 54_179),
+}
+SIZES = (12_000, 200_000)
+"""Numbers of floats whose averages are timed."""
+MANY = (8, 64, 512)
+# Those of the workloads: 10 passes over 2048 rows in minibatches of 64.
+MINIBATCHES = 320
+ASSUMPTIONS = """The model: every process trains as fast as one alone and waits for nothing but the means of gradients,
+one for each minibatch. A mean costs what it does in a ring: 2 (W - 1) (a + b n / W) for W processes and n floats. The
+latency a and the time b of a float are those of the two sizes measured above, between two processes of one machine. So
+the model leaves out slower networks between machines, waits for the slowest process, and algorithms faster than a ring.
+Minibatches have 64 rows of each process: with W processes they have 64 W, which may need another step size."""
+
+
+def _run(processes: int, *arguments: object) -> float:
+    """What rank 0 of some new processes measures."""
+    module = ["sb3_ppo_variants.benchmark.scaling_run", *map(str, arguments)]
+    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
+    command = [sys.executable, "-W", "ignore", "-m", *(launcher if processes > 1 else []), *module]
+    finished = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    return float(json.loads(finished.stdout.splitlines()[-1]))
+
+
+def measure(workload: Workload, processes: int, pairs: int) -> dict[str, list[float]]:
+    """Steps per second of one process, of many with as many environments each, and of SB3 with all environments."""
+    env_id, n_envs, n_steps, _ = workload
+    return in_turn(
+        {
+            "1 process": partial(_run, 1, "rate", "PPOClip", env_id, n_envs, n_steps),
+            f"{processes} processes": partial(_run, processes, "rate", "PPOClip", env_id, n_envs, n_steps),
+            "SB3's PPO": partial(_run, 1, "rate", "PPO", env_id, n_envs * processes, n_steps),
+        },
+        pairs,
+    )
+
+
+def add_command(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    add_options(parser, WORKLOADS, list(WORKLOADS), pairs=5)
+    parser.add_argument("--processes", type=int, default=2, help="processes (default: %(default)s)")
+    parser.add_argument("--json", type=Path, help="file for what was measured")
+    parser.add_argument("--report", type=Path, help="measure nothing, print the tables of such a file")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure and print the tables."""
+    if options.report is None:
+        n = options.processes
+        rates = {name: measure(WORKLOADS[name], n, options.pairs) for name in options.workloads}
+        averages = in_turn({str(size): partial(_run, 2, "average", size) for size in SIZES}, options.pairs)
+        measured = {**circumstances(), "rates": rates, "averages": averages}
+    else:
+        measured = json.loads(options.report.read_text())
+    print("\n".join([*rates_table(measured["rates"]), "", *averages_table(measured["averages"]), ""]))
+    print("\n".join([*model_table(measured), "", ASSUMPTIONS]))
+    if options.json is not None:
+        options.json.write_text(json.dumps(measured) + "\n")
+    return 0
+
+
+def rates_table(rates: dict[str, dict[str, list[float]]]) -> list[str]:
+    """Steps per second, and their ratios to those of one process."""
+    lines = ["| workload | | steps/s | over 1 process |", "|---|---|---|---|"]
+    for name, of_runs in rates.items():
+        alone = np.array(of_runs["1 process"])
+        for label, values in of_runs.items():
+            lines.append(f"| {name} | {label} | {np.median(values):.0f} | {quartiles(np.array(values) / alone)} |")
+    return lines
+
+
+def averages_table(averages: dict[str, list[float]]) -> list[str]:
+    """What the mean of a gradient costs."""
+    lines = ["| floats | microseconds for their mean over 2 processes |", "|---|---|"]
+    return [*lines, *(f"| {size} | {quartiles(np.array(of) * 1e6, '.0f')} |" for size, of in averages.items())]
+
+
+def model_table(measured: dict[str, Any]) -> list[str]:
+    """The share of the speed of W processes that is left when gradients are averaged."""
+    small, large = (float(np.median(measured["averages"][str(size)])) for size in SIZES)
+    # 2 (W - 1) (a + b n / W) with W = 2.
+    per_float = max(large - small, 0.0) / (SIZES[1] - SIZES[0])
+    latency = max(small / 2 - per_float * SIZES[0] / 2, 0.0)
+    lines = [f"| workload | {' | '.join(f'{w} processes' for w in MANY)} |", "|---" * (1 + len(MANY)) + "|"]
+    for name, of_runs in measured["rates"].items():
+        workload = WORKLOADS[name]
+        alone = workload.n_envs * workload.n_steps / float(np.median(of_runs["1 process"]))
+        shares = []
+        for w in MANY:
+            average = 2 * (w - 1) * (latency + per_float * workload.n_parameters / w)
+            shares.append(alone / (alone + MINIBATCHES * average))
+        lines.append(f"| {name} | {' | '.join(f'{share:.0%}' for share in shares)} |")
+    return lines

@@ -1,0 +1,52 @@
+"""Finds out which process of a group is gone, and why."""
+
+import time
+
+from torch.distributed.distributed_c10d import _get_default_store
+
+from sb3_ppo_variants.errors import ProcessError
+
+PREFIX = "sb3_ppo_variants"
+# Seconds for those who live to say so, once the group has broken.
+PATIENCE = 5.0
+
+
+class Faults:
+    """What processes tell each other by the store of their group when the group itself is broken.
+
+    :param rank: the number of this process
+    :param size: how many there are
+    """
+
+    def __init__(self, rank: int, size: int):
+        self._rank = rank
+        self._size = size
+        # Outlives the group.
+        self._store = _get_default_store()
+
+    def tell(self, error: BaseException) -> None:
+        """Tell the others that this process ends with an error."""
+        if not self._is_set("failed"):
+            own = f"rank {self._rank} ended with {type(error).__name__}: {error}"
+            self._set("failed", str(error) if isinstance(error, ProcessError) else own)
+
+    def explain(self) -> str:
+        """Which process is gone: one that told why, or those that do not answer."""
+        try:
+            self._set(f"here/{self._rank}", "")
+            deadline = time.monotonic() + PATIENCE
+            while time.monotonic() < deadline and not self._is_set("failed"):
+                time.sleep(0.05)
+            if self._is_set("failed"):
+                return self._store.get(f"{PREFIX}/failed").decode()
+            gone = [rank for rank in range(self._size) if not self._is_set(f"here/{rank}")]
+        except RuntimeError as error:
+            return f"the process that holds the group's store is gone, which is rank 0 or torchrun: {error}"
+        names = " and ".join(f"rank {rank}" for rank in gone) or "a process that has come back since"
+        return f"{names} ended without a word, or did not answer in time"
+
+    def _set(self, key: str, value: str) -> None:
+        self._store.set(f"{PREFIX}/{key}", value)
+
+    def _is_set(self, key: str) -> bool:
+        return self._store.check([f"{PREFIX}/{key}"])

@@ -1,0 +1,103 @@
+"""The default process group of ``torch.distributed``."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Literal
+
+import torch as th
+import torch.distributed as dist
+
+from sb3_ppo_variants.errors import ArgumentError, ProcessError
+from sb3_ppo_variants.processes.faults import Faults
+from sb3_ppo_variants.processes.processes import ALONE, Content, Processes
+
+
+class Group(Processes):
+    """All processes of the default process group. An error in one of them is an error in all."""
+
+    def __init__(self) -> None:
+        self.rank = dist.get_rank()
+        self.size = dist.get_world_size()
+        self._faults = Faults(self.rank, self.size)
+
+    def average(self, tensor: th.Tensor) -> None:
+        with self._together():
+            # Gloo adds in the same order on all ranks, so that they get the same bits.
+            dist.all_reduce(tensor)
+        tensor /= self.size
+
+    def gather(self, tensor: th.Tensor) -> th.Tensor:
+        each = [th.empty_like(tensor) for _ in range(self.size)]
+        with self._together():
+            dist.all_gather(each, tensor.contiguous())
+        return th.stack(each)
+
+    def exchange(self, what: str, content: Content) -> list[Content]:
+        each: list[Any] = [None] * self.size
+        with self._together():
+            dist.all_gather_object(each, (what, content))
+        moments = [moment for moment, _ in each]
+        if len(set(moments)) > 1:
+            where = ", ".join(f"rank {rank} {moment}" for rank, moment in enumerate(moments))
+            raise ProcessError(
+                f"the processes do not do the same: {where}. Give all of them the same callbacks, and call learn() in "
+                "all of them"
+            )
+        return [content for _, content in each]
+
+    def failed(self, error: BaseException) -> None:
+        self._faults.tell(error)
+        _leave()
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            _leave()  # The others then need not wait for the timeout.
+            raise ProcessError(self._faults.explain()) from error
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def current(data_parallel: bool | Literal["auto"]) -> Processes:
+    """The processes that train together.
+
+    :param data_parallel: ``"auto"`` takes a process group that is initialised, True insists on one and initialises it
+        where torchrun has started this process, False trains alone
+    :raises ArgumentError: if there has to be a group and there is none
+    """
+    if data_parallel is False or not dist.is_available():
+        return ALONE
+    if not dist.is_initialized():
+        if data_parallel is True and not init_processes():
+            raise ArgumentError(
+                "data_parallel=True needs a process group: start the script with torchrun, or call "
+                "torch.distributed.init_process_group() before you make the model"
+            )
+        if data_parallel == "auto":
+            return ALONE
+    return Group() if dist.get_world_size() > 1 else ALONE
+
+
+def init_processes(timeout: timedelta = timedelta(minutes=30)) -> bool:
+    """Initialise the process group where torchrun has started this process, and do nothing elsewhere.
+
+    Tensors on CPUs are averaged by gloo, those on GPUs by NCCL.
+
+    :param timeout: how long a process waits for the others before it takes them for gone
+    :return: whether there is a process group
+    """
+    if not dist.is_available():
+        return False
+    if not dist.is_initialized() and {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys():
+        gpus = th.cuda.is_available() and dist.is_nccl_available()
+        if gpus:
+            th.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % th.cuda.device_count())
+        dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=timeout)
+    return dist.is_initialized()

@@ -1,0 +1,71 @@
+"""Runs functions in processes that train together."""
+
+import multiprocessing
+import queue
+import tempfile
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch as th
+import torch.distributed as dist
+
+TIMEOUT = timedelta(minutes=5)
+
+
+def _rank(
+    function: Callable[..., Any], rank: int, size: int, store: str, timeout: timedelta, results: Any, *args: Any
+) -> None:
+    th.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timeout)
+    try:
+        results.put((rank, function(*args)))
+    except BaseException as error:
+        results.put((rank, error))
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def together(
+    function: Callable[..., Any], size: int, *args: Any, timeout: timedelta = TIMEOUT, lost: int = 0
+) -> list[Any]:
+    """What a function of a module returns, or the error that it raises, in each of ``size`` processes.
+
+    :param timeout: of the process group
+    :param lost: how many processes will not answer, for which there is ``None``
+    """
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    answers: dict[int, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        store = str(Path(folder, "store"))
+        ranks = [
+            context.Process(target=_rank, args=(function, rank, size, store, timeout, results, *args))
+            for rank in range(size)
+        ]
+        for process in ranks:
+            process.start()
+        try:
+            while len(answers) < size - lost:
+                rank, answer = results.get(timeout=300)
+                answers[rank] = answer
+        except queue.Empty:
+            raise AssertionError(f"only the ranks {sorted(answers)} of {size} have answered") from None
+        finally:
+            for rank, process in enumerate(ranks):
+                if rank in answers:
+                    process.join(60)
+                process.kill()
+                process.join()
+    return [answers.get(rank) for rank in range(size)]
+
+
+def answers(function: Callable[..., Any], size: int, *args: Any) -> list[Any]:
+    """What a function returns in each process, none of which may fail."""
+    found = together(function, size, *args)
+    for answer in found:
+        if isinstance(answer, BaseException):
+            raise answer
+    return found

@@ -1,0 +1,140 @@
+"""Training in several processes is training in one with the environments of all."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3.common.preprocessing import preprocess_obs
+
+from helpers import ACTION_SPACES, LogRecorder, noise_envs
+from ranks import answers
+from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped, SeparateUpdates
+
+N_ENVS, N_STEPS, BATCH, UPDATES = 2, 12, 8, 10
+CASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "clip": (PPOClip, {"clip_range_vf": 0.2, "ent_coef": 0.01}),
+    "adaptive": (PPOAdaptiveKL, {}),
+    "fixed": (PPOFixedKL, {"normalize_advantage": False}),
+    "unclipped": (PPOUnclipped, {"target_kl": 0.001}),
+    "separate": (PPOAdaptiveKL, {"updates": SeparateUpdates(policy_epochs=3, value_epochs=2), "target_kl": 0.01}),
+    "truncated": (PPOClip, {"batch_size": 7}),
+}
+FIELDS = ("observations", "actions", "rewards", "values", "log_probs", "advantages", "returns")
+
+
+def in_double(*args: Any, **arguments: Any) -> Any:
+    """Observations for networks of double precision, where SB3 makes single ones."""
+    observations = preprocess_obs(*args, **arguments)
+    assert isinstance(observations, th.Tensor)
+    return observations.double()
+
+
+@contextmanager
+def double_precision() -> Iterator[None]:
+    with patch("stable_baselines3.common.policies.preprocess_obs", in_double):
+        yield
+
+
+def make(case: str, space: str, fast: bool, n_envs: int) -> Any:
+    cls, arguments = CASES[case]
+    model = cls(
+        "MlpPolicy",
+        noise_envs(ACTION_SPACES[space], n_envs=n_envs),
+        **{"n_steps": N_STEPS, "batch_size": BATCH, "n_epochs": 3, "learning_rate": 1e-3, **arguments},
+        seed=3,
+        fast=fast,
+        device="cpu",
+    )
+    model.policy.double()
+    return model
+
+
+def in_double_columns(buffer: Any) -> None:
+    for name in ("values", "log_probs", "advantages", "returns"):
+        setattr(buffer, name, getattr(buffer, name).astype(np.float64))
+
+
+class Recorder(LogRecorder):
+    """Keeps the rollouts and the shuffles of a rank too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rollouts: list[Any] = []
+        self.shuffles: list[list[np.ndarray]] = []
+        self._permutation = np.random.permutation
+
+    def permutation(self, n: int) -> np.ndarray:
+        self.shuffles[-1].append(self._permutation(n))
+        return self.shuffles[-1][-1]
+
+    def _on_rollout_end(self) -> None:
+        buffer = self.locals["rollout_buffer"]
+        in_double_columns(buffer)
+        columns = {name: getattr(buffer, name).copy() for name in FIELDS}
+        # Tensors would be shared with this process, which ends.
+        self.rollouts.append((columns, [column.numpy() for column in buffer.old_parameters]))
+        self.shuffles.append([])
+
+
+def of_rank(cases: list[tuple[str, str, bool]]) -> list[Any]:
+    found = []
+    for case in cases:
+        model, recorder = make(*case, N_ENVS), Recorder()
+        with double_precision(), patch("numpy.random.permutation", recorder.permutation):
+            model.learn(UPDATES * N_STEPS * N_ENVS * model.processes.size, callback=recorder)
+        weights = {name: p.detach().numpy() for name, p in model.policy.named_parameters()}
+        found.append((recorder.rollouts, recorder.shuffles, weights, recorder.updates))
+    return found
+
+
+def united(shuffles: list[np.ndarray], batch: int) -> np.ndarray:
+    """The order of rows in which each minibatch is that of all ranks."""
+    n = len(shuffles[0])
+    starts = range(0, n, batch)
+    return np.concatenate([rank * n + shuffle[i : i + batch] for i in starts for rank, shuffle in enumerate(shuffles)])
+
+
+def of_one(case: tuple[str, str, bool], ranks: list[Any], size: int) -> tuple[dict[str, np.ndarray], list[Any]]:
+    """The updates of a single process with the rollouts of all."""
+    model = make(*case, N_ENVS * size)
+    batch, recorder = model.batch_size, LogRecorder()
+    model.batch_size = batch * size
+    _, callback = model._setup_learn(10**6, recorder)
+    callback.on_training_start({}, {})
+    for update in range(UPDATES):
+        buffer = model.rollout_buffer
+        buffer.reset()
+        for name in FIELDS:
+            columns = [rollouts[update][0][name] for rollouts, *_ in ranks]
+            setattr(buffer, name, np.concatenate(columns, axis=1))
+        buffer.full = True
+        old = zip(*(rollouts[update][1] for rollouts, *_ in ranks), strict=True)
+        buffer.old_parameters = tuple(th.from_numpy(np.concatenate(columns)) for columns in old)
+        each = [shuffles[update] for _, shuffles, *_ in ranks]
+        orders: Iterator[np.ndarray] = (united(list(of_epoch), batch) for of_epoch in zip(*each, strict=True))
+        with double_precision(), patch("numpy.random.permutation", lambda n, orders=orders: next(orders)):
+            model.train()
+        recorder._keep()
+    return {name: p.detach().numpy() for name, p in model.policy.named_parameters()}, recorder.updates
+
+
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
+@pytest.mark.parametrize("size", [2, 3])
+def test_as_one_process_with_all_environments(size: int) -> None:
+    spaces = list(ACTION_SPACES)
+    cases = [(case, spaces[i % len(spaces)], fast) for i, case in enumerate(CASES) for fast in (False, True)]
+    found = answers(of_rank, size, cases)
+    for i, case in enumerate(cases):
+        ranks = [of_each[i] for of_each in found]
+        weights, logs = of_one(case, ranks, size)
+        for _, _, own, _ in ranks:
+            for name, expected in weights.items():
+                np.testing.assert_allclose(own[name], expected, rtol=1e-10, atol=1e-10, err_msg=f"{case} {name}")
+        for logged, expected_log in zip(ranks[0][3], logs, strict=True):
+            for name in expected_log:
+                if name.startswith("train/"):
+                    assert logged[name] == pytest.approx(expected_log[name], rel=1e-6, nan_ok=True), (case, name)

@@ -1,0 +1,128 @@
+"""A process that fails ends all others, and names itself."""
+
+import os
+import signal
+import time
+from datetime import timedelta
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+import torch.distributed as dist
+from gymnasium import spaces
+from stable_baselines3.common.callbacks import BaseCallback
+
+from helpers import NoiseEnv
+from ranks import together
+from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, ProcessError
+
+TIMES = 10
+SHORT = timedelta(seconds=8)
+
+
+class Troubled(NoiseEnv):
+    """Does something at a step, in rank 1."""
+
+    def __init__(self, trouble: str, at: int):
+        super().__init__(spaces.Box(-1, 1, (1,), np.float32))
+        self._trouble, self._at, self._count = trouble, at, 0
+
+    def step(self, action: Any) -> Any:
+        self._count += 1
+        observation, reward, *others = super().step(action)
+        if dist.get_rank() == 1 and self._count == self._at:
+            if self._trouble == "raise":
+                raise OSError("the simulator is broken")
+            if self._trouble == "nan":
+                reward = np.nan
+            else:
+                os.kill(os.getpid(), signal.SIGKILL if self._trouble == "kill" else signal.SIGSTOP)
+        return observation, reward, *others
+
+
+def learn(trouble: str, at: int, fast: bool) -> None:
+    env: gym.Env = Troubled(trouble, at)
+    PPOClip("MlpPolicy", env, n_steps=16, batch_size=8, n_epochs=2, device="cpu", fast=fast).learn(16 * 2 * 5)
+
+
+@pytest.mark.parametrize(("trouble", "own", "fast"), [("raise", OSError, True), ("nan", NonFiniteError, False)])
+def test_an_error_in_one_is_an_error_in_all(trouble: str, own: type[Exception], fast: bool) -> None:
+    start = time.monotonic()
+    errors = together(learn, 3, trouble, 21, fast, timeout=timedelta(minutes=10))
+    assert isinstance(errors[1], own)
+    for error in (errors[0], errors[2]):
+        assert isinstance(error, ProcessError)
+        assert f"rank 1 ended with {own.__name__}" in str(error)
+    assert time.monotonic() - start < 300, "nobody waits for the timeout"
+
+
+@pytest.mark.parametrize("trouble", ["kill", "stop"])
+def test_a_process_that_is_killed_or_hangs_is_named(trouble: str) -> None:
+    errors = together(learn, 3, trouble, 21, True, timeout=SHORT, lost=1)
+    for error in (errors[0], errors[2]):
+        assert isinstance(error, ProcessError)
+        assert str(error).startswith("rank 1 ended without a word, or did not answer")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trouble", ["raise", "nan", "kill", "stop"])
+def test_every_time(trouble: str) -> None:
+    for time_ in range(TIMES):
+        lost = int(trouble in ("kill", "stop"))
+        errors = together(learn, 2, trouble, 17 + 3 * time_, time_ % 2 == 0, timeout=SHORT, lost=lost)
+        assert isinstance(errors[0], ProcessError)
+        assert "rank 1" in str(errors[0])
+
+
+def differ(name: str) -> None:
+    rank = dist.get_rank()
+    arguments: dict[str, Any] = {"n_epochs": 1 + rank} if name == "n_epochs" else {}
+    env = NoiseEnv(spaces.Discrete(2 + rank if name == "action_space" else 2))
+    model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=8, device="cpu", **arguments)
+    try:
+        model.learn(64 + (name == "total_timesteps") * rank)
+    finally:
+        assert model.num_timesteps == 0
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "name", ["n_epochs", pytest.param("action_space", marks=SLOW), pytest.param("total_timesteps", marks=SLOW)]
+)
+def test_differences_are_refused_before_the_first_step(name: str) -> None:
+    for error in together(differ, 2, name):
+        assert isinstance(error, ArgumentError)
+        assert str(error).startswith(f"{name} is ")
+        assert "in rank 0 and " in str(error) and "in rank 1: processes that train together" in str(error)
+
+
+class Changes(BaseCallback):
+    """Changes a weight of rank 1 before an update."""
+
+    def _on_rollout_end(self) -> None:
+        if dist.get_rank() == 1 and self.num_timesteps == 96:
+            with th.no_grad():
+                next(iter(self.model.policy.parameters()))[0] += 1e-6
+
+    def _on_step(self) -> bool:
+        return True
+
+
+def diverge() -> None:
+    model = PPOClip("MlpPolicy", NoiseEnv(spaces.Discrete(2)), n_steps=16, batch_size=8, device="cpu")
+    model.learn(320, callback=Changes())
+
+
+def test_weights_that_differ_are_an_error_at_the_next_update() -> None:
+    for error in together(diverge, 3):
+        assert isinstance(error, ProcessError)
+        assert "the weights of rank 1 are not those of the other ranks" in str(error)
+
+
+def test_a_group_is_needed_where_it_is_asked_for() -> None:
+    with pytest.raises(ArgumentError, match="data_parallel=True needs a process group: start the script with torchrun"):
+        PPOClip("MlpPolicy", "CartPole-v1", data_parallel=True)

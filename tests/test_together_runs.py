@@ -1,0 +1,131 @@
+"""Runs of several processes: steps, statistics, callbacks, checkpoints."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+import torch.distributed as dist
+from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback, EvalCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.logger import configure
+from stable_baselines3.common.running_mean_std import RunningMeanStd
+from stable_baselines3.common.vec_env import VecNormalize
+
+from ranks import answers
+from sb3_ppo_variants import ArgumentError, ExactCheckpointCallback, PPOAdaptiveKL, PPOClip
+from sb3_ppo_variants.base.together import merge_moments
+
+SETTINGS: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2, "device": "cpu"}
+
+
+def weights(model: Any) -> np.ndarray:
+    return th.cat([p.detach().flatten() for p in model.policy.parameters()]).numpy()
+
+
+def test_merged_moments_are_those_of_all_data() -> None:
+    rng = np.random.default_rng(0)
+    common, *own = (rng.normal(100, 3, (n, 2)) for n in (50, 20, 30))
+    before = RunningMeanStd(epsilon=0.0, shape=(2,))
+    before.update(common)
+    each = [before.copy() for _ in own]
+    for moments, data in zip(each, own, strict=True):
+        moments.update(data)
+    merge_moments(each[0], before, each)
+    everything = np.concatenate([common, *own])
+    np.testing.assert_allclose(each[0].mean, everything.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(each[0].var, everything.var(axis=0), rtol=1e-9)
+    assert each[0].count == 100
+
+
+class Observer(BaseCallback):
+    """Keeps the first observations, and the statistics at each rollout's end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observations: list[np.ndarray] = []
+
+    def _on_step(self) -> bool:
+        self.observations.append(self.locals["new_obs"].copy())
+        return True
+
+
+def run(folder: str) -> dict[str, Any]:
+    rank = dist.get_rank()
+    env = VecNormalize(make_vec_env("CartPole-v1", n_envs=2, seed=5))
+    model = PPOClip("MlpPolicy", env, **SETTINGS)
+    model.set_logger(configure(str(Path(folder, str(rank))), ["csv"]))
+    observer = Observer()
+    saver = CheckpointCallback(16, str(Path(folder, f"models{rank}")), save_vecnormalize=True)
+    evaluation = EvalCallback(
+        VecNormalize(make_vec_env("CartPole-v1"), training=False),
+        eval_freq=16,
+        log_path=str(Path(folder, f"eval{rank}")),
+    )
+    model.learn(512, callback=[observer, saver, evaluation])
+    model.save(Path(folder, f"model{rank}"))
+    observed = env.obs_rms
+    assert isinstance(observed, RunningMeanStd)
+    return {
+        "steps": model.num_timesteps,
+        "weights": weights(model),
+        "first": np.array(observer.observations[:5]),
+        "mean": observed.mean,
+        "returns": env.ret_rms.var,
+        "count": observed.count,
+        "episodes": [episode["r"] for episode in model.ep_info_buffer or ()],
+    }
+
+
+def test_counts_statistics_and_files_are_those_of_all(tmp_path: Path) -> None:
+    first, second = answers(run, 2, str(tmp_path))
+    assert first["steps"] == second["steps"] == 512
+    for same in ("weights", "mean", "returns", "episodes"):
+        np.testing.assert_array_equal(first[same], second[same], err_msg=same)
+    assert first["count"] == pytest.approx(512 + 4 + 2e-4, abs=3), "the steps and resets of both"
+    assert not np.array_equal(first["first"], second["first"]), "the environments have seeds of their own"
+    assert {path.name for path in tmp_path.iterdir()} >= {"0", "models0", "eval0", "model0.zip"}
+    assert not {"models1", "eval1", "model1.zip"} & {path.name for path in tmp_path.iterdir()}
+    assert (tmp_path / "0" / "progress.csv").stat().st_size > 0
+    assert (tmp_path / "1" / "progress.csv").stat().st_size == 0
+
+
+class Stops(BaseCallback):
+    def _on_step(self) -> bool:
+        return not (dist.get_rank() == 1 and self.num_timesteps >= 150)
+
+
+def stop() -> tuple[int, int]:
+    model = PPOClip("MlpPolicy", make_vec_env("CartPole-v1", n_envs=2), **SETTINGS)
+    model.learn(1024, callback=Stops())
+    return model._n_updates, model.num_timesteps
+
+
+def test_a_callback_that_stops_one_stops_all() -> None:
+    (updates, reached), (own_updates, own_reached) = answers(stop, 2)
+    assert updates == own_updates == 2, "one update of two epochs"
+    assert own_reached == 152 and reached == 256
+
+
+def part(folder: str, until: int, resumed: bool) -> tuple[np.ndarray, float]:
+    env = VecNormalize(make_vec_env("CartPole-v1", n_envs=2, seed=1))
+    checkpoints = ExactCheckpointCallback(256, folder)
+    if resumed:
+        model = PPOAdaptiveKL.resume(folder, env, device="cpu")
+        model.learn(until - model.num_timesteps, reset_num_timesteps=False, callback=checkpoints)
+    else:
+        model = PPOAdaptiveKL("MlpPolicy", env, seed=4, **SETTINGS)
+        model.learn(until, callback=checkpoints)
+    return weights(model), model.current_kl_coef
+
+
+def test_a_resumed_run_is_the_run_that_went_on(tmp_path: Path) -> None:
+    whole = answers(part, 2, str(tmp_path / "whole"), 1024, False)
+    answers(part, 2, str(tmp_path / "cut"), 640, False)
+    resumed = answers(part, 2, str(tmp_path / "cut"), 1024, True)
+    for (expected, expected_coef), (found, coef) in zip(whole, resumed, strict=True):
+        np.testing.assert_array_equal(found, expected)
+        assert coef == expected_coef
+    with pytest.raises(ArgumentError, match="the run had 2 processes and cannot be resumed exactly with 1"):
+        part(str(tmp_path / "cut"), 1024, True)
