@@ -165,7 +165,11 @@ def test_the_help_lists_the_benchmarks(capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(SystemExit, match=r"^0$"):
         main(["--help"])
     listed = re.findall(r"^    (\w+)(?:  |$)", capsys.readouterr().out, re.MULTILINE)
-    assert listed == ["cold", "compare", "gallery", "guard", "report", "stepping", "throughput"] == list(COMMANDS)
+    assert (
+        listed
+        == ["cold", "compare", "gallery", "guard", "report", "scaling", "stepping", "throughput"]
+        == list(COMMANDS)
+    )
 
 
 def test_an_unknown_workload_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from sb3_ppo_variants.base import PPOBase
 
 BOX = ACTION_SPACES["Box"]
 THEIRS = inspect.signature(PPO.__init__).parameters
-SHARED = {"fast": "auto", "updates": None}
+SHARED = {"fast": "auto", "updates": None, "data_parallel": "auto"}
 OWN: dict[type[PPOBase], dict[str, Any]] = {
     PPOClip: {"clip_range": 0.2, **SHARED},
     PPOFixedKL: {"clip_range": None, "kl_coef": 1.0, **SHARED},

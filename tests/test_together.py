@@ -8,11 +8,14 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch as th
+from stable_baselines3.common.distributions import BernoulliDistribution
 from stable_baselines3.common.preprocessing import preprocess_obs
 
 from helpers import ACTION_SPACES, LogRecorder, noise_envs
 from ranks import answers
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped, SeparateUpdates
+from sb3_ppo_variants.backends import choice
+from sb3_ppo_variants.backends.native.backend import Native
 
 N_ENVS, N_STEPS, BATCH, UPDATES = 2, 12, 8, 10
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -22,6 +25,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "unclipped": (PPOUnclipped, {"target_kl": 0.001}),
     "separate": (PPOAdaptiveKL, {"updates": SeparateUpdates(policy_epochs=3, value_epochs=2), "target_kl": 0.01}),
     "truncated": (PPOClip, {"batch_size": 7}),
+    "over the rollout": (PPOClip, {"normalize_advantage": "rollout"}),
 }
 FIELDS = ("observations", "actions", "rewards", "values", "log_probs", "advantages", "returns")
 
@@ -34,8 +38,15 @@ def in_double(*args: Any, **arguments: Any) -> Any:
 
 
 @contextmanager
-def double_precision() -> Iterator[None]:
-    with patch("stable_baselines3.common.policies.preprocess_obs", in_double):
+def over_arrays_in_double_precision() -> Iterator[None]:
+    """The native library, which trains alone, draws the shuffles of all passes at once."""
+    log_prob: Any = BernoulliDistribution.log_prob
+    without = tuple(backend for backend in choice.BACKENDS if not isinstance(backend, Native))
+    with (
+        patch.object(choice, "BACKENDS", without),
+        patch.object(BernoulliDistribution, "log_prob", lambda self, actions: log_prob(self, actions.double())),
+        patch("stable_baselines3.common.policies.preprocess_obs", in_double),
+    ):
         yield
 
 
@@ -84,7 +95,7 @@ def of_rank(cases: list[tuple[str, str, bool]]) -> list[Any]:
     found = []
     for case in cases:
         model, recorder = make(*case, N_ENVS), Recorder()
-        with double_precision(), patch("numpy.random.permutation", recorder.permutation):
+        with over_arrays_in_double_precision(), patch("numpy.random.permutation", recorder.permutation):
             model.learn(UPDATES * N_STEPS * N_ENVS * model.processes.size, callback=recorder)
         weights = {name: p.detach().numpy() for name, p in model.policy.named_parameters()}
         found.append((recorder.rollouts, recorder.shuffles, weights, recorder.updates))
@@ -116,14 +127,17 @@ def of_one(case: tuple[str, str, bool], ranks: list[Any], size: int) -> tuple[di
         buffer.old_parameters = tuple(th.from_numpy(np.concatenate(columns)) for columns in old)
         each = [shuffles[update] for _, shuffles, *_ in ranks]
         orders: Iterator[np.ndarray] = (united(list(of_epoch), batch) for of_epoch in zip(*each, strict=True))
-        with double_precision(), patch("numpy.random.permutation", lambda n, orders=orders: next(orders)):
+        with (
+            over_arrays_in_double_precision(),
+            patch("numpy.random.permutation", lambda n, orders=orders: next(orders)),
+        ):
             model.train()
         recorder._keep()
     return {name: p.detach().numpy() for name, p in model.policy.named_parameters()}, recorder.updates
 
 
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_as_one_process_with_all_environments(size: int) -> None:
     spaces = list(ACTION_SPACES)
     cases = [(case, spaces[i % len(spaces)], fast) for i, case in enumerate(CASES) for fast in (False, True)]

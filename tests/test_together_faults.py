@@ -19,6 +19,7 @@ from ranks import together
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, ProcessError
 
 TIMES = 10
+SLOW = pytest.mark.slow
 SHORT = timedelta(seconds=8)
 
 
@@ -58,7 +59,7 @@ def test_an_error_in_one_is_an_error_in_all(trouble: str, own: type[Exception], 
     assert time.monotonic() - start < 300, "nobody waits for the timeout"
 
 
-@pytest.mark.parametrize("trouble", ["kill", "stop"])
+@pytest.mark.parametrize("trouble", ["kill", pytest.param("stop", marks=SLOW)])
 def test_a_process_that_is_killed_or_hangs_is_named(trouble: str) -> None:
     errors = together(learn, 3, trouble, 21, True, timeout=SHORT, lost=1)
     for error in (errors[0], errors[2]):
@@ -85,9 +86,6 @@ def differ(name: str) -> None:
         model.learn(64 + (name == "total_timesteps") * rank)
     finally:
         assert model.num_timesteps == 0
-
-
-SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ CASES: dict[str, dict[str, Any]] = {
     "betas": {"policy_kwargs": {"activation_fn": th.nn.Tanh, "optimizer_kwargs": {"betas": (0.8, 0.9)}}},
     "a buffer": {"rollout_buffer_class": RolloutBuffer},
     "gsde": {"use_sde": True},
-    "discrete": {"actions": spaces.Discrete(3, start=1)},
+    "discrete": {"actions": spaces.Discrete(3)},
     "several": {"actions": spaces.MultiDiscrete([2, 4])},
     "binary": {"actions": spaces.MultiBinary(3)},
     "dictionaries": {"observations": DICT, "policy": "MultiInputPolicy"},

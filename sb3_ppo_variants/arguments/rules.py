@@ -18,7 +18,6 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.policies import BasePolicy
 
-from sb3_ppo_variants.arguments.spaces import check_start
 from sb3_ppo_variants.errors import ArgumentError, refuse
 
 ACTION_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -164,7 +163,6 @@ def check_spaces(action_space: spaces.Space, use_sde: bool) -> None:
     if not isinstance(action_space, ACTION_SPACES):
         names = ", ".join(space.__name__ for space in ACTION_SPACES)
         raise ArgumentError(f"env.action_space={action_space} is not supported; supported are {names}")
-    check_start("action", action_space)
     if use_sde and not isinstance(action_space, spaces.Box):
         raise ArgumentError(f"use_sde=True needs a Box action space, but the environment has {action_space}")
     if isinstance(action_space, spaces.Box) and not action_space.is_bounded():

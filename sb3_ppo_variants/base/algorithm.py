@@ -28,6 +28,7 @@ from sb3_ppo_variants.arguments.rules import (
     warn_of_truncated_minibatch,
 )
 from sb3_ppo_variants.arguments.schedules import current_value
+from sb3_ppo_variants.arguments.spaces import check_start
 from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.base import together
 from sb3_ppo_variants.base.around import checked, settings_kept
@@ -237,6 +238,7 @@ class PPOBase(MaskedActions):
 
     def _setup_learn(self, *args: Any, **arguments: Any) -> tuple[int, BaseCallback]:
         check_is_free(self.rollout_buffer)
+        check_start("action", self.action_space)  # The environment may be another than at construction.
         self._check_env_for_masks()
         backend, why = choose(self._plan(), self.fast)
         if self.verbose >= 1 and self.processes.rank == 0:

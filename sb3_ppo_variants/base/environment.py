@@ -9,6 +9,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ppo_variants.arguments.nested import check_observations
 from sb3_ppo_variants.arguments.rules import check_spaces
+from sb3_ppo_variants.arguments.spaces import check_start
 from sb3_ppo_variants.errors import ArgumentError
 
 
@@ -30,5 +31,6 @@ def checked_env(
         return None
     wrapped = BaseAlgorithm._wrap_env(maybe_make_env(env, verbose), verbose)
     check_spaces(wrapped.action_space, use_sde)
+    check_start("action", wrapped.action_space)
     check_observations(policy, wrapped.observation_space, policy_kwargs)
     return wrapped

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 
-from sb3_ppo_variants import PPOClip, init_processes
-from sb3_ppo_variants.processes import current
+from sb3_ppo_variants.processes import current, init_processes
+from sb3_ppo_variants.variants import PPOClip
 
 REPETITIONS = 300
 

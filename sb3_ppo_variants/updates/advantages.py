@@ -35,4 +35,4 @@ def over_rollout(
 
 def in_minibatches(normalize: NormalizeAdvantage) -> bool:
     """Whether the advantages of each minibatch are normalised."""
-    return bool(normalize) and normalize != "rollout"
+    return bool(normalize and normalize != "rollout")

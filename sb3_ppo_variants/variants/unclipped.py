@@ -50,6 +50,8 @@ class PPOUnclipped(PPOBase):
         on a fast path, False takes the reference path
     :param updates: ``SeparateUpdates(...)``, or a dict of its arguments, gives policy and value optimizers and passes
         of their own; ``None`` updates both together, as SB3 does
+    :param data_parallel: ``"auto"`` trains together with the other processes of a process group of
+        ``torch.distributed``, if there is one, True insists on one, False trains alone
     :raises ArgumentError: (a ``ValueError``) if an argument has a value that is not allowed
     """
 
