@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
+from typing import Any
 
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 
@@ -27,17 +28,20 @@ def exchanging(env: VecEnv) -> Iterator[None]:
 
     It stays there if an interrupt or an error leaves an answer under way.
     """
-    if not isinstance(env, SubprocVecEnv) or not all(isinstance(pipe, Connection) for pipe in env.remotes):
+    if not isinstance(env, SubprocVecEnv) or not all(isinstance(pipe, Connection | Exchange) for pipe in env.remotes):
         yield
         return
-    pipes = env.remotes
-    exchanges = [Exchange(pipe, i, env.processes[i]) for i, pipe in enumerate(pipes)]
+    pipes: Any = env.remotes
+    exchanges = [
+        pipe if isinstance(pipe, Exchange) else Exchange(pipe, i, env.processes[i]) for i, pipe in enumerate(pipes)
+    ]
     env.remotes = tuple(exchanges)
     try:
         yield
     finally:
         if all(exchange.clean for exchange in exchanges):
-            env.remotes = pipes
+            kept = any(isinstance(pipe, Exchange) for pipe in pipes)
+            env.remotes = tuple(exchange.pipe for exchange in exchanges) if kept else pipes
         else:
             env.waiting = False  # Or its close() would wait for what may have been received.
 
