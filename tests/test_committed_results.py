@@ -69,3 +69,8 @@ def test_the_readme_has_the_numbers_of_separate_updates() -> None:
 
 def _arrays(found: dict[str, pd.DataFrame]) -> statistics.Scores:
     return {label: matrix.to_numpy() for label, matrix in found.items()}
+
+
+def test_the_readme_has_the_speeds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["throughput", "--bars", "--report", str(ROOT / "results" / "throughput-bars.json")]) == 0
+    assert capsys.readouterr().out in (ROOT / "README.md").read_text()

@@ -20,7 +20,7 @@ class Supervised(CallbackList):
     def __init__(self, callback: MaybeCallback, progress_bar: bool):
         given = callback if isinstance(callback, list) else [] if callback is None else [callback]
         callbacks = [one if isinstance(one, BaseCallback) else ConvertCallback(one) for one in given]
-        bars = [ProgressBarCallback()] if progress_bar else []
+        bars = [_ProgressBar()] if progress_bar else []
         super().__init__([*callbacks, *bars])
         self._training = False
         self.failed = False
@@ -58,6 +58,18 @@ class Supervised(CallbackList):
     def _on_training_end(self) -> None:
         self._training = False
         super()._on_training_end()
+
+
+class _ProgressBar(ProgressBarCallback):
+    """SB3's, with the steps of all processes that train together."""
+
+    def _on_training_start(self) -> None:
+        super()._on_training_start()
+        self._start = self.model.num_timesteps
+
+    def _on_step(self) -> bool:
+        self.pbar.update(self.num_timesteps - self._start - self.pbar.n)
+        return True
 
 
 def _suspects(callback: BaseCallback) -> list[str]:
