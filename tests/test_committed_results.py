@@ -74,3 +74,11 @@ def _arrays(found: dict[str, pd.DataFrame]) -> statistics.Scores:
 def test_the_readme_has_the_speeds(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["throughput", "--bars", "--report", str(ROOT / "results" / "throughput-bars.json")]) == 0
     assert capsys.readouterr().out in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("page", ["masked", "recurrent"])
+def test_the_pages_have_the_speeds_beside_sb3_contrib(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["throughput", "--report", str(ROOT / "results" / "throughput-contrib.json")]) == 0
+    lines = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if "PPOClip" in line]
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    assert any(f"| `PPOClip` | {line[2]} | {line[3]} |" in text for line in lines)
