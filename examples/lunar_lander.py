@@ -2,7 +2,7 @@
 
     python examples/lunar_lander.py
 
-Reached 237 (seed 1) after 1,015,808 steps, in 14.2 minutes of one core each.
+Reached 237, 264, 264 (seeds 1, 2, 3) after 1,015,808 steps, in 13.1 minutes of one core each.
 """
 
 from sb3_ppo_variants.recipes.training import main
