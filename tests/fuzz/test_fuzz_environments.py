@@ -1,9 +1,5 @@
-"""An environment that goes wrong at a random step is named, and training can go on from there.
+"""An environment that goes wrong at a random step is named, and training can go on from there."""
 
-``FUZZ_MONITORED`` puts SB3's ``Monitor`` around the environments, as ``make_vec_env`` does.
-"""
-
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -49,7 +45,7 @@ WRONG: dict[str, st.SearchStrategy[Any]] = {
     ),
 }
 FAULTS = st.sampled_from(PLACES).flatmap(lambda place: st.tuples(st.just(place), WRONG[place]))
-MONITORED = st.booleans() if "FUZZ_MONITORED" in os.environ else st.just(False)
+MONITORED = st.booleans()
 
 
 class Errs(NoiseEnv):

@@ -1,6 +1,5 @@
 """An interrupt at a random line of an update: the update is made, or it is not, as a whole."""
 
-import os
 import sys
 from copy import deepcopy
 from types import FrameType
@@ -14,10 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from models import State, collected, state_of
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore"),
-    pytest.mark.skipif("FUZZ_INTERRUPTS" not in os.environ, reason="set FUZZ_INTERRUPTS to interrupt updates"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class Interrupter:
