@@ -1,5 +1,6 @@
 """The default process group of ``torch.distributed``."""
 
+import atexit
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -100,4 +101,5 @@ def init_processes(timeout: timedelta = timedelta(minutes=30)) -> bool:
         if gpus:
             th.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % th.cuda.device_count())
         dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=timeout)
+        atexit.register(_leave)  # A process that ends within its group may be aborted by PyTorch.
     return dist.is_initialized()
