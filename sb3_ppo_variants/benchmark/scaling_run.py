@@ -3,7 +3,6 @@
 import json
 import sys
 import time
-from collections.abc import Callable
 
 import torch as th
 import torch.distributed as dist
@@ -29,11 +28,10 @@ def rate(algorithm: str, env_id: str, n_envs: int, n_steps: int) -> float:
 def seconds_to_average(size: int) -> float:
     """The median of seconds that the mean of so many floats over all processes takes."""
     processes, vector = current("auto"), th.zeros(size)
-    average: Callable[[], None] = lambda: processes.average(vector)  # noqa: E731
     seconds = []
     for _ in range(REPETITIONS):
         start = time.perf_counter()
-        average()
+        processes.average(vector)
         seconds.append(time.perf_counter() - start)
     return float(th.tensor(seconds).median())
 
