@@ -245,6 +245,16 @@ def test_gradients_are_on_after_an_interrupt_at_the_exit_of_no_grad() -> None:
     model.learn(8)
 
 
+@pytest.mark.parametrize("path", ["reference", "arrays"])
+def test_a_model_learns_where_gradients_are_off(path: str) -> None:
+    model = ready(PPOClip, path, False)
+    before = deepcopy(model.policy.state_dict())
+    with th.no_grad():
+        model.learn(8)
+        assert not th.is_grad_enabled()
+    assert not equal(model.policy.state_dict(), before)
+
+
 def test_other_settings_are_as_they_were() -> None:
     class Changes(BaseCallback):
         def _on_step(self) -> bool:

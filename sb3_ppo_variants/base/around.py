@@ -15,9 +15,10 @@ from sb3_ppo_variants.updates.finite import check_parameters
 
 @contextmanager
 def settings_kept() -> Iterator[None]:
-    """Within it an interrupt may hit the exit of ``no_grad`` and the like; afterwards all is set as it was."""
+    """Gradients are on within it, even if an interrupt hit the exit of a ``no_grad``; afterwards all is as it was."""
     gradients, errors = th.is_grad_enabled(), np.geterr()
     try:
+        th.set_grad_enabled(True)
         with interrupts_can_be_held():
             yield
     finally:

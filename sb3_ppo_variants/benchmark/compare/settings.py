@@ -33,6 +33,7 @@ RESERVED = {
     "tensorboard_log": NO_PART,
     "stats_window_size": NO_PART,
     "_init_setup_model": NO_PART,
+    "data_parallel": "each run is one process",
 }
 
 
