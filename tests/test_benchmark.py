@@ -167,7 +167,7 @@ def test_the_help_lists_the_benchmarks(capsys: pytest.CaptureFixture[str]) -> No
     listed = re.findall(r"^    (\w+)(?:  |$)", capsys.readouterr().out, re.MULTILINE)
     assert (
         listed
-        == ["cold", "compare", "gallery", "guard", "report", "scaling", "stepping", "throughput"]
+        == ["cold", "compare", "gallery", "guard", "report", "scaling", "scaling-learning", "stepping", "throughput"]
         == list(COMMANDS)
     )
 

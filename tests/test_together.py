@@ -38,26 +38,25 @@ def in_double(*args: Any, **arguments: Any) -> Any:
 
 
 @contextmanager
-def over_arrays_in_double_precision() -> Iterator[None]:
-    """The native library, which trains alone, draws the shuffles of all passes at once."""
+def in_double_precision(path: str) -> Iterator[None]:
     log_prob: Any = BernoulliDistribution.log_prob
-    without = tuple(backend for backend in choice.BACKENDS if not isinstance(backend, Native))
+    backends = tuple(each for each in choice.BACKENDS if path == "native" or not isinstance(each, Native))
     with (
-        patch.object(choice, "BACKENDS", without),
+        patch.object(choice, "BACKENDS", backends),
         patch.object(BernoulliDistribution, "log_prob", lambda self, actions: log_prob(self, actions.double())),
         patch("stable_baselines3.common.policies.preprocess_obs", in_double),
     ):
         yield
 
 
-def make(case: str, space: str, fast: bool, n_envs: int) -> Any:
+def make(case: str, space: str, path: str, n_envs: int) -> Any:
     cls, arguments = CASES[case]
     model = cls(
         "MlpPolicy",
         noise_envs(ACTION_SPACES[space], n_envs=n_envs),
         **{"n_steps": N_STEPS, "batch_size": BATCH, "n_epochs": 3, "learning_rate": 1e-3, **arguments},
         seed=3,
-        fast=fast,
+        fast=path != "reference",
         device="cpu",
     )
     model.policy.double()
@@ -91,11 +90,11 @@ class Recorder(LogRecorder):
         self.shuffles.append([])
 
 
-def of_rank(cases: list[tuple[str, str, bool]]) -> list[Any]:
+def of_rank(cases: list[tuple[str, str, str]]) -> list[Any]:
     found = []
     for case in cases:
         model, recorder = make(*case, N_ENVS), Recorder()
-        with over_arrays_in_double_precision(), patch("numpy.random.permutation", recorder.permutation):
+        with in_double_precision(case[-1]), patch("numpy.random.permutation", recorder.permutation):
             model.learn(UPDATES * N_STEPS * N_ENVS * model.processes.size, callback=recorder)
         weights = {name: p.detach().numpy() for name, p in model.policy.named_parameters()}
         found.append((recorder.rollouts, recorder.shuffles, weights, recorder.updates))
@@ -109,7 +108,7 @@ def united(shuffles: list[np.ndarray], batch: int) -> np.ndarray:
     return np.concatenate([rank * n + shuffle[i : i + batch] for i in starts for rank, shuffle in enumerate(shuffles)])
 
 
-def of_one(case: tuple[str, str, bool], ranks: list[Any], size: int) -> tuple[dict[str, np.ndarray], list[Any]]:
+def of_one(case: tuple[str, str, str], ranks: list[Any], size: int) -> tuple[dict[str, np.ndarray], list[Any]]:
     """The updates of a single process with the rollouts of all."""
     model = make(*case, N_ENVS * size)
     batch, recorder = model.batch_size, LogRecorder()
@@ -128,7 +127,7 @@ def of_one(case: tuple[str, str, bool], ranks: list[Any], size: int) -> tuple[di
         each = [shuffles[update] for _, shuffles, *_ in ranks]
         orders: Iterator[np.ndarray] = (united(list(of_epoch), batch) for of_epoch in zip(*each, strict=True))
         with (
-            over_arrays_in_double_precision(),
+            in_double_precision("arrays"),  # The native library draws the shuffles of all passes at once.
             patch("numpy.random.permutation", lambda n, orders=orders: next(orders)),
         ):
             model.train()
@@ -140,7 +139,8 @@ def of_one(case: tuple[str, str, bool], ranks: list[Any], size: int) -> tuple[di
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_as_one_process_with_all_environments(size: int) -> None:
     spaces = list(ACTION_SPACES)
-    cases = [(case, spaces[i % len(spaces)], fast) for i, case in enumerate(CASES) for fast in (False, True)]
+    paths = ("reference", "arrays", "native")
+    cases = [(case, spaces[i % len(spaces)], path) for i, case in enumerate(CASES) for path in paths]
     found = answers(of_rank, size, cases)
     for i, case in enumerate(cases):
         ranks = [of_each[i] for of_each in found]

@@ -14,6 +14,7 @@ COMMANDS = {
     "guard": "guard",
     "report": "compare.report_command",
     "scaling": "scaling",
+    "scaling-learning": "scaling_learning",
     "stepping": "stepping",
     "throughput": "throughput",
 }

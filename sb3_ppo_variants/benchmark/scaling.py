@@ -41,13 +41,13 @@ the model leaves out slower networks between machines, waits for the slowest pro
 Minibatches have 64 rows of each process: with W processes they have 64 W, which may need another step size."""
 
 
-def _run(processes: int, *arguments: object) -> float:
+def launch(processes: int, *arguments: object) -> Any:
     """What rank 0 of some new processes measures."""
     module = ["sb3_ppo_variants.benchmark.scaling_run", *map(str, arguments)]
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
     command = [sys.executable, "-W", "ignore", "-m", *(launcher if processes > 1 else []), *module]
     finished = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    return float(json.loads(finished.stdout.splitlines()[-1]))
+    return json.loads(finished.stdout.splitlines()[-1])
 
 
 def measure(workload: Workload, processes: int, pairs: int) -> dict[str, list[float]]:
@@ -55,9 +55,9 @@ def measure(workload: Workload, processes: int, pairs: int) -> dict[str, list[fl
     env_id, n_envs, n_steps, _ = workload
     return in_turn(
         {
-            "1 process": partial(_run, 1, "rate", "PPOClip", env_id, n_envs, n_steps),
-            f"{processes} processes": partial(_run, processes, "rate", "PPOClip", env_id, n_envs, n_steps),
-            "SB3's PPO": partial(_run, 1, "rate", "PPO", env_id, n_envs * processes, n_steps),
+            "1 process": partial(launch, 1, "rate", "PPOClip", env_id, n_envs, n_steps),
+            f"{processes} processes": partial(launch, processes, "rate", "PPOClip", env_id, n_envs, n_steps),
+            "SB3's PPO": partial(launch, 1, "rate", "PPO", env_id, n_envs * processes, n_steps),
         },
         pairs,
     )
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     if options.report is None:
         n = options.processes
         rates = {name: measure(WORKLOADS[name], n, options.pairs) for name in options.workloads}
-        averages = in_turn({str(size): partial(_run, 2, "average", size) for size in SIZES}, options.pairs)
+        averages = in_turn({str(size): partial(launch, 2, "average", size) for size in SIZES}, options.pairs)
         measured = {**circumstances(), "rates": rates, "averages": averages}
     else:
         measured = json.loads(options.report.read_text())

@@ -3,11 +3,16 @@
 import json
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 import torch as th
 import torch.distributed as dist
 from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.utils import safe_mean
+from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_ppo_variants.processes import current, init_processes
 from sb3_ppo_variants.variants import PPOClip
@@ -36,15 +41,41 @@ def seconds_to_average(size: int) -> float:
     return float(th.tensor(seconds).median())
 
 
+class Curve(BaseCallback):
+    """The mean return of the last 100 episodes of all processes, before each rollout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.points: list[tuple[int, float]] = []
+
+    def _on_rollout_start(self) -> None:
+        returns = [info["r"] for info in self.model.ep_info_buffer or ()]
+        if returns:
+            self.points.append((self.num_timesteps, round(float(safe_mean(returns)), 2)))
+
+    def _on_step(self) -> bool:
+        return True
+
+
+def learn(
+    env_id: str, n_envs: int, n_steps: int, batch_size: int, timesteps: int, seed: int
+) -> list[tuple[int, float]]:
+    """The learning curve, with observations and rewards normalised."""
+    env = VecNormalize(make_vec_env(env_id, n_envs, seed=seed))
+    model = PPOClip("MlpPolicy", env, n_steps=n_steps, batch_size=batch_size, seed=seed, device="cpu")
+    curve = Curve()
+    model.learn(timesteps, callback=curve)
+    return curve.points
+
+
+MEASURES: dict[str, Callable[..., Any]] = {"average": seconds_to_average, "learn": learn, "rate": rate}
+
+
 def main(what: str, *arguments: str) -> None:
     """Measure, and have rank 0 print it."""
     th.set_num_threads(1)
     together = init_processes()
-    measured = (
-        seconds_to_average(int(arguments[0]))
-        if what == "average"
-        else rate(arguments[0], arguments[1], int(arguments[2]), int(arguments[3]))
-    )
+    measured = MEASURES[what](*(int(argument) if argument.isdigit() else argument for argument in arguments))
     if not together or dist.get_rank() == 0:
         print(json.dumps(measured), flush=True)
 

@@ -25,9 +25,21 @@ class Group(Processes):
 
     def average(self, tensor: th.Tensor) -> None:
         with self._together():
-            # Gloo adds in the same order on all ranks, so that they get the same bits.
-            dist.all_reduce(tensor)
+            if self.size == 2 and tensor.is_cpu:
+                self._add_others(tensor)
+            else:
+                # Gloo adds in the same order on all ranks, so that they get the same bits.
+                dist.all_reduce(tensor)
         tensor /= self.size
+
+    def _add_others(self, tensor: th.Tensor) -> None:
+        """What ``all_reduce`` does with the tensors of two processes, in less than half its time over gloo."""
+        other, others = 1 - self.rank, th.empty_like(tensor)
+        sending = dist.isend(tensor, other)
+        dist.recv(others, other)
+        assert sending is not None  # All processes of the default group are in it.
+        sending.wait()
+        tensor += others
 
     def gather(self, tensor: th.Tensor) -> th.Tensor:
         each = [th.empty_like(tensor) for _ in range(self.size)]

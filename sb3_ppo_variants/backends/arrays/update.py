@@ -183,7 +183,7 @@ class ArrayDescent:
         size = self._plan.batch_size
         shuffled = self._rollout.take(np.random.permutation(len(self._rollout.features)))
         if in_minibatches(self._plan.normalize_advantage):
-            shuffled = shuffled._replace(advantages=_normalized(shuffled.advantages, size, self._plan.processes))
+            shuffled = shuffled._replace(advantages=normalized(shuffled.advantages, size, self._plan.processes))
         for start in range(0, len(shuffled.features), size):
             yield shuffled.take(slice(start, start + size))
 
@@ -230,11 +230,18 @@ class ArrayDescent:
         return self._measurements.measured()
 
 
-def _normalized(advantages: np.ndarray, batch_size: int, processes: Processes) -> np.ndarray:
-    """The advantages of consecutive minibatches, each normalised."""
-    whole = len(advantages) - len(advantages) % batch_size
-    parts = [advantages[:whole].reshape(-1, batch_size), advantages[whole:]]
+def normalized(advantages: np.ndarray, batch_size: int, processes: Processes) -> np.ndarray:
+    """The advantages of consecutive minibatches, each normalised.
+
+    :param advantages: of one pass or several, shape ``(..., rows)``
+    :param processes: those that share the minibatches
+    :return: of the same shape
+    """
+    *passes, rows = advantages.shape
+    whole = rows - rows % batch_size
+    parts = [advantages[..., :whole].reshape(*passes, -1, batch_size), advantages[..., None, whole:]]
     if processes.size == 1:
-        return np.concatenate([losses.normalized_advantages(part).ravel() for part in parts])
-    tensors = [th.from_numpy(part) for part in parts if part.size]
-    return np.concatenate([normalized_together(part, processes).numpy().ravel() for part in tensors])
+        made = [losses.normalized_advantages(part) for part in parts]
+    else:
+        made = [normalized_together(th.from_numpy(part), processes).numpy() for part in parts if part.size]
+    return np.concatenate([part.reshape(*passes, part.shape[-2] * part.shape[-1]) for part in made], axis=-1)

@@ -44,22 +44,30 @@ template <class T, class Distribution> class Descending {
         const int64_t bytes = adam.size * static_cast<int64_t>(sizeof(T));
         if (ends_early()) memcpy(last_gradient, adam.gradient, bytes);
         loss_and_gradient(indices, count).write(terms, count, measured);
-        if (terms.of_policy && measured[APPROX_KL] > passes.most_kl) {
+        double approx_kl = measured[APPROX_KL];
+        if (ends_early() && passes.average_kl && !passes.average_kl(&approx_kl)) return fail(outcome);
+        if (terms.of_policy && approx_kl > passes.most_kl) {
             // No step is made here, so that the gradient stays the one of the last step.
             memcpy(adam.gradient, last_gradient, bytes);
             return false;
         }
+        if (passes.average_gradient && !passes.average_gradient()) return fail(outcome);
         outcome.norm = clip_norm(adam.gradient, adam.size, adam.max_norm);
         if (!(outcome.norm < INFINITY)) return false;
         step(adam);
         return true;
     }
 
+    static bool fail(Outcome& outcome) {
+        outcome.failed = 1;
+        return false;
+    }
+
     Sums loss_and_gradient(const int64_t* indices, int64_t count) {
         Sums sums;
         distribution.begin();
         if (rollout.old) distribution.begin_kl(rollout.old);
-        take_advantages(rollout.advantages, indices, count, terms.normalize_advantage, advantages);
+        take_advantages(indices, count);
         for (int64_t start = 0; start < count; start += STATES) {
             inputs.gather(rollout.features, indices + start, count - start < STATES ? count - start : STATES);
             if (terms.of_policy) {
@@ -73,6 +81,13 @@ template <class T, class Distribution> class Descending {
         }
         if (terms.of_policy) distribution.end();
         return sums;
+    }
+
+    void take_advantages(const int64_t* indices, int64_t count) {
+        const bool in_order = terms.advantages == NORMALIZED_IN_ORDER;
+        const int64_t first = indices - passes.permutations;
+        for (int64_t i = 0; i < count; ++i) advantages[i] = rollout.advantages[in_order ? first + i : indices[i]];
+        if (terms.advantages == NORMALIZED) normalize(advantages, count);
     }
 
     void policy_slopes(const int64_t* indices, const T* advantages, int64_t count, Sums& sums) {

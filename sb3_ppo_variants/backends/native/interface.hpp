@@ -41,10 +41,14 @@ template <class T> struct Rollout {
     int64_t rows, action_size, old_size;
 };
 
+// Whose mean and standard deviation normalise the advantages of a minibatch: nothing's, its own, or those of minibatches
+// that processes share, by which they have been normalised in the order of the passes.
+enum { NOT_NORMALIZED, NORMALIZED, NORMALIZED_IN_ORDER };
+
 // The terms of the loss. What does not clip has an infinite range.
 struct Terms {
     double clip_range, kl_coef, ent_coef, vf_coef, clip_range_vf;
-    int64_t normalize_advantage, of_policy, of_value;
+    int64_t advantages, of_policy, of_value;
 };
 
 // The parameters that are descended, their gradient, and Adam's moments, each divided by (1 - beta).
@@ -55,8 +59,13 @@ template <class T> struct Adam {
 };
 
 // Passes over the rollout: a permutation of its rows for each. They end once approx_kl exceeds `most_kl`.
+//
+// Two functions average over the processes that train together; they are null in a process that trains alone, and
+// return 0 if that failed.
 struct Passes {
     const int64_t* permutations;
+    int64_t (*average_kl)(double* approx_kl);
+    int64_t (*average_gradient)();
     int64_t epochs, batch_size;
     double most_kl;
 };
@@ -64,7 +73,7 @@ struct Passes {
 // What became of them.
 struct Outcome {
     double* measured;  // For each minibatch.
-    int64_t minibatches, epochs;
+    int64_t minibatches, epochs, failed;
     double norm;  // Of the last gradient; the passes end at one that is not finite.
 };
 

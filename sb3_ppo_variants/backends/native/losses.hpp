@@ -26,17 +26,16 @@ template <class T> inline Sloped<T> value_error(T value, T old_value, T target, 
     return {clipped > squared ? clipped : squared, inside || squared > clipped ? 2 * error : T(0)};
 }
 
-// Writes the advantages of a minibatch, shifted and scaled to mean 0 and standard deviation 1 if there are several.
-template <class T>
-void take_advantages(const T* advantages, const int64_t* indices, int64_t count, bool normalize, T* to) {
+// Shifts and scales the advantages of a minibatch to mean 0 and standard deviation 1 if there are several.
+template <class T> void normalize(T* advantages, int64_t count) {
     constexpr double EPSILON = 1e-8;
+    if (count < 2) return;
     double mean = 0, squares = 0;
-    for (int64_t i = 0; i < count; ++i) mean += to[i] = advantages[indices[i]];
-    if (!normalize || count < 2) return;
+    for (int64_t i = 0; i < count; ++i) mean += advantages[i];
     mean /= static_cast<double>(count);
-    for (int64_t i = 0; i < count; ++i) squares += (to[i] - mean) * (to[i] - mean);
+    for (int64_t i = 0; i < count; ++i) squares += (advantages[i] - mean) * (advantages[i] - mean);
     const double scale = ::sqrt(squares / static_cast<double>(count - 1)) + EPSILON;
-    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<T>((to[i] - mean) / scale);
+    for (int64_t i = 0; i < count; ++i) advantages[i] = static_cast<T>((advantages[i] - mean) / scale);
 }
 
 // What is measured, summed over the states of a minibatch.

@@ -19,8 +19,7 @@ def obstacle(plan: UpdatePlan) -> str | None:
     What cannot be computed over arrays cannot be computed by the library either.
     """
     return (
-        ("several processes train together" if plan.processes.size > 1 else None)
-        or arrays_obstacle(plan)
+        arrays_obstacle(plan)
         or _library_obstacle()
         or _objective_obstacle(plan)
         or _policy_obstacle(plan)

@@ -7,6 +7,9 @@ import numpy as np
 
 POINTER, COUNT, NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
+# How the advantages of minibatches are normalised: not, by those of a minibatch, or beforehand in the order of passes.
+NOT_NORMALIZED, NORMALIZED, NORMALIZED_IN_ORDER = range(3)
+
 # The columns of what is measured of minibatches.
 MEASURED = ("policy_loss", "value_loss", "entropy_loss", "approx_kl", "clip_fraction", "loss")
 
@@ -62,7 +65,7 @@ class Terms(Structure):
 
     _fields_ = [
         *_fields(numbers="clip_range kl_coef ent_coef vf_coef clip_range_vf"),
-        *_fields(counts="normalize_advantage of_policy of_value"),
+        *_fields(counts="advantages of_policy of_value"),
     ]
 
 
@@ -75,13 +78,13 @@ class Adam(Structure):
 class Passes(Structure):
     """Passes over the rollout."""
 
-    _fields_ = _fields("permutations", "epochs batch_size", "most_kl")
+    _fields_ = _fields("permutations average_kl average_gradient", "epochs batch_size", "most_kl")
 
 
 class Outcome(Structure):
     """What became of them."""
 
-    _fields_ = _fields("measured", "minibatches epochs", "norm")
+    _fields_ = _fields("measured", "minibatches epochs failed", "norm")
 
 
 class Acting(Structure):

@@ -6,9 +6,10 @@ import numpy as np
 
 from sb3_ppo_variants.backends.arrays.adam import check_norm
 from sb3_ppo_variants.backends.arrays.trained import TrainedNetworks
-from sb3_ppo_variants.backends.arrays.update import Part, Rows
+from sb3_ppo_variants.backends.arrays.update import Part, Rows, normalized
 from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.networks import as_structure, library_in_use
+from sb3_ppo_variants.backends.native.together import Together
 from sb3_ppo_variants.objectives import KLPenalized
 from sb3_ppo_variants.updates.advantages import in_minibatches
 from sb3_ppo_variants.updates.measured import Measured
@@ -25,37 +26,54 @@ class NativeDescent:
         self._part = part
         views = networks.layout.views
         self._dtype = part.vector.dtype
+        self._together = Together(plan.processes, part.gradient) if plan.processes.size > 1 else None
         self._networks = as_structure(networks.architecture, views(networks.vector), views(networks.gradient))
-        self._rollout = _as_structure(rollout, networks)
+        self._trained, self._rollout = networks, rollout
         self._rows = len(rollout.features)
         self._per_pass = -(-self._rows // plan.batch_size)
         self._minibatches = np.zeros((descent.epochs * self._per_pass, len(structures.MEASURED)))
-        self._outcome = structures.Outcome(self._minibatches, 0, 0, 0.0)
+        self._outcome = structures.Outcome(self._minibatches, 0, 0, 0, 0.0)
 
     def descend(self) -> Ended:
-        descent, outcome, adam = self._descent, self._outcome, self._adam()
+        descent, outcome, together, adam = self._descent, self._outcome, self._together, self._adam()
         steps_before = adam.steps
         random_state = np.random.get_state()
+        permutations = self._permutations(descent.epochs)
         passes = structures.Passes(
-            self._permutations(descent.epochs),
+            permutations,
+            *(together.addresses if together else (None, None)),
             descent.epochs,
             self._plan.batch_size,
             inf if descent.target_kl is None else TOLERATED * descent.target_kl,
         )
-        library_in_use().descent(self._dtype, self._networks, self._rollout, self._terms(), passes, adam, outcome)()
+        rollout, normalized = self._normalized(permutations)
+        given = _as_structure(rollout, self._trained), self._terms(normalized), passes
+        library_in_use().descent(self._dtype, self._networks, *given, adam, outcome)()
         self._part.adam.steps = adam.steps
+        if together and outcome.failed:
+            raise together.error
         check_norm(outcome.norm)
         if adam.steps - steps_before == outcome.minibatches:
             return Ended(outcome.epochs)
         # The generator is left as if the passes that were not begun had not been drawn either.
         np.random.set_state(random_state)
         self._permutations(outcome.epochs)
-        return Ended(outcome.epochs, self._measured("approx_kl")[-1])
+        return Ended(outcome.epochs, together.approx_kl if together else self._measured("approx_kl")[-1])
 
     def _permutations(self, epochs: int) -> np.ndarray:
         return np.stack([np.random.permutation(self._rows) for _ in range(epochs)]).astype(np.int64, copy=False)
 
-    def _terms(self) -> structures.Terms:
+    def _normalized(self, permutations: np.ndarray) -> tuple[Rows, int]:
+        """The rollout for the passes, and how its advantages are normalised."""
+        plan, rollout = self._plan, self._rollout
+        if not in_minibatches(plan.normalize_advantage):
+            return rollout, structures.NOT_NORMALIZED
+        if plan.processes.size == 1:
+            return rollout, structures.NORMALIZED
+        advantages = normalized(rollout.advantages[permutations], plan.batch_size, plan.processes)
+        return rollout._replace(advantages=advantages.ravel()), structures.NORMALIZED_IN_ORDER
+
+    def _terms(self, normalized: int) -> structures.Terms:
         plan, descent, objective = self._plan, self._descent, self._plan.objective
         return structures.Terms(
             inf if objective.clip_range is None else float(objective.clip_range),
@@ -63,7 +81,7 @@ class NativeDescent:
             float(plan.ent_coef),
             float(plan.vf_coef),
             inf if plan.clip_range_vf is None else float(plan.clip_range_vf),
-            in_minibatches(plan.normalize_advantage),
+            normalized,
             descent.of_policy,
             descent.of_value,
         )

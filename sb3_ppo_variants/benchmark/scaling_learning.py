@@ -1,0 +1,79 @@
+"""Compare what processes learn together with what one learns with the environments of all."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sb3_ppo_variants.benchmark.compare.plots import MEDIUM, band, drawn, looks
+from sb3_ppo_variants.benchmark.compare.statistics import bands
+from sb3_ppo_variants.benchmark.measuring import Count, circumstances
+from sb3_ppo_variants.benchmark.scaling import launch
+
+# Of all processes: the same rollouts and minibatches, however many share them.
+N_ENVS, N_STEPS, BATCH_SIZE = 2, 1024, 128
+POINTS = 100
+Curves = dict[str, list[list[tuple[int, float]]]]
+
+
+def add_command(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    parser.add_argument("--env", default="HalfCheetah-v5", help="environment (default: %(default)s)")
+    parser.add_argument("--timesteps", action=Count, default=1_000_000, help="of a run (default: %(default)s)")
+    parser.add_argument("--seeds", action=Count, default=3, help="runs of each (default: %(default)s)")
+    parser.add_argument("--json", type=Path, help="file for what was learned")
+    parser.add_argument("--report", type=Path, help="train nothing, print the table of such a file")
+    parser.add_argument("--picture", type=Path, help="PNG file for the learning curves, with SVG and PDF beside it")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Train, print the table and draw the curves."""
+    if options.report is None:
+        curves = _train(options.env, options.timesteps, options.seeds)
+        learned = {**circumstances(), "env": options.env, "curves": curves}
+    else:
+        learned = json.loads(options.report.read_text())
+    print("\n".join(table(learned["curves"])))
+    if options.json is not None:
+        options.json.write_text(json.dumps(learned) + "\n")
+    if options.picture is not None:
+        draw(learned, options.picture)
+    return 0
+
+
+def _train(env_id: str, timesteps: int, seeds: int) -> Curves:
+    curves: Curves = {"1 process": [], "2 processes": []}
+    for seed in range(seeds):
+        for processes, of_label in zip((1, 2), curves.values(), strict=True):
+            shape = N_ENVS // processes, N_STEPS, BATCH_SIZE // processes
+            of_label.append(launch(processes, "learn", env_id, *shape, timesteps, seed))
+    return curves
+
+
+def table(curves: Curves) -> list[str]:
+    """The mean return of the last 100 episodes of each run."""
+    lines = ["| | mean | of the seeds |", "|---|---|---|"]
+    for label, of_label in curves.items():
+        last = [points[-1][1] for points in of_label]
+        lines.append(f"| {label} | {np.mean(last):.0f} | {', '.join(f'{value:.0f}' for value in last)} |")
+    return lines
+
+
+def draw(learned: dict[str, Any], file: Path) -> None:
+    """Draw the curves: means over seeds with 95% bootstrap intervals."""
+    curves: Curves = learned["curves"]
+    ends = [(points[0][0], points[-1][0]) for of_label in curves.values() for points in of_label]
+    steps = np.linspace(max(first for first, _ in ends), min(last for _, last in ends), POINTS)
+    means = {
+        label: np.array([np.interp(steps, *np.array(points).T) for points in of_label])
+        for label, of_label in curves.items()
+    }
+    intervals, look = bands(means), looks(list(curves))
+    with drawn(file) as axes:
+        for label in curves:
+            band(axes, steps, label, intervals, look)
+        axes.set_xlabel("environment steps of all processes", fontsize=MEDIUM)
+        axes.set_ylabel("mean return of 100 episodes", fontsize=MEDIUM)
+        axes.set_title(learned["env"])
