@@ -164,7 +164,7 @@ def test_a_missing_package_names_the_extra() -> None:
 def test_the_help_lists_the_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match=r"^0$"):
         main(["--help"])
-    listed = re.findall(r"^    (\w+)(?:  |$)", capsys.readouterr().out, re.MULTILINE)
+    listed = re.findall(r"^    ([\w-]+)(?:  |$)", capsys.readouterr().out, re.MULTILINE)
     assert (
         listed
         == ["cold", "compare", "gallery", "guard", "report", "scaling", "scaling-learning", "stepping", "throughput"]

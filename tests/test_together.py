@@ -1,6 +1,6 @@
 """Training in several processes is training in one with the environments of all."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -8,6 +8,11 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch as th
+from masked_envs import masked_envs
+from recurrence import SMALL as SMALL_LSTM
+from recurrence import ragged_envs
+from sb3_contrib.common.recurrent.buffers import RecurrentRolloutBuffer
+from sb3_contrib.common.recurrent.type_aliases import RNNStates
 from stable_baselines3.common.distributions import BernoulliDistribution
 from stable_baselines3.common.preprocessing import preprocess_obs
 
@@ -16,6 +21,7 @@ from ranks import answers
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped, SeparateUpdates
 from sb3_ppo_variants.backends import choice
 from sb3_ppo_variants.backends.native.backend import Native
+from sb3_ppo_variants.policies import recurrent
 
 N_ENVS, N_STEPS, BATCH, UPDATES = 2, 12, 8, 10
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -26,8 +32,17 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "separate": (PPOAdaptiveKL, {"updates": SeparateUpdates(policy_epochs=3, value_epochs=2), "target_kl": 0.01}),
     "truncated": (PPOClip, {"batch_size": 7}),
     "over the rollout": (PPOClip, {"normalize_advantage": "rollout"}),
+    "recurrent": (PPOAdaptiveKL, {"policy": "MlpLstmPolicy", "policy_kwargs": SMALL_LSTM}),
+    "masked": (PPOAdaptiveKL, {"policy": "MaskableMlpPolicy", "clip_range_vf": 0.2}),
 }
-FIELDS = ("observations", "actions", "rewards", "values", "log_probs", "advantages", "returns")
+PATHS = ("reference", "arrays", "native")
+# The columns of rollouts, with their dimensions of environments.
+FIELDS = dict.fromkeys(("observations", "actions", "rewards", "values", "log_probs", "advantages", "returns"), 1)
+MORE = {
+    "masked": {"action_masks": 1},
+    "recurrent": {"episode_starts": 1}
+    | {f"{what}_states_{of}": 2 for what in ("hidden", "cell") for of in ("pi", "vf")},
+}
 
 
 def in_double(*args: Any, **arguments: Any) -> Any:
@@ -35,6 +50,27 @@ def in_double(*args: Any, **arguments: Any) -> Any:
     observations = preprocess_obs(*args, **arguments)
     assert isinstance(observations, th.Tensor)
     return observations.double()
+
+
+def sequences(buffer: Any, batch_size: int) -> Iterator[Any]:
+    """Minibatches of steps in an order that is given, in which each rank's part begins with a sequence of its own."""
+    n = buffer.buffer_size * buffer.n_envs
+    if not buffer.generator_ready:
+        next(GET(buffer, batch_size))  # Brings the columns into the order of rows.
+    order = np.random.permutation(n)
+    for rows in np.split(order, range(batch_size, n, batch_size)):
+        begins = np.zeros((n, 1))
+        begins[:: buffer.buffer_size] = begins[rows[::BATCH]] = 1.0
+        yield buffer._get_samples(rows, begins)
+
+
+GET = RecurrentRolloutBuffer.get
+ZEROS = recurrent._zeros
+
+
+def in_double_zeros(policy: Any, n_envs: int) -> RNNStates:
+    of_actor, of_critic = (tuple(state.double() for state in states) for states in ZEROS(policy, n_envs))
+    return RNNStates(of_actor, of_critic)
 
 
 @contextmanager
@@ -45,16 +81,19 @@ def in_double_precision(path: str) -> Iterator[None]:
         patch.object(choice, "BACKENDS", backends),
         patch.object(BernoulliDistribution, "log_prob", lambda self, actions: log_prob(self, actions.double())),
         patch("stable_baselines3.common.policies.preprocess_obs", in_double),
+        patch.object(RecurrentRolloutBuffer, "get", sequences),
+        patch.object(recurrent, "_zeros", in_double_zeros),
     ):
         yield
 
 
 def make(case: str, space: str, path: str, n_envs: int) -> Any:
     cls, arguments = CASES[case]
+    make_envs: dict[str, Any] = {"masked": masked_envs, "recurrent": ragged_envs}
+    settings = {"policy": "MlpPolicy", "n_steps": N_STEPS, "batch_size": BATCH, "n_epochs": 3, "learning_rate": 1e-3}
     model = cls(
-        "MlpPolicy",
-        noise_envs(ACTION_SPACES[space], n_envs=n_envs),
-        **{"n_steps": N_STEPS, "batch_size": BATCH, "n_epochs": 3, "learning_rate": 1e-3, **arguments},
+        env=make_envs.get(case, noise_envs)(ACTION_SPACES[space], n_envs=n_envs),
+        **{**settings, **arguments},
         seed=3,
         fast=path != "reference",
         device="cpu",
@@ -63,28 +102,31 @@ def make(case: str, space: str, path: str, n_envs: int) -> Any:
     return model
 
 
-def in_double_columns(buffer: Any) -> None:
-    for name in ("values", "log_probs", "advantages", "returns"):
+def in_double_columns(buffer: Any, fields: Iterable[str]) -> None:
+    for name in ("values", "log_probs", "advantages", "returns", *fields):
         setattr(buffer, name, getattr(buffer, name).astype(np.float64))
 
 
 class Recorder(LogRecorder):
     """Keeps the rollouts and the shuffles of a rank too."""
 
-    def __init__(self) -> None:
+    def __init__(self, case: str):
         super().__init__()
+        self._case = case
+        self._fields = MORE.get(case, {})
         self.rollouts: list[Any] = []
         self.shuffles: list[list[np.ndarray]] = []
         self._permutation = np.random.permutation
 
     def permutation(self, n: int) -> np.ndarray:
-        self.shuffles[-1].append(self._permutation(n))
+        order = self._permutation(n)
+        self.shuffles[-1].append(np.roll(np.arange(n), order[0]) if self._case == "recurrent" else order)
         return self.shuffles[-1][-1]
 
     def _on_rollout_end(self) -> None:
         buffer = self.locals["rollout_buffer"]
-        in_double_columns(buffer)
-        columns = {name: getattr(buffer, name).copy() for name in FIELDS}
+        in_double_columns(buffer, self._fields)
+        columns = {name: getattr(buffer, name).copy() for name in [*FIELDS, *self._fields]}
         # Tensors would be shared with this process, which ends.
         self.rollouts.append((columns, [column.numpy() for column in buffer.old_parameters]))
         self.shuffles.append([])
@@ -93,7 +135,7 @@ class Recorder(LogRecorder):
 def of_rank(cases: list[tuple[str, str, str]]) -> list[Any]:
     found = []
     for case in cases:
-        model, recorder = make(*case, N_ENVS), Recorder()
+        model, recorder = make(*case, N_ENVS), Recorder(case[0])
         with in_double_precision(case[-1]), patch("numpy.random.permutation", recorder.permutation):
             model.learn(UPDATES * N_STEPS * N_ENVS * model.processes.size, callback=recorder)
         weights = {name: p.detach().numpy() for name, p in model.policy.named_parameters()}
@@ -118,9 +160,9 @@ def of_one(case: tuple[str, str, str], ranks: list[Any], size: int) -> tuple[dic
     for update in range(UPDATES):
         buffer = model.rollout_buffer
         buffer.reset()
-        for name in FIELDS:
+        for name, axis in (FIELDS | MORE.get(case[0], {})).items():
             columns = [rollouts[update][0][name] for rollouts, *_ in ranks]
-            setattr(buffer, name, np.concatenate(columns, axis=1))
+            setattr(buffer, name, np.concatenate(columns, axis=axis))
         buffer.full = True
         old = zip(*(rollouts[update][1] for rollouts, *_ in ranks), strict=True)
         buffer.old_parameters = tuple(th.from_numpy(np.concatenate(columns)) for columns in old)
@@ -139,8 +181,7 @@ def of_one(case: tuple[str, str, str], ranks: list[Any], size: int) -> tuple[dic
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_as_one_process_with_all_environments(size: int) -> None:
     spaces = list(ACTION_SPACES)
-    paths = ("reference", "arrays", "native")
-    cases = [(case, spaces[i % len(spaces)], path) for i, case in enumerate(CASES) for path in paths]
+    cases = [(case, spaces[i % len(spaces)], path) for i, case in enumerate(CASES) for path in PATHS]
     found = answers(of_rank, size, cases)
     for i, case in enumerate(cases):
         ranks = [of_each[i] for of_each in found]
