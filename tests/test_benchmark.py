@@ -219,6 +219,15 @@ def test_what_has_no_guards_takes_the_same_steps() -> None:
         assert th.equal(ours, theirs)
 
 
+def test_the_table_of_what_processes_learn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    curves = {"1 process": [[[0, 1.0], [10, 20.0]], [[0, 3.0], [10, 40.0]]], "2 processes": [[[0, 5.0], [10, 7.0]]] * 2}
+    file = tmp_path / "learned.json"
+    file.write_text(json.dumps({"env": "CartPole-v1", "curves": curves}))
+    assert main(["scaling-learning", "--report", str(file), "--picture", str(tmp_path / "curves.png")]) == 0
+    assert capsys.readouterr().out.splitlines()[2:] == ["| 1 process | 30 | 20, 40 |", "| 2 processes | 7 | 7, 7 |"]
+    assert {each.suffix for each in tmp_path.glob("curves.*")} == {".png", ".svg", ".pdf"}
+
+
 def test_the_model_of_scaling_by_hand() -> None:
     """A second for each update alone; 2 (W - 1) (38 us + 2 ns n / W) for each of 320 means of 11,085 numbers."""
     averages = {"12000": [100e-6], "200000": [476e-6]}

@@ -67,6 +67,14 @@ def test_the_readme_has_the_numbers_of_separate_updates() -> None:
     assert re.findall(r"^\| [^|]+ \| (\d.*?) \|$", section, re.M) == expected
 
 
+@pytest.mark.parametrize("command", ["scaling", "scaling-learning"])
+def test_the_page_about_processes_has_what_was_measured(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--report", str(ROOT / "results" / f"{command}.json")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    assert len(table) > 2 and set(table) <= set((ROOT / "docs" / "parallel.md").read_text().splitlines())
+
+
 def _arrays(found: dict[str, pd.DataFrame]) -> statistics.Scores:
     return {label: matrix.to_numpy() for label, matrix in found.items()}
 
