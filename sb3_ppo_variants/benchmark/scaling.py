@@ -14,31 +14,32 @@ from sb3_ppo_variants.benchmark.measuring import add_options, circumstances, in_
 
 
 class Workload(NamedTuple):
-    """An environment, and how many of it and steps each process has in a rollout."""
+    """An environment, how many of it and steps each process has in a rollout, and its rows of a minibatch."""
 
     env_id: str
     n_envs: int
     n_steps: int
+    batch_size: int
     n_parameters: int
     """Of the policy."""
 
 
 WORKLOADS = {
-    "halfcheetah": Workload("HalfCheetah-v5", 1, 2048, 11_085),
-    "halfcheetah-8": Workload("HalfCheetah-v5", 8, 256, 11_085),
-    "humanoid": Workload("Humanoid-v5", 1, 2048, 54_179),
-    "humanoid-8": Workload("Humanoid-v5", 8, 256, 54_179),
+    "halfcheetah": Workload("HalfCheetah-v5", 1, 2048, 64, 11_085),
+    "halfcheetah-8": Workload("HalfCheetah-v5", 8, 256, 64, 11_085),
+    "halfcheetah-8-512": Workload("HalfCheetah-v5", 8, 256, 512, 11_085),
+    "humanoid": Workload("Humanoid-v5", 1, 2048, 64, 54_179),
+    "humanoid-8": Workload("Humanoid-v5", 8, 256, 64, 54_179),
 }
 SIZES = (12_000, 200_000)
 """Numbers of floats whose averages are timed."""
 MANY = (8, 64, 512)
-# Those of the workloads: 10 passes over 2048 rows in minibatches of 64.
-MINIBATCHES = 320
+EPOCHS = 10
 ASSUMPTIONS = """The model: every process trains as fast as one alone and waits for nothing but the means of gradients,
 one for each minibatch. A mean costs what it does in a ring: 2 (W - 1) (a + b n / W) for W processes and n floats. The
 latency a and the time b of a float are those of the two sizes measured above, between two processes of one machine. So
 the model leaves out slower networks between machines, waits for the slowest process, and algorithms faster than a ring.
-Minibatches have 64 rows of each process: with W processes they have 64 W, which may need another step size."""
+The rows of a minibatch grow with W, which may need another step size."""
 
 
 def launch(processes: int, *arguments: object) -> Any:
@@ -52,12 +53,13 @@ def launch(processes: int, *arguments: object) -> Any:
 
 def measure(workload: Workload, processes: int, pairs: int) -> dict[str, list[float]]:
     """Steps per second of one process, of many with as many environments each, and of SB3 with all environments."""
-    env_id, n_envs, n_steps, _ = workload
+    env_id, n_envs, n_steps, batch_size, _ = workload
+    of_each, of_all = (n_envs, n_steps, batch_size), (n_envs * processes, n_steps, batch_size * processes)
     return in_turn(
         {
-            "1 process": partial(launch, 1, "rate", "PPOClip", env_id, n_envs, n_steps),
-            f"{processes} processes": partial(launch, processes, "rate", "PPOClip", env_id, n_envs, n_steps),
-            "SB3's PPO": partial(launch, 1, "rate", "PPO", env_id, n_envs * processes, n_steps),
+            "1 process": partial(launch, 1, "rate", "PPOClip", env_id, *of_each),
+            f"{processes} processes": partial(launch, processes, "rate", "PPOClip", env_id, *of_each),
+            "SB3's PPO": partial(launch, 1, "rate", "PPO", env_id, *of_all),
         },
         pairs,
     )
@@ -112,10 +114,11 @@ def model_table(measured: dict[str, Any]) -> list[str]:
     lines = [f"| workload | {' | '.join(f'{w} processes' for w in MANY)} |", "|---" * (1 + len(MANY)) + "|"]
     for name, of_runs in measured["rates"].items():
         workload = WORKLOADS[name]
-        alone = workload.n_envs * workload.n_steps / float(np.median(of_runs["1 process"]))
+        rows = workload.n_envs * workload.n_steps
+        alone, averages = rows / float(np.median(of_runs["1 process"])), EPOCHS * rows / workload.batch_size
         shares = []
         for w in MANY:
             average = 2 * (w - 1) * (latency + per_float * workload.n_parameters / w)
-            shares.append(alone / (alone + MINIBATCHES * average))
+            shares.append(alone / (alone + averages * average))
         lines.append(f"| {name} | {' | '.join(f'{share:.0%}' for share in shares)} |")
     return lines
