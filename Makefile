@@ -1,4 +1,4 @@
-# The interpreter of the virtual environment; the versions in constraints.txt are for Python 3.11.
+# The interpreter of the virtual environment.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -16,9 +16,10 @@ export OMP_NUM_THREADS ?= 1
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
+# Most of the installed modules are never imported, so that it saves a minute not to compile them.
 $(INSTALLED): setup.cfg pyproject.toml constraints.txt $(NATIVE)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 install: $(INSTALLED)  ## Make the virtual environment .venv with all that the other targets need
