@@ -16,7 +16,37 @@ from sb3_ppo_variants.backends.native.backend import Native
 from sb3_ppo_variants.backends.native.library import library
 
 # What the extras install. A test that imports what is not there is skipped.
-OPTIONAL = ["ale_py", "Box2D", "cv2", "dask", "distributed", "envpool", "filelock", "huggingface_hub", "huggingface_sb3", "joblib", "markdown_it", "matplotlib", "moviepy", "mujoco", "optuna", "pandas", "plotly", "ray", "rich", "rl_zoo3", "rliable", "sb3_contrib", "scipy", "seaborn", "tabulate", "tensorboard", "tqdm", "wandb", "yaml"]
+OPTIONAL = [
+    "ale_py",
+    "Box2D",
+    "cv2",
+    "dask",
+    "distributed",
+    "envpool",
+    "filelock",
+    "huggingface_hub",
+    "huggingface_sb3",
+    "joblib",
+    "markdown_it",
+    "matplotlib",
+    "moviepy",
+    "mujoco",
+    "optuna",
+    "pandas",
+    "plotly",
+    "ray",
+    "rich",
+    "rl_zoo3",
+    "rliable",
+    "sb3_contrib",
+    "scipy",
+    "seaborn",
+    "tabulate",
+    "tensorboard",
+    "tqdm",
+    "wandb",
+    "yaml",
+]
 ABSENT = {name for name in OPTIONAL if find_spec(name) is None}
 
 if "rl_zoo3" not in ABSENT:

@@ -2,8 +2,8 @@
 
     python tests/upstream.py PPOClip [pytest arguments]
 
-The suite is taken from the source archive of the installed SB3 version, outside the repository, or from the clone of SB3
-in the environment variable ``SUITE_SOURCE``. This file is also the pytest plugin that puts the class in place.
+The suite is that of the source archive of the installed SB3 version, outside the repository, or of the clone
+of SB3 in the environment variable ``SUITE_SOURCE``. This file is also the pytest plugin that puts the class in place.
 """
 
 import importlib.metadata
