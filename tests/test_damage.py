@@ -184,9 +184,7 @@ FAULTS: dict[str, tuple[Callable[[Members], Members], str]] = {
 }
 
 
-@pytest.mark.parametrize("cls", [PPOClip, PPO])
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("weights_only", [False, True])
+@latin(2, fault=FAULTS, cls=[PPOClip, PPO], weights_only=[False, True])
 def test_faults_of_members(fault: str, cls: Any, weights_only: bool) -> None:
     change, part = FAULTS[fault]
     content = zipped(change(members_of(saved(cls))))
