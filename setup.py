@@ -1,12 +1,10 @@
-"""Declares what setup.cfg cannot say: the native library, without which the package works too, and PyPI's README."""
+"""Declares the native library; all else is in setup.cfg. Where it cannot be built, the package works without it."""
 
-import re
 import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
 
-REPOSITORY = "https://github.com/sb3-ppo-variants/sb3_ppo_variants"
 NATIVE = Path("sb3_ppo_variants", "backends", "native")
 # NaN must be seen, so that there is no -ffast-math.
 GCC = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden", "-Wno-psabi"]
@@ -18,17 +16,7 @@ def files(pattern: str) -> list[str]:
     return sorted(path.as_posix() for path in NATIVE.glob(pattern))
 
 
-def readme() -> str:
-    """The README with links that lead to the repository from wherever it is shown."""
-    text = Path("README.md").read_text(encoding="utf-8")
-    relative = r"(?!\w+:|#)"
-    text = re.sub(rf"(!\[[^]]*\]\(){relative}", rf"\1{REPOSITORY}/raw/main/", text)
-    text = re.sub(rf'(<(?:img|source)[^>]* src(?:set)?="){relative}', rf"\1{REPOSITORY}/raw/main/", text)
-    return re.sub(rf'(\]\(|<a href="){relative}', rf"\1{REPOSITORY}/blob/main/", text)
-
-
 setup(
-    long_description=readme(),
     ext_modules=[
         Extension(
             "sb3_ppo_variants.backends.native._native",
