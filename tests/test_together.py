@@ -17,7 +17,7 @@ from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped, S
 from sb3_ppo_variants.backends import choice
 from sb3_ppo_variants.backends.native.backend import Native
 
-N_ENVS, N_STEPS, BATCH, UPDATES = 2, 12, 8, 10
+N_ENVS, N_STEPS, BATCH, UPDATES = 2, 12, 8, 4
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "clip": (PPOClip, {"clip_range_vf": 0.2, "ent_coef": 0.01}),
     "adaptive": (PPOAdaptiveKL, {}),
