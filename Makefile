@@ -1,4 +1,4 @@
-# The interpreter of the virtual environment; the versions in constraints.txt are for Python 3.11.
+# The interpreter of the virtual environment.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,14 +11,15 @@ export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: help install compare table1 train test lint types unit test-slow test-native fuzz test-upstream \
-	test-upstream-contrib learning throughput throughput-bars stepping cold guard-cost gallery clean
+	test-upstream-contrib learning throughput throughput-bars stepping cold guard-cost gallery docs docs-serve docs-links clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
+# Most of the installed modules are never imported, so that it saves a minute not to compile them.
 $(INSTALLED): setup.cfg pyproject.toml constraints.txt $(NATIVE)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 install: $(INSTALLED)  ## Make the virtual environment .venv with all that the other targets need
@@ -88,6 +89,15 @@ guard-cost: $(INSTALLED)  ## Measure what the guards cost (a quarter of an hour)
 
 gallery: $(INSTALLED)  ## Train by the recipes and write docs/gallery; only runs without a record are made (days in all)
 	$(BIN)/python -m sb3_ppo_variants.benchmark gallery
+
+docs: $(INSTALLED)  ## Build the documentation site in docs/_build/html, with warnings as errors (a minute)
+	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+docs-serve: docs  ## Serve it on http://127.0.0.1:8000
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory docs/_build/html 8000
+
+docs-links: $(INSTALLED)  ## Check the links of the site to other sites (needs a network)
+	$(BIN)/python -m sphinx -b linkcheck docs docs/_build/links
 
 clean:  ## Remove the virtual environment and caches
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache

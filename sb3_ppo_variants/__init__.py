@@ -1,5 +1,7 @@
 """The policy objectives of the PPO paper (https://arxiv.org/abs/1707.06347) for Stable-Baselines3."""
 
+from stable_baselines3.ppo import CnnPolicy, MlpPolicy, MultiInputPolicy
+
 from sb3_ppo_variants.callbacks import ExactCheckpointCallback
 from sb3_ppo_variants.errors import (
     ArgumentError,
@@ -15,6 +17,7 @@ from sb3_ppo_variants.errors import (
 from sb3_ppo_variants.kl import MissingKLError, register_kl
 from sb3_ppo_variants.objectives import ArrayObjective, Batch, Gradient, Objective, check_gradient
 from sb3_ppo_variants.processes import init_processes
+from sb3_ppo_variants.system import get_system_info
 from sb3_ppo_variants.updates import SeparateUpdates
 from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL, PPOUnclipped
 
@@ -24,11 +27,14 @@ __all__ = [
     "ArrayObjective",
     "Batch",
     "CallbackError",
+    "CnnPolicy",
     "DamagedFileError",
     "EnvOutputError",
     "ExactCheckpointCallback",
     "Gradient",
     "MissingKLError",
+    "MlpPolicy",
+    "MultiInputPolicy",
     "NonFiniteError",
     "Objective",
     "OtherClassError",
@@ -42,6 +48,7 @@ __all__ = [
     "SeparateUpdates",
     "WorkerError",
     "check_gradient",
+    "get_system_info",
     "init_processes",
     "register_kl",
 ]

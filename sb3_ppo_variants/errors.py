@@ -15,6 +15,14 @@ def refuse(name: str, value: object, allowed: str) -> NoReturn:
     raise ArgumentError(f"{name}={value!r} is not allowed; allowed: {allowed}")
 
 
+def installation(extra: str) -> str:
+    """The command that installs what an optional feature needs, for its error to end with.
+
+    :param extra: name of the extra in ``setup.cfg``
+    """
+    return f"pip install '.[{extra}]'  # in a clone of sb3_ppo_variants"
+
+
 class DamagedFileError(ValueError, RuntimeError):
     """A saved file is damaged or incomplete, or holds values that no model can have.
 

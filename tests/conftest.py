@@ -1,7 +1,9 @@
 """What all tests begin with."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import gymnasium as gym
@@ -13,12 +15,73 @@ from sb3_ppo_variants.backends import choice
 from sb3_ppo_variants.backends.native.backend import Native
 from sb3_ppo_variants.backends.native.library import library
 
-# It replaces gymnasium's TimeLimit, for good; all tests but those of its own scripts are about gymnasium's.
-TIME_LIMIT = gym.wrappers.TimeLimit
-import rl_zoo3  # noqa: E402, F401
+# What the extras install. A test that imports what is not there is skipped.
+OPTIONAL = [
+    "ale_py",
+    "Box2D",
+    "cv2",
+    "dask",
+    "distributed",
+    "envpool",
+    "filelock",
+    "huggingface_hub",
+    "huggingface_sb3",
+    "joblib",
+    "markdown_it",
+    "matplotlib",
+    "moviepy",
+    "mujoco",
+    "optuna",
+    "pandas",
+    "plotly",
+    "ray",
+    "rich",
+    "rl_zoo3",
+    "rliable",
+    "sb3_contrib",
+    "scipy",
+    "seaborn",
+    "tabulate",
+    "tensorboard",
+    "tqdm",
+    "wandb",
+    "yaml",
+]
+ABSENT = {name for name in OPTIONAL if find_spec(name) is None}
 
-for module in (gym.wrappers, gym.wrappers.common, gym.envs.registration):
-    vars(module)["TimeLimit"] = TIME_LIMIT
+if "rl_zoo3" not in ABSENT:
+    # It replaces gymnasium's TimeLimit, for good; all tests but those of its own scripts are about gymnasium's.
+    TIME_LIMIT = gym.wrappers.TimeLimit
+    import_module("rl_zoo3")
+    for module in (gym.wrappers, gym.wrappers.common, gym.envs.registration):
+        vars(module)["TimeLimit"] = TIME_LIMIT
+
+
+def absent(error: BaseException | None) -> str | None:
+    """The optional package whose absence caused an error."""
+    if isinstance(error, ModuleNotFoundError) and error.name in ABSENT:
+        return error.name
+    return None if error is None else absent(error.__cause__ or error.__context__)
+
+
+def skip_without(report: pytest.CollectReport | pytest.TestReport, call: pytest.CallInfo[Any] | None) -> None:
+    if call is not None and call.excinfo is not None and (package := absent(call.excinfo.value)):
+        report.outcome = "skipped"
+        report.longrepr = (report.fspath, 0, f"Skipped: {package} is not installed")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, Any, pytest.CollectReport]:
+    report = yield
+    skip_without(report, report.call)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[Any]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    skip_without(report, call)
+    return report
 
 
 @pytest.fixture(autouse=True)

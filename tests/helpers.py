@@ -1,7 +1,9 @@
 """Environments and models that several tests use."""
 
 import re
+from collections.abc import Iterable
 from copy import deepcopy
+from itertools import product
 from typing import Any
 
 import gymnasium as gym
@@ -94,6 +96,20 @@ class LogRecorder(BaseCallback):
 
     def _on_training_end(self) -> None:
         self._keep()
+
+
+def latin(n: int, **values: Iterable[Any]) -> pytest.MarkDecorator:
+    """All combinations of the values of arguments, of which the quick suite takes one in ``n``.
+
+    As in a Latin square, each value is taken with each other one of any argument that the rest can make up for. The
+    other combinations are slow.
+    """
+    combinations = product(*(enumerate(each) for each in values.values()))
+    marked = [
+        pytest.param(*(value for _, value in each), marks=pytest.mark.slow if sum(i for i, _ in each) % n else ())
+        for each in combinations
+    ]
+    return pytest.mark.parametrize(",".join(values), marked)
 
 
 def named(value: object) -> str:

@@ -170,8 +170,8 @@ def every(n: int) -> list[int]:
 
 
 def some(n: int) -> list[int]:
-    """The last of them, where an update ends, and a few before."""
-    return [*random.Random(n).sample(range(1, n - 50), 20), *range(n - 50, n + 1)]
+    """Every third of the last of them, where an update ends, and a few before."""
+    return [*random.Random(n).sample(range(1, n - 50), 24), *range(n, n - 50, -3)]
 
 
 CLASSES = [*VARIANTS, PPOCustom]

@@ -15,7 +15,7 @@ import torch as th
 from sb3_contrib import TRPO
 from stable_baselines3 import A2C, DDPG, DQN, PPO, SAC, TD3
 
-from helpers import ACTION_SPACES, VARIANTS, noise_envs
+from helpers import ACTION_SPACES, VARIANTS, latin, noise_envs
 from sb3_ppo_variants import DamagedFileError, PPOClip, PPOFixedKL
 
 Members = dict[str, bytes]
@@ -184,9 +184,7 @@ FAULTS: dict[str, tuple[Callable[[Members], Members], str]] = {
 }
 
 
-@pytest.mark.parametrize("cls", [PPOClip, PPO])
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("weights_only", [False, True])
+@latin(2, fault=FAULTS, cls=[PPOClip, PPO], weights_only=[False, True])
 def test_faults_of_members(fault: str, cls: Any, weights_only: bool) -> None:
     change, part = FAULTS[fault]
     content = zipped(change(members_of(saved(cls))))
@@ -246,9 +244,7 @@ OTHERS: dict[Any, tuple[str, str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("other", OTHERS, ids=lambda cls: cls.__name__)
-@pytest.mark.parametrize("weights_only", [False, True])
+@latin(4, other=OTHERS, variant=VARIANTS, weights_only=[False, True])
 def test_another_algorithm(other: Any, variant: Any, weights_only: bool) -> None:
     policy, actions, arguments = OTHERS[other]
     env = noise_envs(ACTION_SPACES[actions], n_envs=1)

@@ -19,7 +19,7 @@ LAYERS = [
     ["updates"],
     ["backends"],
     ["base"],
-    ["callbacks", "variants"],
+    ["callbacks", "system", "variants"],
     ["envs", "tasks"],
     ["recipes"],
     ["zoo", "benchmark"],

@@ -190,4 +190,4 @@ def test_sb3_contrib_is_imported_only_for_such_policies() -> None:
     code = "import sys; sys.modules['sb3_contrib'] = None; from sb3_ppo_variants import PPOClip"
     call = "PPOClip('MaskableMlpPolicy', 'CartPole-v1')"
     result = subprocess.run([sys.executable, "-c", f"{code}; {call}"], capture_output=True, text=True)
-    assert "pip install 'sb3_ppo_variants[contrib]'" in result.stderr
+    assert "pip install '.[contrib]'" in result.stderr

@@ -22,7 +22,7 @@ from stable_baselines3.common.vec_env import (
     VecNormalize,
 )
 
-from helpers import ACTION_SPACES, VECTOR, NoiseEnv
+from helpers import ACTION_SPACES, VECTOR, NoiseEnv, latin
 from sb3_ppo_variants import NonFiniteError, PPOAdaptiveKL, PPOClip
 from sb3_ppo_variants.backends.torch_update import TorchDescent
 
@@ -124,10 +124,7 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("fast", [False, True])
-@pytest.mark.parametrize("space", ACTION_SPACES)
-@pytest.mark.parametrize("value", [NAN, INF, -INF])
-@pytest.mark.parametrize("place", PLACES)
+@latin(4, place=PLACES, value=[NAN, INF, -INF], space=ACTION_SPACES, fast=[False, True])
 def test_from_an_environment(place: str, value: float, space: str, fast: bool) -> None:
     quantity, at = PLACES[place]
     fault = Fault(place, value, at)
@@ -160,9 +157,7 @@ SET_UPS: dict[str, Callable[[Fault | None], VecEnv]] = {
 }
 
 
-@pytest.mark.parametrize("fast", [False, True])
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("name", SET_UPS)
+@latin(4, name=SET_UPS, place=PLACES, fast=[False, True])
 def test_under_wrappers(name: str, place: str, fast: bool) -> None:
     quantity, at = PLACES[place]
     made: list[Any] = []

@@ -23,7 +23,7 @@ from sb3_ppo_variants.backends import choice
 from sb3_ppo_variants.backends.native.backend import Native
 from sb3_ppo_variants.policies import recurrent
 
-N_ENVS, N_STEPS, BATCH, UPDATES = 2, 12, 8, 10
+N_ENVS, N_STEPS, BATCH, UPDATES = 2, 12, 8, 4
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "clip": (PPOClip, {"clip_range_vf": 0.2, "ent_coef": 0.01}),
     "adaptive": (PPOAdaptiveKL, {}),

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from stable_baselines3.common.distributions import kl_divergence
 from stable_baselines3.common.policies import ActorCriticPolicy
 
-from helpers import ACTION_SPACES, PENALISED, noise_envs
+from helpers import ACTION_SPACES, PENALISED, latin, noise_envs
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.updates.advantages import over_rollout
@@ -90,10 +90,7 @@ def reference_update(model: PPOBase, surrogate: Surrogate, clip_range_vf: float 
 
 
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
-@pytest.mark.parametrize("space", ACTION_SPACES)
-@pytest.mark.parametrize("clip_range_vf", [None, 0.1])
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("fast", [False, True])
+@latin(3, fast=[False, True], name=CASES, clip_range_vf=[None, 0.1], space=ACTION_SPACES)
 def test_update_is_the_equations(fast: bool, name: str, clip_range_vf: float | None, space: str) -> None:
     cls, arguments, surrogate = CASES[name]
     shared = {"ent_coef": 0.01, "clip_range_vf": clip_range_vf, "fast": fast}

@@ -13,7 +13,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 from test_env_outputs import AT, BOX, UNSEEN, WRONG, Errs, model_for
 
-from helpers import VECTOR, NoiseEnv
+from helpers import VECTOR, NoiseEnv, latin
 from sb3_ppo_variants import EnvOutputError, WorkerError
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 
@@ -62,8 +62,7 @@ def errs(name: str, wrap: Any, vec_env: Any) -> tuple[VecEnv, str]:
 
 
 @pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
-@pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.parametrize("name", ALL)
+@latin(4, name=ALL, wrapper=WRAPPERS)
 def test_under_wrappers(name: str, wrapper: str) -> None:
     env, quantity = errs(name, WRAPPERS[wrapper], DummyVecEnv)
     with pytest.raises(EnvOutputError) as caught:

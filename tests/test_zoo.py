@@ -44,6 +44,14 @@ def train(folder: Path, algorithm: str, *options: str) -> Path:
     return max((folder / "logs" / algorithm).glob(f"{ENV}_*")) / f"{ENV}.zip"
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the logs of a run of ``ppo_clip``."""
+    folder = tmp_path_factory.mktemp("zoo")
+    train(folder, "ppo_clip", "--eval-freq", "-1")
+    return folder
+
+
 def test_train_and_enjoy(tmp_path: Path) -> None:
     saved = train(
         tmp_path, "ppo_adaptive_kl", "--seed", "1", "--eval-freq", "500", "--save-freq", "500", "-tb", "board"
@@ -59,6 +67,7 @@ def test_train_and_enjoy(tmp_path: Path) -> None:
     assert "Mean reward" in output
 
 
+@pytest.mark.slow
 def test_hyperparameters_with_an_lstm(tmp_path: Path) -> None:
     config = Path(rl_zoo3.__file__).parent / "hyperparams/ppo_lstm.yml"
     of_run = ["--algo", "ppo_clip", "--env", "CartPoleNoVel-v1", "-f", "logs"]
@@ -138,8 +147,8 @@ def test_a_kl_coefficient_may_be_annealed(tmp_path: Path) -> None:
     assert [model.kl_coef(progress) for progress in (1.0, 0.5)] == [2.0, 1.0]
 
 
-def test_a_model_of_the_zoo_is_loaded_without_it(tmp_path: Path) -> None:
-    saved = train(tmp_path, "ppo_clip", "--eval-freq", "-1")
+def test_a_model_of_the_zoo_is_loaded_without_it(trained: Path) -> None:
+    (saved,) = trained.glob(f"logs/ppo_clip/{ENV}_1/{ENV}.zip")
     code = "import sys; sys.modules['rl_zoo3'] = None; from sb3_ppo_variants import PPOClip; "
     code += f"print(PPOClip.load({str(saved)!r}).clip_range(0.5))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "0.1\n"
@@ -150,7 +159,7 @@ def test_the_zoo_missing(script: str) -> None:
     code = "import sys; sys.modules |= dict.fromkeys(['rl_zoo3', 'huggingface_hub', 'huggingface_sb3']); import runpy; "
     code += f"runpy.run_module('sb3_ppo_variants.zoo.{script}', run_name='__main__')"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "ImportError: rl_zoo3 is missing: pip install 'sb3_ppo_variants[zoo]'" in result.stderr
+    assert "ImportError: rl_zoo3 is missing: pip install '.[zoo]'" in result.stderr
 
 
 def test_ffmpeg_missing(tmp_path: Path) -> None:
@@ -161,11 +170,10 @@ def test_ffmpeg_missing(tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
-def test_what_is_uploaded_names_our_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    train(tmp_path, "ppo_clip", "--eval-freq", "-1")
-    uploaded = tmp_path / f"hub/ppo_clip-{ENV}"
+def test_what_is_uploaded_names_our_commands(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uploaded = trained / f"hub/ppo_clip-{ENV}"
     uploaded.mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(trained)
     options = ["--algo", "ppo_clip", "--env", ENV, "-f", "logs", "-orga", "someone", "--no-render"]
     monkeypatch.setattr(sys, "argv", ["push_to_hub", *options])
     with (

@@ -2,12 +2,13 @@
 
     python tests/upstream.py PPOClip [pytest arguments]
 
-The suite is taken from the source archive of the installed SB3 version, outside the repository. This file is also the
-pytest plugin that puts the class in place.
+The suite is that of the source archive of the installed SB3 version, outside the repository, or of the clone
+of SB3 in the environment variable ``SUITE_SOURCE``. This file is also the pytest plugin that puts the class in place.
 """
 
 import importlib.metadata
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -46,26 +47,34 @@ def replace_ppo(name: str) -> None:
 
 
 def run_suite(distribution: str, plugin: str, name: str, choice: str, pytest_arguments: Sequence[str]) -> int:
-    """Download the suite of an installed distribution, run it, and return pytest's exit code.
+    """Run the suite of an installed distribution, and return pytest's exit code.
 
     :param plugin: the module in this folder that puts the class in place
     :param name: of the class
     :param choice: the tests to run, as pytest's ``-k`` takes it
     """
-    version = importlib.metadata.version(distribution)
     with tempfile.TemporaryDirectory() as folder:
-        download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:", "-d", folder]
-        subprocess.run([*download, f"{distribution}=={version}"], check=True)
-        (archive,) = Path(folder).glob("*.tar.gz")
-        with tarfile.open(archive) as tar:
-            tar.extractall(folder, filter="data")
-        (root,) = Path(folder).glob(f"{distribution}-*/")
-        os.rename(root / "tests", Path(folder, "tests"))  # Away from the sources: the installed package is tested.
-        os.rename(root / "pyproject.toml", Path(folder, "pyproject.toml"))
+        root = Path(os.environ.get("SUITE_SOURCE") or _downloaded(distribution, folder))
+        shutil.copytree(
+            root / "tests", Path(folder, "tests")
+        )  # Away from the sources: the installed package is tested.
+        shutil.copy(root / "pyproject.toml", folder)
         command = [sys.executable, "-m", "pytest", "-q", "-p", plugin, "-k", choice, *pytest_arguments, "tests"]
         python_path = f"{Path(__file__).parent}:{Path(__file__).parent.parent}"
         environment = {**os.environ, class_variable(plugin): name, "PYTHONPATH": python_path, "OMP_NUM_THREADS": "1"}
         return subprocess.run(command, cwd=folder, env=environment).returncode
+
+
+def _downloaded(distribution: str, folder: str) -> Path:
+    """The source of an installed distribution, unpacked in a folder."""
+    version = importlib.metadata.version(distribution)
+    download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:", "-d", folder]
+    subprocess.run([*download, f"{distribution}=={version}"], check=True)
+    (archive,) = Path(folder).glob("*.tar.gz")
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+    (root,) = Path(folder).glob(f"{distribution}-*/")
+    return root
 
 
 def main(name: str, *pytest_arguments: str) -> int:

@@ -14,6 +14,7 @@ from stable_baselines3.common.utils import FloatSchedule, update_learning_rate
 from stable_baselines3.common.vec_env import VecEnv
 from torch.optim import Optimizer
 
+from sb3_ppo_variants.arguments.device import chosen_device
 from sb3_ppo_variants.arguments.nested import check_buffer_arguments, check_policy
 from sb3_ppo_variants.arguments.rules import (
     ACTION_SPACES,
@@ -110,7 +111,8 @@ class PPOBase(MaskedActions):
             use_sde=use_sde, sde_sample_freq=sde_sample_freq,
             rollout_buffer_class=rollout_buffer_class, rollout_buffer_kwargs=rollout_buffer_kwargs,
             stats_window_size=stats_window_size, tensorboard_log=tensorboard_log, policy_kwargs=policy_kwargs,
-            verbose=verbose, seed=seed, device=device, supported_action_spaces=ACTION_SPACES, _init_setup_model=False,
+            verbose=verbose, seed=seed, device=chosen_device(device, policy, policy_kwargs, verbose),
+            supported_action_spaces=ACTION_SPACES, _init_setup_model=False,
         )  # fmt: skip
         self.batch_size, self.n_epochs, self.clip_range_vf = batch_size, n_epochs, clip_range_vf
         self.normalize_advantage, self.target_kl = normalize_advantage, target_kl

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from stable_baselines3.common.base_class import BaseAlgorithm, maybe_make_env
+from stable_baselines3.common.base_class import maybe_make_env
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import VecEnv
@@ -11,6 +11,7 @@ from sb3_ppo_variants.arguments.nested import check_observations
 from sb3_ppo_variants.arguments.rules import check_spaces
 from sb3_ppo_variants.arguments.spaces import check_start
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.saving import SavedAlgorithm
 
 
 def checked_env(
@@ -29,7 +30,7 @@ def checked_env(
         if needed:
             raise ArgumentError("env=None: pass an environment, or the id of one")
         return None
-    wrapped = BaseAlgorithm._wrap_env(maybe_make_env(env, verbose), verbose)
+    wrapped = SavedAlgorithm._wrap_env(maybe_make_env(env, verbose), verbose)
     check_spaces(wrapped.action_space, use_sde)
     check_start("action", wrapped.action_space)
     check_observations(policy, wrapped.observation_space, policy_kwargs)

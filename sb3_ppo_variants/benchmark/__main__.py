@@ -4,7 +4,7 @@ import argparse
 import sys
 from importlib import import_module
 
-from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.errors import ArgumentError, installation
 
 # Modules of this package, by the name of their command.
 COMMANDS = {
@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ArgumentError as error:
         raise SystemExit(str(error)) from error
     except ImportError as error:
-        raise ImportError("the benchmarks need more packages: pip install 'sb3_ppo_variants[benchmark]'") from error
+        raise ImportError(f"the benchmarks need more packages: {installation('benchmark')}") from error
 
 
 if __name__ == "__main__":

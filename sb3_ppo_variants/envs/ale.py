@@ -30,7 +30,7 @@ from sb3_ppo_variants.arguments.rules import COUNT, FLAG, FRACTION, check_argume
 from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
 from sb3_ppo_variants.envs.atari import VecClipReward, VecEpisodicLife
 from sb3_ppo_variants.envs.making import ARGUMENTS, check_not_given, is_atari, seed_and_monitor, spec_of
-from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.errors import ArgumentError, installation
 
 # The arguments of SB3's AtariWrapper with their defaults, and the values that they may have.
 DEFAULTS = {name: argument.default for name, argument in signature(AtariWrapper).parameters.items() if name != "env"}
@@ -148,7 +148,7 @@ def _spec(env_id: str) -> EnvSpec:
     try:
         import ale_py
     except ImportError as error:
-        raise ImportError("Atari games need ALE: pip install 'sb3_ppo_variants[environments]'") from error
+        raise ImportError(f"Atari games need ALE: {installation('environments')}") from error
     gym.register_envs(ale_py)
     try:
         spec = spec_of(env_id)

@@ -12,7 +12,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs
 from sb3_ppo_variants.arguments.rules import check_arguments
 from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
 from sb3_ppo_variants.envs.making import ARGUMENTS, check_not_given, seed_and_monitor
-from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.errors import ArgumentError, installation
 
 # What other arguments set, and what would change the episode statistics of Atari games if it were true.
 DECIDED = {"num_envs": "n_envs", "seed": "seed", "batch_size": "n_envs", "env_seed": "seed"}
@@ -76,5 +76,5 @@ def _envpool() -> Any:
     try:
         import envpool
     except ImportError as error:
-        raise ImportError("EnvPool is missing: pip install 'sb3_ppo_variants[envpool]'") from error
+        raise ImportError(f"EnvPool (for Python 3.11 or newer) is missing: {installation('envpool')}") from error
     return envpool

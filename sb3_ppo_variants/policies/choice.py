@@ -8,7 +8,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 
-from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.errors import ArgumentError, installation
 from sb3_ppo_variants.policies.feed_forward import FeedForward
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.rollouts.buffer import with_parameters
@@ -50,7 +50,7 @@ class Family:
             if not str(error.name).startswith("sb3_contrib"):
                 raise
             raise ArgumentError(
-                f"policy={self.aliases[0]!r} and the like need sb3-contrib: pip install 'sb3_ppo_variants[contrib]'"
+                f"policy={self.aliases[0]!r} and the like need sb3-contrib: {installation('contrib')}"
             ) from error
 
 

@@ -14,8 +14,11 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.save_util import open_path, recursive_getattr
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, TensorDict
 from stable_baselines3.common.utils import get_device
+from stable_baselines3.common.vec_env import VecEnv
 
+from sb3_ppo_variants.arguments.device import chosen_device
 from sb3_ppo_variants.arguments.rules import COUNT
+from sb3_ppo_variants.arguments.vector import check_no_vector_env
 from sb3_ppo_variants.errors import DamagedFileError
 from sb3_ppo_variants.processes import ALONE, Processes
 from sb3_ppo_variants.saving.archive import read_archive
@@ -35,6 +38,11 @@ Self = TypeVar("Self", bound="SavedAlgorithm")
 
 class SavedAlgorithm(OnPolicyAlgorithm):
     """An on-policy algorithm whose files are crash-safe and checked, and whose training may be resumed."""
+
+    @staticmethod
+    def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        check_no_vector_env(env)
+        return OnPolicyAlgorithm._wrap_env(env, verbose, monitor_wrapper)
 
     @property
     def processes(self) -> Processes:
@@ -111,6 +119,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         """
         check_class(cls, archive := read_archive(path))
         values = read_values(cls, archive, env, custom_objects, kwargs, weights_only)
+        device = chosen_device(device, values["policy_class"], values.get("policy_kwargs"))
         built = built_within(archive) if weights_only else nullcontext()
         with nullcontext() if reseed else kept_random_state(), built:
             file = archive.with_data(dict.fromkeys(values))

@@ -52,7 +52,7 @@ class PPOAdaptiveKL(PPOBase):
     :param policy_kwargs: further arguments of the policy
     :param verbose: 0 prints nothing, 1 messages, 2 debug messages
     :param seed: seed of all random generators
-    :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``
+    :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``: the CPU for an ``MlpPolicy``, else a GPU if there is one
     :param _init_setup_model: whether to build the networks at construction
     :param desired_kl: d_targ, > 0, in nats per state
     :param kl_coef: the initial beta, in [1e-6, 1e6], where beta also stays

@@ -45,7 +45,7 @@ class PPOCustom(PPOBase):
     :param policy_kwargs: further arguments of the policy
     :param verbose: 0 prints nothing, 1 messages, 2 debug messages
     :param seed: seed of all random generators
-    :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``
+    :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``: the CPU for an ``MlpPolicy``, else a GPU if there is one
     :param _init_setup_model: whether to build the networks at construction
     :param objective: an instance of a class derived from :class:`~sb3_ppo_variants.Objective`, whose gradient over
         arrays, if it has one, lets it train on the array path

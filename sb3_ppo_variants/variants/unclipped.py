@@ -44,7 +44,7 @@ class PPOUnclipped(PPOBase):
     :param policy_kwargs: further arguments of the policy
     :param verbose: 0 prints nothing, 1 messages, 2 debug messages
     :param seed: seed of all random generators
-    :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``
+    :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``: the CPU for an ``MlpPolicy``, else a GPU if there is one
     :param _init_setup_model: whether to build the networks at construction
     :param fast: ``"auto"`` takes a fast path where the policy allows it and the reference path otherwise, True insists
         on a fast path, False takes the reference path

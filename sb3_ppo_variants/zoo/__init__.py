@@ -4,10 +4,12 @@ Every script of rl_zoo3 is a module here, with the same options:
 ``python -m sb3_ppo_variants.zoo.train --algo ppo_clip``.
 """
 
+from sb3_ppo_variants.errors import installation
+
 try:
     import rl_zoo3
 except ImportError as error:
-    raise ImportError("rl_zoo3 is missing: pip install 'sb3_ppo_variants[zoo]'") from error
+    raise ImportError(f"rl_zoo3 is missing: {installation('zoo')}") from error
 
 from sb3_ppo_variants.zoo.registry import register
 

@@ -7,6 +7,7 @@ from typing import Any
 from huggingface_hub import repocard
 from huggingface_hub.repocard import metadata_save
 
+from sb3_ppo_variants.errors import installation
 from sb3_ppo_variants.zoo.launch import launch, replaced
 
 
@@ -27,7 +28,7 @@ def save_card(path: Path, metadata: dict[str, object]) -> None:
     :param metadata: for the card
     """
     card = path.read_text(encoding="utf-8").replace("python -m rl_zoo3.", "python -m sb3_ppo_variants.zoo.")
-    path.write_text(card.replace("pip install rl_zoo3", "pip install 'sb3_ppo_variants[zoo]'"), encoding="utf-8")
+    path.write_text(card.replace("pip install rl_zoo3", installation("zoo")), encoding="utf-8")
     metadata_save(path, metadata)
 
 

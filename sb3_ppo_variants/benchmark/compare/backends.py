@@ -14,6 +14,7 @@ from joblib.externals.loky.process_executor import BrokenProcessPool
 from sb3_ppo_variants.benchmark.compare.execution import record_of
 from sb3_ppo_variants.benchmark.compare.plan import Run
 from sb3_ppo_variants.benchmark.compare.records import Record
+from sb3_ppo_variants.errors import installation
 
 SECONDS_BETWEEN_LOOKS = 0.5
 Work = Callable[[Run], Record]
@@ -107,7 +108,7 @@ def _ray(address: str | None, jobs: int | None) -> Iterator[Pool]:
         import ray
         from ray.util.joblib.ray_backend import RayBackend
     except ImportError as error:
-        raise SystemExit("--backend ray needs Ray: pip install 'sb3_ppo_variants[ray]'") from error
+        raise SystemExit(f"--backend ray needs Ray: {installation('ray')}") from error
 
     class Generating(RayBackend):
         # Its pool calls back as results come, which is all that this needs; joblib says no of all pools of its kind.
@@ -126,7 +127,7 @@ def _dask(address: str | None, jobs: int | None) -> Iterator[Pool]:
     try:
         from distributed import Client, KilledWorker
     except ImportError as error:
-        raise SystemExit("--backend dask needs Dask: pip install 'sb3_ppo_variants[dask]'") from error
+        raise SystemExit(f"--backend dask needs Dask: {installation('dask')}") from error
 
     # Runs with torch inside must not share a process.
     started = {} if address else {"n_workers": jobs or os.cpu_count(), "threads_per_worker": 1, "dashboard_address": ""}

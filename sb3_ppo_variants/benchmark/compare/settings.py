@@ -9,7 +9,7 @@ from importlib import import_module
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 from sb3_ppo_variants import recipes
-from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.errors import ArgumentError, installation
 
 # Where each algorithm comes from. SB3's PPO is what the others are compared with.
 BASELINE = "sb3_ppo"
@@ -102,7 +102,7 @@ def load_class(path: str) -> type[BaseAlgorithm]:
     try:
         found = getattr(import_module(module), name)
     except Exception as error:  # Of the module's own code, whatever it is.
-        extra = "; pip install 'sb3_ppo_variants[contrib]'" if module == "sb3_contrib" else ""
+        extra = f"; {installation('contrib')}" if module == "sb3_contrib" else ""
         raise ArgumentError(f"{path} cannot be imported: {type(error).__name__}: {error}{extra}") from error
     if not (isinstance(found, type) and issubclass(found, BaseAlgorithm)):
         raise ArgumentError(f"{path} is not an algorithm: it must derive from stable_baselines3's BaseAlgorithm")

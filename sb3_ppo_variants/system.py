@@ -1,0 +1,21 @@
+"""What a report of a problem should say about the system."""
+
+from importlib import import_module
+from pathlib import Path
+
+from stable_baselines3.common import utils
+
+
+def get_system_info(print_info: bool = True) -> tuple[dict[str, str], str]:
+    """The versions of Python, PyTorch, SB3 and so on as SB3 lists them, and this package's, with its path.
+
+    :param print_info: whether to print them
+    :return: the same by name and as text
+    """
+    info, text = utils.get_system_info(print_info=False)
+    package = import_module(str(__package__))
+    own = {"sb3_ppo_variants": f"{package.__version__} ({Path(__file__).parent})"}
+    text = "".join(f"- {name}: {value}\n" for name, value in own.items()) + text
+    if print_info:
+        print(text)
+    return own | info, text

@@ -1,0 +1,101 @@
+"""What the documentation shows can be pasted into a fresh interpreter, and its links lead somewhere."""
+
+import multiprocessing
+import os
+import re
+import sys
+import traceback
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)]
+# A comment right above a block, which readers do not see, says what its test needs.
+BLOCK = re.compile(r"(?:<!-- test: (?P<note>[^>]*) -->\n+)?```python\n(?P<code>.*?)```", re.DOTALL)
+LINK = re.compile(r"(?<!!)\[[^]]*\]\((?P<target>[^)\s]+)\)")
+# Enough for a rollout and an update.
+MAX_TIMESTEPS = 1
+FRESH = multiprocessing.get_context("forkserver")
+FRESH.set_forkserver_preload(["sb3_ppo_variants", "stable_baselines3"])
+
+
+class Block(NamedTuple):
+    """A block of Python on a page."""
+
+    page: Path
+    line: int
+    note: str
+    code: str
+
+
+def blocks() -> list[Any]:
+    found = []
+    for page in PAGES:
+        text = page.read_text()
+        for match in BLOCK.finditer(text):
+            block = Block(page, text.count("\n", 0, match.start("code")), match["note"] or "", match["code"])
+            name = f"{page.relative_to(ROOT).with_suffix('')}:{block.line}"
+            found.append(pytest.param(block, id=name, marks=[pytest.mark.slow] if "slow" in block.note else []))
+    return found
+
+
+def paste(code: str, folder: Path, answer: Connection) -> None:
+    """Run a block as the main module, in an empty folder, and answer with what went wrong.
+
+    The only difference to a user's interpreter: models learn for as many steps as fill one rollout.
+    """
+    from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+
+    learn = OnPolicyAlgorithm.learn
+
+    def briefly(self: Any, total_timesteps: int, *args: Any, **arguments: Any) -> Any:
+        return learn(self, min(total_timesteps, MAX_TIMESTEPS), *args, **arguments)
+
+    OnPolicyAlgorithm.learn = briefly  # type: ignore[method-assign]
+    os.chdir(folder)
+    multiprocessing.set_start_method(None, force=True)  # The platform's, as in any interpreter.
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        exec(compile(code, "<pasted>", "exec"), sys.modules["__main__"].__dict__)
+    except BaseException:
+        answer.send(traceback.format_exc())
+    else:
+        answer.send(None)
+
+
+@pytest.mark.parametrize("block", blocks())
+def test_a_block_runs_in_a_fresh_interpreter(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if needs := re.search(r"needs (?P<what>.*)", block.note):
+        pytest.skip(f"needs {needs['what']}")
+    ours, theirs = FRESH.Pipe(duplex=False)
+    process = FRESH.Process(target=paste, args=(block.code, tmp_path, theirs))
+    process.start()
+    theirs.close()
+    try:
+        error = ours.recv() if ours.poll(300) else "no answer within 300 seconds"
+    except EOFError:
+        error = "the interpreter ended"
+    process.join(10)
+    process.kill()
+    assert error is None, f"{block.page}, line {block.line}: {error}"
+
+
+def test_most_blocks_are_tried() -> None:
+    """No page is left out by a mistake in the pattern."""
+    shown = sum(page.read_text().count("```python\n") for page in PAGES)
+    assert len(blocks()) == shown > 40
+    assert sum("needs" in parameters.values[0].note for parameters in blocks()) <= 3
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_relative_links_lead_to_files(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    targets = {match["target"] for match in LINK.finditer(text)}
+    relative = {target.partition("#")[0] for target in targets if not re.match(r"https?:|mailto:|#", target)}
+    left_out = {"interactive.html", "pictures"} if page.name == "report.md" else set()
+    missing = [name for name in relative if name.split("/")[0] not in left_out and not (page.parent / name).exists()]
+    assert not missing

@@ -1,0 +1,95 @@
+"""What a user of SB3's PPO meets first: names to import, environments, devices."""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+import stable_baselines3.common.utils
+import stable_baselines3.ppo
+import torch as th
+from stable_baselines3 import PPO
+from stable_baselines3.common.policies import ActorCriticCnnPolicy, ActorCriticPolicy
+from stable_baselines3.common.torch_layers import FlattenExtractor
+
+import sb3_ppo_variants
+from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, get_system_info
+from sb3_ppo_variants.arguments.device import chosen_device
+from sb3_ppo_variants.envs import GymnasiumVecEnv
+
+
+@pytest.mark.parametrize("name", ["MlpPolicy", "CnnPolicy", "MultiInputPolicy"])
+def test_policies_are_imported_as_from_sb3(name: str) -> None:
+    assert getattr(sb3_ppo_variants, name) is getattr(stable_baselines3.ppo, name)
+    assert name in sb3_ppo_variants.__all__
+
+
+def test_the_system_info_is_that_of_sb3_and_this_package(capsys: pytest.CaptureFixture[str]) -> None:
+    info, text = get_system_info()
+    theirs, _ = stable_baselines3.common.utils.get_system_info(print_info=False)
+    own = info.pop("sb3_ppo_variants")
+    assert info == theirs
+    assert sb3_ppo_variants.__version__ in own
+    assert str(Path(sb3_ppo_variants.__file__).parent) in own
+    assert capsys.readouterr().out == f"{text}\n"
+    assert own in text
+
+
+def test_vector_environments_of_gymnasium_are_refused_by_name(tmp_path: Path) -> None:
+    def refused() -> Any:
+        return pytest.raises(ArgumentError, match=r"sb3_ppo_variants\.envs\.GymnasiumVecEnv\(env\)")
+
+    env = gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
+    with refused():
+        PPOClip("MlpPolicy", env)
+    with refused():
+        PPOClip.resume_or_start(tmp_path, "MlpPolicy", env)
+    wrapped = GymnasiumVecEnv(env, "NextStep")
+    model = PPOClip("MlpPolicy", wrapped, n_steps=16, batch_size=16).learn(32)
+    model.save(tmp_path / "model")
+    for call in (PPOClip.load, PPOAdaptiveKL.from_ppo):
+        with refused():
+            call(tmp_path / "model", env)
+    with refused():
+        model.set_env(env)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(th.cuda, "is_available", lambda: True)
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize(
+    ("asked", "policy", "policy_kwargs", "chosen"),
+    [
+        ("auto", "MlpPolicy", None, "cpu"),
+        ("auto", ActorCriticPolicy, {"net_arch": [8]}, "cpu"),
+        ("auto", "MaskableMlpPolicy", None, "cpu"),
+        ("auto", "MlpPolicy", {"features_extractor_class": FlattenExtractor}, "cuda"),
+        ("auto", "CnnPolicy", None, "cuda"),
+        ("auto", ActorCriticCnnPolicy, None, "cuda"),
+        ("cuda", "MlpPolicy", None, "cuda"),
+        (th.device("cuda:1"), "MlpPolicy", None, "cuda:1"),
+    ],
+)
+def test_the_device_of_a_policy(asked: Any, policy: Any, policy_kwargs: Any, chosen: str) -> None:
+    assert chosen_device(asked, policy, policy_kwargs) == th.device(chosen)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_models_follow_it_and_say_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    model = PPOClip("MlpPolicy", "CartPole-v1", n_steps=16, batch_size=16, verbose=1)
+    assert 'device="auto" is the CPU' in capsys.readouterr().out
+    assert model.device == th.device("cpu")
+    model.save(tmp_path / "model")
+    assert PPOClip.load(tmp_path / "model").device == th.device("cpu")
+
+
+def test_without_a_gpu_nothing_is_said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(th.cuda, "is_available", lambda: False)
+    said = []
+    for cls in (PPOClip, PPO):
+        assert cls("MlpPolicy", "CartPole-v1", n_steps=16, batch_size=16, verbose=1).device == th.device("cpu")
+        said.append(sorted(capsys.readouterr().out.splitlines()))
+    assert said[0] == said[1]

@@ -1,0 +1,81 @@
+"""Without its extra, each optional feature fails with a sentence that names the extra."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+PACKAGES = [
+    "ale_py",
+    "cv2",
+    "dask",
+    "distributed",
+    "envpool",
+    "filelock",
+    "huggingface_hub",
+    "huggingface_sb3",
+    "joblib",
+    "markdown_it",
+    "matplotlib",
+    "optuna",
+    "pandas",
+    "plotly",
+    "ray",
+    "rich",
+    "rl_zoo3",
+    "rliable",
+    "sb3_contrib",
+    "scipy",
+    "seaborn",
+    "sbx",
+    "yaml",
+]
+# The code that needs each extra, the error that it raises, and how that begins.
+FEATURES = {
+    "contrib": ("PPOClip('MlpLstmPolicy', 'CartPole-v1')", "ArgumentError", "policy='MlpLstmPolicy' and the like need"),
+    "envpool": ("envs.make_envpool_vec_env('CartPole-v1')", "ImportError", "EnvPool "),
+    "environments": ("envs.make_ale_vec_env('BreakoutNoFrameskip-v4')", "ImportError", "Atari games need ALE"),
+    "benchmark": (
+        "runpy.run_module('sb3_ppo_variants.benchmark', run_name='__main__')",
+        "ImportError",
+        "the benchmarks need more packages",
+    ),
+    "zoo": (
+        "runpy.run_module('sb3_ppo_variants.zoo.train', run_name='__main__')",
+        "ImportError",
+        "rl_zoo3 is missing",
+    ),
+}
+# In a process of its own, where importing one of the packages fails as if it were not there.
+SCRIPT = """
+import json, runpy, sys
+packages, features = json.loads(sys.argv[1])
+sys.modules |= dict.fromkeys(packages)
+from sb3_ppo_variants import PPOClip, envs
+
+def problem(code):
+    try:
+        exec(code)
+    except Exception as error:
+        return type(error).__name__, str(error)
+
+PPOClip("MlpPolicy", "CartPole-v1", n_steps=16, batch_size=16).learn(16)
+print(json.dumps({extra: problem(code) for extra, code in features.items()}))
+"""
+
+
+@pytest.fixture(scope="module")
+def problems() -> dict[str, tuple[str, str]]:
+    arguments = json.dumps([PACKAGES, {extra: code for extra, (code, *_) in FEATURES.items()}])
+    ended = subprocess.run([sys.executable, "-c", SCRIPT, arguments], capture_output=True, text=True, check=True)
+    return json.loads(ended.stdout)
+
+
+@pytest.mark.parametrize("extra", FEATURES)
+def test_its_sentence(extra: str, problems: dict[str, tuple[str, str]]) -> None:
+    _, error, beginning = FEATURES[extra]
+    raised, message = problems[extra]
+    assert raised == error
+    assert message.startswith(beginning)
+    assert message.endswith(f"pip install '.[{extra}]'  # in a clone of sb3_ppo_variants")
