@@ -17,7 +17,7 @@ from torch import nn
 from sb3_ppo_variants import recipes
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.benchmark.compare.records import plain
-from sb3_ppo_variants.benchmark.compare.settings import RESERVED, Setting, accepted, load_class, policy_of
+from sb3_ppo_variants.benchmark.compare.settings import RESERVED, Setting, accepted, added_later, load_class, policy_of
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 
@@ -113,7 +113,12 @@ def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
     # Networks this small are fastest on a CPU, and the same everywhere.
     hyperparameters = {**defaults, "device": "cpu", **given}
     hyperparameters["policy"] = policy_of(setting, hyperparameters.get("policy"))
-    hyperparameters = {name: value for name, value in hyperparameters.items() if name not in RESERVED}
+    later = added_later(algorithm)
+    hyperparameters = {
+        name: value
+        for name, value in hyperparameters.items()
+        if name not in RESERVED and not (name in later and value == later[name])
+    }
     if conditions.anneal is not None and "learning_rate" not in setting.arguments:
         hyperparameters["learning_rate"] = _annealed(hyperparameters["learning_rate"], conditions.anneal)
     if conditions.protocol is not None and conditions.anneal is not False:

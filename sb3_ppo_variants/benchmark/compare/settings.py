@@ -36,6 +36,14 @@ RESERVED = {
     "data_parallel": "each run is one process",
 }
 
+# The arguments of this package's classes that every record has. One that they are given later is recorded only where it
+# is not at its default, so that the runs made before have the same names.
+RECORDED = frozenset({
+    "policy", "learning_rate", "n_steps", "batch_size", "n_epochs", "gamma", "gae_lambda", "clip_range",
+    "clip_range_vf", "normalize_advantage", "ent_coef", "vf_coef", "max_grad_norm", "use_sde", "sde_sample_freq",
+    "rollout_buffer_class", "rollout_buffer_kwargs", "target_kl", "policy_kwargs", "device", "fast", "updates",
+    "desired_kl", "kl_coef", "objective",
+})  # fmt: skip
 
 # A comma or the beginning, before a name and "=": commas within a value are followed by no name.
 ASSIGNMENT = re.compile(r"(?:^|,)\s*([A-Za-z_]\w*)\s*=")
@@ -124,3 +132,10 @@ def accepted(algorithm: type) -> dict[str, object]:
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             break
     return arguments
+
+
+def added_later(algorithm: type) -> dict[str, object]:
+    """The arguments besides ``RECORDED`` that a class has from this package, with their defaults in it."""
+    package = __name__.partition(".")[0]
+    own = next((base for base in algorithm.__mro__ if base.__module__.partition(".")[0] == package), None)
+    return {} if own is None else {name: value for name, value in accepted(own).items() if name not in RECORDED}
