@@ -14,7 +14,7 @@ from sb3_ppo_variants.benchmark.compare.conditions import Conditions, read
 from sb3_ppo_variants.benchmark.compare.plan import Plan, Run, check, make_plan, together
 from sb3_ppo_variants.benchmark.compare.presets import DEFAULT, FIRST, PRESETS
 from sb3_ppo_variants.benchmark.compare.report_command import LOCK, OUT, RECORDS, STATES, report
-from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, BASELINE, EXAMPLE, assignments, parse
+from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, EXAMPLE, assignments, parse
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes import PROTOCOLS
 
@@ -90,9 +90,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         raise ArgumentError(f"--address {options.address} is for --backend ray or dask; loky needs none")
     if options.jobs is not None and options.jobs < 1:
         raise ArgumentError(f"--jobs must be at least 1, not {options.jobs}")
-    # The paper has no other setting, and SB3's PPO cannot follow its code.
-    own = [text for text in preset.settings[cut] if options.protocol in (None, "sb3") or text != BASELINE]
-    settings = [parse(text) for text in options.algos or own]
+    settings = [parse(text) for text in options.algos or preset.cut(cut, options.protocol)]
     seeds = preset.seeds if options.seeds is None else options.seeds
     envs = options.envs or preset.envs
     return together(make_plan(settings, envs, seeds, each) for each in conditions)

@@ -23,7 +23,6 @@ from sb3_ppo_variants.benchmark.compare.interactive import page
 from sb3_ppo_variants.benchmark.compare.paper import Estimate
 from sb3_ppo_variants.benchmark.compare.records import Record, is_spanned
 from sb3_ppo_variants.benchmark.compare.scores import Comparison
-from sb3_ppo_variants.benchmark.compare.settings import BASELINE
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving.atomic import write_atomically
 
@@ -88,7 +87,7 @@ def write(
     for comparison in compared:
         frame = scores.table(comparison)
         frames.append(frame.assign(comparison=comparison.name))
-        blocks += section(comparison, frame, pictures, baseline or BASELINE)
+        blocks += section(comparison, frame, pictures, baseline)
     if not frames:
         blocks.append("There are no records yet.")
     text = "\n\n".join(blocks) + "\n"
@@ -107,11 +106,11 @@ def _check_baseline(baseline: str | None, compared: list[Comparison]) -> None:
         )
 
 
-def section(comparison: Comparison, frame: pd.DataFrame, pictures: Path, baseline: str = BASELINE) -> list[str]:
+def section(comparison: Comparison, frame: pd.DataFrame, pictures: Path, baseline: str | None = None) -> list[str]:
     """What records under the same conditions, and their table, say: blocks of Markdown, and pictures in a folder."""
     blocks = [f"## {comparison.title} ({comparison.name})", tables.summary(comparison)]
     if not frame.empty:
-        normalised = _normalised(comparison, frame, pictures, baseline)
+        normalised = _normalised(comparison, frame, pictures, baseline or comparison.baseline)
         blocks += ["### Normalised scores", NORMALISED, *normalised]
         blocks += ["### Final scores", FINAL, tables.final_scores(comparison, frame)]
         blocks += ["### Learning curves", *_curves(comparison, pictures)]

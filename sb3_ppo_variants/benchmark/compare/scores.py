@@ -12,7 +12,7 @@ from sb3_ppo_variants.benchmark.compare.curves import SPANS
 from sb3_ppo_variants.benchmark.compare.paper import TABLE_1
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM
 from sb3_ppo_variants.benchmark.compare.records import Record, curve, digest
-from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS
+from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, BASELINE
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,11 @@ class Comparison:
     def labels(self) -> list[str]:
         """The settings: the paper's in its order, and then the others."""
         return sorted({record["label"] for record in self.records}, key=order)
+
+    @property
+    def baseline(self) -> str:
+        """What the others are compared with: SB3's PPO, whatever its arguments."""
+        return next((label for label in self.labels if label.split(" ")[0] == BASELINE), BASELINE)
 
     @property
     def envs(self) -> list[str]:

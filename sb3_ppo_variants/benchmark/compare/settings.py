@@ -51,15 +51,17 @@ ASSIGNMENT = re.compile(r"(?:^|,)\s*([A-Za-z_]\w*)\s*=")
 
 @dataclass(frozen=True)
 class Setting:
-    """An algorithm, a key of ``ALGORITHMS`` or ``module:Class``, with arguments of its own."""
+    """An algorithm, a key of ``ALGORITHMS`` or ``module:Class``, with arguments and perhaps a protocol of its own."""
 
     name: str
     arguments: dict[str, object] = field(default_factory=dict)
+    protocol: str | None = None
 
     @property
     def label(self) -> str:
         """The setting in words."""
-        listed = ", ".join(f"{name}={value}" for name, value in sorted(self.arguments.items()))
+        given = self.arguments if self.protocol is None else {**self.arguments, "protocol": self.protocol}
+        listed = ", ".join(f"{name}={value}" for name, value in sorted(given.items()))
         return f"{self.name} {listed}".strip()
 
     @property
@@ -71,14 +73,18 @@ class Setting:
 def parse(text: str) -> Setting:
     """The setting that ``name`` or ``name:argument=value,...`` stands for; a name may also be ``module:Class``."""
     name, *given = re.split(r":(?=\s*\w+\s*=)", text, maxsplit=1)
-    setting = Setting(name, assignments(given[0]) if given else {})
+    arguments = assignments(given[0]) if given else {}
+    protocol = arguments.pop("protocol", None)
+    if protocol is not None and protocol not in recipes.PROTOCOLS:
+        raise ArgumentError(f"protocol={protocol} in {text} is none of the protocols: {', '.join(recipes.PROTOCOLS)}")
+    setting = Setting(name, arguments, None if protocol is None else str(protocol))
     known = accepted(load_class(setting.path))
     for argument in setting.arguments:
         if argument in RESERVED:
             raise ArgumentError(f"{argument} cannot be an argument of a setting, as in {text}: {RESERVED[argument]}")
         if argument not in known and argument not in recipes.ENVIRONMENT_KEYS:
-            arguments = ", ".join([*sorted(known.keys() - RESERVED.keys()), *recipes.ENVIRONMENT_KEYS])
-            raise ArgumentError(f"{name} has no argument {argument}; it has {arguments}")
+            names = ", ".join([*sorted(known.keys() - RESERVED.keys()), *recipes.ENVIRONMENT_KEYS, "protocol"])
+            raise ArgumentError(f"{name} has no argument {argument}; it has {names}")
     return setting
 
 

@@ -132,7 +132,7 @@ def _yes_or_no(value: bool | None) -> str | None:
 
 def _shares(comparison: Comparison, preset: Preset) -> str:
     """How much of its preset a comparison is."""
-    labels = {parse(text).label for text in preset.settings["all"]}
+    labels = {parse(text).label for text in preset.cut("all", comparison.conditions.get("protocol"))}
     seeds = {record["seed"] for record in comparison.records}
     # Not all settings need have all seeds.
     made = sum(
