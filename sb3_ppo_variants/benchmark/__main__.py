@@ -15,6 +15,7 @@ COMMANDS = {
     "report": "compare.report_command",
     "scaling": "scaling",
     "stepping": "stepping",
+    "study": "compare.study_command",
     "throughput": "throughput",
 }
 

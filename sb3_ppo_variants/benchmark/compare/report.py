@@ -16,6 +16,7 @@ from sb3_ppo_variants.benchmark.compare import (
     ranking,
     scores,
     statistics,
+    study,
     tables,
 )
 from sb3_ppo_variants.benchmark.compare.curves import LAST
@@ -23,12 +24,13 @@ from sb3_ppo_variants.benchmark.compare.interactive import page
 from sb3_ppo_variants.benchmark.compare.paper import Estimate
 from sb3_ppo_variants.benchmark.compare.records import Record, is_spanned
 from sb3_ppo_variants.benchmark.compare.scores import Comparison
+from sb3_ppo_variants.benchmark.compare.study import STUDY
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving.atomic import write_atomically
 
 PICTURES = "pictures"
 INTERACTIVE = "interactive.html"
-PAPER, STUDY = "paper-table1", "table1-study"
+PAPER = "paper-table1"
 ACROSS = """\
 Mean return of the last 100 episodes over seeds, ± standard deviation, and the number of seeds: under the protocols, and
 under `released-code` with one ingredient changed."""
@@ -81,9 +83,7 @@ def write(
         blocks.append(f"{now} not in this report.")
     if problems:
         blocks.append("\n".join(f"- {problem}" for problem in problems))
-    studied = [comparison for comparison in compared if comparison.conditions["preset"] == STUDY and comparison.records]
-    if len(studied) > 1:
-        blocks += ["## What Table 1 depends on", ACROSS, *tables.across(studied)]
+    blocks += _study(compared, pictures)
     for comparison in compared:
         frame = scores.table(comparison)
         frames.append(frame.assign(comparison=comparison.name))
@@ -96,6 +96,20 @@ def write(
     for file, content in zip(files, (text, html(text, folder), page(compared), csv), strict=True):
         write_atomically(file, content.encode())
     return files
+
+
+def _study(compared: list[Comparison], pictures: Path) -> list[str]:
+    """What the conditions of a study do, if there are several."""
+    studied = [comparison for comparison in compared if comparison.conditions["preset"] == STUDY and comparison.records]
+    if len(studied) < 2:
+        return []
+    blocks = ["## What Table 1 depends on"]
+    if found := study.outcomes(studied):
+        file = pictures / f"{STUDY}.png"
+        study.draw(found, file)
+        blocks += [study.counted(found), study.overview(found), study.EXPLAINED]
+        blocks += [_image("Scores under each of the conditions", file), study.PICTURED]
+    return [*blocks, ACROSS, *tables.across(studied)]
 
 
 def _check_baseline(baseline: str | None, compared: list[Comparison]) -> None:

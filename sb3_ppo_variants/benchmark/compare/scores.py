@@ -39,6 +39,11 @@ class Comparison:
         return ", ".join([what, *protocol, *switched])
 
     @property
+    def circumstances(self) -> str:
+        """What was switched in the protocol, or else the protocol."""
+        return self.conditions.get("switched") or self.conditions.get("protocol") or self.name
+
+    @property
     def labels(self) -> list[str]:
         """The settings: the paper's in its order, and then the others."""
         return sorted({record["label"] for record in self.records}, key=order)

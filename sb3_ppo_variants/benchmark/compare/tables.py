@@ -25,10 +25,13 @@ def final_scores(comparison: Comparison, frame: pd.DataFrame) -> str:
     return markdown(cells.loc[[RANDOM, *comparison.labels], comparison.envs].fillna(""))
 
 
-def across(comparisons: Sequence[Comparison]) -> list[str]:
-    """The mean score of each setting under each of several conditions, a table for each environment, in Markdown."""
+def across(comparisons: Sequence[Comparison], level: int = 3) -> list[str]:
+    """The mean score of each setting under each of several conditions, a table for each environment, in Markdown.
+
+    :param level: of the headings
+    """
     rows = [
-        (_described(comparison), record["env"], record["label"], record["score"])
+        (comparison.circumstances, record["env"], record["label"], record["score"])
         for comparison in comparisons
         for record in comparison.records
     ]
@@ -36,14 +39,10 @@ def across(comparisons: Sequence[Comparison]) -> list[str]:
     blocks = []
     for env, found in frame.groupby("env"):
         cells = found.groupby(["conditions", "label"], sort=False)["score"].apply(_mean).unstack().fillna("")
-        known = [_described(comparison) for comparison in comparisons if _described(comparison) in cells.index]
+        known = [comparison.circumstances for comparison in comparisons if comparison.circumstances in cells.index]
         table = cells.loc[known, sorted(cells.columns, key=order)]
-        blocks += [f"### {env}", table.rename_axis("conditions").to_markdown(disable_numparse=True)]
+        blocks += [f"{level * '#'} {env}", table.rename_axis("conditions").to_markdown(disable_numparse=True)]
     return blocks
-
-
-def _described(comparison: Comparison) -> str:
-    return comparison.conditions.get("switched") or comparison.conditions.get("protocol") or comparison.name
 
 
 def estimates(found: Mapping[str, Mapping[str, Estimate]], seeds: Mapping[str, int]) -> str:
