@@ -10,6 +10,7 @@ from markdown_it import MarkdownIt
 
 from sb3_ppo_variants.benchmark.compare import (
     curve_plots,
+    humans,
     paper,
     parameters,
     plots,
@@ -43,6 +44,10 @@ comparison 1. Intervals are 95% stratified bootstrap intervals of rliable over s
 are rough. Only seeds with a run in every environment count."""
 AGAINST = """\
 the probability that a run is better, and the difference of the interquartile means (above 0: better)."""
+HUMAN = """\
+In Atari games, with 0 for the random policy and 1 for the human tester of
+[Wang et al. 2016](https://arxiv.org/abs/1511.06581): means over seeds, and aggregates over games with 95% bootstrap
+intervals."""
 CURVES = f"""\
 Mean over seeds with 95% bootstrap intervals. A point is the mean return of the {LAST} episodes that ended last, or of
 all if there were fewer, so that a curve ends at the score. Early on these are the episodes that ended early."""
@@ -122,21 +127,36 @@ def _check_baseline(baseline: str | None, compared: list[Comparison]) -> None:
 
 def section(comparison: Comparison, frame: pd.DataFrame, pictures: Path, baseline: str | None = None) -> list[str]:
     """What records under the same conditions, and their table, say: blocks of Markdown, and pictures in a folder."""
-    blocks = [f"## {comparison.title} ({comparison.name})", tables.summary(comparison)]
+    blocks = [f"## {comparison.title} ({comparison.name})", tables.summary(comparison.own), *tables.added(comparison)]
     if not frame.empty:
         normalised = _normalised(comparison, frame, pictures, baseline or comparison.baseline)
         blocks += ["### Normalised scores", NORMALISED, *normalised]
+        blocks += _human(frame)
         blocks += ["### Final scores", FINAL, tables.final_scores(comparison, frame)]
         blocks += ["### Learning curves", *_curves(comparison, pictures)]
         training = _file(comparison, "training", pictures)
         if curve_plots.training(comparison, training):
             blocks += ["### Training", TRAINING, _image("What the updates logged", training)]
-        blocks += ["### Hyperparameters", *parameters.blocks(comparison)]
-        if (command := parameters.command(comparison)) is not None:
+        blocks += ["### Hyperparameters", *parameters.blocks(comparison.own)]
+        if (command := parameters.command(comparison.own)) is not None:
             blocks += ["### Command", f"```sh\n{command}\n```"]
         blocks += ["### Speed", tables.speed(frame)]
     if comparison.failed:
         blocks += ["### Failed runs", *tables.failures(comparison.failed)]
+    return blocks
+
+
+def _human(frame: pd.DataFrame) -> list[str]:
+    """The scores in Atari games as shares of a human's, if there are some."""
+    games = humans.normalised(frame)
+    if games.empty:
+        return []
+    found, _ = scores.matrices(games)
+    arrays = {label: matrix.to_numpy() for label, matrix in found.items()}
+    blocks = ["### Human-normalised scores", HUMAN, tables.shares_of_humans(games)]
+    if arrays:
+        seeds = {label: len(matrix) for label, matrix in found.items()}
+        blocks.append(tables.estimates(statistics.aggregates(arrays), seeds))
     return blocks
 
 

@@ -1,5 +1,6 @@
 """What a report says in tables and lists, in Markdown."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 import pandas as pd
@@ -52,9 +53,16 @@ def estimates(found: Mapping[str, Mapping[str, Estimate]], seeds: Mapping[str, i
     return markdown(frame)
 
 
+def shares_of_humans(games: pd.DataFrame) -> str:
+    """The mean human-normalised score of each setting in each game."""
+    cells = games.groupby(["label", "env"], sort=False)["normalised"].mean().unstack()
+    return markdown(cells.map("{:.3f}".format))
+
+
 def speed(frame: pd.DataFrame) -> str:
     """Steps per second and time of each setting, means over its runs."""
-    settings = frame.groupby("label", sort=False)
+    # Runs that were added from elsewhere have no time.
+    settings = frame.dropna(subset="wall_seconds").groupby("label", sort=False)
     means = settings[["steps_per_second", "wall_seconds", "cpu_seconds"]].mean().map("{:.0f}".format)
     means.columns = pd.Index(["steps per second", "seconds of a run", "seconds of CPU of a run"])
     means.insert(0, "runs", settings.size())
@@ -103,6 +111,16 @@ def summary(comparison: Comparison) -> str:
         *(f"machine: {line}" for line in sorted({record["machine"] for record in everything})),
     ]
     return "\n".join(f"- {line}" for line in lines)
+
+
+def added(comparison: Comparison) -> list[str]:
+    """Which settings are runs that somebody else recorded, and how many."""
+    others = [label for label in comparison.labels if label not in comparison.own.labels]
+    if not others:
+        return []
+    runs = Counter(record["label"] for record in comparison.records)
+    said = ", ".join(f"{label} ({count(range(runs[label]), 'run')})" for label in others)
+    return [f"Added from elsewhere: {said}. Hyperparameters, versions and machine are not known."]
 
 
 def _conditions(comparison: Comparison) -> list[str]:
