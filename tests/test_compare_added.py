@@ -1,4 +1,4 @@
-"""Runs that others recorded are lines of a report, human-normalised scores of Atari games, and what runs log elsewhere."""
+"""Runs of others in a report, human-normalised scores of Atari games, and what runs log elsewhere."""
 
 import sys
 from pathlib import Path

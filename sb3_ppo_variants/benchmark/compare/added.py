@@ -51,7 +51,7 @@ def read(texts: Iterable[str]) -> list[Record]:
         named, _, path = text.partition("=")
         label, _, env = named.partition("@")
         if not label or not path:
-            raise ArgumentError(f"--add {text} must be LABEL=PATH, or LABEL@ENV=PATH for runs in another version of ENV")
+            raise ArgumentError(f"--add {text} must be LABEL=PATH, or LABEL@ENV=PATH for another version of ENV")
         for run in _found(text, Path(path)):
             if not (env or run.env):
                 raise ArgumentError(f"--add {text} does not say which environment the runs are in; give LABEL@ENV=PATH")
