@@ -7,14 +7,19 @@ import gymnasium as gym
 import numpy as np
 import pandas as pd
 import pytest
-from comparing import RECORDS, compare, contents, record, text_of, write
+from comparing import RECORDS, record, text_of, write
 from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
 
 from sb3_ppo_variants import ArgumentError, PPOClip
 from sb3_ppo_variants.benchmark.__main__ import main
 from sb3_ppo_variants.benchmark.compare import added, records, statistics
+from sb3_ppo_variants.benchmark.compare.conditions import Conditions
+from sb3_ppo_variants.benchmark.compare.execution import perform
 from sb3_ppo_variants.benchmark.compare.humans import game_of, normalised
+from sb3_ppo_variants.benchmark.compare.plan import make_plan
+from sb3_ppo_variants.benchmark.compare.settings import parse
+from sb3_ppo_variants.benchmark.compare.tracking import Tracking
 
 
 @pytest.fixture(autouse=True)
@@ -110,18 +115,19 @@ def test_runs_are_tracked_elsewhere_and_learn_the_same(tmp_path: Path, monkeypat
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     monkeypatch.setenv("WANDB_MODE", "offline")
-    assert compare(tmp_path / "plain", "-p", "n_steps=16,batch_size=64") == 0
-    elsewhere = ["--tensorboard", str(tmp_path / "boards"), "--wandb", "trial"]
-    assert compare(tmp_path / "tracked", "-p", "n_steps=16,batch_size=64", *elsewhere) == 0
-    made = contents(tmp_path / "tracked")
-    assert made == contents(tmp_path / "plain")
-    trainings = {name for name, each in made.items() if each["algorithm"]}
-    assert {folder.name for folder in (tmp_path / "boards").iterdir()} == trainings
-    for name in trainings:
-        events = EventAccumulator(str(tmp_path / "boards" / name))
-        events.Reload()
-        assert [event.step for event in events.Scalars("train/kl")] == [256, 384, 512, 512]
-    assert len(list((tmp_path / "tracked" / "wandb").glob("offline-run-*"))) == len(trainings)
+    conditions = Conditions(timesteps=512, parameters={"n_steps": 16, "batch_size": 64})
+    _, run = make_plan([parse("ppo_clip")], ["CartPole-v1"], 1, conditions).runs
+    # The second time over what the first has left.
+    for _ in range(2):
+        tracked = perform(run, tracking=Tracking(tmp_path / "boards", "trial", tmp_path))
+        assert tracked["status"] == "finished", tracked["error"]
+    plain = perform(run)
+    assert all(tracked[part] == plain[part] for part in ("episodes", "training", "curve"))
+    events = EventAccumulator(str(tmp_path / "boards" / run.name))
+    events.Reload()
+    # SB3 logs what an update did with the next rollout.
+    assert [event.step for event in events.Scalars("train/kl")] == [256, 384, 512, 512]
+    assert len(list((tmp_path / "wandb").glob("offline-run-*"))) == 2
 
 
 @pytest.mark.parametrize(

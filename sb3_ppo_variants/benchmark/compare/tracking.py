@@ -46,13 +46,15 @@ class Tracking:
             # Of the run's beginning before a command was killed.
             shutil.rmtree(folder, ignore_errors=True)
             formats.append(TensorBoardOutputFormat(str(folder)))
-        if self.wandb is None:
-            yield Logger(str(self.tensorboard), formats) if formats else None
-        else:
-            with self._tracked(run, self.wandb) as tracked:
-                yield Logger(str(self.wandb_folder), [*formats, ToWandb(tracked)])
-        for each in formats:
-            each.close()
+        try:
+            if self.wandb is None:
+                yield Logger(str(self.tensorboard), formats) if formats else None
+            else:
+                with self._tracked(run, self.wandb) as tracked:
+                    yield Logger(str(self.wandb_folder), [*formats, ToWandb(tracked)])
+        finally:
+            for each in formats:
+                each.close()
 
     @contextmanager
     def _tracked(self, run: Run, project: str) -> Iterator["WandbRun"]:
