@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -223,10 +224,28 @@ def test_protocols_that_do_not_fit_are_refused(arguments: list[str], message: st
         main(["compare", "--out", str(tmp_path / "out"), "--dry-run", *arguments])
 
 
-def test_the_preset_leaves_out_sb3s_ppo_where_it_cannot_follow(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["--preset", "paper-table1", "--protocol", "released-code", "--envs", "Pendulum-v1", "--seeds", "1"]
-    assert main(["compare", *arguments, "--timesteps", "64", "--dry-run", "--out", str(tmp_path)]) == 0
-    shown = capsys.readouterr().out
-    assert "12 runs" in shown and "sb3_ppo" not in shown
+def test_a_setting_has_a_protocol_of_its_own() -> None:
+    for protocol in PROTOCOLS:
+        own = hyperparameters(f"ppo_clip:protocol={protocol}", normalize=True, anneal=True)
+        assert own == hyperparameters("ppo_clip", protocol=protocol)
+        assert own == resolve(parse(f"ppo_clip:protocol={protocol}"), "Reacher-v5", Conditions()).hyperparameters
+    assert hyperparameters("ppo_clip:clip_range=0.1,protocol=released-code")["clip_range"] == "lin_0.1"
+    assert parse("ppo_clip:protocol=text").label == "ppo_clip protocol=text"
+    with pytest.raises(ArgumentError, match="protocol=txt in ppo_clip:protocol=txt is none of the protocols: text, re"):
+        parse("ppo_clip:protocol=txt")
+
+
+@pytest.mark.parametrize(
+    ("cut", "trainings", "sb3"), [("all", 231 + 21, ["sb3_ppo protocol=sb3"]), ("headline", 84, [])]
+)
+@pytest.mark.parametrize("protocol", ["text", "released-code"])
+def test_table_1_at_full_length(protocol: str, cut: str, trainings: int, sb3: list[str]) -> None:
+    preset = presets.PRESETS["paper-table1"]
+    conditions = replace(preset.conditions, protocol=protocol, normalize=None, anneal=None)
+    settings = [parse(text) for text in preset.cut(cut, protocol)]
+    runs = [run for run in make_plan(settings, preset.envs, preset.seeds, conditions).runs if run.algorithm]
+    assert len({run.name for run in runs}) == trainings and {run.timesteps for run in runs} == {1_000_000}
+    of_sb3 = [run for run in runs if run.label.startswith("sb3")]
+    assert list(dict.fromkeys(run.label for run in of_sb3)) == sb3
+    for run in of_sb3:
+        assert run.hyperparameters == resolve(parse("sb3_ppo"), run.env, preset.conditions).hyperparameters

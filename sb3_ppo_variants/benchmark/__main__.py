@@ -16,6 +16,7 @@ COMMANDS = {
     "scaling": "scaling",
     "scaling-learning": "scaling_learning",
     "stepping": "stepping",
+    "study": "compare.study_command",
     "throughput": "throughput",
 }
 

@@ -14,7 +14,8 @@ from sb3_ppo_variants.benchmark.compare.conditions import Conditions, read
 from sb3_ppo_variants.benchmark.compare.plan import Plan, Run, check, make_plan, together
 from sb3_ppo_variants.benchmark.compare.presets import DEFAULT, FIRST, PRESETS
 from sb3_ppo_variants.benchmark.compare.report_command import LOCK, OUT, RECORDS, STATES, report
-from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, BASELINE, EXAMPLE, assignments, parse
+from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, EXAMPLE, assignments, parse
+from sb3_ppo_variants.benchmark.compare.tracking import Tracking
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes import PROTOCOLS
 
@@ -47,6 +48,9 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--backend", choices=("loky", "ray", "dask"), default="loky", help="default: local processes")
     where.add_argument("--address", help="address of the Ray or Dask cluster (default: start one here)")
     where.add_argument("--checkpoints", action="store_true", help="save each trained model in the folder")
+    also = parser.add_argument_group("where runs log to, besides their records")
+    also.add_argument("--tensorboard", type=Path, metavar="DIR", help="folder for TensorBoard")
+    also.add_argument("--wandb", metavar="PROJECT", help="project at Weights & Biases")
     where.add_argument("--dry-run", action="store_true", help="show the plan and stop")
 
 
@@ -58,13 +62,14 @@ def run(options: argparse.Namespace) -> int:
     :return: 0 if all runs are finished, 1 if some failed, 130 if interrupted
     """
     try:
+        tracking = _tracking(options)
         plan = _plan(options)
         if options.dry_run:
             _missing(options, plan)
             return 0
         _make_folders(options.out)
         with FileLock(options.out / LOCK, timeout=0):
-            failed = _make(options, plan, _missing(options, plan))
+            failed = _make(options, plan, _missing(options, plan), tracking)
         report(options.out, *records.read(options.out / RECORDS))
     except Timeout:
         raise SystemExit(f"--out {options.out} is in use by another command") from None
@@ -72,6 +77,13 @@ def run(options: argparse.Namespace) -> int:
         print("Interrupted. What is finished is recorded; the same command goes on.")
         return INTERRUPTED
     return int(failed > 0)
+
+
+def _tracking(options: argparse.Namespace) -> Tracking:
+    folder = None if options.tensorboard is None else options.tensorboard.absolute()
+    tracking = Tracking(folder, options.wandb, options.out.absolute())
+    tracking.check()
+    return tracking
 
 
 def _plan(options: argparse.Namespace) -> Plan:
@@ -90,9 +102,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         raise ArgumentError(f"--address {options.address} is for --backend ray or dask; loky needs none")
     if options.jobs is not None and options.jobs < 1:
         raise ArgumentError(f"--jobs must be at least 1, not {options.jobs}")
-    # The paper has no other setting, and SB3's PPO cannot follow its code.
-    own = [text for text in preset.settings[cut] if options.protocol in (None, "sb3") or text != BASELINE]
-    settings = [parse(text) for text in options.algos or own]
+    settings = [parse(text) for text in options.algos or preset.cut(cut, options.protocol)]
     seeds = preset.seeds if options.seeds is None else options.seeds
     envs = options.envs or preset.envs
     return together(make_plan(settings, envs, seeds, each) for each in conditions)
@@ -149,7 +159,7 @@ def _make_folders(out: Path) -> None:
         raise ArgumentError(f"--out {out} cannot be written in: {error}") from error
 
 
-def _make(options: argparse.Namespace, plan: Plan, missing: list[Run]) -> int:
+def _make(options: argparse.Namespace, plan: Plan, missing: list[Run], tracking: Tracking) -> int:
     """Make the missing runs, record each as it ends, and return how many failed."""
     from sb3_ppo_variants.benchmark.compare.execution import perform
     from sb3_ppo_variants.benchmark.compare.progress import Display
@@ -159,7 +169,7 @@ def _make(options: argparse.Namespace, plan: Plan, missing: list[Run]) -> int:
         # By a command that was killed.
         left.unlink()
     checkpoints = (options.out / CHECKPOINTS).absolute() if options.checkpoints else None
-    work = partial(perform, states=states.absolute(), checkpoints=checkpoints)
+    work = partial(perform, states=states.absolute(), checkpoints=checkpoints, tracking=tracking)
     writer = records.Writer(options.out / RECORDS)
     failed = 0
     if missing:

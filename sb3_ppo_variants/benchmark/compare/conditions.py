@@ -5,7 +5,7 @@ import inspect
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from runpy import run_path
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from torch import nn
 from sb3_ppo_variants import recipes
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.benchmark.compare.records import plain
-from sb3_ppo_variants.benchmark.compare.settings import RESERVED, Setting, accepted, load_class, policy_of
+from sb3_ppo_variants.benchmark.compare.settings import RESERVED, Setting, accepted, added_later, load_class, policy_of
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 
@@ -83,6 +83,12 @@ class Conditions:
             switch = "--normalize" if self.normalize else "--no-normalize"
             raise ArgumentError(f"-p normalize={given} contradicts {switch}; give one of them")
 
+    def under(self, protocol: str | None) -> "Conditions":
+        """The conditions under a protocol instead of their own; under their own for ``None``."""
+        if protocol is None:
+            return self
+        return replace(self, protocol=protocol, entry=self.entry or "mujoco", normalize=None, anneal=None)
+
     def description(self) -> dict[str, Any]:
         """The conditions as JSON can hold them, with the name of the file."""
         parameters = plain("parameters", self.parameters)
@@ -101,6 +107,7 @@ class Resolved(NamedTuple):
 
 def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
     """The hyperparameters of a setting in an environment; what is not known raises :class:`ArgumentError`."""
+    conditions = conditions.under(setting.protocol)
     algorithm = load_class(setting.path)
     known = accepted(algorithm)
     shared, timesteps = _shared(setting, env_id, conditions)
@@ -113,7 +120,12 @@ def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
     # Networks this small are fastest on a CPU, and the same everywhere.
     hyperparameters = {**defaults, "device": "cpu", **given}
     hyperparameters["policy"] = policy_of(setting, hyperparameters.get("policy"))
-    hyperparameters = {name: value for name, value in hyperparameters.items() if name not in RESERVED}
+    later = added_later(algorithm)
+    hyperparameters = {
+        name: value
+        for name, value in hyperparameters.items()
+        if name not in RESERVED and not (name in later and value == later[name])
+    }
     if conditions.anneal is not None and "learning_rate" not in setting.arguments:
         hyperparameters["learning_rate"] = _annealed(hyperparameters["learning_rate"], conditions.anneal)
     if conditions.protocol is not None and conditions.anneal is not False:
@@ -161,8 +173,8 @@ def _of_sb3(setting: Setting, hyperparameters: Hyperparameters) -> Hyperparamete
     """What takes the place of values that only this package's algorithms know."""
     if "normalize_advantage" not in setting.arguments and hyperparameters.get("normalize_advantage") == "rollout":
         raise ArgumentError(
-            f"{setting.name} cannot normalise advantages over the rollout: leave it out, or give it "
-            "normalize_advantage=True as an argument of its own"
+            f"{setting.name} cannot normalise advantages over the rollout: leave it out, or give it a protocol of its "
+            f"own, {setting.name}:protocol=sb3"
         )
     unclipped = "max_grad_norm" in hyperparameters and hyperparameters["max_grad_norm"] is None
     return {"max_grad_norm": math.inf} if unclipped else {}

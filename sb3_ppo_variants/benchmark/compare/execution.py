@@ -19,12 +19,14 @@ from sb3_ppo_variants.benchmark.compare.logged import Logged
 from sb3_ppo_variants.benchmark.compare.plan import Run
 from sb3_ppo_variants.benchmark.compare.quiet import quieted
 from sb3_ppo_variants.benchmark.compare.records import FORMAT, Made, Record, Result
+from sb3_ppo_variants.benchmark.compare.tracking import Tracking
 from sb3_ppo_variants.benchmark.measuring import circumstances, commit, random_actions
 from sb3_ppo_variants.envs import ActionsAsDrawn
 from sb3_ppo_variants.recipes.episodes import Episodes
 from sb3_ppo_variants.recipes.training import build, save
 
 SECONDS_BETWEEN_STATES = 1.0
+NOWHERE = Tracking()
 
 
 class State(BaseCallback):
@@ -73,11 +75,14 @@ class State(BaseCallback):
             self._file.unlink(missing_ok=True)
 
 
-def perform(run: Run, states: Path | None = None, checkpoints: Path | None = None) -> Record:
+def perform(
+    run: Run, states: Path | None = None, checkpoints: Path | None = None, tracking: Tracking = NOWHERE
+) -> Record:
     """Make a run, and return its record, which what it raises becomes part of.
 
     :param states: folder that says how far the runs are
     :param checkpoints: folder for a folder with the trained model; ``None`` saves none
+    :param tracking: where what is logged goes besides the record
     """
     # The same arithmetic everywhere: how sums are split over threads changes their rounding.
     th.set_num_threads(1)
@@ -87,7 +92,7 @@ def perform(run: Run, states: Path | None = None, checkpoints: Path | None = Non
     try:
         with threadpool_limits(limits=1), quieted():
             if run.algorithm:
-                steps = _train(run, CallbackList([episodes, logged, state]), checkpoints)
+                steps = _train(run, CallbackList([episodes, logged, state]), checkpoints, tracking)
             else:
                 steps = _act_randomly(run, episodes, state)
         status, result = "finished", {**_measured(episodes, steps), "training": logged.curves(steps, SPANS)}
@@ -104,9 +109,14 @@ def record_of(run: Run, status: str, result: Made, wall: float | None = None, cp
     return cast(Record, {**made, **circumstances(), "wall_seconds": wall, "cpu_seconds": cpu})
 
 
-def _train(run: Run, callback: BaseCallback, checkpoints: Path | None) -> int:
+def _train(run: Run, callback: BaseCallback, checkpoints: Path | None, tracking: Tracking) -> int:
     model = build(run.recipe(), run.seed)
-    model.learn(run.timesteps, callback=callback)
+    with tracking.logger(run) as logger:
+        if logger is not None:
+            model.set_logger(logger)
+        model.learn(run.timesteps, callback=callback)
+        # What the last update logged.
+        model.logger.dump(model.num_timesteps)
     if checkpoints is not None:
         try:
             save(model, checkpoints / run.name)

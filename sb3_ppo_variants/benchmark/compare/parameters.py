@@ -79,7 +79,8 @@ def command(comparison: Comparison) -> str | None:
     if conditions["timesteps"] is not None:
         words += ["--timesteps", str(conditions["timesteps"])]
     labels = comparison.labels
-    if not (preset in PRESETS and {parse(text).label for text in PRESETS[preset].settings["all"]} == set(labels)):
+    of_preset = PRESETS[preset].cut("all", conditions.get("protocol")) if preset in PRESETS else []
+    if {parse(text).label for text in of_preset} != set(labels):
         words += ["--algos", *map(_setting, labels)]
     words += ["--envs", *comparison.envs]
     words += ["--seeds", str(1 + max(record["seed"] for record in comparison.records))]

@@ -22,7 +22,18 @@ class Preset:
     why: str = ""
     studied: Sequence[Conditions] = ()
 
+    def cut(self, name: str, protocol: str | None) -> list[str]:
+        """The settings of a cut under a protocol.
 
+        SB3's PPO cannot follow the paper's. It is compared in its own then, unless only the headline is asked for.
+        """
+        if protocol in (None, "sb3"):
+            return self.settings[name]
+        of_paper = [text for text in self.settings[name] if text != BASELINE]
+        return of_paper if name == "headline" or len(of_paper) == len(self.settings[name]) else [*of_paper, IN_ITS_OWN]
+
+
+IN_ITS_OWN = f"{BASELINE}:protocol=sb3"
 HEADLINE = [paper.NONE, paper.BEST, "ppo_adaptive_kl:desired_kl=0.01", "ppo_fixed_kl:kl_coef=1"]
 FIRST = ["ppo_clip", "ppo_adaptive_kl", "ppo_fixed_kl", "ppo_unclipped", BASELINE]
 STUDY = Conditions("table1-study", timesteps=500_000, entry="mujoco")

@@ -16,6 +16,8 @@ from sb3_ppo_variants.saving.atomic import write_atomically
 
 # Goes up when a record means something else. A run has another name for each, so that no record is overwritten.
 FORMAT = 1
+# The algorithm of runs that somebody else recorded.
+ADDED = "added"
 
 
 class Result(TypedDict, total=False):

@@ -10,12 +10,14 @@ from markdown_it import MarkdownIt
 
 from sb3_ppo_variants.benchmark.compare import (
     curve_plots,
+    humans,
     paper,
     parameters,
     plots,
     ranking,
     scores,
     statistics,
+    study,
     tables,
 )
 from sb3_ppo_variants.benchmark.compare.curves import LAST
@@ -23,13 +25,13 @@ from sb3_ppo_variants.benchmark.compare.interactive import page
 from sb3_ppo_variants.benchmark.compare.paper import Estimate
 from sb3_ppo_variants.benchmark.compare.records import Record, is_spanned
 from sb3_ppo_variants.benchmark.compare.scores import Comparison
-from sb3_ppo_variants.benchmark.compare.settings import BASELINE
+from sb3_ppo_variants.benchmark.compare.study import STUDY
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving.atomic import write_atomically
 
 PICTURES = "pictures"
 INTERACTIVE = "interactive.html"
-PAPER, STUDY = "paper-table1", "table1-study"
+PAPER = "paper-table1"
 ACROSS = """\
 Mean return of the last 100 episodes over seeds, ± standard deviation, and the number of seeds: under the protocols, and
 under `released-code` with one ingredient changed."""
@@ -42,6 +44,10 @@ comparison 1. Intervals are 95% stratified bootstrap intervals of rliable over s
 are rough. Only seeds with a run in every environment count."""
 AGAINST = """\
 the probability that a run is better, and the difference of the interquartile means (above 0: better)."""
+HUMAN = """\
+In Atari games, with 0 for the random policy and 1 for the human tester of
+[Wang et al. 2016](https://arxiv.org/abs/1511.06581): means over seeds, and aggregates over games with 95% bootstrap
+intervals."""
 CURVES = f"""\
 Mean over seeds with 95% bootstrap intervals. A point is the mean return of the {LAST} episodes that ended last, or of
 all if there were fewer, so that a curve ends at the score. Early on these are the episodes that ended early."""
@@ -82,13 +88,11 @@ def write(
         blocks.append(f"{now} not in this report.")
     if problems:
         blocks.append("\n".join(f"- {problem}" for problem in problems))
-    studied = [comparison for comparison in compared if comparison.conditions["preset"] == STUDY and comparison.records]
-    if len(studied) > 1:
-        blocks += ["## What Table 1 depends on", ACROSS, *tables.across(studied)]
+    blocks += _study(compared, pictures)
     for comparison in compared:
         frame = scores.table(comparison)
         frames.append(frame.assign(comparison=comparison.name))
-        blocks += section(comparison, frame, pictures, baseline or BASELINE)
+        blocks += section(comparison, frame, pictures, baseline)
     if not frames:
         blocks.append("There are no records yet.")
     text = "\n\n".join(blocks) + "\n"
@@ -99,6 +103,20 @@ def write(
     return files
 
 
+def _study(compared: list[Comparison], pictures: Path) -> list[str]:
+    """What the conditions of a study do, if there are several."""
+    studied = [comparison for comparison in compared if comparison.conditions["preset"] == STUDY and comparison.records]
+    if len(studied) < 2:
+        return []
+    blocks = ["## What Table 1 depends on"]
+    if found := study.outcomes(studied):
+        file = pictures / f"{STUDY}.png"
+        study.draw(found, file)
+        blocks += [study.counted(found), study.overview(found), study.EXPLAINED]
+        blocks += [_image("Scores under each of the conditions", file), study.PICTURED]
+    return [*blocks, ACROSS, *tables.across(studied)]
+
+
 def _check_baseline(baseline: str | None, compared: list[Comparison]) -> None:
     labels = {label for comparison in compared for label in comparison.labels}
     if baseline is not None and baseline not in labels:
@@ -107,23 +125,38 @@ def _check_baseline(baseline: str | None, compared: list[Comparison]) -> None:
         )
 
 
-def section(comparison: Comparison, frame: pd.DataFrame, pictures: Path, baseline: str = BASELINE) -> list[str]:
+def section(comparison: Comparison, frame: pd.DataFrame, pictures: Path, baseline: str | None = None) -> list[str]:
     """What records under the same conditions, and their table, say: blocks of Markdown, and pictures in a folder."""
-    blocks = [f"## {comparison.title} ({comparison.name})", tables.summary(comparison)]
+    blocks = [f"## {comparison.title} ({comparison.name})", tables.summary(comparison.own), *tables.added(comparison)]
     if not frame.empty:
-        normalised = _normalised(comparison, frame, pictures, baseline)
+        normalised = _normalised(comparison, frame, pictures, baseline or comparison.baseline)
         blocks += ["### Normalised scores", NORMALISED, *normalised]
+        blocks += _human(frame)
         blocks += ["### Final scores", FINAL, tables.final_scores(comparison, frame)]
         blocks += ["### Learning curves", *_curves(comparison, pictures)]
         training = _file(comparison, "training", pictures)
         if curve_plots.training(comparison, training):
             blocks += ["### Training", TRAINING, _image("What the updates logged", training)]
-        blocks += ["### Hyperparameters", *parameters.blocks(comparison)]
-        if (command := parameters.command(comparison)) is not None:
+        blocks += ["### Hyperparameters", *parameters.blocks(comparison.own)]
+        if (command := parameters.command(comparison.own)) is not None:
             blocks += ["### Command", f"```sh\n{command}\n```"]
         blocks += ["### Speed", tables.speed(frame)]
     if comparison.failed:
         blocks += ["### Failed runs", *tables.failures(comparison.failed)]
+    return blocks
+
+
+def _human(frame: pd.DataFrame) -> list[str]:
+    """The scores in Atari games as shares of a human's, if there are some."""
+    games = humans.normalised(frame)
+    if games.empty:
+        return []
+    found, _ = scores.matrices(games)
+    arrays = {label: matrix.to_numpy() for label, matrix in found.items()}
+    blocks = ["### Human-normalised scores", HUMAN, tables.shares_of_humans(games)]
+    if arrays:
+        seeds = {label: len(matrix) for label, matrix in found.items()}
+        blocks.append(tables.estimates(statistics.aggregates(arrays), seeds))
     return blocks
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -21,6 +22,10 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help=f"folder of records and report (default: {OUT})")
     parser.add_argument("--from", dest="files", type=Path, nargs="+", help="report these exported records, into --out")
     parser.add_argument("--baseline", metavar="SETTING", help="compare with this setting (default: sb3_ppo)")
+    parser.add_argument(
+        "--add", nargs="+", default=[], metavar="LABEL=PATH",
+        help="draw runs of others too: a folder of the RL Zoo, or a csv file of CleanRL's",
+    )  # fmt: skip
     parser.add_argument("--export", type=Path, metavar="FILE", help="also pack the records into a .jsonl.gz file")
 
 
@@ -37,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
         raise ArgumentError(f"--out {out} has no records: make them with compare, or name the folder that has them")
     found = [record for part, _ in parts for record in part]
     problems = [line for _, part in parts for line in part]
-    report(out, found, problems, options.export, options.baseline)
+    report(out, found, problems, options.export, options.baseline, options.add)
     return 0
 
 
@@ -47,19 +52,23 @@ def report(
     problems: list[str],
     export: Path | None = None,
     baseline: str | None = None,
+    add: Sequence[str] = (),
 ) -> None:
     """Write the report of records, and of problems with others, into a folder, and pack the records into a file.
 
     :param baseline: the setting that the others are compared with, as reports or the command line name it
+    :param add: runs that somebody else recorded, as ``LABEL=PATH``
     """
+    from sb3_ppo_variants.benchmark.compare import added
     from sb3_ppo_variants.benchmark.compare.report import write
 
     found, twice = records.merged(found)
     try:
         if export is not None:
             records.pack(found, export)
+        lines = added.beside(added.read(add), found)
         label = None if baseline is None else re.sub(r":(?=\s*\w+\s*=)", " ", baseline)
-        files = write(found, [*problems, *twice], _running(out), out, label)
+        files = write([*found, *lines], [*problems, *twice], _running(out), out, label)
     except OSError as error:
         raise SystemExit(f"the report could not be written: {error}") from error
     print(f"Report: {', '.join(map(str, files))}")

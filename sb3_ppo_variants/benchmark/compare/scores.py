@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,8 @@ import pandas as pd
 from sb3_ppo_variants.benchmark.compare.curves import SPANS
 from sb3_ppo_variants.benchmark.compare.paper import TABLE_1
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM
-from sb3_ppo_variants.benchmark.compare.records import Record, curve, digest
-from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS
+from sb3_ppo_variants.benchmark.compare.records import ADDED, Record, curve, digest
+from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, BASELINE
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,24 @@ class Comparison:
         return ", ".join([what, *protocol, *switched])
 
     @property
+    def circumstances(self) -> str:
+        """What was switched in the protocol, or else the protocol."""
+        return self.conditions.get("switched") or self.conditions.get("protocol") or self.name
+
+    @property
     def labels(self) -> list[str]:
         """The settings: the paper's in its order, and then the others."""
         return sorted({record["label"] for record in self.records}, key=order)
+
+    @property
+    def own(self) -> "Comparison":
+        """Without the runs that somebody else recorded."""
+        return replace(self, records=[record for record in self.records if record["algorithm"] != ADDED])
+
+    @property
+    def baseline(self) -> str:
+        """What the others are compared with: SB3's PPO, whatever its arguments."""
+        return next((label for label in self.labels if label.split(" ")[0] == BASELINE), BASELINE)
 
     @property
     def envs(self) -> list[str]:
@@ -133,13 +148,18 @@ def normalised(frame: pd.DataFrame, random: dict[str, float]) -> pd.Series:
 def normalised_curves(comparison: Comparison, frame: pd.DataFrame) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """The curves of each setting, scaled as its scores are, from where every run that counts has one.
 
+    Added runs have none here, as their steps may be others.
+
     :return: the share of the steps at each point, shape ``(points,)``, and by setting an array of shape
         ``(seeds, environments, points)``
     """
     random, best = random_scores(comparison), frame.groupby("env")["score"].max()
+    own = comparison.own.labels
     runs = {(record["label"], record["env"], record["seed"]): record for record in comparison.records}
     found = {}
     for label, matrix in matrices(frame)[0].items():
+        if label not in own:
+            continue
         rows = [[curve(runs[label, env, seed]) for env in matrix.columns] for seed in matrix.index]
         low = np.array([random[env] for env in matrix.columns])[:, None]
         span = np.array([best[env] for env in matrix.columns])[:, None] - low

@@ -36,6 +36,14 @@ RESERVED = {
     "data_parallel": "each run is one process",
 }
 
+# The arguments of this package's classes that every record has. One that they are given later is recorded only where it
+# is not at its default, so that the runs made before have the same names.
+RECORDED = frozenset({
+    "policy", "learning_rate", "n_steps", "batch_size", "n_epochs", "gamma", "gae_lambda", "clip_range",
+    "clip_range_vf", "normalize_advantage", "ent_coef", "vf_coef", "max_grad_norm", "use_sde", "sde_sample_freq",
+    "rollout_buffer_class", "rollout_buffer_kwargs", "target_kl", "policy_kwargs", "device", "fast", "updates",
+    "desired_kl", "kl_coef", "objective",
+})  # fmt: skip
 
 # A comma or the beginning, before a name and "=": commas within a value are followed by no name.
 ASSIGNMENT = re.compile(r"(?:^|,)\s*([A-Za-z_]\w*)\s*=")
@@ -43,15 +51,17 @@ ASSIGNMENT = re.compile(r"(?:^|,)\s*([A-Za-z_]\w*)\s*=")
 
 @dataclass(frozen=True)
 class Setting:
-    """An algorithm, a key of ``ALGORITHMS`` or ``module:Class``, with arguments of its own."""
+    """An algorithm, a key of ``ALGORITHMS`` or ``module:Class``, with arguments and perhaps a protocol of its own."""
 
     name: str
     arguments: dict[str, object] = field(default_factory=dict)
+    protocol: str | None = None
 
     @property
     def label(self) -> str:
         """The setting in words."""
-        listed = ", ".join(f"{name}={value}" for name, value in sorted(self.arguments.items()))
+        given = self.arguments if self.protocol is None else {**self.arguments, "protocol": self.protocol}
+        listed = ", ".join(f"{name}={value}" for name, value in sorted(given.items()))
         return f"{self.name} {listed}".strip()
 
     @property
@@ -63,14 +73,18 @@ class Setting:
 def parse(text: str) -> Setting:
     """The setting that ``name`` or ``name:argument=value,...`` stands for; a name may also be ``module:Class``."""
     name, *given = re.split(r":(?=\s*\w+\s*=)", text, maxsplit=1)
-    setting = Setting(name, assignments(given[0]) if given else {})
+    arguments = assignments(given[0]) if given else {}
+    protocol = arguments.pop("protocol", None)
+    if protocol is not None and protocol not in recipes.PROTOCOLS:
+        raise ArgumentError(f"protocol={protocol} in {text} is none of the protocols: {', '.join(recipes.PROTOCOLS)}")
+    setting = Setting(name, arguments, None if protocol is None else str(protocol))
     known = accepted(load_class(setting.path))
     for argument in setting.arguments:
         if argument in RESERVED:
             raise ArgumentError(f"{argument} cannot be an argument of a setting, as in {text}: {RESERVED[argument]}")
         if argument not in known and argument not in recipes.ENVIRONMENT_KEYS:
-            arguments = ", ".join([*sorted(known.keys() - RESERVED.keys()), *recipes.ENVIRONMENT_KEYS])
-            raise ArgumentError(f"{name} has no argument {argument}; it has {arguments}")
+            names = ", ".join([*sorted(known.keys() - RESERVED.keys()), *recipes.ENVIRONMENT_KEYS, "protocol"])
+            raise ArgumentError(f"{name} has no argument {argument}; it has {names}")
     return setting
 
 
@@ -124,3 +138,10 @@ def accepted(algorithm: type) -> dict[str, object]:
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             break
     return arguments
+
+
+def added_later(algorithm: type) -> dict[str, object]:
+    """The arguments besides ``RECORDED`` that a class has from this package, with their defaults in it."""
+    package = __name__.partition(".")[0]
+    own = next((base for base in algorithm.__mro__ if base.__module__.partition(".")[0] == package), None)
+    return {} if own is None else {name: value for name, value in accepted(own).items() if name not in RECORDED}

@@ -1,5 +1,6 @@
 """What a report says in tables and lists, in Markdown."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 import pandas as pd
@@ -25,10 +26,13 @@ def final_scores(comparison: Comparison, frame: pd.DataFrame) -> str:
     return markdown(cells.loc[[RANDOM, *comparison.labels], comparison.envs].fillna(""))
 
 
-def across(comparisons: Sequence[Comparison]) -> list[str]:
-    """The mean score of each setting under each of several conditions, a table for each environment, in Markdown."""
+def across(comparisons: Sequence[Comparison], level: int = 3) -> list[str]:
+    """The mean score of each setting under each of several conditions, a table for each environment, in Markdown.
+
+    :param level: of the headings
+    """
     rows = [
-        (_described(comparison), record["env"], record["label"], record["score"])
+        (comparison.circumstances, record["env"], record["label"], record["score"])
         for comparison in comparisons
         for record in comparison.records
     ]
@@ -36,14 +40,10 @@ def across(comparisons: Sequence[Comparison]) -> list[str]:
     blocks = []
     for env, found in frame.groupby("env"):
         cells = found.groupby(["conditions", "label"], sort=False)["score"].apply(_mean).unstack().fillna("")
-        known = [_described(comparison) for comparison in comparisons if _described(comparison) in cells.index]
+        known = [comparison.circumstances for comparison in comparisons if comparison.circumstances in cells.index]
         table = cells.loc[known, sorted(cells.columns, key=order)]
-        blocks += [f"### {env}", table.rename_axis("conditions").to_markdown(disable_numparse=True)]
+        blocks += [f"{level * '#'} {env}", table.rename_axis("conditions").to_markdown(disable_numparse=True)]
     return blocks
-
-
-def _described(comparison: Comparison) -> str:
-    return comparison.conditions.get("switched") or comparison.conditions.get("protocol") or comparison.name
 
 
 def estimates(found: Mapping[str, Mapping[str, Estimate]], seeds: Mapping[str, int]) -> str:
@@ -53,9 +53,16 @@ def estimates(found: Mapping[str, Mapping[str, Estimate]], seeds: Mapping[str, i
     return markdown(frame)
 
 
+def shares_of_humans(games: pd.DataFrame) -> str:
+    """The mean human-normalised score of each setting in each game."""
+    cells = games.groupby(["label", "env"], sort=False)["normalised"].mean().unstack()
+    return markdown(cells.map("{:.3f}".format))
+
+
 def speed(frame: pd.DataFrame) -> str:
     """Steps per second and time of each setting, means over its runs."""
-    settings = frame.groupby("label", sort=False)
+    # Runs that were added from elsewhere have no time.
+    settings = frame.dropna(subset="wall_seconds").groupby("label", sort=False)
     means = settings[["steps_per_second", "wall_seconds", "cpu_seconds"]].mean().map("{:.0f}".format)
     means.columns = pd.Index(["steps per second", "seconds of a run", "seconds of CPU of a run"])
     means.insert(0, "runs", settings.size())
@@ -106,6 +113,16 @@ def summary(comparison: Comparison) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
+def added(comparison: Comparison) -> list[str]:
+    """Which settings are runs that somebody else recorded, and how many."""
+    others = [label for label in comparison.labels if label not in comparison.own.labels]
+    if not others:
+        return []
+    runs = Counter(record["label"] for record in comparison.records)
+    said = ", ".join(f"{label} ({count(range(runs[label]), 'run')})" for label in others)
+    return [f"Added from elsewhere: {said}. Hyperparameters, versions and machine are not known."]
+
+
 def _conditions(comparison: Comparison) -> list[str]:
     conditions = comparison.conditions
     protocol = conditions.get("protocol")
@@ -132,7 +149,7 @@ def _yes_or_no(value: bool | None) -> str | None:
 
 def _shares(comparison: Comparison, preset: Preset) -> str:
     """How much of its preset a comparison is."""
-    labels = {parse(text).label for text in preset.settings["all"]}
+    labels = {parse(text).label for text in preset.cut("all", comparison.conditions.get("protocol"))}
     seeds = {record["seed"] for record in comparison.records}
     # Not all settings need have all seeds.
     made = sum(

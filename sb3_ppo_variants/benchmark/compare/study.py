@@ -1,0 +1,161 @@
+"""What Table 1 depends on: its headline under each protocol, and under the released code's with one thing changed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import fill
+
+import pandas as pd
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+from scipy.stats import kendalltau
+
+from sb3_ppo_variants.benchmark.compare.paper import NONE, TABLE_1
+from sb3_ppo_variants.benchmark.compare.plots import COLORS, MEDIUM, SMALL, save
+from sb3_ppo_variants.benchmark.compare.presets import HEADLINE, PRESETS
+from sb3_ppo_variants.benchmark.compare.records import digest
+from sb3_ppo_variants.benchmark.compare.scores import Comparison, random_scores, table
+from sb3_ppo_variants.benchmark.compare.settings import parse
+
+STUDY = "table1-study"
+# Of the settings in the paper's Table 1.
+SHORT = {row.label: "none" if row.setting == NONE else row.name.split(", ")[-1] for row in TABLE_1}
+SCORES = {row.label: row.score for row in TABLE_1}
+LABELS = [parse(text).label for text in HEADLINE]
+WORST = parse(NONE).label
+EXPLAINED = """\
+The four columns of settings are mean normalised scores: in each environment the random policy has 0 and the best run
+under the same conditions 1. They are over the environments in which all four settings have a run. τ is Kendall's tau
+between these scores and the paper's: 1 for the same order, -1 for the reverse."""
+PICTURED = """\
+Score of each run (circles) and mean over seeds (dots); the short lines are the means under `released-code`, the dashed
+one is the random policy."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the settings reached under some conditions.
+
+    :param conditions: these, in a few words
+    :param comparison: its runs
+    :param scores: mean normalised scores, a row for each environment in which all settings have one, a column for each
+        setting
+    """
+
+    conditions: str
+    comparison: Comparison
+    scores: pd.DataFrame
+
+    @property
+    def means(self) -> pd.Series:
+        """The mean over environments of each setting, the best first."""
+        return self.scores.mean().sort_values(ascending=False)
+
+    @property
+    def tau(self) -> float:
+        """Kendall's tau between the means and the paper's scores."""
+        return float(kendalltau([SCORES[label] for label in LABELS], self.means[LABELS])[0])
+
+    @property
+    def said_of_none(self) -> str:
+        """Whether having no limit is the worst."""
+        where = (self.scores.idxmin(axis="columns") == WORST).sum()
+        return f"{'yes' if self.means.index[-1] == WORST else 'no'}; in {where} of {len(self.scores)} environments"
+
+
+def outcomes(comparisons: Sequence[Comparison]) -> list[Outcome]:
+    """The outcome under each of the study's conditions that has a run, in the order of the study."""
+    place = {digest(each.description()): number for number, each in enumerate(PRESETS[STUDY].studied)}
+    found = [comparison for comparison in comparisons if digest(comparison.conditions) in place and comparison.records]
+    return [
+        Outcome(comparison.circumstances, comparison, _scores(comparison))
+        for comparison in sorted(found, key=lambda comparison: place[digest(comparison.conditions)])
+    ]
+
+
+def _scores(comparison: Comparison) -> pd.DataFrame:
+    known = table(comparison).dropna(subset="normalised")
+    return known.groupby(["env", "label"])["normalised"].mean().unstack().reindex(columns=LABELS).dropna()
+
+
+def counted(found: Sequence[Outcome]) -> str:
+    """How much of the study there is, as a list."""
+    preset = PRESETS[STUDY]
+    planned = len(preset.studied) * _planned()
+    made = sum(len(outcome.comparison.records) for outcome in found)
+    failed = sum(len(outcome.comparison.failed) for outcome in found)
+    names = [each.switched or each.protocol or "" for each in preset.studied]
+    missing = [name for name in names if name not in {outcome.conditions for outcome in found}]
+    lines = [f"{made} of {planned} runs are recorded{f', {failed} failed' if failed else ''}"]
+    lines += [f"no run yet: {', '.join(missing)}"] if missing else []
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _planned() -> int:
+    """The runs under one of the conditions."""
+    preset = PRESETS[STUDY]
+    return len(preset.settings["all"]) * len(preset.envs) * preset.seeds
+
+
+def overview(found: Sequence[Outcome]) -> str:
+    """Scores, order and Kendall's tau under each of the conditions, in Markdown."""
+    rows = []
+    for outcome in found:
+        runs = f"{len(outcome.comparison.records)} of {_planned()}"
+        row = {"conditions": outcome.conditions, "runs": runs, "environments": len(outcome.scores)}
+        if len(outcome.scores):
+            row |= {SHORT[label]: f"{outcome.means[label]:.2f}" for label in LABELS}
+            row["from the best"] = ", ".join(SHORT[label] for label in outcome.means.index)
+            row |= {"τ": f"{outcome.tau:.2f}", "none is the worst": outcome.said_of_none}
+        rows.append(row)
+    columns = ["conditions", "runs", "environments", *map(SHORT.__getitem__, LABELS), "from the best", "τ"]
+    frame = pd.DataFrame(rows, columns=[*columns, "none is the worst"])
+    return frame.fillna("").to_markdown(index=False, disable_numparse=True)
+
+
+def draw(found: Sequence[Outcome], file: Path) -> None:
+    """Draw the scores: a row for each of the conditions and a column for each environment."""
+    envs = [env for env in PRESETS[STUDY].envs if any(env in outcome.comparison.envs for outcome in found)]
+    figure, grid = pyplot.subplots(
+        len(found), len(envs), figsize=(2.4 * len(envs) + 2.6, 1.0 * len(found) + 0.6), layout="constrained",
+        squeeze=False, sharex="col", sharey=True,
+    )  # fmt: skip
+    base = next((outcome.comparison for outcome in found if outcome.conditions == "released-code"), None)
+    for outcome, row in zip(found, grid, strict=True):
+        for axes, env in zip(row, envs, strict=True):
+            _panel(axes, outcome.comparison, base, env)
+        row[0].set_ylabel(fill(outcome.conditions, 19), rotation=0, ha="right", va="center", fontsize=SMALL)
+        row[0].yaxis.set_label_coords(-0.42, 0.5)
+        if len(outcome.scores):
+            said = f"τ = {outcome.tau:.2f}\n{len(outcome.scores)} of {len(PRESETS[STUDY].envs)} envs."
+            row[-1].annotate(said, (1.04, 0.5), xycoords="axes fraction", va="center", fontsize=SMALL)
+    for axes, env in zip(grid[0], envs, strict=True):
+        axes.set_title(env, fontsize=MEDIUM)
+    for axes in grid[-1]:
+        axes.set_xlabel("score", fontsize=SMALL)
+    save(figure, file)
+
+
+def _panel(axes: Axes, comparison: Comparison, base: Comparison | None, env: str) -> None:
+    """The scores under some conditions in an environment, a line for each setting."""
+    for place, (label, color) in enumerate(zip(LABELS, COLORS, strict=False)):
+        values = _of(comparison, env, label)
+        axes.plot(values, [place] * len(values), "o", color=color, markersize=5, fillstyle="none", alpha=0.7)
+        if values:
+            axes.plot(sum(values) / len(values), place, "o", color=color, markersize=6)
+        if base is not None and (reference := _of(base, env, label)):
+            mean = sum(reference) / len(reference)
+            axes.plot([mean, mean], [place - 0.4, place + 0.4], color="0.6", linewidth=1.5, zorder=1)
+    if env in (random := random_scores(comparison)):
+        axes.axvline(random[env], color="0.7", linewidth=1, linestyle="dashed", zorder=0)
+    if env not in comparison.envs:
+        axes.annotate("no run yet", (0.5, 0.5), xycoords="axes fraction", ha="center", va="center", fontsize=SMALL)
+    axes.set_yticks(range(len(LABELS)), [SHORT[label] for label in LABELS], fontsize=SMALL)
+    axes.set_ylim(len(LABELS) - 0.4, -0.6)
+    axes.tick_params(axis="x", labelsize=SMALL)
+    axes.grid(axis="x", alpha=0.3)
+
+
+def _of(comparison: Comparison, env: str, label: str) -> list[float]:
+    of_setting = [record for record in comparison.records if (record["env"], record["label"]) == (env, label)]
+    return [record["score"] for record in of_setting if record["score"] is not None]

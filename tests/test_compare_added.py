@@ -1,0 +1,143 @@
+"""Runs of others in a report, human-normalised scores of Atari games, and what runs log elsewhere."""
+
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pandas as pd
+import pytest
+from comparing import RECORDS, record, text_of, write
+from stable_baselines3.common.callbacks import EvalCallback
+from stable_baselines3.common.env_util import make_vec_env
+
+from sb3_ppo_variants import ArgumentError, PPOClip
+from sb3_ppo_variants.benchmark.__main__ import main
+from sb3_ppo_variants.benchmark.compare import added, records, statistics
+from sb3_ppo_variants.benchmark.compare.conditions import Conditions
+from sb3_ppo_variants.benchmark.compare.execution import perform
+from sb3_ppo_variants.benchmark.compare.humans import game_of, normalised
+from sb3_ppo_variants.benchmark.compare.plan import make_plan
+from sb3_ppo_variants.benchmark.compare.settings import parse
+from sb3_ppo_variants.benchmark.compare.tracking import Tracking
+
+
+@pytest.fixture(autouse=True)
+def _few_repetitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics, "REPETITIONS", 50)
+    monkeypatch.setattr(statistics, "PROFILE_REPETITIONS", 50)
+
+
+def test_a_folder_of_the_zoo(tmp_path: Path) -> None:
+    folder = tmp_path / "ppo" / "CartPole-v1_1"
+    env = make_vec_env("CartPole-v1", n_envs=2, seed=0, monitor_dir=str(folder))
+    model = PPOClip("MlpPolicy", env, n_steps=64, batch_size=64, n_epochs=1, seed=0).learn(512)
+    (run,) = added.read([f"zoo={tmp_path}"])
+    assert (run["label"], run["env"], run["seed"]) == ("zoo", "CartPole-v1", 0)
+    assert list(run["last_returns"])[-5:] == [info["r"] for info in model.ep_info_buffer or []][-5:]
+    assert run["score"] == pytest.approx(np.mean(run["last_returns"])) and 400 < run["steps"] <= 512
+
+
+def test_evaluations(tmp_path: Path) -> None:
+    folder = tmp_path / "CartPole-v1_3"
+    evaluated = EvalCallback(gym.make("CartPole-v1"), n_eval_episodes=3, eval_freq=64, log_path=str(folder), verbose=0)
+    PPOClip("MlpPolicy", "CartPole-v1", n_steps=64, batch_size=64, n_epochs=1).learn(128, evaluated)
+    (run,) = added.read([f"zoo={tmp_path}"])
+    expected = np.load(folder / "evaluations.npz")["results"]
+    assert run["env"] == "CartPole-v1" and run["steps"] == 128
+    assert run["episodes"] == {"ends": [64, 64, 64, 128, 128, 128], "returns": expected.ravel().tolist()}
+
+
+def test_exports_of_cleanrl(tmp_path: Path) -> None:
+    runs = [f"A-v0__ppo__{seed}__1700000000 - charts/episodic_return" for seed in (1, 2)]
+    frame = pd.DataFrame({"global_step": [10, 20, 30], runs[0]: [1.0, np.nan, 3.0], runs[1]: [4.0, 5.0, 6.0]})
+    frame[f"{runs[0]}__MIN"] = 0.0
+    frame.to_csv(tmp_path / "chart.csv", index=False)
+    one, other = added.read([f"CleanRL={tmp_path / 'chart.csv'}"])
+    assert (one["env"], one["seed"], other["seed"]) == ("A-v0", 0, 1)
+    assert one["episodes"] == {"ends": [10, 30], "returns": [1, 3]} and other["score"] == 5
+    alone = tmp_path / "B-v0__ppo__1__1700000000.csv"
+    pd.DataFrame({"_step": [0, 1], "global_step": [5, 9], "charts/episodic_return": [1, 2]}).to_csv(alone)
+    (run,) = added.read([f"CleanRL@B-v5={alone}"])
+    assert run["env"] == "B-v5" and run["episodes"] == {"ends": [5, 9], "returns": [1, 2]}
+
+
+def test_added_runs_are_lines_of_the_report(tmp_path: Path) -> None:
+    write(tmp_path / "out", RECORDS)
+    columns = {f"A-v0__ppo__{seed}__17 - charts/episodic_return": [50.0 + seed, 60.0] for seed in (1, 2)}
+    pd.DataFrame({"global_step": [40, 90], **columns}).to_csv(tmp_path / "chart.csv")
+    packed = tmp_path / "own.jsonl.gz"
+    arguments = ["--add", f"CleanRL PPO={tmp_path / 'chart.csv'}"]
+    assert main(["report", "--out", str(tmp_path / "out"), *arguments, "--export", str(packed)]) == 0
+    text = text_of(tmp_path / "out" / "report.md")
+    assert "Added from elsewhere: CleanRL PPO (2 runs)." in text and "- runs: 8 finished, 0 failed (2 settings" in text
+    assert "| CleanRL PPO | 55.75 ± 0.3536 (2) | |" in text
+    assert "CleanRL PPO" in (tmp_path / "out" / "interactive.html").read_text()
+    assert {each["label"] for each in records.unpack(packed)[0]} == {each["label"] for each in RECORDS}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("zoo", "must be LABEL=PATH"),
+        ("zoo=nowhere", "has no episodes: PATH must be a folder with"),
+        ("zoo=run.csv", "does not say which environment the runs are in; give LABEL@ENV=PATH"),
+        ("zoo=torn.csv", "cannot be read: EmptyDataError"),
+    ],
+)
+def test_what_cannot_be_added_is_refused(
+    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.csv").write_text("global_step,charts/episodic_return\n1,2\n")
+    Path("torn.csv").write_text("")
+    with pytest.raises(ArgumentError, match=message):
+        added.read([text])
+    elsewhere = added.read(["zoo@C-v0=run.csv"])
+    with pytest.raises(ArgumentError, match="zoo has runs in C-v0, and the records are of A-v0, B-v0; if one of these"):
+        added.beside(elsewhere, RECORDS)
+
+
+def test_human_normalised_scores(tmp_path: Path) -> None:
+    ids = {"ALE/Breakout-v5": "Breakout", "MsPacmanNoFrameskip-v4": "MsPacman", "CartPole-v1": None, "ALE/Go-v5": None}
+    assert {env: game_of(env) for env in ids} == ids
+    frame = pd.DataFrame({"env": ["CartPole-v1", "PongNoFrameskip-v4"], "score": [500.0, -20.7 + 35.3 / 2]})
+    assert normalised(frame)["normalised"].tolist() == pytest.approx([0.5])
+    runs = [record("ppo_clip", "BreakoutNoFrameskip-v4", seed, 30.5) for seed in range(2)]
+    write(tmp_path, [*RECORDS, *runs])
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    shares = text_of(tmp_path / "report.md").partition("### Human-normalised scores")[2].partition("\n### ")[0]
+    assert "| ppo_clip | 1.000 |" in shares and "A-v0" not in shares
+    assert "| ppo_clip | 2 | 1.00 (1.00 to 1.00) |" in shares
+
+
+def test_runs_are_tracked_elsewhere_and_learn_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    conditions = Conditions(timesteps=512, parameters={"n_steps": 16, "batch_size": 64})
+    _, run = make_plan([parse("ppo_clip")], ["CartPole-v1"], 1, conditions).runs
+    # The second time over what the first has left.
+    for _ in range(2):
+        tracked = perform(run, tracking=Tracking(tmp_path / "boards", "trial", tmp_path))
+        assert tracked["status"] == "finished", tracked["error"]
+    plain = perform(run)
+    assert all(tracked[part] == plain[part] for part in ("episodes", "training", "curve"))
+    events = EventAccumulator(str(tmp_path / "boards" / run.name))
+    events.Reload()
+    # SB3 logs what an update did with the next rollout.
+    assert [event.step for event in events.Scalars("train/kl")] == [256, 384, 512, 512]
+    assert len(list((tmp_path / "wandb").glob("offline-run-*"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("package", "option", "message"),
+    [("wandb", ["--wandb", "x"], r"\[wandb\]"), ("tensorboard", ["--tensorboard", "x"], r"\[examples\]")],
+)
+def test_a_missing_package_names_its_extra(
+    package: str, option: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(SystemExit, match=message):
+        main(["compare", "--out", str(tmp_path / "out"), "--dry-run", *option])
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,90 @@
+"""What the study of Table 1 says, of records made by hand and of the committed ones."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from comparing import record, text_of
+
+from sb3_ppo_variants.benchmark.__main__ import main
+from sb3_ppo_variants.benchmark.compare import records
+from sb3_ppo_variants.benchmark.compare.plan import RANDOM
+from sb3_ppo_variants.benchmark.compare.presets import PRESETS
+from sb3_ppo_variants.benchmark.compare.settings import parse
+from sb3_ppo_variants.benchmark.compare.study_command import BEGIN, END
+
+ROOT = Path(__file__).parent.parent
+PRESET = PRESETS["table1-study"]
+LABELS = [parse(text).label for text in PRESET.settings["all"]]
+# In the order of LABELS: none, ε = 0.2, d_targ = 0.01, β = 1. The random policy scores 0.
+AS_IN_THE_PAPER, REVERSED, NONE_IS_BEST = [-50, 100, 75, 50], [100, 0, 25, 50], [100, 75, 50, 25]
+
+
+def runs(number: int, scores: list[int], envs: list[str], seeds: int = 2) -> list[Any]:
+    """Runs under one of the conditions, of which both seeds score the same."""
+    conditions = PRESET.studied[number].description()
+
+    def made(label: str, env: str, seed: int, score: float) -> Any:
+        return record(label, env, seed, score, conditions=conditions, name=f"{label}-{env}-{seed}-{number}")
+
+    trainings = [
+        made(label, env, seed, score)
+        for label, score in zip(LABELS, scores, strict=True)
+        for env in envs
+        for seed in range(seeds)
+    ]
+    return [*trainings, *(made(RANDOM, env, 0, 0) for env in envs)]
+
+
+def page_of(found: list[Any], folder: Path) -> str:
+    file, page = folder / "study.jsonl.gz", folder / "page.md"
+    records.pack(found, file)
+    page.write_text(f"before\n\n{BEGIN}\nold\n{END}\n\nafter\n")
+    assert main(["study", "--from", str(file), "--page", str(page)]) == 0
+    assert {picture.name for picture in (folder / "page").iterdir()} == {"scores.png", "scores.svg", "scores.pdf"}
+    return text_of(page)
+
+
+def test_all_of_the_study(tmp_path: Path) -> None:
+    orders = [AS_IN_THE_PAPER, NONE_IS_BEST, REVERSED, *7 * [AS_IN_THE_PAPER]]
+    made = page_of([each for n, scores in enumerate(orders) for each in runs(n, scores, PRESET.envs)], tmp_path)
+    assert made.startswith(f"before\n\n{BEGIN}\n\n- 320 of 320 runs are recorded\n\n###")
+    assert made.endswith(f"{END}\n\nafter\n") and "old" not in made and "no run yet" not in made
+    paper = "ε = 0.2, d_targ = 0.01, β = 1, none | 1.00 | yes; in 4 of 4 environments |"
+    assert f"| released-code | 32 of 32 | 4 | -0.50 | 1.00 | 0.75 | 0.50 | {paper}" in made
+    # Three of six pairs are in the paper's order.
+    best = "none, ε = 0.2, d_targ = 0.01, β = 1 | 0.00 | no; in 0 of 4 environments |"
+    assert f"| text | 32 of 32 | 4 | 1.00 | 0.75 | 0.50 | 0.25 | {best}" in made
+    assert "none, β = 1, d_targ = 0.01, ε = 0.2 | -1.00 | no; in 0 of 4 environments |" in made
+    assert made.count("#### ") == 4 and "| actions clipped | -50 ± 0 (2) |" in made
+
+
+def test_a_part_of_the_study(tmp_path: Path) -> None:
+    whole, unequal = runs(0, AS_IN_THE_PAPER, PRESET.envs[:1], seeds=1), runs(3, AS_IN_THE_PAPER, PRESET.envs[:2])
+    other: Any = record("ppo_clip", "A-v0", 0, 1)
+    made = page_of([*whole, *unequal[6:], other], tmp_path)
+    assert "- 14 of 320 runs are recorded\n- no run yet: text, sb3, gradients clipped at 0.5, rewards" in made
+    assert "| released-code | 4 of 32 | 1 | -0.50 | 1.00 |" in made
+    # Under the second of the conditions one setting has no run, and another one is without an environment.
+    assert "| actions clipped | 10 of 32 | 0 | | | | | | | |" in made
+
+
+def test_pages_and_records_that_are_not_the_studys_are_refused(tmp_path: Path) -> None:
+    file, page = tmp_path / "study.jsonl.gz", tmp_path / "page.md"
+    records.pack([record("ppo_clip", "A-v0", 0, 1)], file)
+    for text, message in (
+        (None, "page.md cannot be read: .*No such file"),
+        ("no marks", "page.md must have these two lines, to write between them"),
+        (f"{BEGIN}\n{END}\n", "no finished runs of --preset table1-study"),
+    ):
+        if text is not None:
+            page.write_text(text)
+        with pytest.raises(SystemExit, match=message):
+            main(["study", "--from", str(file), "--page", str(page)])
+
+
+def test_the_committed_page_is_what_the_records_give(tmp_path: Path) -> None:
+    committed, page = ROOT / "docs" / "table1-study.md", tmp_path / "table1-study.md"
+    page.write_text(committed.read_text())
+    assert main(["study", "--from", str(ROOT / "results" / "table1-study.jsonl.gz"), "--page", str(page)]) == 0
+    assert page.read_text() == committed.read_text()
