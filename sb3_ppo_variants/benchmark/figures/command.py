@@ -1,0 +1,3 @@
+"""Draw."""
+def add_command(p): pass
+def run(o): return 0
