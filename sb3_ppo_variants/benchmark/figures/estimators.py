@@ -20,7 +20,7 @@ from sb3_ppo_variants.recipes.training import build
 
 RESULTS = Path("results/kl-estimators.json")
 ENV = "Hopper-v5"
-TIMESTEPS = 100_000
+TIMESTEPS = 50_000
 MINIBATCH = 64
 DESIRED_KL = 0.01
 NAMES = ("exact", "k1", "k2", "k3")
@@ -97,7 +97,7 @@ def measure(algorithm: str, seed: int, timesteps: int = TIMESTEPS) -> Measured:
 
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument("--seeds", action=Count, default=5, help="seeds: 0 to N-1 (default: %(default)s)")
+    parser.add_argument("--seeds", action=Count, default=3, help="seeds: 0 to N-1 (default: %(default)s)")
     parser.add_argument("--timesteps", action=Count, default=TIMESTEPS, help="of each run (default: %(default)s)")
     parser.add_argument("--json", type=Path, default=RESULTS, help="file for what is measured (default: %(default)s)")
     parser.add_argument("--report", type=Path, help="measure nothing, print the table of such a file")

@@ -30,7 +30,7 @@ STYLE = {
     "lines.linewidth": 2.2,
     "lines.solid_capstyle": "round",
     "legend.frameon": False,
-    "legend.fontsize": 10,
+    "legend.fontsize": 11,
 }
 PLAIN, CLIP, FIXED, ADAPTIVE = "#8a8f98", "#1f6fb4", "#d1661d", "#2c8c57"
 
