@@ -1,6 +1,7 @@
 """The figures of the pages about the objectives: what they draw, against numbers worked out by hand."""
 
 import json
+from itertools import pairwise
 from math import log, sqrt
 from pathlib import Path
 from xml.etree import ElementTree
@@ -58,7 +59,7 @@ def test_where_a_penalised_update_ends(beta: float, prob: float, kl: float) -> N
 def test_clipped_updates_multiply_the_probability_by_the_bound() -> None:
     # Each ends within the last small step beyond the bound.
     probs = bandit.learn(Clipped(0.2), 3)
-    for before, after in zip(probs, probs[1:], strict=False):
+    for before, after in pairwise(probs):
         assert 1.2 * before <= after < 1.2 * before + 0.012
 
 
@@ -120,14 +121,14 @@ def test_the_clipped_objective_is_highest_at_the_updated_policy() -> None:
     assert (round(min(kls), 3), round(max(kls), 3)) == (0.013, 0.019)
     # The minimum never adds anything, and at the old policy all objectives agree.
     for values in lines:
-        assert np.all(np.array(values["clip"]) <= np.minimum(values["unclipped"], values["clip without minimum"]) + 1e-6)
+        assert np.all(
+            np.array(values["clip"]) <= np.minimum(values["unclipped"], values["clip without minimum"]) + 1e-6
+        )
         assert values["clip"][0] == values["unclipped"][0] == values["kl_coef=3"][0]
 
 
 @pytest.mark.parametrize("name", [name for name in FIGURES if not name.startswith("bandit")])
-def test_a_figure_is_drawn_from_what_is_committed(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_figure_is_drawn_from_what_is_committed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     assert main(["figures", "--only", name, "--out", str(tmp_path)]) == 0
     picture = tmp_path / f"{name}.svg"

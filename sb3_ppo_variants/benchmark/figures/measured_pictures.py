@@ -32,7 +32,9 @@ def _along(file: Path, drawn: dict[str, tuple[str, str, str]], data: Path) -> No
             axes.plot(found["factors"], lines.T, color=color, linewidth=0.7, alpha=0.4)
             axes.plot(found["factors"], lines.mean(axis=0), color=color, linestyle=line, label=label)
         axes.axvline(1, color="0.75", linewidth=1, zorder=0)
-        axes.set(xlim=(0, 2), ylim=(-0.03, 0.11), xlabel="linear interpolation factor: 0 is the old policy, 1 the updated")
+        axes.set(
+            xlim=(0, 2), ylim=(-0.03, 0.11), xlabel="linear interpolation factor: 0 is the old policy, 1 the updated"
+        )
         axes.legend(loc="upper left")
 
 
