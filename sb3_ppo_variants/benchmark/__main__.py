@@ -10,8 +10,11 @@ from sb3_ppo_variants.errors import ArgumentError, installation
 COMMANDS = {
     "cold": "cold",
     "compare": "compare.command",
+    "figures": "figures.command",
     "gallery": "gallery",
     "guard": "guard",
+    "interpolation": "figures.interpolation",
+    "kl-estimators": "figures.estimators",
     "report": "compare.report_command",
     "scaling": "scaling",
     "scaling-learning": "scaling_learning",

@@ -1,0 +1,1 @@
+"""The figures of the pages about the objectives, and what is measured for them."""

@@ -1,0 +1,75 @@
+"""Pictures of what an update does to a policy that chooses between two arms."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from sb3_ppo_variants.benchmark.figures.bandit import adapt, learn, update, value_and_slope
+from sb3_ppo_variants.benchmark.figures.look import PLAIN, below, picture, shades
+from sb3_ppo_variants.objectives import AdaptiveKL, ArrayObjective, Clipped, KLPenalized, Unclipped
+from sb3_ppo_variants.objectives.kl_penalized import TOLERANCE
+
+PROBS = np.linspace(0.02, 0.98, 193)
+OLD = 0.5
+UPDATES = 6
+EPSILONS = (0.1, 0.2, 0.3)
+COEFFICIENTS = (0.3, 1.0, 3.0, 10.0)
+DESIRED_KL = 0.01
+STARTS = (0.01, 1.0, 100.0)
+ADAPTATIONS = 12
+
+
+def _settings(objectives: Sequence[tuple[ArrayObjective, str]], palette: str) -> list[tuple[ArrayObjective, str, str]]:
+    return [(*pair, color) for pair, color in zip(objectives, shades(palette, len(objectives)), strict=True)]
+
+
+def _draw(file: Path, settings: list[tuple[ArrayObjective, str, str]]) -> None:
+    """Each objective by the probability of the better arm, and that probability by update."""
+    with picture(file, height=3.9) as grid:
+        by_prob, by_update = grid[0]
+        for objective, label, color in [(Unclipped(), r"$rA$", PLAIN), *settings]:
+            line = "dashed" if color == PLAIN else "solid"
+            values = [value_and_slope(objective, OLD, prob)[0] for prob in PROBS]
+            by_prob.plot(PROBS, values, color=color, linestyle=line, label=label)
+            if color != PLAIN:
+                best = update(objective, OLD)
+                by_prob.plot(best, value_and_slope(objective, OLD, best)[0], "o", color=color, markersize=6)
+            by_update.plot(learn(objective, UPDATES), color=color, linestyle=line, marker="o", markersize=4)
+        by_prob.axvline(OLD, color="0.75", linewidth=1, zorder=0)
+        by_prob.set(title="one update from 1/2", xlabel="probability of the better arm", ylabel="objective")
+        by_prob.set(xlim=(0, 1), ylim=(-1, 1))
+        by_update.set(title="update after update", xlabel="updates", ylabel="probability of the better arm")
+        by_update.set(ylim=(0.48, 1.02))
+        below(by_prob, columns=1 + len(settings))
+
+
+def clip(file: Path) -> None:
+    """Draw what ε does."""
+    _draw(file, _settings([(Clipped(e), rf"$\epsilon = {e:g}$") for e in EPSILONS], "crest"))
+
+
+def penalty(file: Path) -> None:
+    """Draw what β does."""
+    _draw(file, _settings([(KLPenalized(kl_coef=b), rf"$\beta = {b:g}$") for b in COEFFICIENTS], "flare"))
+
+
+def adaptive(file: Path) -> None:
+    """Draw how β adapts from several starts."""
+    with picture(file, height=3.9) as grid:
+        coefficient, divergence = grid[0]
+        for start, color in zip(STARTS, shades("crest", len(STARTS)), strict=True):
+            found = adapt(AdaptiveKL(kl_coef=start, desired_kl=DESIRED_KL), ADAPTATIONS)
+            for axes, values in zip(grid[0], found, strict=True):
+                numbers = range(1, ADAPTATIONS + 1)
+                axes.plot(numbers, values, color=color, marker="o", markersize=4, label=rf"first $\beta = {start:g}$")
+        _target(divergence, DESIRED_KL)
+        coefficient.set(title=r"$\beta$", xlabel="update", yscale="log")
+        divergence.set(title="KL after the update", xlabel="update", yscale="log")
+        below(coefficient, columns=3)
+
+
+def _target(axes: Axes, desired_kl: float) -> None:
+    """The band in which β stays as it is."""
+    axes.axhspan(desired_kl / TOLERANCE, desired_kl * TOLERANCE, color="#2c8c57", alpha=0.16, linewidth=0)

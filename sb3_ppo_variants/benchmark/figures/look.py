@@ -1,0 +1,63 @@
+"""The look of the pictures: SVG on white, which is legible on light and on dark pages."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import seaborn
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+
+# The pictures go into files, without a window. The same data give the same files.
+matplotlib.use("agg")
+STYLE = {
+    "svg.hashsalt": "sb3_ppo_variants",
+    "mathtext.fontset": "cm",
+    "font.size": 11,
+    "axes.titlesize": 12,
+    "axes.titlelocation": "left",
+    "axes.edgecolor": "0.35",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "0.92",
+    "axes.axisbelow": True,
+    "axes.prop_cycle": matplotlib.cycler(color=["#1f6fb4"]),
+    "xtick.color": "0.25",
+    "ytick.color": "0.25",
+    "lines.linewidth": 2.2,
+    "lines.solid_capstyle": "round",
+    "legend.frameon": False,
+    "legend.fontsize": 11,
+}
+PLAIN, CLIP, FIXED, ADAPTIVE = "#8a8f98", "#1f6fb4", "#d1661d", "#2c8c57"
+
+
+def shades(palette: str, number: int) -> Sequence[str]:
+    """Colours for a coefficient that grows, from light to dark."""
+    return seaborn.color_palette(palette, number).as_hex()
+
+
+@contextmanager
+def picture(
+    file: Path, rows: int = 1, columns: int = 2, height: float = 3.3, sharey: bool = False
+) -> Iterator[np.ndarray]:
+    """Axes in an array, whose picture is saved in a file."""
+    with matplotlib.rc_context(STYLE):
+        figure, grid = pyplot.subplots(
+            rows, columns, figsize=(8.6, height), squeeze=False, layout="constrained", sharey=sharey
+        )
+        figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)
+        yield grid
+        figure.savefig(file, facecolor="white", metadata={"Date": None})
+        pyplot.close(figure)
+
+
+def below(axes: Axes, columns: int) -> None:
+    """A legend of the lines in some axes, below the whole figure."""
+    figure = axes.get_figure()
+    assert figure is not None
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns)

@@ -1,0 +1,37 @@
+"""How far a policy has moved from the one that collected its rollout, sample by sample."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch as th
+
+from sb3_ppo_variants.base import PPOBase
+from sb3_ppo_variants.kl import kl_and_parameters
+from sb3_ppo_variants.rollouts.buffer import WithParameters, in_rows
+
+
+class Moved(NamedTuple):
+    """Arrays of shape ``(samples,)``, a row for each step of the rollout."""
+
+    log_ratio: np.ndarray
+    """log pi(a|s) - log pi_old(a|s) of the action taken."""
+    kl: np.ndarray
+    """The exact KL(old || new) of the state, in nats."""
+    advantages: np.ndarray
+    """Those of the rollout, with mean 0 and standard deviation 1."""
+
+
+def moved(model: PPOBase) -> Moved:
+    """How far the policy has moved; its observations and actions must be boxes."""
+    buffer, policy = model.rollout_buffer, model.policy
+    assert isinstance(buffer, WithParameters) and buffer.old_parameters is not None
+    observations, actions = (th.as_tensor(in_rows(buffer, a)) for a in (buffer.observations, buffer.actions))
+    with th.no_grad():
+        distribution = policy.get_distribution(observations)
+        log_prob = distribution.log_prob(actions).double().numpy()
+        kl, parameters = kl_and_parameters(distribution)
+        divergence = kl.divergence(buffer.old_parameters, parameters).double().numpy()
+    old_log_prob, advantages = (
+        in_rows(buffer, array).ravel().astype(np.float64) for array in (buffer.log_probs, buffer.advantages)
+    )
+    return Moved(log_prob - old_log_prob, divergence, (advantages - advantages.mean()) / advantages.std())

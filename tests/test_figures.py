@@ -1,0 +1,140 @@
+"""The figures of the pages about the objectives: what they draw, against numbers worked out by hand."""
+
+import json
+from itertools import pairwise
+from math import log, sqrt
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch as th
+
+from sb3_ppo_variants import PPOClip
+from sb3_ppo_variants.benchmark.__main__ import main
+from sb3_ppo_variants.benchmark.figures import bandit, estimators, interpolation
+from sb3_ppo_variants.benchmark.figures.command import FIGURES
+from sb3_ppo_variants.benchmark.figures.ratio import by_ratio
+from sb3_ppo_variants.benchmark.figures.rollout import Moved, moved
+from sb3_ppo_variants.objectives import AdaptiveKL, ArrayObjective, Clipped, KLPenalized, Unclipped
+
+ROOT = Path(__file__).parent.parent
+RATIO = np.linspace(0.05, 1.95, 1901)
+
+
+@pytest.mark.parametrize(("advantage", "kink"), [(1.0, 1.2), (-1.0, 0.8)])
+def test_the_clipped_objective_has_its_kink_at_the_bound(advantage: float, kink: float) -> None:
+    values, slopes = by_ratio(Clipped(0.2), RATIO, advantage)
+    bend = np.abs(np.diff(values, 2)).argmax() + 1
+    assert RATIO[bend] == pytest.approx(kink, abs=1e-9)
+    flat = advantage * (RATIO - kink) > 1e-9
+    assert np.allclose(values[flat], kink * advantage) and not slopes[flat].any()
+    assert np.allclose(values[~flat], advantage * RATIO[~flat])
+
+
+def test_the_penalty_is_that_of_two_actions() -> None:
+    # KL of (1/2, 1/2) and (3/4, 1/4) = -1/2 log(3/4); r A = 3/2
+    values, _ = by_ratio(KLPenalized(kl_coef=2.0), np.array([1.5]), 1.0)
+    assert values.tolist() == pytest.approx([1.5 + log(0.75)])
+
+
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+@pytest.mark.parametrize("objective", [Unclipped(), KLPenalized(kl_coef=1.0), KLPenalized(kl_coef=3.0)], ids=repr)
+def test_drawn_slopes_are_numerical_derivatives(objective: ArrayObjective, advantage: float) -> None:
+    values, slopes = by_ratio(objective, RATIO, advantage)
+    assert np.allclose(np.gradient(values, np.log(RATIO))[5:-5], slopes[5:-5], atol=2e-3)
+
+
+# u = (-beta + sqrt(beta^2 + 4)) / 2, p = (1 + u) / 2 and KL = -1/2 log(1 - u^2), rounded: the table of fixed_kl.md.
+@pytest.mark.parametrize(
+    ("beta", "prob", "kl"), [(0.3, 0.931, 0.677), (1, 0.809, 0.241), (3, 0.651, 0.048), (10, 0.550, 0.005)]
+)
+def test_where_a_penalised_update_ends(beta: float, prob: float, kl: float) -> None:
+    found = bandit.update(KLPenalized(kl_coef=beta), 0.5)
+    assert found == pytest.approx((1 + (-beta + sqrt(beta**2 + 4)) / 2) / 2, abs=1e-3)
+    assert (found, bandit.kl(0.5, found)) == pytest.approx((prob, kl), abs=1e-3)
+    assert f"| {beta} | " in page("fixed_kl") and f"| {prob:.3f} | {kl:.3f} |" in page("fixed_kl")
+
+
+def test_clipped_updates_multiply_the_probability_by_the_bound() -> None:
+    # Each ends within the last small step beyond the bound.
+    probs = bandit.learn(Clipped(0.2), 3)
+    for before, after in pairwise(probs):
+        assert 1.2 * before <= after < 1.2 * before + 0.012
+
+
+def test_nothing_ends_an_unclipped_update() -> None:
+    few, many = (bandit.update(Unclipped(), 0.5, steps) for steps in (100, 2000))
+    assert 0.9 < few < 0.98 < many
+
+
+def test_how_the_penalty_adapts() -> None:
+    coefficients, divergences = bandit.adapt(AdaptiveKL(kl_coef=1.0, desired_kl=0.01), 5)
+    assert coefficients == [1, 2, 4, 8, 8]
+    # -1/2 log(1 - u^2) for beta = 1, 2, 4, 8: the table of adaptive_kl.md.
+    expected = [0.2406, 0.0941, 0.0287, 0.0076]
+    assert divergences[:4] == pytest.approx(expected, abs=1e-4)
+    assert all(f"| {kl:.4f} |" in page("adaptive_kl") for kl in expected)
+
+
+def test_a_start_that_steps_over_the_band() -> None:
+    coefficients, divergences = bandit.adapt(AdaptiveKL(kl_coef=10.24, desired_kl=0.01), 4)
+    assert coefficients == [10.24, 5.12, 10.24, 5.12]
+    assert divergences == pytest.approx([0.0047, 0.018] * 2, rel=0.02)
+
+
+def test_estimates_of_the_kl() -> None:
+    # r = 2: -log 2, (log 2)^2 / 2 and 1 - log 2
+    found = estimators.estimates(Moved(np.array([log(2)]), np.array([0.25]), np.zeros(1)))
+    values = {name: float(value[0]) for name, value in found.items()}
+    assert values == pytest.approx({"exact": 0.25, "k1": -log(2), "k2": log(2) ** 2 / 2, "k3": 1 - log(2)})
+
+
+def test_decisions_about_the_penalty() -> None:
+    assert [estimators.decision(kl) for kl in (0.0066, 0.0067, 0.0149, 0.0151)] == [0.5, 1, 1, 2]
+
+
+def test_how_far_a_policy_has_moved() -> None:
+    model = PPOClip("MlpPolicy", "Pendulum-v1", n_steps=64, seed=0, device="cpu").learn(64)
+    log_std = model.policy.log_std
+    with th.no_grad():
+        log_std += log(2)
+    samples, before = moved(model), model.rollout_buffer.old_parameters
+    assert before is not None
+    # In one dimension: log of the ratio of deviations + (s_old^2 + m^2) / (2 s^2) - 1/2
+    (mean, std), new = (p.numpy()[:, 0].astype(float) for p in before), log_std.exp().item()
+    with th.no_grad():
+        observations = th.as_tensor(model.rollout_buffer.observations).flatten(0, 1)
+        means = model.policy.get_distribution(observations).distribution.mean.numpy()[:, 0]
+    expected = np.log(new / std) + (std**2 + (mean - means) ** 2) / (2 * new**2) - 0.5
+    assert np.allclose(samples.kl, expected, atol=1e-5)
+    assert samples.advantages.mean() == pytest.approx(0, abs=1e-6) and samples.advantages.std() == pytest.approx(1)
+
+
+def test_the_clipped_objective_is_highest_at_the_updated_policy() -> None:
+    """What clip.md says of figure 2."""
+    found = json.loads((ROOT / interpolation.RESULTS).read_text())
+    factors, lines = np.array(found["factors"]), [line["values"] for line in found["lines"]]
+    peaks = [int(np.argmax(values["clip"])) for values in lines]
+    assert all(1.0 <= factors[peak] <= 1.1 for peak in peaks)
+    kls = [values["kl"][peak] for values, peak in zip(lines, peaks, strict=True)]
+    assert (round(min(kls), 3), round(max(kls), 3)) == (0.013, 0.019)
+    # The minimum never adds anything, and at the old policy all objectives agree.
+    for values in lines:
+        assert np.all(
+            np.array(values["clip"]) <= np.minimum(values["unclipped"], values["clip without minimum"]) + 1e-6
+        )
+        assert values["clip"][0] == values["unclipped"][0] == values["kl_coef=3"][0]
+
+
+@pytest.mark.parametrize("name", [name for name in FIGURES if not name.startswith("bandit")])
+def test_a_figure_is_drawn_from_what_is_committed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert main(["figures", "--only", name, "--out", str(tmp_path)]) == 0
+    picture = tmp_path / f"{name}.svg"
+    assert ElementTree.parse(picture).getroot().tag.endswith("svg")
+    assert picture.read_bytes() == (ROOT / "docs" / "objectives" / "pictures" / f"{name}.svg").read_bytes()
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / "objectives" / f"{name}.md").read_text()
