@@ -97,8 +97,8 @@ CLASSES: dict[str, Callable[..., PPOBase]] = {
     "`PPOAdaptiveKL`": PPOAdaptiveKL,
     "`PPOFixedKL`": PPOFixedKL,
     "`PPOUnclipped`": PPOUnclipped,
-    "`PPOCustom`, with gradient": lambda *args, **rest: PPOCustom(*args, objective=OnArrays(), **rest),
-    "`PPOCustom`, loss alone": lambda *args, **rest: PPOCustom(*args, objective=OnTensors(), **rest),
+    "`PPOCustom` with a gradient": lambda *args, **rest: PPOCustom(*args, objective=OnArrays(), **rest),
+    "`PPOCustom` with a loss alone": lambda *args, **rest: PPOCustom(*args, objective=OnTensors(), **rest),
 }
 DICT = spaces.Dict({"a": VECTOR, "b": spaces.Discrete(4)})
 WITH_IMAGE = spaces.Dict({"a": VECTOR, "image": IMAGE})
@@ -142,9 +142,12 @@ def path(case: Case, make: Callable[..., PPOBase]) -> str:
 
 
 def table() -> str:
-    """The table of paths."""
-    rows = [["", *CLASSES], ["---"] * (len(CLASSES) + 1)]
-    rows += [[name, *(path(case, make) for make in CLASSES.values())] for name, case in CASES.items()]
+    """The table of paths, with one column for classes that take the same ones."""
+    columns: dict[tuple[str, ...], list[str]] = {}
+    for name, make in CLASSES.items():
+        columns.setdefault(tuple(path(case, make) for case in CASES.values()), []).append(name)
+    rows = [["", *(", ".join(names) for names in columns.values())], ["---"] * (len(columns) + 1)]
+    rows += [list(row) for row in zip(CASES, *columns, strict=True)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
