@@ -37,6 +37,7 @@ autodoc_class_signature = "separated"
 maximum_signature_line_length = 100
 
 html_theme = "furo"
+pygments_dark_style = "github-dark"
 html_title = "sb3_ppo_variants"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
