@@ -33,7 +33,6 @@ myst_heading_anchors = 4
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
-autodoc_class_signature = "separated"
 maximum_signature_line_length = 100
 
 html_theme = "furo"
