@@ -25,8 +25,6 @@ extensions = [
     "sphinxcontrib.mermaid",
 ]
 exclude_patterns = ["_build", "_generated", "notebooks"]
-# Pages of a toctree that matches names may be missing.
-suppress_warnings = ["toc.empty_glob"]
 
 myst_enable_extensions = ["amsmath", "attrs_block", "attrs_inline", "colon_fence", "deflist", "dollarmath"]
 myst_fence_as_directive = ["mermaid"]
@@ -35,10 +33,10 @@ myst_heading_anchors = 4
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
-autodoc_class_signature = "separated"
 maximum_signature_line_length = 100
 
 html_theme = "furo"
+pygments_dark_style = "github-dark"
 html_title = "sb3_ppo_variants"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
@@ -54,6 +52,8 @@ linkcheck_ignore = [r"https://github\.com/sb3-ppo-variants/.*", r"https://colab\
 linkcheck_anchors = False
 
 
+# Names of pages with a star, in a table of contents.
+STARRED = re.compile(r"^([a-z_/]+\*)\n", re.MULTILINE)
 LINKS = re.compile(r"^\[[^]]*\]\(([^):]+)\)(, \[[^]]*\]\([^):]+\))*\.?\n", re.MULTILINE)
 
 
@@ -64,6 +64,12 @@ def leave_out_missing_files(app: Sphinx, page: str, source: list[str]) -> None:
         source[0] = LINKS.sub(lambda found: found[0] if (folder / found[1]).exists() else "", source[0])
 
 
+def leave_out_missing_pages(app: Sphinx, page: str, source: list[str]) -> None:
+    """Leave out names with a star that match no page, of which Sphinx would warn."""
+    source[0] = STARRED.sub(lambda found: found[0] if any(DOCS.glob(found[1])) else "", source[0])
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("source-read", leave_out_missing_files)
+    app.connect("source-read", leave_out_missing_pages)

@@ -106,7 +106,7 @@ def approximate_kls(log_ratio: np.ndarray) -> np.ndarray:
 
 
 def clip_fraction(ratio: th.Tensor, clip_range: float) -> th.Tensor:
-    """The share of samples with |r - 1| > eps, in [0, 1]."""
+    """The share of samples with ``|r - 1| > eps``, in [0, 1]."""
     return th.mean((th.abs(ratio - 1) > clip_range).float())
 
 

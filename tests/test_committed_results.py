@@ -32,39 +32,41 @@ def matrices(name: str) -> dict[str, pd.DataFrame]:
     return scores.matrices(scores.table(comparison))[0]
 
 
-@pytest.fixture(scope="module")
-def readme() -> str:
-    """The section about the committed records, in one line for each paragraph or row."""
-    section = re.search(r"### Table 1 of the paper\n(.*?)\n## ", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert section
-    return re.sub(r"(?<=[^|\n])\n(?=[^|\n])", " ", section[1])
+def section(title: str, page: Path = ROOT / "docs" / "results" / "index.md") -> str:
+    """A section of a page, in one line for each paragraph or row."""
+    found = re.search(rf"^## {re.escape(title)}\n(.*?)(\n## |\Z)", page.read_text(), re.DOTALL | re.MULTILINE)
+    assert found
+    return re.sub(r"(?<=[^|\n])\n(?=[^|\n])", " ", found[1])
 
 
-def test_the_readme_has_the_numbers_of_table_1(readme: str) -> None:
+def test_the_page_has_the_numbers_of_table_1() -> None:
+    page = section("Table 1 of the paper")
     found = matrices("table1-200k")
     ours = {label: row["mean"] for label, row in statistics.aggregates(_arrays(found)).items()}
     rows = [(row.name, f"{row.score:.2f}", row.label) for row in paper.TABLE_1] + [("SB3's `PPO`", "", "sb3_ppo")]
     expected = [[name, score, str(ours[label]), str(len(found[label]))] for name, score, label in rows]
-    written = [[cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\|.*\|$", readme, re.M)]
+    written = [[cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\|.*\|$", page, re.M)]
     assert written[2:] == expected
     tau, _ = kendalltau([row.score for row in paper.TABLE_1], [ours[row.label].value for row in paper.TABLE_1])
-    assert f"(Kendall's tau {tau:.2f})" in readme
+    assert f"(Kendall's tau {tau:.2f})" in page
 
 
-def test_the_readme_has_the_numbers_beside_sb3(readme: str) -> None:
+def test_the_page_and_the_readme_have_the_numbers_beside_sb3() -> None:
     found = matrices("sb3-200k")
     assert [len(matrix) for matrix in found.values()] == [5, 5]
     compared = statistics.against(_arrays(found), "sb3_ppo")["ppo_clip clip_range=0.2"]
-    assert f"interquartile mean is higher by {compared['IQM difference']}," in readme
-    assert f"better than one of SB3's with a probability of {compared['P(better)']}." in readme
+    page, readme = section("`PPOClip` beside SB3's `PPO`"), section("Numbers", ROOT / "README.md")
+    assert f"interquartile mean is higher by {compared['IQM difference']}," in page
+    for text in (page, readme):
+        assert f"better than one of SB3's with a probability of {compared['P(better)']}." in text
 
 
-def test_the_readme_has_the_numbers_of_separate_updates() -> None:
-    section = (ROOT / "README.md").read_text().partition("## Separate updates\n")[2].partition("\n## ")[0]
+def test_the_page_has_the_numbers_of_separate_updates() -> None:
+    page = section("Joint and separate updates")
     found = matrices("separate-200k")
     assert [len(matrix) for matrix in found.values()] == [5, 5, 5]
     expected = [str(row["IQM"]) for row in statistics.aggregates(_arrays(found)).values()]
-    assert re.findall(r"^\| [^|]+ \| (\d.*?) \|$", section, re.M) == expected
+    assert re.findall(r"^\| [^|]+ \| (\d.*?) \|$", page, re.M) == expected
 
 
 @pytest.mark.parametrize("command", ["scaling", "scaling-learning"])
@@ -79,9 +81,13 @@ def _arrays(found: dict[str, pd.DataFrame]) -> statistics.Scores:
     return {label: matrix.to_numpy() for label, matrix in found.items()}
 
 
-def test_the_readme_has_the_speeds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_pages_have_the_speeds(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["throughput", "--bars", "--report", str(ROOT / "results" / "throughput-bars.json")]) == 0
-    assert capsys.readouterr().out in (ROOT / "README.md").read_text()
+    table = capsys.readouterr().out
+    assert table in (ROOT / "docs" / "speed.md").read_text()
+    headlines = re.findall(r"^(\| .* \| \d.*\)) \|$", section("Numbers", ROOT / "README.md"), re.MULTILINE)
+    assert len(headlines) == 4
+    assert all(f"{row} |" in table for row in headlines)
 
 
 @pytest.mark.parametrize("page", ["masked", "recurrent"])

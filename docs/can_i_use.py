@@ -1,0 +1,155 @@
+"""Writes the tables of paths in ``can_i_use.md``, by asking the backends: ``python docs/can_i_use.py``."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.torch_layers import FlattenExtractor
+
+from sb3_ppo_variants import (
+    ArrayObjective,
+    Batch,
+    Gradient,
+    Objective,
+    PPOAdaptiveKL,
+    PPOClip,
+    PPOCustom,
+    PPOFixedKL,
+    PPOUnclipped,
+    SeparateUpdates,
+)
+from sb3_ppo_variants.backends.choice import choose
+from sb3_ppo_variants.base import PPOBase
+from sb3_ppo_variants.processes import Processes
+
+PAGE = Path(__file__).with_suffix(".md")
+TABLE = re.compile(r"(?<=<!-- made by docs/can_i_use.py -->\n\n).*?(?=\n\n<!-- end -->)", re.DOTALL)
+VECTOR = spaces.Box(-1, 1, (3,), np.float32)
+IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
+CONTINUOUS = spaces.Box(-1, 1, (2,), np.float32)
+DISCRETE = spaces.Discrete(3)
+
+
+class OnTensors(Objective):
+    """The loss of the unclipped objective, as a user would write it."""
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        """The loss."""
+        return -(batch.ratio * batch.advantages).mean()
+
+
+class OnArrays(OnTensors, ArrayObjective):
+    """The same with its gradient."""
+
+    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
+        """The gradient."""
+        losses = -batch.ratio * batch.advantages
+        return Gradient(losses, losses / len(losses))
+
+
+class Features(FlattenExtractor):
+    """Features of one's own."""
+
+
+class Env(gym.Env):
+    """An environment that has spaces and nothing else."""
+
+    def __init__(self, observations: spaces.Space, actions: spaces.Space):
+        self.observation_space, self.action_space = observations, actions
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]:
+        """Begin an episode."""
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        """Stay where it is."""
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+    def action_masks(self) -> np.ndarray:
+        """Allow everything."""
+        return np.ones(self.action_space.n, dtype=bool)  # type: ignore[attr-defined]
+
+
+class Case(NamedTuple):
+    """A row of the table."""
+
+    policy: str
+    observations: spaces.Space
+    actions: spaces.Space
+    arguments: dict[str, Any] = {}
+    processes: Processes | None = None
+
+
+class Two(Processes):
+    """Two processes that train together."""
+
+    size = 2
+
+
+CLASSES: dict[str, Callable[..., PPOBase]] = {
+    "`PPOClip`": PPOClip,
+    "`PPOAdaptiveKL`": PPOAdaptiveKL,
+    "`PPOFixedKL`": PPOFixedKL,
+    "`PPOUnclipped`": PPOUnclipped,
+    "`PPOCustom` with a gradient": lambda *args, **rest: PPOCustom(*args, objective=OnArrays(), **rest),
+    "`PPOCustom` with a loss alone": lambda *args, **rest: PPOCustom(*args, objective=OnTensors(), **rest),
+}
+DICT = spaces.Dict({"a": VECTOR, "b": spaces.Discrete(4)})
+WITH_IMAGE = spaces.Dict({"a": VECTOR, "image": IMAGE})
+CASES = {
+    "`MlpPolicy`, Box actions": Case("MlpPolicy", VECTOR, CONTINUOUS),
+    "`MlpPolicy`, Discrete actions": Case("MlpPolicy", VECTOR, DISCRETE),
+    "`MlpPolicy`, MultiDiscrete actions": Case("MlpPolicy", VECTOR, spaces.MultiDiscrete([2, 4])),
+    "`MlpPolicy`, MultiBinary actions": Case("MlpPolicy", VECTOR, spaces.MultiBinary(3)),
+    "`MlpPolicy`, Discrete observations": Case("MlpPolicy", spaces.Discrete(5), DISCRETE),
+    "`MlpPolicy`, MultiDiscrete observations": Case("MlpPolicy", spaces.MultiDiscrete([2, 3]), DISCRETE),
+    "`MlpPolicy`, MultiBinary observations": Case("MlpPolicy", spaces.MultiBinary(4), DISCRETE),
+    "`MultiInputPolicy`, Dict observations": Case("MultiInputPolicy", DICT, DISCRETE),
+    "`MultiInputPolicy`, Dict with images": Case("MultiInputPolicy", WITH_IMAGE, DISCRETE),
+    "`CnnPolicy`": Case("CnnPolicy", IMAGE, DISCRETE),
+    "gSDE (`use_sde=True`)": Case("MlpPolicy", VECTOR, CONTINUOUS, {"use_sde": True}),
+    "`MaskableMlpPolicy`": Case("MaskableMlpPolicy", VECTOR, DISCRETE),
+    "`MaskableMultiInputPolicy`": Case("MaskableMultiInputPolicy", DICT, DISCRETE),
+    "`MaskableCnnPolicy`": Case("MaskableCnnPolicy", IMAGE, DISCRETE),
+    "`MlpLstmPolicy`": Case("MlpLstmPolicy", VECTOR, DISCRETE),
+    "`CnnLstmPolicy`": Case("CnnLstmPolicy", IMAGE, DISCRETE),
+    "`MultiInputLstmPolicy`": Case("MultiInputLstmPolicy", DICT, DISCRETE),
+    "`MlpPolicy`, separate updates": Case("MlpPolicy", VECTOR, DISCRETE, {"updates": SeparateUpdates()}),
+    "`MlpPolicy`, two processes": Case("MlpPolicy", VECTOR, DISCRETE, processes=Two()),
+    "`MlpPolicy`, own features": Case(
+        "MlpPolicy", VECTOR, DISCRETE, {"policy_kwargs": {"features_extractor_class": Features}}
+    ),
+    "`MlpPolicy`, another optimizer": Case(
+        "MlpPolicy", VECTOR, DISCRETE, {"policy_kwargs": {"optimizer_class": th.optim.SGD}}
+    ),
+}
+
+
+def path(case: Case, make: Callable[..., PPOBase]) -> str:
+    """The name of the backend that computes a case."""
+    env = Env(case.observations, case.actions)
+    model = make(case.policy, env, n_steps=8, batch_size=8, device="cpu", **case.arguments)
+    plan = model._plan()
+    if case.processes is not None:
+        plan = replace(plan, processes=case.processes)
+    return type(choose(plan, "auto").backend).__name__.lower()
+
+
+def table() -> str:
+    """The table of paths, with one column for classes that take the same ones."""
+    columns: dict[tuple[str, ...], list[str]] = {}
+    for name, make in CLASSES.items():
+        columns.setdefault(tuple(path(case, make) for case in CASES.values()), []).append(name)
+    rows = [["", *(", ".join(names) for names in columns.values())], ["---"] * (len(columns) + 1)]
+    rows += [list(row) for row in zip(CASES, *columns, strict=True)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(TABLE.sub(lambda _: table(), PAGE.read_text()))
