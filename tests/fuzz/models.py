@@ -100,7 +100,7 @@ def collected(draw: st.DrawFn) -> Any:
 
 
 PATHS = ("reference", "arrays", "native")
-"""Models that the native library, or both, do not take have fewer; policies with LSTMs have a fast path of their own."""
+"""Not every model has the last ones; policies with LSTMs have a fast path of their own instead."""
 
 
 @contextmanager
