@@ -3,7 +3,6 @@
 import random
 import signal
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
@@ -23,23 +22,19 @@ import sb3_ppo_variants
 from helpers import ACTION_SPACES, VARIANTS, noise_envs
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOCustom
 from sb3_ppo_variants.base.around import settings_kept
-from sb3_ppo_variants.guards.interrupts import HELD, interrupts_can_be_held
+from sb3_ppo_variants.guards.interrupts import HELD
 from sb3_ppo_variants.objectives.kl_penalized import AdaptiveKL
 from sb3_ppo_variants.updates.finite import Snapshot
 
 BOX = ACTION_SPACES["Box"]
 IMAGE = spaces.Box(0, 255, (1, 36, 36), np.uint8)
-CNN = {"features_extractor_kwargs": {"features_dim": 8}}
+SMALL_CNN = {"features_extractor_kwargs": {"features_dim": 8}}
 PACKAGE = str(sb3_ppo_variants.__path__[0])
 PATHS: dict[str, tuple[str, Callable[[], VecEnv], dict[str, Any]]] = {
     "reference": ("MlpPolicy", lambda: noise_envs(BOX), {"fast": False}),
     "arrays": ("MlpPolicy", lambda: noise_envs(BOX), {}),
     "native": ("MlpPolicy", lambda: noise_envs(BOX), {}),
-    "images": (
-        "CnnPolicy",
-        lambda: noise_envs(BOX, IMAGE),
-        {"policy_kwargs": {"features_extractor_kwargs": {"features_dim": 8}}},
-    ),
+    "images": ("CnnPolicy", lambda: noise_envs(BOX, IMAGE), {"policy_kwargs": SMALL_CNN}),
     "gSDE": ("MlpPolicy", lambda: noise_envs(BOX), {"use_sde": True}),
     "masks": ("MaskableMlpPolicy", lambda: masked_envs(ACTION_SPACES["Discrete"], n_envs=2), {}),
     "LSTM": ("MlpLstmPolicy", lambda: ragged_envs(n_envs=2), {"policy_kwargs": SMALL}),
@@ -278,40 +273,6 @@ def test_other_settings_are_as_they_were() -> None:
     with pytest.raises(KeyboardInterrupt):
         ready(PPOClip, "arrays", False).learn(8, Changes())
     assert np.geterr() == before and th.is_grad_enabled()
-
-
-def test_a_held_interrupt_comes_at_the_end() -> None:
-    passed = []
-    with pytest.raises(KeyboardInterrupt), interrupts_can_be_held():
-        with HELD:
-            signal.raise_signal(signal.SIGINT)
-            passed.append(1)
-        passed.append(2)
-    assert passed == [1]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_a_second_interrupt_comes_at_once() -> None:
-    passed = []
-    with pytest.raises(KeyboardInterrupt), interrupts_can_be_held(), HELD:
-        signal.raise_signal(signal.SIGINT)
-        passed.append(1)
-        signal.raise_signal(signal.SIGINT)
-        passed.append(2)
-    assert passed == [1] and not HELD.now and not HELD.came
-
-
-def test_a_thread_has_no_interrupts_to_hold() -> None:
-    passed = []
-
-    def other() -> None:
-        with interrupts_can_be_held():
-            passed.append(signal.getsignal(signal.SIGINT))
-
-    thread = threading.Thread(target=other)
-    thread.start()
-    thread.join()
-    assert passed == [signal.default_int_handler]
 
 
 def test_an_update_that_is_interrupted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
