@@ -3,7 +3,6 @@
 import random
 import signal
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
@@ -14,44 +13,57 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from masked_envs import masked_envs
+from recurrence import SMALL, ragged_envs
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import VecEnv
 
 import sb3_ppo_variants
-from helpers import ACTION_SPACES, VARIANTS, VECTOR, noise_envs
+from helpers import ACTION_SPACES, VARIANTS, noise_envs
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOCustom
 from sb3_ppo_variants.base.around import settings_kept
-from sb3_ppo_variants.guards.interrupts import HELD, interrupts_can_be_held
+from sb3_ppo_variants.guards.interrupts import HELD
 from sb3_ppo_variants.objectives.kl_penalized import AdaptiveKL
 from sb3_ppo_variants.updates.finite import Snapshot
 
+BOX = ACTION_SPACES["Box"]
 IMAGE = spaces.Box(0, 255, (1, 36, 36), np.uint8)
+SMALL_CNN = {"features_extractor_kwargs": {"features_dim": 8}}
 PACKAGE = str(sb3_ppo_variants.__path__[0])
-PATHS: dict[str, tuple[spaces.Space, dict[str, Any]]] = {
-    "reference": (VECTOR, {"fast": False}),
-    "arrays": (VECTOR, {"fast": True}),
-    "images": (IMAGE, {"fast": True, "policy_kwargs": {"features_extractor_kwargs": {"features_dim": 8}}}),
+PATHS: dict[str, tuple[str, Callable[[], VecEnv], dict[str, Any]]] = {
+    "reference": ("MlpPolicy", lambda: noise_envs(BOX), {"fast": False}),
+    "arrays": ("MlpPolicy", lambda: noise_envs(BOX), {}),
+    "native": ("MlpPolicy", lambda: noise_envs(BOX), {}),
+    "images": ("CnnPolicy", lambda: noise_envs(BOX, IMAGE), {"policy_kwargs": SMALL_CNN}),
+    "gSDE": ("MlpPolicy", lambda: noise_envs(BOX), {"use_sde": True}),
+    "masks": ("MaskableMlpPolicy", lambda: masked_envs(ACTION_SPACES["Discrete"], n_envs=2), {}),
+    "LSTM": ("MlpLstmPolicy", lambda: ragged_envs(n_envs=2), {"policy_kwargs": SMALL}),
 }
+BACKENDS = {"arrays": "over_arrays", "native": "natively"}
+
+
+@pytest.fixture(params=PATHS)
+def path(request: pytest.FixtureRequest) -> str:
+    if request.param in BACKENDS:
+        request.getfixturevalue(BACKENDS[request.param])
+    return request.param
 
 
 def ready(cls: Any, path: str, separate: bool) -> Any:
     """A model that has trained, with a rollout in its buffer."""
-    space, arguments = PATHS[path]
-    updates = None
+    policy, make_env, arguments = PATHS[path]
+    arguments = {"fast": True, **arguments}
     if separate:
-        updates = {"value_learning_rate": lambda progress: 1e-3 * progress}
+        arguments["updates"] = {"value_learning_rate": lambda progress: 1e-3 * progress}
         if path == "images":
-            arguments = {
-                **arguments,
-                "policy_kwargs": {**arguments["policy_kwargs"], "share_features_extractor": False},
-            }
+            arguments["policy_kwargs"] = {**arguments["policy_kwargs"], "share_features_extractor": False}
     if cls is PPOCustom:
-        arguments = {**arguments, "objective": AdaptiveKL(kl_coef=1.0, desired_kl=1e-9, clip_range=None)}
+        arguments["objective"] = AdaptiveKL(kl_coef=1.0, desired_kl=1e-9, clip_range=None)
     if cls is PPOAdaptiveKL:
-        arguments = {**arguments, "desired_kl": 1e-9}
+        arguments["desired_kl"] = 1e-9
     model = cls(
-        "CnnPolicy" if path == "images" else "MlpPolicy",
-        noise_envs(ACTION_SPACES["Box"], space), n_steps=4, batch_size=4, n_epochs=1, seed=0, device="cpu",
-        learning_rate=lambda progress: 1e-2 * progress, updates=updates, **arguments,
+        policy, make_env(), n_steps=4, batch_size=4, n_epochs=1, seed=0, device="cpu",
+        learning_rate=lambda progress: 1e-2 * progress, **arguments,
     )  # fmt: skip
     model.learn(16)
     model.train = lambda: None
@@ -178,13 +190,11 @@ CLASSES = [*VARIANTS, PPOCustom]
 
 
 @pytest.mark.parametrize("separate", [False, True])
-@pytest.mark.parametrize("path", PATHS)
 def test_at_lines_of_the_package(path: str, separate: bool) -> None:
     undone, done = whole_at(ready(PPOAdaptiveKL, path, separate), of_package, some)
     assert undone > 20 and done > 0
 
 
-@pytest.mark.parametrize("path", PATHS)
 def test_at_lines_of_all_that_it_calls(path: str) -> None:
     undone, done = whole_at(ready(PPOCustom, path, False), everywhere, some)
     assert undone >= 20 and done > 0
@@ -192,7 +202,6 @@ def test_at_lines_of_all_that_it_calls(path: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("separate", [False, True])
-@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("cls", CLASSES)
 def test_at_every_line_of_the_package(cls: Any, path: str, separate: bool) -> None:
     undone, done = whole_at(ready(cls, path, separate), of_package, every)
@@ -201,7 +210,6 @@ def test_at_every_line_of_the_package(cls: Any, path: str, separate: bool) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("separate", [False, True])
-@pytest.mark.parametrize("path", PATHS)
 def test_at_many_lines_of_all_that_it_calls(path: str, separate: bool) -> None:
     places = lambda n: [*random.Random(0).sample(range(1, n + 1), 1000), *range(n - 500, n + 1)]  # noqa: E731
     undone, _ = whole_at(ready(PPOAdaptiveKL, path, separate), everywhere, places)
@@ -215,7 +223,6 @@ class Refuses(AdaptiveKL):
         raise RuntimeError("no next coefficient")
 
 
-@pytest.mark.parametrize("path", PATHS)
 def test_an_objective_that_fails_at_the_end(path: str) -> None:
     model = ready(PPOCustom, path, False)
     model.objective = Refuses(kl_coef=1.0, desired_kl=0.01, clip_range=None)
@@ -245,7 +252,7 @@ def test_gradients_are_on_after_an_interrupt_at_the_exit_of_no_grad() -> None:
     model.learn(8)
 
 
-@pytest.mark.parametrize("path", ["reference", "arrays"])
+@pytest.mark.parametrize("path", ["reference", "arrays"], indirect=True)
 def test_a_model_learns_where_gradients_are_off(path: str) -> None:
     model = ready(PPOClip, path, False)
     before = deepcopy(model.policy.state_dict())
@@ -266,40 +273,6 @@ def test_other_settings_are_as_they_were() -> None:
     with pytest.raises(KeyboardInterrupt):
         ready(PPOClip, "arrays", False).learn(8, Changes())
     assert np.geterr() == before and th.is_grad_enabled()
-
-
-def test_a_held_interrupt_comes_at_the_end() -> None:
-    passed = []
-    with pytest.raises(KeyboardInterrupt), interrupts_can_be_held():
-        with HELD:
-            signal.raise_signal(signal.SIGINT)
-            passed.append(1)
-        passed.append(2)
-    assert passed == [1]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_a_second_interrupt_comes_at_once() -> None:
-    passed = []
-    with pytest.raises(KeyboardInterrupt), interrupts_can_be_held(), HELD:
-        signal.raise_signal(signal.SIGINT)
-        passed.append(1)
-        signal.raise_signal(signal.SIGINT)
-        passed.append(2)
-    assert passed == [1] and not HELD.now and not HELD.came
-
-
-def test_a_thread_has_no_interrupts_to_hold() -> None:
-    passed = []
-
-    def other() -> None:
-        with interrupts_can_be_held():
-            passed.append(signal.getsignal(signal.SIGINT))
-
-    thread = threading.Thread(target=other)
-    thread.start()
-    thread.join()
-    assert passed == [signal.default_int_handler]
 
 
 def test_an_update_that_is_interrupted_twice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,7 +15,7 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecNormalize
 
 from helpers import ACTION_SPACES, noise_envs
-from sb3_ppo_variants.benchmark import cold, gallery, guard, scaling, stepping, throughput, workloads
+from sb3_ppo_variants.benchmark import cold, gallery, guard, instructions, scaling, stepping, throughput, workloads
 from sb3_ppo_variants.benchmark.__main__ import COMMANDS, main
 
 
@@ -210,6 +211,28 @@ def test_the_cost_of_the_guards(
     table = capsys.readouterr().out
     assert "| cartpole | fast |" in table and "| cartpole | reference |" in table
     assert [len(shares) for shares in json.loads(file.read_text()).values()] == [2, 2]
+
+
+def test_the_cost_of_the_guards_in_instructions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By hand: 5 of 1000 are half a percent, and 20 of 1000 more than one."""
+    file = tmp_path / "counted.json"
+    for guarded, code, added in ((1005, 0, "0.50%"), (1020, 1, "2.00%")):
+        file.write_text(json.dumps({"cartpole, arrays": {"Unguarded": 1000, "PPOClip": guarded}}))
+        assert main(["guard", "--report", str(file)]) == code
+        assert capsys.readouterr().out.splitlines()[2:] == [f"| cartpole | arrays | 1,000 | {added} |"]
+
+
+def test_instructions_are_counted_with_valgrind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(SystemExit, match="--instructions counts with valgrind, which is not installed"):
+        main(["guard", "--instructions"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("valgrind") is None, reason="needs valgrind")
+def test_the_same_run_has_the_same_instructions() -> None:
+    one, other = (instructions.count("cartpole", "PPOClip", "native") for _ in range(2))
+    assert one > 10**7 and one == pytest.approx(other, rel=1e-3)
 
 
 def test_what_has_no_guards_takes_the_same_steps() -> None:

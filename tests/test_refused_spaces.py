@@ -41,6 +41,17 @@ def advised(error: ArgumentError, env: gymnasium.Env) -> gymnasium.Env:
     return eval(expression, names)
 
 
+def test_several_numbers_for_an_lstm() -> None:
+    env: gymnasium.Env = NoiseEnv(ACTION_SPACES["Box"], MultiDiscrete([2, 3]))
+    refused = r"^env.observation_space=MultiDiscrete\(\[2 3\]\) is not taken by sb3-contrib's policies with LSTMs: wr"
+    with pytest.raises(ArgumentError, match=refused) as caught:
+        PPOClip("MlpLstmPolicy", env)
+    PPOClip("MlpLstmPolicy", advised(caught.value, env), n_steps=16, batch_size=16, n_epochs=1).learn(16)
+    nested: gymnasium.Env = NoiseEnv(ACTION_SPACES["Box"], spaces.Dict({"a": MultiDiscrete([2, 3])}))
+    with pytest.raises(ArgumentError, match=r"^env.observation_space\['a'\]=MultiDiscrete"):
+        PPOClip("MultiInputLstmPolicy", nested)
+
+
 @pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("name", SPACES)
 @pytest.mark.parametrize("variant", VARIANTS)

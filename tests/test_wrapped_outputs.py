@@ -13,7 +13,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 from test_env_outputs import AT, BOX, UNSEEN, WRONG, Errs, model_for
 
-from helpers import VECTOR, NoiseEnv, latin
+from helpers import VECTOR, NoiseEnv, latin, named
 from sb3_ppo_variants import EnvOutputError, WorkerError
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 
@@ -138,6 +138,26 @@ def test_a_reset_of_another_number_of_values(wrap: Any, returned: Any) -> None:
     with pytest.raises(
         EnvOutputError, match=r"the result of reset\(\) of environment 1 at step 0 is .*, but must be \("
     ):
+        model_for(env).learn(32)
+
+
+class EndsWith(NoiseEnv):
+    """Returns something else than a dict at the end of an episode, into which wrappers write then."""
+
+    def __init__(self, info: Any):
+        super().__init__(BOX)
+        self._info = info
+
+    def step(self, action: Any) -> Any:
+        *others, truncated, info = super().step(action)
+        return *others, truncated, self._info if truncated else info
+
+
+@pytest.mark.parametrize("info", [None, [], np.zeros(0), "", object()], ids=named)
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_the_info_at_the_end_of_an_episode(wrapper: str, info: Any) -> None:
+    env = envs(WRAPPERS[wrapper], partial(EndsWith, info), partial(NoiseEnv, BOX), DummyVecEnv)
+    with pytest.raises(EnvOutputError, match=r"^the info of environment 1 at step 12 is .*, but must be a dict"):
         model_for(env).learn(32)
 
 

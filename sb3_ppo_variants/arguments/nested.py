@@ -17,7 +17,7 @@ from stable_baselines3.common.policies import (
 from torch import nn
 
 from sb3_ppo_variants.arguments.rules import FINITE, FLAG, Rule, instance
-from sb3_ppo_variants.arguments.spaces import check_dimensions, check_start
+from sb3_ppo_variants.arguments.spaces import check_dimensions, check_for_lstm, check_start
 from sb3_ppo_variants.errors import ArgumentError, refuse
 
 SB3S = (ActorCriticPolicy, ActorCriticCnnPolicy, MultiInputActorCriticPolicy)
@@ -113,6 +113,8 @@ def check_observations(
         raise ArgumentError(f"policy={policy!r} does not take Dict observations: use {suitable!r}")
     if "features_extractor_class" not in (arguments or {}):
         check_dimensions(observation_space)
+        if "Lstm" in policy:
+            check_for_lstm(observation_space)
 
 
 def check_buffer_arguments(buffer_class: type[RolloutBuffer] | None, arguments: Mapping[str, Any] | None) -> None:

@@ -31,6 +31,21 @@ def check_dimensions(observation_space: spaces.Space) -> None:
             raise ArgumentError(f"{name}={part} has no dimensions, which SB3's policies need: reshape it in {advice}")
 
 
+def check_for_lstm(observation_space: spaces.Space) -> None:
+    """Check that no observation is MultiDiscrete, whose features SB3 counts in a type that PyTorch's LSTM refuses.
+
+    :raises ArgumentError: if one is
+    """
+    for name, part in _parts("observation", observation_space).items():
+        if isinstance(part, spaces.MultiDiscrete):
+            nested = isinstance(observation_space, spaces.Dict)
+            advice = "flatten it in a gymnasium.ObservationWrapper" if nested else _FLATTENED
+            raise ArgumentError(f"{name}={part} is not taken by sb3-contrib's policies with LSTMs: {advice}")
+
+
+_FLATTENED = "wrap the environment in gymnasium.wrappers.FlattenObservation(env)"
+
+
 def _parts(kind: str, space: spaces.Space) -> dict[str, spaces.Space]:
     name = f"env.{kind}_space"
     if isinstance(space, spaces.Dict):

@@ -2,56 +2,21 @@
 
 import argparse
 import json
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import torch as th
-from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_ppo_variants.backends import torch_update
-from sb3_ppo_variants.backends.arrays import update as array_update
+from sb3_ppo_variants.benchmark import instructions
 from sb3_ppo_variants.benchmark.measuring import Count, add_options, quartiles
 from sb3_ppo_variants.benchmark.throughput import measure
+from sb3_ppo_variants.benchmark.unguarded import PPOClip, Unguarded
 from sb3_ppo_variants.benchmark.workloads import DEFAULT_WORKLOADS, WORKLOADS
-from sb3_ppo_variants.guards.dummy import DummySteps, can_step
-from sb3_ppo_variants.guards.stand_in import standing_in
-from sb3_ppo_variants.variants import PPOClip
 
-# The share of the time of a run that the guards may take.
+# The share of the time of a run that the guards may take, or of its instructions.
 BAR = 0.01
-
-
-class NoSnapshot:
-    """Keeps nothing to go back to."""
-
-    def __init__(self, policy: object, optimizers: object):
-        pass
-
-
-class Unguarded(PPOClip):
-    """Takes the same steps without a check, and makes updates that cannot be undone."""
-
-    _guarded = False
-
-    def train(self) -> None:
-        """Update the policy."""
-        with ExitStack() as stack:
-            for module in (torch_update, array_update):
-                stack.enter_context(mock.patch.object(module, "Snapshot", NoSnapshot))
-            super().train()
-
-    @contextmanager
-    def _guards(self) -> Iterator[None]:
-        with standing_in(self, _unchecked):
-            yield
-
-
-def _unchecked(env: VecEnv) -> DummySteps | VecEnv:
-    return DummySteps(env) if can_step(env) else env
 
 
 def costs(workload: str, pairs: int, fast: bool) -> np.ndarray:
@@ -66,11 +31,15 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     add_options(parser, WORKLOADS, [*DEFAULT_WORKLOADS, "halfcheetah-normalized"], pairs=30)
     parser.add_argument("--reference", action="store_true", help="also with fast=False")
     parser.add_argument("--threads", action=Count, default=1, help="torch threads (default: %(default)s)")
-    parser.add_argument("--json", type=Path, help="file for the measured shares")
+    parser.add_argument("--instructions", action="store_true", help="count instructions with valgrind, on every path")
+    parser.add_argument("--json", type=Path, help="file for the measured shares, or the numbers of instructions")
+    parser.add_argument("--report", type=Path, help="print the table of such numbers from a file, and count nothing")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure and print a table of medians with quartiles, and return whether a median is more than the bar."""
+    """Measure and print a table, and return whether the cost of a workload is more than the bar."""
+    if options.report is not None or options.instructions:
+        return _run_counted(options)
     th.set_num_threads(options.threads)
     measured = {}
     print("| workload | path | cost of the guards, median (quartiles) |\n|---|---|---|")
@@ -81,3 +50,17 @@ def run(options: argparse.Namespace) -> int:
     if options.json is not None:
         options.json.write_text(json.dumps({name: shares.round(5).tolist() for name, shares in measured.items()}))
     return int(any(np.median(shares) > BAR for shares in measured.values()))
+
+
+def _run_counted(options: argparse.Namespace) -> int:
+    if options.report is not None:
+        counted = json.loads(options.report.read_text())
+    else:
+        counted = {
+            f"{name}, {path}": {cls: instructions.count(name, cls, path) for cls in instructions.CLASSES}
+            for name, path in product(options.workloads, instructions.PATHS)
+        }
+    print(instructions.table(counted))
+    if options.json is not None:
+        options.json.write_text(json.dumps(counted, indent=1) + "\n")
+    return int(any(instructions.cost(counts) > BAR for counts in counted.values()))

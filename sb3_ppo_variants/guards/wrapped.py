@@ -18,6 +18,9 @@ NAMES = {
     "info": ("info",),
 }
 
+# What Python and NumPy raise over something of a wrong type.
+OVER_TYPES = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
+
 
 def blame_output(error: Exception, check: EnvCheck) -> None:
     """Raise an error that names a wrong output, if that is what a wrapper failed over.
@@ -30,7 +33,7 @@ def blame_output(error: Exception, check: EnvCheck) -> None:
     :raises EnvOutputError: if the wrapper was given something of a wrong type or shape
     :raises NonFiniteError: if the reward is not finite
     """
-    if isinstance(error, GuardError) or not isinstance(error, TypeError | ValueError | OverflowError):
+    if isinstance(error, GuardError) or not isinstance(error, OVER_TYPES):
         return
     frames = _frames(error)
     inside = [frame for frame in frames if isinstance(frame.f_locals.get("self"), gym.Env)]

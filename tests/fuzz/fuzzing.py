@@ -36,12 +36,17 @@ def boxes(shapes: list[tuple[int, ...]]) -> st.SearchStrategy[spaces.Box]:
 NUMBERS = st.builds(spaces.Discrete, st.integers(1, 5))
 SEVERAL = st.builds(spaces.MultiDiscrete, st.lists(st.integers(1, 4), min_size=1, max_size=3))
 BITS = st.builds(spaces.MultiBinary, st.integers(1, 4))
-ACTION_SPACES = st.one_of(boxes([(), *SHAPES]), NUMBERS, SEVERAL, BITS)
+BOXES = boxes([(), *SHAPES])
+MASKABLE_SPACES = st.one_of(NUMBERS, SEVERAL, BITS)
+ACTION_SPACES = BOXES | MASKABLE_SPACES
 BYTES = st.builds(lambda n: spaces.Box(0, 255, (n,), np.uint8), st.integers(1, 4))
-PLAIN_SPACES = st.one_of(boxes(SHAPES), BYTES, NUMBERS, SEVERAL, BITS)
-DICTS = st.builds(spaces.Dict, st.dictionaries(st.sampled_from("abc"), PLAIN_SPACES, min_size=1, max_size=3))
-OBSERVATION_SPACES = st.one_of(PLAIN_SPACES, DICTS)
 
 
-def policy_of(observation_space: spaces.Space) -> str:
-    return "MultiInputPolicy" if isinstance(observation_space, spaces.Dict) else "MlpPolicy"
+def in_dicts(plain: st.SearchStrategy[spaces.Space]) -> st.SearchStrategy[spaces.Dict]:
+    return st.builds(spaces.Dict, st.dictionaries(st.sampled_from("abc"), plain, min_size=1, max_size=3))
+
+
+WITHOUT_SEVERAL = st.one_of(boxes(SHAPES), BYTES, NUMBERS, BITS)
+DICTS = in_dicts(WITHOUT_SEVERAL | SEVERAL)
+OBSERVATION_SPACES = WITHOUT_SEVERAL | SEVERAL | DICTS
+FOR_LSTM = WITHOUT_SEVERAL | in_dicts(WITHOUT_SEVERAL)

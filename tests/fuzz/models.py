@@ -1,17 +1,22 @@
 """Random models, and what an update makes of them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch as th
-from fuzzing import ACTION_SPACES, OBSERVATION_SPACES, policy_of
 from hypothesis import strategies as st
+from kinds import KINDS
 from stable_baselines3.common.utils import LinearSchedule
 
-from helpers import in_double_precision, noise_envs
+from helpers import in_double_precision
 from sb3_ppo_variants import NonFiniteError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped, SeparateUpdates
+from sb3_ppo_variants.backends import choice
+from sb3_ppo_variants.backends.native.backend import Native
 
 State = dict[str, Any]
 
@@ -26,21 +31,6 @@ def optional(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.none() | strategy
 
 
-LAYERS = st.lists(st.integers(1, 8), max_size=2)
-NETWORKS = st.fixed_dictionaries(
-    {},
-    optional={
-        "net_arch": LAYERS | st.fixed_dictionaries({"pi": LAYERS, "vf": LAYERS}),
-        "activation_fn": st.sampled_from([th.nn.Tanh, th.nn.ReLU]),
-        "ortho_init": st.booleans(),
-        "share_features_extractor": st.booleans(),
-        "log_std_init": st.floats(-3, 1),
-        # Adam with a smaller beta2 or eps makes steps of gradients that are nothing but rounding.
-        "optimizer_kwargs": st.fixed_dictionaries(
-            {"betas": st.tuples(st.floats(0, 0.99), st.floats(0.9, 0.999)), "eps": st.sampled_from([1e-5, 1e-2])}
-        ),
-    },
-)
 SEPARATE = st.builds(
     SeparateUpdates,
     policy_epochs=optional(st.integers(1, 3)),
@@ -83,26 +73,54 @@ OBJECTIVES: st.SearchStrategy[tuple[Any, dict[str, Any]]] = st.one_of(
 
 
 @st.composite
+def made(draw: st.DrawFn, settings: st.SearchStrategy[Any] = SETTINGS | SINGLE_ROWS, most_envs: int = 3) -> Any:
+    """A random model of any kind."""
+    cls, own = draw(OBJECTIVES)
+    kind = draw(st.sampled_from([*KINDS.values()]))
+    observation_space = draw(kind.observation_spaces)
+    env = kind.make_envs(draw(kind.action_spaces), observation_space, draw(st.integers(1, most_envs)))
+    arguments = draw(settings) | draw(kind.settings) | own | {"policy_kwargs": draw(kind.networks)}
+    arguments["seed"] = draw(st.integers(0, 99))
+    return cls(kind.policy_of(observation_space), env, fast=False, device="cpu", **arguments)
+
+
+@st.composite
 def collected(draw: st.DrawFn) -> Any:
     """A random model with a full rollout buffer, that the policy has moved away from."""
-    cls, own = draw(OBJECTIVES)
-    observation_space = draw(OBSERVATION_SPACES)
-    env = noise_envs(draw(ACTION_SPACES), observation_space, draw(st.integers(1, 3)))
-    arguments = draw(SETTINGS | SINGLE_ROWS) | own | {"policy_kwargs": draw(NETWORKS), "seed": draw(st.integers(0, 99))}
-    model = cls(policy_of(observation_space), env, fast=False, device="cpu", **arguments)
+    model = draw(made())
     _, callback = model._setup_learn(100)
-    model.collect_rollouts(env, callback, model.rollout_buffer, model.n_steps)
+    model.collect_rollouts(model.env, callback, model.rollout_buffer, model.n_steps)
     moved = draw(st.sampled_from([0.0, 0.01, 0.3, 3.0]))
     for parameter in model.policy.parameters():
         parameter.data += moved * th.randn(parameter.shape)
+    if model.use_sde:
+        with th.no_grad():  # Matrices that were drawn with gradients cannot be copied.
+            model.policy.reset_noise(model.n_envs)
     return model
+
+
+PATHS = ("reference", "arrays", "native")
+"""Not every model has the last ones; policies with LSTMs have a fast path of their own instead."""
+
+
+@contextmanager
+def along(path: str, model: Any) -> Iterator[None]:
+    """Within it a model takes a path, or the next slower one that takes it."""
+    backends = [backend for backend in choice.BACKENDS if path == "native" or not isinstance(backend, Native)]
+    model.fast = path != "reference"
+    with mock.patch.object(choice, "BACKENDS", tuple(backends)):
+        yield
 
 
 def in_double(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the model and the old policy compute in double precision."""
     old = model.rollout_buffer.old_parameters
     in_double_precision(monkeypatch, model)
-    model.rollout_buffer.old_parameters = None if old is None else tuple(column.double() for column in old)
+    buffer = model.rollout_buffer
+    buffer.old_parameters = None if old is None else tuple(column.double() for column in old)
+    for name in ("hidden_states_pi", "cell_states_pi", "hidden_states_vf", "cell_states_vf"):
+        if hasattr(buffer, name):
+            setattr(buffer, name, getattr(buffer, name).astype(np.float64))
 
 
 def state_of(model: Any) -> State:
@@ -116,14 +134,14 @@ def state_of(model: Any) -> State:
     }
 
 
-def updated(model: Any, fast: bool) -> tuple[State, dict[str, Any] | str]:
+def updated(model: Any, path: str) -> tuple[State, dict[str, Any] | str]:
     """What an update makes of a copy: its state, and its log or the error that it ended in."""
     model = deepcopy(model)
-    model.fast = fast
     np.random.seed(3)
     outcome: dict[str, Any] | str
     try:
-        model.train()
+        with along(path, model):
+            model.train()
         outcome = dict(model.logger.name_to_value)
     except NonFiniteError as error:
         outcome = f"not finite: {error.quantity}"

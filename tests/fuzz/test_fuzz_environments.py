@@ -11,7 +11,7 @@ import torch as th
 from fuzzing import fuzz
 from hypothesis import given
 from hypothesis import strategies as st
-from models import OBJECTIVES
+from models import OBJECTIVES, PATHS, along
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 
@@ -19,7 +19,13 @@ from helpers import ACTION_SPACES, NoiseEnv
 from sb3_ppo_variants.errors import GuardError
 
 SMALL: dict[str, Any] = {"n_steps": 8, "batch_size": 4, "n_epochs": 1}
+POLICIES: dict[str, dict[str, Any]] = {
+    "MlpPolicy": {},
+    "MaskableMlpPolicy": {},
+    "MlpLstmPolicy": {"policy_kwargs": {"lstm_hidden_size": 4}},
+}
 PLACES = ("observation", "reward", "terminated", "truncated", "info")
+MASK = "action mask"
 WRONG_SHAPES: list[tuple[int, ...]] = [(0,), (1,), (2,), (4,), (1, 3), (3, 1)]
 NOTHING_LIKE_IT = st.one_of(
     st.none(),
@@ -45,7 +51,7 @@ WRONG: dict[str, st.SearchStrategy[Any]] = {
     ),
 }
 FAULTS = st.sampled_from(PLACES).flatmap(lambda place: st.tuples(st.just(place), WRONG[place]))
-MONITORED = st.booleans()
+MASK_FAULTS = st.tuples(st.just(MASK), NOTHING_LIKE_IT | NOT_FINITE | st.just(np.zeros(3, bool)))
 
 
 class Errs(NoiseEnv):
@@ -62,13 +68,26 @@ class Errs(NoiseEnv):
         if self._taken == self._at:
             if isinstance(self._value, BaseException):
                 raise self._value
+            if self._place not in PLACES:
+                return tuple(returned)
             returned[PLACES.index(self._place)] = self._value
         return tuple(returned)
 
 
-def environments(n_envs: int, index: int, monitored: bool, *fault: Any) -> VecEnv:
-    makers: list[Any] = [partial(NoiseEnv, ACTION_SPACES["Discrete"])] * n_envs
-    makers[index] = partial(Errs, *fault)
+class ErrsWithMasks(Errs):
+    """Allows two of three actions, or goes wrong with that."""
+
+    def action_masks(self) -> Any:
+        if self._place == MASK and self._taken == self._at - 1:
+            self._at = 0
+            return self._value
+        return np.array([True, False, True])
+
+
+def environments(policy: str, n_envs: int, index: int, monitored: bool, *fault: Any) -> VecEnv:
+    errs = ErrsWithMasks if "Maskable" in policy else Errs
+    makers: list[Any] = [partial(errs, 0, "none", None)] * n_envs
+    makers[index] = partial(errs, *fault)
     return DummyVecEnv([partial(monitor, make) for make in makers] if monitored else makers)
 
 
@@ -81,37 +100,40 @@ def assert_trainable(model: Any) -> None:
     assert model.learn(16 * model.n_envs).num_timesteps == 16 * model.n_envs
 
 
-@pytest.mark.filterwarnings("ignore")
-@fuzz(examples=50, endless=100)
-@given(OBJECTIVES, FAULTS, st.integers(1, 3), st.integers(1, 20), MONITORED, st.booleans(), st.booleans(), st.data())
-def test_wrong_outputs_are_named(
-    objective: Any, fault: Any, n_envs: int, at: int, monitored: bool, normalized: bool, fast: bool, data: Any
-) -> None:
-    index = data.draw(st.integers(0, n_envs - 1))
-    env = environments(n_envs, index, monitored, at, *fault)
+def learner(objective: Any, policy: str, env: VecEnv) -> Any:
     cls, own = objective
-    model = cls("MlpPolicy", VecNormalize(env) if normalized else env, fast=fast, **SMALL, **own)
-    with pytest.raises(GuardError) as caught:
-        model.learn(20 * n_envs)
-    assert fault[0] in caught.value.quantity
-    assert (caught.value.env_index, caught.value.step) == (index, n_envs * (at - 1))
-    assert_trainable(model)
+    return cls(policy, env, device="cpu", **SMALL, **POLICIES[policy], **own)
 
 
 @pytest.mark.filterwarnings("ignore")
-@fuzz(examples=15, endless=100)
+@fuzz(examples=60, endless=100)
 @given(
-    error=st.sampled_from([RuntimeError("x"), ValueError("x"), KeyError("x"), OSError(5, "x"), KeyboardInterrupt()]),
-    at=st.integers(1, 20),
-    fast=st.booleans(),
-    objective=OBJECTIVES,
+    OBJECTIVES, st.sampled_from([*POLICIES]), st.integers(1, 3), st.integers(1, 20), st.sampled_from(PATHS), st.data()
 )
-def test_errors_pass_unchanged(error: BaseException, at: int, fast: bool, objective: Any) -> None:
-    cls, own = objective
-    env = environments(2, 1, False, at, "error", error)
-    model = cls("MlpPolicy", env, fast=fast, **SMALL, **own)
-    with pytest.raises(type(error)) as caught:
-        model.learn(40)
-    assert caught.value is error
-    assert th.is_grad_enabled()
-    assert_trainable(model)
+def test_wrong_outputs_are_named(objective: Any, policy: str, n_envs: int, at: int, path: str, data: Any) -> None:
+    index, monitored = data.draw(st.integers(0, n_envs - 1)), data.draw(st.booleans())
+    fault = data.draw(FAULTS | MASK_FAULTS if "Maskable" in policy else FAULTS)
+    env = environments(policy, n_envs, index, monitored, at, *fault)
+    model = learner(objective, policy, VecNormalize(env) if data.draw(st.booleans()) else env)
+    with along(data.draw(st.sampled_from(PATHS)), model):
+        with pytest.raises(GuardError) as caught:
+            model.learn(20 * n_envs)
+        assert fault[0] in caught.value.quantity
+        assert (caught.value.env_index, caught.value.step) == (index, n_envs * (at - 1))
+        assert_trainable(model)
+
+
+ERRORS = st.sampled_from([RuntimeError("x"), ValueError("x"), KeyError("x"), OSError(5, "x"), KeyboardInterrupt()])
+
+
+@pytest.mark.filterwarnings("ignore")
+@fuzz(examples=20, endless=100)
+@given(ERRORS, st.integers(1, 20), st.sampled_from(PATHS), OBJECTIVES, st.sampled_from([*POLICIES]))
+def test_errors_pass_unchanged(error: BaseException, at: int, path: str, objective: Any, policy: str) -> None:
+    model = learner(objective, policy, environments(policy, 2, 1, False, at, "error", error))
+    with along(path, model):
+        with pytest.raises(type(error)) as caught:
+            model.learn(40)
+        assert caught.value is error
+        assert th.is_grad_enabled()
+        assert_trainable(model)

@@ -10,19 +10,32 @@ import torch as th
 from fuzzing import fuzz
 from hypothesis import given
 from hypothesis import strategies as st
+from masked_envs import masked_envs
 from models import state_of
 
 from helpers import ACTION_SPACES, noise_envs
-from sb3_ppo_variants import DamagedFileError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
+from sb3_ppo_variants import DamagedFileError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped, SeparateUpdates
 
 CLASSES: list[Any] = [PPOClip, PPOAdaptiveKL, PPOFixedKL, PPOUnclipped]
 
 
+KINDS: dict[str, tuple[str, Any, dict[str, Any]]] = {
+    "plain": ("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), {}),
+    "separate updates": ("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), {"updates": SeparateUpdates()}),
+    "gSDE": ("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), {"use_sde": True}),
+    "masks": ("MaskableMlpPolicy", masked_envs(ACTION_SPACES["Discrete"], n_envs=2), {}),
+    "LSTM": ("MlpLstmPolicy", noise_envs(ACTION_SPACES["Box"]), {}),
+}
+MODELS = st.tuples(st.sampled_from(CLASSES), st.sampled_from([*KINDS]))
+
+
 @cache
-def saved(cls: Any) -> bytes:
-    env = noise_envs(ACTION_SPACES["Box"])
+def saved(cls: Any, kind: str) -> bytes:
+    policy, env, arguments = KINDS[kind]
+    network = {"net_arch": [4], **({"lstm_hidden_size": 4} if kind == "LSTM" else {})}
+    model = cls(policy, env, n_steps=8, batch_size=8, policy_kwargs=network, seed=0, device="cpu", **arguments)
     file = io.BytesIO()
-    cls("MlpPolicy", env, n_steps=8, batch_size=8, policy_kwargs={"net_arch": [4]}, seed=0).learn(16).save(file)
+    model.learn(16).save(file)
     return file.getvalue()
 
 
@@ -30,9 +43,9 @@ def loaded(cls: Any, content: bytes, weights_only: bool) -> Any:
     return cls.load(io.BytesIO(content), device="cpu", weights_only=weights_only)
 
 
-def assert_whole(cls: Any, content: bytes, weights_only: bool) -> None:
+def assert_whole(cls: Any, kind: str, content: bytes, weights_only: bool) -> None:
     """Either it is refused, naming a part, or it is as it was."""
-    expected = state_of(loaded(cls, saved(cls), weights_only))
+    expected = state_of(loaded(cls, saved(cls, kind), weights_only))
     try:
         model = loaded(cls, content, weights_only)
     except DamagedFileError as error:
@@ -60,17 +73,17 @@ def changed(content: bytes, changes: list[tuple[float, int, bytes]]) -> bytes:
 
 @pytest.mark.filterwarnings("ignore")
 @fuzz(examples=40, endless=100)
-@given(cls=st.sampled_from(CLASSES), changes=CHANGES, weights_only=st.booleans())
-def test_bytes_of_a_file(cls: Any, changes: list[tuple[float, int, bytes]], weights_only: bool) -> None:
-    assert_whole(cls, changed(saved(cls), changes), weights_only)
+@given(model=MODELS, changes=CHANGES, weights_only=st.booleans())
+def test_bytes_of_a_file(model: Any, changes: list[tuple[float, int, bytes]], weights_only: bool) -> None:
+    assert_whole(*model, changed(saved(*model), changes), weights_only)
 
 
 @pytest.mark.filterwarnings("ignore")
 @fuzz(examples=40, endless=100)
-@given(cls=st.sampled_from(CLASSES), data=st.data(), changes=CHANGES, weights_only=st.booleans())
-def test_bytes_of_a_member(cls: Any, data: st.DataObject, changes: Any, weights_only: bool) -> None:
+@given(model=MODELS, data=st.data(), changes=CHANGES, weights_only=st.booleans())
+def test_bytes_of_a_member(model: Any, data: st.DataObject, changes: Any, weights_only: bool) -> None:
     """The checksums of the archive are right, so that the hashes of this package must find it."""
-    with zipfile.ZipFile(io.BytesIO(saved(cls))) as archive:
+    with zipfile.ZipFile(io.BytesIO(saved(*model))) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     name = data.draw(st.sampled_from(sorted(members)))
     members[name] = changed(members[name], changes)
@@ -78,4 +91,4 @@ def test_bytes_of_a_member(cls: Any, data: st.DataObject, changes: Any, weights_
     with zipfile.ZipFile(file, "w") as archive:
         for member, content in members.items():
             archive.writestr(member, content)
-    assert_whole(cls, file.getvalue(), weights_only)
+    assert_whole(*model, file.getvalue(), weights_only)

@@ -5,14 +5,16 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from fuzzing import ACTION_SPACES, DICTS, NUMBERS, OBSERVATION_SPACES, fuzz, policy_of
+from fuzzing import DICTS, NUMBERS, fuzz
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
-from models import NETWORKS, OBJECTIVES
+from kinds import KINDS
+from models import OBJECTIVES, PATHS, along, made
 
-from helpers import NoiseEnv, noise_envs
+from helpers import NoiseEnv
 from sb3_ppo_variants import ArgumentError
+from sb3_ppo_variants.policies.choice import kind_of
 
 STARTED = st.builds(lambda n, start: spaces.Discrete(n, start=start), st.integers(1, 4), st.sampled_from([-2, 1, 7]))
 NESTED = st.builds(lambda key, space: spaces.Dict({key: space}), st.sampled_from("ab"), DICTS)
@@ -30,13 +32,14 @@ NO_OBSERVATIONS = st.one_of(
 @fuzz(examples=40, endless=100)
 @given(st.data())
 def test_good_spaces_train_and_predict(data: st.DataObject) -> None:
-    cls, own = data.draw(OBJECTIVES)
-    observation_space, action_space = data.draw(OBSERVATION_SPACES), data.draw(ACTION_SPACES)
-    env = noise_envs(action_space, observation_space, data.draw(st.integers(1, 2)))
-    arguments: dict[str, Any] = {"n_steps": 4, "batch_size": 3, "n_epochs": 1, "policy_kwargs": data.draw(NETWORKS)}
-    model = cls(policy_of(observation_space), env, fast=data.draw(st.booleans()), **arguments, **own).learn(16)
-    actions = model.predict(env.reset())[0]
-    assert all(np.asarray(action, action_space.dtype) in action_space for action in actions)
+    model = data.draw(made(st.just({"n_steps": 4, "batch_size": 3, "n_epochs": 1}), most_envs=2))
+    with along(data.draw(st.sampled_from(PATHS)), model):
+        model.learn(16)
+    observations, given_masks = model.env.reset(), {}
+    if kind_of(model.policy).takes_masks:
+        given_masks = {"action_masks": np.stack(model.env.env_method("action_masks"))}
+    actions = model.predict(observations, **given_masks)[0]
+    assert all(np.asarray(action, model.action_space.dtype) in model.action_space for action in actions)
     assert "train/kl" in model.logger.name_to_value
 
 
@@ -52,7 +55,7 @@ def test_bad_actions_are_refused(cls: Any, action_space: spaces.Space) -> None:
 def test_bad_observations_are_refused(cls: Any, observation_space: spaces.Space) -> None:
     env: gym.Env = NoiseEnv(spaces.Discrete(2), observation_space)
     with pytest.raises(ArgumentError, match=r"^env.observation_space"):
-        cls(policy_of(observation_space), env)
+        cls(KINDS["plain"].policy_of(observation_space), env)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -60,4 +63,4 @@ def test_bad_observations_are_refused(cls: Any, observation_space: spaces.Space)
 @given(cls=OBJECTIVES.map(lambda pair: pair[0]), observation_space=st.one_of(NESTED, TUPLES))
 def test_observations_that_sb3_refuses(cls: Any, observation_space: spaces.Space) -> None:
     with pytest.raises((NotImplementedError, ArgumentError, TypeError, ValueError)):
-        cls(policy_of(observation_space), NoiseEnv(spaces.Discrete(2), observation_space))
+        cls(KINDS["plain"].policy_of(observation_space), NoiseEnv(spaces.Discrete(2), observation_space))

@@ -1,4 +1,4 @@
-"""From the same rollout both paths make the same update, in double precision, whatever the model is."""
+"""From the same rollout all paths make the same update, in double precision, whatever the model is."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 import torch as th
 from fuzzing import fuzz
 from hypothesis import event, given
-from models import collected, in_double, state_of, updated
+from models import PATHS, collected, in_double, state_of, updated
 
 
 def assert_close(got: Any, wanted: Any, where: str = "state") -> None:
@@ -28,19 +28,19 @@ def assert_close(got: Any, wanted: Any, where: str = "state") -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@fuzz(examples=100, endless=100)
+@fuzz(examples=150, endless=150)
 @given(model=collected())
-def test_both_paths_make_the_same_update(model: Any) -> None:
+def test_all_paths_make_the_same_update(model: Any) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
         in_double(model, monkeypatch)
         before = state_of(model)
-        reference, wanted = updated(model, fast=False)
-        fast, got = updated(model, fast=True)
+        (reference, wanted), *others = [updated(model, path) for path in PATHS]
     event(f"{type(model).__name__}: {'an update' if isinstance(wanted, dict) else wanted.partition(' of ')[0]}")
-    if isinstance(wanted, str):
-        assert isinstance(got, str), f"the reference ended in {wanted}, the array path in none"
-        assert_close(reference, before)
-        assert_close(fast, before)
-    else:
-        assert_close(got, wanted, "log")
-        assert_close(fast, reference)
+    for fast, got in others:
+        if isinstance(wanted, str):
+            assert isinstance(got, str), f"the reference ended in {wanted}, another path in none"
+            assert_close(reference, before)
+            assert_close(fast, before)
+        else:
+            assert_close(got, wanted, "log")
+            assert_close(fast, reference)

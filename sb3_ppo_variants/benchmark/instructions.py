@@ -1,0 +1,82 @@
+"""Count instructions with valgrind, which are the same whatever else the machine does."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from unittest import mock
+
+import torch as th
+
+from sb3_ppo_variants.backends import choice
+from sb3_ppo_variants.backends.native.backend import Native
+from sb3_ppo_variants.benchmark.unguarded import PPOClip, Unguarded
+from sb3_ppo_variants.benchmark.workloads import WORKLOADS
+from sb3_ppo_variants.errors import ArgumentError
+
+CLASSES = {cls.__name__: cls for cls in (Unguarded, PPOClip)}
+PATHS = ("native", "arrays", "reference")
+# With the same seeds two processes do the same.
+FIXED = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+VALGRIND = ("valgrind", "--tool=callgrind", "--instr-atstart=no", "--callgrind-out-file=/dev/null")
+
+
+def count(workload: str, name: str, path: str) -> int:
+    """The instructions of a run after one to warm up, counted in a process of its own.
+
+    :param name: of the class
+    :raises ArgumentError: if valgrind is not installed
+    """
+    if shutil.which("valgrind") is None:
+        raise ArgumentError("--instructions counts with valgrind, which is not installed")
+    script = f"from sb3_ppo_variants.benchmark import instructions; instructions.learn{(workload, name, path)}"
+    command = [*VALGRIND, sys.executable, "-c", script]
+    run = subprocess.run(command, env={**os.environ, **FIXED}, stderr=subprocess.PIPE, text=True)
+    collected = re.search(r"Collected : (\d+)", run.stderr)
+    if run.returncode != 0 or collected is None:
+        raise RuntimeError(f"valgrind could not count:\n{run.stderr}")
+    return int(collected[1])
+
+
+def learn(workload: str, name: str, path: str) -> None:
+    """Make the two runs."""
+    th.set_num_threads(1)
+    model = WORKLOADS[workload].model(partial(CLASSES[name], device="cpu", fast=path != "reference"))
+    backends = tuple(each for each in choice.BACKENDS if path == "native" or not isinstance(each, Native))
+    steps = model.n_steps * model.n_envs * WORKLOADS[workload].rollouts
+    with mock.patch.object(choice, "BACKENDS", backends):
+        model.learn(steps)
+        with _counted():
+            model.learn(steps)
+
+
+@contextmanager
+def _counted() -> Iterator[None]:
+    _switch("on")
+    yield
+    _switch("off")
+
+
+def _switch(to: str) -> None:
+    asked = subprocess.Popen(["vgdb", f"--pid={os.getpid()}", "instrumentation", to], stdout=subprocess.DEVNULL)
+    while asked.poll() is None:  # valgrind hears of it while it runs, not while it waits.
+        pass
+    if asked.returncode != 0:
+        raise RuntimeError("vgdb could not reach valgrind")
+
+
+def cost(counts: Mapping[str, int]) -> float:
+    """What the guards add to the instructions of a run, as a share of it."""
+    return counts["PPOClip"] / counts["Unguarded"] - 1
+
+
+def table(counted: Mapping[str, Mapping[str, int]]) -> str:
+    """A line for each workload and path."""
+    lines = ["| workload | path | instructions without guards | the guards add |", "|---|---|---|---|"]
+    for name, counts in counted.items():
+        lines.append(f"| {name.replace(', ', ' | ')} | {counts['Unguarded']:,} | {cost(counts):.2%} |")
+    return "\n".join(lines)

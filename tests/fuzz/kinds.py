@@ -1,0 +1,78 @@
+"""The kinds of policies, each with what may be drawn for it."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch as th
+from fuzzing import ACTION_SPACES, BOXES, FOR_LSTM, MASKABLE_SPACES, OBSERVATION_SPACES
+from gymnasium import spaces
+from hypothesis import strategies as st
+from masked_envs import masked_envs
+from recurrence import ragged_envs
+from stable_baselines3.common.vec_env import VecEnv
+
+from helpers import noise_envs
+
+Arguments = dict[str, Any]
+LAYERS = st.lists(st.integers(1, 8), max_size=2)
+NETWORK: dict[str, st.SearchStrategy[Any]] = {
+    "net_arch": LAYERS | st.fixed_dictionaries({"pi": LAYERS, "vf": LAYERS}),
+    "activation_fn": st.sampled_from([th.nn.Tanh, th.nn.ReLU]),
+    "ortho_init": st.booleans(),
+    "share_features_extractor": st.booleans(),
+    # Adam with a smaller beta2 or eps makes steps of gradients that are nothing but rounding.
+    "optimizer_kwargs": st.fixed_dictionaries(
+        {"betas": st.tuples(st.floats(0, 0.99), st.floats(0.9, 0.999)), "eps": st.sampled_from([1e-5, 1e-2])}
+    ),
+}
+WITH_DEVIATION = {**NETWORK, "log_std_init": st.floats(-3, 1)}
+DEVIATIONS: dict[str, st.SearchStrategy[Any]] = {
+    "full_std": st.booleans(),
+    "use_expln": st.booleans(),
+    "squash_output": st.booleans(),
+}
+MEMORY = {"lstm_hidden_size": st.integers(1, 6), "n_lstm_layers": st.integers(1, 2)}
+MEMORIES = st.sampled_from(
+    [
+        {},
+        {"enable_critic_lstm": False},
+        {"enable_critic_lstm": False, "shared_lstm": True, "share_features_extractor": True},
+        {"lstm_kwargs": {"bias": False}},
+    ]
+)
+GSDE = st.fixed_dictionaries({"use_sde": st.just(True)}, optional={"sde_sample_freq": st.sampled_from([-1, 1, 3])})
+
+
+class Kind(NamedTuple):
+    """A kind of policy."""
+
+    policy: str
+    """The names of its policies, around what they are for."""
+    make_envs: Callable[[spaces.Space, spaces.Space, int], VecEnv]
+    action_spaces: st.SearchStrategy[spaces.Space]
+    networks: st.SearchStrategy[Arguments]
+    """The argument ``policy_kwargs``."""
+    settings: st.SearchStrategy[Arguments] = st.just({})
+    """Other arguments."""
+    observation_spaces: st.SearchStrategy[spaces.Space] = OBSERVATION_SPACES
+
+    def policy_of(self, observation_space: spaces.Space) -> str:
+        return self.policy.format("MultiInput" if isinstance(observation_space, spaces.Dict) else "Mlp")
+
+
+RECURRENT = st.builds(
+    lambda network, memory: {**network, **memory}, st.fixed_dictionaries(MEMORY, optional=WITH_DEVIATION), MEMORIES
+)
+
+
+def networks(optional: Arguments) -> st.SearchStrategy[Arguments]:
+    return st.fixed_dictionaries({}, optional=optional)
+
+
+KINDS = {
+    "plain": Kind("{}Policy", noise_envs, ACTION_SPACES, networks(WITH_DEVIATION)),
+    "gSDE": Kind("{}Policy", noise_envs, BOXES, networks({**WITH_DEVIATION, **DEVIATIONS}), GSDE),
+    "masks": Kind("Maskable{}Policy", masked_envs, MASKABLE_SPACES, networks(NETWORK)),
+    "LSTM": Kind("{}LstmPolicy", ragged_envs, ACTION_SPACES, RECURRENT, observation_spaces=FOR_LSTM),
+    "LSTM, gSDE": Kind("{}LstmPolicy", ragged_envs, BOXES, RECURRENT, GSDE, FOR_LSTM),
+}
