@@ -117,7 +117,7 @@ ENVIRONMENTS: dict[str, Hyperparameters] = {
         "vf_coef": 0.431892, "max_grad_norm": 2, "policy_kwargs": TUNED_POLICY,
     },
     # Our own task, of sb3_ppo_variants.tasks. Episodes are short and of one length, so that nothing is discounted. In
-    # short trials wider networks than SB3's learned more; normalisation, an entropy bonus and a larger step size did not.
+    # short trials wider networks than SB3's learned more; normalisation, an entropy bonus or larger steps did not help.
     "Scheduling-v0": {
         "policy": "MaskableMlpPolicy", "n_timesteps": 300_000, "n_envs": 8,
         "n_steps": 128, "batch_size": 256, "n_epochs": 10, "learning_rate": "lin_0.001",
