@@ -1,18 +1,15 @@
 """Masks that environments must not return, in this process and in workers."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from masked_envs import MASKED_SPACES, MaskedNoiseEnv, sizes_of
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
 from helpers import named
-from sb3_ppo_variants import EnvOutputError, PPOClip
-from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
+from sb3_ppo_variants import EnvOutputError
+from sb3_ppo_variants.envs import SafeSubprocVecEnv
 from sb3_ppo_variants.guards.masks import MaskCheck
 from sb3_ppo_variants.guards.watch import Watch
 
@@ -89,25 +86,6 @@ def test_a_mask_that_changes_in_a_worker() -> None:
     (mask,) = env.env_method("action_masks")
     with pytest.raises(EnvOutputError, match=r"environment 0 is another one at .*, but must be the same until"):
         env.step(np.array([np.argmax(mask)]))
-    env.close()
-
-
-VECTORISED: dict[str, Callable[[list[Any]], VecEnv]] = {
-    "DummyVecEnv": DummyVecEnv,
-    "SubprocVecEnv": SubprocVecEnv,
-    "SafeSubprocVecEnv": SafeSubprocVecEnv,
-    "gymnasium's": lambda makers: GymnasiumVecEnv(SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)),
-}
-
-
-@pytest.mark.parametrize("fast", [False, True])
-@pytest.mark.parametrize("vectorised", VECTORISED)
-def test_a_mask_that_is_another_one_when_it_is_asked_for_again(vectorised: str, fast: bool) -> None:
-    makers = [lambda: MaskedNoiseEnv(spaces.Discrete(40)), lambda: Changing(spaces.Discrete(40))]
-    env = VECTORISED[vectorised](makers)
-    model = PPOClip("MaskableMlpPolicy", env, n_steps=8, batch_size=16, seed=0, fast=fast)
-    with pytest.raises(EnvOutputError, match=r"environment 1 at step 0 is another one at \[.*, but must be the same"):
-        model.learn(16)
     env.close()
 
 

@@ -83,16 +83,6 @@ class MaskCheck:
             self._watch.refuse("action mask", f"an array of shape {array.shape}", f"of shape {allowed}", env_index)
         return array.ravel().astype(bool)
 
-    def stays(self, asked: np.ndarray, now: np.ndarray, env_index: int) -> None:
-        """Compare a mask with the same one later.
-
-        :raises EnvOutputError: if it has changed
-        """
-        changed = np.flatnonzero(now != asked)
-        if len(changed):
-            found = f"another one at {changed.tolist()} than when the policy asked for it"
-            self._watch.refuse("action mask", found, "the same until the step", env_index)
-
     def _allowed(self, stacked: np.ndarray) -> np.ndarray:
         """Whether each dimension of each environment has an action that is allowed."""
         if len(self._starts) == 1:
@@ -115,9 +105,7 @@ def _as_array(mask: object) -> np.ndarray | None:
 
 
 class Masks:
-    """The masks of a model's environments in one rollout.
-
-    The first ones are asked for twice, which costs next to nothing and finds environments that answer anew each time.
+    """The masks of a model's environments.
 
     :param model: the model
     """
@@ -125,22 +113,12 @@ class Masks:
     def __init__(self, model: OnPolicyAlgorithm):
         self._model = model
         self._check = MaskCheck(model.action_space, Watch(lambda: model.num_timesteps))
-        self._asked_twice = False
 
     def now(self) -> np.ndarray:
         """Those of the present states, shape ``(n_envs, size)``.
 
-        :raises EnvOutputError: if one has a wrong shape or type, allows nothing, or is another one when it is asked for
-            again, naming its environment
+        :raises EnvOutputError: if one has a wrong shape or type, or allows nothing, naming its environment
         """
-        masks = self._ask()
-        if not self._asked_twice:
-            for i, (asked, again) in enumerate(zip(masks, self._ask(), strict=True)):
-                self._check.stays(asked, again, i)
-            self._asked_twice = True
-        return masks
-
-    def _ask(self) -> np.ndarray:
         env = self._model.env
         assert env is not None
         return self._check.stacked(env.env_method(METHOD))
@@ -218,7 +196,8 @@ def check_stays(env: gym.Env, env_index: int) -> gym.Env:
     """
     if not env.has_wrapper_attr(METHOD) or choices(env.action_space) is None:
         return env
-    check = MaskCheck(env.action_space, TypesOnly(lambda: None))
+    watch = TypesOnly(lambda: None)
+    check = MaskCheck(env.action_space, watch)
     ask: Callable[[], object] = env.get_wrapper_attr(METHOD)
     step, reset = env.step, env.reset
     asked: list[np.ndarray] = []
@@ -229,7 +208,10 @@ def check_stays(env: gym.Env, env_index: int) -> gym.Env:
 
     def checked_step(action: Any) -> Any:
         if asked:
-            check.stays(asked.pop(), check.fitted(ask(), env_index), env_index)
+            changed = np.flatnonzero(check.fitted(ask(), env_index) != asked.pop())
+            if len(changed):
+                found = f"another one at {changed.tolist()} than when the policy asked for it"
+                watch.refuse("action mask", found, "the same until the step", env_index)
         return step(action)
 
     def forgetful_reset(**arguments: Any) -> Any:
