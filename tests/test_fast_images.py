@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from masked_envs import MASKED_SPACES, masked_envs
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 
@@ -35,12 +36,17 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 def updated(
-    cls: Any, fast: bool, action_space: spaces.Space, n_updates: int = 1, images: spaces.Box = IMAGE, **arguments: Any
+    cls: Any,
+    fast: bool,
+    action_space: spaces.Space,
+    n_updates: int = 1,
+    images: spaces.Box = IMAGE,
+    masked: bool = False,
+    **arguments: Any,
 ) -> Any:
-    env = noise_envs(action_space, images, n_envs=3)
-    model = cls(
-        "CnnPolicy", env, n_steps=20, batch_size=25, n_epochs=2, learning_rate=1e-4, seed=1, fast=fast, **arguments
-    )
+    env = (masked_envs if masked else noise_envs)(action_space, images, n_envs=3)
+    arguments = {"n_steps": 20, "batch_size": 25, "n_epochs": 2, "learning_rate": 1e-4, "seed": 1, **arguments}
+    model = cls("MaskableCnnPolicy" if masked else "CnnPolicy", env, fast=fast, **arguments)
     _, callback = model._setup_learn(60)
     model.collect_rollouts(model.env, callback, model.rollout_buffer, 20)
     for _ in range(n_updates):
@@ -72,6 +78,21 @@ def test_objectives(name: str) -> None:
 @pytest.mark.parametrize("space", ACTION_SPACES)
 def test_action_spaces_and_a_buffer_read_twice(space: str) -> None:
     assert_same(*(updated(PPOFixedKL, fast, ACTION_SPACES[space], n_updates=2) for fast in (False, True)))
+
+
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
+@pytest.mark.parametrize("name", sorted(CASES.keys() - {"gSDE"}))
+def test_objectives_with_masked_actions(name: str) -> None:
+    cls, arguments = CASES[name]
+    space = MASKED_SPACES["MultiDiscrete"]
+    assert_same(*(updated(cls, fast, space, masked=True, **arguments) for fast in (False, True)))
+
+
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
+@pytest.mark.parametrize("space", MASKED_SPACES)
+def test_masked_action_spaces_and_a_buffer_read_twice(space: str) -> None:
+    both = (updated(PPOFixedKL, fast, MASKED_SPACES[space], 2, masked=True) for fast in (False, True))
+    assert_same(*both)
 
 
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")

@@ -116,11 +116,14 @@ class ImageMinibatches(Minibatches):
         self._numbers = th.empty(shape, dtype=th.float32)
         self._scale = 255.0 if self._images.dtype == np.uint8 else 1.0
         self._others = [th.from_numpy(array) for array in (actions, *numbers)]
+        masks: np.ndarray | None = getattr(buffer, "action_masks", None)
+        self._masks = None if masks is None else th.from_numpy(in_rows(buffer, masks))
 
     def distributions(self) -> Iterator[Distribution]:
         for start in range(0, len(self._images), ROWS_AT_ONCE):
             rows = np.arange(start, min(start + ROWS_AT_ONCE, len(self._images)))
-            yield self._kind.policy.get_distribution(self._images_at(rows))
+            masks = () if self._masks is None else (self._masks[rows],)
+            yield self._kind.policy.get_distribution(self._images_at(rows), *masks)
 
     def _images_at(self, rows: np.ndarray) -> th.Tensor:
         images, numbers = self._bytes[: len(rows)], self._numbers[: len(rows)]
@@ -136,7 +139,8 @@ class ImageMinibatches(Minibatches):
             where = th.from_numpy(rows)
             old_rows = None if old is None else tuple(column[where] for column in old)
             others = [tensor[where] for tensor in self._others]
-            yield Samples._make([self._images_at(rows), *others, old_rows, None])
+            masks = None if self._masks is None else self._masks[where]
+            yield Samples._make([self._images_at(rows), *others, old_rows, masks])
 
 
 class Images(Reference):

@@ -48,12 +48,9 @@ def of_buffer(buffer: RolloutBuffer, kind: PolicyKind) -> str | None:
     return None
 
 
-def of_policy(kind: PolicyKind, masks: bool = False) -> str | None:
-    """Of the kind of a policy, and of its methods.
-
-    :param masks: whether actions may be masked
-    """
-    if type(kind) is not FeedForward and not (masks and kind.takes_masks):
+def of_policy(kind: PolicyKind) -> str | None:
+    """Of the kind of a policy, and of its methods."""
+    if type(kind) is not FeedForward and not kind.takes_masks:
         return f"the policy is of the kind {type(kind).__name__}"
     policy, cls, base = kind.policy, type(kind.policy), kind.policies[0]
     if not isinstance(policy, base):

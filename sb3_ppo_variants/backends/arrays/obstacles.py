@@ -40,7 +40,7 @@ def obstacle(plan: UpdatePlan) -> str | None:
     policy = plan.kind.policy
     return (
         arrays_obstacle(plan.objective)
-        or obstacles.of_policy(plan.kind, masks=True)
+        or obstacles.of_policy(plan.kind)
         or obstacles.of_buffer(plan.buffer, plan.kind)
         or _hooks_obstacle(plan)
         or _distribution_obstacle(policy)
