@@ -104,10 +104,11 @@ def _update(statistics: RunningMeanStd, observations: np.ndarray) -> None:
     second_moment += variance
     square = delta * delta
     square *= count
-    delta *= n
+    if n > 1:
+        delta *= n
+        square *= n
     delta /= total
     delta += statistics.mean
-    square *= n
     square /= total
     second_moment += square
     second_moment /= total
@@ -119,8 +120,14 @@ def _normalized(env: VecNormalize, statistics: RunningMeanStd, observations: np.
     scale = np.sqrt(statistics.var + env.epsilon)
     numbers = observations - statistics.mean
     numbers /= scale
-    numbers.clip(-env.clip_obs, env.clip_obs, out=numbers)
+    _clip(numbers, env.clip_obs)
     return numbers.astype(np.float32)
+
+
+def _clip(numbers: np.ndarray, limit: float) -> None:
+    """Clip in place. NumPy's own function takes twice as long for few numbers."""
+    np.maximum(numbers, -limit, out=numbers)
+    np.minimum(numbers, limit, out=numbers)
 
 
 def _update_returns(env: VecNormalize, rewards: np.ndarray) -> None:
@@ -160,7 +167,8 @@ def _rewards(env: VecNormalize, rewards: np.ndarray) -> np.ndarray:
         reward = min(max(rewards.item() / sqrt(variance), -env.clip_reward), env.clip_reward)
         return np.array([reward], np.float32)
     scaled = rewards / np.sqrt(variance)
-    return scaled.clip(-env.clip_reward, env.clip_reward, out=scaled).astype(np.float32)
+    _clip(scaled, env.clip_reward)
+    return scaled.astype(np.float32)
 
 
 Steps: TypeAlias = VecEnv | NormalizedSteps
