@@ -17,7 +17,9 @@ from helpers import ACTION_SPACES, noise_envs
 from sb3_ppo_variants import NonFiniteError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 from sb3_ppo_variants.backends import memory
 from sb3_ppo_variants.backends.choice import choose
+from sb3_ppo_variants.backends.first_layer import FirstLayer
 from sb3_ppo_variants.backends.images import Images
+from sb3_ppo_variants.backends.native.filters import Filtered, Taken, available
 
 IMAGE = spaces.Box(0, 255, (36, 36, 2), np.uint8)
 NUMBERS = spaces.Box(0, 1, (2, 36, 36), np.float32)
@@ -177,3 +179,115 @@ def test_moments_of_the_reference_path_go_with_their_filters(cls: Any) -> None:
     cls("CnnPolicy", env, n_steps=20, batch_size=25, n_epochs=2, seed=1, **reference).learn(60).save(file)
     saved = file.getvalue()
     assert_same(*(continued(fast) for fast in (False, True)))
+
+
+FRAMES = spaces.Box(0, 255, (4, 45, 40), np.uint8)
+
+
+def first_layer_of(images: spaces.Box = FRAMES, **policy_kwargs: Any) -> FirstLayer | None:
+    env = noise_envs(ACTION_SPACES["Box"], images)
+    return FirstLayer.of(PPOClip("CnnPolicy", env, n_steps=8, batch_size=16, policy_kwargs=policy_kwargs).policy)
+
+
+needs_filters = pytest.mark.skipif(not available(), reason="of processors with AMX")
+
+
+@needs_filters
+@pytest.mark.parametrize("size", [(36, 36), (84, 84), (37, 45), (64, 141), (40, 276), (210, 160)])
+@pytest.mark.parametrize("in_planes", [True, False])
+def test_filters_round_no_more_than_single_precision(size: tuple[int, int], in_planes: bool) -> None:
+    rng = np.random.default_rng(0)
+    shape = (3, 2, 4, *size) if in_planes else (3, 2, *size, 4)
+    images = rng.integers(0, 256, shape, dtype=np.uint8)
+    images = images if in_planes else np.moveaxis(images, -1, -3)
+    rows = np.array([4, 1, 1, 5])
+    convolution = th.nn.Conv2d(4, 32, 8, 4)
+    outputs, gradients = [], []
+    for dtype in (th.float64, th.float32):
+        parameters = [parameter.detach().to(dtype).requires_grad_() for parameter in convolution.parameters()]
+        numbers = th.from_numpy(images.reshape(6, 4, *size)[rows]).to(dtype) / 255
+        output = th.relu(th.nn.functional.conv2d(numbers, *parameters, stride=4))
+        outputs.append(output)
+        gradients.append((output, parameters))
+    parameters = [parameter.detach().clone().requires_grad_() for parameter in convolution.parameters()]
+    output = Filtered.apply(parameters[0] / 255, parameters[1], Taken(images, rows))
+    exact, single = outputs
+    assert output.shape == exact.shape
+    assert (output - exact).abs().max() <= 2 * (single - exact).abs().max()
+    # Where one is 0 and another is not, their gradients differ.
+    gradient = (
+        th.from_numpy(rng.normal(size=exact.shape)) * ((exact > 0) == (output > 0)) * ((exact > 0) == (single > 0))
+    )
+    exacts = th.autograd.grad(exact, gradients[0][1], gradient)
+    singles = th.autograd.grad(single, gradients[1][1], gradient.float())
+    for got, of_single, wanted in zip(
+        th.autograd.grad(output, parameters, gradient.float()), singles, exacts, strict=True
+    ):
+        assert (got - wanted).abs().max() <= 2 * (of_single - wanted).abs().max() + 1e-6 * wanted.abs().max()
+
+
+@needs_filters
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_filters_lose_nothing_that_is_not_finite(value: float) -> None:
+    weight, bias = th.zeros(32, 4, 8, 8), th.zeros(32)
+    weight[3, 1, 2, 2] = value
+    images = np.ones((1, 4, 36, 36), np.uint8)
+    output = Filtered.apply(weight.requires_grad_(), bias, Taken(images, np.zeros(1, np.int64)))
+    assert not output[:, 3].isfinite().any() and output[:, 4].isfinite().all()
+    ones = th.ones(32, 4, 8, 8, requires_grad=True)
+    output = Filtered.apply(ones, bias, Taken(images, np.zeros(1, np.int64)))
+    gradient = th.zeros_like(output)
+    gradient[0, 4, 0, 0] = value
+    (d_ones,) = th.autograd.grad(output, [ones], gradient)
+    assert not d_ones[4].isfinite().any() and d_ones[5].isfinite().all()
+
+
+@needs_filters
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
+@pytest.mark.parametrize("name", set(CASES) - {"separate features"})
+def test_updates_with_the_first_layer_apart(name: str) -> None:
+    assert first_layer_of() is not None
+    cls, arguments = CASES[name]
+    assert_same(*(updated(cls, fast, ACTION_SPACES["Box"], images=FRAMES, **arguments) for fast in (False, True)))
+
+
+@needs_filters
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
+def test_a_buffer_that_is_read_twice_with_the_first_layer_apart() -> None:
+    space = ACTION_SPACES["Discrete"]
+    assert_same(*(updated(PPOFixedKL, fast, space, n_updates=2, images=FRAMES) for fast in (False, True)))
+
+
+@needs_filters
+def test_when_the_first_layer_is_computed_apart() -> None:
+    assert first_layer_of(spaces.Box(0, 255, (84, 84, 4), np.uint8)) is not None
+    assert first_layer_of(IMAGE) is None  # Two channels.
+    assert first_layer_of(NUMBERS, **NORMALIZED) is None
+    assert first_layer_of(share_features_extractor=False) is None
+
+
+@needs_filters
+def test_hooks_of_the_first_layer_are_called() -> None:
+    model = PPOClip("CnnPolicy", noise_envs(ACTION_SPACES["Box"], FRAMES), n_steps=8, batch_size=16)
+    seen: list[Any] = []
+    model.policy.features_extractor.cnn[0].register_forward_hook(lambda *arguments: seen.append(arguments))
+    assert FirstLayer.of(model.policy) is None
+    model.learn(16)
+    assert seen
+
+
+@needs_filters
+@pytest.mark.parametrize("name", ["Box", "Discrete"])
+def test_rollouts_with_the_first_layer_apart(name: str) -> None:
+    def collected(fast: bool) -> Any:
+        env = noise_envs(ACTION_SPACES[name], FRAMES)
+        model = PPOClip("CnnPolicy", env, n_steps=16, batch_size=16, seed=1, fast=fast)
+        _, callback = model._setup_learn(60)
+        model.collect_rollouts(model.env, callback, model.rollout_buffer, 16)
+        assert model.policy.normalize_images and "forward" not in vars(model.policy.features_extractor.cnn)
+        return model.rollout_buffer
+
+    reference, fast = collected(False), collected(True)
+    assert np.array_equal(fast.observations, reference.observations)
+    for column in ("actions", "values", "log_probs", "advantages", "returns"):
+        np.testing.assert_allclose(getattr(fast, column), getattr(reference, column), rtol=1e-4, atol=1e-5)

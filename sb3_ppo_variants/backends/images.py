@@ -2,16 +2,19 @@
 
 The computation is that of the reference. Images and filters lie in memory with their channels last, which the
 convolutions of CPUs are fastest with, and Adam runs as one fused kernel. Bytes become numbers from 0 to 1 in one pass,
-in an array that all minibatches share, and freed memory stays with the process.
+in an array that all minibatches share, or not at all where the first layer is computed apart, and freed memory stays
+with the process.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
 import numpy as np
 import torch as th
+from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.distributions import Distribution
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.torch_layers import NatureCNN
@@ -19,9 +22,12 @@ from torch import nn
 from torch.optim import Optimizer
 
 from sb3_ppo_variants.backends import memory, obstacles
+from sb3_ppo_variants.backends.first_layer import ActingAfter, FirstLayer, unscaled
 from sb3_ppo_variants.backends.reference import Reference
+from sb3_ppo_variants.backends.torch_actor import TorchActor
 from sb3_ppo_variants.backends.torch_update import Minibatches, TorchUpdate
-from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Samples, WithParameters, in_rows
+from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Samples, WithParameters, in_rows, where_in
+from sb3_ppo_variants.rollouts.loop import Actor
 from sb3_ppo_variants.updates.plan import UpdatePlan
 
 
@@ -69,70 +75,104 @@ def _channels_last(policy: ActorCriticPolicy, optimizers: list[Optimizer]) -> It
 
 
 @contextmanager
-def _scaled(policy: ActorCriticPolicy) -> Iterator[None]:
-    """Within it a policy takes images as :class:`ImageMinibatches` makes them, and does not scale them."""
-    normalize = policy.normalize_images
-    policy.normalize_images = False
+def _inputs_first(policy: ActorCriticPolicy, optimizers: list[Optimizer]) -> Iterator[None]:
+    """Within it the weights of the largest layer lie with their inputs first, which multiplies few rows faster."""
+    weights = [extractor.linear[0].weight for extractor in (policy.pi_features_extractor, policy.vf_features_extractor)]
     try:
+        for weight in weights:
+            weight.data = weight.data.t().contiguous().t()
         yield
     finally:
-        policy.normalize_images = normalize
+        for weight in weights:
+            _lay(weight, optimizers, th.contiguous_format)
 
 
 def _lay_out(policy: ActorCriticPolicy, optimizers: list[Optimizer], memory_format: th.memory_format) -> None:
     for module in policy.modules():
         if isinstance(module, nn.Conv2d):
-            module.weight.data = module.weight.data.contiguous(memory_format=memory_format)
-            for optimizer in optimizers:
-                # The fused kernel takes the numbers of the weight and of its moments as they lie in memory.
-                state = optimizer.state.get(module.weight, {})
-                for moment in state.keys() & {"exp_avg", "exp_avg_sq"}:
-                    state[moment] = state[moment].contiguous(memory_format=memory_format)
+            _lay(module.weight, optimizers, memory_format)
+
+
+def _lay(weight: th.Tensor, optimizers: list[Optimizer], memory_format: th.memory_format) -> None:
+    weight.data = weight.data.contiguous(memory_format=memory_format)
+    for optimizer in optimizers:
+        # The fused kernel takes the numbers of the weight and of its moments as they lie in memory.
+        state = optimizer.state.get(weight, {})
+        for moment in state.keys() & {"exp_avg", "exp_avg_sq"}:
+            state[moment] = state[moment].contiguous(memory_format=memory_format)
 
 
 @contextmanager
 def _of_update(policy: ActorCriticPolicy, optimizers: list[Optimizer]) -> Iterator[None]:
-    with fused(optimizers), _scaled(policy):
+    first = FirstLayer.of(policy)
+    ready: AbstractContextManager[None] = unscaled(policy) if first is None else first.computed()
+    with fused(optimizers), ready:
         yield
 
 
-class ImageMinibatches(Minibatches):
-    """The minibatches that a buffer would make, their images with channels last, and bytes scaled to 0 to 1.
+class ScaledImages:
+    """The images of a rollout with channels last, and bytes scaled to 0 to 1.
 
-    A minibatch is overwritten by the next.
+    Those that are asked for overwrite those before.
+
+    :param most: how many there may be at once
     """
 
-    def __init__(self, plan: UpdatePlan):
-        super().__init__(plan)
-        buffer = plan.buffer
+    def __init__(self, buffer: RolloutBuffer, most: int):
         self._images = np.ascontiguousarray(in_rows(buffer, np.moveaxis(buffer.observations, -3, -1)))
-        actions = in_rows(buffer, buffer.actions).astype(np.float32, copy=False)
-        numbers = [
-            in_rows(buffer, array).ravel()
-            for array in (buffer.values, buffer.log_probs, buffer.advantages, buffer.returns)
-        ]
-        shape = (max(plan.batch_size, ROWS_AT_ONCE), *self._images.shape[1:])
+        shape = (most, *self._images.shape[1:])
         self._bytes = np.empty(shape, self._images.dtype)
         self._numbers = th.empty(shape, dtype=th.float32)
         self._scale = 255.0 if self._images.dtype == np.uint8 else 1.0
-        self._others = [th.from_numpy(array) for array in (actions, *numbers)]
-        masks: np.ndarray | None = getattr(buffer, "action_masks", None)
-        self._masks = None if masks is None else th.from_numpy(in_rows(buffer, masks))
 
-    def distributions(self) -> Iterator[Distribution]:
-        for start in range(0, len(self._images), ROWS_AT_ONCE):
-            rows = np.arange(start, min(start + ROWS_AT_ONCE, len(self._images)))
-            masks = () if self._masks is None else (self._masks[rows],)
-            yield self._kind.policy.get_distribution(self._images_at(rows), *masks)
-
-    def _images_at(self, rows: np.ndarray) -> th.Tensor:
+    def __call__(self, rows: np.ndarray) -> th.Tensor:
         images, numbers = self._bytes[: len(rows)], self._numbers[: len(rows)]
         np.take(self._images, rows, axis=0, out=images, mode="clip")
         th.div(th.from_numpy(images), self._scale, out=numbers)
         return numbers.permute(0, 3, 1, 2)
 
+
+class FilteredImages:
+    """What a policy's first layer makes of the images of a rollout."""
+
+    def __init__(self, first: FirstLayer, buffer: RolloutBuffer):
+        self._first, self._buffer = first, buffer
+
+    def __call__(self, rows: np.ndarray) -> th.Tensor:
+        where = where_in(self._buffer, rows)
+        if isinstance(where, tuple):
+            step, env = where
+            where = step * self._buffer.n_envs + env
+        return self._first(self._buffer.observations, where)
+
+
+class ImageMinibatches(Minibatches):
+    """The minibatches that a buffer would make, their observations as the policy takes them within ``_of_update``."""
+
+    def __init__(self, plan: UpdatePlan):
+        super().__init__(plan)
+        buffer, first = plan.buffer, FirstLayer.of(plan.kind.policy)
+        self._images_at: Callable[[np.ndarray], th.Tensor] = (
+            ScaledImages(buffer, max(plan.batch_size, ROWS_AT_ONCE)) if first is None else FilteredImages(first, buffer)
+        )
+        actions = in_rows(buffer, buffer.actions).astype(np.float32, copy=False)
+        numbers = [
+            in_rows(buffer, array).ravel()
+            for array in (buffer.values, buffer.log_probs, buffer.advantages, buffer.returns)
+        ]
+        self._others = [th.from_numpy(array) for array in (actions, *numbers)]
+        masks: np.ndarray | None = getattr(buffer, "action_masks", None)
+        self._masks = None if masks is None else th.from_numpy(in_rows(buffer, masks))
+        self._n_rows = len(actions)
+
+    def distributions(self) -> Iterator[Distribution]:
+        for start in range(0, self._n_rows, ROWS_AT_ONCE):
+            rows = np.arange(start, min(start + ROWS_AT_ONCE, self._n_rows))
+            masks = () if self._masks is None else (self._masks[rows],)
+            yield self._kind.policy.get_distribution(self._images_at(rows), *masks)
+
     def shuffled(self) -> Iterator[Samples]:
-        permutation = np.random.permutation(len(self._images))
+        permutation = np.random.permutation(self._n_rows)
         old = self._buffer.old_parameters if isinstance(self._buffer, WithParameters) else None
         for start in range(0, len(permutation), self._batch_size):
             rows = permutation[start : start + self._batch_size]
@@ -141,6 +181,14 @@ class ImageMinibatches(Minibatches):
             others = [tensor[where] for tensor in self._others]
             masks = None if self._masks is None else self._masks[where]
             yield Samples._make([self._images_at(rows), *others, old_rows, masks])
+
+
+class ImageActor(TorchActor):
+    """Acts by the first layer and the rest of a policy apart."""
+
+    def __init__(self, first: FirstLayer, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer):
+        super().__init__(model, plan.kind, buffer)
+        self._acting = ActingAfter(first, self._acting)
 
 
 class Images(Reference):
@@ -163,9 +211,15 @@ class Images(Reference):
 
     @contextmanager
     def prepared(self, plan: UpdatePlan, updating: bool) -> Iterator[None]:
-        """Within it filters lie with their channels last, and all is set for an update."""
+        """Within it weights lie as is fastest, and all is set for an update."""
         # The rest not in rollouts, where a callback may save the optimizer and call the policy.
         policy, optimizers = plan.kind.policy, plan.optimizers
-        update = _of_update(policy, optimizers) if updating else nullcontext()
-        with memory.kept(), _channels_last(policy, optimizers), update:
+        task = _of_update(policy, optimizers) if updating else _inputs_first(policy, optimizers)
+        with memory.kept(), _channels_last(policy, optimizers), task:
             yield
+
+    def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
+        first = FirstLayer.of(plan.kind.policy)
+        if first is None:
+            return super().actor(model, plan, buffer, n_steps)
+        return ImageActor(first, model, plan, buffer)

@@ -27,6 +27,11 @@ class Library:
             getattr(self._functions, name).restype = ctypes.c_int64
 
     @property
+    def functions(self) -> ctypes.CDLL:
+        """All functions, by their names in C."""
+        return self._functions
+
+    @property
     def instructions(self) -> str:
         """The instructions in use: the best that the processor has, if :meth:`use` has not chosen others."""
         return self._functions.ppo_instructions().decode()

@@ -1,0 +1,117 @@
+"""The first layer of SB3's convolutional network on bytes, computed apart from the rest of the policy.
+
+It is a third of the work, and bytes have few digits: processors with AMX multiply them exactly, several times faster
+than numbers of single precision.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.policies import ActorCriticPolicy
+from torch import nn
+
+from sb3_ppo_variants.backends.native import filters
+from sb3_ppo_variants.backends.native.filters import Filtered, Taken
+from sb3_ppo_variants.policies.kind import Acted, Acting
+
+SHAPE = (filters.FILTERS, filters.CHANNELS, filters.SIZE, filters.SIZE)
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+@contextmanager
+def unscaled(policy: ActorCriticPolicy) -> Iterator[None]:
+    """Within it a policy does not scale images."""
+    normalize = policy.normalize_images
+    policy.normalize_images = False
+    try:
+        yield
+    finally:
+        policy.normalize_images = normalize
+
+
+class FirstLayer:
+    """The first convolution of a policy, its ReLU, and the scaling of bytes to 0 to 1 before it.
+
+    :param policy: one that :meth:`of` takes
+    """
+
+    def __init__(self, policy: ActorCriticPolicy):
+        self._policy = policy
+        self._cnn: nn.Sequential = policy.features_extractor.cnn  # type: ignore[assignment]
+        self._convolution: nn.Conv2d = self._cnn[0]  # type: ignore[assignment]
+        self._rest = self._cnn[2:]
+
+    @classmethod
+    def of(cls, policy: ActorCriticPolicy) -> "FirstLayer | None":
+        """That of a policy whose features are SB3's ``NatureCNN``, if it can be computed apart."""
+        if not policy.share_features_extractor or policy.observation_space.dtype != np.uint8:
+            return None
+        cnn = policy.features_extractor.cnn
+        modules = [policy, policy.features_extractor, *cnn.modules()]
+        fits = (
+            [type(module) for module in cnn[:2]] == [nn.Conv2d, nn.ReLU]
+            and _takes_patches(cnn[0])
+            and not any(getattr(module, hooks) for module in modules for hooks in HOOKS)
+        )
+        return cls(policy) if fits and filters.available() else None
+
+    def __call__(self, images: np.ndarray, rows: np.ndarray) -> th.Tensor:
+        """Its output.
+
+        :param images: see :class:`Taken`
+        :param rows: which of them
+        """
+        weight, bias = self._convolution.weight, self._convolution.bias
+        return Filtered.apply(weight / 255.0, bias, Taken(images, rows))
+
+    @contextmanager
+    def computed(self) -> Iterator[None]:
+        """Within it the policy takes the output of its first layer for observations."""
+        with unscaled(self._policy):
+            try:
+                self._cnn.forward = self._rest.forward  # type: ignore[method-assign]
+                yield
+            finally:
+                vars(self._cnn).pop("forward", None)
+
+
+def _takes_patches(layer: nn.Conv2d) -> bool:
+    """Whether a convolution is the one that is computed here."""
+    return (
+        layer.weight.shape == SHAPE
+        and layer.weight.dtype == th.float32
+        and layer.bias is not None
+        and (layer.stride, layer.padding, layer.dilation) == ((filters.STEP,) * 2, (0, 0), (1, 1))
+    )
+
+
+class ActingAfter:
+    """Acts as a policy does, on the output of its first layer.
+
+    :param first: its first layer
+    :param acting: how it acts
+    """
+
+    def __init__(self, first: FirstLayer, acting: Acting):
+        self._first, self._acting = first, acting
+
+    def act(self, observations: th.Tensor, episode_starts: np.ndarray) -> Acted:
+        output = self._output(observations)
+        with self._first.computed():
+            return self._acting.act(output, episode_starts)
+
+    def terminal_value(self, observation: th.Tensor, env_index: int) -> th.Tensor:
+        output = self._output(observation)
+        with self._first.computed():
+            return self._acting.terminal_value(output, env_index)
+
+    def last_values(self, observations: th.Tensor, dones: np.ndarray) -> th.Tensor:
+        output = self._output(observations)
+        with self._first.computed():
+            return self._acting.last_values(output, dones)
+
+    def _output(self, observations: th.Tensor) -> th.Tensor:
+        images = observations if observations.permute(0, 2, 3, 1).is_contiguous() else observations.contiguous()
+        return self._first(images.numpy(), np.arange(len(images)))

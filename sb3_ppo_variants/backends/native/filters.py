@@ -1,0 +1,87 @@
+"""The first layer of SB3's convolutional network, by the library."""
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch as th
+
+from sb3_ppo_variants.backends.native.library import library
+from sb3_ppo_variants.backends.native.structures import COUNT, POINTER, Structure
+
+FILTERS, CHANNELS, SIZE, STEP = 32, 4, 8, 4
+
+
+class Images(Structure):
+    """Images of bytes, and which of them are taken."""
+
+    _fields_ = [("images", POINTER), ("rows", POINTER)] + [(name, COUNT) for name in ("count", "height", "width")]
+    _fields_ += [("in_planes", COUNT)]
+
+
+class Taken(NamedTuple):
+    """Some of many images.
+
+    :param images: bytes of shape ``(..., 4, height, width)``, contiguous as they are or with their channels last
+    :param rows: which, counted over the leading dimensions
+    """
+
+    images: np.ndarray
+    rows: np.ndarray
+
+    def structure(self) -> Images:
+        """What the library reads."""
+        height, width = self.images.shape[-2:]
+        in_planes = self.images.flags.c_contiguous
+        array = self.images if in_planes else np.moveaxis(self.images, -3, -1)
+        return Images(array, np.ascontiguousarray(self.rows, np.int64), len(self.rows), height, width, in_planes)
+
+
+@cache
+def available() -> bool:
+    """Whether the library was built and the processor has the instructions that it uses here."""
+    built = library()
+    return built is not None and bool(built.functions.ppo_may_filter())
+
+
+def _call(name: str, images: Images, *tensors: th.Tensor) -> None:
+    found = library()
+    assert found is not None
+    function: Callable[..., int] = getattr(found.functions, name)
+    function.restype = ctypes.c_int64  # type: ignore[attr-defined]
+    size = function(ctypes.byref(images), *[None] * (len(tensors) + 1))
+    memory = th.zeros(size, dtype=th.uint8)  # PyTorch's memory begins where lines of the cache do.
+    function(ctypes.byref(images), *(ctypes.c_void_p(tensor.data_ptr()) for tensor in (*tensors, memory)))
+
+
+class Filtered(th.autograd.Function):
+    """32 filters of 8 x 8 pixels, 4 pixels apart, over images of bytes, and ReLU.
+
+    ``Filtered.apply(weight, bias, taken)`` gives an array of single precision with channels last. Products are exact,
+    as are those of single precision, and sums are of single precision.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weight: th.Tensor, bias: th.Tensor, taken: Taken) -> th.Tensor:
+        height, width = ((length - SIZE) // STEP + 1 for length in taken.images.shape[-2:])
+        output = th.empty((len(taken.rows), height, width, FILTERS), dtype=th.float32)
+        _call("ppo_filter", taken.structure(), _filters_last(weight), bias.detach().contiguous(), output)
+        ctx.taken = taken
+        ctx.save_for_backward(output)
+        return output.permute(0, 3, 1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: th.Tensor) -> tuple[th.Tensor, th.Tensor, None]:  # type: ignore[override]
+        (output,) = ctx.saved_tensors
+        d_weight = th.zeros((FILTERS, SIZE, SIZE, CHANNELS), dtype=th.float32)
+        d_bias = th.zeros(FILTERS, dtype=th.float32)
+        pixels = gradient.permute(0, 2, 3, 1).contiguous()
+        _call("ppo_filter_gradient", ctx.taken.structure(), output, pixels, d_weight, d_bias)
+        return d_weight.permute(0, 3, 1, 2), d_bias, None
+
+
+def _filters_last(weight: th.Tensor) -> th.Tensor:
+    """Filters as the library takes them, their channels last."""
+    return weight.detach().permute(0, 2, 3, 1).contiguous()
