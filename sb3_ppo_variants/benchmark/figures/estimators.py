@@ -9,7 +9,6 @@ from typing import Any, TypedDict, cast
 import numpy as np
 import torch as th
 
-from sb3_ppo_variants import PPOAdaptiveKL, PPOClip
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.benchmark.figures.rollout import Moved, moved
 from sb3_ppo_variants.benchmark.measuring import Count, circumstances
@@ -17,6 +16,7 @@ from sb3_ppo_variants.losses import approximate_kls
 from sb3_ppo_variants.objectives.kl_penalized import adapt_kl_coef
 from sb3_ppo_variants.recipes import recipe
 from sb3_ppo_variants.recipes.training import build
+from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip
 
 RESULTS = Path("results/kl-estimators.json")
 ENV = "Hopper-v5"

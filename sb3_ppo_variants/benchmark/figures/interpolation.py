@@ -10,12 +10,12 @@ import numpy as np
 import torch as th
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.benchmark.figures.rollout import moved
 from sb3_ppo_variants.benchmark.measuring import Count, circumstances
 from sb3_ppo_variants.objectives import ArrayObjective, Batch, Clipped, KLPenalized, Unclipped
 from sb3_ppo_variants.recipes import recipe
 from sb3_ppo_variants.recipes.training import build
+from sb3_ppo_variants.variants import PPOClip
 
 RESULTS = Path("results/interpolation.json")
 ENV = "Hopper-v5"
