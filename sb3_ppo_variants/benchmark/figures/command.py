@@ -24,8 +24,6 @@ FIGURES: dict[str, Callable[[Path], None]] = {
     "bandit-adaptive": bandit_pictures.adaptive,
     "interpolation": measured_pictures.interpolated,
     "interpolation-penalty": measured_pictures.interpolated_penalty,
-    "kl-estimates": measured_pictures.kl_estimates,
-    "adapted": measured_pictures.adapted,
     "curves-all": partial(
         measured_pictures.learned,
         labels=[CLIPPED[1], ADAPTED[1], PENALISED[1], NONE],

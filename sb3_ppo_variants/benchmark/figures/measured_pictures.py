@@ -1,17 +1,15 @@
-"""Pictures of what was measured: figure 2 of the paper, estimates of the KL, and learning curves."""
+"""Pictures of what was measured: figure 2 of the paper, and learning curves."""
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from sb3_ppo_variants.benchmark.compare import records, scores, statistics
 from sb3_ppo_variants.benchmark.compare.paper import TABLE_1
-from sb3_ppo_variants.benchmark.figures import estimators, interpolation
-from sb3_ppo_variants.benchmark.figures.look import ADAPTIVE, CLIP, FIXED, PLAIN, below, picture, shades
-from sb3_ppo_variants.objectives.kl_penalized import TOLERANCE
+from sb3_ppo_variants.benchmark.figures import interpolation
+from sb3_ppo_variants.benchmark.figures.look import CLIP, PLAIN, picture, shades
 
 TABLE = Path("results/table1-200k.jsonl.gz")
 SURROGATES = {
@@ -65,43 +63,3 @@ def learned(file: Path, labels: Sequence[str], colors: Sequence[str], data: Path
         axes.set(xlabel="environment steps", ylabel="IQM of normalised scores", xlim=(0, None), ylim=(0, None))
         axes.xaxis.set_major_formatter(lambda steps, _: f"{steps / 1000:g}k")
         axes.legend(loc="upper left")
-
-
-def kl_estimates(file: Path, data: Path = estimators.RESULTS) -> None:
-    """Draw estimates of the KL beside the exact one: over the rollout, and their noise in a minibatch."""
-    runs = [run for run in json.loads(data.read_text())["runs"] if run["algorithm"] == "ppo_clip"]
-    colors = dict(zip(estimators.NAMES, ("0.15", FIXED, CLIP, ADAPTIVE), strict=True))
-    with picture(file, height=3.9) as grid:
-        for axes, what in zip(grid[0], ("means", "deviations"), strict=True):
-            for name in estimators.NAMES:
-                values = _all(runs, what, name)
-                line = "dashed" if name == estimators.NAMES[0] else "solid"
-                axes.plot(_steps(values), values.mean(axis=0), color=colors[name], linestyle=line, label=name)
-            axes.set(xlabel="environment steps", ylim=(0, None))
-            axes.xaxis.set_major_formatter(lambda steps, _: f"{steps / 1000:g}k")
-        grid[0, 0].set_title("mean over the rollout")
-        grid[0, 1].set_title(f"standard deviation of a minibatch of {estimators.MINIBATCH}")
-        below(grid[0, 0], columns=4)
-
-
-def adapted(file: Path, data: Path = estimators.RESULTS) -> None:
-    """Draw β and the exact KL over training runs of ``PPOAdaptiveKL``."""
-    runs = [run for run in json.loads(data.read_text())["runs"] if run["algorithm"] == "ppo_adaptive_kl"]
-    with picture(file, height=3.6) as grid:
-        coefficients, divergences = np.array([run["kl_coef"] for run in runs]), _all(runs, "means", "exact")
-        for axes, values, title in zip(grid[0], (coefficients, divergences), (r"$\beta$", "exact KL"), strict=True):
-            axes.plot(_steps(values), values.T, color=ADAPTIVE, linewidth=1.1, alpha=0.75)
-            axes.set(title=title, xlabel="environment steps", yscale="log")
-            axes.xaxis.set_major_formatter(lambda steps, _: f"{steps / 1000:g}k")
-        target = estimators.DESIRED_KL
-        grid[0, 1].axhspan(target / TOLERANCE, target * TOLERANCE, color=ADAPTIVE, alpha=0.16, linewidth=0)
-
-
-def _all(runs: list[dict[str, Any]], what: str, name: str) -> np.ndarray:
-    """Shape ``(seeds, updates)``."""
-    return np.array([run[what][name] for run in runs])
-
-
-def _steps(values: np.ndarray) -> np.ndarray:
-    """The environment steps at which the updates were made."""
-    return 2048 * np.arange(1, values.shape[1] + 1)
