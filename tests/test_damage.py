@@ -7,12 +7,13 @@ import zipfile
 from collections.abc import Callable
 from copy import deepcopy
 from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pytest
 import torch as th
-from sb3_contrib import TRPO
 from stable_baselines3 import A2C, DDPG, DQN, PPO, SAC, TD3
 
 from helpers import ACTION_SPACES, VARIANTS, latin, noise_envs
@@ -236,12 +237,13 @@ def test_parameters_are_checked_too() -> None:
 SMALL = {"buffer_size": 10}
 OTHERS: dict[Any, tuple[str, str, dict[str, Any]]] = {
     A2C: ("MlpPolicy", "Box", {}),
-    TRPO: ("MlpPolicy", "Box", {}),
     SAC: ("MlpPolicy", "Box", SMALL),
     TD3: ("MlpPolicy", "Box", SMALL),
     DDPG: ("MlpPolicy", "Box", SMALL),
     DQN: ("MlpPolicy", "Discrete", SMALL),
 }
+if find_spec("sb3_contrib"):
+    OTHERS[import_module("sb3_contrib").TRPO] = ("MlpPolicy", "Box", {})
 
 
 @latin(4, other=OTHERS, variant=VARIANTS, weights_only=[False, True])

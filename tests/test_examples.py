@@ -29,8 +29,11 @@ ARGUMENTS = {
     "fixed_kl": ["--timesteps", "1024"],
     "unclipped": ["--timesteps", "1024"],
 }
-# A rollout of these takes long.
-SLOW = dict.fromkeys(["bipedal_walker", "breakout", "humanoid", "lunar_lander"], pytest.mark.slow)
+# A rollout of these takes long,
+LONG = ["bipedal_walker", "breakout", "humanoid", "lunar_lander"]
+# and these differ from others only in a name.
+ALIKE = ["cartpole", "half_cheetah", "pendulum"]
+SLOW = dict.fromkeys([*LONG, *ALIKE], pytest.mark.slow)
 
 
 def test_all_are_run() -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from scipy import stats
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
@@ -101,6 +100,7 @@ class SameState(gym.Env):
 @pytest.mark.parametrize("name", ACTION_SPACES)
 @pytest.mark.parametrize("n_envs", [1, 4])
 def test_actions_have_the_distribution_of_the_policy(n_envs: int, name: str) -> None:
+    stats = pytest.importorskip("scipy.stats")
     env = make_vec_env(lambda: SameState(ACTION_SPACES[name]), n_envs=n_envs)
     n_samples = 8000
     model = rolled_out(env, fast=True, n_steps=n_samples // n_envs)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import ale_py
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -24,8 +23,6 @@ from sb3_ppo_variants import ArgumentError, DamagedFileError, ExactCheckpointCal
 from sb3_ppo_variants.envs import SafeSubprocVecEnv, make_ale_vec_env, make_envpool_vec_env, make_gymnasium_vec_env
 from sb3_ppo_variants.saving.checkpoint import Checkpoint
 from sb3_ppo_variants.saving.random_state import RandomState
-
-gym.register_envs(ale_py)
 
 
 def small(cls: Any, make_env: Callable[[], VecEnv], policy: str = "MlpPolicy", **arguments: Any) -> Any:
@@ -159,6 +156,7 @@ def test_dictionaries(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_atari_whose_episodes_are_lives(tmp_path: Path) -> None:
+    gym.register_envs(pytest.importorskip("ale_py"))
     make = lambda: VecFrameStack(make_atari_env("BreakoutNoFrameskip-v4", 2, seed=1), 4)  # noqa: E731
     exact(PPOClip, make, tmp_path, policy="CnnPolicy")
 
