@@ -1,9 +1,10 @@
 """Writes the tables of paths in ``can_i_use.md``, by asking the backends: ``python docs/can_i_use.py``."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -82,7 +83,7 @@ class Case(NamedTuple):
     policy: str
     observations: spaces.Space
     actions: spaces.Space
-    arguments: dict[str, Any] = {}
+    arguments: Mapping[str, Any] = MappingProxyType({})
     processes: Processes | None = None
 
 
