@@ -22,7 +22,10 @@ LINK = re.compile(r"(?<!!)\[[^]]*\]\((?P<target>[^)\s]+)\)")
 # Enough for a rollout and an update.
 MAX_TIMESTEPS = 1
 FRESH = multiprocessing.get_context("forkserver")
-FRESH.set_forkserver_preload(["sb3_ppo_variants", "stable_baselines3"])
+# What most blocks import, some of it within PyTorch and at the first step of an optimizer.
+FRESH.set_forkserver_preload(
+    ["sb3_ppo_variants", "sb3_contrib", "torch._dynamo", "torch.utils.tensorboard", "gymnasium.envs.classic_control"]
+)
 
 
 class Block(NamedTuple):
