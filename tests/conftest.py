@@ -34,6 +34,7 @@ OPTIONAL = [
     "optuna",
     "pandas",
     "plotly",
+    "pygame",
     "ray",
     "rich",
     "rl_zoo3",
