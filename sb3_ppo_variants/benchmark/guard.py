@@ -3,7 +3,7 @@
 import argparse
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from unittest import mock
@@ -13,7 +13,6 @@ import torch as th
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ppo_variants.backends import torch_update
-from sb3_ppo_variants.backends.arrays import update as array_update
 from sb3_ppo_variants.benchmark.measuring import Count, add_options, quartiles
 from sb3_ppo_variants.benchmark.throughput import measure
 from sb3_ppo_variants.benchmark.workloads import DEFAULT_WORKLOADS, WORKLOADS
@@ -33,15 +32,13 @@ class NoSnapshot:
 
 
 class Unguarded(PPOClip):
-    """Takes the same steps without a check, and makes updates that cannot be undone."""
+    """Takes the same steps without a check; with PyTorch, updates cannot be undone."""
 
     _guarded = False
 
     def train(self) -> None:
         """Update the policy."""
-        with ExitStack() as stack:
-            for module in (torch_update, array_update):
-                stack.enter_context(mock.patch.object(module, "Snapshot", NoSnapshot))
+        with mock.patch.object(torch_update, "Snapshot", NoSnapshot):
             super().train()
 
     @contextmanager
