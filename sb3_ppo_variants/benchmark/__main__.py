@@ -12,6 +12,7 @@ COMMANDS = {
     "compare": "compare.command",
     "gallery": "gallery",
     "guard": "guard",
+    "paths": "paths",
     "report": "compare.report_command",
     "scaling": "scaling",
     "stepping": "stepping",
