@@ -4,12 +4,11 @@ import argparse
 from importlib import resources
 from typing import Any
 
-import yaml
 from gymnasium.error import Error
 from torch import nn
 
 from sb3_ppo_variants.backends.choice import Choice, choose
-from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 from sb3_ppo_variants.recipes.recipe import check_registered, parse
 from sb3_ppo_variants.variants import PPOClip
@@ -25,7 +24,13 @@ def entries() -> dict[str, Hyperparameters]:
 
     :raises ImportError: if rl_zoo3 is not installed
     """
-    text = resources.files("rl_zoo3").joinpath("hyperparams", "ppo.yml").read_text()
+    try:
+        import yaml
+
+        folder = resources.files("rl_zoo3")
+    except ImportError as error:
+        raise ImportError("the RL Zoo is missing: pip install 'sb3_ppo_variants[zoo]'") from error
+    text = folder.joinpath("hyperparams", "ppo.yml").read_text()
     listed = {name: values for name, values in yaml.safe_load(text).items() if name not in SETTINGS_ONLY}
     listed[ATARI] = listed.pop("atari")
     return {name: {key: _evaluated(key, value) for key, value in values.items()} for name, values in listed.items()}
@@ -62,6 +67,9 @@ def run(options: argparse.Namespace) -> int:
     """Print a table of all environments that can be made, and the others below."""
     listed = entries()
     names = list(listed) if options.envs is None else options.envs
+    for name in names:
+        if name not in listed:
+            refuse("--envs", name, ", ".join(listed))
     missing = []
     print("| environment | path | why |\n|---|---|---|")
     for name in names:
