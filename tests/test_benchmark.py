@@ -103,6 +103,15 @@ def test_a_run_of_several_rollouts(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert throughput.measure(changed, algorithms, 1)["steps"] == 3 * 64
 
 
+def test_paths(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["paths", "--envs", "Pendulum-v1", "MiniGrid-Fetch-5x5-N2-v0"]) == 0
+    out = capsys.readouterr().out
+    assert "| Pendulum-v1 | arrays | " in out and "gSDE" in out
+    assert "Not made here: MiniGrid-Fetch-5x5-N2-v0" in out
+    with pytest.raises(SystemExit, match="--envs='Pong'"):
+        main(["paths", "--envs", "Pong"])
+
+
 def test_cold_processes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(cold.RUNS, "cartpole", 64)
     assert main(["cold", "--workloads", "cartpole", "--pairs", "1"]) == 0
@@ -170,7 +179,22 @@ def test_the_help_lists_the_benchmarks(capsys: pytest.CaptureFixture[str]) -> No
     listed = re.findall(r"^    ([\w-]+)(?:  |$)", capsys.readouterr().out, re.MULTILINE)
     assert (
         listed
-        == ["cold", "compare", "gallery", "guard", "report", "scaling", "scaling-learning", "stepping", "throughput"]
+        == [
+            "cold",
+            "compare",
+            "figures",
+            "gallery",
+            "guard",
+            "interpolation",
+            "kl-estimators",
+            "paths",
+            "report",
+            "scaling",
+            "scaling-learning",
+            "stepping",
+            "study",
+            "throughput",
+        ]
         == list(COMMANDS)
     )
 

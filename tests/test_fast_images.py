@@ -206,7 +206,8 @@ def test_filters_round_no_more_than_single_precision(size: tuple[int, int], in_p
     for dtype in (th.float64, th.float32):
         parameters = [parameter.detach().to(dtype).requires_grad_() for parameter in convolution.parameters()]
         numbers = th.from_numpy(images.reshape(6, 4, *size)[rows]).to(dtype) / 255
-        output = th.relu(th.nn.functional.conv2d(numbers, *parameters, stride=4))
+        weight, bias = parameters
+        output = th.relu(th.nn.functional.conv2d(numbers, weight, bias, stride=4))
         outputs.append(output)
         gradients.append((output, parameters))
     parameters = [parameter.detach().clone().requires_grad_() for parameter in convolution.parameters()]
@@ -268,7 +269,7 @@ def test_when_the_first_layer_is_computed_apart() -> None:
 
 @needs_filters
 def test_hooks_of_the_first_layer_are_called() -> None:
-    model = PPOClip("CnnPolicy", noise_envs(ACTION_SPACES["Box"], FRAMES), n_steps=8, batch_size=16)
+    model: Any = PPOClip("CnnPolicy", noise_envs(ACTION_SPACES["Box"], FRAMES), n_steps=8, batch_size=16)
     seen: list[Any] = []
     model.policy.features_extractor.cnn[0].register_forward_hook(lambda *arguments: seen.append(arguments))
     assert FirstLayer.of(model.policy) is None
@@ -281,7 +282,7 @@ def test_hooks_of_the_first_layer_are_called() -> None:
 def test_rollouts_with_the_first_layer_apart(name: str) -> None:
     def collected(fast: bool) -> Any:
         env = noise_envs(ACTION_SPACES[name], FRAMES)
-        model = PPOClip("CnnPolicy", env, n_steps=16, batch_size=16, seed=1, fast=fast)
+        model: Any = PPOClip("CnnPolicy", env, n_steps=16, batch_size=16, seed=1, fast=fast)
         _, callback = model._setup_learn(60)
         model.collect_rollouts(model.env, callback, model.rollout_buffer, 16)
         assert model.policy.normalize_images and "forward" not in vars(model.policy.features_extractor.cnn)

@@ -42,7 +42,7 @@ def test_the_penalty_is_that_of_two_actions() -> None:
 @pytest.mark.parametrize("objective", [Unclipped(), KLPenalized(kl_coef=1.0), KLPenalized(kl_coef=3.0)], ids=repr)
 def test_drawn_slopes_are_numerical_derivatives(objective: ArrayObjective, advantage: float) -> None:
     values, slopes = by_ratio(objective, RATIO, advantage)
-    assert np.allclose(np.gradient(values, np.log(RATIO))[5:-5], slopes[5:-5], atol=2e-3)
+    assert np.allclose(np.gradient(values, np.log(RATIO))[5:-5], slopes[5:-5], rtol=1e-3, atol=2e-3)
 
 
 # u = (-beta + sqrt(beta^2 + 4)) / 2, p = (1 + u) / 2 and KL = -1/2 log(1 - u^2), rounded: the table of fixed_kl.md.
@@ -65,7 +65,7 @@ def test_clipped_updates_multiply_the_probability_by_the_bound() -> None:
 
 def test_nothing_ends_an_unclipped_update() -> None:
     few, many = (bandit.update(Unclipped(), 0.5, steps) for steps in (100, 2000))
-    assert 0.9 < few < 0.98 < many
+    assert 0.8 < few < 0.98 < many
 
 
 def test_how_the_penalty_adapts() -> None:
@@ -95,7 +95,7 @@ def test_decisions_about_the_penalty() -> None:
 
 
 def test_how_far_a_policy_has_moved() -> None:
-    model = PPOClip("MlpPolicy", "Pendulum-v1", n_steps=64, seed=0, device="cpu").learn(64)
+    model: Any = PPOClip("MlpPolicy", "Pendulum-v1", n_steps=64, seed=0, device="cpu").learn(64)
     log_std = model.policy.log_std
     with th.no_grad():
         log_std += log(2)

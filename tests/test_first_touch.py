@@ -39,7 +39,7 @@ def test_vector_environments_of_gymnasium_are_refused_by_name(tmp_path: Path) ->
     def refused() -> Any:
         return pytest.raises(ArgumentError, match=r"sb3_ppo_variants\.envs\.GymnasiumVecEnv\(env\)")
 
-    env = gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
+    env: Any = gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
     with refused():
         PPOClip("MlpPolicy", env)
     with refused():

@@ -6,10 +6,12 @@ than numbers of single precision.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch as th
 from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import nn
 
 from sb3_ppo_variants.backends.native import filters
@@ -39,8 +41,8 @@ class FirstLayer:
 
     def __init__(self, policy: ActorCriticPolicy):
         self._policy = policy
-        self._cnn: nn.Sequential = policy.features_extractor.cnn  # type: ignore[assignment]
-        self._convolution: nn.Conv2d = self._cnn[0]  # type: ignore[assignment]
+        self._cnn: Any = policy.features_extractor.cnn
+        self._convolution: nn.Conv2d = self._cnn[0]
         self._rest = self._cnn[2:]
 
     @classmethod
@@ -48,7 +50,7 @@ class FirstLayer:
         """That of a policy whose features are SB3's ``NatureCNN``, if it can be computed apart."""
         if not policy.share_features_extractor or policy.observation_space.dtype != np.uint8:
             return None
-        cnn = policy.features_extractor.cnn
+        cnn: Any = policy.features_extractor.cnn
         modules = [policy, policy.features_extractor, *cnn.modules()]
         fits = (
             [type(module) for module in cnn[:2]] == [nn.Conv2d, nn.ReLU]
@@ -71,7 +73,7 @@ class FirstLayer:
         """Within it the policy takes the output of its first layer for observations."""
         with unscaled(self._policy):
             try:
-                self._cnn.forward = self._rest.forward  # type: ignore[method-assign]
+                self._cnn.forward = self._rest.forward
                 yield
             finally:
                 vars(self._cnn).pop("forward", None)
@@ -97,21 +99,22 @@ class ActingAfter:
     def __init__(self, first: FirstLayer, acting: Acting):
         self._first, self._acting = first, acting
 
-    def act(self, observations: th.Tensor, episode_starts: np.ndarray) -> Acted:
+    def act(self, observations: PyTorchObs, episode_starts: np.ndarray) -> Acted:
         output = self._output(observations)
         with self._first.computed():
             return self._acting.act(output, episode_starts)
 
-    def terminal_value(self, observation: th.Tensor, env_index: int) -> th.Tensor:
+    def terminal_value(self, observation: PyTorchObs, env_index: int) -> th.Tensor:
         output = self._output(observation)
         with self._first.computed():
             return self._acting.terminal_value(output, env_index)
 
-    def last_values(self, observations: th.Tensor, dones: np.ndarray) -> th.Tensor:
+    def last_values(self, observations: PyTorchObs, dones: np.ndarray) -> th.Tensor:
         output = self._output(observations)
         with self._first.computed():
             return self._acting.last_values(output, dones)
 
-    def _output(self, observations: th.Tensor) -> th.Tensor:
+    def _output(self, observations: PyTorchObs) -> th.Tensor:
+        assert isinstance(observations, th.Tensor)
         images = observations if observations.permute(0, 2, 3, 1).is_contiguous() else observations.contiguous()
         return self._first(images.numpy(), np.arange(len(images)))

@@ -9,6 +9,7 @@ with the process.
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch as th
@@ -77,7 +78,8 @@ def _channels_last(policy: ActorCriticPolicy, optimizers: list[Optimizer]) -> It
 @contextmanager
 def _inputs_first(policy: ActorCriticPolicy, optimizers: list[Optimizer]) -> Iterator[None]:
     """Within it the weights of the largest layer lie with their inputs first, which multiplies few rows faster."""
-    weights = [extractor.linear[0].weight for extractor in (policy.pi_features_extractor, policy.vf_features_extractor)]
+    extractors: list[Any] = [policy.pi_features_extractor, policy.vf_features_extractor]
+    weights = [extractor.linear[0].weight for extractor in extractors]
     try:
         for weight in weights:
             weight.data = weight.data.t().contiguous().t()

@@ -63,7 +63,11 @@ def of_policy(kind: PolicyKind) -> str | None:
 
 def of_parameters(policy: ActorCriticPolicy) -> str | None:
     """Of a policy's parameters."""
-    parameters = list(policy.parameters())
+    return of_tensors(list(policy.parameters()))
+
+
+def of_tensors(parameters: Sequence[th.nn.Parameter]) -> str | None:
+    """Of all parameters of a policy."""
     if {parameter.device.type for parameter in parameters} != {"cpu"}:
         return f"the policy is on {parameters[0].device}"
     if len({parameter.dtype for parameter in parameters}) != 1 or not parameters[0].dtype.is_floating_point:
@@ -75,13 +79,18 @@ def of_parameters(policy: ActorCriticPolicy) -> str | None:
 
 def of_optimizers(policy: ActorCriticPolicy, optimizers: Sequence[Optimizer]) -> str | None:
     """Of the optimizers, which together are to train the whole policy."""
+    return of_training(list(policy.parameters()), optimizers)
+
+
+def of_training(parameters: Sequence[th.nn.Parameter], optimizers: Sequence[Optimizer]) -> str | None:
+    """Of the optimizers, which together are to train all these parameters."""
     trained: list[int] = []
     for optimizer in optimizers:
         obstacle = _of_optimizer(optimizer)
         if obstacle is not None:
             return obstacle
         trained += [id(parameter) for parameter in optimizer.param_groups[0]["params"]]
-    if sorted(trained) != sorted(id(parameter) for parameter in policy.parameters()):
+    if sorted(trained) != sorted(map(id, parameters)):
         return "the optimizer does not train all parameters of the policy"
     return None
 

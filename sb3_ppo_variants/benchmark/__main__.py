@@ -15,6 +15,7 @@ COMMANDS = {
     "guard": "guard",
     "interpolation": "figures.interpolation",
     "kl-estimators": "figures.estimators",
+    "paths": "paths",
     "report": "compare.report_command",
     "scaling": "scaling",
     "scaling-learning": "scaling_learning",

@@ -1,7 +1,8 @@
 """What an update is to do: the terms of the loss, and how they are descended."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch as th
 from stable_baselines3.common.buffers import RolloutBuffer
@@ -72,6 +73,16 @@ class UpdatePlan:
         """What is logged of the objective and of the clipping of values."""
         clip_range_vf = {} if self.clip_range_vf is None else {"clip_range_vf": self.clip_range_vf}
         return {**self.objective.coefficients(), **clip_range_vf}
+
+    @cached_property
+    def modules(self) -> Sequence[th.nn.Module]:
+        """The policy's modules. A plan is made anew for each rollout and update, and walks over them once."""
+        return list(self.kind.policy.modules())
+
+    @cached_property
+    def parameters(self) -> Mapping[str, th.nn.Parameter]:
+        """The policy's parameters by name."""
+        return dict(self.kind.policy.named_parameters())
 
     @property
     def optimizers(self) -> list[Optimizer]:

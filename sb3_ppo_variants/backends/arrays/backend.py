@@ -7,10 +7,9 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_ppo_variants.backends.arrays.actor import ArrayActor
-from sb3_ppo_variants.backends.arrays.networks import ActorCritic
+from sb3_ppo_variants.backends.arrays.networks import ROWS_AT_ONCE, ActorCritic
 from sb3_ppo_variants.backends.arrays.obstacles import obstacle
 from sb3_ppo_variants.backends.arrays.threads import blas_threads
-from sb3_ppo_variants.backends.arrays.trained import ROWS_AT_ONCE
 from sb3_ppo_variants.backends.arrays.update import ArrayDescent, ArrayUpdate
 from sb3_ppo_variants.guards.masks import Masks
 from sb3_ppo_variants.rollouts.loop import Actor

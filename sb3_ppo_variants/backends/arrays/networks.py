@@ -24,6 +24,8 @@ from sb3_ppo_variants.backends.arrays.mlp import RELU, TANH, Activation, Linear,
 from sb3_ppo_variants.backends.arrays.state_dependent import Settings, StateDependent, matrices
 
 ACTIVATIONS: dict[type[nn.Module], Activation] = {nn.Tanh: TANH, nn.ReLU: RELU}
+# Enough to keep BLAS busy, few enough for the activations to stay in the cache.
+ROWS_AT_ONCE = 512
 ACTOR, CRITIC = "mlp_extractor.policy_net", "mlp_extractor.value_net"
 
 
@@ -136,6 +138,11 @@ class ActorCritic:
     def action_output(self, features: np.ndarray) -> np.ndarray:
         """The output of the policy network, for features of shape ``(batch, inputs)``."""
         return self._architecture.output(self._action_net, self._actor_trunk.forward(features)[-1])
+
+    def action_outputs(self, features: np.ndarray) -> np.ndarray:
+        """The same for any number of states."""
+        chunks = [features[start : start + ROWS_AT_ONCE] for start in range(0, len(features), ROWS_AT_ONCE)]
+        return np.concatenate([*map(self.action_output, chunks)])
 
     def distribution(self, output: np.ndarray) -> Distribution:
         """The distributions of actions, for what :meth:`action_output` returned."""

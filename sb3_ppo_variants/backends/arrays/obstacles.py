@@ -1,5 +1,6 @@
 """Why a policy cannot be computed over arrays."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gymnasium import spaces
@@ -37,7 +38,7 @@ OPTIMIZER_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 def obstacle(plan: UpdatePlan) -> str | None:
     """The first reason why the policy of a plan cannot be computed over arrays, as a clause; ``None`` if it can."""
-    policy = plan.kind.policy
+    policy, parameters = plan.kind.policy, [*plan.parameters.values()]
     return (
         arrays_obstacle(plan.objective)
         or obstacles.of_policy(plan.kind)
@@ -45,17 +46,16 @@ def obstacle(plan: UpdatePlan) -> str | None:
         or _hooks_obstacle(plan)
         or _distribution_obstacle(policy)
         or _features_obstacle(policy)
-        or _network_obstacle(policy)
-        or obstacles.of_parameters(policy)
-        or obstacles.of_optimizers(policy, plan.optimizers)
+        or _network_obstacle(policy, parameters)
+        or obstacles.of_tensors(parameters)
+        or obstacles.of_training(parameters, plan.optimizers)
     )
 
 
 def _hooks_obstacle(plan: UpdatePlan) -> str | None:
-    policy = plan.kind.policy
-    owners = {
-        "the policy's modules have": (policy.modules(), MODULE_HOOKS),
-        "the policy's parameters have": (policy.parameters(), PARAMETER_HOOKS),
+    owners: dict[str, tuple[Iterable[object], tuple[str, ...]]] = {
+        "the policy's modules have": (plan.modules, MODULE_HOOKS),
+        "the policy's parameters have": (plan.parameters.values(), PARAMETER_HOOKS),
         "the optimizer has": (plan.optimizers, OPTIMIZER_HOOKS),
     }
     for words, (objects, names) in owners.items():
@@ -90,7 +90,7 @@ def _features_obstacle(policy: Any) -> str | None:
     return None
 
 
-def _network_obstacle(policy: Any) -> str | None:
+def _network_obstacle(policy: Any, parameters: Sequence[nn.Parameter]) -> str | None:
     if type(policy.mlp_extractor) is not MlpExtractor:
         return f"hidden layers are in a {type(policy.mlp_extractor).__name__}"
     hidden = [*policy.mlp_extractor.policy_net, *policy.mlp_extractor.value_net]
@@ -101,7 +101,7 @@ def _network_obstacle(policy: Any) -> str | None:
     kinds = {type(layer) for layer in hidden[1::2]}
     if len(kinds) > 1 or not kinds <= set(ACTIVATIONS):
         return f"the activation is {', '.join(sorted(kind.__name__ for kind in kinds))}"
-    others = {id(p) for p in policy.parameters()} - {id(p) for layer in linear for p in layer.parameters()}
+    others = {*map(id, parameters)} - {id(p) for layer in linear for p in layer.parameters()}
     if others - {id(getattr(policy, "log_std", None))}:
         return "the policy has parameters besides those of its layers"
     return None

@@ -1,7 +1,8 @@
 """Parameters of a policy, their gradients and Adam's moments, each as one vector."""
 
-from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 import torch as th
@@ -20,8 +21,8 @@ class Layout:
     def __init__(self, named: Mapping[str, nn.Parameter]):
         self.parameters = list(named.values())
         sizes = [parameter.numel() for parameter in self.parameters]
-        ends = np.cumsum(sizes).tolist()
-        self._slices = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+        self._sizes, self._shapes = sizes, [parameter.shape for parameter in self.parameters]
+        self._slices = [slice(end - size, end) for end, size in zip(accumulate(sizes), sizes, strict=True)]
         self._by_name = {name: i for i, name in enumerate(named)}
 
     def gather(self, tensors: Sequence[th.Tensor]) -> np.ndarray:
@@ -31,8 +32,13 @@ class Layout:
     def scatter(self, vector: np.ndarray, tensors: Sequence[th.Tensor]) -> None:
         """Write a vector back."""
         with th.no_grad():
-            for where, tensor in zip(self._slices, tensors, strict=True):
-                tensor.copy_(th.from_numpy(vector[where]).view_as(tensor))
+            for piece, tensor in zip(self.pieces(vector), tensors, strict=True):
+                tensor.copy_(piece)
+
+    def pieces(self, vector: np.ndarray) -> Iterator[th.Tensor]:
+        """The parts of a vector as tensors in the parameters' shapes, sharing its memory."""
+        parts = th.from_numpy(vector).split(self._sizes)
+        return (part.view(shape) for part, shape in zip(parts, self._shapes, strict=True))
 
     def views(self, vector: np.ndarray) -> dict[str, np.ndarray]:
         """The parts of a vector by the parameters' names, in the parameters' shapes, sharing its memory."""
@@ -70,36 +76,52 @@ class AdamState(TypedDict):
     exp_avg_sq: th.Tensor
 
 
-def load_adam(optimizer: Optimizer, layout: Layout) -> Adam:
-    """Adam over a vector, where a torch optimizer stands.
+class Moments(NamedTuple):
+    """Where a ``torch.optim.Adam`` with one group of parameters, those of a layout, stands."""
 
-    :param optimizer: a ``torch.optim.Adam`` with one group of parameters, those of the layout
-    """
-    (group,) = optimizer.param_groups
-    beta1, beta2 = group["betas"]
-    # Where there are none, they are kept by store_adam() alone: an update may be taken back.
-    states = [optimizer.state.get(parameter) or _fresh(parameter) for parameter in layout.parameters]
-    return Adam(
-        layout.gather([state["exp_avg"] for state in states]),
-        layout.gather([state["exp_avg_sq"] for state in states]),
-        steps=int(states[0]["step"]),
-        learning_rate=float(group["lr"]),
-        betas=(float(beta1), float(beta2)),
-        eps=float(group["eps"]),
-    )
+    first: np.ndarray
+    second: np.ndarray
+    steps: Sequence[float]
+    """Made with each parameter."""
+    known: Sequence[bool]
+    """Whether it has a state of each parameter, which it makes at its first step."""
 
+    @classmethod
+    def of(cls, optimizer: Optimizer, layout: Layout) -> "Moments":
+        """Copies of its moments; zeros where it has none."""
+        # Where there are none, they are kept by write() alone: an update may be taken back.
+        found = [optimizer.state.get(parameter) for parameter in layout.parameters]
+        states = [state or _fresh(parameter) for state, parameter in zip(found, layout.parameters, strict=True)]
+        first, second = (layout.gather([state[name] for state in states]) for name in ("exp_avg", "exp_avg_sq"))
+        return cls(first, second, [float(state["step"]) for state in states], [*map(bool, found)])
 
-def store_adam(adam: Adam, optimizer: Optimizer, layout: Layout) -> None:
-    """Leave the torch optimizer as if it had made the steps itself."""
-    states = [optimizer.state[parameter] for parameter in layout.parameters]
-    for state, parameter in zip(states, layout.parameters, strict=True):
-        if not state:
-            state.update(_fresh(parameter))
-    first, second = adam.moments
-    layout.scatter(first, [state["exp_avg"] for state in states])
-    layout.scatter(second, [state["exp_avg_sq"] for state in states])
-    for state in states:
-        state["step"].fill_(float(adam.steps))
+    @classmethod
+    def after(cls, adam: Adam, layout: Layout) -> "Moments":
+        """Those of Adam over a vector."""
+        n = len(layout.parameters)
+        return cls(*adam.moments, [adam.steps] * n, [True] * n)
+
+    def adam(self, optimizer: Optimizer) -> Adam:
+        """Adam over a vector, with the settings of the torch optimizer."""
+        (group,) = optimizer.param_groups
+        beta1, beta2 = group["betas"]
+        betas, learning_rate, eps = (float(beta1), float(beta2)), float(group["lr"]), float(group["eps"])
+        return Adam(self.first, self.second, int(self.steps[0]), learning_rate, betas, eps)
+
+    def write(self, optimizer: Optimizer, layout: Layout) -> None:
+        """Leave the torch optimizer where this one stands."""
+        columns = layout.pieces(self.first), layout.pieces(self.second), self.steps, self.known
+        with th.no_grad():
+            for parameter, first, second, steps, known in zip(layout.parameters, *columns, strict=True):
+                if not known:
+                    optimizer.state.pop(parameter, None)
+                    continue
+                state = optimizer.state[parameter]
+                if not state:
+                    state.update(_fresh(parameter))
+                state["exp_avg"].copy_(first)
+                state["exp_avg_sq"].copy_(second)
+                state["step"].fill_(steps)
 
 
 def _fresh(parameter: nn.Parameter) -> AdamState:

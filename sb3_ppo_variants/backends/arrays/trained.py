@@ -1,10 +1,10 @@
 """The two networks during an update: forward, backward, and all their parameters in one vector."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from stable_baselines3.common.policies import ActorCriticPolicy
 from torch import nn
 
 from sb3_ppo_variants.backends.arrays.distribution import Distribution
@@ -12,9 +12,7 @@ from sb3_ppo_variants.backends.arrays.masks import masked
 from sb3_ppo_variants.backends.arrays.mlp import Linear, Mlp
 from sb3_ppo_variants.backends.arrays.networks import ActorCritic, Architecture, MakeNetworks, linear_layers
 from sb3_ppo_variants.backends.arrays.parameters import Layout
-
-# Enough to keep BLAS busy, few enough for the activations to stay in the cache.
-ROWS_AT_ONCE = 512
+from sb3_ppo_variants.updates.plan import UpdatePlan
 
 # The names of the weights, and of the biases, of two layers, the actor's and the critic's.
 Pair = tuple[tuple[str, str], tuple[str, str]]
@@ -33,25 +31,38 @@ class Layers(NamedTuple):
 class TrainedNetworks:
     """A policy's networks with the gradients of their parameters.
 
-    :param policy: the policy to begin with
-    :param parts: the parameters that are descended together, part by part
+    What a backend does without is not made.
+
+    :param plan: of the policy to begin with, and of the parameters that are descended together, part by part
     :param make: makes what evaluates them
     """
 
-    def __init__(
-        self, policy: ActorCriticPolicy, parts: Sequence[Sequence[nn.Parameter]], make: MakeNetworks = ActorCritic
-    ):
-        self.architecture = Architecture.of(policy)
+    def __init__(self, plan: UpdatePlan, make: MakeNetworks = ActorCritic):
+        parts = [descent.parameters for descent in plan.descents]
+        self.architecture = Architecture.of(plan.kind.policy)
         # Where the hidden layers have the same shapes, one product computes a layer of both networks.
-        self._pairs = _pairs(self.architecture, policy) if len(parts) == 1 else []
-        self.layout = Layout(_in_order(policy, parts, self._pairs))
+        self._pairs = _pairs(self.architecture, plan.parameters) if len(parts) == 1 else []
+        self.layout = Layout(_in_order(plan.parameters, parts, self._pairs))
         self.vector = self.layout.gather(self.layout.parameters)
         self.gradient = np.zeros_like(self.vector)
-        self._layers = self._layers_of(self.vector)
-        self._gradients = self._layers_of(self.gradient)
-        self._trunks = [Mlp(layers, self.architecture.activation) for layers in self._layers.trunks]
+        self._make = make
         self._outputs: dict[int, list[np.ndarray]] = {}
-        self._actor_critic = make(self.architecture, self.layout.views(self.vector))
+
+    @cached_property
+    def _layers(self) -> Layers:
+        return self._layers_of(self.vector)
+
+    @cached_property
+    def _gradients(self) -> Layers:
+        return self._layers_of(self.gradient)
+
+    @cached_property
+    def _trunks(self) -> list[Mlp]:
+        return [Mlp(layers, self.architecture.activation) for layers in self._layers.trunks]
+
+    @cached_property
+    def _actor_critic(self) -> ActorCritic:
+        return self._make(self.architecture, self.layout.views(self.vector))
 
     @property
     def action_dtype(self) -> np.dtype:
@@ -60,9 +71,7 @@ class TrainedNetworks:
 
     def distribution_of(self, features: np.ndarray, masks: np.ndarray | None) -> Distribution:
         """The distributions of actions as they are now, for features of any number of states and their masks."""
-        chunks = [features[start : start + ROWS_AT_ONCE] for start in range(0, len(features), ROWS_AT_ONCE)]
-        outputs = np.concatenate([*map(self._actor_critic.action_output, chunks)])
-        return self._actor_critic.snapshot(masked(outputs, masks))
+        return self._actor_critic.snapshot(masked(self._actor_critic.action_outputs(features), masks))
 
     def _layers_of(self, vector: np.ndarray) -> Layers:
         views, beside = self.layout.views(vector), self.layout.side_by_side
@@ -130,22 +139,18 @@ class TrainedNetworks:
 
 
 def _in_order(
-    policy: ActorCriticPolicy, parts: Sequence[Sequence[nn.Parameter]], pairs: Sequence[Pair]
+    named: Mapping[str, nn.Parameter], parts: Sequence[Sequence[nn.Parameter]], pairs: Sequence[Pair]
 ) -> dict[str, nn.Parameter]:
-    """The policy's parameters: pairs first, each part in one piece."""
-    named = dict(policy.named_parameters())
+    """A policy's parameters: pairs first, each part in one piece."""
     part_of = {id(parameter): number for number, part in enumerate(parts) for parameter in part}
     first = [name for pair in pairs for names in pair for name in names]
     names = [*first, *(name for name in named if name not in first)]
     return {name: named[name] for name in sorted(names, key=lambda name: part_of[id(named[name])])}
 
 
-def _pairs(architecture: Architecture, policy: ActorCriticPolicy) -> list[Pair]:
+def _pairs(architecture: Architecture, named: Mapping[str, nn.Parameter]) -> list[Pair]:
     """The layers that can be computed side by side."""
-    shapes = [
-        [policy.get_parameter(f"{name}.weight").shape for name in names]
-        for names in (architecture.actor, architecture.critic)
-    ]
+    shapes = [[named[f"{name}.weight"].shape for name in names] for names in (architecture.actor, architecture.critic)]
     if shapes[0] != shapes[1]:
         return []
     return [

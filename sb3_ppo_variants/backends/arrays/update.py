@@ -15,7 +15,7 @@ from sb3_ppo_variants.backends.arrays.features import Features
 from sb3_ppo_variants.backends.arrays.masks import masked_gradient
 from sb3_ppo_variants.backends.arrays.measurements import Measurements
 from sb3_ppo_variants.backends.arrays.networks import MakeNetworks
-from sb3_ppo_variants.backends.arrays.parameters import gradients, load_adam, store_adam
+from sb3_ppo_variants.backends.arrays.parameters import Moments, gradients
 from sb3_ppo_variants.backends.arrays.trained import TrainedNetworks
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.guards.finite import is_finite
@@ -24,7 +24,6 @@ from sb3_ppo_variants.processes import Processes
 from sb3_ppo_variants.processes.advantages import normalized_together
 from sb3_ppo_variants.rollouts.buffer import WithParameters, in_rows
 from sb3_ppo_variants.updates.advantages import in_minibatches, over_rollout
-from sb3_ppo_variants.updates.finite import Snapshot
 from sb3_ppo_variants.updates.measured import Measured
 from sb3_ppo_variants.updates.plan import Descent, UpdatePlan
 from sb3_ppo_variants.updates.run import Descending, Ended, in_steps
@@ -88,14 +87,18 @@ class Part:
         where, self._layout = networks.layout.part(descent.parameters)
         self._optimizer = descent.optimizer
         self.vector, self.gradient = networks.vector[where], networks.gradient[where]
-        self.adam = load_adam(self._optimizer, self._layout)
-        self._steps_before = self.adam.steps
+        self._before = Moments.of(self._optimizer, self._layout)
+        self.adam = self._before.adam(self._optimizer)
 
     def store_optimizer(self) -> None:
         """Leave the gradients and the torch optimizer as if it had made the steps, if there were any, itself."""
-        if self.adam.steps > self._steps_before:
+        if self.adam.steps > self._before.steps[0]:
             self._layout.scatter(self.gradient, gradients(self._layout.parameters))
-            store_adam(self.adam, self._optimizer, self._layout)
+            Moments.after(self.adam, self._layout).write(self._optimizer, self._layout)
+
+    def restore_optimizer(self) -> None:
+        """Leave the torch optimizer as it was."""
+        self._before.write(self._optimizer, self._layout)
 
 
 MakeDescent = Callable[[UpdatePlan, Descent, TrainedNetworks, Rows, Part], Descending]
@@ -115,7 +118,7 @@ class ArrayUpdate:
         self._plan = plan
         self._make_descent = make_descent
         policy, buffer = plan.kind.policy, plan.buffer
-        self._networks = TrainedNetworks(policy, [descent.parameters for descent in plan.descents], make_networks)
+        self._networks = TrainedNetworks(plan, make_networks)
         self._rollout = read(buffer, policy, self._networks.vector.dtype, self._networks.action_dtype)
         normalize = over_rollout(buffer.advantages, plan.normalize_advantage, plan.processes)
         self._rollout = self._rollout._replace(advantages=normalize(self._rollout.advantages))
@@ -123,7 +126,7 @@ class ArrayUpdate:
         if plan.objective.needs_kl:
             self._rollout = self._rollout._replace(old=self._old)
         self._parts: list[Part] = []
-        self._before: Snapshot | None = None
+        self._before, self._written = self._networks.vector.copy(), False
 
     def _old_distribution(self, buffer: RolloutBuffer) -> Distribution:
         networks = self._networks
@@ -141,8 +144,11 @@ class ArrayUpdate:
             raise NonFiniteError("vector of all parameters", "not finite")
 
     def undo(self) -> None:
-        if self._before is not None:  # Else nothing has been written.
-            self._before.restore()
+        if self._written:
+            layout = self._networks.layout
+            layout.scatter(self._before, layout.parameters)
+            for part in self._parts:
+                part.restore_optimizer()
 
     def finish(self) -> float:
         """Write the policy, the gradients of the last steps and the optimizers.
@@ -152,7 +158,7 @@ class ArrayUpdate:
         networks = self._networks
         new = networks.distribution_of(self._rollout.features, self._rollout.masks)
         kl = float(np.mean(new.kl_from(self._old), dtype=np.float64))
-        self._before = Snapshot(self._plan.kind.policy, self._plan.optimizers)
+        self._written = True
         networks.layout.scatter(networks.vector, networks.layout.parameters)
         for part in self._parts:
             part.store_optimizer()

@@ -73,7 +73,7 @@ class Filtered(th.autograd.Function):
         return output.permute(0, 3, 1, 2)
 
     @staticmethod
-    def backward(ctx: Any, gradient: th.Tensor) -> tuple[th.Tensor, th.Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: th.Tensor) -> tuple[th.Tensor, th.Tensor, None]:
         (output,) = ctx.saved_tensors
         d_weight = th.zeros((FILTERS, SIZE, SIZE, CHANNELS), dtype=th.float32)
         d_bias = th.zeros(FILTERS, dtype=th.float32)

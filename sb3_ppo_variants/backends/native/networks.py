@@ -75,6 +75,9 @@ class NativeActorCritic(ActorCritic):
         self._evaluate(features, outputs=output)
         return output
 
+    # In one call for however many states.
+    action_outputs = action_output
+
     def values(self, features: np.ndarray) -> np.ndarray:
         values = np.empty((len(features), 1), self._dtype)
         self._evaluate(features, values=values)

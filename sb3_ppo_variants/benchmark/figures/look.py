@@ -3,16 +3,19 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
 import seaborn
+from cycler import cycler
 from matplotlib import pyplot
 from matplotlib.axes import Axes
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 # The pictures go into files, without a window. The same data give the same files.
 matplotlib.use("agg")
-STYLE = {
+STYLE: Any = {
     "svg.hashsalt": "sb3_ppo_variants",
     "mathtext.fontset": "cm",
     "font.size": 11,
@@ -24,7 +27,7 @@ STYLE = {
     "axes.grid": True,
     "grid.color": "0.92",
     "axes.axisbelow": True,
-    "axes.prop_cycle": matplotlib.cycler(color=["#1f6fb4"]),
+    "axes.prop_cycle": cycler(color=["#1f6fb4"]),
     "xtick.color": "0.25",
     "ytick.color": "0.25",
     "lines.linewidth": 2.2,
@@ -46,10 +49,10 @@ def picture(
 ) -> Iterator[np.ndarray]:
     """Axes in an array, whose picture is saved in a file."""
     with matplotlib.rc_context(STYLE):
+        layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08)
         figure, grid = pyplot.subplots(
-            rows, columns, figsize=(8.6, height), squeeze=False, layout="constrained", sharey=sharey
+            rows, columns, figsize=(8.6, height), squeeze=False, layout=layout, sharey=sharey
         )
-        figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)
         yield grid
         figure.savefig(file, facecolor="white", metadata={"Date": None})
         pyplot.close(figure)
