@@ -4,6 +4,7 @@ import json
 from itertools import pairwise
 from math import log, sqrt
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np

@@ -6,7 +6,7 @@ than numbers of single precision.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch as th
@@ -41,8 +41,8 @@ class FirstLayer:
 
     def __init__(self, policy: ActorCriticPolicy):
         self._policy = policy
-        self._cnn: Any = policy.features_extractor.cnn
-        self._convolution: nn.Conv2d = self._cnn[0]
+        self._cnn = cast(nn.Sequential, policy.features_extractor.cnn)
+        self._convolution = cast(nn.Conv2d, self._cnn[0])
         self._rest = self._cnn[2:]
 
     @classmethod
@@ -73,7 +73,7 @@ class FirstLayer:
         """Within it the policy takes the output of its first layer for observations."""
         with unscaled(self._policy):
             try:
-                self._cnn.forward = self._rest.forward
+                self._cnn.forward = self._rest.forward  # type: ignore[method-assign]
                 yield
             finally:
                 vars(self._cnn).pop("forward", None)
