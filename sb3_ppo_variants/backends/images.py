@@ -170,7 +170,7 @@ class ImageMinibatches(Minibatches):
     def distributions(self) -> Iterator[Distribution]:
         for start in range(0, self._n_rows, ROWS_AT_ONCE):
             rows = np.arange(start, min(start + ROWS_AT_ONCE, self._n_rows))
-            masks = () if self._masks is None else (self._masks[rows],)
+            masks: tuple[th.Tensor, ...] = () if self._masks is None else (self._masks[start : start + ROWS_AT_ONCE],)
             yield self._kind.policy.get_distribution(self._images_at(rows), *masks)
 
     def shuffled(self) -> Iterator[Samples]:
