@@ -197,7 +197,7 @@ def test_at_lines_of_the_package(path: str, separate: bool) -> None:
 
 def test_at_lines_of_all_that_it_calls(path: str) -> None:
     undone, done = whole_at(ready(PPOCustom, path, False), everywhere, some)
-    assert undone >= 20 and done > 0
+    assert undone > 10 and done > 0
 
 
 @pytest.mark.slow

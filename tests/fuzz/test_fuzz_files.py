@@ -43,8 +43,9 @@ def loaded(cls: Any, content: bytes, weights_only: bool) -> Any:
     return cls.load(io.BytesIO(content), device="cpu", weights_only=weights_only)
 
 
-def assert_whole(cls: Any, kind: str, content: bytes, weights_only: bool) -> None:
+def assert_whole(model_of: tuple[Any, str], content: bytes, weights_only: bool) -> None:
     """Either it is refused, naming a part, or it is as it was."""
+    cls, kind = model_of
     expected = state_of(loaded(cls, saved(cls, kind), weights_only))
     try:
         model = loaded(cls, content, weights_only)
@@ -75,7 +76,7 @@ def changed(content: bytes, changes: list[tuple[float, int, bytes]]) -> bytes:
 @fuzz(examples=40, endless=100)
 @given(model=MODELS, changes=CHANGES, weights_only=st.booleans())
 def test_bytes_of_a_file(model: Any, changes: list[tuple[float, int, bytes]], weights_only: bool) -> None:
-    assert_whole(model[0], model[1], changed(saved(*model), changes), weights_only)
+    assert_whole(model, changed(saved(*model), changes), weights_only)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -91,4 +92,4 @@ def test_bytes_of_a_member(model: Any, data: st.DataObject, changes: Any, weight
     with zipfile.ZipFile(file, "w") as archive:
         for member, content in members.items():
             archive.writestr(member, content)
-    assert_whole(model[0], model[1], file.getvalue(), weights_only)
+    assert_whole(model, file.getvalue(), weights_only)
