@@ -16,7 +16,7 @@ from sb3_ppo_variants import ArgumentError, ArrayObjective, Batch, Gradient, Obj
 from sb3_ppo_variants.objectives import Clipped, KLPenalized
 
 BOX = ACTION_SPACES["Box"]
-README = Path(__file__).parent.parent / "README.md"
+GUIDE = Path(__file__).parent.parent / "docs" / "howto" / "own_objective.md"
 
 
 @dataclass(frozen=True)
@@ -124,11 +124,11 @@ def test_a_hook_of_earlier_versions_is_refused(hook: str) -> None:
         type("Mine", (PPOCustom,), {hook: lambda self: None})
 
 
-def test_the_example_of_the_readme() -> None:
+def test_the_example_of_the_guide() -> None:
     """Simple Policy Optimization, and its maximum: a ratio of 1 + eps, where the advantage is positive."""
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.S)
+    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.S)
     (block,) = [block for block in blocks if "check_gradient" in block]
-    namespace: dict[str, Any] = {"__name__": "readme"}
+    namespace: dict[str, Any] = {"__name__": "guide"}
     exec(re.sub(r"learn\([\d_]+\)", "learn(2048)", block), namespace)
     spo = namespace["SPO"](0.2)
     ratio = th.linspace(0.5, 1.5, 1001, dtype=th.float64)
