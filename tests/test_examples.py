@@ -32,7 +32,7 @@ ARGUMENTS = {
 # A rollout of these takes long,
 LONG = ["bipedal_walker", "breakout", "humanoid", "lunar_lander"]
 # and these differ from others only in a name.
-ALIKE = ["cartpole", "half_cheetah", "pendulum"]
+ALIKE = ["cartpole", "half_cheetah", "pendulum", "fixed_kl", "unclipped"]
 SLOW = dict.fromkeys([*LONG, *ALIKE], pytest.mark.slow)
 
 

@@ -223,7 +223,9 @@ def test_signals_at_any_time(kind: str) -> None:
             assert goes_on(model)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in ("ours", "gymnasium's") else pytest.mark.slow) for kind in KINDS]
+)
 def test_a_signal_while_it_waits(kind: str) -> None:
     """Nearly all of the time is waiting; then no environment is lost."""
     with made(kind, 0.2) as env:

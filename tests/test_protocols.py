@@ -190,7 +190,9 @@ def test_the_random_policy_stays_within_the_bounds_of_the_environment() -> None:
     assert scores[0] == scores[1]
 
 
-@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "released-code" else pytest.mark.slow) for name in PROTOCOLS]
+)
 def test_a_run_of_each_protocol(name: str, tmp_path: Path) -> None:
     arguments = ["--algos", paper.BEST, "ppo_adaptive_kl", "--envs", "Pendulum-v1", "--seeds", "1", "--jobs", "1"]
     shorter = ["--timesteps", "512", "-p", "n_steps=128", "--protocol", name, "--out", str(tmp_path)]

@@ -48,7 +48,10 @@ def learn(trouble: str, at: int, fast: bool) -> None:
     PPOClip("MlpPolicy", env, n_steps=16, batch_size=8, n_epochs=2, device="cpu", fast=fast).learn(16 * 2 * 5)
 
 
-@pytest.mark.parametrize(("trouble", "own", "fast"), [("raise", OSError, True), ("nan", NonFiniteError, False)])
+@pytest.mark.parametrize(
+    ("trouble", "own", "fast"),
+    [pytest.param("raise", OSError, True, marks=SLOW), ("nan", NonFiniteError, False)],
+)
 def test_an_error_in_one_is_an_error_in_all(trouble: str, own: type[Exception], fast: bool) -> None:
     start = time.monotonic()
     errors = together(learn, 3, trouble, 21, fast, timeout=timedelta(minutes=10))
