@@ -74,7 +74,7 @@ def _told(value: Any) -> Any:
 
 def _refuse_differences(each: list[dict[str, Any]]) -> None:
     for rank, other in enumerate(each):
-        for name in each[0].keys() | other.keys():
+        for name in {**each[0], **other}:
             first, own = each[0].get(name, "missing"), other.get(name, "missing")
             if first != own:
                 raise ArgumentError(
