@@ -113,6 +113,7 @@ def test_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     monkeypatch.setattr(huggingface_sb3, "push_to_hub", upload)
     monkeypatch.setenv("TRUST_REMOTE_CODE", "True")
+    monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"PPOClip": PPOClip, "make_vec_env": make_vec_env}
     exec(shown, names)
     assert download.call_args.kwargs["filename"] == saved.name
