@@ -33,7 +33,7 @@ class Group(Processes):
         tensor /= self.size
 
     def _add_others(self, tensor: th.Tensor) -> None:
-        """What ``all_reduce`` does with the tensors of two processes, in less than half its time over gloo."""
+        """What ``all_reduce`` does with the tensors of two processes, with fewer threads to wake over gloo."""
         other, others = 1 - self.rank, th.empty_like(tensor)
         sending = dist.isend(tensor, other)
         dist.recv(others, other)
