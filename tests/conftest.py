@@ -10,44 +10,12 @@ import gymnasium as gym
 import pytest
 import torch as th
 
-from helpers import in_double_precision
+from helpers import OPTIONAL, in_double_precision
 from sb3_ppo_variants.backends import choice
 from sb3_ppo_variants.backends.native.backend import Native
 from sb3_ppo_variants.backends.native.library import library
 
-# What the extras install. A test that imports what is not there is skipped.
-OPTIONAL = [
-    "ale_py",
-    "Box2D",
-    "cv2",
-    "dask",
-    "distributed",
-    "envpool",
-    "filelock",
-    "huggingface_hub",
-    "huggingface_sb3",
-    "joblib",
-    "markdown_it",
-    "matplotlib",
-    "moviepy",
-    "mujoco",
-    "optuna",
-    "pandas",
-    "plotly",
-    "pygame",
-    "ray",
-    "rich",
-    "rl_zoo3",
-    "rliable",
-    "sb3_contrib",
-    "scipy",
-    "seaborn",
-    "tabulate",
-    "tensorboard",
-    "tqdm",
-    "wandb",
-    "yaml",
-]
+# A test that imports what is not there is skipped.
 ABSENT = {name for name in OPTIONAL if find_spec(name) is None}
 
 if "rl_zoo3" not in ABSENT:

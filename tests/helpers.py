@@ -22,6 +22,39 @@ VARIANTS: list[Any] = [PPOClip, PPOAdaptiveKL, PPOFixedKL, PPOUnclipped]
 PENALISED: list[Any] = [PPOAdaptiveKL, PPOFixedKL]
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
+# What the extras install.
+OPTIONAL = [
+    "ale_py",
+    "Box2D",
+    "cv2",
+    "dask",
+    "distributed",
+    "envpool",
+    "filelock",
+    "huggingface_hub",
+    "huggingface_sb3",
+    "joblib",
+    "markdown_it",
+    "matplotlib",
+    "moviepy",
+    "mujoco",
+    "optuna",
+    "pandas",
+    "plotly",
+    "pygame",
+    "ray",
+    "rich",
+    "rl_zoo3",
+    "rliable",
+    "sb3_contrib",
+    "scipy",
+    "seaborn",
+    "tabulate",
+    "tensorboard",
+    "tqdm",
+    "wandb",
+    "yaml",
+]
 ACTION_SPACES = {
     "Discrete": spaces.Discrete(3),
     "MultiDiscrete": spaces.MultiDiscrete([2, 4]),

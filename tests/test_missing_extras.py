@@ -6,31 +6,9 @@ import sys
 
 import pytest
 
-PACKAGES = [
-    "ale_py",
-    "cv2",
-    "dask",
-    "distributed",
-    "envpool",
-    "filelock",
-    "huggingface_hub",
-    "huggingface_sb3",
-    "joblib",
-    "markdown_it",
-    "matplotlib",
-    "optuna",
-    "pandas",
-    "plotly",
-    "ray",
-    "rich",
-    "rl_zoo3",
-    "rliable",
-    "sb3_contrib",
-    "scipy",
-    "seaborn",
-    "sbx",
-    "yaml",
-]
+from helpers import OPTIONAL
+
+PACKAGES = [*OPTIONAL, "sbx"]
 # The code that needs each extra, the error that it raises, and how that begins.
 FEATURES = {
     "contrib": ("PPOClip('MlpLstmPolicy', 'CartPole-v1')", "ArgumentError", "policy='MlpLstmPolicy' and the like need"),
