@@ -31,10 +31,13 @@ def page(comparisons: Iterable[Comparison]) -> str:
                 where = f"{comparison.name}-{number}"
                 figure = _figure(comparison, env)
                 parts.append(figure.to_html(full_html=False, include_plotlyjs=False, div_id=where, config=CONFIG))
-    return (
-        f'<!doctype html>\n<meta charset="utf-8">\n<title>Learning curves</title>\n<style>{STYLE}</style>\n'
-        f"<script>{get_plotlyjs()}</script>\n<p>{HELP}</p>\n" + "\n".join(parts)
-    )
+    return document("Learning curves", STYLE, f"<script>{get_plotlyjs()}</script>\n<p>{HELP}</p>\n" + "\n".join(parts))
+
+
+def document(title: str, style: str, body: str) -> str:
+    """A page in HTML that fits the width of any screen."""
+    head = '<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">'
+    return f"<!doctype html>\n{head}\n<title>{title}</title>\n<style>{style}</style>\n{body}"
 
 
 def _figure(comparison: Comparison, env: str) -> go.Figure:

@@ -21,7 +21,7 @@ from sb3_ppo_variants.benchmark.compare import (
     tables,
 )
 from sb3_ppo_variants.benchmark.compare.curves import LAST
-from sb3_ppo_variants.benchmark.compare.interactive import page
+from sb3_ppo_variants.benchmark.compare.interactive import document, page
 from sb3_ppo_variants.benchmark.compare.paper import Estimate
 from sb3_ppo_variants.benchmark.compare.records import Record, is_spanned
 from sb3_ppo_variants.benchmark.compare.scores import Comparison
@@ -62,7 +62,7 @@ TRAINING = "What the updates logged, means over seeds."
 STYLE = """
 body { font: 15px/1.5 sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse; display: block; overflow-x: auto; margin: 1rem 0 }
-td, th { border: 1px solid #ccc; padding: .2rem .6rem; text-align: left }
+td, th { border: 1px solid #ccc; padding: .2rem .6rem; text-align: left; white-space: nowrap }
 img { max-width: 100% } pre { background: #f4f4f4; padding: .6rem; overflow-x: auto } summary { cursor: pointer }
 """
 
@@ -240,4 +240,4 @@ def html(text: str, folder: Path) -> str:
         r"<p>&lt;details&gt;&lt;summary&gt;([^<]*)&lt;/summary&gt;</p>", r"<details><summary>\1</summary>", body
     )
     body = body.replace("<p>&lt;/details&gt;</p>", "</details>")
-    return f'<!doctype html>\n<meta charset="utf-8">\n<title>Comparison</title>\n<style>{STYLE}</style>\n{body}'
+    return document("Comparison", STYLE, body)
