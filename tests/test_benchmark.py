@@ -15,7 +15,17 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecNormalize
 
 from helpers import ACTION_SPACES, noise_envs
-from sb3_ppo_variants.benchmark import cold, gallery, guard, instructions, scaling, stepping, throughput, workloads
+from sb3_ppo_variants.benchmark import (
+    cold,
+    gallery,
+    guard,
+    instructions,
+    paths,
+    scaling,
+    stepping,
+    throughput,
+    workloads,
+)
 from sb3_ppo_variants.benchmark.__main__ import COMMANDS, main
 
 
@@ -110,6 +120,22 @@ def test_paths(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Not made here: MiniGrid-Fetch-5x5-N2-v0" in out
     with pytest.raises(SystemExit, match="--envs='Pong'"):
         main(["paths", "--envs", "Pong"])
+
+
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")  # Of the zoo.
+def test_the_speed_of_paths(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(paths, "STEPS", 20)
+    file = tmp_path / "paths.json"
+    # Rollouts of 8 steps, so that a run has three of them.
+    assert main(["paths", "--envs", "MountainCarContinuous-v0", "--pairs", "3", "--json", str(file)]) == 0
+    printed = capsys.readouterr().out
+    ratios = json.loads(file.read_text())["environments"]["MountainCarContinuous-v0"]["ratios"]
+    assert len(ratios) == 3 and min(ratios) > 0
+    assert f"| {sorted(ratios)[1]:.2f} (" in printed
+    assert main(["paths", "--report", str(file)]) == 0
+    assert capsys.readouterr().out == printed
 
 
 def test_cold_processes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

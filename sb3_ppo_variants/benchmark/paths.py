@@ -1,13 +1,22 @@
-"""Say which path each environment takes with the RL Zoo's settings for PPO; nothing is trained."""
+"""Say which path each environment takes with the RL Zoo's settings for PPO, and measure how fast it is."""
 
 import argparse
+import json
+from functools import partial
 from importlib import resources
+from math import ceil
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch as th
 from gymnasium.error import Error
 from torch import nn
 
 from sb3_ppo_variants.backends.choice import Choice, choose
+from sb3_ppo_variants.benchmark import measuring
+from sb3_ppo_variants.benchmark.throughput import measure
+from sb3_ppo_variants.benchmark.workloads import Workload
 from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 from sb3_ppo_variants.recipes.recipe import check_registered, parse
@@ -17,6 +26,8 @@ from sb3_ppo_variants.variants import PPOClip
 ATARI = "BreakoutNoFrameskip-v4"
 # No environments.
 SETTINGS_ONLY = ("default",)
+# Steps over all environments: a measured run has about as many, and its rollouts no more.
+STEPS = 2048
 
 
 def entries() -> dict[str, Hyperparameters]:
@@ -58,27 +69,68 @@ def path(env_id: str, hyperparameters: Hyperparameters) -> Choice:
         env.close()
 
 
+def ratios(env_id: str, hyperparameters: Hyperparameters, pairs: int) -> np.ndarray:
+    """How many times the speed of SB3's PPO PPOClip has, in each pair of alternating runs on one thread.
+
+    The rollouts are those of the settings, or shorter where these have more than ``STEPS`` steps.
+    """
+    th.set_num_threads(1)
+    recipe = parse(PPOClip, env_id, hyperparameters)
+    n_steps = min(recipe.arguments.get("n_steps", STEPS), ceil(STEPS / recipe.n_envs))
+    settings = {name: value for name, value in recipe.arguments.items() if name != "policy"} | {"n_steps": n_steps}
+    rollouts = ceil(STEPS / (n_steps * recipe.n_envs))
+    workload = Workload(recipe.make_env, recipe.arguments["policy"], settings, rollouts=rollouts)
+    seconds = measure(workload, workload.with_baseline({"PPOClip": partial(PPOClip, device="cpu")}), pairs)["seconds"]
+    return np.array(seconds["PPO"]) / np.array(seconds["PPOClip"])
+
+
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     parser.add_argument("--envs", nargs="+", metavar="ID", help="only these environments of the zoo's file")
+    parser.add_argument(
+        "--pairs", action=measuring.Count, help="also measure the speed over SB3's PPO, in PAIRS of runs"
+    )
+    parser.add_argument("--json", type=Path, help="file for what is measured")
+    parser.add_argument("--report", type=Path, help="make nothing, print the table of such a file")
 
 
 def run(options: argparse.Namespace) -> int:
     """Print a table of all environments that can be made, and the others below."""
+    if options.report is None:
+        found = _found(options)
+        if options.json is not None:
+            options.json.write_text(json.dumps(found, indent=1) + "\n")
+    else:
+        found = json.loads(options.report.read_text())
+    print(table(found["environments"]))
+    if found["missing"]:
+        print(f"\nNot made here: {', '.join(found['missing'])}")
+    return 0
+
+
+def _found(options: argparse.Namespace) -> dict[str, Any]:
     listed = entries()
-    names = list(listed) if options.envs is None else options.envs
-    for name in names:
+    for name in options.envs or ():
         if name not in listed:
             refuse("--envs", name, ", ".join(listed))
-    missing = []
-    print("| environment | path | why |\n|---|---|---|")
-    for name in names:
+    found: dict[str, Any] = {**measuring.circumstances(), "environments": {}, "missing": []}
+    for name in options.envs or listed:
         try:
             backend, why = path(name, listed[name])
         except (ImportError, Error, ArgumentError):
-            missing.append(name)
+            found["missing"].append(name)
             continue
-        print(f"| {name} | {type(backend).__name__.lower()} | {why} |", flush=True)
-    if missing:
-        print(f"\nNot made here: {', '.join(missing)}")
-    return 0
+        found["environments"][name] = {"path": type(backend).__name__.lower(), "why": why}
+        if options.pairs is not None:
+            measured = ratios(name, listed[name], options.pairs)
+            found["environments"][name]["ratios"] = measured.round(3).tolist()
+    return found
+
+
+def table(environments: dict[str, dict[str, Any]]) -> str:
+    """A line for each environment: its path, why, and the median speed over SB3's PPO with quartiles, if measured."""
+    lines = ["| environment | path | why | speed over SB3's PPO |", "|---|---|---|---|"]
+    for name, found in environments.items():
+        speed = measuring.quartiles(found["ratios"]) if "ratios" in found else ""
+        lines.append(f"| {name} | {found['path']} | {found['why']} | {speed} |")
+    return "\n".join(lines)
