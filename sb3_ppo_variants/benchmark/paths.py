@@ -3,7 +3,7 @@
 import argparse
 import json
 from functools import partial
-from importlib import resources
+from importlib import import_module, resources
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -38,10 +38,10 @@ def entries() -> dict[str, Hyperparameters]:
     try:
         import yaml
 
-        folder = resources.files("rl_zoo3")
+        import_module("rl_zoo3.import_envs")  # Registers the environments of the packages that are installed.
     except ImportError as error:
         raise ImportError("the RL Zoo is missing: pip install 'sb3_ppo_variants[zoo]'") from error
-    text = folder.joinpath("hyperparams", "ppo.yml").read_text()
+    text = resources.files("rl_zoo3").joinpath("hyperparams", "ppo.yml").read_text()
     listed = {name: values for name, values in yaml.safe_load(text).items() if name not in SETTINGS_ONLY}
     listed[ATARI] = listed.pop("atari")
     return {name: {key: _evaluated(key, value) for key, value in values.items()} for name, values in listed.items()}
