@@ -11,17 +11,34 @@ from sb3_ppo_variants.benchmark.__main__ import main
 from sb3_ppo_variants.benchmark.compare import paper, records, scores, statistics
 
 ROOT = Path(__file__).parent.parent
-NAMES = ["table1-200k", "sb3-200k", "separate-200k"]
+# With the setting that each report compares the others with, if it is another than SB3's PPO.
+BASELINES = {
+    "table1-200k": None,
+    "sb3-200k": None,
+    "separate-200k": None,
+    "masked": "contrib_maskable_ppo",
+    "recurrent": "contrib_recurrent_ppo",
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", BASELINES)
 def test_a_committed_report_is_what_its_records_give(name: str, tmp_path: Path) -> None:
-    assert main(["report", "--from", str(ROOT / "results" / f"{name}.jsonl.gz"), "--out", str(tmp_path)]) == 0
+    options = ["--from", str(ROOT / "results" / f"{name}.jsonl.gz"), "--out", str(tmp_path)]
+    baseline = BASELINES[name]
+    assert main(["report", *options, *(["--baseline", baseline] if baseline else [])]) == 0
     for file in ("report.md", "scores.csv"):
         assert (tmp_path / file).read_text() == (ROOT / "docs" / name / file).read_text()
     pictures = {file.name for file in (ROOT / "docs" / name / "pictures").glob("*.png")}
     assert pictures == {file.name for file in (tmp_path / "pictures").glob("*.png")}
+
+
+@pytest.mark.parametrize("name", ["masked", "recurrent"])
+def test_the_pages_have_the_final_scores(name: str) -> None:
+    report = (ROOT / "docs" / name / "report.md").read_text()
+    table = re.search(r"### Final scores\n.*?\n(\|.*?)\n\n", report, re.DOTALL)
+    assert table
+    assert table[1] in (ROOT / "docs" / f"{name}.md").read_text()
 
 
 def matrices(name: str) -> dict[str, pd.DataFrame]:
