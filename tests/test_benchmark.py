@@ -138,13 +138,21 @@ def test_the_speed_of_paths(
     assert capsys.readouterr().out == printed
 
 
-def test_cold_processes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setitem(cold.RUNS, "cartpole", 64)
-    assert main(["cold", "--workloads", "cartpole", "--pairs", "1"]) == 0
-    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
-    assert [row[2] for row in rows] == ["PPO", "PPOClip"]
-    for row in rows:
-        assert float(row[3]) > 0 and 50 < float(row[4].strip(" |")) < 10_000
+def test_cold_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(cold.RUNS, "cartpole", (("CartPole-v1", 1), "MlpPolicy", {"n_steps": 64}, 64))
+    file = tmp_path / "cold.json"
+    assert main(["cold", "--workloads", "cartpole", "--pairs", "1", "--json", str(file)]) == 0
+    printed = capsys.readouterr().out
+    for runs in json.loads(file.read_text())["runs"]["cartpole"].values():
+        [[imports, seconds, memory]] = runs
+        assert 0 < imports < seconds and 50 < memory < 10_000
+    assert main(["cold", "--report", str(file)]) == 0
+    assert capsys.readouterr().out == printed
+
+
+def test_the_table_of_cold_processes() -> None:
+    runs = {"PPO": [[1.0, 10.0, 200.0], [2.0, 8.0, 200.0], [3.0, 9.0, 200.0]], "PPOClip": [[3.0, 3.0, 210.0]]}
+    assert cold.table({"cartpole": runs})[2] == "| cartpole | 2, 3 (1.50x) | 9, 3 (0.33x) | 200, 210 (1.05x) |"
 
 
 def test_stepping(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,53 +1,88 @@
-"""Compare whole processes: the time of a short run with its imports, and the most memory it takes."""
+"""Compare whole processes: their imports, the time of a short run, and the most memory it takes."""
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from sb3_ppo_variants.benchmark import measuring
 from sb3_ppo_variants.benchmark.measuring import add_options, since
 
+# Imports only what users of the algorithm import, so that SB3's runs have nothing of ours.
 SCRIPT = """
-import json, resource, sys
-from sb3_ppo_variants.benchmark.workloads import WORKLOADS
-name, workload, steps = sys.argv[1], WORKLOADS[sys.argv[2]], int(sys.argv[3])
+import json, resource, sys, time
+from importlib import import_module
+module, name, env, policy, arguments, steps = json.loads(sys.argv[1])
+start = time.process_time()
+algorithm = getattr(import_module(module), name)
+imports = time.process_time() - start
 import torch
+from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 torch.set_num_threads(1)
-if name == "PPO":
-    from stable_baselines3 import PPO as algorithm
-else:
-    from sb3_ppo_variants import PPOClip as algorithm
-workload.model(algorithm, name != "PPO").learn(steps)
-print(json.dumps(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+make = make_atari_env if policy == "CnnPolicy" else make_vec_env
+algorithm(policy, make(*env, seed=0), seed=0, device="cpu", **arguments).learn(steps)
+print(json.dumps([imports, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]))
 """
-RUNS = {"cartpole": 20_000, "halfcheetah": 4096, "breakout": 2048}
-ALGORITHMS = ("PPO", "PPOClip")
+IMAGES = {"n_steps": 128, "batch_size": 256, "n_epochs": 4}
+# Environment and number of them, policy, arguments, steps.
+RUNS: dict[str, tuple[tuple[str, int], str, dict[str, int], int]] = {
+    "cartpole": (("CartPole-v1", 8), "MlpPolicy", {"n_steps": 256}, 20_000),
+    "halfcheetah": (("HalfCheetah-v5", 1), "MlpPolicy", {}, 4096),
+    "breakout": (("BreakoutNoFrameskip-v4", 8), "CnnPolicy", IMAGES, 2048),
+}
+ALGORITHMS = {"PPO": "stable_baselines3", "PPOClip": "sb3_ppo_variants"}
+COLUMNS = ("seconds of imports", "seconds in all", "peak memory, MiB")
 
 
-def measure(algorithm: str, workload: str) -> tuple[float, float]:
+def measure(algorithm: str, workload: str) -> list[float]:
     """Train in a new process.
 
-    :return: seconds from its start to its end, and the most memory it had, in MiB
+    :return: CPU seconds of importing the algorithm, seconds from its start to its end, and the most memory, in MiB
     """
+    asked = json.dumps([ALGORITHMS[algorithm], algorithm, *RUNS[workload]])
+    # As after an installation, every module is compiled, once the first runs have been made.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     start = time.perf_counter()
-    command = [sys.executable, "-W", "ignore", "-c", SCRIPT, algorithm, workload, str(RUNS[workload])]
-    finished = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    return since(start), json.loads(finished.stdout.splitlines()[-1])
+    command = [sys.executable, "-W", "ignore", "-c", SCRIPT, asked]
+    finished = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env)
+    imports, memory = json.loads(finished.stdout.splitlines()[-1])
+    return [round(imports, 3), since(start), round(memory, 1)]
 
 
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     add_options(parser, RUNS, list(RUNS), pairs=5)
+    parser.add_argument("--json", type=Path, help="file for what is measured")
+    parser.add_argument("--report", type=Path, help="measure nothing, print the table of such a file")
 
 
 def run(options: argparse.Namespace) -> int:
     """Measure SB3's PPO and PPOClip in turn and print a table of medians."""
-    print("| workload | steps | algorithm | seconds, imports included | peak memory, MiB |\n|---|---|---|---|---|")
-    for workload in options.workloads:
-        runs = np.array([[measure(algorithm, workload) for algorithm in ALGORITHMS] for _ in range(options.pairs)])
-        for algorithm, (seconds, memory) in zip(ALGORITHMS, np.median(runs, axis=0), strict=True):
-            print(f"| {workload} | {RUNS[workload]} | {algorithm} | {seconds:.1f} | {memory:.0f} |", flush=True)
+    if options.report is not None:
+        measured = json.loads(options.report.read_text())
+    else:
+        measured = {**measuring.circumstances(), "runs": {}}
+        for workload in options.workloads:
+            each = {name: partial(measure, name, workload) for name in ALGORITHMS}
+            measured["runs"][workload] = measuring.in_turn(each, options.pairs)
+    if options.json is not None:
+        options.json.write_text(json.dumps(measured, indent=1) + "\n")
+    print("\n".join(table(measured["runs"])))
     return 0
+
+
+def table(runs: dict[str, dict[str, Any]]) -> list[str]:
+    """The medians of SB3's PPO and of PPOClip, and how many times the first the second is, for each workload."""
+    lines = [f"| workload | {' | '.join(f'{column}: PPO, PPOClip' for column in COLUMNS)} |", "|---|---|---|---|"]
+    for workload, of_workload in runs.items():
+        theirs, ours = (np.median(of_workload[name], axis=0) for name in ALGORITHMS)
+        cells = [f"{a:.3g}, {b:.3g} ({b / a:.2f}x)" for a, b in zip(theirs, ours, strict=True)]
+        lines.append(f"| {workload} | {' | '.join(cells)} |")
+    return lines
