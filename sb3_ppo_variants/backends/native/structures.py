@@ -93,6 +93,15 @@ class Acting(Structure):
     _fields_ = _fields("features noise outputs actions log_probs values", "rows action_size is_finite")
 
 
+class Normalizing(Structure):
+    """Observations, and the statistics that normalise them."""
+
+    _fields_ = [
+        *_fields("observations mean variance normalized", "rows columns updates"),
+        *_fields(numbers="count epsilon limit"),
+    ]
+
+
 def as_array(layers: Sequence[Layer]) -> ctypes.Array:
     """Structures side by side, as a pointer to the first is taken for all."""
     array = (Layer * len(layers))(*layers)
