@@ -64,12 +64,6 @@ template <class T> void multiply(const Product<T>& p) {
     if (column < p.columns) rows_from<BLOCK_ROWS, 1>(p, 0, column);
 }
 
-#if defined(__has_builtin)
-#if __has_builtin(__builtin_shufflevector)
-#define HAS_SHUFFLES
-#endif
-#endif
-
 #if defined(HAS_SHUFFLES)
 // Exchanges what two rows have off the diagonal, in squares of D by D.
 template <int D, class T, int... J>

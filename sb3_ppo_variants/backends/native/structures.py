@@ -88,9 +88,12 @@ class Outcome(Structure):
 
 
 class Acting(Structure):
-    """What an action is drawn with, and what is computed."""
+    """What actions are drawn with, and what is computed."""
 
-    _fields_ = _fields("features noise outputs actions log_probs values", "rows action_size is_finite")
+    _fields_ = [
+        *_fields("features noise low high outputs actions clipped log_probs values"),
+        *_fields(counts="rows action_size step is_finite"),
+    ]
 
 
 class Normalizing(Structure):
