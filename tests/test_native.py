@@ -18,7 +18,7 @@ from sb3_ppo_variants.backends.arrays.networks import Architecture
 from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.backends.native import library as native
 from sb3_ppo_variants.backends.native import obstacles
-from sb3_ppo_variants.backends.native.networks import NativeActorCritic
+from sb3_ppo_variants.backends.native.networks import NativeActorCritic, Steps
 from sb3_ppo_variants.objectives import Clipped
 
 Double = Callable[[Any], None]
@@ -163,21 +163,64 @@ def test_actions_that_the_policy_does_not_have_are_refused(value: int) -> None:
     th.testing.assert_close(model.policy.state_dict(), before, rtol=0, atol=0)
 
 
-@pytest.mark.usefixtures("natively")
-def test_more_environments_than_states_at_a_time() -> None:
+@pytest.fixture
+def policy(natively: None) -> Any:
+    """A policy that the library computes, with actions of two numbers for observations of three."""
+    return PPOClip("MlpPolicy", noise_envs(BOX), n_steps=8, batch_size=8).policy
+
+
+def steps_of(policy: Any, noise: np.ndarray, bounds: Any = None) -> Steps:
+    arrays = {name: parameter.detach().numpy() for name, parameter in policy.named_parameters()}
+    return NativeActorCritic(Architecture.of(policy), arrays).steps(noise, bounds)
+
+
+def normal(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=shape).astype(np.float32)
+
+
+def test_more_environments_than_states_at_a_time(policy: Any) -> None:
     """Acting on all at once is acting on some of them."""
-    policy = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=8, batch_size=8).policy
-    networks = NativeActorCritic(Architecture.of(policy), {n: p.detach().numpy() for n, p in policy.named_parameters()})
-    rng = np.random.default_rng(0)
-    features, z = rng.normal(size=(300, 3)).astype(np.float32), rng.normal(size=(300, 2)).astype(np.float32)
-    together = networks.act(features, (z, None))
+    features, z = normal(300, 3), normal(300, 2)
+
+    def acted(rows: slice) -> Any:
+        steps = steps_of(policy, z[None, rows])
+        steps.take(0, features[rows])
+        return steps.outputs[0], steps.actions[0], steps.log_probs[0], steps.values[0]
+
+    outputs, actions, log_probs, values = together = acted(slice(None))
     with th.no_grad():
-        values, log_probs, _ = policy.evaluate_actions(th.from_numpy(features), th.from_numpy(together.actions))
-    np.testing.assert_allclose(together.values, values.numpy(), atol=1e-6)
-    np.testing.assert_allclose(together.log_probs, log_probs.numpy(), rtol=1e-5, atol=1e-5)
+        means = policy.get_distribution(th.from_numpy(features)).distribution.mean
+        wanted, wanted_log_probs, _ = policy.evaluate_actions(th.from_numpy(features), th.from_numpy(actions))
+    np.testing.assert_allclose(outputs, means.numpy(), atol=1e-6)
+    np.testing.assert_allclose(values, wanted.numpy(), atol=1e-6)
+    np.testing.assert_allclose(log_probs, wanted_log_probs.numpy(), rtol=1e-5, atol=1e-5)
     for rows in (slice(0, 1), slice(120, 140), slice(299, 300)):
-        for all_of, some in zip(together, networks.act(features[rows], (z[rows], None)), strict=True):
+        for all_of, some in zip(together, acted(rows), strict=True):
             np.testing.assert_allclose(all_of[rows], some, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("n_envs", [1, 5, 200])
+def test_steps_stay_where_they_were_written(policy: Any, n_envs: int) -> None:
+    features, z = normal(4, n_envs, 3), normal(4, n_envs, 2)
+    low, high = np.array([-0.5, -2.0], np.float32), np.array([0.25, -1.0], np.float32)
+    together = steps_of(policy, z, (low, high))
+    for step in (2, 0, 3, 1):
+        together.take(step, features[step])
+    for step in range(4):
+        alone = steps_of(policy, z[step : step + 1])
+        alone.take(0, features[step])
+        for name in ("outputs", "actions", "log_probs", "values"):
+            np.testing.assert_array_equal(getattr(together, name)[step], getattr(alone, name)[0])
+    assert together.clipped is not None and np.any(together.clipped != together.actions)
+    np.testing.assert_array_equal(together.clipped, np.clip(together.actions, low, high))
+
+
+def test_other_steps_and_features_are_refused(policy: Any) -> None:
+    steps = steps_of(policy, normal(4, 5, 2))
+    with pytest.raises(IndexError):
+        steps.take(4, normal(5, 3))
+    with pytest.raises(ValueError, match=r"the features have the shape \(1, 3\); allowed: \(5, 3\)"):
+        steps.take(0, normal(1, 3))
 
 
 # What is not for the library

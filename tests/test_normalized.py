@@ -1,6 +1,7 @@
 """Steps of SB3's ``VecNormalize`` while a model trains are, to the bit, those of SB3."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -10,11 +11,14 @@ from gymnasium import spaces
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.running_mean_std import RunningMeanStd
-from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
+from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize
 
 from helpers import ACTION_SPACES, noise_envs
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.rollouts.normalized import NormalizedSteps, fast_steps
+from sb3_ppo_variants.backends.native import normalizing
+from sb3_ppo_variants.backends.native.library import library
+from sb3_ppo_variants.backends.native.normalizing import NativeSteps, native_steps
+from sb3_ppo_variants.rollouts.normalized import NormalizedSteps, Steps
 
 BOX = ACTION_SPACES["Box"]
 OBSERVATIONS: dict[str, spaces.Space] = {
@@ -22,6 +26,8 @@ OBSERVATIONS: dict[str, spaces.Space] = {
     "double": spaces.Box(-1, 1, (3,), np.float64),
     "number": spaces.Box(-1, 1, (), np.float32),
     "matrix": spaces.Box(-1, 1, (2, 3), np.float32),
+    "column": spaces.Box(-1, 1, (1,), np.float64),
+    "many": spaces.Box(-1, 1, (37,), np.float32),
     "bytes": spaces.Box(0, 255, (4,), np.uint8),
     "dict": spaces.Dict({"b": spaces.Box(-1, 1, (2, 2)), "c": spaces.Box(0, 9, (2,), np.uint8)}),
     "some keys": spaces.Dict({"b": spaces.Box(-1, 1, (2, 2)), "a": spaces.Discrete(3)}),
@@ -33,6 +39,19 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "no rewards": {"norm_reward": False},
     "not training": {"training": False},
 }
+
+
+StepsOf = Callable[[VecEnv], Steps]
+
+
+@pytest.fixture(params=["natively", "over arrays"])
+def steps_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> StepsOf:
+    """What makes the steps, with the library and without."""
+    if request.param == "over arrays":
+        monkeypatch.setattr(normalizing, "library", lambda: None)
+    elif library() is None:
+        pytest.skip("the native library was not built")
+    return native_steps
 
 
 def normalized(name: str, n_envs: int = 2, **settings: Any) -> VecNormalize:
@@ -64,12 +83,12 @@ def assert_same(ours: Any, theirs: Any) -> None:
     assert plain(ours) == plain(theirs)
 
 
-@pytest.mark.parametrize("n_envs", [1, 2, 5])
+@pytest.mark.parametrize("n_envs", [1, 2, 5, 9])
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("name", OBSERVATIONS)
-def test_steps(name: str, settings: str, n_envs: int) -> None:
+def test_steps(name: str, settings: str, n_envs: int, steps_of: StepsOf) -> None:
     theirs, ours = (normalized(name, n_envs, **SETTINGS[settings]) for _ in range(2))
-    steps = fast_steps(ours)
+    steps = steps_of(ours)
     assert isinstance(steps, NormalizedSteps)
     for i in range(100):
         actions = np.full((n_envs, 2), i % 3, np.float32)
@@ -98,6 +117,7 @@ class Keeps(BaseCallback):
         return True
 
 
+@pytest.mark.usefixtures("steps_of")
 def test_callbacks_find_and_change_the_state() -> None:
     seen = []
     for cls in (PPO, partial(PPOClip, fast=False)):
@@ -120,12 +140,12 @@ def patched(env: VecNormalize) -> VecNormalize:
     "change",
     [lambda env: Subclass(env.venv), patched, lambda env: VecFrameStack(env, 2), lambda env: env.venv],
 )
-def test_what_it_does_not_know_steps_by_itself(change: Callable[[VecNormalize], Any]) -> None:
+def test_what_it_does_not_know_steps_by_itself(change: Callable[[VecNormalize], Any], steps_of: StepsOf) -> None:
     env = change(normalized("single"))
-    assert fast_steps(env) is env
+    assert steps_of(env) is env
 
 
-def test_statistics_of_another_class_update_themselves() -> None:
+def test_statistics_of_another_class_update_themselves(steps_of: StepsOf) -> None:
     class Doubled(RunningMeanStd):
         def update(self, arr: np.ndarray) -> None:
             super().update(2 * arr)
@@ -135,5 +155,55 @@ def test_statistics_of_another_class_update_themselves() -> None:
         env.obs_rms, env.ret_rms = Doubled(shape=(3,)), Doubled(shape=())  # type: ignore[assignment]
     actions = np.ones((2, 2), np.float32)
     for _ in range(10):
-        for got, wanted in zip(fast_steps(envs[0]).step(actions), envs[1].step(actions), strict=True):
+        for got, wanted in zip(steps_of(envs[0]).step(actions), envs[1].step(actions), strict=True):
             assert_same(got, wanted)
+
+
+@pytest.mark.parametrize("name", ["single", "double", "matrix", "many"])
+def test_the_library_takes_what_is_most_common(name: str, natively: None) -> None:
+    assert isinstance(native_steps(normalized(name)), NativeSteps)
+
+
+def test_statistics_that_somebody_kept_stay_as_they_were(steps_of: StepsOf) -> None:
+    env = normalized("double")
+    statistics = env.obs_rms
+    assert isinstance(statistics, RunningMeanStd)
+    steps, kept = steps_of(env), [statistics.mean, statistics.var, env.returns]
+    copies = deepcopy(kept)
+    results = []
+    for _ in range(3):
+        results.append(steps.step(np.ones((2, 2), np.float32)))
+        copies.append(deepcopy(results[-1][:3]))
+    assert_same([*kept, *(result[:3] for result in results)], copies)
+
+
+CHANGES: dict[str, Callable[[VecNormalize, Any], None]] = {
+    "replaced": lambda env, statistics: vars(statistics).update(mean=np.full(3, 0.5), var=np.full(3, 2.0), count=7),
+    "in place": lambda env, statistics: statistics.mean.fill(0.25),
+    "single precision": lambda env, statistics: vars(statistics).update(mean=np.ones(3, np.float32)),
+    "another shape": lambda env, statistics: vars(statistics).update(mean=np.ones((1, 3)), var=np.float64(2.0)),
+    "no variance": lambda env, statistics: vars(statistics).update(var=np.zeros(3)),
+    "negative variance": lambda env, statistics: vars(statistics).update(var=np.full(3, -1.0)),
+    "not a number": lambda env, statistics: statistics.mean.fill(np.nan),
+    "overflow": lambda env, statistics: vars(statistics).update(mean=np.full(3, 1e200), var=np.full(3, 1e-200)),
+    "whole numbers": lambda env, statistics: vars(env).update(epsilon=1, clip_obs=2),
+    "an epsilon for each": lambda env, statistics: vars(env).update(norm_reward=False, epsilon=np.arange(1.0, 4.0)),
+}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", ["single", "double"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_changed_statistics(change: str, name: str, training: bool, steps_of: StepsOf) -> None:
+    theirs, ours = (normalized(name, clip_obs=np.inf) for _ in range(2))
+    actions = np.ones((2, 2), np.float32)
+    steps = steps_of(ours)
+    steps.step(actions), theirs.step(actions)
+    for env in (theirs, ours):
+        env.training = training
+        CHANGES[change](env, env.obs_rms)
+    for _ in range(3):
+        for got, wanted in zip(steps.step(actions), theirs.step(actions), strict=True):
+            assert_same(got, wanted)
+        assert_same(state(ours), state(theirs))

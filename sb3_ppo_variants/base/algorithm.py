@@ -31,6 +31,7 @@ from sb3_ppo_variants.arguments.rules import (
 from sb3_ppo_variants.arguments.schedules import current_value
 from sb3_ppo_variants.arguments.spaces import check_start
 from sb3_ppo_variants.backends.choice import choose
+from sb3_ppo_variants.backends.native.normalizing import native_steps
 from sb3_ppo_variants.base import together
 from sb3_ppo_variants.base.around import checked, settings_kept
 from sb3_ppo_variants.base.environment import checked_env
@@ -201,7 +202,7 @@ class PPOBase(MaskedActions):
             return backend.actor(self, plan, rollout_buffer, n_rollout_steps)
 
         with self.run.collecting(), backend.prepared(plan, updating=False), one:
-            going = collect(self, env, callback, rollout_buffer, n_rollout_steps, make_actor, n_processes)
+            going = collect(self, env, callback, rollout_buffer, n_rollout_steps, make_actor, n_processes, native_steps)
             return rollout.end(going)
 
     def train(self) -> None:

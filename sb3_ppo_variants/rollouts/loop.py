@@ -57,6 +57,7 @@ def collect(
     n_rollout_steps: int,
     make_actor: Callable[[], Actor],
     n_processes: int = 1,
+    steps_of: Callable[[VecEnv], Steps] = fast_steps,
 ) -> bool:
     """What SB3's ``collect_rollouts`` does.
 
@@ -64,6 +65,7 @@ def collect(
 
     :param make_actor: called when callbacks have heard that the rollout begins
     :param n_processes: how many processes do the same, whose steps count too
+    :param steps_of: makes what steps the environments
     :return: False if the callback ended it early
     """
     model.policy.set_training_mode(False)
@@ -83,7 +85,7 @@ def collect(
     )
     # An empty list of callbacks has no use for locals, which are made for each step.
     heard = not isinstance(callback, CallbackList) or len(callback.callbacks) > 0
-    steps = fast_steps(env)
+    steps = steps_of(env)
     for step in range(n_rollout_steps):
         if not _step(model, steps, callback, heard, actor, step, n_processes):
             return False

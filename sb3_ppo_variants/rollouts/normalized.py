@@ -82,7 +82,8 @@ class NormalizedSteps:
 
 def _update(statistics: RunningMeanStd, observations: np.ndarray) -> None:
     """What ``RunningMeanStd.update`` does."""
-    if type(statistics) is not RunningMeanStd or observations.dtype not in FLOATS:
+    usual = type(statistics) is RunningMeanStd and observations.dtype in FLOATS
+    if not usual or not np.shape(statistics.mean) == np.shape(statistics.var) == observations.shape[1:]:
         statistics.update(observations)
         return
     n = len(observations)

@@ -48,7 +48,8 @@ class ArrayActor:
         self._features = Features(policy, bias.dtype)
         self._threads = blas_threads(policy, buffer.n_envs)
         shape = (n_steps, buffer.n_envs, len(bias))
-        self._noise = iter(architecture.noise(shape, th.from_numpy(bias).dtype))
+        self._drawn = architecture.noise(shape, th.from_numpy(bias).dtype)
+        self._noise = architecture.kind.in_steps(self._drawn)
         self._policy, self._sde_sample_freq = policy, sde_sample_freq
         self._shape = (buffer.n_envs, *(policy.action_space.shape or ()))
         self._bounds = bounds_of(policy)
@@ -78,13 +79,17 @@ class ArrayActor:
         actions = actions.reshape(self._shape)
         self._outputs.append(output)
         self._step = observations, actions, values, log_probs
-        self._clipped = actions
-        if self._policy.squash_output:
-            self._clipped = self._policy.unscale_action(actions)
-        elif self._bounds is not None:
-            low, high = self._bounds
-            self._clipped = np.minimum(np.maximum(actions, low), high)
+        self._clipped = self._bounded(actions)
         return self._clipped
+
+    def _bounded(self, actions: np.ndarray) -> np.ndarray:
+        """Actions as the environments take them."""
+        if self._policy.squash_output:
+            return self._policy.unscale_action(actions)
+        if self._bounds is None:
+            return actions
+        low, high = self._bounds
+        return np.minimum(np.maximum(actions, low), high)
 
     def seen(self) -> dict[str, Any]:
         observations, actions, values, log_probs = self._step

@@ -24,7 +24,7 @@ class Categorical(Distribution):
         self._probs = np.exp(self._log_probs)
 
     @staticmethod
-    def noise(shape: tuple[int, int, int], dtype: th.dtype) -> Iterable[Any]:
+    def noise(shape: tuple[int, int, int], dtype: th.dtype) -> np.ndarray:
         """Standard Gumbel numbers."""
         return -th.empty(shape, dtype=dtype).exponential_().log_().numpy()
 
@@ -159,7 +159,7 @@ class Bernoulli(Distribution):
         self._probs = np.exp(logits - self._softplus)
 
     @staticmethod
-    def noise(shape: tuple[int, int, int], dtype: th.dtype) -> Iterable[Any]:
+    def noise(shape: tuple[int, int, int], dtype: th.dtype) -> np.ndarray:
         """Uniform numbers in [0, 1)."""
         return th.rand(shape, dtype=dtype).numpy()
 

@@ -6,6 +6,7 @@ KL is KL(old || new).
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -24,11 +25,16 @@ class Distribution(ABC):
     sees_latent: ClassVar[bool] = False
     """Whether its output has the last hidden layer beside that of the network."""
 
+    @classmethod
+    def in_steps(cls, noise: Iterable[Any]) -> Iterator[Any]:
+        """What :meth:`sample` takes in each step, of the noise of a whole rollout."""
+        return iter(noise)
+
     @abstractmethod
     def sample(self, noise: Any) -> tuple[np.ndarray, np.ndarray]:
         """Actions, shape ``(batch, dimensions)``, and their log-probabilities, shape ``(batch,)``.
 
-        :param noise: that of a step from ``Architecture.noise``
+        :param noise: that of a step, from :meth:`in_steps`
         :raises NonFiniteError: if the network's output is not finite
         """
 

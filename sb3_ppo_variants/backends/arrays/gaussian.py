@@ -1,6 +1,6 @@
 """Normal distributions over arrays."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,14 @@ class DiagGaussian(Distribution):
         self._log_scale = float(np.add.reduce(log_std)) + len(log_std) * HALF_LOG_2_PI
 
     @staticmethod
-    def noise(shape: tuple[int, int, int], dtype: th.dtype) -> Iterable[Any]:
-        """Standard normal numbers z, and -1/2 z^2 summed over dimensions."""
-        z = th.randn(shape, dtype=dtype).numpy()
-        return zip(z, -0.5 * np.add.reduce(z * z, axis=2), strict=True)
+    def noise(shape: tuple[int, int, int], dtype: th.dtype) -> np.ndarray:
+        """Standard normal numbers."""
+        return th.randn(shape, dtype=dtype).numpy()
+
+    @classmethod
+    def in_steps(cls, noise: Any) -> Iterator[Any]:
+        """The numbers z of a step, and -1/2 z^2 summed over dimensions."""
+        return zip(noise, -0.5 * np.add.reduce(noise * noise, axis=2), strict=True)
 
     def sample(self, noise: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """mean + std * z."""

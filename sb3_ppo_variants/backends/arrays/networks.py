@@ -40,7 +40,7 @@ class Architecture:
     kind: type[Distribution]
     distribution: Callable[..., Distribution]
     noise: Callable[[tuple[int, int, int], th.dtype], Iterable[Any]]
-    """What ``sample`` makes actions of, step by step, from torch's generator; takes steps, states of each, outputs."""
+    """What ``sample`` makes actions of, from torch's generator; takes steps, states of each, outputs."""
     sizes: list[int]
     """Outputs of the policy network for each part of an action that is chosen independently as a whole."""
 
@@ -159,7 +159,7 @@ class ActorCritic:
     def act(self, features: np.ndarray, noise: Any, masks: np.ndarray | None = None) -> Acted:
         """Draw actions.
 
-        :param noise: that of a step from :attr:`Architecture.noise`
+        :param noise: that of a step, from :meth:`.Distribution.in_steps`
         :param masks: which actions are allowed; ``None`` if all are
         :raises NonFiniteError: if the policy network's output is not finite
         """

@@ -14,10 +14,10 @@ template <class T, class Distribution> class Actor {
         acting.is_finite = true;
         distribution.begin();
         for (int64_t start = 0; start < acting.rows; start += STATES) {
-            const int64_t left = acting.rows - start;
+            const int64_t left = acting.rows - start, row = acting.step * acting.rows + start;
             inputs.gather(acting.features + start * inputs.width, nullptr, left < STATES ? left : STATES);
-            if (acting.outputs) act(acting, start);
-            if (acting.values) memcpy(acting.values + start, critic.evaluate(inputs), inputs.states * sizeof(T));
+            if (acting.outputs) act(acting, row);
+            if (acting.values) memcpy(acting.values + row, critic.evaluate(inputs), inputs.states * sizeof(T));
         }
     }
 
@@ -27,16 +27,23 @@ template <class T, class Distribution> class Actor {
     Distribution distribution;
     int64_t n_outputs, action_size;
 
-    void act(Acting<T>& acting, int64_t start) {
+    void act(Acting<T>& acting, int64_t row) {
         const T* columns = actor.evaluate(inputs);
-        transpose(columns, STRIDE, n_outputs, inputs.states, acting.outputs + start * n_outputs, n_outputs);
-        for (int64_t i = 0; i < inputs.states * n_outputs; ++i)
-            acting.is_finite &= ::fabs(acting.outputs[start * n_outputs + i]) < INFINITY;
+        T* outputs = acting.outputs + row * n_outputs;
+        transpose(columns, STRIDE, n_outputs, inputs.states, outputs, n_outputs);
+        for (int64_t i = 0; i < inputs.states * n_outputs; ++i) acting.is_finite &= ::fabs(outputs[i]) < INFINITY;
         if (!acting.actions) return;
-        for (int64_t i = 0; i < inputs.states; ++i) {
-            const int64_t row = start + i;
-            acting.log_probs[row] = distribution.sample({columns + i}, acting.noise + row * n_outputs,
-                                                        acting.actions + row * action_size);
+        for (int64_t i = 0; i < inputs.states; ++i, ++row) {
+            T* action = acting.actions + row * action_size;
+            acting.log_probs[row] = distribution.sample({columns + i}, acting.noise + row * n_outputs, action);
+            if (acting.clipped) clip(action, acting, acting.clipped + row * action_size);
+        }
+    }
+
+    void clip(const T* action, const Acting<T>& acting, T* clipped) const {
+        for (int64_t i = 0; i < action_size; ++i) {
+            const T number = action[i] < acting.low[i] ? acting.low[i] : action[i];
+            clipped[i] = number > acting.high[i] ? acting.high[i] : number;
         }
     }
 };

@@ -3,6 +3,8 @@
 #include <stddef.h>
 #include <string.h>
 
+#include <utility>
+
 #include "table.hpp"
 
 #if defined(__x86_64__) && defined(__GNUC__)

@@ -6,8 +6,8 @@ from functools import partial
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
-from sb3_ppo_variants.backends.arrays.actor import ArrayActor
 from sb3_ppo_variants.backends.arrays.update import ArrayUpdate
+from sb3_ppo_variants.backends.native.actor import NativeActor
 from sb3_ppo_variants.backends.native.networks import NativeActorCritic
 from sb3_ppo_variants.backends.native.obstacles import obstacle
 from sb3_ppo_variants.backends.native.update import NativeDescent
@@ -29,4 +29,4 @@ class Native:
         return nullcontext()
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
-        return ArrayActor(NativeActorCritic, plan.kind.policy, buffer, n_steps)
+        return NativeActor(plan.kind.policy, buffer, n_steps)

@@ -1,7 +1,8 @@
 // All computations, compiled for one set of instructions: INSTRUCTIONS is its name, VECTOR_BYTES the size of its
 // vectors and BLOCK_ROWS how many rows of a product its registers hold, by two vectors.
 //
-// Nothing of the standard library may be instantiated here: the linker would take it from any one of the compilations.
+// No function of the standard library may be instantiated here: the linker would take it from any one of the
+// compilations.
 #include "simd.hpp"
 
 #include "activations.hpp"

@@ -5,11 +5,7 @@
 // first, middle and last 8 bits. Each product of a byte and such a part is exact, and sums are of single precision.
 #include <stdint.h>
 
-#if defined(_WIN32)
-#define EXPORTED extern "C" __declspec(dllexport)
-#else
-#define EXPORTED extern "C" __attribute__((visibility("default")))
-#endif
+#include "exported.hpp"
 
 // Images, and which of them are taken. Each is (4, height, width) in planes, or else (height, width, 4).
 struct Images {

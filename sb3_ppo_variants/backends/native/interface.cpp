@@ -1,13 +1,8 @@
 // The C interface: each call goes to the functions for the instructions that the processor has.
 #include <string.h>
 
+#include "exported.hpp"
 #include "table.hpp"
-
-#if defined(_WIN32)
-#define EXPORTED extern "C" __declspec(dllexport)
-#else
-#define EXPORTED extern "C" __attribute__((visibility("default")))
-#endif
 
 namespace {
 

@@ -77,10 +77,13 @@ struct Outcome {
     double norm;  // Of the last gradient; the passes end at one that is not finite.
 };
 
-// What an action is drawn with, and what is computed; what is null is not.
+// What actions are drawn with, and what is computed; what is null is not. The features are those of one step, and all
+// else has rows for each step.
 template <class T> struct Acting {
     const T *features, *noise;
-    T *outputs, *actions, *log_probs, *values;
+    const T *low, *high;  // What actions are clipped to.
+    T *outputs, *actions, *clipped, *log_probs, *values;
     int64_t rows, action_size;
+    int64_t step;
     int64_t is_finite;  // Whether all outputs are.
 };

@@ -23,8 +23,10 @@ class Library:
     def __init__(self, path: Path):
         self._functions = ctypes.CDLL(str(path))
         self._functions.ppo_instructions.restype = ctypes.c_char_p
-        for name in ("ppo_use", "ppo_descend_float32", "ppo_descend_float64", "ppo_act_float32", "ppo_act_float64"):
-            getattr(self._functions, name).restype = ctypes.c_int64
+        self._functions.ppo_use.restype = ctypes.c_int64
+        for name in ("ppo_descend", "ppo_act", "ppo_normalize"):
+            for dtype in ("float32", "float64"):
+                getattr(self._functions, f"{name}_{dtype}").restype = ctypes.c_int64
 
     @property
     def functions(self) -> ctypes.CDLL:
@@ -57,6 +59,13 @@ class Library:
         :param structures: ``Networks`` and ``Acting``
         """
         return _with_memory(getattr(self._functions, f"ppo_act_{dtype}"), structures)
+
+    def normalizing(self, dtype: np.dtype, structure: Structure) -> Callable[[], int]:
+        """What normalises observations, and says whether all numbers were finite; the structure may change.
+
+        :param structure: a ``Normalizing``
+        """
+        return partial(getattr(self._functions, f"ppo_normalize_{dtype}"), ctypes.byref(structure))
 
 
 def _with_memory(function: Callable[..., int], structures: Sequence[Structure]) -> Callable[[], object]:

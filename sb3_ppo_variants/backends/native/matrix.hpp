@@ -64,14 +64,52 @@ template <class T> void multiply(const Product<T>& p) {
     if (column < p.columns) rows_from<BLOCK_ROWS, 1>(p, 0, column);
 }
 
+#if defined(HAS_SHUFFLES)
+// Exchanges what two rows have off the diagonal, in squares of D by D.
+template <int D, class T, int... J>
+inline void exchange(Vector<T>& upper, Vector<T>& lower, std::integer_sequence<int, J...>) {
+    constexpr int L = LANES<T>;
+    const Vector<T> a = upper, b = lower;
+    upper = __builtin_shufflevector(a, b, (J & D ? L + J - D : J)...);
+    lower = __builtin_shufflevector(a, b, (J & D ? L + J : J + D)...);
+}
+
+template <int D, class T> inline void exchange_all(Vector<T>* rows) {
+    for (int i = 0; i < LANES<T>; ++i)
+        if (!(i & D)) exchange<D, T>(rows[i], rows[i + D], std::make_integer_sequence<int, LANES<T>>());
+    if constexpr (D > 1) exchange_all<D / 2, T>(rows);
+}
+#endif
+
+// The transposed matrix of as many rows and columns as a vector has numbers.
+template <class T> inline void transpose_square(const T* from, int64_t from_row, T* to, int64_t to_row) {
+#if defined(HAS_SHUFFLES)
+    Vector<T> rows[LANES<T>];
+    for (int i = 0; i < LANES<T>; ++i) rows[i] = load(from + i * from_row);
+    exchange_all<LANES<T> / 2, T>(rows);
+    for (int i = 0; i < LANES<T>; ++i) store(rows[i], to + i * to_row);
+#else
+    for (int i = 0; i < LANES<T>; ++i)
+        for (int j = 0; j < LANES<T>; ++j) to[j * to_row + i] = from[i * from_row + j];
+#endif
+}
+
 // Writes the transposed matrix; both have rows that far apart.
 template <class T>
 void transpose(const T* from, int64_t from_row, int64_t rows, int64_t columns, T* to, int64_t to_row) {
-    constexpr int64_t BLOCK = 16;
-    for (int64_t i = 0; i < rows; i += BLOCK)
-        for (int64_t j = 0; j < columns; ++j) {
-            const int64_t end = i + BLOCK < rows ? i + BLOCK : rows;
-            for (int64_t k = i; k < end; ++k) to[j * to_row + k] = from[k * from_row + j];
+    constexpr int64_t L = LANES<T>;
+    for (int64_t i = 0; i < rows; i += L)
+        for (int64_t j = 0; j < columns; j += L) {
+            const T* square = from + i * from_row + j;
+            T* transposed = to + j * to_row + i;
+            const int64_t high = rows - i < L ? rows - i : L, wide = columns - j < L ? columns - j : L;
+            if (high == L && wide == L) {
+                transpose_square(square, from_row, transposed, to_row);
+                continue;
+            }
+            for (int64_t column = 0; column < wide; ++column)
+                for (int64_t row = 0; row < high; ++row)
+                    transposed[column * to_row + row] = square[row * from_row + column];
         }
 }
 

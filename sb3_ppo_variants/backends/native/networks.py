@@ -1,7 +1,7 @@
 """The networks of a policy as the library takes them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -9,11 +9,12 @@ from sb3_ppo_variants.backends.arrays.discrete import Bernoulli, Categorical, Mu
 from sb3_ppo_variants.backends.arrays.distribution import Distribution, check_finite
 from sb3_ppo_variants.backends.arrays.gaussian import DiagGaussian
 from sb3_ppo_variants.backends.arrays.mlp import RELU, TANH
-from sb3_ppo_variants.backends.arrays.networks import Acted, ActorCritic, Architecture
+from sb3_ppo_variants.backends.arrays.networks import ActorCritic, Architecture
 from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.library import library
 
 Arrays = Mapping[str, np.ndarray]
+Bounds: TypeAlias = tuple[np.ndarray, np.ndarray] | None
 
 # By the numbers that interface.hpp gives them.
 ACTIVATIONS = (TANH, RELU)
@@ -63,12 +64,7 @@ class NativeActorCritic(ActorCritic):
         self._dtype = arrays["action_net.bias"].dtype
         self._inputs = arrays[f"{[*architecture.actor, 'action_net'][0]}.weight"].shape[1]
         self._outputs = len(arrays["action_net.bias"])
-        self._takes_integers = architecture.kind.takes_integers
-        self._action_size = len(architecture.sizes) if self._takes_integers else self._outputs
-        self._step = self._acting(0)
-
-    def _acting(self, rows: int) -> "Step":
-        return Step(self._structure, self._dtype, rows, self._inputs, self._outputs, self._action_size)
+        self._action_size = len(architecture.sizes) if architecture.kind.takes_integers else self._outputs
 
     def action_output(self, features: np.ndarray) -> np.ndarray:
         output = np.empty((len(features), self._outputs), self._dtype)
@@ -86,43 +82,53 @@ class NativeActorCritic(ActorCritic):
     def _evaluate(
         self, features: np.ndarray, outputs: np.ndarray | None = None, values: np.ndarray | None = None
     ) -> None:
-        self._check(features)
-        features, rows = np.ascontiguousarray(features, self._dtype), len(features)
-        acting = structures.Acting(features, None, outputs, None, None, values, rows, self._action_size, 1)
-        library_in_use().acting(self._dtype, self._structure, acting)()
-
-    def _check(self, features: np.ndarray) -> None:
         if features.shape[1:] != (self._inputs,):
             raise ValueError(f"the features have the shape {features.shape}; allowed: (n, {self._inputs})")
+        features, rows = np.ascontiguousarray(features, self._dtype), len(features)
+        results = (outputs, None, None, None, values)
+        acting = structures.Acting(features, None, None, None, *results, rows, self._action_size, 0, 1)
+        library_in_use().acting(self._dtype, self._structure, acting)()
 
-    def act(self, features: np.ndarray, noise: Any, masks: np.ndarray | None = None) -> Acted:
-        assert masks is None, "the obstacles name masks"
-        step = self._step
-        if features.shape != step.features.shape:
-            self._check(features)
-            step = self._step = self._acting(len(features))
-        step.features[...] = features
-        # A Gaussian's noise comes with its exponents.
-        step.noise[...] = noise[0] if isinstance(noise, tuple) else noise
-        step.run()
-        if not step.structure.is_finite:
-            check_finite(step.output)
-        actions = step.actions.astype(np.int64) if self._takes_integers else step.actions.copy()
-        return Acted(step.output.copy(), actions, step.log_probs.copy(), step.values.copy())
+    def steps(self, noise: np.ndarray, bounds: Bounds) -> "Steps":
+        """The steps of a rollout with these networks; see :class:`Steps`."""
+        return Steps(self._structure, self._inputs, self._action_size, noise, bounds)
 
 
-class Step:
-    """Arrays for what a step takes and what comes of it, which stay where they are from one step to the next."""
+class Steps:
+    """The steps of a rollout, each in one call that writes to arrays of all of them.
 
-    def __init__(
-        self, networks: structures.Networks, dtype: np.dtype, rows: int, inputs: int, outputs: int, action_size: int
-    ):
-        self.features, self.noise = np.zeros((rows, inputs), dtype), np.zeros((rows, outputs), dtype)
-        self.output, self.actions = np.zeros((rows, outputs), dtype), np.zeros((rows, action_size), dtype)
-        self.log_probs, self.values = np.zeros(rows, dtype), np.zeros((rows, 1), dtype)
-        arrays = (self.features, self.noise, self.output, self.actions, self.log_probs, self.values)
-        self.structure = structures.Acting(*arrays, rows, action_size, 1)
-        self.run = library_in_use().acting(dtype, networks, self.structure)
+    :param networks: the networks
+    :param inputs: number of features
+    :param action_size: numbers of an action
+    :param noise: what actions are drawn with, shape ``(steps, states of each, outputs)``
+    :param bounds: what actions are clipped to; ``None`` if they are not
+    """
+
+    def __init__(self, networks: structures.Networks, inputs: int, action_size: int, noise: np.ndarray, bounds: Bounds):
+        (n_steps, rows, outputs), dtype = noise.shape, noise.dtype
+        self.features = np.zeros((rows, inputs), dtype)
+        self.outputs, self.actions = (np.zeros((n_steps, rows, size), dtype) for size in (outputs, action_size))
+        self.log_probs, self.values = np.zeros((n_steps, rows), dtype), np.zeros((n_steps, rows, 1), dtype)
+        self.clipped = None if bounds is None else np.zeros_like(self.actions)
+        low, high = bounds or (None, None)
+        results = (self.outputs, self.actions, self.clipped, self.log_probs, self.values)
+        self._structure = structures.Acting(self.features, noise, low, high, *results, rows, action_size, 0, 1)
+        self._run = library_in_use().acting(dtype, networks, self._structure)
+
+    def take(self, step: int, features: np.ndarray) -> None:
+        """Fill the rows of a step.
+
+        :param features: may be of another type
+        :raises NonFiniteError: if the policy network's output is not finite
+        """
+        if features.shape != self.features.shape:
+            raise ValueError(f"the features have the shape {features.shape}; allowed: {self.features.shape}")
+        self.features[...] = features
+        outputs = self.outputs[step]  # There is no such step if this raises.
+        self._structure.step = step
+        self._run()
+        if not self._structure.is_finite:
+            check_finite(outputs)
 
 
 def library_in_use() -> Any:

@@ -3,6 +3,8 @@
 #include <stddef.h>
 #include <string.h>
 
+#include <utility>
+
 #include "table.hpp"
 
 #define INSTRUCTIONS plain

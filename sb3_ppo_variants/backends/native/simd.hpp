@@ -45,11 +45,30 @@ template <class T> inline Vector<T> broadcast(T number) {
 #endif
 }
 
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define HAS_SHUFFLES
+#endif
+#endif
+
+#if defined(HAS_SHUFFLES)
+// Adds to each number the one D further on, around and around, until each is the sum.
+template <int D, class T, int... J> inline T fold(Vector<T> vector, std::integer_sequence<int, J...> lanes) {
+    vector += __builtin_shufflevector(vector, vector, (J ^ D)...);
+    if constexpr (D > 1) return fold<D / 2, T>(vector, lanes);
+    return vector[0];
+}
+#endif
+
 template <class T> inline T sum(const Vector<T>& vector) {
+#if defined(HAS_SHUFFLES)
+    return fold<LANES<T> / 2, T>(vector, std::make_integer_sequence<int, LANES<T>>());
+#else
     T lanes[LANES<T>], total = 0;
     store(vector, lanes);
     for (T lane : lanes) total += lane;
     return total;
+#endif
 }
 
 }  // namespace INSTRUCTIONS

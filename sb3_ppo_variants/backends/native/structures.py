@@ -88,9 +88,21 @@ class Outcome(Structure):
 
 
 class Acting(Structure):
-    """What an action is drawn with, and what is computed."""
+    """What actions are drawn with, and what is computed."""
 
-    _fields_ = _fields("features noise outputs actions log_probs values", "rows action_size is_finite")
+    _fields_ = [
+        *_fields("features noise low high outputs actions clipped log_probs values"),
+        *_fields(counts="rows action_size step is_finite"),
+    ]
+
+
+class Normalizing(Structure):
+    """Observations, and the statistics that normalise them."""
+
+    _fields_ = [
+        *_fields("observations mean variance normalized", "rows columns updates"),
+        *_fields(numbers="count epsilon limit"),
+    ]
 
 
 def as_array(layers: Sequence[Layer]) -> ctypes.Array:

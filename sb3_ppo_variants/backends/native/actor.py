@@ -1,0 +1,44 @@
+"""Acting by the library."""
+
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.policies import ActorCriticPolicy
+
+from sb3_ppo_variants.backends.arrays.actor import ArrayActor
+from sb3_ppo_variants.backends.native.networks import NativeActorCritic
+from sb3_ppo_variants.rollouts.loop import Observations
+
+
+class NativeActor(ArrayActor):
+    """What :class:`ArrayActor` does, with a call for each step.
+
+    :param policy: the policy
+    :param buffer: where the rollout goes
+    :param n_steps: length of the rollout
+    """
+
+    def __init__(self, policy: ActorCriticPolicy, buffer: RolloutBuffer, n_steps: int):
+        super().__init__(NativeActorCritic, policy, buffer, n_steps)
+        assert isinstance(self._networks, NativeActorCritic) and isinstance(self._drawn, np.ndarray)
+        # Others are clipped to numbers of another type.
+        clips = self._bounds is not None and self._bounds[0].dtype == self._drawn.dtype
+        self._steps = self._networks.steps(self._drawn, self._bounds if clips else None)
+        self._outputs = [*self._steps.outputs]
+        shape = (n_steps, *self._shape)
+        self._all_actions = self._steps.actions.reshape(shape)
+        self._all_clipped = None if self._steps.clipped is None else self._steps.clipped.reshape(shape)
+        self._takes_integers = isinstance(policy.action_space, spaces.Discrete | spaces.MultiDiscrete)
+        # The numbers of a row are the features, in single precision.
+        self._are_features = self._drawn.dtype == np.float32 and not isinstance(policy.observation_space, spaces.Dict)
+
+    def act(self, step: int, observations: Observations) -> np.ndarray:
+        steps = self._steps
+        are_features = self._are_features and observations.shape == steps.features.shape
+        steps.take(step, observations if are_features else self._features(observations))
+        actions = self._all_actions[step]
+        if self._takes_integers:
+            actions = actions.astype(np.int64)
+        self._step = observations, actions, steps.values[step], steps.log_probs[step]
+        self._clipped = self._bounded(actions) if self._all_clipped is None else self._all_clipped[step]
+        return self._clipped

@@ -1,0 +1,75 @@
+"""Steps of SB3's ``VecNormalize`` with observations that the library normalises, to the bit as NumPy does."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.running_mean_std import RunningMeanStd
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+
+from sb3_ppo_variants.backends.native import structures
+from sb3_ppo_variants.backends.native.library import library
+from sb3_ppo_variants.rollouts.normalized import FLOATS, NormalizedSteps, Steps, fast_steps
+
+
+def native_steps(env: VecEnv) -> Steps:
+    """What steps an environment fastest; see :func:`~sb3_ppo_variants.rollouts.normalized.fast_steps`."""
+    steps = fast_steps(env)
+    if library() is None or not isinstance(env, VecNormalize) or not isinstance(steps, NormalizedSteps):
+        return steps
+    return NativeSteps(env) if _takes(env.venv.observation_space) else steps
+
+
+def _takes(space: spaces.Space) -> bool:
+    """Whether the library takes these observations. NumPy adds the numbers of a single column in another order."""
+    return isinstance(space, spaces.Box) and space.dtype in FLOATS and int(np.prod(space.shape)) > 1
+
+
+class NativeSteps(NormalizedSteps):
+    """The steps of a ``VecNormalize`` over observations that are arrays of floating-point numbers."""
+
+    def __init__(self, env: VecNormalize):
+        super().__init__(env)
+        space: Any = env.venv.observation_space
+        # They stay where they are from one step to the next.
+        self._staged = np.zeros((env.num_envs, *space.shape), space.dtype)
+        self._mean, self._variance = np.zeros(space.shape), np.zeros(space.shape)
+        self._normalized = np.zeros(self._staged.shape, np.float32)
+        arrays = (self._staged, self._mean, self._variance, self._normalized)
+        self._structure = structures.Normalizing(*arrays, env.num_envs, self._mean.size, 0, 0.0, 0.0, 0.0)
+        found = library()
+        assert found is not None
+        self._run: Callable[[], int] = found.normalizing(space.dtype, self._structure)
+
+    def _observations(self, observations: Any) -> Any:
+        env = self._env
+        statistics: Any = env.obs_rms if env.norm_obs else None
+        if type(statistics) is not RunningMeanStd or not self._knows(observations, statistics):
+            return super()._observations(observations)
+        self._staged[...], self._mean[...], self._variance[...] = observations, statistics.mean, statistics.var
+        structure = self._structure
+        structure.updates, structure.count = bool(env.training), statistics.count
+        structure.epsilon, structure.limit = env.epsilon, env.clip_obs
+        # NumPy says what it has to say of numbers that are not finite.
+        if not self._run():
+            return super()._observations(observations)
+        if env.training:
+            statistics.mean, statistics.var = self._mean.copy(), self._variance.copy()
+            statistics.count += self.num_envs
+        return self._normalized.copy()
+
+    def _knows(self, observations: Any, statistics: RunningMeanStd) -> bool:
+        """Whether everything has the type and the shape that it usually has."""
+        return (
+            _alike(observations, self._staged)
+            and _alike(statistics.mean, self._mean)
+            and _alike(statistics.var, self._variance)
+            and isinstance(statistics.count, float)
+            and isinstance(self._env.epsilon, float | int)
+            and isinstance(self._env.clip_obs, float | int)
+        )
+
+
+def _alike(array: Any, other: np.ndarray) -> bool:
+    return type(array) is np.ndarray and array.dtype is other.dtype and array.shape == other.shape
