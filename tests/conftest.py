@@ -1,5 +1,6 @@
 """What all tests begin with."""
 
+import multiprocessing
 from collections.abc import Callable, Generator
 from functools import partial
 from importlib import import_module
@@ -10,10 +11,15 @@ import gymnasium as gym
 import pytest
 import torch as th
 
+from fresh import IMPORTED, METHOD
 from helpers import OPTIONAL, in_double_precision
 from sb3_ppo_variants.backends import choice
 from sb3_ppo_variants.backends.native.backend import Native
 from sb3_ppo_variants.backends.native.library import library
+
+if METHOD == "forkserver":
+    # Of the workers of environments too.
+    multiprocessing.set_forkserver_preload(IMPORTED)
 
 # A test that imports what is not there is skipped.
 ABSENT = {name for name in OPTIONAL if find_spec(name) is None}

@@ -1,6 +1,5 @@
 """Runs functions in processes that train together."""
 
-import multiprocessing
 import queue
 import tempfile
 from collections.abc import Callable
@@ -10,6 +9,8 @@ from typing import Any
 
 import torch as th
 import torch.distributed as dist
+
+from fresh import FRESH
 
 TIMEOUT = timedelta(minutes=5)
 
@@ -36,13 +37,12 @@ def together(
     :param timeout: of the process group
     :param lost: how many processes will not answer, for which there is ``None``
     """
-    context = multiprocessing.get_context("spawn")
-    results = context.Queue()
+    results = FRESH.Queue()
     answers: dict[int, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         store = str(Path(folder, "store"))
         ranks = [
-            context.Process(target=_rank, args=(function, rank, size, store, timeout, results, *args))
+            FRESH.Process(target=_rank, args=(function, rank, size, store, timeout, results, *args))
             for rank in range(size)
         ]
         for process in ranks:

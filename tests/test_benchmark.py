@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch as th
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecNormalize
 
+from fresh import ended, run_code
 from helpers import ACTION_SPACES, noise_envs
 from sb3_ppo_variants.benchmark import cold, gallery, guard, instructions, scaling, stepping, throughput, workloads
 from sb3_ppo_variants.benchmark.__main__ import COMMANDS, main
@@ -166,11 +166,10 @@ main(["compare", "--help"])
 
 
 def test_a_missing_package_names_the_extra() -> None:
-    ended = subprocess.run([sys.executable, "-c", WITHOUT_JOBLIB], capture_output=True, text=True)
-    assert ended.returncode == 1
-    assert (
-        ended.stderr.strip().splitlines()[-1].endswith("pip install '.[benchmark]'  # in a clone of sb3_ppo_variants")
-    )
+    result = ended(run_code, WITHOUT_JOBLIB)
+    assert result.returncode == 1
+    last = result.stderr.strip().splitlines()[-1]
+    assert last.endswith("pip install '.[benchmark]'  # in a clone of sb3_ppo_variants")
 
 
 def test_the_help_lists_the_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
