@@ -5,6 +5,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -87,6 +88,19 @@ def over_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
 def each_fast_path(request: pytest.FixtureRequest) -> None:
     """The fast path is one of them."""
     request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def few_repetitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The intervals of comparisons are computed of few repetitions."""
+    for name in ("REPETITIONS", "PROFILE_REPETITIONS"):
+        monkeypatch.setattr(f"sb3_ppo_variants.benchmark.compare.statistics.{name}", 50)
+
+
+@pytest.fixture
+def blank_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures are empty files, whose drawing takes most of the time of a report."""
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda _, file, **__: Path(file).touch())
 
 
 @pytest.fixture
