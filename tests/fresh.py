@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch as th
 
 # None of it is this package or depends on it. PyTorch imports its compiler at the first step of an optimizer.
@@ -54,9 +55,16 @@ def _begin(output: str, folder: str, environment: dict[str, str], function: Call
         os.dup2(os.open(Path(output, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     os.environ.update(environment)
     os.chdir(folder)
-    th.set_num_threads(1)
+    as_new()
     multiprocessing.set_start_method(None, force=True)  # The platform's, as in any interpreter.
     function(*args)
+
+
+def as_new() -> None:
+    """Undo what a process has of the one that it was forked from, but for what is imported."""
+    np.random.seed()
+    th.seed()
+    th.set_num_threads(1)
 
 
 def run_code(code: str) -> None:

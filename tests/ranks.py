@@ -7,10 +7,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch as th
 import torch.distributed as dist
 
-from fresh import FRESH
+from fresh import FRESH, as_new
 
 TIMEOUT = timedelta(minutes=5)
 
@@ -18,7 +17,7 @@ TIMEOUT = timedelta(minutes=5)
 def _rank(
     function: Callable[..., Any], rank: int, size: int, store: str, timeout: timedelta, results: Any, *args: Any
 ) -> None:
-    th.set_num_threads(1)
+    as_new()
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timeout)
     try:
         results.put((rank, function(*args)))
