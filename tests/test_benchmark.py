@@ -6,6 +6,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -112,8 +113,18 @@ def test_paths(capsys: pytest.CaptureFixture[str]) -> None:
         main(["paths", "--envs", "Pong"])
 
 
-def test_cold_processes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def forked(command: list[str], **_: Any) -> CompletedProcess:
+    """In the place of a process that has all to import."""
+    code, *options = command[4:]
+    result = ended(run_code, f"import sys; sys.argv = ['-c', *{options}]\n{code}")
+    return CompletedProcess(command, result.returncode, result.stdout)
+
+
+@pytest.mark.parametrize("is_cold", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_cold_processes(is_cold: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(cold.RUNS, "cartpole", 64)
+    if not is_cold:
+        monkeypatch.setattr("subprocess.run", forked)
     assert main(["cold", "--workloads", "cartpole", "--pairs", "1"]) == 0
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
     assert [row[2] for row in rows] == ["PPO", "PPOClip"]
