@@ -48,7 +48,7 @@ class Observer(BaseCallback):
 
     def _on_step(self) -> bool:
         assert isinstance(self.training_env, VecNormalize)
-        self.observations.append(self.training_env.get_original_obs())
+        self.observations.append(np.asarray(self.training_env.get_original_obs()))
         return True
 
 
