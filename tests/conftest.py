@@ -1,19 +1,26 @@
 """What all tests begin with."""
 
+import multiprocessing
 from collections.abc import Callable, Generator
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import pytest
 import torch as th
 
+from fresh import IMPORTED, METHOD
 from helpers import OPTIONAL, in_double_precision
 from sb3_ppo_variants.backends import choice
 from sb3_ppo_variants.backends.native.backend import Native
 from sb3_ppo_variants.backends.native.library import library
+
+if METHOD == "forkserver":
+    # Of the workers of environments too.
+    multiprocessing.set_forkserver_preload(IMPORTED)
 
 # A test that imports what is not there is skipped.
 ABSENT = {name for name in OPTIONAL if find_spec(name) is None}
@@ -81,6 +88,19 @@ def over_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
 def each_fast_path(request: pytest.FixtureRequest) -> None:
     """The fast path is one of them."""
     request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def few_repetitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The intervals of comparisons are computed of few repetitions."""
+    for name in ("REPETITIONS", "PROFILE_REPETITIONS"):
+        monkeypatch.setattr(f"sb3_ppo_variants.benchmark.compare.statistics.{name}", 50)
+
+
+@pytest.fixture
+def blank_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures are empty files, whose drawing takes most of the time of a report."""
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda _, file, **__: Path(file).touch())
 
 
 @pytest.fixture

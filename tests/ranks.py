@@ -1,6 +1,5 @@
 """Runs functions in processes that train together."""
 
-import multiprocessing
 import queue
 import tempfile
 from collections.abc import Callable
@@ -8,8 +7,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch as th
 import torch.distributed as dist
+
+from fresh import FRESH, as_new
 
 TIMEOUT = timedelta(minutes=5)
 
@@ -17,7 +17,7 @@ TIMEOUT = timedelta(minutes=5)
 def _rank(
     function: Callable[..., Any], rank: int, size: int, store: str, timeout: timedelta, results: Any, *args: Any
 ) -> None:
-    th.set_num_threads(1)
+    as_new()
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timeout)
     try:
         results.put((rank, function(*args)))
@@ -36,13 +36,12 @@ def together(
     :param timeout: of the process group
     :param lost: how many processes will not answer, for which there is ``None``
     """
-    context = multiprocessing.get_context("spawn")
-    results = context.Queue()
+    results = FRESH.Queue()
     answers: dict[int, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         store = str(Path(folder, "store"))
         ranks = [
-            context.Process(target=_rank, args=(function, rank, size, store, timeout, results, *args))
+            FRESH.Process(target=_rank, args=(function, rank, size, store, timeout, results, *args))
             for rank in range(size)
         ]
         for process in ranks:

@@ -57,7 +57,7 @@ def state(model: Any) -> dict[str, Any]:
         "episode starts": list(model._last_episode_starts),
         "normalization": None if normalize is None else _comparable([vars(normalize.obs_rms), vars(normalize.ret_rms)]),
         "returns": None if normalize is None else list(normalize.returns),
-        "random": (random.getstate(), _comparable(np.random.get_state(legacy=False)), th.get_rng_state().tolist()),
+        "random": (random.getstate(), _comparable(np.random.get_state(legacy=False)), _comparable(th.get_rng_state())),
     }
 
 
@@ -66,7 +66,10 @@ def _comparable(value: Any) -> Any:
         return {key: _comparable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_comparable(item) for item in value]
-    return value.tolist() if isinstance(value, np.ndarray | th.Tensor) else value
+    if isinstance(value, np.ndarray | th.Tensor):
+        array = np.asarray(value)
+        return (str(array.dtype), array.shape, array.tobytes())
+    return value
 
 
 def run(

@@ -13,7 +13,7 @@ from stable_baselines3.common.env_util import make_vec_env
 
 from sb3_ppo_variants import ArgumentError, PPOClip
 from sb3_ppo_variants.benchmark.__main__ import main
-from sb3_ppo_variants.benchmark.compare import added, records, statistics
+from sb3_ppo_variants.benchmark.compare import added, records
 from sb3_ppo_variants.benchmark.compare.conditions import Conditions
 from sb3_ppo_variants.benchmark.compare.execution import perform
 from sb3_ppo_variants.benchmark.compare.humans import game_of, normalised
@@ -21,11 +21,7 @@ from sb3_ppo_variants.benchmark.compare.plan import make_plan
 from sb3_ppo_variants.benchmark.compare.settings import parse
 from sb3_ppo_variants.benchmark.compare.tracking import Tracking
 
-
-@pytest.fixture(autouse=True)
-def _few_repetitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "REPETITIONS", 50)
-    monkeypatch.setattr(statistics, "PROFILE_REPETITIONS", 50)
+pytestmark = pytest.mark.usefixtures("few_repetitions", "blank_pictures")
 
 
 def test_a_folder_of_the_zoo(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """What a report says, of records made by hand."""
 
 import argparse
-import base64
 import gzip
 import math
 import re
@@ -12,63 +11,14 @@ from typing import Any
 import pandas as pd
 import pytest
 from comparing import CONDITIONS, RECORDS, record, text_of, write
-from filelock import FileLock
 
 from sb3_ppo_variants.benchmark.__main__ import main
-from sb3_ppo_variants.benchmark.compare import paper, parameters, records, scores, statistics
+from sb3_ppo_variants.benchmark.compare import paper, parameters, records, scores
 from sb3_ppo_variants.benchmark.compare.command import _plan, add_command
 from sb3_ppo_variants.benchmark.compare.paper import Estimate
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM
 
-
-@pytest.fixture(autouse=True)
-def _few_repetitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "REPETITIONS", 50)
-    monkeypatch.setattr(statistics, "PROFILE_REPETITIONS", 50)
-
-
-def test_the_report_is_made_of_the_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    failed = record("ppo_clip", "B-v0", 2, None, status="failed", error="Traceback\nValueError: no")
-    write(tmp_path, [*RECORDS, failed])
-    (tmp_path / "running").mkdir()
-    (tmp_path / "running" / "one.json").write_text("{}")
-    with FileLock(tmp_path / ".lock"):
-        assert main(["report", "--out", str(tmp_path)]) == 0
-    assert "report.html" in capsys.readouterr().out
-    text = text_of(tmp_path / "report.md")
-    assert "1 run is being made now" in text
-    assert "- runs: 8 finished, 1 failed (2 settings, 2 environments, 3 seeds)" in text
-    assert "| random policy | 10 | -50 |" in text
-    assert "| ppo_clip | 60 ± 35.36 (2) | -40 ± 28.28 (2) |" in text
-    assert "| sb3_ppo | 2 | 0.75 (" in text
-    assert "ValueError: no" in text
-    page = (tmp_path / "report.html").read_text()
-    pictures = re.findall(r'src="([^"]*)"', page)
-    # Aggregates, profiles, sample efficiency, and learning curves in two environments.
-    assert len(pictures) == 5
-    assert all(base64.b64decode(source.split(",")[1]).startswith(b"\x89PNG") for source in pictures)
-    assert re.search(r"<td[^>]*>60 ± 35.36 \(2\)</td>", page) and "http" not in page
-    assert len(page) < 1_000_000
-    for suffix, begins in ((".svg", b"<?xml"), (".pdf", b"%PDF"), (".png", b"\x89PNG")):
-        drawn = list((tmp_path / "pictures").glob(f"*{suffix}"))
-        assert len(drawn) == 5 and all(file.read_bytes().startswith(begins) for file in drawn)
-    csv = pd.read_csv(tmp_path / "scores.csv")
-    assert len(csv) == 8
-    assert csv[csv["label"] == "ppo_clip"]["normalised"].tolist() == [0.75, 0.25, 0.75, -0.25]
-
-
-def test_a_packed_file_gives_the_same_report(tmp_path: Path) -> None:
-    write(tmp_path / "runs", RECORDS)
-    packed = tmp_path / "deeper" / "packed.jsonl.gz"
-    assert main(["report", "--out", str(tmp_path / "runs"), "--export", str(packed)]) == 0
-    first = packed.read_bytes()
-    assert main(["report", "--out", str(tmp_path / "again"), "--from", str(packed)]) == 0
-    for name in ("report.md", "report.html", "interactive.html", "scores.csv"):
-        assert (tmp_path / "again" / name).read_text() == (tmp_path / "runs" / name).read_text()
-    records.pack([record("ppo_clip", "A-v0", 0, 1, format=99)], packed)
-    assert "format 99" in records.unpack(packed)[1][0]
-    records.pack(records.read(tmp_path / "runs" / "records")[0], packed)
-    assert packed.read_bytes() == first
+pytestmark = pytest.mark.usefixtures("few_repetitions", "blank_pictures")
 
 
 @pytest.mark.parametrize("given", ["ppo_clip clip_range=0.1", "ppo_clip:clip_range=0.1"])
@@ -167,37 +117,12 @@ def test_a_study_is_a_table_over_its_conditions(tmp_path: Path) -> None:
     ]
 
 
-def test_what_updates_logged_is_drawn(tmp_path: Path) -> None:
-    logged: Any = {"training": {"kl": [None, *[0.01] * 99], "entropy_loss": [-1.0] * 100}}
-    runs: list[Any] = [{**each, **logged} for each in RECORDS]
-    write(tmp_path, runs)
-    assert main(["report", "--out", str(tmp_path)]) == 0
-    assert "![What the updates logged]" in text_of(tmp_path / "report.md")
-    assert len(list((tmp_path / "pictures").glob("*-training.svg"))) == 1
-
-
 def test_what_a_killed_command_left_is_not_running(tmp_path: Path) -> None:
     write(tmp_path, RECORDS)
     (tmp_path / "running").mkdir()
     (tmp_path / "running" / "one.json").write_text("{}")
     assert main(["report", "--out", str(tmp_path)]) == 0
     assert "being made now" not in text_of(tmp_path / "report.md")
-
-
-def test_one_environment_does_not_spoil_the_others(tmp_path: Path) -> None:
-    nothing: dict[str, Any] = {"last_returns": [], "curve": [None] * 100}
-    unscaled = [
-        *(record(label, "Flat-v0", seed, 20) for label in ("sb3_ppo", "ppo_clip") for seed in range(2)),
-        *(record(label, "Long-v0", seed, None, **nothing) for label in ("sb3_ppo", "ppo_clip") for seed in range(2)),
-        record(RANDOM, "Flat-v0", 0, 20),
-        record(RANDOM, "Long-v0", 0, None, **nothing),
-    ]
-    write(tmp_path, [*RECORDS, *unscaled])
-    assert main(["report", "--out", str(tmp_path)]) == 0
-    text = text_of(tmp_path / "report.md")
-    assert "Without Flat-v0, Long-v0, where no run is better than the random policy" in text
-    assert "| ppo_clip | 60 ± 35.36 (2) | -40 ± 28.28 (2) | 20 ± 0 (2) | no episode ended |" in text
-    assert "| sb3_ppo | 2 | 0.75 (" in text
 
 
 def test_one_seed_has_no_interval(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from comparing import compare, contents, files, written
 from filelock import FileLock
 
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.benchmark.compare import backends, records, statistics
+from sb3_ppo_variants.benchmark.compare import backends, records
 from sb3_ppo_variants.benchmark.compare.backends import Pool, make
 from sb3_ppo_variants.benchmark.compare.conditions import Conditions
 from sb3_ppo_variants.benchmark.compare.execution import LAST, perform
@@ -24,11 +24,7 @@ from sb3_ppo_variants.recipes import recipe
 from sb3_ppo_variants.recipes.episodes import Episodes
 from sb3_ppo_variants.recipes.training import build
 
-
-@pytest.fixture(autouse=True)
-def _few_repetitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "REPETITIONS", 50)
-    monkeypatch.setattr(statistics, "PROFILE_REPETITIONS", 50)
+pytestmark = pytest.mark.usefixtures("few_repetitions", "blank_pictures")
 
 
 class Lost(Exception):

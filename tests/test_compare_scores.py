@@ -49,6 +49,7 @@ def test_only_seeds_with_a_run_everywhere_count() -> None:
     assert scores.matrices(table_of(without))[1] == ["ppo_clip"]
 
 
+@pytest.mark.usefixtures("few_repetitions")
 def test_aggregates() -> None:
     found, _ = scores.matrices(table_of(RECORDS))
     arrays = {label: matrix.to_numpy() for label, matrix in found.items()}
@@ -164,6 +165,7 @@ def test_normalised_curves_end_at_the_normalised_scores() -> None:
         np.testing.assert_allclose(found[label][..., -1], matrix)
 
 
+@pytest.mark.usefixtures("few_repetitions")
 def test_what_is_better_beyond_noise() -> None:
     apart = {"a": np.array([[1.0, 0.9], [0.95, 1.0]]), "b": np.array([[0.1, 0.2], [0.15, 0.1]])}
     arrays = {**apart, "c": np.array([[0.0, 1.0], [1.0, 0.0]])}
@@ -178,6 +180,7 @@ def test_what_is_better_beyond_noise() -> None:
     assert ranking.verdict([each for each in order if each.label == "a"]).endswith("there is no other setting.")
 
 
+@pytest.mark.usefixtures("few_repetitions")
 def test_one_seed_says_nothing_of_noise() -> None:
     arrays = {"a": np.array([[1.0, 0.9]]), "b": np.array([[0.1, 0.2]])}
     values = {label: row["IQM"] for label, row in statistics.aggregates(arrays).items()}

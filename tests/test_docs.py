@@ -2,17 +2,13 @@
 
 import importlib
 import json
-import multiprocessing
-import os
 import re
-import sys
-import traceback
-from multiprocessing.connection import Connection
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
+
+from fresh import ended, run_code
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)]
@@ -21,11 +17,6 @@ BLOCK = re.compile(r"(?:<!-- test: (?P<note>[^>]*) -->\n+)?```python\n(?P<code>.
 LINK = re.compile(r"(?<!!)\[[^]]*\]\((?P<target>[^)\s]+)\)")
 # Enough for a rollout and an update.
 MAX_TIMESTEPS = 1
-FRESH = multiprocessing.get_context("forkserver")
-# What most blocks import, some of it within PyTorch and at the first step of an optimizer.
-FRESH.set_forkserver_preload(
-    ["sb3_ppo_variants", "sb3_contrib", "torch._dynamo", "torch.utils.tensorboard", "gymnasium.envs.classic_control"]
-)
 
 
 class Block(NamedTuple):
@@ -48,8 +39,8 @@ def blocks() -> list[Any]:
     return found
 
 
-def paste(code: str, folder: Path, answer: Connection) -> None:
-    """Run a block as the main module, in an empty folder, and answer with what went wrong.
+def paste(code: str) -> None:
+    """Run a block as the main module.
 
     The only difference to a user's interpreter: models learn for as many steps as fill one rollout.
     """
@@ -61,37 +52,20 @@ def paste(code: str, folder: Path, answer: Connection) -> None:
         return learn(self, min(total_timesteps, MAX_TIMESTEPS), *args, **arguments)
 
     OnPolicyAlgorithm.learn = briefly  # type: ignore[method-assign]
-    os.chdir(folder)
-    multiprocessing.set_start_method(None, force=True)  # The platform's, as in any interpreter.
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        exec(compile(code, "<pasted>", "exec"), sys.modules["__main__"].__dict__)
-    except BaseException:
-        answer.send(traceback.format_exc())
-    else:
-        answer.send(None)
+    run_code(code)
 
 
-def error_of(code: str, folder: Path) -> str | None:
-    """What goes wrong when a block is pasted into a fresh interpreter."""
-    ours, theirs = FRESH.Pipe(duplex=False)
-    process = FRESH.Process(target=paste, args=(code, folder, theirs))
-    process.start()
-    theirs.close()
-    try:
-        return ours.recv() if ours.poll(600) else "no answer within 600 seconds"
-    except EOFError:
-        return "the interpreter ended"
-    finally:
-        process.join(10)
-        process.kill()
+def assert_runs(code: str, folder: Path) -> None:
+    """Paste a block into a fresh interpreter, in an empty folder."""
+    result = ended(paste, code, folder=folder)
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize("block", blocks())
 def test_a_block_runs_in_a_fresh_interpreter(block: Block, tmp_path: Path) -> None:
     if needs := re.search(r"needs (?P<what>.*)", block.note):
         pytest.skip(f"needs {needs['what']}")
-    assert error_of(block.code, tmp_path) is None
+    assert_runs(block.code, tmp_path)
 
 
 @pytest.mark.slow
@@ -100,7 +74,7 @@ def test_a_notebook_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("MPLBACKEND", "agg")
     cells = json.loads((ROOT / "docs" / "notebooks" / f"{name}.ipynb").read_text())["cells"]
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    assert error_of(code, tmp_path) is None
+    assert_runs(code, tmp_path)
 
 
 @pytest.mark.slow

@@ -1,13 +1,11 @@
 """Every example runs to its end as a user would run it."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from fresh import ended, run_script
 from sb3_ppo_variants.benchmark import gallery
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -41,9 +39,8 @@ def test_all_are_run() -> None:
 
 
 def run(name: str, folder: Path, *options: str) -> str:
-    command = [sys.executable, str(EXAMPLES / f"{name}.py"), *ARGUMENTS[name], *options]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
-    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    command = [str(EXAMPLES / f"{name}.py"), *ARGUMENTS[name], *options]
+    result = ended(run_script, *command, folder=folder, OMP_NUM_THREADS="1", MPLBACKEND="agg")
     assert result.returncode == 0, result.stderr
     return result.stdout
 

@@ -13,7 +13,7 @@ from helpers import ACTION_SPACES, latin, noise_envs
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 
 pytestmark = pytest.mark.usefixtures("each_fast_path")
-N_STEPS, N_ENVS, BATCH_SIZE, N_EPOCHS = 20, 3, 12, 20  # 100 minibatches.
+N_STEPS, N_ENVS, BATCH_SIZE, N_EPOCHS = 20, 3, 12, 8  # 40 minibatches.
 
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "clip": (PPOClip, {}),
@@ -123,7 +123,8 @@ def test_gsde(name: str, sde: str, learn_features: bool, double_precision: Calla
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_architectures(name: str, double_precision: Callable[[Any], None]) -> None:
-    model = collected(PPOFixedKL, ACTION_SPACES["Box"], policy_kwargs=ARCHITECTURES[name])
+    # 100 minibatches.
+    model = collected(PPOFixedKL, ACTION_SPACES["Box"], policy_kwargs=ARCHITECTURES[name], n_epochs=20)
     double_precision(model)
     assert_same_update(model)
 

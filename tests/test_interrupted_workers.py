@@ -143,7 +143,7 @@ def made(kind: str, *arguments: Any) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("n_places", [12, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_places", [7, pytest.param(200, marks=pytest.mark.slow)])
 def test_at_lines_of_a_step(kind: str, n_places: int) -> None:
     with made(kind) as env:
         model = model_for(env).learn(N_STEPS * N_ENVS)
@@ -191,7 +191,7 @@ def answers(env: Any, number: int) -> bool:
 
 @pytest.mark.parametrize("ask", ASKS)
 @pytest.mark.parametrize("kind", ["ours", "gymnasium's"])
-@pytest.mark.parametrize("n_places", [8, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_places", [5, pytest.param(1000, marks=pytest.mark.slow)])
 def test_at_lines_of_all_that_is_asked(kind: str, ask: str, n_places: int) -> None:
     with made(kind) as env:
         env.reset()
@@ -211,11 +211,12 @@ def test_at_lines_of_all_that_is_asked(kind: str, ask: str, n_places: int) -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_signals_at_any_time(kind: str) -> None:
+@pytest.mark.parametrize("n_times", [5, pytest.param(50, marks=pytest.mark.slow)])
+def test_signals_at_any_time(kind: str, n_times: int) -> None:
     """Steps take no time here, so that most of it goes to messages; no environment is lost."""
     with made(kind) as env:
         model = model_for(env)
-        for seconds in np.linspace(0.2, 0.4, 10):
+        for seconds in np.linspace(0.2, 0.4, n_times):
             timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
             timer.start()
             with pytest.raises(KeyboardInterrupt):

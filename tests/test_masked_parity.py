@@ -65,7 +65,7 @@ CASES: dict[str, dict[str, Any]] = {
     ),
     "target_kl": case(target_kl=1e-4, learning_rate=1e-3),
     "schedules": case(learning_rate=LinearSchedule(1e-3, 0, 1.0), clip_range=LinearSchedule(0.01, 0, 1.0)),
-    "overshoot": case(total_timesteps=150, learning_rate=lambda progress: 1e-3 + 1e-3 * progress),
+    "overshoot": case(total_timesteps=100, learning_rate=lambda progress: 1e-3 + 1e-3 * progress),
     "truncated minibatch": case(batch_size=21),
     "raw advantages": case(normalize_advantage=False),
     "entropy": case(ent_coef=0.1, vf_coef=0.25, max_grad_norm=0.1),
@@ -79,7 +79,7 @@ def train(
     cls: type[OnPolicyAlgorithm],
     make_env: Callable[[], VecEnv],
     policy: str = "MlpPolicy",
-    total_timesteps: int = 192,
+    total_timesteps: int = 128,
     **arguments: Any,
 ) -> tuple[OnPolicyAlgorithm, list[dict[str, Any]]]:
     log = LogRecorder()

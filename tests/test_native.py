@@ -23,7 +23,7 @@ from sb3_ppo_variants.objectives import Clipped
 
 Double = Callable[[Any], None]
 BOX = ACTION_SPACES["Box"]
-QUICK, ALL = 30, 1000
+QUICK, ALL = 20, 1000
 
 
 @pytest.fixture(params=native.INSTRUCTIONS)

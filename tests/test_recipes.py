@@ -1,7 +1,5 @@
 """Recipes: the sources' values, and what is made of them."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from gymnasium.wrappers import RescaleAction
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize, unwrap_vec_normalize
 
+from fresh import ended, run_code
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes import ALGORITHMS, Recipe, evaluate, load, parse, recipe, select, train
 from sb3_ppo_variants.recipes.episodes import Episodes
@@ -262,4 +261,4 @@ def test_rewards_alone_are_normalised(tmp_path: Path) -> None:
 def test_recipes_are_read_without_the_zoo() -> None:
     code = "import sys; sys.modules['rl_zoo3'] = None; from sb3_ppo_variants.recipes import recipe; "
     code += "print(recipe('ppo_clip', 'CartPole-v1').n_envs)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "8\n"
+    assert ended(run_code, code).stdout == "8\n"

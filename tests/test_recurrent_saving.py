@@ -1,8 +1,6 @@
 """Models with LSTMs are saved, loaded and resumed, and say what is wrong."""
 
 import io
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecEnvWrapper
 
+from fresh import ended, run_code
 from helpers import ACTION_SPACES, VARIANTS, VECTOR, NoiseEnv
 from sb3_ppo_variants import ArgumentError, DamagedFileError, NonFiniteError, PPOAdaptiveKL, PPOClip, SeparateUpdates
 
@@ -181,7 +180,7 @@ def test_sb3_contrib_missing() -> None:
     code = "import sys; sys.modules['sb3_contrib'] = None; from sb3_ppo_variants import PPOClip; "
     code += "PPOClip('MlpPolicy', 'CartPole-v1', n_steps=16, batch_size=16).learn(16); print('trained'); "
     code += "PPOClip('MlpLstmPolicy', 'CartPole-v1')"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    result = ended(run_code, code)
     assert "trained" in result.stdout
     assert "ArgumentError: policy='MlpLstmPolicy' and the like need sb3-contrib: pip install" in result.stderr
 

@@ -76,7 +76,8 @@ def test_in_envpool(tmp_path: Path) -> None:
 
 def test_in_the_vector_environment_of_ale(tmp_path: Path) -> None:
     make = lambda: make_ale_vec_env("BreakoutNoFrameskip-v4", 2)  # noqa: E731
-    exact(PPOClip, make, tmp_path, policy="CnnPolicy")
+    narrow = {"features_extractor_kwargs": {"features_dim": 8}}
+    exact(PPOClip, make, tmp_path, policy="CnnPolicy", policy_kwargs=narrow)
 
 
 @pytest.mark.parametrize("wrap", [VecNormalize, lambda env: VecNormalize(VecFrameStack(env, 3)), "stacked last"])

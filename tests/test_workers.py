@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 import threading
@@ -19,6 +18,7 @@ import torch as th
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
 
+from fresh import ended, run_code
 from helpers import ACTION_SPACES, NoiseEnv
 from sb3_ppo_variants import ArgumentError, PPOClip, WorkerError
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
@@ -204,7 +204,7 @@ def test_workers_do_not_outlive_a_parent_that_is_killed() -> None:
         env.step_async(np.zeros((2, 2)))
         os.kill(os.getpid(), signal.SIGKILL)
     """
-    run = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
+    run = ended(run_code, textwrap.dedent(script))
     assert run.returncode == -signal.SIGKILL
     workers = [int(pid) for pid in run.stdout.split()]
     assert len(workers) == 2

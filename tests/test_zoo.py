@@ -1,7 +1,5 @@
 """The RL Zoo's scripts with the variants, run as a user would run them."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 from unittest.mock import patch
@@ -15,6 +13,7 @@ from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
 from stable_baselines3 import PPO
 from stable_baselines3.common.utils import FloatSchedule
 
+from fresh import ended, run_code, run_module
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL
 from sb3_ppo_variants.recipes import ALGORITHMS
 from sb3_ppo_variants.zoo.push_to_hub import push_to_hub
@@ -28,9 +27,8 @@ def zoo(folder: Path, script: str, *options: str) -> str:
 
     :return: what it printed
     """
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg", "WANDB_MODE": "offline"}
-    command = [sys.executable, "-m", f"sb3_ppo_variants.zoo.{script}", *options]
-    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    environment = {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg", "WANDB_MODE": "offline"}
+    result = ended(run_module, f"sb3_ppo_variants.zoo.{script}", *options, folder=folder, **environment)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout + result.stderr
 
@@ -151,20 +149,20 @@ def test_a_model_of_the_zoo_is_loaded_without_it(trained: Path) -> None:
     (saved,) = trained.glob(f"logs/ppo_clip/{ENV}_1/{ENV}.zip")
     code = "import sys; sys.modules['rl_zoo3'] = None; from sb3_ppo_variants import PPOClip; "
     code += f"print(PPOClip.load({str(saved)!r}).clip_range(0.5))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "0.1\n"
+    assert ended(run_code, code).stdout == "0.1\n"
 
 
 @pytest.mark.parametrize("script", ["train", "push_to_hub"])
 def test_the_zoo_missing(script: str) -> None:
     code = "import sys; sys.modules |= dict.fromkeys(['rl_zoo3', 'huggingface_hub', 'huggingface_sb3']); import runpy; "
     code += f"runpy.run_module('sb3_ppo_variants.zoo.{script}', run_name='__main__')"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    result = ended(run_code, code)
     assert "ImportError: rl_zoo3 is missing: pip install '.[zoo]'" in result.stderr
 
 
 def test_ffmpeg_missing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "sb3_ppo_variants.zoo.record_training", "--algo", "ppo_clip", "-f", "logs"]
-    result = subprocess.run(command, env={**os.environ, "PATH": str(tmp_path)}, capture_output=True, text=True)
+    command = ["sb3_ppo_variants.zoo.record_training", "--algo", "ppo_clip", "-f", "logs"]
+    result = ended(run_module, *command, PATH=str(tmp_path))
     assert result.returncode == 1
     assert "ffmpeg, which is not on the PATH" in result.stderr
     assert "Traceback" not in result.stderr

@@ -86,7 +86,7 @@ def _set_apart(model: SavedAlgorithm) -> None:
     """Give each process random numbers of its own, as far as they have none yet."""
     processes, env = model.processes, model.env
     assert env is not None
-    states = processes.exchange("compares random numbers", (_random_digest(), env._seeds))
+    states = processes.exchange("compares random numbers", (_random_digest(), env.unwrapped._seeds))
     digests, seeds = [digest for digest, _ in states], [seeds[0] for _, seeds in states]
     rank = processes.rank
     if digests[rank] in digests[:rank]:

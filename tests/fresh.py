@@ -1,0 +1,85 @@
+"""Interpreters that need not import what is large: they are forked from a server that has done it once."""
+
+import multiprocessing
+import os
+import runpy
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch as th
+
+# None of it is this package or depends on it. PyTorch imports its compiler at the first step of an optimizer.
+IMPORTED = [
+    "stable_baselines3",
+    "torch._dynamo",
+    "torch.utils.tensorboard",
+    "gymnasium.envs.classic_control",
+    "matplotlib.pyplot",
+    "pandas",
+    "pytest",
+]
+METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+FRESH: Any = multiprocessing.get_context(METHOD)
+
+
+class Ended(NamedTuple):
+    """What an interpreter has left."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def ended(function: Callable[..., None], *args: Any, folder: Path | None = None, **environment: str) -> Ended:
+    """Call a function in an interpreter of its own.
+
+    :param folder: to call it in
+    :param environment: variables
+    """
+    with tempfile.TemporaryDirectory() as output:
+        process = FRESH.Process(target=_begin, args=(output, str(folder or output), environment, function, args))
+        process.start()
+        process.join(600)
+        process.kill()
+        process.join()
+        return Ended(process.exitcode, *(Path(output, name).read_text() for name in ("stdout", "stderr")))
+
+
+def _begin(output: str, folder: str, environment: dict[str, str], function: Callable[..., None], args: Any) -> None:
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(Path(output, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    os.environ.update(environment)
+    os.chdir(folder)
+    as_new()
+    multiprocessing.set_start_method(None, force=True)  # The platform's, as in any interpreter.
+    function(*args)
+
+
+def as_new() -> None:
+    """Undo what a process has of the one that it was forked from, but for what is imported."""
+    np.random.seed()
+    th.seed()
+    th.set_num_threads(1)
+
+
+def run_code(code: str) -> None:
+    """Run code as it would be pasted."""
+    sys.modules["__main__"] = ModuleType("__main__")
+    exec(compile(code, "<pasted>", "exec"), sys.modules["__main__"].__dict__)
+
+
+def run_script(script: str, *options: str) -> None:
+    """Run a file, with the options of a command line."""
+    sys.argv = [script, *options]
+    runpy.run_path(script, run_name="__main__")
+
+
+def run_module(module: str, *options: str) -> None:
+    """Run a module, with the options of a command line."""
+    sys.argv = [module, *options]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -1,0 +1,95 @@
+"""Reports with pictures, of records made by hand."""
+
+import base64
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from comparing import RECORDS, record, text_of, write
+from filelock import FileLock
+
+from sb3_ppo_variants.benchmark.__main__ import main
+from sb3_ppo_variants.benchmark.compare import plots, records
+from sb3_ppo_variants.benchmark.compare.plan import RANDOM
+
+pytestmark = pytest.mark.usefixtures("few_repetitions")
+
+
+@pytest.fixture
+def only_png(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures as SVG and PDF take most of the time."""
+    monkeypatch.setattr(plots, "VECTOR", {})
+
+
+def test_the_report_is_made_of_the_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    failed = record("ppo_clip", "B-v0", 2, None, status="failed", error="Traceback\nValueError: no")
+    write(tmp_path, [*RECORDS, failed])
+    (tmp_path / "running").mkdir()
+    (tmp_path / "running" / "one.json").write_text("{}")
+    with FileLock(tmp_path / ".lock"):
+        assert main(["report", "--out", str(tmp_path)]) == 0
+    assert "report.html" in capsys.readouterr().out
+    text = text_of(tmp_path / "report.md")
+    assert "1 run is being made now" in text
+    assert "- runs: 8 finished, 1 failed (2 settings, 2 environments, 3 seeds)" in text
+    assert "| random policy | 10 | -50 |" in text
+    assert "| ppo_clip | 60 ± 35.36 (2) | -40 ± 28.28 (2) |" in text
+    assert "| sb3_ppo | 2 | 0.75 (" in text
+    assert "ValueError: no" in text
+    page = (tmp_path / "report.html").read_text()
+    pictures = re.findall(r'src="([^"]*)"', page)
+    # Aggregates, profiles, sample efficiency, and learning curves in two environments.
+    assert len(pictures) == 5
+    assert all(base64.b64decode(source.split(",")[1]).startswith(b"\x89PNG") for source in pictures)
+    assert re.search(r"<td[^>]*>60 ± 35.36 \(2\)</td>", page) and "http" not in page
+    assert len(page) < 1_000_000
+    for suffix, begins in ((".svg", b"<?xml"), (".pdf", b"%PDF"), (".png", b"\x89PNG")):
+        drawn = list((tmp_path / "pictures").glob(f"*{suffix}"))
+        assert len(drawn) == 5 and all(file.read_bytes().startswith(begins) for file in drawn)
+    csv = pd.read_csv(tmp_path / "scores.csv")
+    assert len(csv) == 8
+    assert csv[csv["label"] == "ppo_clip"]["normalised"].tolist() == [0.75, 0.25, 0.75, -0.25]
+
+
+@pytest.mark.usefixtures("only_png")
+def test_a_packed_file_gives_the_same_report(tmp_path: Path) -> None:
+    write(tmp_path / "runs", RECORDS)
+    packed = tmp_path / "deeper" / "packed.jsonl.gz"
+    assert main(["report", "--out", str(tmp_path / "runs"), "--export", str(packed)]) == 0
+    first = packed.read_bytes()
+    assert main(["report", "--out", str(tmp_path / "again"), "--from", str(packed)]) == 0
+    for name in ("report.md", "report.html", "interactive.html", "scores.csv"):
+        assert (tmp_path / "again" / name).read_text() == (tmp_path / "runs" / name).read_text()
+    records.pack([record("ppo_clip", "A-v0", 0, 1, format=99)], packed)
+    assert "format 99" in records.unpack(packed)[1][0]
+    records.pack(records.read(tmp_path / "runs" / "records")[0], packed)
+    assert packed.read_bytes() == first
+
+
+@pytest.mark.usefixtures("only_png")
+def test_what_updates_logged_is_drawn(tmp_path: Path) -> None:
+    logged: Any = {"training": {"kl": [None, *[0.01] * 99], "entropy_loss": [-1.0] * 100}}
+    runs: list[Any] = [{**each, **logged} for each in RECORDS]
+    write(tmp_path, runs)
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    assert "![What the updates logged]" in text_of(tmp_path / "report.md")
+    assert len(list((tmp_path / "pictures").glob("*-training.png"))) == 1
+
+
+@pytest.mark.usefixtures("only_png")
+def test_one_environment_does_not_spoil_the_others(tmp_path: Path) -> None:
+    nothing: dict[str, Any] = {"last_returns": [], "curve": [None] * 100}
+    unscaled = [
+        *(record(label, "Flat-v0", seed, 20) for label in ("sb3_ppo", "ppo_clip") for seed in range(2)),
+        *(record(label, "Long-v0", seed, None, **nothing) for label in ("sb3_ppo", "ppo_clip") for seed in range(2)),
+        record(RANDOM, "Flat-v0", 0, 20),
+        record(RANDOM, "Long-v0", 0, None, **nothing),
+    ]
+    write(tmp_path, [*RECORDS, *unscaled])
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    text = text_of(tmp_path / "report.md")
+    assert "Without Flat-v0, Long-v0, where no run is better than the random policy" in text
+    assert "| ppo_clip | 60 ± 35.36 (2) | -40 ± 28.28 (2) | 20 ± 0 (2) | no episode ended |" in text
+    assert "| sb3_ppo | 2 | 0.75 (" in text
