@@ -69,7 +69,9 @@ class ExactCheckpointCallback(BaseCallback):
     def _on_training_start(self) -> None:
         self._all: BaseCallback = self.locals["callback"]
         if _n_writers(self._all) > 1:
-            raise ArgumentError("callback has several ExactCheckpointCallback: pass one, for each begins new episodes")
+            raise ArgumentError(
+                "callback contains several ExactCheckpointCallbacks: pass one, because checkpoints start new episodes"
+            )
         self._rollouts_begun = self._rollouts_ended = 0
         self.model.run.enter(self.model, self._folder)
 
@@ -103,8 +105,8 @@ class ExactCheckpointCallback(BaseCallback):
     def _on_step(self) -> bool:
         if self._rollouts_begun == 0:
             raise RuntimeError(
-                "ExactCheckpointCallback was not told where rollouts begin: pass it to learn() itself, alone or in a "
-                "list, not to another callback"
+                "ExactCheckpointCallback does not see where rollouts begin: pass it to learn() directly, alone or in a "
+                "list, and not to another callback"
             )
         return True
 

@@ -60,7 +60,7 @@ class ExactKL:
         if kl.shape != old[0].shape[:1]:
             raise ValueError(
                 f"the KL registered for {self.distribution.__name__} has the shape {tuple(kl.shape)}; allowed: "
-                f"{tuple(old[0].shape[:1])}, one number per state, summed over action dimensions"
+                f"{tuple(old[0].shape[:1])}, one number per state, summed over the action dimensions"
             )
         return kl
 

@@ -29,7 +29,7 @@ def entries() -> dict[str, Hyperparameters]:
 
         folder = resources.files("rl_zoo3")
     except ImportError as error:
-        raise ImportError("the RL Zoo is missing: pip install 'sb3_ppo_variants[zoo]'") from error
+        raise ImportError("the RL Zoo is not installed: pip install 'sb3_ppo_variants[zoo]'") from error
     text = folder.joinpath("hyperparams", "ppo.yml").read_text()
     listed = {name: values for name, values in yaml.safe_load(text).items() if name not in SETTINGS_ONLY}
     listed[ATARI] = listed.pop("atari")
@@ -80,5 +80,5 @@ def run(options: argparse.Namespace) -> int:
             continue
         print(f"| {name} | {type(backend).__name__.lower()} | {why} |", flush=True)
     if missing:
-        print(f"\nNot made here: {', '.join(missing)}")
+        print(f"\nEnvironments that could not be created: {', '.join(missing)}")
     return 0

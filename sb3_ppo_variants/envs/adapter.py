@@ -63,7 +63,7 @@ class GymnasiumVecEnv(VecEnv):
             raise ArgumentError(f"options={self._options} must be the same for every environment of {self.env}")
         observations, infos = self._reset_env(self._seeds[0], options or None)
         if rows.count(observations) != self.num_envs:
-            raise ArgumentError(f"env={self.env} must step all environments at once: make it with batch_size=num_envs")
+            raise ArgumentError(f"env={self.env} must step all its environments: create it with batch_size=num_envs")
         self.reset_infos = per_env(infos, self.num_envs)
         self._reset_seeds()
         self._reset_options()
@@ -117,7 +117,7 @@ class GymnasiumVecEnv(VecEnv):
         :return: RGB images, or ``None`` for each without ``render_mode="rgb_array"``
         """
         if self.render_mode != "rgb_array":
-            warnings.warn(f"render_mode={self.render_mode!r} makes no images: make the environment with 'rgb_array'")
+            warnings.warn(f"render_mode={self.render_mode!r} does not return images: create it with 'rgb_array'")
             return [None] * self.num_envs
         return list(self._render())
 

@@ -76,5 +76,6 @@ def _envpool() -> Any:
     try:
         import envpool
     except ImportError as error:
-        raise ImportError(f"EnvPool (for Python 3.11 or newer) is missing: {installation('envpool')}") from error
+        hint = installation("envpool")
+        raise ImportError(f"EnvPool is not installed; with Python 3.11 or newer, run: {hint}") from error
     return envpool

@@ -62,7 +62,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
     ):
         POSITIVE.or_none().check("timeout", timeout)
         if not env_fns:
-            refuse("env_fns", env_fns, "one function or more")
+            refuse("env_fns", env_fns, "a list of at least one function")
         self.waiting = False
         self.closed = False
         methods = mp.get_all_start_methods()

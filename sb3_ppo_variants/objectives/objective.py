@@ -30,7 +30,7 @@ class Batch(Generic[Numbers]):
         :raises RuntimeError: if the objective does not ask for it
         """
         if self._kl is None:
-            raise RuntimeError("an objective that reads the KL sets needs_kl = True")
+            raise RuntimeError("the objective reads batch.kl, but needs_kl is False: set needs_kl = True in its class")
         return self._kl
 
 

@@ -180,7 +180,7 @@ def register_plain(word: str, cls: type) -> None:
     :raises ArgumentError: if the word means something else already, or the class is no such dataclass
     """
     if word in WORDS and WORDS[word][0] is not cls:
-        raise ArgumentError(f"word={word!r} already stands for another class: choose a word of its own")
+        raise ArgumentError(f"word={word!r} already stands for another class: choose another word")
     if not is_dataclass(cls) or not all(field.init for field in fields(cls)):
-        raise ArgumentError(f"cls={cls!r} is not a dataclass that can be made of its fields")
+        raise ArgumentError(f"cls={cls!r} is not a dataclass that can be created from its fields")
     WORDS[word] = (cls, _attributes(*(field.name for field in fields(cls))), cls)

@@ -46,7 +46,7 @@ class Scheduling(gym.Env[np.ndarray, np.int64]):
         :raises ValueError: if it is done already
         """
         if self._done[action]:
-            raise ValueError(f"job {action} is done already; action_masks() says which are not")
+            raise ValueError(f"job {action} is already done; action_masks() tells which jobs are not")
         self._time += self._durations[action]
         self._done[action] = True
         late = max(self._time - self._due[action], 0.0)

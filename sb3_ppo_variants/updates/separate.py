@@ -129,7 +129,7 @@ def divided_parameters(policy: ActorCriticPolicy) -> tuple[list[th.nn.Parameter]
     if shared:
         others = f" and {len(shared) - 1} more" if len(shared) > 1 else ""
         raise ArgumentError(
-            f"SeparateUpdates needs a policy and a value network without common parameters, but {shared[0]}{others} "
+            f"SeparateUpdates needs a policy and a value network that share no parameters, but {shared[0]}{others} "
             "belong to both. SB3's policies keep them apart with policy_kwargs={'share_features_extractor': False}"
         )
     named = dict(policy.named_parameters())
