@@ -171,9 +171,9 @@ WORDS: dict[str, tuple[type, Callable[[Any], dict[str, Any]], Callable[..., Any]
 
 
 def register_plain(word: str, cls: type) -> None:
-    """Let files hold the instances of a dataclass without pickle, as its fields.
+    """Save the instances of a dataclass as their fields, without pickle.
 
-    Reading a file calls the class with what the file says, so that its constructor must be harmless.
+    Loading a file calls the class with the values in the file, so its constructor must be harmless.
 
     :param word: what files call the class
     :param cls: a dataclass that is made of its fields, each of which has a plain form
