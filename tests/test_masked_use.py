@@ -172,7 +172,7 @@ def test_masks_that_predict_does_not_take(masks: Any, problem: str) -> None:
 
 
 def test_what_does_not_fit_masks() -> None:
-    with pytest.raises(ArgumentError, match="ActorCriticPolicy takes none"):
+    with pytest.raises(ArgumentError, match="ActorCriticPolicy does not use masks"):
         small(env=noise_envs(DISCRETE), policy="MlpPolicy").predict(VECTOR.sample(), action_masks=np.ones(3))
     with pytest.raises(ArgumentError, match="needs the masks"):
         stable_baselines3.common.evaluation.evaluate_policy(small(), masked_envs(MULTI), 1, warn=False)
