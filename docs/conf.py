@@ -4,7 +4,10 @@ import re
 import sys
 from pathlib import Path
 
+from docutils.nodes import SkipNode, math, math_block
 from sphinx.application import Sphinx
+from sphinx.writers.html5 import HTML5Translator
+from ziamath import Latex
 
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS.parent))
@@ -19,21 +22,23 @@ version = release = sb3_ppo_variants.__version__
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
-    "sphinx.ext.mathjax",
     "sphinx_copybutton",
     "sphinx_design",
-    "sphinxcontrib.mermaid",
 ]
 exclude_patterns = ["_build", "_generated", "notebooks"]
 
 myst_enable_extensions = ["amsmath", "attrs_block", "attrs_inline", "colon_fence", "deflist", "dollarmath"]
-myst_fence_as_directive = ["mermaid"]
+# GitHub draws the same blocks.
+myst_fence_as_directive = ["math"]
 # Deep enough for the sections of all pages, to which others link by their titles as they do on GitHub.
 myst_heading_anchors = 4
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 maximum_signature_line_length = 100
+
+# Formulas are drawn here, so that a browser needs neither a script, nor a network, nor a font.
+html_math_renderer = "svg"
 
 html_theme = "furo"
 pygments_dark_style = "github-dark"
@@ -52,8 +57,6 @@ linkcheck_ignore = [r"https://github\.com/sb3-ppo-variants/.*", r"https://colab\
 linkcheck_anchors = False
 
 
-# Names of pages with a star, in a table of contents.
-STARRED = re.compile(r"^([a-z_/]+\*)\n", re.MULTILINE)
 LINKS = re.compile(r"^\[[^]]*\]\(([^):]+)\)(, \[[^]]*\]\([^):]+\))*\.?\n", re.MULTILINE)
 
 
@@ -64,12 +67,36 @@ def leave_out_missing_files(app: Sphinx, page: str, source: list[str]) -> None:
         source[0] = LINKS.sub(lambda found: found[0] if (folder / found[1]).exists() else "", source[0])
 
 
-def leave_out_missing_pages(app: Sphinx, page: str, source: list[str]) -> None:
-    """Leave out names with a star that match no page, of which Sphinx would warn."""
-    source[0] = STARRED.sub(lambda found: found[0] if any(DOCS.glob(found[1])) else "", source[0])
+TAG = re.compile(r"\\tag\{(.*?)\}")
+SIZE = re.compile(r'width="([\d.]+)" height="([\d.]+)"')
+
+
+def drawn(formula: str, inline: bool) -> str:
+    """A formula as an SVG picture in the colour, the size and on the line of the text around it."""
+    points = 14
+    source = formula.strip()
+    made = Latex(source, size=points, inline=inline, color="currentColor", title=source, margin=0)
+    width, height, shift = (number / points for number in (*made.getsize(), made.getyofst()))
+    style = f"width: {width:.3f}em; height: {height:.3f}em; vertical-align: {shift:.3f}em"
+    return SIZE.sub(f'class="formula" role="img" style="{style}"', made.svg(), count=1)
+
+
+def visit_math(self: HTML5Translator, node: math) -> None:
+    """Write a formula within a line."""
+    self.body.append(drawn(node.astext(), inline=True))
+    raise SkipNode
+
+
+def visit_math_block(self: HTML5Translator, node: math_block) -> None:
+    r"""Write a formula on a line of its own, with the number that its ``\tag`` gives it on the right."""
+    formula = node.astext()
+    self.body.append(self.starttag(node, "div", CLASS="math"))
+    self.body += [f'<span class="eqno">({number})</span>' for number in TAG.findall(formula)]
+    self.body.append(drawn(TAG.sub("", formula), inline=False) + "</div>")
+    raise SkipNode
 
 
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    app.add_html_math_renderer("svg", (visit_math, None), (visit_math_block, None))
     app.connect("source-read", leave_out_missing_files)
-    app.connect("source-read", leave_out_missing_pages)

@@ -15,25 +15,25 @@ PATH = instance("a path", str, os.PathLike)
 
 
 class ExactCheckpointCallback(BaseCallback):
-    """Writes checkpoints from which a run can be resumed exactly, by ``resume`` of the model's class.
+    """Writes checkpoints from which the ``resume`` method of the model's class resumes a run exactly.
 
-    The first one is written when training begins, the next whenever a rollout begins ``every`` or more steps after the
-    last one. A resumed run begins with the one that it was resumed from and may write to another folder.
+    The first checkpoint is written when training begins, and the next whenever a rollout begins ``every`` or more steps
+    after the last checkpoint. A resumed run may write to another folder.
 
-    At each checkpoint all environments begin a new episode, seeded by the run's seed and the number of steps, both in
-    the run that goes on and in one that is resumed. The episodes that this cuts are treated as truncated: the value of
-    their last observation stands for what would have followed. Episode statistics leave them out.
+    At each checkpoint, all environments begin a new episode with seeds that depend on the run's seed and the number of
+    steps, both in the original run and in a resumed one. The episodes that this cuts are treated as truncated: the
+    value of their last observation stands in for the rest of the return. They do not appear in the episode statistics.
 
-    Processes that train together write one checkpoint, rank 0 for all, and resume with as many.
+    If several processes train together, rank 0 writes one checkpoint for all of them. Resume with the same number.
 
-    Resume a run with the same callbacks in the same order. What SB3's own callbacks count and remember goes on from the
-    checkpoint, such as the best reward of ``EvalCallback``. What a callback of your own keeps is not saved, nor the
-    state of wrappers of environments other than ``VecNormalize``.
+    Resume a run with the same callbacks in the same order. SB3's own callbacks continue with what they had counted and
+    remembered, such as the best reward of ``EvalCallback``. The state of your own callbacks, and of wrappers other than
+    ``VecNormalize``, is not saved.
 
     :param every: environment steps between two checkpoints, >= 1
     :param path: folder for the checkpoints
     :param keep_last: how many to keep; ``None`` keeps all
-    :param at_end: whether to write a last one when training has taken all its steps
+    :param at_end: whether to write another checkpoint when training ends
     :param verbose: 1 prints the name of each checkpoint
     :raises ArgumentError: if an argument is not allowed, or, when training begins, if the folder has checkpoints of
         another run, there is a second callback of this kind, or the model cannot be resumed
@@ -69,7 +69,9 @@ class ExactCheckpointCallback(BaseCallback):
     def _on_training_start(self) -> None:
         self._all: BaseCallback = self.locals["callback"]
         if _n_writers(self._all) > 1:
-            raise ArgumentError("callback has several ExactCheckpointCallback: pass one, for each begins new episodes")
+            raise ArgumentError(
+                "callback contains several ExactCheckpointCallbacks: pass one, because checkpoints start new episodes"
+            )
         self._rollouts_begun = self._rollouts_ended = 0
         self.model.run.enter(self.model, self._folder)
 
@@ -103,8 +105,8 @@ class ExactCheckpointCallback(BaseCallback):
     def _on_step(self) -> bool:
         if self._rollouts_begun == 0:
             raise RuntimeError(
-                "ExactCheckpointCallback was not told where rollouts begin: pass it to learn() itself, alone or in a "
-                "list, not to another callback"
+                "ExactCheckpointCallback does not see where rollouts begin: pass it to learn() directly, alone or in a "
+                "list, and not to another callback"
             )
         return True
 

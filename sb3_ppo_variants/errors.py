@@ -6,7 +6,7 @@ from typing import NoReturn
 class ArgumentError(ValueError, AssertionError):
     """An argument has a value that is not allowed.
 
-    It is an ``AssertionError`` too, because that is what SB3 raises for some of the same mistakes.
+    It is also an ``AssertionError``, because SB3 raises that for some of the same mistakes.
     """
 
 
@@ -24,9 +24,9 @@ def installation(extra: str) -> str:
 
 
 class DamagedFileError(ValueError, RuntimeError):
-    """A saved file is damaged or incomplete, or holds values that no model can have.
+    """A saved file is damaged or incomplete, or contains values that no model can have.
 
-    It is a ``RuntimeError`` too, because that is what PyTorch raises for some of the same faults.
+    It is also a ``RuntimeError``, because PyTorch raises that for some of the same faults.
 
     :param file: the file
     :param part: the part of it that is at fault, such as ``"policy.optimizer"``
@@ -44,23 +44,23 @@ class DamagedFileError(ValueError, RuntimeError):
 
 
 class OtherClassError(DamagedFileError):
-    """A saved file is of another class than the one that is asked to load it. The file itself may be whole.
+    """A saved file belongs to another class than the one that loads it. The file itself may be fine.
 
-    It is a :class:`DamagedFileError` too, so that one clause catches all that is wrong with a file.
+    It is also a :class:`DamagedFileError`, so one ``except`` clause catches every problem with a file.
     """
 
 
 class PickledValueError(ValueError):
-    """A file holds pickled values that ``weights_only=True`` does not unpickle."""
+    """A file contains pickled values, which ``weights_only=True`` does not unpickle."""
 
 
 class GuardError(ValueError):
-    """Training stopped at a value that would have spoiled it; the policy is as the last good update left it.
+    """Training stopped at an invalid value. The policy stays as the last good update left it.
 
     :param quantity: what has the value: ``"reward"``, ``"observation"``, ``"gradient"``, ...
     :param problem: the value and what is wrong with it
-    :param env_index: index of the environment that it came from, if it came from one
-    :param step: the model's ``num_timesteps`` when it came
+    :param env_index: index of the environment that returned it, if one did
+    :param step: the model's ``num_timesteps`` at that time
     """
 
     def __init__(self, quantity: str, problem: str, env_index: int | None = None, step: int | None = None):
@@ -81,7 +81,7 @@ class NonFiniteError(GuardError):
 
 
 class EnvOutputError(GuardError):
-    """An environment returned something of a wrong type, shape or range."""
+    """An environment returned something with the wrong type, shape or range."""
 
 
 class CallbackError(TypeError):
@@ -89,7 +89,7 @@ class CallbackError(TypeError):
 
 
 class WorkerError(RuntimeError):
-    """A process of a ``SubprocVecEnv`` raised, ended or did not answer.
+    """A process of a ``SubprocVecEnv`` raised an error, ended or did not answer.
 
     :param env_index: index of its environment
     :param problem: what happened, with the traceback of the process if it sent one
@@ -105,4 +105,4 @@ class WorkerError(RuntimeError):
 
 
 class ProcessError(RuntimeError):
-    """A process that trains together with others is gone, or does something else than they do."""
+    """One of several processes that train together has ended, or does something different from the others."""

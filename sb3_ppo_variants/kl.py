@@ -60,7 +60,7 @@ class ExactKL:
         if kl.shape != old[0].shape[:1]:
             raise ValueError(
                 f"the KL registered for {self.distribution.__name__} has the shape {tuple(kl.shape)}; allowed: "
-                f"{tuple(old[0].shape[:1])}, one number per state, summed over action dimensions"
+                f"{tuple(old[0].shape[:1])}, one number per state, summed over the action dimensions"
             )
         return kl
 
@@ -73,12 +73,12 @@ def register_kl(
     parameters: Callable[[Any], Parameters],
     formula: Callable[[Parameters, Parameters], th.Tensor],
 ) -> None:
-    """Give a distribution, and those derived from it, an exact KL.
+    """Register the exact KL of a distribution and its subclasses.
 
     :param distribution: a subclass of SB3's ``Distribution``
-    :param parameters: takes a distribution, returns the tensors that define it, each of shape ``(batch, ...)``
-    :param formula: takes the old and the new parameters, returns KL(old || new) of shape ``(batch,)``, summed over
-        action dimensions and differentiable in the new parameters
+    :param parameters: takes a distribution and returns the tensors that define it, each of shape ``(batch, ...)``
+    :param formula: takes the old and the new parameters and returns KL(old || new) of shape ``(batch,)``, summed over
+        action dimensions and differentiable with respect to the new parameters
     """
     _REGISTRY[distribution] = ExactKL(distribution, parameters, formula)
 

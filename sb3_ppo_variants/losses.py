@@ -3,9 +3,9 @@
 Equation numbers are those of Schulman et al. 2017, "Proximal Policy Optimization Algorithms"
 (https://arxiv.org/abs/1707.06347). The paper maximises L; these functions return -L, to be minimised.
 
-Every argument that is a tensor or an array has the shape ``(batch,)``. A function of tensors returns a scalar, the mean
-over the batch. Beside it, where the array path needs one, is the same over arrays: it returns a number per sample and,
-if its name says so, the gradient of their mean.
+Every tensor or array argument has the shape ``(batch,)``. Functions of tensors return a scalar, the mean over the
+batch. Where the array path needs one, there is a version for arrays next to it, which returns one number per sample
+and, if its name says so, the gradient of their mean.
 """
 
 import numpy as np
@@ -47,12 +47,12 @@ def value_loss(
 ) -> th.Tensor:
     """L^VF of equation 9: E[(V - R)^2], or its clipped form if ``clip_range_vf`` is given.
 
-    The clipped form is that of OpenAI Baselines' ppo2, from where PPO's lineage has it; the paper has none:
-    E[max((V - R)^2, (V_old + clip(V - V_old, -eps_v, eps_v) - R)^2)]. The maximum makes it pessimistic: clipping can
-    only take gradient away where moving further would lower the error, never where the value has moved wrong.
+    The clipped form comes from OpenAI Baselines' ppo2 and is not in the paper:
+    E[max((V - R)^2, (V_old + clip(V - V_old, -eps_v, eps_v) - R)^2)]. The maximum makes it pessimistic: clipping only
+    removes the gradient where moving further would lower the error, never where the value has moved the wrong way.
 
-    There is no factor 1/2 here: as in SB3 it is part of ``vf_coef``. SB3's default ``vf_coef=0.5`` is thus
-    1/2 E[...] with a coefficient of 1, and Baselines' 0.5 * (1/2 E[...]) is ``vf_coef=0.25``.
+    There is no factor 1/2 here: as in SB3, it is part of ``vf_coef``. SB3's default ``vf_coef=0.5`` therefore means
+    1/2 E[...] with a coefficient of 1, and Baselines' 0.5 * (1/2 E[...]) means ``vf_coef=0.25``.
 
     :param values: V, the current value estimates
     :param old_values: V_old, the estimates made during the rollout

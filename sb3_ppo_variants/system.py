@@ -7,7 +7,7 @@ from stable_baselines3.common import utils
 
 
 def get_system_info(print_info: bool = True) -> tuple[dict[str, str], str]:
-    """The versions of Python, PyTorch, SB3 and so on as SB3 lists them, and this package's, with its path.
+    """The versions that SB3's function lists (Python, PyTorch, SB3, ...), and the version and path of this package.
 
     :param print_info: whether to print them
     :return: the same by name and as text

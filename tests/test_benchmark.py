@@ -118,7 +118,7 @@ def test_paths(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["paths", "--envs", "Pendulum-v1", "MiniGrid-Fetch-5x5-N2-v0"]) == 0
     out = capsys.readouterr().out
     assert "| Pendulum-v1 | arrays | " in out and "gSDE" in out
-    assert "Not made here: MiniGrid-Fetch-5x5-N2-v0" in out
+    assert "Environments that could not be created: MiniGrid-Fetch-5x5-N2-v0" in out
     with pytest.raises(SystemExit, match="--envs='Pong'"):
         main(["paths", "--envs", "Pong"])
 

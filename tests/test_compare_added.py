@@ -77,7 +77,7 @@ def test_added_runs_are_lines_of_the_report(tmp_path: Path) -> None:
     [
         ("zoo", "must be LABEL=PATH"),
         ("zoo=nowhere", "has no episodes: PATH must be a folder with"),
-        ("zoo=run.csv", "does not say which environment the runs are in; give LABEL@ENV=PATH"),
+        ("zoo=run.csv", "does not name the environment of the runs; write LABEL@ENV=PATH"),
         ("zoo=torn.csv", "cannot be read: EmptyDataError"),
     ],
 )

@@ -32,7 +32,7 @@ def test_the_command_refuses_before_it_writes(arguments: list[str], message: str
 
 def test_a_folder_that_can_not_be_written_in_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(SystemExit, match=r"--out .*file cannot be written in: .*Not a directory"):
+    with pytest.raises(SystemExit, match=r"--out .*file cannot be written to: .*Not a directory"):
         main(["compare", "--out", str(tmp_path / "file"), "--algos", "ppo_clip", "--seeds", "1"])
 
 

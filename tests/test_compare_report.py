@@ -31,7 +31,7 @@ def test_any_setting_is_the_baseline(given: str, tmp_path: Path) -> None:
     text = text_of(tmp_path / "report.md")
     # In each environment 3 of 4 pairs are better.
     assert "Against ppo_clip clip_range=0.1 (2 seeds)" in text and "| sb3_ppo | 2 | 0.75 (" in text
-    with pytest.raises(SystemExit, match="--baseline 'trpo' is no setting of these records, which are ppo_clip clip_"):
+    with pytest.raises(SystemExit, match="--baseline 'trpo' is not one of the recorded settings: ppo_clip clip_"):
         main(["report", "--out", str(tmp_path), "--baseline", "trpo"])
 
 

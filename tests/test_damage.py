@@ -172,7 +172,7 @@ FAULTS: dict[str, tuple[Callable[[Members], Members], str]] = {
     ),
     "no batch size": (
         lambda m: with_data(m, lambda data: data.pop("batch_size")),
-        "data (is not what was saved|has no batch_size: it is of an algorithm other than PPO)",
+        "data (is not what was saved|has no batch_size: it is not a file of PPO)",
     ),
     "another policy class": (
         lambda m: with_data(m, lambda data: data.update(policy_class=3)),
@@ -208,7 +208,7 @@ def test_a_member_that_is_there_twice() -> None:
     file = io.BytesIO(saved(PPO))
     with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(file, "a") as archive:
         archive.writestr("policy.pth", b"other")
-    with pytest.raises(DamagedFileError, match="policy is there twice"):
+    with pytest.raises(DamagedFileError, match="policy appears twice"):
         load(file.getvalue())
 
 

@@ -16,6 +16,7 @@ ARGUMENTS = {
     "breakout": RECIPE,
     "cartpole": RECIPE,
     "data_parallel": ["--timesteps", "2048"],
+    "gif": ["--timesteps", "1024", "--steps", "20"],
     "half_cheetah": RECIPE,
     "humanoid": RECIPE,
     "lunar_lander": RECIPE,

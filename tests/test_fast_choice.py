@@ -75,7 +75,7 @@ UNSUPPORTED: dict[str, tuple[dict[str, Any], str]] = {
     "squashing": ({"policy": Squashed, "use_sde": True}, "actions are squashed by a Sigmoid"),
     "buffer": ({"rollout_buffer_class": Buffer}, "rollout buffer is a Buffer"),
     "features": ({"policy_kwargs": {"features_extractor_class": Extractor}}, "features come from a Extractor"),
-    "policy": ({"policy": Forward}, "Forward has a forward of its own"),
+    "policy": ({"policy": Forward}, "Forward overrides forward"),
     "activation": ({"policy_kwargs": {"activation_fn": th.nn.ELU}}, "the activation is ELU"),
     "optimizer": ({"policy_kwargs": {"optimizer_class": th.optim.SGD}}, "the optimizer is SGD"),
     "weight decay": ({"policy_kwargs": {"optimizer_kwargs": {"weight_decay": 0.1}}}, "weight_decay is 0.1"),
@@ -131,10 +131,10 @@ def change(model: Any, how: str) -> str:
         return "the activation is ReLU, Tanh"
     if how == "parameter":
         policy.extra = th.nn.Parameter(th.zeros(1))
-        return "parameters besides those of its layers"
+        return "parameters outside its layers"
     if how == "method":
         policy.predict_values = policy.predict_values
-        return "predict_values of its own"
+        return "overrides predict_values"
     if how == "option":  # As a later version of PyTorch may add one.
         policy.optimizer.param_groups[0]["momentum_decay"] = 0.004
         return "Adam's momentum_decay is 0.004"

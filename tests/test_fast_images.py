@@ -109,7 +109,7 @@ def test_bytes_that_are_not_scaled_take_the_reference_path() -> None:
     env = noise_envs(ACTION_SPACES["Box"], IMAGE)
     model = PPOClip("CnnPolicy", env, n_steps=8, batch_size=16, policy_kwargs={"normalize_images": False})
     assert choose(model._plan(), "auto").backend.path == "reference"
-    assert Images().obstacle(model._plan()) == "bytes are not scaled to numbers from 0 to 1"
+    assert Images().obstacle(model._plan()) == "images are not scaled to [0, 1]"
 
 
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")

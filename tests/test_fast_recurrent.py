@@ -79,7 +79,7 @@ def hooked(model: Any) -> None:
 
 
 OBSTACLES: dict[str, tuple[dict[str, Any], Any, str]] = {
-    "method": ({"policy": Derived}, None, "Derived has a predict_values of its own"),
+    "method": ({"policy": Derived}, None, "Derived overrides predict_values"),
     "buffer": ({"rollout_buffer_class": Buffer}, None, "the rollout buffer is a Buffer"),
     "dropout": ({"policy_kwargs": {**SMALL, "n_lstm_layers": 2, "lstm_kwargs": {"dropout": 0.1}}}, None, "has dropout"),
     "hooks": ({}, hooked, "the LSTM has hooks"),

@@ -80,7 +80,7 @@ def test_the_device_of_a_policy(asked: Any, policy: Any, policy_kwargs: Any, cho
 @pytest.mark.usefixtures("gpu")
 def test_models_follow_it_and_say_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     model = PPOClip("MlpPolicy", "CartPole-v1", n_steps=16, batch_size=16, verbose=1)
-    assert 'device="auto" is the CPU' in capsys.readouterr().out
+    assert 'device="auto" selects the CPU' in capsys.readouterr().out
     assert model.device == th.device("cpu")
     model.save(tmp_path / "model")
     assert PPOClip.load(tmp_path / "model").device == th.device("cpu")

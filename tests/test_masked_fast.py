@@ -124,9 +124,9 @@ class Own(MaskableActorCriticPolicy):
 
 
 def test_what_is_not_written_out_takes_the_reference(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ArgumentError, match="Own has a evaluate_actions of its own"):
+    with pytest.raises(ArgumentError, match="Own overrides evaluate_actions"):
         made(PPOClip, MULTI, Own, fast=True)
     made(PPOAdaptiveKL, MULTI, Own, fast="auto", verbose=1).learn(1)
-    assert "Training on the reference path: Own has" in capsys.readouterr().out
+    assert "Training on the reference path: Own overrides" in capsys.readouterr().out
     made(PPOClip, MULTI, fast="auto", verbose=1).learn(1)
     assert "Training on the fast path" in capsys.readouterr().out

@@ -106,7 +106,7 @@ def test_a_class_derived_from_sb3_contribs() -> None:
     [
         (np.ones(4, bool), r"an array of shape \(4,\), but must be of shape"),
         (np.zeros(3, bool), "False for every action"),
-        (["yes", "no", "no"], "an array of truth values"),
+        (["yes", "no", "no"], "an array of booleans"),
     ],
 )
 def test_a_wrong_mask_ends_training(mask: Any, problem: str, fast: bool) -> None:
@@ -157,9 +157,9 @@ class InvalidOrNot(MaskedNoiseEnv):
 
 PREDICTIONS: list[tuple[Any, str]] = [
     (None, "needs the masks of the states.*get_action_masks"),
-    ([1, 0], "action_masks=.* is not allowed; allowed: 3 truth values for each observation"),
-    (["a", "b", "c"], "allowed: 3 truth values"),
-    ([0.2, 1, 0], "allowed: 3 truth values"),
+    ([1, 0], "action_masks=.* is not allowed; allowed: 3 booleans for each observation"),
+    (["a", "b", "c"], "allowed: 3 booleans"),
+    ([0.2, 1, 0], "allowed: 3 booleans"),
     ([0, 0, 0], "allowed: at least one action"),
 ]
 
@@ -171,7 +171,7 @@ def test_masks_that_predict_does_not_take(masks: Any, problem: str) -> None:
 
 
 def test_what_does_not_fit_masks() -> None:
-    with pytest.raises(ArgumentError, match="ActorCriticPolicy takes none"):
+    with pytest.raises(ArgumentError, match="ActorCriticPolicy does not use masks"):
         small(env=noise_envs(DISCRETE), policy="MlpPolicy").predict(VECTOR.sample(), action_masks=np.ones(3))
     with pytest.raises(ArgumentError, match="needs the masks"):
         stable_baselines3.common.evaluation.evaluate_policy(small(), masked_envs(MULTI), 1, warn=False)

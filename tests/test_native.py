@@ -267,7 +267,7 @@ def test_without_the_library_arrays_take_over(
 @pytest.mark.usefixtures("natively")
 def test_so_they_do_for_an_objective_of_a_users_own(capsys: pytest.CaptureFixture[str]) -> None:
     model = make(PPOCustom, objective=Mine(0.2))
-    assert said(model, capsys) == OVER_ARRAYS + "the native library does not have the objective Mine"
+    assert said(model, capsys) == OVER_ARRAYS + "the native library does not support the objective Mine"
 
 
 @pytest.mark.usefixtures("natively")
@@ -275,7 +275,7 @@ def test_so_they_do_for_parameters_that_lie_in_pieces(capsys: pytest.CaptureFixt
     model = make()
     weight = model.policy.action_net.weight
     weight.data = weight.data.t().contiguous().t()
-    assert said(model, capsys) == OVER_ARRAYS + "the parameters do not lie in memory in one piece each"
+    assert said(model, capsys) == OVER_ARRAYS + "some parameters are not contiguous in memory"
 
 
 @pytest.mark.usefixtures("natively")

@@ -64,7 +64,8 @@ def test_there_are_37_details() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_code_and_pictures_that_are_shown_exist(page: Path) -> None:
     text = page.read_text()
-    for file in re.findall(r"^```\{(?:literalinclude|figure)\} (\S+)$", text, re.M):
+    for file in re.findall(r"^```\{literalinclude\} (\S+)$|^!\[[^]]*\]\((\S+)\)$", text, re.M):
+        file = "".join(file)
         assert (page.parent / file).is_file(), file
 
 

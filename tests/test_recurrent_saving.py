@@ -157,7 +157,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "cannot hold the rollouts of a ActorCriticPolicy; use RolloutBuffer",
     ),
     "a vector for dictionaries": ({"policy": "MultiInputLstmPolicy"}, "use 'MlpLstmPolicy', or 'CnnLstmPolicy'"),
-    "dictionaries for a vector": ({"env": DICT}, "does not take Dict observations: use 'MultiInputLstmPolicy'"),
+    "dictionaries for a vector": ({"env": DICT}, "does not support Dict observations: use 'MultiInputLstmPolicy'"),
     "unknown policy": ({"policy": "LstmPolicy"}, "MultiInputPolicy, .*MlpLstmPolicy"),
     "hidden size": ({"policy_kwargs": {"lstm_hidden_size": 0}}, "an integer >= 1"),
     "layers": ({"policy_kwargs": {"n_lstm_layers": 1.5}}, "an integer >= 1"),

@@ -36,14 +36,16 @@ class Strict(NoiseEnv):
 
 def advised(error: ArgumentError, env: gymnasium.Env) -> gymnasium.Env:
     """The environment in the wrapper that the error names."""
-    expression = re.split("wrap the environment in |reshape it in ", str(error))[1]
+    expression = re.split("wrap the environment in |one: use ", str(error))[1]
     names = {"gymnasium": gymnasium, "np": np, "env": env, "Discrete": Discrete, "MultiDiscrete": MultiDiscrete}
     return eval(expression, names)
 
 
 def test_several_numbers_for_an_lstm() -> None:
     env: gymnasium.Env = NoiseEnv(ACTION_SPACES["Box"], MultiDiscrete([2, 3]))
-    refused = r"^env.observation_space=MultiDiscrete\(\[2 3\]\) is not taken by sb3-contrib's policies with LSTMs: wr"
+    refused = (
+        r"^env.observation_space=MultiDiscrete\(\[2 3\]\) is not supported by sb3-contrib's policies with LSTMs: wr"
+    )
     with pytest.raises(ArgumentError, match=refused) as caught:
         PPOClip("MlpLstmPolicy", env)
     PPOClip("MlpLstmPolicy", advised(caught.value, env), n_steps=16, batch_size=16, n_epochs=1).learn(16)
@@ -57,9 +59,7 @@ def test_several_numbers_for_an_lstm() -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_actions(variant: Any, name: str, fast: bool) -> None:
     env: gymnasium.Env = Strict(SPACES[name])
-    with pytest.raises(
-        ArgumentError, match=r"^env.action_space=.* does not start at 0, which SB3's policies expect: wr"
-    ):
+    with pytest.raises(ArgumentError, match=r"^env.action_space=.* does not start at 0, as SB3's policies expect: wr"):
         variant("MlpPolicy", env)
     with pytest.raises(ArgumentError) as caught:
         variant("MlpPolicy", make_vec_env(lambda: Strict(SPACES[name]), n_envs=2))

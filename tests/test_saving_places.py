@@ -20,7 +20,7 @@ def test_a_writable_file_in_such_a_folder_is_written_to_as_sb3_does() -> None:
         model_of(1).save(path)
         os.chmod(name, 0o555)
         model_of(2, PPO).save(path)
-        with pytest.warns(UserWarning, match=r"cannot be replaced \(Permission denied\)\. It is written to in place"):
+        with pytest.warns(UserWarning, match=r"cannot be replaced \(Permission denied\)\. It is overwritten in place"):
             model_of(3).save(path)
         os.chmod(name, 0o755)
         assert number_of(PPOClip.load(path, device="cpu")) == 3

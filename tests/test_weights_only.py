@@ -303,7 +303,7 @@ def test_what_cannot_be_registered(dropout_is_plain: None) -> None:
         with pytest.raises(ArgumentError, match=f"word='{word}' already stands for another class"):
             register_plain(word, Counter)
     for cls in (Counter, Path):
-        with pytest.raises(ArgumentError, match="is not a dataclass that can be made of its fields"):
+        with pytest.raises(ArgumentError, match="is not a dataclass that can be created from its fields"):
             register_plain("other", cls)
 
 

@@ -172,7 +172,7 @@ def test_a_wrong_timeout(timeout: Any) -> None:
 
 
 def test_no_environments() -> None:
-    with pytest.raises(ArgumentError, match=r"env_fns=\[\] is not allowed; allowed: one function or more"):
+    with pytest.raises(ArgumentError, match=r"env_fns=\[\] is not allowed; allowed: a list of at least one function"):
         SafeSubprocVecEnv([])
 
 

@@ -157,7 +157,7 @@ def test_the_zoo_missing(script: str) -> None:
     code = "import sys; sys.modules |= dict.fromkeys(['rl_zoo3', 'huggingface_hub', 'huggingface_sb3']); import runpy; "
     code += f"runpy.run_module('sb3_ppo_variants.zoo.{script}', run_name='__main__')"
     result = ended(run_code, code)
-    assert "ImportError: rl_zoo3 is missing: pip install '.[zoo]'" in result.stderr
+    assert "ImportError: rl_zoo3 is not installed: pip install '.[zoo]'" in result.stderr
 
 
 def test_ffmpeg_missing(tmp_path: Path) -> None:

@@ -27,6 +27,6 @@ def chosen_device(
     name = policy if isinstance(policy, str) else policy.__name__
     if device == "auto" and name in SMALL and "features_extractor_class" not in (policy_kwargs or {}):
         if verbose >= 1 and th.cuda.is_available():
-            print('device="auto" is the CPU, which trains a small MlpPolicy faster; pass device="cuda" for the GPU')
+            print('device="auto" selects the CPU, which trains small networks faster; pass device="cuda" for the GPU')
         return th.device("cpu")
     return get_device(device)

@@ -77,7 +77,7 @@ def check_policy(
     :raises ArgumentError: if one is not allowed
     """
     if isinstance(policy, str) and policy not in aliases:
-        refuse("policy", policy, f"{', '.join(aliases)}, or the class of a policy")
+        refuse("policy", policy, f"{', '.join(aliases)}, or a policy class")
     policy_class: Any = aliases[policy] if isinstance(policy, str) else policy
     arguments = arguments or {}
     check_names("policy_kwargs", arguments, policy_class, GIVEN_TO_POLICY)
@@ -110,7 +110,7 @@ def check_observations(
         )
     if not takes_dict and isinstance(observation_space, spaces.Dict):
         suitable = policy.replace("Mlp", "MultiInput").replace("Cnn", "MultiInput")
-        raise ArgumentError(f"policy={policy!r} does not take Dict observations: use {suitable!r}")
+        raise ArgumentError(f"policy={policy!r} does not support Dict observations: use {suitable!r}")
     if "features_extractor_class" not in (arguments or {}):
         check_dimensions(observation_space)
         if "Lstm" in policy:

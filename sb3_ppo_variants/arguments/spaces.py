@@ -16,7 +16,7 @@ def check_start(kind: str, space: spaces.Space) -> None:
         if isinstance(part, spaces.Discrete | spaces.MultiDiscrete) and np.any(part.start):
             nested = isinstance(space, spaces.Dict)
             advice = "subtract it in a gymnasium.ObservationWrapper" if nested else _wrapped(kind, part)
-            raise ArgumentError(f"{name}={part} does not start at 0, which SB3's policies expect: {advice}")
+            raise ArgumentError(f"{name}={part} does not start at 0, as SB3's policies expect: {advice}")
 
 
 def check_dimensions(observation_space: spaces.Space) -> None:
@@ -28,7 +28,7 @@ def check_dimensions(observation_space: spaces.Space) -> None:
         if isinstance(part, spaces.Box) and part.shape == ():
             nested = isinstance(observation_space, spaces.Dict)
             advice = "a gymnasium.ObservationWrapper" if nested else "gymnasium.wrappers.ReshapeObservation(env, (1,))"
-            raise ArgumentError(f"{name}={part} has no dimensions, which SB3's policies need: reshape it in {advice}")
+            raise ArgumentError(f"{name}={part} has no dimensions, but SB3's policies need one: use {advice}")
 
 
 def check_for_lstm(observation_space: spaces.Space) -> None:
@@ -40,7 +40,7 @@ def check_for_lstm(observation_space: spaces.Space) -> None:
         if isinstance(part, spaces.MultiDiscrete):
             nested = isinstance(observation_space, spaces.Dict)
             advice = "flatten it in a gymnasium.ObservationWrapper" if nested else _FLATTENED
-            raise ArgumentError(f"{name}={part} is not taken by sb3-contrib's policies with LSTMs: {advice}")
+            raise ArgumentError(f"{name}={part} is not supported by sb3-contrib's policies with LSTMs: {advice}")
 
 
 _FLATTENED = "wrap the environment in gymnasium.wrappers.FlattenObservation(env)"

@@ -9,6 +9,6 @@ def check_no_vector_env(env: object) -> None:
     """:raises ArgumentError: if it is one of gymnasium's vector environments, naming what makes it one of SB3's"""
     if isinstance(env, VectorEnv):
         raise ArgumentError(
-            f"env={env} is a vector environment of gymnasium: pass sb3_ppo_variants.envs.GymnasiumVecEnv(env), "
+            f"env={env} is one of gymnasium's vector environments: pass sb3_ppo_variants.envs.GymnasiumVecEnv(env), "
             "with SB3's VecMonitor around it for episode statistics"
         )

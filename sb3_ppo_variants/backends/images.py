@@ -42,7 +42,7 @@ def _features_obstacle(policy: ActorCriticPolicy) -> str | None:
 def _images_obstacle(policy: ActorCriticPolicy) -> str | None:
     space = policy.observation_space
     if space.dtype == np.uint8 and not (policy.normalize_images and is_image_space(space)):
-        return "bytes are not scaled to numbers from 0 to 1"
+        return "images are not scaled to [0, 1]"
     return None
 
 

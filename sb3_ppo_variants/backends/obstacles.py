@@ -57,7 +57,7 @@ def of_policy(kind: PolicyKind) -> str | None:
         return f"{cls.__name__} is not an {base.__name__}"
     for method in WRITTEN_OUT:
         if getattr(cls, method) is not getattr(base, method) or method in vars(policy):
-            return f"{cls.__name__} has a {method} of its own"
+            return f"{cls.__name__} overrides {method}"
     return None
 
 

@@ -53,12 +53,12 @@ def _policy_obstacle(kind: "Recurrent") -> str | None:
     policy, cls, contribs = kind.policy, type(kind.policy), kind.policies[0]
     for method in RELIED_ON:
         if getattr(cls, method) is not getattr(contribs, method) or method in vars(policy):
-            return f"{cls.__name__} has a {method} of its own"
+            return f"{cls.__name__} overrides {method}"
     for lstm in (policy.lstm_actor, policy.lstm_critic):
         if lstm is None:
             continue
         if type(lstm) is not nn.LSTM or lstm.bidirectional or lstm.proj_size > 0 or lstm.batch_first:
-            return f"the memory is a {lstm}"
+            return f"the recurrent layer is a {lstm}"
         if lstm.dropout > 0:
             return "the LSTM has dropout"
         if lstm._forward_hooks or lstm._forward_pre_hooks or lstm._backward_hooks or lstm._backward_pre_hooks:

@@ -52,7 +52,7 @@ SelfPPO = TypeVar("SelfPPO", bound="PPOBase")
 
 
 class PPOBase(MaskedActions):
-    """Proximal Policy Optimization without its policy objective, which a subclass defines (:meth:`_objective`).
+    """Proximal Policy Optimization without a policy objective, which subclasses define in :meth:`_objective`.
 
     The arguments are those of :class:`~sb3_ppo_variants.PPOClip`, which lists them all.
     """
@@ -262,8 +262,8 @@ class PPOBase(MaskedActions):
         :param progress_bar: whether to show a progress bar (needs tqdm and rich)
         :return: the model
         :raises ArgumentError: if an argument, or an attribute that was set since, has a value that is not allowed
-        :raises NonFiniteError: if a number of an environment or an update is not finite; the policy is as before it
-        :raises EnvOutputError: if an environment returns something of a wrong type or shape
+        :raises NonFiniteError: if a number of an environment or an update is not finite; the policy is left as before
+        :raises EnvOutputError: if an environment returns something with the wrong type or shape
         :raises WorkerError: if a worker of a ``SubprocVecEnv`` ends
         :raises CallbackError: if a callback returns None
         """

@@ -28,7 +28,7 @@ def checked_env(
     """
     if env is None:
         if needed:
-            raise ArgumentError("env=None: pass an environment, or the id of one")
+            raise ArgumentError("env=None: pass an environment or the id of a registered one")
         return None
     wrapped = SavedAlgorithm._wrap_env(maybe_make_env(env, verbose), verbose)
     check_spaces(wrapped.action_space, use_sde)

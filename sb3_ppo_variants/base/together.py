@@ -78,7 +78,7 @@ def _refuse_differences(each: list[dict[str, Any]]) -> None:
             first, own = each[0].get(name, "missing"), other.get(name, "missing")
             if first != own:
                 raise ArgumentError(
-                    f"{name} is {first} in rank 0 and {own} in rank {rank}: processes that train together need the same"
+                    f"{name} is {first} in rank 0 and {own} in rank {rank}: all processes must have the same value"
                 )
 
 
@@ -127,7 +127,7 @@ def check_same(model: SavedAlgorithm) -> None:
     if len(set(sums)) > 1:
         usual = max(set(sums), key=sums.count)
         others = " and ".join(f"rank {rank}" for rank, one in enumerate(sums) if one != usual)
-        raise ProcessError(f"the weights of {others} are not those of the other ranks: something changes them there")
+        raise ProcessError(f"the weights of {others} differ from those of the other ranks: something changed them")
 
 
 class Rollout:

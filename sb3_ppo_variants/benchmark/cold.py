@@ -53,7 +53,7 @@ def measure(algorithm: str, workload: str) -> list[float]:
     command = [sys.executable, "-W", "ignore", "-c", SCRIPT, asked]
     finished = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env)
     imports, memory = json.loads(finished.stdout.splitlines()[-1])
-    return [round(imports, 3), since(start), round(memory, 1)]
+    return [round(imports, 6), since(start), round(memory, 1)]
 
 
 def add_command(parser: argparse.ArgumentParser) -> None:

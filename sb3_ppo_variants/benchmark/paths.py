@@ -40,7 +40,7 @@ def entries() -> dict[str, Hyperparameters]:
 
         import_module("rl_zoo3.import_envs")  # Registers the environments of the packages that are installed.
     except ImportError as error:
-        raise ImportError("the RL Zoo is missing: pip install 'sb3_ppo_variants[zoo]'") from error
+        raise ImportError("the RL Zoo is not installed: pip install 'sb3_ppo_variants[zoo]'") from error
     text = resources.files("rl_zoo3").joinpath("hyperparams", "ppo.yml").read_text()
     listed = {name: values for name, values in yaml.safe_load(text).items() if name not in SETTINGS_ONLY}
     listed[ATARI] = listed.pop("atari")
@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
         found = json.loads(options.report.read_text())
     print(table(found["environments"]))
     if found["missing"]:
-        print(f"\nNot made here: {', '.join(found['missing'])}")
+        print(f"\nEnvironments that could not be created: {', '.join(found['missing'])}")
     return 0
 
 

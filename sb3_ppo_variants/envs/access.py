@@ -56,7 +56,7 @@ class Access:
     def _need_all(self, indices: list[int]) -> None:
         if indices != list(range(self.env.num_envs)):
             kind = type(self.env).__name__
-            raise ArgumentError(f"indices={indices} must be None: {kind} reaches all environments or none")
+            raise ArgumentError(f"indices={indices} must be None: {kind} can only reach all environments at once")
 
 
 class _InProcess(Access):

@@ -11,12 +11,12 @@ from sb3_ppo_variants.errors import ArgumentError
 
 
 class ActionsAsDrawn(gym.Wrapper, RecordConstructorArgs):
-    """Gives the environment each action as the policy drew it.
+    """Passes each action to the environment as the policy drew it.
 
     SB3 clips actions to the bounds of ``env.action_space`` before the environment sees them, and needs finite bounds.
     The bounds of this wrapper are finite, but so wide that nothing is clipped: the largest numbers of the space's type.
-    What becomes of an action beyond its own bounds is then up to the environment. Those of MuJoCo limit the torque, and
-    charge the control cost of the action as it is.
+    The environment then decides what to do with an action outside its own bounds. MuJoCo environments limit the torque,
+    but compute the control cost from the unclipped action.
 
     Policies with ``squash_output=True``, and algorithms such as SAC, scale actions to the bounds and cannot be used.
     Random actions come from ``env.own_action_space.sample()``.

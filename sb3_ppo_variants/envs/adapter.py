@@ -26,12 +26,12 @@ SEEDS = 2**31
 class GymnasiumVecEnv(VecEnv):
     """A vector environment of gymnasium for SB3's algorithms, callbacks and wrappers.
 
-    A step returns what SB3's ``DummyVecEnv`` over the same environments does, whatever the autoreset mode, in arrays
-    that later steps do not change. Put SB3's ``VecMonitor`` around it for episode statistics.
+    In every autoreset mode, a step returns the same as SB3's ``DummyVecEnv`` with the same environments, in arrays that
+    later steps do not change. Wrap it in SB3's ``VecMonitor`` to get episode statistics.
 
-    :param env: a ``SyncVectorEnv``, ``AsyncVectorEnv``, ``AtariVectorEnv`` or any other that steps all its
-        environments at once
-    :param autoreset_mode: the mode in which ``env`` was made, if its metadata does not say so
+    :param env: a ``SyncVectorEnv``, ``AsyncVectorEnv``, ``AtariVectorEnv`` or any other vector environment that steps
+        all its environments at once
+    :param autoreset_mode: the autoreset mode of ``env``, if its metadata does not contain it
     :raises ArgumentError: if ``env`` is of another kind, or its autoreset mode is unknown or does not work with it
     :raises NotImplementedError: if dictionaries or tuples of observations are nested
     """
@@ -63,7 +63,7 @@ class GymnasiumVecEnv(VecEnv):
             raise ArgumentError(f"options={self._options} must be the same for every environment of {self.env}")
         observations, infos = self._reset_env(self._seeds[0], options or None)
         if rows.count(observations) != self.num_envs:
-            raise ArgumentError(f"env={self.env} must step all environments at once: make it with batch_size=num_envs")
+            raise ArgumentError(f"env={self.env} must step all its environments: create it with batch_size=num_envs")
         self.reset_infos = per_env(infos, self.num_envs)
         self._reset_seeds()
         self._reset_options()
@@ -117,7 +117,7 @@ class GymnasiumVecEnv(VecEnv):
         :return: RGB images, or ``None`` for each without ``render_mode="rgb_array"``
         """
         if self.render_mode != "rgb_array":
-            warnings.warn(f"render_mode={self.render_mode!r} makes no images: make the environment with 'rgb_array'")
+            warnings.warn(f"render_mode={self.render_mode!r} does not return images: create it with 'rgb_array'")
             return [None] * self.num_envs
         return list(self._render())
 

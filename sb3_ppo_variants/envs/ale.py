@@ -83,10 +83,10 @@ def make_ale_vec_env(
     monitor_kwargs: dict[str, Any] | None = None,
     n_stack: int = 4,
 ) -> VecEnv:
-    """Do what SB3's ``make_atari_env`` and ``VecFrameStack`` do, over ALE's ``AtariVectorEnv``.
+    """Do the same as SB3's ``make_atari_env`` and ``VecFrameStack``, with ALE's ``AtariVectorEnv``.
 
-    Spaces are the same, so that a model can be trained with one and evaluated with the other; see the module for the
-    differences.
+    The spaces are the same, so you can train a model with one and evaluate it with the other. The documentation lists
+    the differences.
 
     :param env_id: id of a game, such as ``"BreakoutNoFrameskip-v4"``, after ``module:`` if importing the module
         registers it
@@ -122,7 +122,7 @@ def _wrapper_arguments(wrapper_kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_frame_skip(env_id: str, frame_skip: int = 4, env_kwargs: dict[str, Any] | None = None) -> None:
-    """Check that not both an Atari game and its wrapper skip frames.
+    """Check that an Atari game and its wrapper do not both skip frames.
 
     :param env_id: id of the game
     :param frame_skip: frames for each action in the wrapper, such as SB3's ``AtariWrapper``

@@ -14,7 +14,7 @@ from sb3_ppo_variants.errors import ArgumentError
 
 
 class VecEpisodicLife(VecEnvWrapper):
-    """Ends an episode when a life is lost; the game goes on.
+    """Ends an episode when a life is lost, while the game continues.
 
     :param venv: environments with ``lives`` in the info of every step and reset
     """

@@ -89,7 +89,7 @@ def end_of_episode(env: VectorEnv, mode: AutoresetMode | str | None) -> EndOfEpi
     inner = env.unwrapped
     if isinstance(inner, AsyncVectorEnv) and known is AutoresetMode.NEXT_STEP and not inner.shared_memory:
         # Its workers forget that they were reset, and reset again in the next step.
-        raise ArgumentError(f"env={env} must be made with shared_memory=True or in AutoresetMode.SAME_STEP")
+        raise ArgumentError(f"env={env} must be created with shared_memory=True or in AutoresetMode.SAME_STEP")
     if known is AutoresetMode.SAME_STEP:
         return reset_in_the_step
     _check_wrappers(env)
@@ -114,7 +114,8 @@ def _check_wrappers(env: VectorEnv) -> None:
     for wrapper in _wrappers(env):
         for refused, use in instead.items():
             if isinstance(wrapper, refused):
-                raise ArgumentError(f"{type(wrapper).__name__} in env={env} resets all environments or none: use {use}")
+                name = type(wrapper).__name__
+                raise ArgumentError(f"{name} in env={env} can only reset all environments at once: use {use}")
 
 
 def _mode(env: VectorEnv, given: AutoresetMode | str | None) -> AutoresetMode:

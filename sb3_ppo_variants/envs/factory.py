@@ -33,7 +33,7 @@ def make_gymnasium_vec_env(
     monitor_kwargs: dict[str, Any] | None = None,
     wrapper_kwargs: dict[str, Any] | None = None,
 ) -> VecEnv:
-    """Do what SB3's ``make_vec_env`` does, over a vector environment of gymnasium.
+    """Do the same as SB3's ``make_vec_env``, with one of gymnasium's vector environments.
 
     :param env_id: id of the environment; with ``"sync"`` and ``"async"`` also a function that makes one
     :param n_envs: number of environments, >= 1

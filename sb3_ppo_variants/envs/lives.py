@@ -31,7 +31,7 @@ def check_new_game(env: VectorEnv, last: dict[str, Any], old: dict[str, Any], ne
         raise ArgumentError(REFUSED)
     if last.get("lives", 0) > 0 and env.unwrapped.spec is None:
         # The infos are the same with episodic_life and with life_loss_info.
-        warnings.warn(f"A new game began when a life was lost. If the old one should go on, use {INSTEAD}.")
+        warnings.warn(f"A new game started when a life was lost. To continue the same game, use {INSTEAD}.")
 
 
 def _is_ale(env: VectorEnv) -> bool:

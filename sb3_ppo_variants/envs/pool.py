@@ -50,7 +50,7 @@ def make_envpool_vec_env(
     env_kwargs: dict[str, Any] | None = None,
     monitor_kwargs: dict[str, Any] | None = None,
 ) -> VecEnv:
-    """Do what SB3's ``make_vec_env`` does, over EnvPool.
+    """Do the same as SB3's ``make_vec_env``, with EnvPool.
 
     :param env_id: id of one of EnvPool's environments
     :param n_envs: number of environments, >= 1
@@ -76,5 +76,6 @@ def _envpool() -> Any:
     try:
         import envpool
     except ImportError as error:
-        raise ImportError(f"EnvPool (for Python 3.11 or newer) is missing: {installation('envpool')}") from error
+        hint = installation("envpool")
+        raise ImportError(f"EnvPool is not installed; with Python 3.11 or newer, run: {hint}") from error
     return envpool

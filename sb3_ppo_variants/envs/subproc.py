@@ -42,16 +42,16 @@ class Failure(NamedTuple):
 class SafeSubprocVecEnv(SubprocVecEnv):
     """A ``SubprocVecEnv`` that says which worker failed, and why.
 
-    A worker that raises, ends or does not answer in time raises a :class:`~sb3_ppo_variants.WorkerError` with its index
-    and traceback. What an environment returns is checked in its worker, before it is stacked. :meth:`close` takes at
-    most four seconds, whatever the workers do, and no worker outlives the process that started it.
+    If a worker raises an error, ends or does not answer in time, you get a :class:`~sb3_ppo_variants.WorkerError` with
+    its index and traceback. Each worker checks the outputs of its environment before they are stacked. :meth:`close`
+    takes at most four seconds, whatever the workers do, and no worker outlives the process that started it.
 
-    An answer that an interrupt, an error or the time limit has left under way is dropped when the next one is awaited.
-    Only a message that was cut off in its middle makes a worker useless. Workers do not hear of a Ctrl-C.
+    If an interrupt, an error or the timeout leaves an answer pending, the next command discards it. A worker becomes
+    useless only if a message was cut off in the middle. A Ctrl-C does not reach the workers.
 
-    :param env_fns: functions that make the environments, one or more
-    :param start_method: how processes are started, of ``multiprocessing.get_all_start_methods()``; as in SB3, ``None``
-        takes ``"forkserver"`` where there is one and else ``"spawn"``
+    :param env_fns: functions that create the environments, at least one
+    :param start_method: how to start the processes, one of ``multiprocessing.get_all_start_methods()``; as in SB3,
+        ``None`` selects ``"forkserver"`` if it is available, and otherwise ``"spawn"``
     :param timeout: seconds that a worker may take to answer, > 0; ``None`` waits for ever
     :raises ArgumentError: if an argument has a value that is not allowed
     :raises WorkerError: if an environment cannot be made
@@ -62,7 +62,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
     ):
         POSITIVE.or_none().check("timeout", timeout)
         if not env_fns:
-            refuse("env_fns", env_fns, "one function or more")
+            refuse("env_fns", env_fns, "a list of at least one function")
         self.waiting = False
         self.closed = False
         methods = mp.get_all_start_methods()

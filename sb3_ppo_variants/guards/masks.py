@@ -77,7 +77,7 @@ class MaskCheck:
         """
         array = _as_array(mask)
         if array is None or not (array.dtype.kind == "b" or np.isin(array, (0, 1)).all()):
-            self._watch.refuse("action mask", repr(mask), "an array of truth values", env_index)
+            self._watch.refuse("action mask", repr(mask), "an array of booleans", env_index)
         if array.shape not in self._shapes:
             allowed = " or ".join(map(str, sorted(self._shapes, key=len)))
             self._watch.refuse("action mask", f"an array of shape {array.shape}", f"of shape {allowed}", env_index)
@@ -141,8 +141,8 @@ def check_env(env: VecEnv, policy: str, takes_masks: bool) -> None:
         return
     if takes_masks:
         raise ArgumentError(
-            f"{policy} needs the masks of actions, but {_name(env)} has no {METHOD}(): give the environments such a "
-            "method, or wrap each in sb3-contrib's ActionMasker"
+            f"{policy} needs action masks, but {_name(env)} has no {METHOD}(): add this method to the "
+            "environments, or wrap each of them in sb3-contrib's ActionMasker"
         )
     if choices(env.action_space) is not None:
         warnings.warn(
@@ -160,7 +160,7 @@ def check_given(masks: object, takes_masks: bool, policy: str, space: spaces.Spa
     """
     if not takes_masks:
         if masks is not None:
-            raise ArgumentError(f"action_masks: {policy} takes none; MaskableMlpPolicy and the like do")
+            raise ArgumentError(f"action_masks: {policy} does not use masks; a policy such as MaskableMlpPolicy does")
         return {}
     if masks is None:
         raise ArgumentError(
@@ -172,7 +172,7 @@ def check_given(masks: object, takes_masks: bool, policy: str, space: spaces.Spa
     assert sizes is not None
     rows = None if array is None or array.size % sum(sizes) else array.reshape(-1, sum(sizes))
     if rows is None or not np.isin(rows, (0, 1)).all():
-        refuse("action_masks", masks, f"{sum(sizes)} truth values for each observation")
+        refuse("action_masks", masks, f"{sum(sizes)} booleans for each observation")
     parts = np.split(rows, np.cumsum(sizes)[:-1], axis=1)
     if not all(part.any(axis=1).all() for part in parts):
         refuse("action_masks", masks, "at least one action for each observation")

@@ -11,7 +11,7 @@ Self = TypeVar("Self", bound="Objective")
 
 
 class Batch(Generic[Numbers]):
-    """What an objective reads of a minibatch: tensors, or arrays, of shape ``(batch,)``.
+    """The data of a minibatch that an objective can use: tensors or arrays of shape ``(batch,)``.
 
     :param ratio: r(theta) = pi(a|s) / pi_old(a|s)
     :param advantages: A, normalised if the model says so
@@ -30,7 +30,7 @@ class Batch(Generic[Numbers]):
         :raises RuntimeError: if the objective does not ask for it
         """
         if self._kl is None:
-            raise RuntimeError("an objective that reads the KL sets needs_kl = True")
+            raise RuntimeError("the objective reads batch.kl, but needs_kl is False: set needs_kl = True in its class")
         return self._kl
 
 
@@ -46,10 +46,11 @@ class Gradient(NamedTuple):
 
 
 class Objective(ABC):
-    """A policy objective with the coefficients that it has in one update.
+    """A policy objective with its coefficients for one update.
 
-    Derive from it, write :meth:`loss`, and hand an instance to :class:`~sb3_ppo_variants.PPOCustom`. Make the class a
-    frozen dataclass, so that its coefficients can be saved and do not change during an update.
+    To write your own, derive from this class, implement :meth:`loss`, and pass an instance to
+    :class:`~sb3_ppo_variants.PPOCustom`. Make the class a frozen dataclass, so that its coefficients can be saved and
+    do not change during an update.
     """
 
     needs_kl: ClassVar[bool] = False
@@ -81,7 +82,7 @@ class Objective(ABC):
 
 
 class ArrayObjective(Objective):
-    """An objective that trains on the array path too, since its gradient is written out."""
+    """An objective with a hand-written gradient, which can also train on the array path."""
 
     @abstractmethod
     def gradient(self, batch: Batch[np.ndarray]) -> Gradient:

@@ -76,7 +76,7 @@ class Masked:
     @classmethod
     def make_policy(cls, model: OnPolicyAlgorithm) -> BasePolicy:
         if model.use_sde:
-            raise ArgumentError("use_sde=True has no effect on a policy whose actions are masked: use use_sde=False")
+            raise ArgumentError("use_sde=True has no effect on a policy with action masks: pass use_sde=False")
         check_maskable(model.action_space)
         make: Any = model.policy_class
         return make(model.observation_space, model.action_space, model.lr_schedule, **model.policy_kwargs)

@@ -238,10 +238,12 @@ def _check_lstm(arguments: Mapping[str, Any]) -> None:
         return
     if arguments.get("enable_critic_lstm", True):
         raise ArgumentError(
-            "policy_kwargs: shared_lstm=True needs enable_critic_lstm=False, for there is one LSTM then"
+            "policy_kwargs: shared_lstm=True needs enable_critic_lstm=False, because actor and critic share one LSTM"
         )
     if not arguments.get("share_features_extractor", True):
-        raise ArgumentError("policy_kwargs: shared_lstm=True needs share_features_extractor=True, for it has one input")
+        raise ArgumentError(
+            "policy_kwargs: shared_lstm=True needs share_features_extractor=True, because the shared LSTM has one input"
+        )
 
 
 def _sequences(samples: Samples) -> Sequences:

@@ -55,8 +55,8 @@ class Group(Processes):
         if len(set(moments)) > 1:
             where = ", ".join(f"rank {rank} {moment}" for rank, moment in enumerate(moments))
             raise ProcessError(
-                f"the processes do not do the same: {where}. Give all of them the same callbacks, and call learn() in "
-                "all of them"
+                f"the processes are doing different things: {where}. Pass the same callbacks to all of them, and call "
+                "learn() in all of them"
             )
         return [content for _, content in each]
 
@@ -91,7 +91,7 @@ def current(data_parallel: bool | Literal["auto"]) -> Processes:
         if data_parallel is True and not init_processes():
             raise ArgumentError(
                 "data_parallel=True needs a process group: start the script with torchrun, or call "
-                "torch.distributed.init_process_group() before you make the model"
+                "torch.distributed.init_process_group() before you create the model"
             )
         if data_parallel == "auto":
             return ALONE

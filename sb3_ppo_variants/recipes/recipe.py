@@ -205,7 +205,7 @@ def _normalization(normalize: bool | Hyperparameters | None) -> Hyperparameters 
         return normalize
     if normalize is None or isinstance(normalize, bool):
         return {} if normalize else None
-    refuse("normalize", normalize, "True, False, None, or a dict of arguments of VecNormalize")
+    refuse("normalize", normalize, "True, False, None, or a dict of arguments for VecNormalize")
 
 
 def schedule(name: str, value: Any) -> Any:

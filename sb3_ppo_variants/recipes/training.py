@@ -28,7 +28,7 @@ def train(
     callback: MaybeCallback = None,
     progress_bar: bool = False,
 ) -> BaseAlgorithm:
-    """Train, and save the model with the statistics of its ``VecNormalize``.
+    """Train a model, and save it with the statistics of its ``VecNormalize``.
 
     :param made: the recipe
     :param folder: for ``model.zip``, ``vecnormalize.pkl`` and the returns of episodes, ``*.monitor.csv``

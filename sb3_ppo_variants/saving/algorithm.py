@@ -60,11 +60,11 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         exclude: Iterable[str] | None = None,
         include: Iterable[str] | None = None,
     ) -> None:
-        """Save the model in a file that SB3 can read too.
+        """Save the model in a file that SB3 can also read.
 
-        Whatever happens meanwhile, the old file or the new one is there, whole: the new one is written beside the old
-        one, forced to the disk and renamed. A path without suffix gets ``.zip``, as in SB3. Of processes that train
-        together, whose models are the same, only rank 0 writes.
+        Whatever happens during the save, either the old file or the new one is there, complete: the new file is written
+        next to the old one, synced to the disk and renamed. As in SB3, a path without a suffix gets ``.zip``. If
+        several processes train together, only rank 0 writes.
 
         :param path: a path or an open file
         :param exclude: attributes to leave out
@@ -101,16 +101,16 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         reseed: bool = False,
         **kwargs: Any,
     ) -> Self:
-        """Check a file of this class, or of SB3's or sb3-contrib's PPO, and load the model in it.
+        """Load a model from a file of this class, or of SB3's or sb3-contrib's PPO, after checking the file.
 
         :param path: the file
         :param env: an environment to train on; ``None`` is enough for predictions
         :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``
-        :param custom_objects: values to take instead of those in the file
-        :param print_system_info: whether to print the system that the file was saved on
+        :param custom_objects: values that replace those in the file
+        :param print_system_info: whether to print information about the system on which the file was saved
         :param force_reset: whether training begins with a reset of ``env``
-        :param weights_only: whether to read only tensors and plain values and unpickle nothing. Only this is safe with
-            a file from someone you do not trust: unpickling runs any code that the file contains, as in SB3
+        :param weights_only: whether to read only tensors and plain values, and unpickle nothing. Set this for files
+            from people you do not trust: as in SB3, unpickling runs any code that the file contains
         :param reseed: whether to seed the global random generators with the model's seed, as SB3 does
         :param kwargs: attributes to set
         :raises DamagedFileError: if the file is damaged or has values that no model can have, naming the part; an
@@ -141,13 +141,13 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         weights_only: bool = False,
         **arguments: Any,
     ) -> Self:
-        """Make a model of this class of one of SB3's PPO, or of another class of this package, with another objective.
+        """Convert a model of SB3's PPO, or of another class of this package, into a model of this class.
 
-        Parameters, optimizers, hyperparameters and counts are kept. The arguments that belong to the objective, such as
-        ``desired_kl``, have their defaults unless they are given; ``PPOClip`` keeps the ``clip_range``.
+        The new model keeps parameters, optimizers, hyperparameters and counters. Arguments of the objective, such as
+        ``desired_kl``, get their defaults unless you pass them, except that ``PPOClip`` keeps the ``clip_range``.
 
         :param ppo: a model or the file of one
-        :param env: an environment to train on; ``None`` takes that of the model
+        :param env: an environment to train on; ``None`` keeps that of the model
         :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``
         :param custom_objects: values to take instead of those in the file
         :param weights_only: as in :meth:`load`
@@ -194,11 +194,12 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     ) -> Self:
         """Continue a run from a checkpoint of :class:`~sb3_ppo_variants.ExactCheckpointCallback`.
 
-        ``model.learn(model.remaining_timesteps, reset_num_timesteps=False, callback=...)`` with the callbacks of the
-        run then does what the run would have done, bit for bit. The global random generators get the state they had.
+        Then call ``model.learn(model.remaining_timesteps, reset_num_timesteps=False, callback=...)`` with the callbacks
+        of the run. It continues exactly as the run would have, bit for bit. The state of the global random generators
+        is restored.
 
-        :param path: a checkpoint, or a folder of checkpoints, of which the newest whole one is taken
-        :param env: an environment made as that of the run, with the same wrappers
+        :param path: a checkpoint, or a folder of checkpoints, which selects the newest undamaged one
+        :param env: an environment created like that of the run, with the same wrappers
         :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``
         :param custom_objects: values to take instead of those in the file
         :return: the model
@@ -213,9 +214,9 @@ class SavedAlgorithm(OnPolicyAlgorithm):
 
     @classmethod
     def resume_or_start(cls: type[Self], path: str | Path, policy: Any, env: GymEnv | str, **arguments: Any) -> Self:
-        """Continue the run in a folder of checkpoints, or make the model of a new one if there is none.
+        """Resume the run in a folder of checkpoints, or create a new model if there is none.
 
-        A script that is submitted again and again goes on where it was with this and :meth:`learn_to`.
+        Use this with :meth:`learn_to` in scripts that are submitted again and again.
 
         :param path: the folder of the checkpoints
         :param policy: as for the constructor
@@ -238,7 +239,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         return resumed
 
     def learn_to(self: Self, total_timesteps: int, callback: MaybeCallback = None, **arguments: Any) -> Self:
-        """Train until the run has taken a number of environment steps; do nothing if it has already.
+        """Train until the run has taken this many environment steps. Do nothing if it already has.
 
         :param total_timesteps: the steps of the whole run, rounded up to whole rollouts
         :param callback: callback or callbacks called at every step
@@ -254,7 +255,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
 
     @property
     def remaining_timesteps(self) -> int:
-        """The environment steps that the last call of ``learn`` still lacks."""
+        """The number of environment steps that the last call of ``learn`` has not taken yet."""
         return max(self._total_timesteps - self.num_timesteps, 0)
 
     def dump_logs(self, iteration: int = 0) -> None:

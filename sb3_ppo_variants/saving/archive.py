@@ -147,7 +147,7 @@ def _members(name: str, content: bytes) -> dict[str, bytes]:
             for info in archive.infolist():
                 part = _part(info.filename)
                 if info.filename in members:
-                    raise DamagedFileError(name, part, "is there twice")
+                    raise DamagedFileError(name, part, "appears twice")
                 with archive.open(info) as member:
                     # One more than there should be: the checksum is compared at the end.
                     members[info.filename] = member.read(info.file_size + 1)
@@ -165,7 +165,7 @@ def _check_sizes(name: str, archive: zipfile.ZipFile, most: int) -> None:
     for info in archive.infolist():
         if info.compress_type not in COMPRESSIONS:
             # Python decompresses others in pieces of any size.
-            raise DamagedFileError(name, _part(info.filename), "is compressed by another method than deflate")
+            raise DamagedFileError(name, _part(info.filename), "uses a compression method other than deflate")
     size = sum(info.file_size for info in archive.infolist())
     if size > most:
         raise DamagedFileError(name, "the zip archive", f"would take {size} bytes when decompressed, more than {most}")

@@ -42,7 +42,9 @@ def write_atomically(path: Path, content: bytes) -> None:
         if error.errno not in NOT_REPLACED or not target.is_file():
             raise
         target.open("r+b").close()  # Raises, before anything is changed, where it cannot be written to.
-        warnings.warn(f"{target} cannot be replaced ({error.strerror}). It is written to in place, and not crash-safe.")
+        warnings.warn(
+            f"{target} cannot be replaced ({error.strerror}). It is overwritten in place, where a crash damages it."
+        )
         target.write_bytes(content)
         _sync(target)
 

@@ -135,7 +135,7 @@ class Checkpoint:
         if processes.size != len(self.random_states):
             raise ArgumentError(
                 f"the run had {len(self.random_states)} processes and cannot be resumed exactly with {processes.size}; "
-                f"load({str(self.model_file)!r}) goes on training all the same"
+                f"load({str(self.model_file)!r}) continues training without that guarantee"
             )
         restore_normalizations(env, self.normalizations)
         self.random_states[processes.rank].restore()

@@ -68,7 +68,7 @@ def _state_for(wrapper: VecNormalize, pickled: bytes) -> dict[str, object]:
     """What was pickled of a wrapper like this one, except what belongs to the environment that it wraps."""
     saved, cls = pickle.loads(pickled), type(wrapper).__name__
     if not isinstance(wrapper, type(saved)):
-        raise ArgumentError(f"env has a {cls}, but the run had a {type(saved).__name__} in its place")
+        raise ArgumentError(f"env has a {cls}, but the run had a {type(saved).__name__} instead")
     bare = VecNormalize.__new__(VecNormalize)
     VecEnvWrapper.__init__(bare, wrapper.venv)
     # What any wrapper has is the environment's, and a reset begins new returns.

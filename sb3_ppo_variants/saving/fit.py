@@ -43,7 +43,7 @@ def check_class(cls: type[BaseAlgorithm], archive: Archive, converts: bool = Fal
         return
     missing = [name for name in OF_PPO if name not in archive.data]
     if missing:
-        raise OtherClassError(archive.name, DATA, f"has no {', '.join(missing)}: it is of an algorithm other than PPO")
+        raise OtherClassError(archive.name, DATA, f"has no {', '.join(missing)}: it is not a file of PPO")
     if not (converts or getattr(cls, "reads_sb3s_ppo", False)):
         policy = archive.data["policy_class"]
         module = str(policy.get("__module__")) if isinstance(policy, dict) else ""

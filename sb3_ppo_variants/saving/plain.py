@@ -171,16 +171,16 @@ WORDS: dict[str, tuple[type, Callable[[Any], dict[str, Any]], Callable[..., Any]
 
 
 def register_plain(word: str, cls: type) -> None:
-    """Let files hold the instances of a dataclass without pickle, as its fields.
+    """Save the instances of a dataclass as their fields, without pickle.
 
-    Reading a file calls the class with what the file says, so that its constructor must be harmless.
+    Loading a file calls the class with the values in the file, so its constructor must be harmless.
 
     :param word: what files call the class
     :param cls: a dataclass that is made of its fields, each of which has a plain form
     :raises ArgumentError: if the word means something else already, or the class is no such dataclass
     """
     if word in WORDS and WORDS[word][0] is not cls:
-        raise ArgumentError(f"word={word!r} already stands for another class: choose a word of its own")
+        raise ArgumentError(f"word={word!r} already stands for another class: choose another word")
     if not is_dataclass(cls) or not all(field.init for field in fields(cls)):
-        raise ArgumentError(f"cls={cls!r} is not a dataclass that can be made of its fields")
+        raise ArgumentError(f"cls={cls!r} is not a dataclass that can be created from its fields")
     WORDS[word] = (cls, _attributes(*(field.name for field in fields(cls))), cls)

@@ -101,4 +101,4 @@ def _check(file: str, name: str, rule: Rule, value: Any) -> None:
         try:
             current_value(name, value, progress_remaining=1.0)
         except (ValueError, TypeError, AssertionError, ArithmeticError, AttributeError, RecursionError) as error:
-            raise DamagedFileError(file, name, f"is no schedule of allowed values: {error}") from error
+            raise DamagedFileError(file, name, f"is not a schedule of allowed values: {error}") from error

@@ -87,8 +87,8 @@ class Run:
         for step, path in folders_by_step(folder).items():
             if step > reached and is_whole(path):
                 raise ArgumentError(
-                    f"path={str(folder)!r} holds {path.name}, a checkpoint of another run. Choose another folder, or "
-                    "continue that run with resume()"
+                    f"path={str(folder)!r} contains {path.name}, a checkpoint of another run. Choose another folder, "
+                    "or continue that run with resume()"
                 )
 
     def is_due(self, model: "SavedAlgorithm", every: int) -> bool:

@@ -93,6 +93,6 @@ def _refuse_pickled(archive: Archive, names: list[str]) -> NoReturn:
     objects = ", ".join(f"{name!r}: {EXAMPLES.get(name, '...')}" for name in names)
     or_env = ", or env for the spaces" if any(name.endswith("_space") for name in names) else ""
     raise PickledValueError(
-        f"{archive.name} holds pickled values, which weights_only=True does not unpickle: {', '.join(names)}. "
-        f"Pass values of your own for them, such as custom_objects={{{objects}}}{or_env}"
+        f"{archive.name} contains pickled values, which weights_only=True does not unpickle: {', '.join(names)}. "
+        f"Pass your own values for them, such as custom_objects={{{objects}}}{or_env}"
     )

@@ -14,9 +14,9 @@ DURATION, WEIGHT, DUE, DONE = range(4)
 class Scheduling(gym.Env[np.ndarray, np.int64]):
     """Jobs wait for one machine, and each costs its weight for each unit of time that it is late.
 
-    Each reset draws the jobs: durations from 1 to 10, weights from 1 to 5, and dates at which they are due. An action
-    is the next job, of those not done yet; a job that is done is masked. An episode ends when all are done. The reward
-    is the negative cost of the job, over what all jobs together cost if each is late by the time that all take.
+    Each reset draws the jobs: durations from 1 to 10, weights from 1 to 5, and due dates. An action selects the next
+    job; finished jobs are masked. An episode ends when all jobs are done. The reward is the negative cost of the job,
+    divided by the cost of all jobs if each of them were late by the total duration.
 
     Observations have a row for each job: its duration and weight, the time left until it is due, each between -1 and 1,
     and 1 if it is done.
@@ -46,7 +46,7 @@ class Scheduling(gym.Env[np.ndarray, np.int64]):
         :raises ValueError: if it is done already
         """
         if self._done[action]:
-            raise ValueError(f"job {action} is done already; action_masks() says which are not")
+            raise ValueError(f"job {action} is already done; action_masks() tells which jobs are not")
         self._time += self._durations[action]
         self._done[action] = True
         late = max(self._time - self._due[action], 0.0)

@@ -23,12 +23,12 @@ from sb3_ppo_variants.updates.updates import Trained, Updates, largest_norm
 
 @dataclass(frozen=True)
 class SeparateUpdates(Updates):
-    """Descend the policy's loss first and then the value's, each with an optimizer of its own.
+    """Update the policy first and then the value function, each with its own optimizer.
 
-    The algorithm is that of Spinning Up (https://spinningup.openai.com/en/latest/algorithms/ppo.html). The objective
-    and the entropy are the policy's loss, ``vf_coef`` times the value loss is the value's. ``learning_rate``,
-    ``max_grad_norm`` and ``target_kl``, which ends the passes of the policy alone, are the policy's. A ``batch_size``
-    that equals the rollout gives steps over the full batch.
+    This is Spinning Up's algorithm (https://spinningup.openai.com/en/latest/algorithms/ppo.html). The policy's loss is
+    the objective and the entropy bonus; the value function's loss is ``vf_coef`` times the value loss.
+    ``learning_rate``, ``max_grad_norm`` and ``target_kl`` apply to the policy only. For full-batch steps, set
+    ``batch_size`` to the size of the rollout.
 
     :param policy_epochs: passes over the rollout for the policy, >= 1; ``None`` for ``n_epochs``
     :param value_epochs: passes over the rollout for the value, >= 1; ``None`` for ``n_epochs``
@@ -129,7 +129,7 @@ def divided_parameters(policy: ActorCriticPolicy) -> tuple[list[th.nn.Parameter]
     if shared:
         others = f" and {len(shared) - 1} more" if len(shared) > 1 else ""
         raise ArgumentError(
-            f"SeparateUpdates needs a policy and a value network without common parameters, but {shared[0]}{others} "
+            f"SeparateUpdates needs a policy and a value network that share no parameters, but {shared[0]}{others} "
             "belong to both. SB3's policies keep them apart with policy_kwargs={'share_features_extractor': False}"
         )
     named = dict(policy.named_parameters())

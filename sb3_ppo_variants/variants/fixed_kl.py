@@ -23,27 +23,27 @@ class PPOFixedKL(PPOBase):
     :param policy: the policy's class or its alias: ``"MlpPolicy"``, ``"CnnPolicy"``, ``"MultiInputPolicy"``
     :param env: a gymnasium environment, a vectorised one, or the id of a registered one
     :param learning_rate: Adam's step size, >= 0, a number or a schedule of the remaining progress (from 1 to 0)
-    :param n_steps: environment steps per environment and rollout
+    :param n_steps: steps of each environment in a rollout
     :param batch_size: samples in a minibatch
     :param n_epochs: passes over the rollout in an update
     :param gamma: discount factor, in [0, 1]
     :param gae_lambda: lambda of generalised advantage estimation, in [0, 1]
     :param clip_range: eps, > 0, a number or a schedule; if given, r A is clipped as in :class:`PPOClip`, in addition to
         the penalty
-    :param clip_range_vf: clipping of the value function in units of the return, > 0, a number or a schedule; ``None``
-        does not clip. See :func:`sb3_ppo_variants.losses.value_loss`
+    :param clip_range_vf: how far a value may move before it is clipped, in units of the return, > 0, a number or a
+        schedule; ``None`` does not clip. See :func:`sb3_ppo_variants.losses.value_loss`
     :param normalize_advantage: True or ``"minibatch"`` normalises advantages in each minibatch, ``"rollout"`` once over
-        the rollout, as the code released with the paper does, False not at all
+        the rollout (as the code released with the paper does), and False not at all
     :param ent_coef: coefficient of the entropy bonus
     :param vf_coef: coefficient of the value loss, >= 0; it includes the factor 1/2
     :param max_grad_norm: largest norm of the gradient, >= 0; ``None`` does not clip
-    :param use_sde: whether to explore by generalised state-dependent noise (gSDE); needs a Box action space
+    :param use_sde: whether to explore with generalised state-dependent noise (gSDE); needs a Box action space
     :param sde_sample_freq: steps between new noise matrices, -1 for one per rollout
     :param rollout_buffer_class: class of the rollout buffer; ``None`` chooses it by the observation space
     :param rollout_buffer_kwargs: further arguments of the rollout buffer
     :param target_kl: an update stops early once the approximate KL of a minibatch exceeds 1.5 times this; ``None``
         never stops
-    :param stats_window_size: number of episodes that rollout statistics are averaged over
+    :param stats_window_size: number of episodes over which rollout statistics are averaged
     :param tensorboard_log: folder for TensorBoard; ``None`` does not log
     :param policy_kwargs: further arguments of the policy
     :param verbose: 0 prints nothing, 1 messages, 2 debug messages
@@ -51,12 +51,12 @@ class PPOFixedKL(PPOBase):
     :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``: the CPU for an ``MlpPolicy``, else a GPU if there is one
     :param _init_setup_model: whether to build the networks at construction
     :param kl_coef: beta, >= 0, a number or a schedule
-    :param fast: ``"auto"`` takes a fast path where the policy allows it and the reference path otherwise, True insists
-        on a fast path, False takes the reference path
-    :param updates: ``SeparateUpdates(...)``, or a dict of its arguments, gives policy and value optimizers and passes
-        of their own; ``None`` updates both together, as SB3 does
-    :param data_parallel: ``"auto"`` trains together with the other processes of a process group of
-        ``torch.distributed``, if there is one, True insists on one, False trains alone
+    :param fast: ``"auto"`` uses the fast path where the policy allows it, and the reference path otherwise; True
+        requires the fast path; False uses the reference path
+    :param updates: ``SeparateUpdates(...)``, or a dict of its arguments, updates the policy and the value function
+        separately; ``None`` updates both together, as SB3 does
+    :param data_parallel: ``"auto"`` trains together with the other processes of the ``torch.distributed`` process
+        group, if there is one; True requires a process group; False trains alone
     :raises ArgumentError: (a ``ValueError``) if an argument has a value that is not allowed
     :raises MissingKLError: if the policy's distribution has no registered KL
     """

@@ -9,7 +9,7 @@ from sb3_ppo_variants.errors import installation
 try:
     import rl_zoo3
 except ImportError as error:
-    raise ImportError(f"rl_zoo3 is missing: {installation('zoo')}") from error
+    raise ImportError(f"rl_zoo3 is not installed: {installation('zoo')}") from error
 
 from sb3_ppo_variants.zoo.registry import register
 

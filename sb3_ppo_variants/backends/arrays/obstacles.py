@@ -103,5 +103,5 @@ def _network_obstacle(policy: Any, parameters: Sequence[nn.Parameter]) -> str | 
         return f"the activation is {', '.join(sorted(kind.__name__ for kind in kinds))}"
     others = {*map(id, parameters)} - {id(p) for layer in linear for p in layer.parameters()}
     if others - {id(getattr(policy, "log_std", None))}:
-        return "the policy has parameters besides those of its layers"
+        return "the policy has parameters outside its layers"
     return None

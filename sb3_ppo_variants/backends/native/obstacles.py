@@ -33,15 +33,15 @@ def _library_obstacle() -> str | None:
 
 def _objective_obstacle(plan: UpdatePlan) -> str | None:
     if type(plan.objective) not in OBJECTIVES:
-        return f"the native library does not have the objective {type(plan.objective).__name__}"
+        return f"the native library does not support the objective {type(plan.objective).__name__}"
     return None
 
 
 def _policy_obstacle(plan: UpdatePlan) -> str | None:
     if plan.kind.takes_masks:
-        return "the native library does not have masks of actions"
+        return "the native library does not support action masks"
     if isinstance(plan.kind.policy.action_dist, StateDependentNoiseDistribution):
-        return "the native library does not have gSDE"
+        return "the native library does not support gSDE"
     return None
 
 
@@ -49,7 +49,7 @@ def _parameters_obstacle(plan: UpdatePlan) -> str | None:
     # The optimizers have all parameters of the policy, which costs more to ask.
     for parameter in (each for optimizer in plan.optimizers for each in optimizer.param_groups[0]["params"]):
         if not parameter.is_contiguous():
-            return "the parameters do not lie in memory in one piece each"
+            return "some parameters are not contiguous in memory"
         if parameter.dtype not in TYPES:
             return f"the native library does not compute in {parameter.dtype}"
     return None

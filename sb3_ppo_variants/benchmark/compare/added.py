@@ -54,7 +54,7 @@ def read(texts: Iterable[str]) -> list[Record]:
             raise ArgumentError(f"--add {text} must be LABEL=PATH, or LABEL@ENV=PATH for another version of ENV")
         for run in _found(text, Path(path)):
             if not (env or run.env):
-                raise ArgumentError(f"--add {text} does not say which environment the runs are in; give LABEL@ENV=PATH")
+                raise ArgumentError(f"--add {text} does not name the environment of the runs; write LABEL@ENV=PATH")
             runs[label, env or run.env or ""].append(run)
     return [record for (label, env), of in runs.items() for record in _records(label, env, of)]
 

@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
     except Timeout:
         raise SystemExit(f"--out {options.out} is in use by another command") from None
     except KeyboardInterrupt:
-        print("Interrupted. What is finished is recorded; the same command goes on.")
+        print("Interrupted. Finished runs are recorded; the same command continues.")
         return INTERRUPTED
     return int(failed > 0)
 
@@ -92,7 +92,7 @@ def _plan(options: argparse.Namespace) -> Plan:
     if cut not in preset.settings:
         raise ArgumentError(f"--settings {cut} needs a --preset to take the settings from: {', '.join(PRESETS)}")
     if options.algos and options.settings:
-        raise ArgumentError("--algos and --settings both say what to compare; give one of them")
+        raise ArgumentError("--algos and --settings both select what to compare; pass only one of them")
     if options.protocol and preset.studied:
         raise ArgumentError(
             f"--protocol {options.protocol} cannot change --preset {options.preset}, which compares all"
@@ -156,7 +156,7 @@ def _make_folders(out: Path) -> None:
             with TemporaryFile(dir=out / folder):
                 pass
     except OSError as error:
-        raise ArgumentError(f"--out {out} cannot be written in: {error}") from error
+        raise ArgumentError(f"--out {out} cannot be written to: {error}") from error
 
 
 def _make(options: argparse.Namespace, plan: Plan, missing: list[Run], tracking: Tracking) -> int:

@@ -81,7 +81,7 @@ class Conditions:
         given = self.parameters.get("normalize")
         if self.normalize is not None and given is not None and bool(given) != self.normalize:
             switch = "--normalize" if self.normalize else "--no-normalize"
-            raise ArgumentError(f"-p normalize={given} contradicts {switch}; give one of them")
+            raise ArgumentError(f"-p normalize={given} contradicts {switch}; pass only one of them")
 
     def under(self, protocol: str | None) -> "Conditions":
         """The conditions under a protocol instead of their own; under their own for ``None``."""
@@ -173,8 +173,8 @@ def _of_sb3(setting: Setting, hyperparameters: Hyperparameters) -> Hyperparamete
     """What takes the place of values that only this package's algorithms know."""
     if "normalize_advantage" not in setting.arguments and hyperparameters.get("normalize_advantage") == "rollout":
         raise ArgumentError(
-            f"{setting.name} cannot normalise advantages over the rollout: leave it out, or give it a protocol of its "
-            f"own, {setting.name}:protocol=sb3"
+            f"{setting.name} cannot normalise advantages over the rollout: leave it out, or give it its own "
+            f"protocol, as in {setting.name}:protocol=sb3"
         )
     unclipped = "max_grad_norm" in hyperparameters and hyperparameters["max_grad_norm"] is None
     return {"max_grad_norm": math.inf} if unclipped else {}

@@ -120,9 +120,7 @@ def _study(compared: list[Comparison], pictures: Path) -> list[str]:
 def _check_baseline(baseline: str | None, compared: list[Comparison]) -> None:
     labels = {label for comparison in compared for label in comparison.labels}
     if baseline is not None and baseline not in labels:
-        raise ArgumentError(
-            f"--baseline {baseline!r} is no setting of these records, which are {', '.join(sorted(labels))}"
-        )
+        raise ArgumentError(f"--baseline {baseline!r} is not one of the recorded settings: {', '.join(sorted(labels))}")
 
 
 def section(comparison: Comparison, frame: pd.DataFrame, pictures: Path, baseline: str | None = None) -> list[str]:

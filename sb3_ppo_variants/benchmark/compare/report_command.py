@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     elif (out / RECORDS).is_dir():
         parts = [records.read(out / RECORDS)]
     else:
-        raise ArgumentError(f"--out {out} has no records: make them with compare, or name the folder that has them")
+        raise ArgumentError(f"--out {out} has no records: create some with compare, or pass the folder that has them")
     found = [record for part, _ in parts for record in part]
     problems = [line for _, part in parts for line in part]
     report(out, found, problems, options.export, options.baseline, options.add)

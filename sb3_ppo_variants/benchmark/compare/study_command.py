@@ -43,7 +43,7 @@ def _around(page: Path) -> tuple[str, str]:
     except OSError as error:
         raise ArgumentError(f"--page {page} cannot be read: {error}") from error
     if not text.count(BEGIN) == text.count(END) == 1:
-        raise ArgumentError(f"--page {page} must have these two lines, to write between them:\n{BEGIN}\n{END}")
+        raise ArgumentError(f"--page {page} must contain these two lines, to write between them:\n{BEGIN}\n{END}")
     before, _, rest = text.partition(BEGIN)
     return before, rest.partition(END)[2]
 
