@@ -25,6 +25,13 @@ template <class T> Vector<T>& operator+=(Vector<T>& a, const Vector<T>& b) {
 }
 #endif
 
+// Before a loop over an array of vectors, which stay in registers only if it is unrolled; GCC has to be told.
+#if defined(__GNUC__) && !defined(__clang__)
+#define UNROLLED _Pragma("GCC unroll 8")
+#else
+#define UNROLLED
+#endif
+
 template <class T> constexpr int64_t LANES = VECTOR_BYTES / sizeof(T);
 
 template <class T> inline Vector<T> load(const T* from) {
