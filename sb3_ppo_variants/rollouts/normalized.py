@@ -133,22 +133,23 @@ def _clip(numbers: np.ndarray, limit: float) -> None:
 
 def _update_returns(env: VecNormalize, rewards: np.ndarray) -> None:
     """What ``VecNormalize`` does with rewards that it learns from."""
-    returns = env.returns * env.gamma
-    returns += rewards
+    n = len(rewards)
+    if n == 1:
+        mean = env.returns.item() * float(env.gamma) + rewards.item()
+        variance = mean - mean
+        returns = np.array([mean])
+    else:
+        returns = env.returns * env.gamma
+        returns += rewards
+        mean = float(np.add.reduce(returns)) / n
+        deviations = returns - mean
+        deviations *= deviations
+        variance = float(np.add.reduce(deviations)) / n
     env.returns = returns
     statistics = env.ret_rms
     if type(statistics) is not RunningMeanStd:
         statistics.update(returns)
         return
-    n = len(returns)
-    if n == 1:
-        mean = returns.item()
-        variance = mean - mean
-    else:
-        mean = float(np.add.reduce(returns)) / n
-        deviations = returns - mean
-        deviations *= deviations
-        variance = float(np.add.reduce(deviations)) / n
     # Plain numbers of double precision, which are computed with faster than NumPy's.
     old_mean, old_variance, count = float(statistics.mean), float(statistics.var), float(statistics.count)
     delta, total = mean - old_mean, count + n

@@ -11,6 +11,8 @@ import numpy as np
 from sb3_ppo_variants.backends.native.structures import Structure
 
 INSTRUCTIONS = ("AVX-512", "AVX2", "plain")
+# Bytes of a line of the cache.
+LINE = 64
 
 
 class Library:
@@ -71,7 +73,13 @@ class Library:
 def _with_memory(function: Callable[..., int], structures: Sequence[Structure]) -> Callable[[], object]:
     arguments = [*map(ctypes.byref, structures)]
     # Without memory it says how much it needs.
-    return partial(function, *arguments, ctypes.create_string_buffer(function(*arguments, None)))
+    return partial(function, *arguments, _memory(function(*arguments, None)))
+
+
+def _memory(size: int) -> ctypes.Array:
+    """Zeros that begin where a line of the cache does, as vectors that lie in two lines take twice as long to read."""
+    buffer = ctypes.create_string_buffer(size + LINE)
+    return (ctypes.c_char * size).from_buffer(buffer, -ctypes.addressof(buffer) % LINE)
 
 
 @cache

@@ -41,14 +41,14 @@ template <int M, int N, class T> inline void block(const Product<T>& p, int64_t 
     const T *a = p.a + row * p.a_row, *b = p.b + column;
     for (int64_t k = 0; k < p.depth; ++k, a += p.a_column, b += p.b_row) {
         Vector<T> right[N];
-        for (int n = 0; n < N; ++n) right[n] = load(b + n * LANES<T>);
-        for (int m = 0; m < M; ++m) {
+        UNROLLED for (int n = 0; n < N; ++n) right[n] = load(b + n * LANES<T>);
+        UNROLLED for (int m = 0; m < M; ++m) {
             const Vector<T> left = broadcast(a[m * p.a_row]);
-            for (int n = 0; n < N; ++n) sums[m][n] += left * right[n];
+            UNROLLED for (int n = 0; n < N; ++n) sums[m][n] += left * right[n];
         }
     }
-    for (int m = 0; m < M; ++m)
-        for (int n = 0; n < N; ++n)
+    UNROLLED for (int m = 0; m < M; ++m)
+        UNROLLED for (int n = 0; n < N; ++n)
             if (column + n * LANES<T> < p.columns) write(p, row + m, column + n * LANES<T>, sums[m][n]);
 }
 

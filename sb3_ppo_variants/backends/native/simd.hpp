@@ -2,12 +2,15 @@
 namespace INSTRUCTIONS {
 
 #if defined(__GNUC__)
+// Vectors, and how they are read from memory and written to it: by memcpy they would not stay in registers.
 template <class T> struct VectorOf;
 template <> struct VectorOf<float> {
     typedef float type __attribute__((vector_size(VECTOR_BYTES)));
+    typedef float anywhere __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(float)), may_alias));
 };
 template <> struct VectorOf<double> {
     typedef double type __attribute__((vector_size(VECTOR_BYTES)));
+    typedef double anywhere __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(double)), may_alias));
 };
 template <class T> using Vector = typename VectorOf<T>::type;
 #else
@@ -25,15 +28,32 @@ template <class T> Vector<T>& operator+=(Vector<T>& a, const Vector<T>& b) {
 }
 #endif
 
+// Before a loop over an array of vectors, which stay in registers if it is unrolled; GCC has to be told.
+#if defined(__GNUC__) && !defined(__clang__)
+#define UNROLLED _Pragma("GCC unroll 8")
+#else
+#define UNROLLED
+#endif
+
 template <class T> constexpr int64_t LANES = VECTOR_BYTES / sizeof(T);
 
 template <class T> inline Vector<T> load(const T* from) {
+#if defined(__GNUC__)
+    return *reinterpret_cast<const typename VectorOf<T>::anywhere*>(from);
+#else
     Vector<T> vector;
     memcpy(&vector, from, sizeof vector);
     return vector;
+#endif
 }
 
-template <class T> inline void store(const Vector<T>& vector, T* to) { memcpy(to, &vector, sizeof vector); }
+template <class T> inline void store(const Vector<T>& vector, T* to) {
+#if defined(__GNUC__)
+    *reinterpret_cast<typename VectorOf<T>::anywhere*>(to) = vector;
+#else
+    memcpy(to, &vector, sizeof vector);
+#endif
+}
 
 template <class T> inline Vector<T> broadcast(T number) {
 #if defined(__GNUC__)
