@@ -16,7 +16,7 @@ from sb3_ppo_variants.benchmark.__main__ import main
         ),
         (["--envs", "Pendulum-v9"], "env_id='Pendulum-v9'"),
         (["--settings", "headline"], "--settings headline needs a --preset .*paper-table1"),
-        (["--preset", "atari-demo", "--settings", "all", "--algos", "ppo_clip"], "--algos and --settings both say"),
+        (["--preset", "atari-demo", "--settings", "all", "--algos", "ppo_clip"], "--algos and --settings both select"),
         (["-p", "gamma"], "'gamma' must be name=value"),
         (["-p", "gamma=0.9", "-p", "gamma=0.8"], "gamma is given more than once"),
         (["--jobs", "0"], "--jobs must be at least 1, not 0"),
