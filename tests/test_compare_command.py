@@ -42,4 +42,4 @@ def test_the_plan_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     shown = capsys.readouterr().out
     assert "settings: ppo_clip; sb3_a2c" in shown
     assert "7 runs, 1 of them of the random policy: 0 are finished, 7 to make" in shown
-    assert "sb3_a2c in CartPole-v1 goes without batch_size, n_epochs, clip_range" in shown
+    assert "sb3_a2c in CartPole-v1 does not use batch_size, n_epochs, clip_range" in shown

@@ -98,7 +98,9 @@ def test_the_papers_table_is_beside_ours() -> None:
     assert "Kendall's tau between the columns, over 4 settings: 0.33." in text
     assert "no clipping or penalty is the worst: no; sb3_ppo is lower" in text
     assert "clipping, ε = 0.2 is not beaten beyond its CI: no; adaptive KL, d_targ = 0.01 is above" in text
-    assert "of 6 pairs that the paper has in an order, 4 are in the same order here, 3 of them beyond noise" in text
+    assert (
+        "of 6 pairs of settings that differ in the paper, 4 are in the same order here, 3 of them beyond noise" in text
+    )
     assert "and 2 are reversed, 1 of them beyond noise" in text
     # Clipping, adaptive, fixed and none, which have 0.50, 0.60, 0.52 and 0.40 here.
     assert names[0] == "clipping, ε = 0.2" and names[3] == "no clipping or penalty"
