@@ -326,7 +326,7 @@ def test_a_new_run_of_a_model_that_was_resumed_is_not_taken_for_the_old_one(tmp_
 
 def test_two_of_them_are_refused(tmp_path: Path) -> None:
     two = [ExactCheckpointCallback(32, tmp_path / name) for name in "ab"]
-    with pytest.raises(ArgumentError, match="several ExactCheckpointCallback: pass one"):
+    with pytest.raises(ArgumentError, match="several ExactCheckpointCallbacks: pass one"):
         small(PPOClip, pendulums).learn(64, callback=[two[0], CallbackList([two[1]])])
     assert not list(tmp_path.iterdir())
 
@@ -343,7 +343,7 @@ def test_bad_arguments(name: str, value: Any, tmp_path: Path) -> None:
 def test_a_callback_that_is_not_told_of_rollouts_says_so(tmp_path: Path) -> None:
     from stable_baselines3.common.callbacks import EveryNTimesteps
 
-    with pytest.raises(RuntimeError, match="not told where rollouts begin"):
+    with pytest.raises(RuntimeError, match="does not see where rollouts begin"):
         small(PPOClip, pendulums).learn(64, callback=EveryNTimesteps(32, ExactCheckpointCallback(32, tmp_path)))
 
 
