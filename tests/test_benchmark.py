@@ -200,7 +200,7 @@ def test_environments_of_stepping_have_the_same_spaces(name: str) -> None:
 
 @pytest.mark.parametrize("command", ["throughput", "cold", "stepping"])
 def test_no_pairs_are_refused(command: str) -> None:
-    with pytest.raises(SystemExit, match="--pairs 0 is not allowed"):
+    with pytest.raises(SystemExit, match="--pairs must be an integer >= 1, not 0"):
         main([command, "--pairs", "0"])
 
 

@@ -117,7 +117,7 @@ def test_good_values_take_effect(fast: bool) -> None:
 def test_another_length_of_rollouts(n_steps: int, fast: bool, tmp_path: Path) -> None:
     callback = At("step", lambda trained: setattr(trained, "n_steps", n_steps))
     trained = model(fast)
-    with pytest.raises(ArgumentError, match=f"^n_steps={n_steps} was set after the rollout buffer had been made for n"):
+    with pytest.raises(ArgumentError, match=f"^n_steps={n_steps} was set after the rollout buffer was created with n"):
         trained.learn(160, callback)
     assert trained.num_timesteps == 2 * N_STEPS * N_ENVS
     trained.save(tmp_path / "model")

@@ -16,7 +16,7 @@ from sb3_ppo_variants.benchmark.__main__ import main
         ),
         (["--envs", "Pendulum-v9"], "env_id='Pendulum-v9'"),
         (["--settings", "headline"], "--settings headline needs a --preset .*paper-table1"),
-        (["--preset", "atari-demo", "--settings", "all", "--algos", "ppo_clip"], "--algos and --settings both say"),
+        (["--preset", "atari-demo", "--settings", "all", "--algos", "ppo_clip"], "--algos and --settings both select"),
         (["-p", "gamma"], "'gamma' must be name=value"),
         (["-p", "gamma=0.9", "-p", "gamma=0.8"], "gamma is given more than once"),
         (["--jobs", "0"], "--jobs must be at least 1, not 0"),
@@ -42,4 +42,4 @@ def test_the_plan_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     shown = capsys.readouterr().out
     assert "settings: ppo_clip; sb3_a2c" in shown
     assert "7 runs, 1 of them of the random policy: 0 are finished, 7 to make" in shown
-    assert "sb3_a2c in CartPole-v1 goes without batch_size, n_epochs, clip_range" in shown
+    assert "sb3_a2c in CartPole-v1 does not use batch_size, n_epochs, clip_range" in shown

@@ -87,7 +87,7 @@ def test_an_interrupted_command_says_so(tmp_path: Path) -> None:
     started.send_signal(signal.SIGINT)
     output, _ = started.communicate()
     assert started.returncode == 130
-    assert "the same command goes on" in output and "Traceback" not in output
+    assert "the same command continues" in output and "Traceback" not in output
 
 
 HEAD = """

@@ -90,6 +90,6 @@ def test_one_environment_does_not_spoil_the_others(tmp_path: Path) -> None:
     write(tmp_path, [*RECORDS, *unscaled])
     assert main(["report", "--out", str(tmp_path)]) == 0
     text = text_of(tmp_path / "report.md")
-    assert "Without Flat-v0, Long-v0, where no run is better than the random policy" in text
+    assert "Without Flat-v0, Long-v0, where no run beats the random policy" in text
     assert "| ppo_clip | 60 ± 35.36 (2) | -40 ± 28.28 (2) | 20 ± 0 (2) | no episode ended |" in text
     assert "| sb3_ppo | 2 | 0.75 (" in text

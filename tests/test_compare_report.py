@@ -196,6 +196,6 @@ def test_the_preset_says_which_cut_it_is(tmp_path: Path) -> None:
     assert main(["report", "--out", str(tmp_path)]) == 0
     text = text_of(tmp_path / "report.md")
     shares = "3 of 12 settings, 2 of 7 environments, 4 instead of 3 seeds, 18 of 252 runs, 200,000 of 1,000,000 steps"
-    assert f"of the preset this is: {shares}" in text
+    assert f"coverage of the preset: {shares}" in text
     assert "- step size annealed to 0: yes" in text and "--no-normalize" in text
     assert "| no clipping or penalty | -0.39 | 0.40 (" in text

@@ -99,7 +99,7 @@ def test_the_papers_table_is_beside_ours() -> None:
     assert "Kendall's tau between the columns, over 4 settings: 0.33." in text
     assert "no clipping or penalty is the worst: no; sb3_ppo is lower" in text
     assert "clipping, ε = 0.2 is not beaten beyond its CI: no; adaptive KL, d_targ = 0.01 is above" in text
-    assert "of 6 pairs that the paper has in an order, 4 are in the same order here, 3 of them beyond noise" in text
+    assert "of 6 pairs of settings that differ in the paper, 4 are in the same order here, 3 of them beyond" in text
     assert "and 2 are reversed, 1 of them beyond noise" in text
     # Clipping, adaptive, fixed and none, which have 0.50, 0.60, 0.52 and 0.40 here.
     assert names[0] == "clipping, ε = 0.2" and names[3] == "no clipping or penalty"
@@ -186,7 +186,7 @@ def test_one_seed_says_nothing_of_noise() -> None:
     values = {label: row["IQM"] for label, row in statistics.aggregates(arrays).items()}
     order = ranking.ranked(values, statistics.differences(arrays, "IQM"))
     assert [each.ranks for each in order] == ["1 to 2", "1 to 2"]
-    assert "With a single seed nothing can be said about noise" in ranking.verdict(order)
+    assert "With a single seed, nothing can be said about noise" in ranking.verdict(order)
 
 
 def test_episodes_of_spans() -> None:

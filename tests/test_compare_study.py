@@ -76,7 +76,7 @@ def test_pages_and_records_that_are_not_the_studys_are_refused(tmp_path: Path) -
     records.pack([record("ppo_clip", "A-v0", 0, 1)], file)
     for text, message in (
         (None, "page.md cannot be read: .*No such file"),
-        ("no marks", "page.md must have these two lines, to write between them"),
+        ("no marks", "page.md must contain these two lines, to write between them"),
         (f"{BEGIN}\n{END}\n", "no finished runs of --preset table1-study"),
     ):
         if text is not None:

@@ -22,7 +22,7 @@ FEATURES = {
     "zoo": (
         "runpy.run_module('sb3_ppo_variants.zoo.train', run_name='__main__')",
         "ImportError",
-        "rl_zoo3 is missing",
+        "rl_zoo3 is not installed",
     ),
 }
 # In a process of its own, where importing one of the packages fails as if it were not there.

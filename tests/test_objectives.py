@@ -98,7 +98,7 @@ def test_a_wrong_gradient_is_found(name: str, wrong: Wrong) -> None:
 
 
 def test_an_objective_that_reads_the_kl_says_so() -> None:
-    with pytest.raises(RuntimeError, match="sets needs_kl = True"):
+    with pytest.raises(RuntimeError, match="set needs_kl = True"):
         KLPenalized(kl_coef=1.0).loss(Batch(RATIO, ADVANTAGES))
 
 

@@ -149,7 +149,7 @@ def test_what_is_not_known_is_refused(arguments: tuple[str, ...], message: str) 
 
 @pytest.mark.parametrize("normalize", ["dict(norm_obs=True, norm_reward=False)", "{'norm_obs': False}", 1])
 def test_a_normalization_that_is_not_read_is_refused(normalize: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"normalize=.* is not allowed; .*a dict of arguments of VecNormalize"):
+    with pytest.raises(ArgumentError, match=r"normalize=.* is not allowed; .*a dict of arguments for VecNormalize"):
         recipe("ppo_clip", "Pendulum-v1", normalize=normalize)
 
 

@@ -296,7 +296,7 @@ def test_a_folder_of_another_run_is_refused_before_it_is_touched(tmp_path: Path)
     with pytest.raises(ArgumentError, match=r"path=.*step_000000096, a checkpoint of another run"):
         small(PPOClip, pendulums).learn(64, callback=ExactCheckpointCallback(32, tmp_path))
     earlier = PPOClip.resume(tmp_path / "step_000000032", VecNormalize(pendulums()))
-    with pytest.raises(ArgumentError, match="holds step_000000096"):
+    with pytest.raises(ArgumentError, match="contains step_000000096"):
         earlier.learn(64, callback=ExactCheckpointCallback(32, tmp_path), reset_num_timesteps=False)
     assert steps(tmp_path) == before
 
@@ -327,7 +327,7 @@ def test_a_new_run_of_a_model_that_was_resumed_is_not_taken_for_the_old_one(tmp_
 
 def test_two_of_them_are_refused(tmp_path: Path) -> None:
     two = [ExactCheckpointCallback(32, tmp_path / name) for name in "ab"]
-    with pytest.raises(ArgumentError, match="several ExactCheckpointCallback: pass one"):
+    with pytest.raises(ArgumentError, match="several ExactCheckpointCallbacks: pass one"):
         small(PPOClip, pendulums).learn(64, callback=[two[0], CallbackList([two[1]])])
     assert not list(tmp_path.iterdir())
 
@@ -344,7 +344,7 @@ def test_bad_arguments(name: str, value: Any, tmp_path: Path) -> None:
 def test_a_callback_that_is_not_told_of_rollouts_says_so(tmp_path: Path) -> None:
     from stable_baselines3.common.callbacks import EveryNTimesteps
 
-    with pytest.raises(RuntimeError, match="not told where rollouts begin"):
+    with pytest.raises(RuntimeError, match="does not see where rollouts begin"):
         small(PPOClip, pendulums).learn(64, callback=EveryNTimesteps(32, ExactCheckpointCallback(32, tmp_path)))
 
 

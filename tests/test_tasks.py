@@ -45,7 +45,7 @@ def test_jobs_that_are_done_are_masked() -> None:
     env.reset(seed=0)
     env.step(np.int64(1))
     assert env.action_masks().tolist() == [True, False, True]
-    with pytest.raises(ValueError, match="job 1 is done already"):
+    with pytest.raises(ValueError, match="job 1 is already done"):
         env.step(np.int64(1))
 
 

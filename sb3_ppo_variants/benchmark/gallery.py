@@ -31,10 +31,10 @@ SPANS = 100
 EPISODES = 100
 INTRODUCTION = f"""# What the recipes reach
 
-`PPOClip` trained by the recipes in `sb3_ppo_variants/recipes`, one torch thread on a CPU. A score is the mean return of
-the saved model over {EPISODES} new episodes, with the deterministic policy, in Atari games with the stochastic one. The
+We trained `PPOClip` with the recipes in `sb3_ppo_variants/recipes`, on one CPU thread. A score is the mean return of
+the saved model over {EPISODES} new episodes, with the deterministic policy (in Atari games, the stochastic one). The
 curves show the returns during training: each seed in grey, their mean in blue. `make gallery` makes the runs that have
-no record in `results/gallery.jsonl` yet and writes this page from the records.
+no record in `results/gallery.jsonl` yet, and writes this page from the records.
 """
 
 

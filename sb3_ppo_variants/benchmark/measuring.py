@@ -31,7 +31,7 @@ class Count(argparse.Action):
     def __call__(self, parser: object, namespace: argparse.Namespace, value: Any, option: str | None = None) -> None:
         """:raises ArgumentError: (a ``ValueError``) for a smaller one"""
         if value < 1:
-            raise ArgumentError(f"{option} {value} must be an integer >= 1")
+            raise ArgumentError(f"{option} must be an integer >= 1, not {value}")
         setattr(namespace, self.dest, value)
 
 

@@ -54,7 +54,7 @@ def _train(env_id: str, timesteps: int, seeds: int) -> Curves:
 
 def table(curves: Curves) -> list[str]:
     """The mean return of the last 100 episodes of each run."""
-    lines = ["| | mean | of the seeds |", "|---|---|---|"]
+    lines = ["| | mean | per seed |", "|---|---|---|"]
     for label, of_label in curves.items():
         last = [points[-1][1] for points in of_label]
         lines.append(f"| {label} | {np.mean(last):.0f} | {', '.join(f'{value:.0f}' for value in last)} |")

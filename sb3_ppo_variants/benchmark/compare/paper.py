@@ -124,6 +124,6 @@ def agreement(signs: np.ndarray) -> str:
     same, beyond = int((signs > 0).sum()), int((signs == 2).sum())
     other, other_beyond = int((signs < 0).sum()), int((signs == -2).sum())
     return (
-        f"of {same + other} pairs that the paper has in an order, {same} are in the same order here, {beyond} of them "
-        f"beyond noise, and {other} are reversed, {other_beyond} of them beyond noise"
+        f"of {same + other} pairs of settings that differ in the paper, {same} are in the same order here, {beyond} of "
+        f"them beyond noise, and {other} are reversed, {other_beyond} of them beyond noise"
     )

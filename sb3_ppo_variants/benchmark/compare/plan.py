@@ -84,7 +84,7 @@ def make_plan(settings: list[Setting], envs: list[str], seeds: int, conditions: 
         for setting, (hyperparameters, timesteps, dropped) in zip(settings, found, strict=True):
             first.append(Run(setting.label, setting.path, env, 0, timesteps, hyperparameters, described))
             if dropped:
-                notes.append(f"{setting.label} in {env} goes without {', '.join(dropped)}")
+                notes.append(f"{setting.label} in {env} does not use {', '.join(dropped)}")
     _refuse_same(first)
     return Plan([*randoms, *(replace(run, seed=seed) for seed in range(seeds) for run in first)], notes)
 

@@ -11,8 +11,8 @@ from sb3_ppo_variants.benchmark.compare.paper import Estimate
 Differences = Mapping[tuple[str, str], Estimate]
 NOISE = """\
 A setting is better than another beyond noise where the 95% interval of the difference of their interquartile means,
-from independent bootstraps, is above 0. There is no correction for the number of pairs. Ranks are those that a setting
-may have by this."""
+from independent bootstraps, is above 0. There is no correction for multiple comparisons. A rank is the range of
+places that these comparisons allow."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,13 @@ def verdict(ranking: list[Ranked]) -> str:
     if not others:
         return f"{said}; there is no other setting."
     if not all(each.value.is_certain for each in ranking):
-        return f"{said}. With a single seed nothing can be said about noise."
+        return f"{said}. With a single seed, nothing can be said about noise."
     alike = [each.label for each in others if each.label not in best.better]
     if not alike:
         return f"{said}, and is better than all others beyond noise."
-    better = f"It is better beyond noise than {', '.join(best.better)}" if best.better else "It beats none beyond noise"
+    if not best.better:
+        return f"{said}. It is not better than any other beyond noise: it cannot be told apart from {', '.join(alike)}."
+    better = f"It is better beyond noise than {', '.join(best.better)}"
     return f"{said}. {better}, and cannot be told apart from {', '.join(alike)}."
 
 

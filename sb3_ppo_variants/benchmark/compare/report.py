@@ -50,14 +50,14 @@ In Atari games, with 0 for the random policy and 1 for the human tester of
 intervals."""
 CURVES = f"""\
 Mean over seeds with 95% bootstrap intervals. A point is the mean return of the {LAST} episodes that ended last, or of
-all if there were fewer, so that a curve ends at the score. Early on these are the episodes that ended early."""
+all if there were fewer, so that a curve ends at the score. At first, these are the episodes that ended early."""
 SPANNED = """\
-Mean over seeds with 95% bootstrap intervals. These records of an earlier version have no episodes: a point is the mean
-return of those that ended in five hundredths of the steps, and a curve need not end at the score."""
+Mean over seeds with 95% bootstrap intervals. These records of an earlier version contain no episodes: a point is the
+mean return of those that ended in five hundredths of the steps, and a curve may not end at the score."""
 EFFICIENCY = """\
 The interquartile mean of the normalised curves over all environments, by steps and by time."""
 ORDERS = """\
-Each square is of two settings of which the paper has one above the other."""
+Each square compares two settings that differ in the paper."""
 TRAINING = "What the updates logged, means over seeds."
 STYLE = """
 body { font: 15px/1.5 sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
@@ -164,7 +164,7 @@ def _file(comparison: Comparison, name: str, pictures: Path) -> Path:
 
 def _curves(comparison: Comparison, pictures: Path) -> list[str]:
     spanned = any(is_spanned(record) for record in comparison.records)
-    blocks = [SPANNED if spanned else CURVES, f"[The same to zoom in]({INTERACTIVE})."]
+    blocks = [SPANNED if spanned else CURVES, f"[Interactive version]({INTERACTIVE})."]
     for env in comparison.envs:
         file = _file(comparison, env, pictures)
         curve_plots.curves(comparison, env, file)
@@ -177,7 +177,7 @@ def _normalised(comparison: Comparison, frame: pd.DataFrame, pictures: Path, bas
     found, incomplete = scores.matrices(frame)
     if left_out := scores.unscaled(frame):
         envs = ", ".join(left_out)
-        blocks.append(f"Without {envs}, where no run is better than the random policy, or it has no score.")
+        blocks.append(f"Without {envs}, where no run beats the random policy, or the random policy has no score.")
     if incomplete:
         blocks.append(f"Without such a seed: {', '.join(incomplete)}.")
     if not found:
@@ -203,7 +203,7 @@ def _paper(
     comparison: Comparison, arrays: statistics.Scores, means: dict[str, Estimate], incomplete: list[str], pictures: Path
 ) -> list[str]:
     names, signs = paper.orders(means, statistics.differences(arrays, "mean"))
-    blocks = ["#### Beside the paper's Table 1", *paper.beside(means, signs, incomplete)]
+    blocks = ["#### Comparison with the paper's Table 1", *paper.beside(means, signs, incomplete)]
     if signs.any():
         file = _file(comparison, "orders", pictures)
         plots.orders(names, signs, file)

@@ -164,7 +164,7 @@ def _shares(comparison: Comparison, preset: Preset) -> str:
         f"{made} of {len(labels) * len(preset.envs) * preset.seeds} runs",
         f"{' or '.join(f'{number:,}' for number in steps)} of {preset.conditions.timesteps:,} steps",
     ]
-    return f"of the preset this is: {', '.join(shares)}"
+    return f"coverage of the preset: {', '.join(shares)}"
 
 
 def count(things: Collection[object], name: str) -> str:
