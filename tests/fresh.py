@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch as th
 
-# None of it is this package or depends on it. PyTorch imports its compiler at the first step of an optimizer.
+# PyTorch imports its compiler at the first step of an optimizer.
 IMPORTED = [
-    "stable_baselines3",
+    "sb3_ppo_variants",
+    "sb3_contrib",
     "torch._dynamo",
     "torch.utils.tensorboard",
     "gymnasium.envs.classic_control",
@@ -71,6 +72,14 @@ def run_code(code: str) -> None:
     """Run code as it would be pasted."""
     sys.modules["__main__"] = ModuleType("__main__")
     exec(compile(code, "<pasted>", "exec"), sys.modules["__main__"].__dict__)
+
+
+def run_code_anew(code: str) -> None:
+    """The same where neither this package nor sb3-contrib has been imported."""
+    for name in [*sys.modules]:
+        if name.partition(".")[0] in ("sb3_ppo_variants", "sb3_contrib"):
+            del sys.modules[name]
+    run_code(code)
 
 
 def run_script(script: str, *options: str) -> None:

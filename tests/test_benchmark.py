@@ -14,7 +14,7 @@ import torch as th
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecNormalize
 
-from fresh import ended, run_code
+from fresh import ended, run_code_anew
 from helpers import ACTION_SPACES, noise_envs
 from sb3_ppo_variants.benchmark import (
     cold,
@@ -142,7 +142,7 @@ def test_the_speed_of_paths(
 def forked(command: list[str], **_: Any) -> CompletedProcess:
     """In the place of a process that has all to import."""
     code, *options = command[4:]
-    result = ended(run_code, f"import sys; sys.argv = ['-c', *{options}]\n{code}")
+    result = ended(run_code_anew, f"import sys; sys.argv = ['-c', *{options}]\n{code}")
     return CompletedProcess(command, result.returncode, result.stdout)
 
 
@@ -213,7 +213,7 @@ main(["compare", "--help"])
 
 
 def test_a_missing_package_names_the_extra() -> None:
-    result = ended(run_code, WITHOUT_JOBLIB)
+    result = ended(run_code_anew, WITHOUT_JOBLIB)
     assert result.returncode == 1
     last = result.stderr.strip().splitlines()[-1]
     assert last.endswith("pip install '.[benchmark]'  # in a clone of sb3_ppo_variants")

@@ -11,6 +11,7 @@ from masked_envs import MASKED_SPACES, masked_envs
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from test_fast_update import CASES, SETTINGS, assert_same_update
 
+from helpers import latin
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped, SeparateUpdates
 from sb3_ppo_variants.backends.arrays.masks import masked, masked_gradient
 
@@ -33,9 +34,7 @@ def collected(model: Any) -> Any:
     return model
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("space", MASKED_SPACES)
-@pytest.mark.parametrize("name", CASES)
+@latin(3, name=CASES, space=MASKED_SPACES, settings=SETTINGS)
 def test_updates_are_those_of_the_reference(name: str, space: str, settings: str, double_precision: Any) -> None:
     cls, arguments = CASES[name]
     model = collected(made(cls, MASKED_SPACES[space], **arguments, **SETTINGS[settings]))

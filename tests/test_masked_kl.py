@@ -13,7 +13,7 @@ from sb3_contrib.common.maskable.distributions import (
     MaskableMultiCategoricalDistribution,
 )
 
-from fresh import ended, run_code
+from fresh import ended, run_code_anew
 from sb3_ppo_variants import MissingKLError, register_kl
 from sb3_ppo_variants.kl import _REGISTRY, exact_kl
 
@@ -133,4 +133,4 @@ def test_a_registered_kl_goes_before(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_contrib_is_not_imported_for_it() -> None:
     code = "import sys, sb3_ppo_variants.kl; sys.exit('sb3_contrib' in sys.modules)"
-    assert ended(run_code, code).returncode == 0
+    assert ended(run_code_anew, code).returncode == 0

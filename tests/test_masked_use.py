@@ -20,7 +20,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from fresh import ended, run_code
+from fresh import ended, run_code_anew
 from helpers import VARIANTS, VECTOR, noise_envs
 from sb3_ppo_variants import ArgumentError, EnvOutputError, PPOAdaptiveKL, PPOClip, SeparateUpdates
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
@@ -185,7 +185,7 @@ def test_what_does_not_fit_masks() -> None:
 
 def test_sb3_contrib_is_imported_only_for_such_policies() -> None:
     code = "import sys; from sb3_ppo_variants import PPOClip; PPOClip('MlpPolicy', 'CartPole-v1', n_steps=64).learn(64)"
-    assert ended(run_code, f"{code}; sys.exit('sb3_contrib' in sys.modules)").returncode == 0
+    assert ended(run_code_anew, f"{code}; sys.exit('sb3_contrib' in sys.modules)").returncode == 0
     code = "import sys; sys.modules['sb3_contrib'] = None; from sb3_ppo_variants import PPOClip"
     call = "PPOClip('MaskableMlpPolicy', 'CartPole-v1')"
-    assert "pip install '.[contrib]'" in ended(run_code, f"{code}; {call}").stderr
+    assert "pip install '.[contrib]'" in ended(run_code_anew, f"{code}; {call}").stderr

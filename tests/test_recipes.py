@@ -12,7 +12,7 @@ from gymnasium.wrappers import RescaleAction
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize, unwrap_vec_normalize
 
-from fresh import ended, run_code
+from fresh import ended, run_code_anew
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes import ALGORITHMS, Recipe, evaluate, load, parse, recipe, select, train
 from sb3_ppo_variants.recipes.episodes import Episodes
@@ -261,4 +261,4 @@ def test_rewards_alone_are_normalised(tmp_path: Path) -> None:
 def test_recipes_are_read_without_the_zoo() -> None:
     code = "import sys; sys.modules['rl_zoo3'] = None; from sb3_ppo_variants.recipes import recipe; "
     code += "print(recipe('ppo_clip', 'CartPole-v1').n_envs)"
-    assert ended(run_code, code).stdout == "8\n"
+    assert ended(run_code_anew, code).stdout == "8\n"

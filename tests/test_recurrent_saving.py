@@ -18,7 +18,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecEnvWrapper
 
-from fresh import ended, run_code
+from fresh import ended, run_code_anew
 from helpers import ACTION_SPACES, VARIANTS, VECTOR, NoiseEnv
 from sb3_ppo_variants import ArgumentError, DamagedFileError, NonFiniteError, PPOAdaptiveKL, PPOClip, SeparateUpdates
 
@@ -180,7 +180,7 @@ def test_sb3_contrib_missing() -> None:
     code = "import sys; sys.modules['sb3_contrib'] = None; from sb3_ppo_variants import PPOClip; "
     code += "PPOClip('MlpPolicy', 'CartPole-v1', n_steps=16, batch_size=16).learn(16); print('trained'); "
     code += "PPOClip('MlpLstmPolicy', 'CartPole-v1')"
-    result = ended(run_code, code)
+    result = ended(run_code_anew, code)
     assert "trained" in result.stdout
     assert "ArgumentError: policy='MlpLstmPolicy' and the like need sb3-contrib: pip install" in result.stderr
 

@@ -13,7 +13,7 @@ from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
 from stable_baselines3 import PPO
 from stable_baselines3.common.utils import FloatSchedule
 
-from fresh import ended, run_code, run_module
+from fresh import ended, run_code_anew, run_module
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL
 from sb3_ppo_variants.recipes import ALGORITHMS
 from sb3_ppo_variants.zoo.push_to_hub import push_to_hub
@@ -149,14 +149,14 @@ def test_a_model_of_the_zoo_is_loaded_without_it(trained: Path) -> None:
     (saved,) = trained.glob(f"logs/ppo_clip/{ENV}_1/{ENV}.zip")
     code = "import sys; sys.modules['rl_zoo3'] = None; from sb3_ppo_variants import PPOClip; "
     code += f"print(PPOClip.load({str(saved)!r}).clip_range(0.5))"
-    assert ended(run_code, code).stdout == "0.1\n"
+    assert ended(run_code_anew, code).stdout == "0.1\n"
 
 
 @pytest.mark.parametrize("script", ["train", "push_to_hub"])
 def test_the_zoo_missing(script: str) -> None:
     code = "import sys; sys.modules |= dict.fromkeys(['rl_zoo3', 'huggingface_hub', 'huggingface_sb3']); import runpy; "
     code += f"runpy.run_module('sb3_ppo_variants.zoo.{script}', run_name='__main__')"
-    result = ended(run_code, code)
+    result = ended(run_code_anew, code)
     assert "ImportError: rl_zoo3 is not installed: pip install '.[zoo]'" in result.stderr
 
 
