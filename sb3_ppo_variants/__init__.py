@@ -21,7 +21,7 @@ from sb3_ppo_variants.system import get_system_info
 from sb3_ppo_variants.updates import SeparateUpdates
 from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL, PPOUnclipped
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 __all__ = [
     "ArgumentError",
     "ArrayObjective",

@@ -109,9 +109,23 @@ def test_the_pages_have_the_speeds(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"{row} |" in table for row in headlines)
 
 
-@pytest.mark.parametrize("page", ["masked", "recurrent"])
-def test_the_pages_have_the_speeds_beside_sb3_contrib(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("command", ["cold"])
+def test_the_page_has_the_other_speeds(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file = {"cold": "cold.json", "paths": "zoo-paths.json"}[command]
+    assert main([command, "--report", str(ROOT / "results" / file)]) == 0
+    table = capsys.readouterr().out.partition("\n\n")[0].rstrip()
+    assert table in (ROOT / "docs" / "speed.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "page, workloads", [("masked", ["scheduling"]), ("recurrent", ["cartpole-novel-1", "cartpole-novel-8"])]
+)
+def test_the_pages_have_the_speeds_beside_sb3_contrib(
+    page: str, workloads: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["throughput", "--report", str(ROOT / "results" / "throughput-contrib.json")]) == 0
     lines = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if "PPOClip" in line]
     text = (ROOT / "docs" / f"{page}.md").read_text()
-    assert any(f"| `PPOClip` | {line[2]} | {line[3]} |" in text for line in lines)
+    for workload in workloads:
+        [(ratio, rate)] = [(line[2], line[3]) for line in lines if line[0] == f"| {workload}"]
+        assert f" | {ratio} | {rate} |" in text

@@ -1,7 +1,11 @@
 """The native library computes what the reference does; test_fast_update and test_fast_rollout are about it too."""
 
+import _ctypes
+import shutil
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -262,6 +266,14 @@ def test_without_the_library_arrays_take_over(
 ) -> None:
     monkeypatch.setattr(obstacles, "library", lambda: None)
     assert said(make(fast=True), capsys) == OVER_ARRAYS + "the native library was not built"
+
+
+def test_a_library_of_older_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # One that has none of the functions.
+    shutil.copy(_ctypes.__file__, tmp_path / f"_native{EXTENSION_SUFFIXES[0]}")
+    monkeypatch.setattr(native, "__file__", str(tmp_path / "library.py"))
+    with pytest.raises(ImportError, match="was built from older sources; build it again: make install"):
+        native.library.__wrapped__()
 
 
 @pytest.mark.usefixtures("natively")

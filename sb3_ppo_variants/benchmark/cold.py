@@ -25,9 +25,15 @@ algorithm = getattr(import_module(module), name)
 imports = time.process_time() - start
 import torch
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+from stable_baselines3.common.vec_env import VecFrameStack
 torch.set_num_threads(1)
-make = make_atari_env if policy == "CnnPolicy" else make_vec_env
-algorithm(policy, make(*env, seed=0), seed=0, device="cpu", **arguments).learn(steps)
+if policy == "CnnPolicy":
+    import ale_py, gymnasium
+    gymnasium.register_envs(ale_py)
+    env = VecFrameStack(make_atari_env(*env, seed=0), 4)
+else:
+    env = make_vec_env(*env, seed=0)
+algorithm(policy, env, seed=0, device="cpu", **arguments).learn(steps)
 print(json.dumps([imports, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]))
 """
 IMAGES = {"n_steps": 128, "batch_size": 256, "n_epochs": 4}

@@ -84,9 +84,15 @@ def _memory(size: int) -> ctypes.Array:
 
 @cache
 def library() -> Library | None:
-    """The library; ``None`` if it was not built, or for another system."""
+    """The library; ``None`` if it was not built, or for another system.
+
+    :raises ImportError: if it was built from older sources, as after ``git pull`` in an editable installation
+    """
     for suffix in EXTENSION_SUFFIXES:
         path = Path(__file__).with_name(f"_native{suffix}")
         if path.exists():
-            return Library(path)
+            try:
+                return Library(path)
+            except AttributeError as error:
+                raise ImportError(f"{path} was built from older sources; build it again: make install") from error
     return None
