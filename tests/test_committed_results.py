@@ -109,7 +109,7 @@ def test_the_pages_have_the_speeds(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"{row} |" in table for row in headlines)
 
 
-@pytest.mark.parametrize("command", ["cold"])
+@pytest.mark.parametrize("command", ["cold", "paths"])
 def test_the_page_has_the_other_speeds(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     file = {"cold": "cold.json", "paths": "zoo-paths.json"}[command]
     assert main([command, "--report", str(ROOT / "results" / file)]) == 0
