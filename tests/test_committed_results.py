@@ -18,6 +18,7 @@ BASELINES = {
     "separate-200k": None,
     "masked": "contrib_maskable_ppo",
     "recurrent": "contrib_recurrent_ppo",
+    "details": "ppo_clip",
 }
 
 
@@ -33,7 +34,7 @@ def test_a_committed_report_is_what_its_records_give(name: str, tmp_path: Path) 
     assert pictures == {file.name for file in (tmp_path / "pictures").glob("*.png")}
 
 
-@pytest.mark.parametrize("name", ["masked", "recurrent"])
+@pytest.mark.parametrize("name", ["masked", "recurrent", "details"])
 def test_the_pages_have_the_final_scores(name: str) -> None:
     report = (ROOT / "docs" / name / "report.md").read_text()
     table = re.search(r"### Final scores\n.*?\n(\|.*?)\n\n", report, re.DOTALL)
