@@ -188,7 +188,7 @@ def test_some_environments_at_a_time() -> None:
     from ale_py.vector_env import AtariVectorEnv
 
     venv = GymnasiumVecEnv(AtariVectorEnv("pong", 4, batch_size=2))
-    with pytest.raises(ArgumentError, match="all environments at once"):
+    with pytest.raises(ArgumentError, match="must step all its environments: create it with batch_size=num_envs"):
         venv.reset()
 
 
