@@ -130,3 +130,16 @@ def test_the_pages_have_the_speeds_beside_sb3_contrib(
     for workload in workloads:
         [(ratio, rate)] = [(line[2], line[3]) for line in lines if line[0] == f"| {workload}"]
         assert f" | {ratio} | {rate} |" in text
+
+
+def test_the_table_of_what_can_be_used_has_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["throughput", "--report", str(ROOT / "results" / "throughput-variants.json")]) == 0
+    reports = [ROOT / "docs" / name / "report.md" for name in ("table1-200k", "masked", "recurrent")]
+    measured = re.sub(" +", " ", capsys.readouterr().out + "".join(report.read_text() for report in reports))
+    rows = section("Measured results", ROOT / "docs" / "can_i_use.md").splitlines()
+    cells = [
+        cell for row in rows if row.startswith(("| speed", "| normalised", "| return")) for cell in row.split(" | ")[1:]
+    ]
+    assert len(cells) == 6 * 4
+    for cell in cells:
+        assert f"| {cell.removesuffix(' |')} |" in measured
