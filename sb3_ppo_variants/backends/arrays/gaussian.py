@@ -32,7 +32,8 @@ class DiagGaussian(Distribution):
     @classmethod
     def in_steps(cls, noise: Any) -> Iterator[Any]:
         """The numbers z of a step, and -1/2 z^2 summed over dimensions."""
-        return zip(noise, -0.5 * np.add.reduce(noise * noise, axis=2), strict=True)
+        # A generator, so that nothing is computed where the library draws the actions.
+        yield from zip(noise, -0.5 * np.add.reduce(noise * noise, axis=2), strict=True)
 
     def sample(self, noise: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """mean + std * z."""
