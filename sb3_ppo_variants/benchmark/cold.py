@@ -78,8 +78,9 @@ def run(options: argparse.Namespace) -> int:
         for workload in options.workloads:
             each = {name: partial(measure, name, workload) for name in ALGORITHMS}
             measured["runs"][workload] = measuring.in_turn(each, options.pairs)
-    if options.json is not None:
-        options.json.write_text(json.dumps(measured, indent=1) + "\n")
+            # After each, so that an interrupt loses only the last.
+            if options.json is not None:
+                options.json.write_text(json.dumps(measured, indent=1) + "\n")
     print("\n".join(table(measured["runs"])))
     return 0
 

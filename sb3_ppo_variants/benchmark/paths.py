@@ -96,12 +96,7 @@ def add_command(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print a table of all environments that can be made, and the others below."""
-    if options.report is None:
-        found = _found(options)
-        if options.json is not None:
-            options.json.write_text(json.dumps(found, indent=1) + "\n")
-    else:
-        found = json.loads(options.report.read_text())
+    found = _found(options) if options.report is None else json.loads(options.report.read_text())
     print(table(found["environments"]))
     if found["missing"]:
         print(f"\nEnvironments that could not be created: {', '.join(found['missing'])}")
@@ -119,11 +114,14 @@ def _found(options: argparse.Namespace) -> dict[str, Any]:
             backend, why = path(name, listed[name])
         except (ImportError, Error, ArgumentError):
             found["missing"].append(name)
-            continue
-        found["environments"][name] = {"path": type(backend).__name__.lower(), "why": why}
-        if options.pairs is not None:
-            measured = ratios(name, listed[name], options.pairs)
-            found["environments"][name]["ratios"] = measured.round(3).tolist()
+        else:
+            found["environments"][name] = {"path": type(backend).__name__.lower(), "why": why}
+            if options.pairs is not None:
+                measured = ratios(name, listed[name], options.pairs)
+                found["environments"][name]["ratios"] = measured.round(3).tolist()
+        # After each, so that an interrupt loses only the last.
+        if options.json is not None:
+            options.json.write_text(json.dumps(found, indent=1) + "\n")
     return found
 
 
