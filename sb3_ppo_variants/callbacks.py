@@ -21,22 +21,23 @@ class ExactCheckpointCallback(BaseCallback):
     after the last checkpoint. A resumed run may write to another folder.
 
     At each checkpoint, all environments begin a new episode with seeds that depend on the run's seed and the number of
-    steps, both in the original run and in a resumed one. The episodes that this cuts are treated as truncated: the
-    value of their last observation stands in for the rest of the return. They do not appear in the episode statistics.
+    steps, both in the original run and in a resumed one. Episodes cut short by this are treated as truncated: the value
+    of their last observation stands in for the rest of the return. They do not appear in the episode statistics.
 
-    If several processes train together, rank 0 writes one checkpoint for all of them. Resume with the same number.
+    If several processes train together, rank 0 writes one checkpoint for all of them. Resume with the same number of
+    processes.
 
-    Resume a run with the same callbacks in the same order. SB3's own callbacks continue with what they had counted and
-    remembered, such as the best reward of ``EvalCallback``. The state of your own callbacks, and of wrappers other than
+    Resume a run with the same callbacks in the same order. SB3's own callbacks keep their counters and records, such as
+    the best mean reward of ``EvalCallback``. The state of your own callbacks, and of wrappers other than
     ``VecNormalize``, is not saved.
 
-    :param every: environment steps between two checkpoints, >= 1
+    :param every: environment steps between checkpoints, >= 1
     :param path: folder for the checkpoints
-    :param keep_last: how many to keep; ``None`` keeps all
+    :param keep_last: number of checkpoints to keep; ``None`` keeps all
     :param at_end: whether to write another checkpoint when training ends
     :param verbose: 1 prints the name of each checkpoint
-    :raises ArgumentError: if an argument is not allowed, or, when training begins, if the folder has checkpoints of
-        another run, there is a second callback of this kind, or the model cannot be resumed
+    :raises ArgumentError: if an argument has a value that is not allowed; when training begins, if the folder contains
+        checkpoints of another run, if there is a second callback of this kind, or if the model cannot be resumed
     """
 
     model: SavedAlgorithm
@@ -78,7 +79,7 @@ class ExactCheckpointCallback(BaseCallback):
     def _on_rollout_start(self) -> None:
         run = self.model.run
         if checkpoint := run.resumed_from(self.model):
-            # Once more, since what came after resume() may have drawn random numbers.
+            # Restore once more, because code that ran after resume() may have drawn random numbers.
             checkpoint.restore(self.model)
             checkpoint.restore_callback(self._all, self.model.processes.rank)
         elif run.is_due(self.model, self._every):
@@ -97,7 +98,7 @@ class ExactCheckpointCallback(BaseCallback):
         self._rollouts_ended += 1
 
     def _on_training_end(self) -> None:
-        # Otherwise a callback, an error or an interrupt has ended training within a rollout or an update.
+        # Write only between iterations: a callback, an error or an interrupt may have cut a rollout or an update short.
         whole = 0 < self._rollouts_begun == self._rollouts_ended
         if self._at_end and whole and not (isinstance(self._all, Supervised) and self._all.failed):
             self._write()

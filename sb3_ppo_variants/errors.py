@@ -11,12 +11,15 @@ class ArgumentError(ValueError, AssertionError):
 
 
 def refuse(name: str, value: object, allowed: str) -> NoReturn:
-    """:raises ArgumentError: always, naming the argument, its value and what is allowed"""
+    """Raise an error that names the argument, its value and what is allowed.
+
+    :raises ArgumentError: always
+    """
     raise ArgumentError(f"{name}={value!r} is not allowed; allowed: {allowed}")
 
 
 def installation(extra: str) -> str:
-    """The command that installs what an optional feature needs, for its error to end with.
+    """Return the command that installs the dependencies of an optional feature, for the end of an error message.
 
     :param extra: name of the extra in ``setup.cfg``
     """
@@ -44,7 +47,7 @@ class DamagedFileError(ValueError, RuntimeError):
 
 
 class OtherClassError(DamagedFileError):
-    """A saved file belongs to another class than the one that loads it. The file itself may be fine.
+    """A saved file belongs to a different class than the one that loads it. The file itself may be fine.
 
     It is also a :class:`DamagedFileError`, so one ``except`` clause catches every problem with a file.
     """
@@ -57,9 +60,9 @@ class PickledValueError(ValueError):
 class GuardError(ValueError):
     """Training stopped at an invalid value. The policy stays as the last good update left it.
 
-    :param quantity: what has the value: ``"reward"``, ``"observation"``, ``"gradient"``, ...
+    :param quantity: the quantity that is invalid: ``"reward"``, ``"observation"``, ``"gradient"``, ...
     :param problem: the value and what is wrong with it
-    :param env_index: index of the environment that returned it, if one did
+    :param env_index: index of the environment that returned the value, if one did
     :param step: the model's ``num_timesteps`` at that time
     """
 
@@ -85,14 +88,14 @@ class EnvOutputError(GuardError):
 
 
 class CallbackError(TypeError):
-    """A callback did not say whether to go on."""
+    """A callback returned ``None`` instead of saying whether to continue training."""
 
 
 class WorkerError(RuntimeError):
-    """A process of a ``SubprocVecEnv`` raised an error, ended or did not answer.
+    """A worker process of a ``SubprocVecEnv`` raised an error, ended or did not answer.
 
-    :param env_index: index of its environment
-    :param problem: what happened, with the traceback of the process if it sent one
+    :param env_index: index of the worker's environment
+    :param problem: what happened, with the worker's traceback if it sent one
     """
 
     def __init__(self, env_index: int, problem: str):
@@ -105,4 +108,4 @@ class WorkerError(RuntimeError):
 
 
 class ProcessError(RuntimeError):
-    """One of several processes that train together has ended, or does something different from the others."""
+    """One of several processes that train together has ended, or has diverged from the others."""

@@ -1,17 +1,17 @@
 """The exact KL divergence KL(old || new) of every SB3 action distribution.
 
-SB3 reuses one mutable ``Distribution`` object per policy, so an old policy is remembered by its distribution's
+SB3 reuses one mutable ``Distribution`` object per policy, so an old policy is stored as its distribution's
 *parameters*: a tuple of tensors with one row per state. A divergence takes two such tuples and returns one number per
 state, summed over action dimensions.
 
-Squashing actions through tanh is a bijection and leaves the KL as it is, so the squashed distributions share the
-Gaussian's. With gSDE the density that SB3 evaluates is a Gaussian too, with a standard deviation that depends on the
-state.
+Squashing actions through tanh is a bijection and leaves the KL unchanged, so squashed Gaussians have the KL of the
+Gaussians underneath. With gSDE, the density that SB3 evaluates is a Gaussian too, with a standard deviation that
+depends on the state.
 
-The masked distributions of sb3-contrib are categorical ones whose masked actions have the probability 0: these
-contribute nothing. They are known by their names, so that sb3-contrib need not be installed.
+The masked distributions of sb3-contrib are categorical. Masked actions have probability 0 and contribute nothing to
+the KL. These distributions are recognised by name, so that sb3-contrib need not be installed.
 
-Support for another distribution is added by :func:`register_kl`.
+To support another distribution, call :func:`register_kl`.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,17 +42,17 @@ class MissingKLError(NotImplementedError):
 
 @dataclass(frozen=True)
 class ExactKL:
-    """How to take the parameters from a distribution, and the divergence between two sets of them."""
+    """Reads the parameters of a distribution, and computes the divergence between two sets of them."""
 
     distribution: type[Distribution]
     parameters: Callable[[Any], Parameters]
     formula: Callable[[Parameters, Parameters], th.Tensor]
 
     def divergence(self, old: Parameters, new: Parameters) -> th.Tensor:
-        """KL(old || new) in each state.
+        """Compute KL(old || new) in each state.
 
         :param old: parameters of the old policy, each tensor of shape ``(batch, ...)``
-        :param new: parameters of the new policy, alike
+        :param new: parameters of the new policy, with the same shapes
         :return: shape ``(batch,)``, in nats
         :raises ValueError: if a registered formula returns another shape
         """
@@ -84,7 +84,7 @@ def register_kl(
 
 
 def exact_kl(distribution: Distribution) -> ExactKL:
-    """The KL registered for a distribution or for the nearest of its base classes.
+    """Return the KL registered for a distribution's class or for the nearest of its base classes.
 
     :raises MissingKLError: if there is none
     """
@@ -97,7 +97,7 @@ def exact_kl(distribution: Distribution) -> ExactKL:
 
 
 def kl_and_parameters(distribution: Distribution) -> tuple[ExactKL, Parameters]:
-    """The KL of a distribution, and its parameters.
+    """Return the KL of a distribution, and its parameters.
 
     :raises MissingKLError: if there is none
     """
@@ -106,7 +106,7 @@ def kl_and_parameters(distribution: Distribution) -> tuple[ExactKL, Parameters]:
 
 
 def known_parameters(distribution: Distribution) -> Parameters | None:
-    """The parameters that the KL of a distribution takes; ``None`` if there is no KL for it."""
+    """Return the parameters that the KL of a distribution takes, or ``None`` if it has no known KL."""
     try:
         return exact_kl(distribution).parameters(distribution)
     except MissingKLError:
@@ -122,12 +122,12 @@ def _missing(distribution: Distribution) -> str:
 
 
 def is_built_in(kl: ExactKL) -> bool:
-    """Whether the KL is one of this package, and not a user's."""
+    """Return whether the KL comes from this package, and not from a user."""
     return kl in _BUILT_IN or kl.parameters in _MASKED.values()
 
 
 def is_masked(distribution: object) -> bool:
-    """Whether a distribution is one of sb3-contrib's masked ones, and not derived from them."""
+    """Return whether the class of a distribution is one of sb3-contrib's masked ones, and not a subclass."""
     cls = type(distribution)
     return cls.__module__ == MASKABLE and cls.__name__ in {*_MASKED, "MaskableBernoulliDistribution"}
 
@@ -137,7 +137,7 @@ def concatenate(chunks: Sequence[Parameters]) -> Parameters:
     return tuple(th.cat(tensors) for tensors in zip(*chunks, strict=True))
 
 
-# The parameters were validated when SB3 built the distributions they come from.
+# There is no need to validate the parameters again: SB3 did when it built the distributions that they come from.
 def _gaussian_kl(old: Parameters, new: Parameters) -> th.Tensor:
     (old_mean, old_std), (mean, std) = old, new
     p, q = Normal(old_mean, old_std, validate_args=False), Normal(mean, std, validate_args=False)
@@ -150,7 +150,7 @@ def _categorical_kl(old: Parameters, new: Parameters) -> th.Tensor:
 
 
 def _bernoulli_kl(old: Parameters, new: Parameters) -> th.Tensor:
-    # Of 0 and of 1, since 1 - p is lost where p rounds to 1.
+    # Compute the log-probabilities of 0 and 1 separately: where p rounds to 1, 1 - p would be 0.
     p, q = (th.stack((F.logsigmoid(-logits), F.logsigmoid(logits)), dim=2) for (logits,) in (old, new))
     return _of_outcomes(p, q).sum(dim=1)
 
@@ -158,10 +158,10 @@ def _bernoulli_kl(old: Parameters, new: Parameters) -> th.Tensor:
 def _of_outcomes(old_log_probs: th.Tensor, log_probs: th.Tensor) -> th.Tensor:
     """p (log p - log q), summed over the outcomes in the last dimension.
 
-    PyTorch's own divergences are infinite where q, as a number, is 0, though log q is finite.
+    PyTorch's own divergences are infinite where q underflows to 0, although log q is finite.
     """
     probs = old_log_probs.exp()
-    # An outcome that is impossible in both has no difference.
+    # Outcomes with p = 0 contribute nothing. Without the mask, 0 times an infinite or undefined difference is NaN.
     return (probs * (old_log_probs - log_probs).masked_fill(probs == 0, 0.0)).sum(dim=-1)
 
 
@@ -187,7 +187,7 @@ def _masked_multi_categorical(distribution: Any) -> Parameters:
 
 
 def _masked_logits(distribution: Distribution, found: Any) -> th.Tensor:
-    # Those of masked actions are so low that the probabilities are 0, but finite: 0 times their difference is 0.
+    # The logits of masked actions are finite, but so low that the probabilities are 0: they contribute 0 to the KL.
     if (type(found).__module__, type(found).__name__) != (MASKABLE, "MaskableCategorical"):
         raise MissingKLError(_missing(distribution))
     return found.logits
@@ -198,7 +198,7 @@ def _bernoulli(distribution: Any) -> Parameters:
 
 
 def _of_kind(kind: type[Kind], distribution: Distribution, found: th.distributions.Distribution) -> Kind:
-    # A class derived from one of SB3's may draw its actions from another distribution.
+    # A subclass of an SB3 distribution may draw its actions from a different PyTorch distribution.
     if type(found) is not kind:
         raise MissingKLError(_missing(distribution))
     return found
@@ -210,7 +210,7 @@ register_kl(CategoricalDistribution, _categorical, _categorical_kl)
 register_kl(MultiCategoricalDistribution, _multi_categorical, _categorical_kl)
 register_kl(BernoulliDistribution, _bernoulli, _bernoulli_kl)
 _BUILT_IN = tuple(_REGISTRY.values())
-# A masked Bernoulli distribution is a multi-categorical one of two categories each.
+# The masked Bernoulli distribution needs no entry: it is a multi-categorical one with two categories per dimension.
 _MASKED: dict[str, Callable[[Any], Parameters]] = {
     "MaskableCategoricalDistribution": _masked_categorical,
     "MaskableMultiCategoricalDistribution": _masked_multi_categorical,

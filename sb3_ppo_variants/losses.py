@@ -1,10 +1,10 @@
-"""What the losses of all objectives share, as pure functions; the objectives are in :mod:`sb3_ppo_variants.objectives`.
+"""Pure functions that the losses of all objectives share; the objectives are in :mod:`sb3_ppo_variants.objectives`.
 
 Equation numbers are those of Schulman et al. 2017, "Proximal Policy Optimization Algorithms"
 (https://arxiv.org/abs/1707.06347). The paper maximises L; these functions return -L, to be minimised.
 
 Every tensor or array argument has the shape ``(batch,)``. Functions of tensors return a scalar, the mean over the
-batch. Where the array path needs one, there is a version for arrays next to it, which returns one number per sample
+batch. Functions that the array path needs have a version for arrays next to them, which returns one number per sample
 and, if its name says so, the gradient of their mean.
 """
 
@@ -19,7 +19,7 @@ ADVANTAGE_EPSILON = 1e-8
 def normalize_advantages(advantages: th.Tensor) -> th.Tensor:
     """Shift and scale advantages to mean 0 and standard deviation 1.
 
-    A batch of one sample has no standard deviation and is returned as it is (SB3 issue 325).
+    A batch of one sample has no standard deviation and is returned unchanged (SB3 issue 325).
 
     :param advantages: advantage estimates, shape ``(batch,)``
     :return: normalised advantages, shape ``(batch,)``
@@ -30,9 +30,9 @@ def normalize_advantages(advantages: th.Tensor) -> th.Tensor:
 
 
 def normalized_advantages(advantages: np.ndarray) -> np.ndarray:
-    """:func:`normalize_advantages` of each of many minibatches.
+    """Apply :func:`normalize_advantages` to each of many minibatches.
 
-    :param advantages: shape ``(..., batch)``
+    :param advantages: advantage estimates, shape ``(..., batch)``
     """
     n = advantages.shape[-1]
     if n <= 1:
@@ -45,7 +45,7 @@ def normalized_advantages(advantages: np.ndarray) -> np.ndarray:
 def value_loss(
     values: th.Tensor, old_values: th.Tensor, returns: th.Tensor, clip_range_vf: float | None = None
 ) -> th.Tensor:
-    """L^VF of equation 9: E[(V - R)^2], or its clipped form if ``clip_range_vf`` is given.
+    """Compute L^VF of equation 9: E[(V - R)^2], or its clipped form if ``clip_range_vf`` is given.
 
     The clipped form comes from OpenAI Baselines' ppo2 and is not in the paper:
     E[max((V - R)^2, (V_old + clip(V - V_old, -eps_v, eps_v) - R)^2)]. The maximum makes it pessimistic: clipping only
@@ -68,7 +68,7 @@ def value_loss(
 def value_gradient(
     values: np.ndarray, old_values: np.ndarray, returns: np.ndarray, clip_range_vf: float | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The errors that :func:`value_loss` is the mean of, and its gradient with respect to ``values``."""
+    """Return the losses whose mean is :func:`value_loss`, and the gradient of the mean with respect to ``values``."""
     error = values - returns
     gradient = error * (2.0 / len(error))
     if clip_range_vf is None:
@@ -82,7 +82,7 @@ def value_gradient(
 
 
 def entropy_loss(entropy: th.Tensor | None, log_prob: th.Tensor) -> th.Tensor:
-    """-E[S] of equation 9, the negative entropy bonus.
+    """Compute -E[S] of equation 9, the negative entropy bonus.
 
     :param entropy: the entropy in each state; ``None`` where it has no analytical form (squashed Gaussians)
     :param log_prob: log pi(a|s) of the actions taken, from which the entropy is then estimated
@@ -91,9 +91,9 @@ def entropy_loss(entropy: th.Tensor | None, log_prob: th.Tensor) -> th.Tensor:
 
 
 def approximate_kl(log_ratio: th.Tensor) -> th.Tensor:
-    """The k3 estimate of KL(old || new) from the actions taken: E[(r - 1) - log r].
+    """Compute the k3 estimate of KL(old || new) from the actions taken: E[(r - 1) - log r].
 
-    SB3's ``train/approx_kl``; see http://joschu.net/blog/kl-approx.html.
+    This is SB3's ``train/approx_kl``; see http://joschu.net/blog/kl-approx.html.
 
     :param log_ratio: log r(theta)
     """
@@ -101,15 +101,15 @@ def approximate_kl(log_ratio: th.Tensor) -> th.Tensor:
 
 
 def approximate_kls(log_ratio: np.ndarray) -> np.ndarray:
-    """What :func:`approximate_kl` is the mean of."""
+    """Return the estimate for each sample, whose mean is :func:`approximate_kl`."""
     return (np.exp(log_ratio) - 1.0) - log_ratio
 
 
 def clip_fraction(ratio: th.Tensor, clip_range: float) -> th.Tensor:
-    """The share of samples with ``|r - 1| > eps``, in [0, 1]."""
+    """Return the share of samples with ``|r - 1| > eps``, in [0, 1]."""
     return th.mean((th.abs(ratio - 1) > clip_range).float())
 
 
 def is_clipped(log_ratio: np.ndarray, clip_range: float) -> np.ndarray:
-    """What :func:`clip_fraction` is the mean of."""
+    """Return whether ``|r - 1| > eps`` for each sample; the mean is :func:`clip_fraction`."""
     return np.abs(np.exp(log_ratio) - 1.0) > clip_range

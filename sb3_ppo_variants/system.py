@@ -1,4 +1,4 @@
-"""What a report of a problem should say about the system."""
+"""System information for bug reports."""
 
 from importlib import import_module
 from pathlib import Path
@@ -7,10 +7,10 @@ from stable_baselines3.common import utils
 
 
 def get_system_info(print_info: bool = True) -> tuple[dict[str, str], str]:
-    """The versions that SB3's function lists (Python, PyTorch, SB3, ...), and the version and path of this package.
+    """Return the versions that SB3's function of the same name lists (Python, PyTorch, SB3, ...) and this package's.
 
     :param print_info: whether to print them
-    :return: the same by name and as text
+    :return: a dict of the versions, with the path of this package, and the same as text
     """
     info, text = utils.get_system_info(print_info=False)
     package = import_module(str(__package__))

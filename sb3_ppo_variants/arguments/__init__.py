@@ -1,1 +1,1 @@
-"""Which values arguments may have."""
+"""Checks of the values of arguments."""

@@ -7,7 +7,7 @@ import torch as th
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.utils import get_device
 
-# Where a class is not known before it is imported, its name stands for it, as in SB3's own advice to use the CPU.
+# Classes are listed by name, because some are only imported when needed. SB3's advice to use the CPU does so too.
 SMALL = {"MlpPolicy", "ActorCriticPolicy", "MaskableMlpPolicy", "MaskableActorCriticPolicy"}
 
 
@@ -17,12 +17,12 @@ def chosen_device(
     policy_kwargs: Mapping[str, Any] | None,
     verbose: int = 0,
 ) -> th.device:
-    """The device to train a policy on.
+    """Return the device to train a policy on.
 
-    :param device: what was asked for. ``"auto"`` is the CPU for an ``MlpPolicy``, masked or not, with SB3's own
-        extractor of features, since a GPU trains such small networks more slowly; for others it is the GPU, if there
-        is one
-    :param verbose: 1 says so where there is a GPU that this leaves alone
+    :param device: the requested device. ``"auto"`` selects the CPU for an ``MlpPolicy``, masked or not, with the
+        default features extractor, because a GPU trains such small networks more slowly. For other policies it selects
+        the GPU, if there is one
+    :param verbose: 1 to print a message if the CPU is selected although there is a GPU
     """
     name = policy if isinstance(policy, str) else policy.__name__
     if device == "auto" and name in SMALL and "features_extractor_class" not in (policy_kwargs or {}):

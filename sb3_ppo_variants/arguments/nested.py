@@ -1,4 +1,4 @@
-"""Which values the entries of ``policy_kwargs`` and ``rollout_buffer_kwargs`` may have, as far as SB3's classes say."""
+"""Checks of the entries of ``policy_kwargs`` and ``rollout_buffer_kwargs`` that SB3's classes define."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ from sb3_ppo_variants.arguments.spaces import check_dimensions, check_for_lstm, 
 from sb3_ppo_variants.errors import ArgumentError, refuse
 
 SB3S = (ActorCriticPolicy, ActorCriticCnnPolicy, MultiInputActorCriticPolicy)
-# What OnPolicyAlgorithm gives them itself.
+# Arguments that these dicts must not contain, because SB3 passes them itself.
 GIVEN_TO_POLICY = ("observation_space", "action_space", "lr_schedule", "use_sde")
 GIVEN_TO_BUFFER = (
     "buffer_size",
@@ -47,7 +47,7 @@ def _is_sizes(value: Any) -> bool:
 def _is_net_arch(value: Any) -> bool:
     if isinstance(value, Mapping):
         return set(value) <= {"pi", "vf"} and all(map(_is_sizes, value.values()))
-    # SB3 still takes the dict in a list.
+    # SB3 still accepts the dict in a list.
     return _is_sizes(value) or (isinstance(value, list) and len(value) == 1 and _is_net_arch(value[0]))
 
 
@@ -74,7 +74,7 @@ def check_policy(
 ) -> None:
     """Check the name of a policy and its ``policy_kwargs``.
 
-    :raises ArgumentError: if one is not allowed
+    :raises ArgumentError: if the name or an entry is not allowed
     """
     if isinstance(policy, str) and policy not in aliases:
         refuse("policy", policy, f"{', '.join(aliases)}, or a policy class")
@@ -82,9 +82,9 @@ def check_policy(
     arguments = arguments or {}
     check_names("policy_kwargs", arguments, policy_class, GIVEN_TO_POLICY)
     if policy_class.__init__ not in [cls.__init__ for cls in SB3S]:
-        return  # Its arguments may mean something else.
+        return  # A policy with its own constructor may give these arguments another meaning.
     for name, value in arguments.items():
-        if name in POLICY_RULES:  # A later SB3 may have further ones.
+        if name in POLICY_RULES:  # Later versions of SB3 may have further arguments.
             POLICY_RULES[name].check(f"policy_kwargs[{name!r}]", value)
     optimizer_class = arguments.get("optimizer_class", th.optim.Adam)
     optimizer_arguments = arguments.get("optimizer_kwargs") or {}
@@ -94,9 +94,9 @@ def check_policy(
 def check_observations(
     policy: str | type[BasePolicy], observation_space: spaces.Space, arguments: Mapping[str, Any] | None
 ) -> None:
-    """Check that a policy with these ``policy_kwargs`` takes the observations; SB3 checks the others.
+    """Check that a policy with these ``policy_kwargs`` supports the observations. SB3 makes the remaining checks.
 
-    :raises ArgumentError: if it does not
+    :raises ArgumentError: if the policy does not support them
     """
     check_start("observation", observation_space)
     if not isinstance(policy, str):
@@ -120,16 +120,19 @@ def check_observations(
 def check_buffer_arguments(buffer_class: type[RolloutBuffer] | None, arguments: Mapping[str, Any] | None) -> None:
     """Check ``rollout_buffer_kwargs``.
 
-    :raises ArgumentError: if one is not allowed
+    :raises ArgumentError: if an entry is not allowed
     """
     check_names("rollout_buffer_kwargs", arguments or {}, buffer_class or RolloutBuffer, GIVEN_TO_BUFFER)
 
 
 def check_names(argument: str, names: Iterable[str], function: Callable[..., Any], given: Sequence[str]) -> None:
-    """Check that a function or class takes arguments of these names besides those that it is given.
+    """Check that a function or class takes arguments with these names.
 
-    :param argument: the argument that the names are in, for the error
-    :raises ArgumentError: if it does not
+    :param argument: name of the argument that contains the names, for the error message
+    :param names: the names to check
+    :param function: the function or class
+    :param given: names that are not allowed, because these arguments are passed by the caller
+    :raises ArgumentError: if a name is not allowed
     """
     parameters = inspect.signature(function).parameters
     takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())

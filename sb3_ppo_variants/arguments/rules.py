@@ -1,6 +1,6 @@
-"""Which values an argument may have, as a table.
+"""A table of the values that each argument may have.
 
-The rules hold at construction and again when a saved model is loaded, and do not depend on ``assert``.
+The rules are checked when a model is created, and again when a saved model is loaded. They do not use ``assert``.
 """
 
 import math
@@ -25,7 +25,7 @@ ACTION_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.Multi
 
 @dataclass(frozen=True)
 class Rule:
-    """The values that are allowed, in words and as a predicate."""
+    """The allowed values of an argument, in words and as a predicate."""
 
     allowed: str
     accepts: Callable[[Any], bool]
@@ -37,7 +37,7 @@ class Rule:
             refuse(name, value, self.allowed)
 
     def or_schedule(self) -> "Rule":
-        """Allow a schedule too; what it returns is checked when it is used."""
+        """Allow a schedule too; its values are checked when they are used."""
         return Rule(f"{self.allowed}, or a schedule", lambda value: callable(value) or self.accepts(value), True)
 
     def or_none(self) -> "Rule":
@@ -46,10 +46,10 @@ class Rule:
 
 
 def number(allowed: str, accepts: Callable[[float], bool]) -> Rule:
-    """A real number, and no truth value, that the predicate accepts (no comparison accepts NaN)."""
+    """Return a rule for real numbers, except bool, that the predicate accepts (no comparison accepts NaN)."""
 
     def accepts_number(value: object) -> bool:
-        with suppress(OverflowError):  # Of an integer that no float holds.
+        with suppress(OverflowError):  # An integer may be too large for a float.
             return isinstance(value, Real) and not isinstance(value, bool) and accepts(float(value))
         return False
 
@@ -57,7 +57,7 @@ def number(allowed: str, accepts: Callable[[float], bool]) -> Rule:
 
 
 def integer(allowed: str, accepts: Callable[[int], bool]) -> Rule:
-    """An integer, and no truth value, that the predicate accepts."""
+    """Return a rule for integers, except bool, that the predicate accepts."""
     return Rule(
         allowed,
         lambda value: isinstance(value, Integral) and not isinstance(value, bool) and accepts(int(value)),
@@ -65,7 +65,7 @@ def integer(allowed: str, accepts: Callable[[int], bool]) -> Rule:
 
 
 def instance(allowed: str, *types: type) -> Rule:
-    """An instance of one of the types."""
+    """Return a rule for instances of one of the types."""
     return Rule(allowed, lambda value: isinstance(value, types))
 
 
@@ -80,7 +80,7 @@ NORM = number("a number >= 0, inf for no clipping", lambda value: value >= 0)
 
 
 def _is_env(value: Any) -> bool:
-    # One of the old gym is not an instance of anything that is known here.
+    # Environments of the old gym are not instances of a class that this package imports.
     return isinstance(value, str) or (not isinstance(value, type) and hasattr(value, "step"))
 
 
@@ -123,12 +123,12 @@ RULES: Mapping[str, Rule] = {
     "tensorboard_log": instance("a path", str, os.PathLike).or_none(),
     "policy_kwargs": instance("a dict", dict).or_none(),
     "verbose": Rule("an integer >= 0", lambda value: isinstance(value, Integral) and int(value) >= 0),
-    # Python's own generator takes no other integers.
+    # Python's own generator does not accept other types of integers.
     "seed": Rule("an int in [0, 2**32 - 1]", lambda value: type(value) is int and 0 <= value < 2**32).or_none(),
     "device": Rule("'auto', or what torch.device takes", _is_device),
     "_init_setup_model": FLAG,
 }
-# Of learn().
+# Rules for the arguments of learn().
 LEARN_RULES: Mapping[str, Rule] = {
     "total_timesteps": number("a number >= 0", lambda value: value >= 0),
     "log_interval": COUNT.or_none(),
@@ -138,7 +138,7 @@ LEARN_RULES: Mapping[str, Rule] = {
 def check_arguments(values: Mapping[str, object], rules: Mapping[str, Rule]) -> None:
     """Check every value that has a rule.
 
-    :raises ArgumentError: for the first that is not allowed
+    :raises ArgumentError: for the first value that is not allowed
     """
     for name, rule in rules.items():
         if name in values:
@@ -146,19 +146,20 @@ def check_arguments(values: Mapping[str, object], rules: Mapping[str, Rule]) -> 
 
 
 def check_settings(values: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
-    """Check the values that arguments have in a model now, since loading, callbacks and users set them.
+    """Check the current values of a model's arguments, since loading, callbacks and users may change them.
 
     :param values: the model's attributes
-    :raises ArgumentError: for the first that is not allowed
+    :raises ArgumentError: for the first value that is not allowed
     """
-    check_arguments({name: value for name, value in values.items() if name != "policy"}, rules)  # It is made by then.
+    # The attribute "policy" is not the argument but the policy itself.
+    check_arguments({name: value for name, value in values.items() if name != "policy"}, rules)
     check_batch(values["n_steps"], values["n_envs"], values["batch_size"], values["normalize_advantage"])
 
 
 def check_spaces(action_space: spaces.Space, use_sde: bool) -> None:
-    """Check that the policy can act in the space.
+    """Check that the policy can act in the action space.
 
-    :raises ArgumentError: if it can not
+    :raises ArgumentError: if it cannot
     """
     if not isinstance(action_space, ACTION_SPACES):
         names = ", ".join(space.__name__ for space in ACTION_SPACES)
@@ -172,7 +173,7 @@ def check_spaces(action_space: spaces.Space, use_sde: bool) -> None:
 def check_buffer(buffer_class: type[RolloutBuffer] | None, observation_space: spaces.Space) -> None:
     """Check that the buffer can hold the observations.
 
-    :raises ArgumentError: if it can not
+    :raises ArgumentError: if it cannot
     """
     if isinstance(observation_space, spaces.Dict):
         if buffer_class is RolloutBuffer:
@@ -184,9 +185,9 @@ def check_buffer(buffer_class: type[RolloutBuffer] | None, observation_space: sp
 
 
 def check_batch(n_steps: int, n_envs: int, batch_size: int, normalize_advantage: bool | str) -> None:
-    """Check that there are at least two samples to normalise advantages over.
+    """Check that advantages are normalised over at least two samples.
 
-    :raises ArgumentError: if there are not
+    :raises ArgumentError: if they are not
     """
     if normalize_advantage and n_steps * n_envs == 1:
         refuse("n_steps", n_steps, "n_steps * n_envs > 1, unless normalize_advantage=False")

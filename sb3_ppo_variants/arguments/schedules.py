@@ -1,4 +1,4 @@
-"""The value of a schedule in one update."""
+"""The value of a schedule in an update."""
 
 from contextlib import suppress
 
@@ -10,20 +10,20 @@ from sb3_ppo_variants.errors import refuse
 
 
 def current_value(name: str, schedule: float | Schedule, progress_remaining: float) -> float:
-    """The value of a schedule in the present update.
+    """Return the value of a schedule in the current update.
 
-    The last rollout may take more steps than were asked for. SB3's remaining progress is then negative, and so is the
-    value of a schedule that is proportional to it; the value at 0 is used instead, where the schedule was to end.
+    The last rollout may take more steps than requested. SB3's remaining progress is then negative, and so is the value
+    of a schedule that is proportional to it. The value at 0, where the schedule should have ended, is used instead.
 
-    :param name: name of the argument, for the error
-    :param schedule: a schedule, or a number for a constant one
+    :param name: name of the argument, for the error message
+    :param schedule: a schedule, or a number for a constant schedule
     :param progress_remaining: from 1 to 0, or slightly less
     :return: a finite number >= 0
     :raises ArgumentError: if the schedule returns anything else
     """
     for progress in (progress_remaining, max(progress_remaining, 0.0)):
         value = FloatSchedule(schedule).value_schedule(progress)
-        with suppress(TypeError, ValueError):  # To be refused by name.
+        with suppress(TypeError, ValueError):  # If it is not a number, refuse() names it below.
             if NON_NEGATIVE.accepts(float(value)):
                 return float(value)
     refuse(f"{name}({progress_remaining:g})", value, f"a schedule that returns {NON_NEGATIVE.allowed} at any progress")

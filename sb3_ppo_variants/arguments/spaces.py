@@ -1,4 +1,4 @@
-"""Spaces that SB3's policies take for others."""
+"""Checks for spaces that SB3's policies accept but do not handle correctly."""
 
 import numpy as np
 from gymnasium import spaces
@@ -7,10 +7,10 @@ from sb3_ppo_variants.errors import ArgumentError
 
 
 def check_start(kind: str, space: spaces.Space) -> None:
-    """Check that what is discrete starts at 0, since SB3's policies neither add nor subtract a start.
+    """Check that discrete spaces start at 0, because SB3's policies neither add nor subtract a start.
 
     :param kind: ``"action"`` or ``"observation"``
-    :raises ArgumentError: if it does not, with the wrapper that makes it so
+    :raises ArgumentError: if a space does not start at 0, naming a wrapper that shifts it
     """
     for name, part in _parts(kind, space).items():
         if isinstance(part, spaces.Discrete | spaces.MultiDiscrete) and np.any(part.start):
@@ -20,7 +20,7 @@ def check_start(kind: str, space: spaces.Space) -> None:
 
 
 def check_dimensions(observation_space: spaces.Space) -> None:
-    """Check that no observation is a number without dimensions, which SB3's extractors cannot flatten.
+    """Check that no observation is a ``Box`` without dimensions, which SB3's features extractors cannot flatten.
 
     :raises ArgumentError: if one is
     """
@@ -32,7 +32,7 @@ def check_dimensions(observation_space: spaces.Space) -> None:
 
 
 def check_for_lstm(observation_space: spaces.Space) -> None:
-    """Check that no observation is MultiDiscrete, whose features SB3 counts in a type that PyTorch's LSTM refuses.
+    """Check that no observation is ``MultiDiscrete``; SB3 counts its features in a type that PyTorch's LSTM rejects.
 
     :raises ArgumentError: if one is
     """

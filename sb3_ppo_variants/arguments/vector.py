@@ -1,4 +1,4 @@
-"""Environments of gymnasium that step many at once, which SB3's algorithms cannot step."""
+"""Gymnasium's vector environments, which SB3's algorithms cannot step."""
 
 from gymnasium.vector import VectorEnv
 
@@ -6,7 +6,7 @@ from sb3_ppo_variants.errors import ArgumentError
 
 
 def check_no_vector_env(env: object) -> None:
-    """:raises ArgumentError: if it is one of gymnasium's vector environments, naming what makes it one of SB3's"""
+    """:raises ArgumentError: if ``env`` is a vector environment of gymnasium, naming the class that converts it"""
     if isinstance(env, VectorEnv):
         raise ArgumentError(
             f"env={env} is one of gymnasium's vector environments: pass sb3_ppo_variants.envs.GymnasiumVecEnv(env), "

@@ -1,1 +1,1 @@
-"""Where rollouts and updates are computed."""
+"""The backends, which compute rollouts and updates."""

@@ -1,4 +1,4 @@
-"""What a backend is: where rollouts and updates are computed."""
+"""The protocol of backends, which compute rollouts and updates."""
 
 from contextlib import AbstractContextManager
 from typing import Protocol
@@ -12,26 +12,29 @@ from sb3_ppo_variants.updates.run import Update
 
 
 class Backend(Protocol):
-    """Where rollouts and updates are computed. A backend has no state of its own."""
+    """Computes rollouts and updates. A backend has no state of its own."""
 
     path: str
     """``"reference"`` or ``"fast"``."""
     how: str
-    """What it does, as a clause."""
+    """What the backend does, as a clause such as ``"PyTorch computes everything"``."""
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
-        """The first reason why it cannot make the rollouts and updates of a plan, as a clause; ``None`` if it can."""
+        """Return the first reason why this backend cannot run a plan, as a clause that completes "because ...".
+
+        :return: ``None`` if the backend can compute the rollouts and updates of the plan
+        """
 
     def prepared(self, plan: UpdatePlan, updating: bool) -> AbstractContextManager[None]:
-        """Within it threads and memory are as the backend is fastest with.
+        """Set up threads and memory for the highest speed while the context is active.
 
-        :param updating: whether for an update, or for a rollout
+        :param updating: True for an update, False for a rollout
         """
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
-        """What acts during a rollout.
+        """Return the actor of a rollout.
 
-        :param buffer: where the rollout goes
+        :param buffer: the buffer to fill
         :param n_steps: length of the rollout
         """
 

@@ -1,4 +1,4 @@
-"""Which backend computes."""
+"""Selection of the backend."""
 
 from typing import Literal, NamedTuple
 
@@ -11,28 +11,28 @@ from sb3_ppo_variants.backends.sequences import Sequences, recurrent
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.updates.plan import UpdatePlan
 
-# The fastest first. The last one takes everything.
+# Fastest first. The last one supports everything.
 BACKENDS: tuple[Backend, ...] = (Native(), Arrays(), Images(), Sequences(), Reference())
 
 
 class Choice(NamedTuple):
-    """A backend, and why it is that one."""
+    """A backend and the reason for choosing it."""
 
     backend: Backend
     why: str
 
 
 def choose(plan: UpdatePlan, fast: bool | Literal["auto"]) -> Choice:
-    """The fastest backend that can make the rollouts and updates of a plan.
+    """Return the fastest backend that can compute the rollouts and updates of a plan.
 
-    :param fast: the argument of the model: ``False`` takes the reference, ``True`` insists on another
-    :raises ArgumentError: if ``fast=True`` is not possible, saying why
+    :param fast: the model's argument: ``False`` selects the reference backend, ``True`` requires another one
+    :raises ArgumentError: if ``fast=True`` is not possible; the message says why
     """
     *others, reference = BACKENDS
     if fast is False:
         return Choice(reference, "fast=False")
     obstacles: list[str] = []
-    # Policies with LSTMs have a backend of their own, which says what is in its way.
+    # Policies with LSTMs have a dedicated backend, so only that one is tried and only its obstacle is reported.
     of_lstm = recurrent(plan.kind) is not None
     for backend in others:
         if isinstance(backend, Sequences) is not of_lstm:

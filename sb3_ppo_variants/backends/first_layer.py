@@ -1,7 +1,7 @@
-"""The first layer of SB3's convolutional network on bytes, computed apart from the rest of the policy.
+"""The first layer of SB3's convolutional network on bytes, computed separately from the rest of the policy.
 
-It is a third of the work, and bytes have few digits: processors with AMX multiply them exactly, several times faster
-than numbers of single precision.
+This layer is a third of the computation. Bytes have so few bits that processors with AMX multiply them exactly, several
+times faster than single-precision numbers.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 @contextmanager
 def unscaled(policy: ActorCriticPolicy) -> Iterator[None]:
-    """Within it a policy does not scale images."""
+    """Keep a policy from scaling images while the context is active."""
     normalize = policy.normalize_images
     policy.normalize_images = False
     try:
@@ -34,9 +34,9 @@ def unscaled(policy: ActorCriticPolicy) -> Iterator[None]:
 
 
 class FirstLayer:
-    """The first convolution of a policy, its ReLU, and the scaling of bytes to 0 to 1 before it.
+    """The first convolution of a policy with its ReLU, and the scaling of bytes to [0, 1] before it.
 
-    :param policy: one that :meth:`of` takes
+    :param policy: a policy that :meth:`of` accepts
     """
 
     def __init__(self, policy: ActorCriticPolicy):
@@ -47,7 +47,7 @@ class FirstLayer:
 
     @classmethod
     def of(cls, policy: ActorCriticPolicy) -> "FirstLayer | None":
-        """That of a policy whose features are SB3's ``NatureCNN``, if it can be computed apart."""
+        """Return the first layer of a policy with SB3's ``NatureCNN``; ``None`` if it cannot be computed separately."""
         if not policy.share_features_extractor or policy.observation_space.dtype != np.uint8:
             return None
         cnn: Any = policy.features_extractor.cnn
@@ -60,17 +60,17 @@ class FirstLayer:
         return cls(policy) if fits and filters.available() else None
 
     def __call__(self, images: np.ndarray, rows: np.ndarray) -> th.Tensor:
-        """Its output.
+        """Compute the output of the layer.
 
         :param images: see :class:`Taken`
-        :param rows: which of them
+        :param rows: the rows of the images to use
         """
         weight, bias = self._convolution.weight, self._convolution.bias
         return Filtered.apply(weight / 255.0, bias, Taken(images, rows))
 
     @contextmanager
     def computed(self) -> Iterator[None]:
-        """Within it the policy takes the output of its first layer for observations."""
+        """Let the policy take the output of its first layer as observations while the context is active."""
         with unscaled(self._policy):
             try:
                 self._cnn.forward = self._rest.forward  # type: ignore[method-assign]
@@ -80,7 +80,7 @@ class FirstLayer:
 
 
 def _takes_patches(layer: nn.Conv2d) -> bool:
-    """Whether a convolution is the one that is computed here."""
+    """Whether a convolution is one that the native library computes."""
     return (
         layer.weight.shape == SHAPE
         and layer.weight.dtype == th.float32
@@ -90,10 +90,10 @@ def _takes_patches(layer: nn.Conv2d) -> bool:
 
 
 class ActingAfter:
-    """Acts as a policy does, on the output of its first layer.
+    """Acts with a policy whose first layer is computed separately.
 
-    :param first: its first layer
-    :param acting: how it acts
+    :param first: the first layer of the policy
+    :param acting: acts with the policy on the output of that layer
     """
 
     def __init__(self, first: FirstLayer, acting: Acting):

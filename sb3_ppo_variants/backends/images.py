@@ -1,9 +1,9 @@
 """SB3's convolutional network on a CPU, with memory laid out for convolutions.
 
-The computation is that of the reference. Images and filters lie in memory with their channels last, which the
-convolutions of CPUs are fastest with, and Adam runs as one fused kernel. Bytes become numbers from 0 to 1 in one pass,
-in an array that all minibatches share, or not at all where the first layer is computed apart, and freed memory stays
-with the process.
+The computation is the same as in the reference backend. Images and filters are stored channels-last, the fastest layout
+for convolutions on CPUs, and Adam runs as one fused kernel. Bytes are scaled to [0, 1] in one pass, into an array that
+all minibatches share. If the first layer is computed separately, they are not scaled at all. Freed memory stays with
+the process.
 """
 
 from collections.abc import Callable, Iterator
@@ -48,7 +48,7 @@ def _images_obstacle(policy: ActorCriticPolicy) -> str | None:
 
 @contextmanager
 def fused(optimizers: list[Optimizer]) -> Iterator[None]:
-    """Within it Adam runs as one fused kernel."""
+    """Run Adam as one fused kernel while the context is active."""
     chosen = [optimizer.param_groups[0]["fused"] for optimizer in optimizers]
     for optimizer in optimizers:
         optimizer.param_groups[0]["fused"] = True
@@ -61,23 +61,23 @@ def fused(optimizers: list[Optimizer]) -> Iterator[None]:
 
 @contextmanager
 def _channels_last(policy: ActorCriticPolicy, optimizers: list[Optimizer]) -> Iterator[None]:
-    """Within it the filters of a policy, and what Adam knows of them, lie with their channels last.
+    """Store the filters of a policy and Adam's moments of them channels-last while the context is active.
 
-    Their values and shapes stay as they are. Afterwards they lie as PyTorch makes them, so that how a rollout or an
-    update rounds depends on its path alone and not on what came before.
+    Values and shapes do not change. On exit the tensors return to PyTorch's default layout, so that rounding in a
+    rollout or an update depends only on its path, and not on what ran before.
     """
     try:
         _lay_out(policy, optimizers, th.channels_last)
         yield
         _lay_out(policy, optimizers, th.contiguous_format)
-    except BaseException:  # Also one that cuts the line before short.
+    except BaseException:  # Including an interrupt during the line above.
         _lay_out(policy, optimizers, th.contiguous_format)
         raise
 
 
 @contextmanager
 def _inputs_first(policy: ActorCriticPolicy, optimizers: list[Optimizer]) -> Iterator[None]:
-    """Within it the weights of the largest layer lie with their inputs first, which multiplies few rows faster."""
+    """Store the weights of the largest layer inputs-first, faster for few rows, while the context is active."""
     extractors: list[Any] = [policy.pi_features_extractor, policy.vf_features_extractor]
     weights = [extractor.linear[0].weight for extractor in extractors]
     try:
@@ -98,7 +98,7 @@ def _lay_out(policy: ActorCriticPolicy, optimizers: list[Optimizer], memory_form
 def _lay(weight: th.Tensor, optimizers: list[Optimizer], memory_format: th.memory_format) -> None:
     weight.data = weight.data.contiguous(memory_format=memory_format)
     for optimizer in optimizers:
-        # The fused kernel takes the numbers of the weight and of its moments as they lie in memory.
+        # The fused kernel pairs the weight with its moments in memory order, so their layouts must agree.
         state = optimizer.state.get(weight, {})
         for moment in state.keys() & {"exp_avg", "exp_avg_sq"}:
             state[moment] = state[moment].contiguous(memory_format=memory_format)
@@ -113,11 +113,11 @@ def _of_update(policy: ActorCriticPolicy, optimizers: list[Optimizer]) -> Iterat
 
 
 class ScaledImages:
-    """The images of a rollout with channels last, and bytes scaled to 0 to 1.
+    """The images of a rollout, channels-last and with bytes scaled to [0, 1].
 
-    Those that are asked for overwrite those before.
+    Each call overwrites the images that the previous call returned.
 
-    :param most: how many there may be at once
+    :param most: the largest number of images in a call
     """
 
     def __init__(self, buffer: RolloutBuffer, most: int):
@@ -135,7 +135,7 @@ class ScaledImages:
 
 
 class FilteredImages:
-    """What a policy's first layer makes of the images of a rollout."""
+    """Computes the output of a policy's first layer for images of a rollout."""
 
     def __init__(self, first: FirstLayer, buffer: RolloutBuffer):
         self._first, self._buffer = first, buffer
@@ -149,7 +149,7 @@ class FilteredImages:
 
 
 class ImageMinibatches(Minibatches):
-    """The minibatches that a buffer would make, their observations as the policy takes them within ``_of_update``."""
+    """The minibatches that a buffer would return, with observations in the form that the policy takes in an update."""
 
     def __init__(self, plan: UpdatePlan):
         super().__init__(plan)
@@ -186,7 +186,7 @@ class ImageMinibatches(Minibatches):
 
 
 class ImageActor(TorchActor):
-    """Acts by the first layer and the rest of a policy apart."""
+    """Acts with the first layer of a policy computed separately from the rest."""
 
     def __init__(self, first: FirstLayer, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer):
         super().__init__(model, plan.kind, buffer)
@@ -194,7 +194,7 @@ class ImageActor(TorchActor):
 
 
 class Images(Reference):
-    """Computes as the reference does, with images and filters laid out for convolutions."""
+    """Computes the same as the reference backend, with images and filters laid out for convolutions."""
 
     path = "fast"
     how = "images are laid out for convolutions"
@@ -213,8 +213,8 @@ class Images(Reference):
 
     @contextmanager
     def prepared(self, plan: UpdatePlan, updating: bool) -> Iterator[None]:
-        """Within it weights lie as is fastest, and all is set for an update."""
-        # The rest not in rollouts, where a callback may save the optimizer and call the policy.
+        """Use the fastest layout of weights, and in updates set up the policy and Adam, while the context is active."""
+        # Rollouts leave Adam and the policy's inputs alone: a callback may save the optimizer or call the policy.
         policy, optimizers = plan.kind.policy, plan.optimizers
         task = _of_update(policy, optimizers) if updating else _inputs_first(policy, optimizers)
         with memory.kept(), _channels_last(policy, optimizers), task:

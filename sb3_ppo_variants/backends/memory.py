@@ -1,7 +1,7 @@
 """Memory that stays with the process during rollouts and updates.
 
-glibc asks the system for each large block and gives it back as soon as it is free, so that every minibatch of images
-touches its pages anew: thousands of page faults, each of which has the system clear a page.
+glibc requests each large block from the system and returns it as soon as it is freed, so every minibatch of images
+touches new pages. That costs thousands of page faults, and for each of them the system clears a page.
 """
 
 import ctypes
@@ -9,29 +9,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
-# The names of glibc's malloc.h.
+# Names and values from glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-# In bytes. The first is above all blocks; versions of glibc that refuse it take the second, the most it adjusts to.
+# Thresholds in bytes. KEPT is larger than any block. Versions of glibc that reject it accept LARGEST, which is also the
+# upper end of glibc's own adjustment.
 KEPT, LARGEST = 2**30, 2**25
 
 
 @cache
 def _glibc() -> ctypes.CDLL | None:
-    """The C library of this process, if it is glibc."""
+    """Return the C library of this process if it is glibc, else ``None``."""
     try:
         library = ctypes.CDLL(None)
         library.gnu_get_libc_version  # noqa: B018
-    except (AttributeError, OSError, TypeError):  # Another library, or a system that names it in another way.
+    except (AttributeError, OSError, TypeError):  # The C library is not glibc, or cannot be opened without a name.
         return None
     return library
 
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """Within it glibc keeps freed memory for the blocks that come next; with another C library nothing changes.
+    """Let glibc keep freed memory for later blocks while the context is active. Other C libraries are left alone.
 
-    Afterwards both thresholds are where glibc's own adjustment ends, which raises them with each large block that is
-    freed: setting one turns the adjustment off for good. Above them memory goes back to the system again.
+    glibc adjusts both thresholds itself: it raises them when large blocks are freed. Setting one turns this adjustment
+    off for good, so on exit both are set to the values where it ends. Blocks above them go back to the system again.
     """
     glibc = _glibc()
     if glibc is None:

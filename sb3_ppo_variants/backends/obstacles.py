@@ -1,4 +1,4 @@
-"""Why a fast backend cannot take a policy, as far as the fast backends agree.
+"""Reasons why a fast backend cannot take a policy, as far as several fast backends share them.
 
 Each function returns the first reason it finds, as a clause, or ``None``.
 """
@@ -14,7 +14,7 @@ from sb3_ppo_variants.policies.feed_forward import FeedForward
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.rollouts.buffer import ParameterDictRolloutBuffer, ParameterRolloutBuffer
 
-# What of ActorCriticPolicy is written out; a subclass may change the rest.
+# Methods of ActorCriticPolicy that fast backends reimplement or rely on. A subclass may override the others.
 WRITTEN_OUT = (
     "forward",
     "evaluate_actions",
@@ -25,7 +25,7 @@ WRITTEN_OUT = (
     "set_training_mode",
     "_get_action_dist_from_latent",
 )
-# Adam's options that are not written out, with the values that leave them out.
+# Options of Adam that fast backends do not implement, with the values that disable them.
 PLAIN_ADAM = {
     "weight_decay": 0,
     "amsgrad": False,
@@ -34,14 +34,14 @@ PLAIN_ADAM = {
     "differentiable": False,
     "decoupled_weight_decay": False,
 }
-# Those that are, or that do not change what is computed.
+# Options of Adam that they implement, or that do not change the result.
 FREE_ADAM = {"params", "lr", "initial_lr", "betas", "eps", "foreach", "fused"}
 
 
 def of_buffer(buffer: RolloutBuffer, kind: PolicyKind) -> str | None:
-    """Of a rollout buffer for policies of a kind."""
+    """Check the class of a rollout buffer for a policy kind."""
     cls = type(buffer)
-    # The classes of sb3-contrib's buffers with the columns are made where they are needed.
+    # The classes that add the columns to sb3-contrib's buffers are created on demand: recognise them by their bases.
     made = cls.__bases__ in [(kind.with_parameters, plain) for plain in kind.buffers] and kind.takes_masks
     if cls not in (ParameterRolloutBuffer, ParameterDictRolloutBuffer) and not made:
         return f"the rollout buffer is a {cls.__name__}"
@@ -49,7 +49,7 @@ def of_buffer(buffer: RolloutBuffer, kind: PolicyKind) -> str | None:
 
 
 def of_policy(kind: PolicyKind) -> str | None:
-    """Of the kind of a policy, and of its methods."""
+    """Check the kind of a policy, and that the policy overrides none of the methods above."""
     if type(kind) is not FeedForward and not kind.takes_masks:
         return f"the policy is of the kind {type(kind).__name__}"
     policy, cls, base = kind.policy, type(kind.policy), kind.policies[0]
@@ -62,12 +62,12 @@ def of_policy(kind: PolicyKind) -> str | None:
 
 
 def of_parameters(policy: ActorCriticPolicy) -> str | None:
-    """Of a policy's parameters."""
+    """Check the parameters of a policy."""
     return of_tensors(list(policy.parameters()))
 
 
 def of_tensors(parameters: Sequence[th.nn.Parameter]) -> str | None:
-    """Of all parameters of a policy."""
+    """Check a list of all parameters of a policy."""
     if {parameter.device.type for parameter in parameters} != {"cpu"}:
         return f"the policy is on {parameters[0].device}"
     if len({parameter.dtype for parameter in parameters}) != 1 or not parameters[0].dtype.is_floating_point:
@@ -78,12 +78,12 @@ def of_tensors(parameters: Sequence[th.nn.Parameter]) -> str | None:
 
 
 def of_optimizers(policy: ActorCriticPolicy, optimizers: Sequence[Optimizer]) -> str | None:
-    """Of the optimizers, which together are to train the whole policy."""
+    """Check that the optimizers are plain Adam optimizers that together train the whole policy."""
     return of_training(list(policy.parameters()), optimizers)
 
 
 def of_training(parameters: Sequence[th.nn.Parameter], optimizers: Sequence[Optimizer]) -> str | None:
-    """Of the optimizers, which together are to train all these parameters."""
+    """Check that the optimizers are plain Adam optimizers that together train exactly these parameters."""
     trained: list[int] = []
     for optimizer in optimizers:
         obstacle = _of_optimizer(optimizer)

@@ -1,4 +1,4 @@
-"""The reference: PyTorch, bit for bit SB3 where SB3 does the same."""
+"""The reference backend: PyTorch, bit-identical to SB3 wherever SB3 computes the same."""
 
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -13,7 +13,7 @@ from sb3_ppo_variants.updates.plan import UpdatePlan
 
 
 class Reference:
-    """Computes with PyTorch, on any device, whatever the policy, the buffer and the objective are."""
+    """Computes everything with PyTorch, on any device and for any policy, buffer and objective."""
 
     path = "reference"
     how = "PyTorch computes everything"

@@ -16,9 +16,8 @@ class RolloutKL:
     """The exact KL(old || new), where old is the policy that collected the rollout.
 
     :param kind: evaluates the policy
-    :param old: the parameters of the old distributions, a row for each row of the rollout
-    :param distributions: returns the policy's distributions in all states of the rollout in the order of its rows, in
-        chunks
+    :param old: the parameters of the old distributions, one row per row of the rollout
+    :param distributions: returns the policy's distributions in all states of the rollout, in row order and in chunks
     """
 
     def __init__(self, kind: PolicyKind, old: Parameters, distributions: Callable[[], Iterator[Distribution]]):
@@ -28,14 +27,14 @@ class RolloutKL:
 
     @classmethod
     def of(cls, plan: UpdatePlan, distributions: Callable[[], Iterator[Distribution]]) -> "RolloutKL | None":
-        """The KL of an update that has not changed the policy yet.
+        """Create the KL of an update. Call this before the update changes the policy.
 
-        :return: ``None`` if the policy's distribution has no known KL, which the objective does not need
-        :raises MissingKLError: if it has none and the objective needs one
+        :return: ``None`` if the policy's distribution has no known KL and the objective does not need one
+        :raises MissingKLError: if the policy's distribution has no known KL and the objective needs one
         """
         buffer = plan.buffer
         old = buffer.old_parameters if isinstance(buffer, WithParameters) else None
-        if old is None:  # The rollout was not collected by our loop, or the KL is not known.
+        if old is None:  # Another loop collected the rollout, or the KL is not known.
             try:
                 _, old = parameters_in_rollout(plan.kind, distributions())
             except MissingKLError:
@@ -47,10 +46,10 @@ class RolloutKL:
         return cls(plan.kind, old, distributions)
 
     def of_minibatch(self, samples: Samples) -> th.Tensor:
-        """KL(old || new) in the states of a minibatch, right after the policy has evaluated it.
+        """Compute KL(old || new) in the states of a minibatch that the policy has just evaluated.
 
-        :return: shape ``(batch,)``, differentiable in the policy
-        :raises ArgumentError: if the rollout buffer leaves out the old parameters
+        :return: shape ``(batch,)``, differentiable with respect to the policy
+        :raises ArgumentError: if the minibatches of the rollout buffer lack the old parameters
         """
         if samples.old_parameters is None:
             raise ArgumentError(
@@ -61,15 +60,15 @@ class RolloutKL:
         return kl.divergence(samples.old_parameters, new)
 
     def of_rollout(self) -> float:
-        """The mean of KL(old || new) over all states of the rollout."""
+        """Compute the mean of KL(old || new) over all states of the rollout."""
         kl, new = parameters_in_rollout(self._kind, self._distributions())
         return kl.divergence(self._old, new).mean().item()
 
 
 def parameters_in_rollout(kind: PolicyKind, distributions: Iterator[Distribution]) -> tuple[ExactKL, Parameters]:
-    """The parameters of the policy's distributions now, in evaluation mode as during rollouts, and their KL.
+    """Return the KL and the current parameters of the policy's distributions, in evaluation mode as during rollouts.
 
-    :param distributions: in chunks, of which there is at least one, and which are made in this mode
+    :param distributions: at least one chunk; the iterator must compute chunks lazily, so that it runs in this mode
     """
     chunks = []
     training = kind.policy.training

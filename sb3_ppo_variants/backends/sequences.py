@@ -1,7 +1,7 @@
 """LSTMs over whole sequences.
 
-sb3-contrib calls an LSTM for each step of a minibatch if an episode begins in it, and PyTorch's LSTM is made for
-sequences. Here one call takes the sequences of a minibatch, and in rollouts PyTorch's cell takes the single steps.
+If an episode begins in a minibatch, sb3-contrib calls the LSTM once per step, although PyTorch's LSTM is built for
+sequences. Here one call processes all sequences of a minibatch. In rollouts PyTorch's LSTM cell processes single steps.
 """
 
 from collections.abc import Iterator
@@ -25,9 +25,9 @@ from sb3_ppo_variants.updates.plan import UpdatePlan
 if TYPE_CHECKING:
     from sb3_ppo_variants.policies.recurrent import Recurrent
 
-# The hidden and the cell states of an LSTM.
+# The hidden and cell states of an LSTM.
 States: TypeAlias = tuple[th.Tensor, th.Tensor]
-# What of RecurrentActorCriticPolicy is relied on; a subclass may change the rest.
+# Methods of RecurrentActorCriticPolicy that this backend relies on. A subclass may override the others.
 RELIED_ON = (
     "forward",
     "evaluate_actions",
@@ -40,10 +40,10 @@ RELIED_ON = (
 
 
 def recurrent(kind: PolicyKind) -> "Recurrent | None":
-    """A kind, if it is the one of policies with LSTMs."""
+    """Return the policy kind if it is the one for LSTMs, else ``None``."""
     if isinstance(kind, FeedForward):
         return None
-    # sb3-contrib is installed then, from which all other kinds come.
+    # All other kinds come from sb3-contrib, so it is installed and this import works.
     from sb3_ppo_variants.policies.recurrent import Recurrent
 
     return kind if isinstance(kind, Recurrent) else None
@@ -68,7 +68,7 @@ def _policy_obstacle(kind: "Recurrent") -> str | None:
 
 @contextmanager
 def _by_cells(policy: ActorCriticPolicy) -> Iterator[None]:
-    """Within it a policy takes single steps with PyTorch's cell, which costs a fraction of a call of an LSTM."""
+    """Compute single steps with PyTorch's LSTM cell, much cheaper than an LSTM call, while the context is active."""
     policy._process_sequence = partial(_process, policy._process_sequence)  # type: ignore[assignment]
     try:
         yield
@@ -79,9 +79,9 @@ def _by_cells(policy: ActorCriticPolicy) -> Iterator[None]:
 def _process(
     of_sequences: Any, features: th.Tensor, states: States, episode_starts: th.Tensor, lstm: nn.LSTM
 ) -> tuple[Any, ...]:
-    """What sb3-contrib's ``_process_sequence`` does.
+    """Compute the same as sb3-contrib's ``_process_sequence``.
 
-    :param of_sequences: that method, for sequences of more than one step
+    :param of_sequences: that method, which is still called for sequences of more than one step
     """
     hidden, cells = states
     if len(features) != hidden.shape[1]:
@@ -95,7 +95,10 @@ def _process(
 
 
 class SequenceMinibatches(Minibatches):
-    """The minibatches of the buffer, with sequences that are not looked into for beginnings."""
+    """The minibatches of the buffer, with no step marked as an episode start.
+
+    If a step is marked, sb3-contrib loops over single steps.
+    """
 
     def shuffled(self) -> Iterator[Samples]:
         kind = recurrent(self._kind)
@@ -104,7 +107,7 @@ class SequenceMinibatches(Minibatches):
 
 
 class Sequences(Reference):
-    """Computes as the reference does, with few calls of LSTMs."""
+    """Computes the same as the reference backend, with fewer LSTM calls."""
 
     path = "fast"
     how = "LSTMs run over whole sequences"
@@ -119,7 +122,7 @@ class Sequences(Reference):
         return _policy_obstacle(kind)
 
     def prepared(self, plan: UpdatePlan, updating: bool) -> AbstractContextManager[None]:
-        """Within it single steps take cells in rollouts, and in updates Adam is fused."""
+        """Use LSTM cells in rollouts, and a fused Adam in updates, while the context is active."""
         if not updating:
             return _by_cells(plan.kind.policy)
         plain = obstacles.of_optimizers(plan.kind.policy, plan.optimizers) is None

@@ -1,4 +1,4 @@
-"""Acting as SB3 does, with PyTorch."""
+"""Acting with PyTorch, as SB3 does."""
 
 from typing import Any
 
@@ -16,11 +16,11 @@ from sb3_ppo_variants.rollouts.loop import Observations, bounds_of
 
 
 class TorchActor:
-    """Acts with a policy of any kind on any device, in any buffer.
+    """Acts with a policy of any kind, on any device and with any rollout buffer.
 
     :param model: the model
-    :param kind: how its policy is evaluated
-    :param buffer: where the rollout goes
+    :param kind: evaluates the model's policy
+    :param buffer: the buffer to fill
     """
 
     def __init__(self, model: OnPolicyAlgorithm, kind: PolicyKind, buffer: RolloutBuffer):

@@ -20,9 +20,9 @@ from sb3_ppo_variants.updates.run import Ended, in_steps
 
 
 class Minibatches:
-    """Reads a rollout by what its buffer, SB3's or a user's, makes of it.
+    """Reads a rollout through the minibatches that its buffer returns, whether the buffer is SB3's or a user's.
 
-    :param plan: with a full buffer
+    :param plan: the plan of the update, with a full buffer
     """
 
     def __init__(self, plan: UpdatePlan):
@@ -30,19 +30,19 @@ class Minibatches:
         self._batch_size = plan.batch_size
 
     def shuffled(self) -> Iterator[Samples]:
-        """The rollout in minibatches, shuffled anew."""
+        """Return the minibatches of one epoch, in a new random order."""
         return map(self._kind.samples, self._buffer.get(self._batch_size))
 
     def distributions(self) -> Iterator[Distribution]:
-        """The policy's distributions in all states of the rollout in the order of its rows, in chunks."""
+        """Return the policy's distributions in all states of the rollout, in row order and in chunks."""
         return self._kind.distributions(self._buffer)
 
 
 class TorchUpdate:
-    """An update of the policy's tensors in place.
+    """Updates the policy's tensors in place.
 
-    :param read: makes what reads the rollout
-    :param plan: what to do
+    :param read: creates the reader of the rollout
+    :param plan: the plan of the update
     :raises MissingKLError: if the objective needs a KL and the policy's distribution has no registered one
     """
 
@@ -67,9 +67,9 @@ class TorchUpdate:
 
 
 class TorchDescent:
-    """The reference: SB3's steps, with equation 9 of the paper or the part of it that the descent has.
+    """The reference descent: SB3's gradient steps on equation 9 of the paper, or on the descent's terms of it.
 
-    What is measured stays on its device until it is read once: reading each number would wait for the device.
+    Statistics stay on the device and are copied to the host together, because each copy would wait for the device.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class TorchDescent:
         optimizer.step()
 
     def _average_gradient(self) -> None:
-        """Over the processes, as one vector."""
+        """Average the gradient over the processes, as one vector."""
         processes = self._plan.processes
         if processes.size > 1:
             gradients = [parameter.grad for parameter in self._descent.parameters if parameter.grad is not None]

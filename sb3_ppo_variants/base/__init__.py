@@ -1,4 +1,4 @@
-"""What the variants share: arguments, the training loop, logging."""
+"""The base class of all variants: arguments, training loop, logging."""
 
 from sb3_ppo_variants.base.algorithm import PPOBase
 

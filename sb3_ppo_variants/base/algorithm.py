@@ -1,4 +1,4 @@
-"""The one training loop of all variants."""
+"""The training loop that all variants share."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -64,12 +64,12 @@ class PPOBase(MaskedActions):
         "updates": instance("SeparateUpdates(...), a dict of its arguments", Updates, dict).or_none(),
         "data_parallel": AUTO,
     }
-    """The values that each argument may have."""
+    """The allowed values of each argument."""
     own_rules: ClassVar[Mapping[str, Rule]] = {}
-    """The same for the arguments that a subclass adds; it sets attributes of their names before this constructor."""
-    # Turned off only to measure what the guards cost.
+    """The same for the arguments that a subclass adds. It sets them as attributes before it calls this constructor."""
+    # Turned off only to measure the cost of the guards.
     _guarded: ClassVar[bool] = True
-    # Models that were saved before these arguments existed have none.
+    # Defaults for models that were saved before these arguments existed.
     fast: bool | Literal["auto"] = "auto"
     updates: Updates | dict[str, Any] | None = None
     data_parallel: bool | Literal["auto"] = "auto"
@@ -77,7 +77,7 @@ class PPOBase(MaskedActions):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        for hook in ("_policy_loss", "_coefficients"):  # Of earlier versions, and not called any more.
+        for hook in ("_policy_loss", "_coefficients"):  # Earlier versions called these hooks.
             if hook in cls.__dict__:
                 raise TypeError(f"{cls.__name__}.{hook} is not called: define _objective, or use PPOCustom")
 
@@ -100,7 +100,7 @@ class PPOBase(MaskedActions):
             tensorboard_log=tensorboard_log, policy_kwargs=policy_kwargs, verbose=verbose, seed=seed, device=device,
             _init_setup_model=_init_setup_model, fast=fast, updates=updates, data_parallel=data_parallel,
         )  # fmt: skip
-        # Without a set-up, load() has yet to set them.
+        # With _init_setup_model=False, load() sets these attributes later.
         own = {name: getattr(self, name) for name in self.own_rules if _init_setup_model}
         check_arguments(given | own, {**self.rules, **self.own_rules})
         check_policy(policy, self.policy_aliases, policy_kwargs)
@@ -124,7 +124,7 @@ class PPOBase(MaskedActions):
 
     def _setup_model(self) -> None:
         rules = {**self.rules, **self.own_rules}
-        # Again, because load() sets attributes between construction and this call.
+        # Check again, because load() sets attributes between construction and this call.
         check_settings(self.__dict__, rules)
         if isinstance(self.updates, dict):
             self.updates = separate(self.updates)
@@ -138,11 +138,11 @@ class PPOBase(MaskedActions):
             if name != "learning_rate":
                 setattr(self, name, FloatSchedule(getattr(self, name)))
         if self._objective().needs_kl:
-            exact_kl(self.policy.action_dist)  # Without one, fail before the first rollout.
-        choose(self._plan(), self.fast)  # Refuses fast=True now, and not at the first rollout.
+            exact_kl(self.policy.action_dist)  # If there is none, fail before the first rollout.
+        choose(self._plan(), self.fast)  # If fast=True is impossible, fail before the first rollout.
 
     def _make_networks(self) -> None:
-        """The policy, its optimizers and the rollout buffer."""
+        """Create the policy, its optimizers and the rollout buffer."""
         make_policy_and_buffer(self)
         self._division.prepare(self)
 
@@ -150,17 +150,17 @@ class PPOBase(MaskedActions):
 
     @abstractmethod
     def _objective(self) -> Objective:
-        """The policy objective with the coefficients of the present update."""
+        """Return the policy objective with the coefficients of the current update."""
 
     def _after_update(self, kl: float | None) -> None:
-        """Keep the state of the objective, if it has one.
+        """Update the state of the objective, if it has one.
 
         :param kl: the mean of KL(old || new) over the rollout; ``None`` if it is not known
         """
 
     @property
     def processes(self) -> Processes:
-        """Those that train this model together."""
+        """The processes that train this model together."""
         return current(self.data_parallel)
 
     @property
@@ -168,7 +168,7 @@ class PPOBase(MaskedActions):
         return self.updates if isinstance(self.updates, Updates) else JOINT
 
     def _plan(self) -> UpdatePlan:
-        check_settings(self.__dict__, {**self.rules, **self.own_rules})  # Callbacks may set them.
+        check_settings(self.__dict__, {**self.rules, **self.own_rules})  # Callbacks may have set them.
         clip_range_vf, progress = self.clip_range_vf, self._current_progress_remaining
         return UpdatePlan(
             kind=kind_of(self.policy),
@@ -190,7 +190,7 @@ class PPOBase(MaskedActions):
     ) -> bool:
         """Fill the buffer with a rollout; see SB3.
 
-        :return: False if the callback ended it early
+        :return: False if a callback ended it early
         """
         plan = self._plan()
         backend = choose(plan, self.fast).backend
@@ -206,11 +206,11 @@ class PPOBase(MaskedActions):
             return rollout.end(going)
 
     def train(self) -> None:
-        """Update the policy with the rollout in the buffer, as a whole or not at all."""
+        """Update the policy with the rollout in the buffer. If the update fails, undo it."""
         plan = self._plan()
         if self._guarded:
             check_rollout(self.rollout_buffer, self.num_timesteps, plan.processes.size)
-        # Chosen anew, since a callback may have changed the policy after the rollout.
+        # Choose again, because a callback may have changed the policy after the rollout.
         backend = choose(plan, self.fast).backend
         with AllOrNothing(self, plan) as whole:
             self.policy.set_training_mode(True)
@@ -229,7 +229,7 @@ class PPOBase(MaskedActions):
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
 
     def _values(self, plan: UpdatePlan, outcome: Outcome) -> dict[str, float]:
-        """What is logged of an update."""
+        """Return the values that are logged after an update."""
         values = plan.coefficients() | summary(outcome.measured) | self._division.log(plan.descents, outcome.epochs)
         if outcome.kl is not None:
             values["kl"] = outcome.kl
@@ -241,7 +241,7 @@ class PPOBase(MaskedActions):
 
     def _setup_learn(self, *args: Any, **arguments: Any) -> tuple[int, BaseCallback]:
         check_is_free(self.rollout_buffer)
-        check_start("action", self.action_space)  # The environment may be another than at construction.
+        check_start("action", self.action_space)  # It may be a different environment than at construction.
         self._check_env_for_masks()
         backend, why = choose(self._plan(), self.fast)
         if self.verbose >= 1 and self.processes.rank == 0:
@@ -252,19 +252,20 @@ class PPOBase(MaskedActions):
         self: SelfPPO, total_timesteps: int, callback: MaybeCallback = None, log_interval: int = 1,
         tb_log_name: str | None = None, reset_num_timesteps: bool = True, progress_bar: bool = False,
     ) -> SelfPPO:  # fmt: skip
-        """Train; as in SB3, except that ``tb_log_name`` defaults to the name of the class.
+        """Train the model, as in SB3, except that ``tb_log_name`` defaults to the name of the class.
 
         :param total_timesteps: number of environment steps, rounded up to whole rollouts
         :param callback: callback or callbacks called at every step
-        :param log_interval: updates between two lines of the log
+        :param log_interval: number of updates between log outputs
         :param tb_log_name: name of the run in TensorBoard
-        :param reset_num_timesteps: whether to count steps anew
+        :param reset_num_timesteps: whether to restart the count of steps
         :param progress_bar: whether to show a progress bar (needs tqdm and rich)
         :return: the model
-        :raises ArgumentError: if an argument, or an attribute that was set since, has a value that is not allowed
-        :raises NonFiniteError: if a number of an environment or an update is not finite; the policy is left as before
-        :raises EnvOutputError: if an environment returns something with the wrong type or shape
-        :raises WorkerError: if a worker of a ``SubprocVecEnv`` ends
+        :raises ArgumentError: if an argument, or an attribute set after construction, has a value that is not allowed
+        :raises NonFiniteError: if an environment returns a number that is not finite, or an update computes one; the
+            policy stays as the last good update left it
+        :raises EnvOutputError: if an environment returns something with the wrong type, shape or range
+        :raises WorkerError: if a worker of a ``SubprocVecEnv`` raises an error, ends or does not answer
         :raises CallbackError: if a callback returns None
         """
         check_arguments(dict(total_timesteps=total_timesteps, log_interval=log_interval), LEARN_RULES)
@@ -285,7 +286,7 @@ class PPOBase(MaskedActions):
         return checked(self) if self._guarded and self.env is not None else nullcontext()
 
     def get_env(self) -> VecEnv | None:
-        """The environment that the model was given; callbacks get it too while another stands in for it."""
+        """Return the environment that the model was given, even while a stand-in replaces it during training."""
         return None if self.env is None else original(self.env)
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:

@@ -1,4 +1,4 @@
-"""What surrounds a call of ``learn``, however it ends."""
+"""Context managers around ``learn``, which clean up however it ends."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +15,11 @@ from sb3_ppo_variants.updates.finite import check_parameters
 
 @contextmanager
 def settings_kept() -> Iterator[None]:
-    """Gradients are on within it, even if an interrupt hit the exit of a ``no_grad``; afterwards all is as it was."""
+    """Enable gradients while the context is active, let interrupts be held, and restore all settings afterwards.
+
+    Gradients may be disabled when the context begins, if an interrupt has hit the exit of a ``no_grad``. The settings
+    are PyTorch's gradient mode, NumPy's error handling, the handler of Ctrl-C and the number of BLAS threads.
+    """
     gradients, errors = th.is_grad_enabled(), np.geterr()
     try:
         th.set_grad_enabled(True)
@@ -29,7 +33,11 @@ def settings_kept() -> Iterator[None]:
 
 @contextmanager
 def checked(model: OnPolicyAlgorithm) -> Iterator[None]:
-    """Within it the environments are checked, and an error that follows from a number names the number."""
+    """Check the environments while the context is active, and name the cause of errors that follow from bad numbers.
+
+    After a ``ValueError`` or ``RuntimeError``, the parameters and the last observations are checked. If one of them is
+    not finite, that is reported instead of the original error.
+    """
     try:
         with guarded(model):
             yield

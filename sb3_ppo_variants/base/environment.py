@@ -1,4 +1,4 @@
-"""The environment that a model is given."""
+"""Checks of the environment that a model is given."""
 
 from typing import Any
 
@@ -22,9 +22,11 @@ def checked_env(
     use_sde: bool,
     needed: bool,
 ) -> VecEnv | None:
-    """The environment as SB3 wraps it, with spaces that the policy takes.
+    """Wrap an environment as SB3 does, and check that its spaces fit the policy.
 
-    :raises ArgumentError: if there is none where one is needed, or its spaces do not fit
+    :param needed: whether ``env=None`` is an error
+    :return: the wrapped environment; ``None`` if none was given
+    :raises ArgumentError: if an environment is needed and there is none, or its spaces do not fit
     """
     if env is None:
         if needed:

@@ -1,4 +1,4 @@
-"""Masks of actions, as far as a model hands them on or refuses them."""
+"""Action masks in a model: passing them to the policy, and refusing masks that are missing or do not fit."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from sb3_ppo_variants.saving import SavedAlgorithm
 
 
 class MaskedActions(SavedAlgorithm):
-    """An algorithm whose policy may take masks."""
+    """An algorithm whose policy may take action masks."""
 
     def predict(
         self,
@@ -20,14 +20,14 @@ class MaskedActions(SavedAlgorithm):
         deterministic: bool = False,
         action_masks: np.ndarray | None = None,
     ) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
-        """The actions of the policy in states; see SB3.
+        """Return the policy's actions for observations; see SB3.
 
-        :param observation: one observation, or one of each environment
-        :param state: the last states of an LSTM
-        :param episode_start: whether an episode begins with the observation, for an LSTM
+        :param observation: one observation, or one per environment
+        :param state: the last states of the LSTM, for a policy that has one
+        :param episode_start: whether an episode begins with the observation, for a policy with an LSTM
         :param deterministic: whether to take the most probable actions
-        :param action_masks: which actions are allowed, for a policy that masks the others
-        :return: the actions, and the next states of an LSTM
+        :param action_masks: which actions are allowed, for a policy that takes masks
+        :return: the actions, and the next states of the LSTM if there is one
         :raises ArgumentError: if masks are missing or do not fit, or the policy takes none
         """
         policy: Any = self.policy
@@ -36,7 +36,7 @@ class MaskedActions(SavedAlgorithm):
         return policy.predict(observation, state, episode_start, deterministic, **given)
 
     def _check_env_for_masks(self) -> None:
-        """Check that the environments have masks if the policy takes them, or else warn of those they have.
+        """Check that the environments have masks if the policy takes them. If it does not, warn if they have any.
 
         :raises ArgumentError: if masks are missing
         """

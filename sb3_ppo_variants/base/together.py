@@ -1,7 +1,7 @@
-"""What models that train together, each in a process of its own, have to agree on.
+"""Keeps the models of processes that train together in step.
 
-An update is that of one process with the environments of all and minibatches of the rows of all. The backends average
-gradients; this is about the rest.
+An update equals that of a single process with the environments of all processes, whose minibatches combine the rows of
+all of them. The backends average gradients; this module does the rest.
 """
 
 import random
@@ -26,19 +26,20 @@ from sb3_ppo_variants.errors import ArgumentError, ProcessError
 from sb3_ppo_variants.processes import Processes
 from sb3_ppo_variants.saving import SavedAlgorithm
 
-# Arguments that may differ from process to process.
+# Arguments that may differ between processes.
 FREE = {"policy", "env", "seed", "device", "verbose", "tensorboard_log", "_init_setup_model", "updates"}
 PACKAGES = ("sb3_ppo_variants", "stable_baselines3", "gymnasium", "torch")
-# They evaluate or write files, which is done once.
+# Callbacks that evaluate or write files. Only rank 0 runs them.
 ONCE = (CheckpointCallback, EvalCallback)
-# A model's buffers of the episodes that ended last.
+# The attributes of a model that hold the results of its last episodes.
 EPISODES = ("ep_info_buffer", "ep_success_buffer")
 
 
 def begin(model: SavedAlgorithm, names: Mapping[str, Any], total_timesteps: int) -> None:
-    """Begin to train together: the same model everywhere, other random numbers in each process, one that logs.
+    """Begin to train together, with the same model and different random numbers in each process. Only rank 0 logs.
 
-    :param names: those of the model's arguments
+    :param names: the names of the model's arguments
+    :param total_timesteps: the argument of ``learn``
     :raises ArgumentError: if the models or their arguments differ, naming what differs
     """
     processes = model.processes
@@ -51,7 +52,7 @@ def begin(model: SavedAlgorithm, names: Mapping[str, Any], total_timesteps: int)
 
 
 def _description(model: SavedAlgorithm, names: Mapping[str, Any]) -> dict[str, str]:
-    """What has to be the same, by name."""
+    """Return everything that must be the same in all processes, by name."""
     versions = {name: import_module(name).__version__ for name in PACKAGES}
     arguments = {name: _told(getattr(model, name)) for name in names if name not in FREE and hasattr(model, name)}
     shapes = {f"policy's {name}": tuple(p.shape) for name, p in model.policy.named_parameters()}
@@ -66,7 +67,7 @@ def _description(model: SavedAlgorithm, names: Mapping[str, Any]) -> dict[str, s
 
 
 def _told(value: Any) -> Any:
-    # Functions are told apart by what they return.
+    # Functions, such as schedules, are compared by their values.
     return (
         [value(progress) for progress in (1.0, 0.5, 0.0)] if callable(value) and not isinstance(value, type) else value
     )
@@ -83,7 +84,7 @@ def _refuse_differences(each: list[dict[str, Any]]) -> None:
 
 
 def _set_apart(model: SavedAlgorithm) -> None:
-    """Give each process random numbers of its own, as far as they have none yet."""
+    """Give each process its own random numbers, unless it already has them."""
     processes, env = model.processes, model.env
     assert env is not None
     states = processes.exchange("compares random numbers", (_random_digest(), env.unwrapped._seeds))
@@ -95,7 +96,7 @@ def _set_apart(model: SavedAlgorithm) -> None:
         np.random.seed(int(words[1]))
         random.seed(int(words[2]))
     if seeds[rank] is not None and seeds[rank] in seeds[:rank]:
-        # Those that the environments of one process would have.
+        # These are the seeds that the environments would have in a single process.
         env.seed(int(seeds[rank] or 0) + rank * env.num_envs)
 
 
@@ -105,7 +106,7 @@ def _random_digest() -> int:
 
 
 def _take_first(model: SavedAlgorithm) -> None:
-    """Take the networks and optimizers of rank 0."""
+    """Load the networks and optimizers of rank 0 in all other processes."""
     processes = model.processes
     own: dict[str, Any] = model.get_parameters() if processes.rank == 0 else {}
     states = processes.exchange("takes the weights of rank 0", own)[0]
@@ -114,7 +115,7 @@ def _take_first(model: SavedAlgorithm) -> None:
 
 
 def check_same(model: SavedAlgorithm) -> None:
-    """Check that the weights are the same in all processes, bit for bit.
+    """Check that the weights are the same in all processes, by a checksum of their bits.
 
     :raises ProcessError: if they are not, naming the ranks
     """
@@ -131,7 +132,7 @@ def check_same(model: SavedAlgorithm) -> None:
 
 
 class Rollout:
-    """The statistics of a rollout, to which each process adds its own.
+    """Combines the statistics of a rollout over all processes.
 
     :param model: the model, before the rollout
     """
@@ -140,9 +141,9 @@ class Rollout:
         self._model = model
         self._together = model.processes.size > 1
         if self._together:
-            self._take_first_moments()  # Those that a checkpoint is to hold.
+            self._take_first_moments()  # A checkpoint written before the rollout holds these.
             self._n_before = [len(self._buffer(name)) for name in EPISODES]
-            for name in EPISODES:  # Without a limit, which would hide how many are new.
+            for name in EPISODES:  # Lift the size limit, which would hide how many episodes are new.
                 setattr(model, name, deque(self._buffer(name)))
 
     def _buffer(self, name: str) -> deque[Any]:
@@ -155,16 +156,16 @@ class Rollout:
                 own.mean, own.var, own.count = first.mean, first.var, first.count
 
     def begin(self) -> None:
-        """Begin the rollout when callbacks have heard of it, which may have reset the environments."""
+        """Begin the rollout. Call this after ``on_rollout_start``, where callbacks may reset the environments."""
         if self._together:
             self._take_first_moments()
             self._before = [moments.copy() for moments in _moments(self._model.env)]
 
     def end(self, going: bool) -> bool:
-        """Take in what the others have collected.
+        """Add the statistics that the other processes have collected.
 
-        :param going: whether this process goes on
-        :return: whether all do
+        :param going: whether this process continues training
+        :return: whether all processes do
         """
         if not self._together:
             return going
@@ -182,7 +183,7 @@ class Rollout:
 
 
 def _moments(env: VecEnv | None) -> list[RunningMeanStd]:
-    """Those of all ``VecNormalize`` wrappers, from the outside in."""
+    """Return the statistics of all ``VecNormalize`` wrappers, from the outside in."""
     if not isinstance(env, VecEnvWrapper):
         return []
     own: list[RunningMeanStd] = []
@@ -193,15 +194,15 @@ def _moments(env: VecEnv | None) -> list[RunningMeanStd]:
 
 
 def merge_moments(moments: RunningMeanStd, before: RunningMeanStd, each: Sequence[RunningMeanStd]) -> None:
-    """Make moments those of the data of all processes, whose data was the same before.
+    """Set moments to those of the data of all processes, which started from common data.
 
-    :param moments: written
-    :param before: those of the data that is common
-    :param each: those of each process: of the common data and its own
+    :param moments: the moments to set
+    :param before: the moments of the common data
+    :param each: the moments of each process: of the common data and its own
     """
     if all(one.count == before.count for one in each):
         return  # There is no new data.
-    # Sums of x and x^2 with the former mean as the origin, which keeps their digits.
+    # Sum x and x^2 relative to the previous mean, which preserves precision.
     counts = [one.count - before.count for one in each]
     sums = [one.count * (one.mean - before.mean) for one in each]
     squares = [one.count * (one.var + (one.mean - before.mean) ** 2) - before.count * before.var for one in each]
@@ -213,7 +214,7 @@ def merge_moments(moments: RunningMeanStd, before: RunningMeanStd, each: Sequenc
 
 
 def explained_variance(values: np.ndarray, returns: np.ndarray, processes: Processes) -> float:
-    """SB3's ``explained_variance`` of the predictions of all processes, as many in each."""
+    """Return SB3's ``explained_variance`` for the predictions of all processes, each of which has the same number."""
     if processes.size == 1:
         return utils.explained_variance(values.flatten(), returns.flatten())
     means = [array.mean(dtype=np.float64) for part in (returns, returns - values) for array in (part, part**2)]
@@ -226,7 +227,7 @@ def explained_variance(values: np.ndarray, returns: np.ndarray, processes: Proce
 
 @contextmanager
 def failing(processes: Processes) -> Iterator[None]:
-    """Within it an error or an interrupt in this process ends the others too."""
+    """While the context is active, an error or an interrupt in this process also ends the other processes."""
     try:
         yield
     except BaseException as error:
@@ -235,9 +236,9 @@ def failing(processes: Processes) -> Iterator[None]:
 
 
 def own_callbacks(callback: MaybeCallback, processes: Processes) -> MaybeCallback:
-    """The callbacks that a process has: on other ranks than 0 none that evaluates or saves.
+    """Return the callbacks that a process runs: on ranks other than 0, none of those that evaluate or save.
 
-    A list of callbacks is searched, a callback in another one is not.
+    This searches a list of callbacks, but not callbacks within other callbacks.
     """
     if processes.rank == 0:
         return callback

@@ -1,4 +1,4 @@
-"""What stops training before a bad value spoils it: from environments, callbacks and worker processes."""
+"""Guards that stop training before a bad value from an environment, callback or worker process spoils it."""
 
 from sb3_ppo_variants.guards.callbacks import Supervised
 from sb3_ppo_variants.guards.guarded import check_seen, guarded

@@ -1,4 +1,4 @@
-"""Callbacks that must answer, and always hear of the end of training."""
+"""Callbacks that must not return ``None``, and whose ``on_training_end`` is always called."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,9 +11,9 @@ from sb3_ppo_variants.errors import CallbackError
 
 
 class Supervised(CallbackList):
-    """All callbacks of a run. None may return None, and each hears of the end of training, however it ends.
+    """All callbacks of a run. They must not return ``None``, and ``on_training_end`` is called however training ends.
 
-    :param callback: what ``learn`` takes: a callback, a function, a list of them or ``None``
+    :param callback: the argument of ``learn``: a callback, a function, a list of them or ``None``
     :param progress_bar: whether to show SB3's progress bar
     """
 
@@ -28,7 +28,7 @@ class Supervised(CallbackList):
 
     @contextmanager
     def to_the_end(self) -> Iterator[None]:
-        """Within it an error or an interrupt calls ``on_training_end`` once before it propagates."""
+        """Call ``on_training_end`` once before an error or an interrupt propagates out of the context."""
         try:
             yield
         except BaseException:
@@ -61,7 +61,7 @@ class Supervised(CallbackList):
 
 
 class _ProgressBar(ProgressBarCallback):
-    """SB3's, with the steps of all processes that train together."""
+    """SB3's progress bar, which counts the steps of all processes that train together."""
 
     def _on_training_start(self) -> None:
         super()._on_training_start()
@@ -73,7 +73,7 @@ class _ProgressBar(ProgressBarCallback):
 
 
 def _suspects(callback: BaseCallback) -> list[str]:
-    """Names of the callbacks that may have returned None: this one or those in it, but none of SB3's own."""
+    """Return the names of callbacks that may have returned None: this one or those inside it, except SB3's own."""
     if isinstance(callback, ConvertCallback):
         return [getattr(callback.callback, "__name__", repr(callback.callback))]
     inside = [getattr(callback, name, None) for name in ("callback", "callback_on_new_best")]

@@ -16,7 +16,7 @@ REPLACED = ("step_wait", "reset", "_save_obs", "_obs_from_buf")
 
 
 def can_step(env: VecEnv) -> TypeGuard[DummyVecEnv]:
-    """Whether an environment is a ``DummyVecEnv`` whose steps and resets are those of SB3."""
+    """Return whether an environment is a ``DummyVecEnv`` that steps and resets as SB3's does."""
     return isinstance(env, DummyVecEnv) and all(
         getattr(getattr(env, method), "__func__", None) is getattr(DummyVecEnv, method) for method in REPLACED
     )
@@ -25,9 +25,11 @@ def can_step(env: VecEnv) -> TypeGuard[DummyVecEnv]:
 class DummySteps:
     """The steps and resets of a ``DummyVecEnv``.
 
-    What it returns is as independent of the environments as SB3's deep copies are. Arrays, and an ``info`` of numbers,
-    strings, arrays and dicts of the first two, need no deep copy for that. ``checks`` is empty, or has one for each
-    environment.
+    The results are as independent of the environments as SB3's deep copies, but arrays do not need a deep copy for
+    this, nor does an ``info`` of numbers, strings, arrays, and dicts of numbers and strings.
+
+    :param env: the environment
+    :param checks: a check for each environment, or none at all
     """
 
     def __init__(self, env: DummyVecEnv, checks: Sequence[EnvCheck] = ()):
@@ -38,7 +40,7 @@ class DummySteps:
         self._rows = arrays[None] if None in arrays else _DictRows(arrays)
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Step each environment, and reset it where an episode ended."""
+        """Step each environment, and reset it if its episode ended."""
         env, rows, checks, actions = self._env, self._rows, self._checks, self._env.actions
         rewards, dones, infos = env.buf_rews, env.buf_dones, env.buf_infos
         for i, single in enumerate(env.envs):
@@ -84,7 +86,7 @@ class DummySteps:
 
 
 class _DictRows(dict[str, np.ndarray]):
-    """Arrays of which a row of each is written at once."""
+    """A dict of arrays in which the same row of every array is written at once."""
 
     def __setitem__(self, row: Any, observation: Any) -> None:
         for key, array in self.items():
@@ -95,7 +97,7 @@ class _DictRows(dict[str, np.ndarray]):
 
 
 def _copied(info: dict[str, Any]) -> dict[str, Any]:
-    """A copy as independent as a deep one."""
+    """Return a copy that is as independent as a deep copy."""
     if type(info) is dict:
         if IMMUTABLE.issuperset(map(type, info.values())):
             return info.copy()
@@ -105,7 +107,7 @@ def _copied(info: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_flat(value: Any) -> bool:
-    """Whether a copy is as independent as a deep one."""
+    """Return whether a shallow copy of the value is as independent as a deep copy."""
     if type(value) is np.ndarray:
         return not value.dtype.hasobject
     return type(value) in IMMUTABLE or (type(value) is dict and IMMUTABLE.issuperset(map(type, value.values())))

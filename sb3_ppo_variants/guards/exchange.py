@@ -1,4 +1,4 @@
-"""Pipes to workers on which an answer is always that to the last command."""
+"""Pipes to workers on which an answer always belongs to the last command."""
 
 import os
 import select
@@ -18,13 +18,14 @@ from sb3_ppo_variants.guards.interrupts import HELD
 class Exchange:
     """The parent's end of a pipe to a worker that answers each command once, in turn.
 
-    An interrupt, an error or a time limit may keep an answer from being received; it is then dropped when the next one
-    is. A Ctrl-C while a model learns waits for the message under way. What cuts one off nevertheless, such as a second
-    Ctrl-C, leaves a part of it in the pipe, after which nothing is sent any more.
+    An interrupt, an error or a time limit may prevent an answer from being received. It is then dropped when the next
+    one is received. During training, a Ctrl-C waits until the current message is complete. If a message is cut off
+    nevertheless, for example by a second Ctrl-C, a part of it remains in the pipe, and nothing more is sent.
 
-    :param pipe: the end of the pipe, without answers under way
+    :param pipe: the parent's end of the pipe, without outstanding answers
     :param env_index: index of the worker's environment
-    :param process: the worker, if its end may leave the pipe open, and to end it where it can not be asked to close
+    :param process: the worker process. Pass it if the pipe may stay open after the process has ended. It is also
+        terminated if it can no longer be told to close
     """
 
     def __init__(self, pipe: Connection, env_index: int, process: BaseProcess | None = None):
@@ -39,28 +40,28 @@ class Exchange:
 
     @property
     def clean(self) -> bool:
-        """Whether no answer is under way."""
+        """Whether no answer is outstanding."""
         return not self._unanswered and not self._in_message
 
     @property
     def useless(self) -> bool:
-        """Whether the pipe holds a part of a message."""
+        """Whether the pipe contains an incomplete message."""
         return self._in_message
 
     def send(self, command: tuple[str, Any]) -> None:
         """Send a command.
 
-        :raises WorkerError: if the pipe holds a part of a message
+        :raises WorkerError: if the pipe contains an incomplete message
         """
         if self._process is not None and command[0] == "close":
             if self._in_message:
                 self._process.terminate()
                 return
-            self.recv()  # A worker that can not send does not hear.
+            self.recv()  # A worker that is blocked while sending does not read commands.
         self._check()
         message = ForkingPickler.dumps(command)
         with HELD:
-            # In this order: what is raised by other means than a Ctrl-C may come between any two lines.
+            # The order matters: an exception that is not due to a Ctrl-C may be raised between any two lines.
             self._in_message = True
             self._unanswered += 1
             try:
@@ -71,19 +72,19 @@ class Exchange:
             self._in_message = False
 
     def recv(self) -> Any:
-        """Wait for the answer to the last command; ``None`` if there was none."""
+        """Wait for the answer to the last command, and return it; ``None`` if no answer is outstanding."""
         answer = None
         while self._unanswered or self._in_message:
             answer = self.receive(None)
         return answer
 
     def receive(self, seconds: float | None) -> Any:
-        """Wait for the next answer, to whatever command.
+        """Wait for the next answer to any command.
 
-        :param seconds: how long; ``None`` for ever
-        :raises TimeoutError: if there is none until then
+        :param seconds: how long to wait; ``None`` for no limit
+        :raises TimeoutError: if there is no answer in that time
         :raises EOFError: if the worker has ended
-        :raises WorkerError: if the pipe holds a part of a message
+        :raises WorkerError: if the pipe contains an incomplete message
         """
         self._check()
         if not self._wait(seconds):
@@ -120,13 +121,14 @@ class Exchange:
 
 
 def _waits_for(pipe: Connection, process: BaseProcess | None) -> Callable[[float | None], bool]:
-    """Waits until there is something to receive, for some seconds or for ever, and says whether there is.
+    """Return a function that waits for something to receive, with an optional limit in seconds.
 
-    It raises an ``EOFError`` if the process ends and has sent nothing.
+    The function returns whether there is something to receive. It raises an ``EOFError`` if the process ends without
+    having sent anything.
     """
     if not hasattr(select, "poll"):
         return pipe.poll
-    # multiprocessing makes one at each call.
+    # Register once, because multiprocessing creates a new poll object for each call.
     poll, number = select.poll(), pipe.fileno()
     poll.register(number, select.POLLIN)
     if process is not None:
@@ -142,13 +144,13 @@ def _waits_for(pipe: Connection, process: BaseProcess | None) -> Callable[[float
 
 
 def limit_messages(pipe: Connection, seconds: float) -> None:
-    """Let a message fail with a ``BlockingIOError`` if it stops in its middle for so long.
+    """Make a message fail with a ``BlockingIOError`` if it stalls partway for this long.
 
-    On Windows, where pipes have no such limit, it does nothing.
+    This does nothing on Windows, where pipes have no such limit.
     """
     if sys.platform != "win32":
         with socket.socket(fileno=os.dup(pipe.fileno())) as end:
-            end.setblocking(True)  # Whatever socket.setdefaulttimeout() says.
+            end.setblocking(True)  # Regardless of socket.setdefaulttimeout().
             limit = struct.pack("ll", int(seconds), max(1, int(seconds % 1 * 1e6)))
             for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
                 end.setsockopt(socket.SOL_SOCKET, option, limit)

@@ -1,4 +1,4 @@
-"""Whether arrays are finite."""
+"""Checks whether arrays are finite."""
 
 from math import isfinite
 
@@ -6,9 +6,9 @@ import numpy as np
 
 
 def is_finite(array: np.ndarray) -> bool:
-    """Whether no number is NaN or infinite; floating-point arrays of any shape.
+    """Return whether no number in a floating-point array of any shape is NaN or infinite.
 
-    The sum of squares says so of all but the largest numbers, in half the time that looking at each takes. Of NumPy's
-    products this one does not warn if it overflows.
+    The sum of squares shows this for all but the largest numbers, in half the time of a test of each number. Among
+    NumPy's products, ``vdot`` does not warn about overflow.
     """
     return isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())

@@ -1,4 +1,4 @@
-"""Checks what a model and its environments exchange while it trains."""
+"""Checks the values that a model and its environments exchange during training."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ from sb3_ppo_variants.guards.workers import check_answers, exchanging, named_wor
 
 @contextmanager
 def guarded(model: OnPolicyAlgorithm) -> Iterator[None]:
-    """Within it all that the environments of a model receive and return is checked, under all wrappers."""
+    """Check what a model's environments receive and return, below all wrappers, while the context is active."""
 
     def steps() -> int:
         return model.num_timesteps
@@ -32,13 +32,13 @@ def guarded(model: OnPolicyAlgorithm) -> Iterator[None]:
         with stand_in as env, named_workers(env, steps), exchanging(env):
             yield
     except EnvOutputError as error:
-        if error.step is None:  # It comes from another process.
+        if error.step is None:  # The error comes from a worker process.
             error.step = model.num_timesteps
         raise
 
 
 def check_seen(model: OnPolicyAlgorithm) -> None:
-    """Check what a policy saw last, after all wrappers.
+    """Check the last observations that the policy saw, after all wrappers.
 
     :raises NonFiniteError: if a number is not finite
     """
@@ -47,16 +47,16 @@ def check_seen(model: OnPolicyAlgorithm) -> None:
         check.check_numbers(model._last_obs, "observation", None)
 
 
-# What NumPy and SB3 raise over outputs that can not be stacked, and what is raised over what was stacked.
+# Errors that NumPy and SB3 raise for outputs that cannot be stacked, and errors of the checks of stacked outputs.
 STACKING = (TypeError, ValueError, KeyError, AssertionError)
 
 
 class CheckedSteps:
-    """Steps and resets of a vectorised environment that raise a ``GuardError`` for values that are not allowed."""
+    """Steps and resets of a vectorised environment, which raise a ``GuardError`` for values that are not allowed."""
 
     def __init__(self, env: VecEnv, watch: Watch):
         self._watch = watch
-        # Actions in other spaces are integers.
+        # Actions in other spaces are integers, which are always finite.
         self._checks_actions = isinstance(env.action_space, spaces.Box)
         self._observations = observation_check(env.observation_space, watch, env.num_envs)
         checks = [EnvCheck(env.observation_space, i, watch) for i in range(env.num_envs)]
@@ -65,14 +65,14 @@ class CheckedSteps:
         self._env, self._checks = env, checks
 
     def step_async(self, actions: np.ndarray) -> None:
-        """Begin a step, with actions that must be finite."""
+        """Start a step; the actions must be finite."""
         if self._checks_actions and not is_finite(actions):
             row = int(np.argmin(np.isfinite(actions).reshape(len(actions), -1).all(axis=1)))
             self._watch.refuse_number("action", actions[row], row)
         self._steps.step_async(actions)
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Finish the step, and check all that it returns."""
+        """Finish the step, and check its results."""
         try:
             returned = self._steps.step_wait()
             if self._stacks is not None:

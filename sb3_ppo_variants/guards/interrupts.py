@@ -1,4 +1,4 @@
-"""A Ctrl-C that waits for a few lines to end."""
+"""Delays a Ctrl-C until a few lines have finished."""
 
 import signal
 import threading
@@ -8,9 +8,9 @@ from types import FrameType
 
 
 class Held:
-    """A context in which a Ctrl-C takes effect at its end, and a second one at once.
+    """A context that delays a Ctrl-C until its end; a second Ctrl-C takes effect at once.
 
-    It holds within :func:`interrupts_can_be_held` alone, where it costs no call of the system.
+    It has an effect only inside :func:`interrupts_can_be_held`, and entering it does not need a system call.
     """
 
     def __init__(self) -> None:
@@ -32,10 +32,10 @@ HELD = Held()
 
 @contextmanager
 def interrupts_can_be_held() -> Iterator[None]:
-    """Within it :data:`HELD` has an effect.
+    """Let :data:`HELD` delay interrupts while the context is active.
 
-    Python delivers signals to the main thread: in others there is nothing to hold. Nor is there where no function of
-    Python handles them.
+    Python delivers signals only to the main thread, so there is nothing to delay in other threads. The same is true if
+    SIGINT has no Python handler.
     """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
@@ -52,5 +52,5 @@ def interrupts_can_be_held() -> Iterator[None]:
     try:
         yield
     finally:
-        if signal.getsignal(signal.SIGINT) is handle:  # Unless a callback has set its own.
+        if signal.getsignal(signal.SIGINT) is handle:  # A callback may have set its own handler.
             signal.signal(signal.SIGINT, before)

@@ -1,7 +1,7 @@
-"""Masks of actions, as sb3-contrib has them: what environments may say about which actions they allow.
+"""Action masks, as in sb3-contrib: they say which actions an environment allows.
 
-A mask has a truth value for each action of a ``Discrete`` space, for each category of each dimension of a
-``MultiDiscrete`` one, or for 0 and 1 in each dimension of a ``MultiBinary`` one, side by side.
+A mask is a flat array with a boolean for each action of a ``Discrete`` space, for each category of each dimension of a
+``MultiDiscrete`` space, or for 0 and 1 in each dimension of a ``MultiBinary`` space.
 """
 
 import warnings
@@ -22,7 +22,7 @@ METHOD = "action_masks"
 
 
 def choices(space: spaces.Space) -> list[int] | None:
-    """The number of categories in each dimension of a space of actions; ``None`` if its actions cannot be masked."""
+    """Return the number of categories in each dimension of an action space, or ``None`` if it cannot be masked."""
     if isinstance(space, spaces.Discrete):
         return [int(space.n)]
     if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
@@ -33,7 +33,7 @@ def choices(space: spaces.Space) -> list[int] | None:
 
 
 def check_maskable(space: spaces.Space) -> None:
-    """:raises ArgumentError: if actions of the space cannot be masked"""
+    """:raises ArgumentError: if actions in the space cannot be masked"""
     if choices(space) is None:
         raise ArgumentError(
             f"actions in {space} cannot be masked; those of Discrete, and of flat MultiDiscrete and MultiBinary spaces "
@@ -42,9 +42,9 @@ def check_maskable(space: spaces.Space) -> None:
 
 
 class MaskCheck:
-    """Refuses masks that do not fit a space of actions.
+    """Refuses masks that do not fit an action space.
 
-    :param space: the space
+    :param space: the action space
     :param watch: raises the errors
     """
 
@@ -53,16 +53,16 @@ class MaskCheck:
         assert sizes is not None
         self._size = sum(sizes)
         self._starts = np.cumsum([0, *sizes[:-1]])
-        # sb3-contrib takes a row for each dimension too.
+        # sb3-contrib also accepts a mask with a row for each dimension.
         self._shapes = {(self._size,)} | ({(len(sizes), sizes[0])} if len({*sizes}) == 1 else set())
         self._watch = watch
 
     def stacked(self, masks: Sequence[object]) -> np.ndarray:
-        """The masks of all environments as one array of truth values, shape ``(n_envs, size)``.
+        """Return the masks of all environments as one array of booleans, shape ``(n_envs, size)``.
 
-        :raises EnvOutputError: if one has a wrong shape or type, or allows nothing, naming its environment
+        :raises EnvOutputError: if a mask has a wrong shape or type, or allows nothing, naming its environment
         """
-        # Nearly all environments return such arrays, which are checked together.
+        # Nearly all environments return flat boolean arrays, which can be checked together.
         if not all(type(mask) is np.ndarray and mask.dtype == bool and mask.shape == (self._size,) for mask in masks):
             masks = [self.fitted(mask, i) for i, mask in enumerate(masks)]
         stacked: np.ndarray = np.stack(masks)  # type: ignore[arg-type]
@@ -71,9 +71,9 @@ class MaskCheck:
         return stacked
 
     def fitted(self, mask: object, env_index: int) -> np.ndarray:
-        """One mask as a flat array of truth values.
+        """Return one mask as a flat array of booleans.
 
-        :raises EnvOutputError: if it has a wrong shape or type
+        :raises EnvOutputError: if the mask has a wrong shape or type
         """
         array = _as_array(mask)
         if array is None or not (array.dtype.kind == "b" or np.isin(array, (0, 1)).all()):
@@ -84,7 +84,7 @@ class MaskCheck:
         return array.ravel().astype(bool)
 
     def _allowed(self, stacked: np.ndarray) -> np.ndarray:
-        """Whether each dimension of each environment has an action that is allowed."""
+        """Return whether each dimension of each environment has an allowed action, shape ``(n_envs, dimensions)``."""
         if len(self._starts) == 1:
             return np.asarray(stacked.any(axis=1, keepdims=True))
         return np.logical_or.reduceat(stacked, self._starts, axis=1)
@@ -96,7 +96,7 @@ class MaskCheck:
 
 
 def _as_array(mask: object) -> np.ndarray | None:
-    """An array of numbers, or ``None`` if the mask cannot be converted to one."""
+    """Return the mask as an array of numbers, or ``None`` if it cannot be converted to one."""
     try:
         array = np.asarray(mask)
     except (TypeError, ValueError):
@@ -115,9 +115,9 @@ class Masks:
         self._check = MaskCheck(model.action_space, Watch(lambda: model.num_timesteps))
 
     def now(self) -> np.ndarray:
-        """Those of the present states, shape ``(n_envs, size)``.
+        """Return the masks of the current states, shape ``(n_envs, size)``.
 
-        :raises EnvOutputError: if one has a wrong shape or type, or allows nothing, naming its environment
+        :raises EnvOutputError: if a mask has a wrong shape or type, or allows nothing, naming its environment
         """
         env = self._model.env
         assert env is not None
@@ -125,14 +125,14 @@ class Masks:
 
 
 def has_masks(env: VecEnv) -> bool:
-    """Whether the environments say which actions they allow."""
-    with suppress(NotImplementedError):  # Some have no attributes of single environments.
+    """Return whether the environments have action masks."""
+    with suppress(NotImplementedError):  # Some vectorised environments give no access to single environments.
         return env.has_attr(METHOD)
     return False
 
 
 def check_env(env: VecEnv, policy: str, takes_masks: bool) -> None:
-    """Check that environments have masks if a policy takes them, and warn if it does not take those they have.
+    """Check that environments have masks if a policy needs them, and warn if the policy ignores their masks.
 
     :param policy: the name of the policy's class
     :raises ArgumentError: if masks are missing, naming the environment
@@ -152,11 +152,11 @@ def check_env(env: VecEnv, policy: str, takes_masks: bool) -> None:
 
 
 def check_given(masks: object, takes_masks: bool, policy: str, space: spaces.Space) -> dict[str, object]:
-    """Check the masks that ``predict`` is given.
+    """Check the masks passed to ``predict``.
 
-    :param masks: ``None`` if it is not given any
+    :param masks: the masks; ``None`` if there are none
     :return: the arguments of the policy's ``predict``
-    :raises ArgumentError: if they are missing, or not allowed
+    :raises ArgumentError: if masks are missing, or not allowed
     """
     if not takes_masks:
         if masks is not None:
@@ -180,7 +180,7 @@ def check_given(masks: object, takes_masks: bool, policy: str, space: spaces.Spa
 
 
 def _name(env: VecEnv) -> str:
-    """The id of the environments, or else the name of their class where they are in this process."""
+    """Return the id of the environments, or else the name of their class if they are in this process."""
     inside = getattr(env.unwrapped, "envs", [])
     with suppress(AttributeError, NotImplementedError):
         spec = env.get_attr("spec")[0]
@@ -190,7 +190,7 @@ def _name(env: VecEnv) -> str:
 
 
 def check_stays(env: gym.Env, env_index: int) -> gym.Env:
-    """Make the ``step`` of an environment in a worker process check that its mask is still the one that was asked for.
+    """Make ``step`` of an environment in a worker process check that its mask has not changed since the policy got it.
 
     :return: the environment, unchanged if it has no masks
     """

@@ -1,4 +1,4 @@
-"""Whether observations are in their space; the bounds of a ``Box`` are not checked."""
+"""Checks that observations are in their space. The bounds of a ``Box`` are not checked."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ from sb3_ppo_variants.guards.finite import is_finite
 from sb3_ppo_variants.guards.watch import Watch
 
 INTEGERS = frozenset({int, np.int64})
-# Letters of a value in a message.
+# Maximum number of characters of a value in a message.
 MOST_SHOWN = 500
 
 
 class ArrayCheck:
-    """The check of a space without nested ones; see :func:`observation_check`."""
+    """Checks observations of a space without nested spaces; see :func:`observation_check`."""
 
     def __init__(self, space: spaces.Space, watch: Watch, n_envs: int):
         assert space.shape is not None and space.dtype is not None
@@ -26,10 +26,10 @@ class ArrayCheck:
         self._limits = _Limits.of(space)
 
     def fitted(self, observation: object, quantity: str, env_index: int | None) -> Any:
-        """Convert an observation to a form that NumPy writes to an array of the space unchanged.
+        """Convert an observation to a form that NumPy can write unchanged to an array of the space.
 
-        :param env_index: the environment it came from; ``None`` for the stacked observations of all
-        :raises EnvOutputError: if its type, shape or keys are not those of the space
+        :param env_index: index of the environment that returned it; ``None`` for the stacked observations of all
+        :raises EnvOutputError: if its type, shape or keys do not match the space
         """
         if type(observation) is np.ndarray and observation.dtype is self._dtype and observation.shape == self._shape:
             return observation
@@ -45,7 +45,7 @@ class ArrayCheck:
         return array
 
     def check_numbers(self, observation: Any, quantity: str, env_index: int | None) -> None:
-        """Check what :meth:`fitted` returned.
+        """Check the numbers in an observation that :meth:`fitted` returned.
 
         :raises NonFiniteError: if a number is NaN or infinite
         :raises EnvOutputError: if an integer is not in the space
@@ -53,7 +53,7 @@ class ArrayCheck:
         array = np.asarray(observation)
         if array.dtype.kind == "f":
             if array.dtype != self._dtype:
-                with np.errstate(over="ignore"):  # What the space's type cannot hold is infinite.
+                with np.errstate(over="ignore"):  # Numbers too large for the space's dtype become infinite.
                     array = array.astype(self._dtype)
             if not is_finite(array):
                 self._name_wrong(np.isfinite(array), array, quantity, env_index)
@@ -61,7 +61,7 @@ class ArrayCheck:
             self._name_wrong(self._limits.hold(array), array, quantity, env_index)
 
     def _name_wrong(self, right: np.ndarray, array: np.ndarray, quantity: str, env_index: int | None) -> None:
-        """:raises GuardError: for the first number that is wrong, if there is one"""
+        """:raises GuardError: for the first wrong number, if there is one"""
         if right.all():
             return
         where = np.unravel_index(int(np.argmin(right)), right.shape)
@@ -73,7 +73,7 @@ class ArrayCheck:
 
 
 class DictCheck:
-    """The check of a ``Dict``; see :func:`observation_check`."""
+    """Checks observations of a ``Dict`` space; see :func:`observation_check`."""
 
     def __init__(self, space: spaces.Space, watch: Watch, n_envs: int):
         assert isinstance(space, spaces.Dict)
@@ -97,24 +97,24 @@ class DictCheck:
 
 
 def observation_check(space: spaces.Space, watch: Watch, n_envs: int = 0) -> ArrayCheck | DictCheck:
-    """The check of a space without nested ones, or of a ``Dict`` of such spaces.
+    """Create the check of a space without nested spaces, or of a ``Dict`` of such spaces.
 
-    :param n_envs: number of environments whose observations are stacked; 0 for those of one environment
+    :param n_envs: number of environments whose observations are stacked; 0 for unstacked observations of one
     """
     return (DictCheck if isinstance(space, spaces.Dict) else ArrayCheck)(space, watch, n_envs)
 
 
 def shown(value: object) -> str:
-    """A value for a message, whatever it is and however long."""
+    """Format any value for a message, shortened if it is too long."""
     try:
         text = repr(value)
-    except Exception:  # Of more than 4300 digits, for example.
+    except Exception:  # For example, for an integer of more than 4300 digits.
         return f"a {type(value).__name__} that can not be shown"
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 def _as_array(value: object) -> np.ndarray | None:
-    """An array of real numbers, or ``None`` if the value cannot be converted to one."""
+    """Return the value as an array of real numbers, or ``None`` if it cannot be converted to one."""
     try:
         array = np.asarray(value)
     except (TypeError, ValueError):
@@ -123,12 +123,12 @@ def _as_array(value: object) -> np.ndarray | None:
 
 
 def _keeps_values(array: np.ndarray, dtype: np.dtype) -> bool:
-    """Whether a cast keeps all values, except for rounding."""
+    """Return whether a cast keeps all values, except for rounding."""
     return dtype.kind == "f" or (array.dtype.kind != "f" and np.array_equal(array.astype(dtype), array))
 
 
 class _Limits:
-    """The range of a space of integers: the smallest, and the largest plus one."""
+    """The range of a space of integers: the smallest integer, and the largest plus one."""
 
     def __init__(self, low: Any, high: Any):
         self._low, self._high = low, high
@@ -136,7 +136,7 @@ class _Limits:
 
     @classmethod
     def of(cls, space: spaces.Space) -> "_Limits | None":
-        """The range of a space; ``None`` for a ``Box``."""
+        """Return the range of a space, or ``None`` for a ``Box``."""
         if isinstance(space, spaces.Discrete):
             return cls(space.start, space.start + space.n)
         if isinstance(space, spaces.MultiDiscrete):
@@ -144,13 +144,13 @@ class _Limits:
         return cls(0, 2) if isinstance(space, spaces.MultiBinary) else None
 
     def surely_hold(self, array: np.ndarray) -> bool:
-        """Whether all numbers are in every range; for few numbers, lists are compared faster than arrays."""
+        """Return whether all numbers are in every range. For few numbers, comparing lists is faster than arrays."""
         numbers = array.ravel().tolist()
         low, high = self._inner
         return low <= min(numbers) and max(numbers) < high
 
     def hold(self, array: np.ndarray) -> np.ndarray:
-        """Whether each number is in its range."""
+        """Return for each number whether it is in its range."""
         return np.asarray((self._low <= array) & (array < self._high))
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What environments may return."""
+"""Checks of the values that environments return."""
 
 from collections.abc import Mapping, Sequence
 from numbers import Real
@@ -18,9 +18,9 @@ RESULTS = {"step": "(observation, reward, terminated, truncated, info)", "reset"
 
 
 class EnvCheck:
-    """Refuses what NumPy would turn into something else when it is written to the arrays of a ``VecEnv``.
+    """Refuses values that NumPy would silently change when it writes them to the arrays of a ``VecEnv``.
 
-    Whether observations are finite is not checked here: that takes less time for those of all environments at once.
+    It does not check that observations are finite, because checking those of all environments at once is faster.
     """
 
     def __init__(self, space: spaces.Space, env_index: int, watch: Watch):
@@ -30,11 +30,11 @@ class EnvCheck:
         self._shape, self._dtype = space.shape, space.dtype
 
     def step(self, returned: object) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Convert what ``env.step`` returned to forms that NumPy writes unchanged.
+        """Convert the values that ``env.step`` returned to forms that NumPy can write unchanged.
 
-        :raises GuardError: if something has a wrong type or shape, or the reward is not finite
+        :raises GuardError: if a value has a wrong type or shape, or the reward is not finite
         """
-        # This runs at every step: the types that nearly all environments return are recognised without a call.
+        # This runs at every step, so the types that nearly all environments return are recognised without a call.
         if type(returned) is not tuple or len(returned) != 5:
             returned = self._values(returned, "step", 5)
         observation, reward, terminated, truncated, info = returned
@@ -52,18 +52,18 @@ class EnvCheck:
         return observation, reward, terminated, truncated, info
 
     def reset(self, returned: object) -> tuple[Any, dict[str, Any]]:
-        """Convert what ``env.reset`` returned; see :meth:`step`."""
+        """Convert the values that ``env.reset`` returned; see :meth:`step`."""
         observation, info = self._values(returned, "reset", 2)
         if not isinstance(info, dict):
             self._refuse("info", info, "a dict")
         return self._observation.fitted(observation, "observation", self._env_index), info
 
     def below(self, space: spaces.Space) -> "EnvCheck":
-        """The check of the same environment below a wrapper."""
+        """Return the check of the same environment below a wrapper."""
         return EnvCheck(space, self._env_index, self._watch)
 
     def parts(self, found: Mapping[str, Any]) -> None:
-        """Check some parts of what ``env.step`` returned, by their names; see :meth:`step`."""
+        """Check some of the values that ``env.step`` returned, by name; see :meth:`step`."""
         if "observation" in found:
             self._observation.fitted(found["observation"], "observation", self._env_index)
         if "reward" in found:
@@ -74,7 +74,7 @@ class EnvCheck:
             self._refuse("info", found["info"], "a dict")
 
     def refuse_count(self, method: str, found: str) -> NoReturn:
-        """:raises EnvOutputError: for a ``step`` or ``reset`` that returned another number of values"""
+        """:raises EnvOutputError: always, for a ``step`` or ``reset`` that returned a wrong number of values"""
         self._watch.refuse(f"result of {method}()", found, RESULTS[method], self._env_index)
 
     def terminal(self, observation: object) -> None:
@@ -112,16 +112,16 @@ class EnvCheck:
 
 
 class StackCheck:
-    """Refuses what is not allowed beside the observations of all environments together."""
+    """Refuses invalid rewards, dones and infos of all environments together; observations are checked elsewhere."""
 
     def __init__(self, checks: Sequence[EnvCheck], watch: Watch):
         self._checks = checks
         self._watch = watch
 
     def check(self, _: object, rewards: object, dones: object, infos: Any) -> None:
-        """Check what ``step_wait`` returned, with the last observations of episodes that ended.
+        """Check the values that ``step_wait`` returned, including the last observations of episodes that ended.
 
-        :raises GuardError: if something has a wrong type or shape, or is not finite
+        :raises GuardError: if a value has a wrong type or shape, or is not finite
         """
         self._check_rewards(rewards)
         ended = self._ended(dones)
@@ -134,20 +134,20 @@ class StackCheck:
     def _check_rewards(self, rewards: object) -> None:
         if not self._is_array(rewards, "biuf"):
             self._watch.refuse("reward", shown(rewards), "an array with a real number for each environment", None)
-        # Neither is true of NaN.
+        # Both comparisons are false for NaN.
         if not (rewards.min() > -HUGE_REWARD and rewards.max() < HUGE_REWARD):
             for i, reward in enumerate(rewards.tolist()):
                 self._watch.note_reward(reward, i)
 
     def _ended(self, dones: object) -> list[int]:
-        """The environments in which an episode ended."""
+        """Return the indices of the environments in which an episode ended."""
         if not self._is_array(dones, "biu") or (dones.dtype.kind != "b" and not np.isin(dones, (0, 1)).all()):
             self._watch.refuse("done", shown(dones), "an array with True or False for each environment", None)
         return [i for i, done in enumerate(dones.tolist()) if done]
 
     def _check_infos(self, infos: Any, may_be_missing: bool) -> None:
         of_all = len(infos) == len(self._checks) or (len(infos) == 0 and may_be_missing)
-        # Types are looked up faster than instances, of which there may be many.
+        # Comparing types is faster than isinstance(), and there may be many environments.
         right = {*map(type, infos)} == {dict} or all(isinstance(info, dict) for info in infos)
         if not (of_all and right):
             self._watch.refuse("info", shown(infos), "a list with a dict for each environment", None)
@@ -157,12 +157,12 @@ class StackCheck:
 
 
 def _is_real(value: object) -> TypeGuard[Real]:
-    # For NumPy a difference of times is an integer.
+    # NumPy's timedelta64 is a subclass of its integers.
     return isinstance(value, Real) and not isinstance(value, np.timedelta64)
 
 
 def _scalar(value: object) -> object:
-    """A Python number for a scalar of NumPy and an array or a tensor without dimensions; else the value itself."""
+    """Return a Python number for a NumPy scalar, or an array or tensor without dimensions; else the value itself."""
     if isinstance(value, str | bytes | np.timedelta64) or getattr(value, "shape", None) != ():
         return value
     return np.asarray(value).item()

@@ -1,4 +1,4 @@
-"""An environment that stands in for another one, which itself stays unchanged."""
+"""An environment that stands in for another one, which stays unchanged."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepR
 
 
 class _Steps(Protocol):
-    """How a vectorised environment steps and resets; see SB3's ``VecEnv``."""
+    """The steps and resets of a vectorised environment; see SB3's ``VecEnv``."""
 
     def step_async(self, actions: np.ndarray) -> None: ...
     def step_wait(self) -> VecEnvStepReturn: ...
@@ -24,11 +24,11 @@ def _delegated(path: str) -> Any:
 
 
 class StandIn(VecEnv):
-    """A vectorised environment that takes its steps in another way than the one it stands in for.
+    """A vectorised environment that steps and resets differently from the environment it stands in for.
 
-    Everything else is delegated, and attributes are set on the environment it stands in for. A copy or a pickle is one
-    of that environment. It is not a ``VecEnvWrapper``, because SB3 expects the environments for training and evaluation
-    to have the same wrappers.
+    Everything else is delegated, and attributes are set on that environment. Copying or pickling a stand-in copies or
+    pickles that environment. A stand-in is not a ``VecEnvWrapper``, because SB3 expects the environments for training
+    and evaluation to have the same wrappers.
     """
 
     _inner: VecEnv
@@ -42,7 +42,7 @@ class StandIn(VecEnv):
     step_wait = _delegated("_own_steps.step_wait")
     reset = _delegated("_own_steps.reset")
 
-    # VecEnv defines these, so that __getattr__ is not called for them.
+    # VecEnv defines these, so __getattr__ is not called for them.
     close = _delegated("_inner.close")
     env_is_wrapped = _delegated("_inner.env_is_wrapped")
     env_method = _delegated("_inner.env_method")
@@ -68,27 +68,27 @@ class StandIn(VecEnv):
 
 
 def original(env: VecEnv) -> VecEnv:
-    """The environment that a stand-in stands in for; any other environment itself."""
+    """Return the environment behind a stand-in; any other environment is returned as it is."""
     return env._inner if isinstance(env, StandIn) else env
 
 
 @contextmanager
 def standing_in(model: BaseAlgorithm, make_steps: Callable[[VecEnv], _Steps]) -> Iterator[VecEnv]:
-    """Within it a stand-in takes the place of a model's environment, under all wrappers.
+    """Replace a model's environment, below all wrappers, with a stand-in while the context is active.
 
-    :param make_steps: makes the stand-in's steps from the environment without wrappers, which is yielded
+    :param make_steps: creates the stand-in's steps from the environment without wrappers, which is yielded
     """
     owner: BaseAlgorithm | VecEnvWrapper = model
     name = "env"
     while isinstance(present := getattr(owner, name), VecEnvWrapper):
         owner, name = present, "venv"
-    # While a callback trains a second model on the environment, the stand-in of the first one is present.
+    # If a callback trains a second model on the environment, the stand-in of the first one is still in place.
     env = original(present)
     stand_in = StandIn(env, make_steps(env))
     setattr(owner, name, stand_in)
     try:
         yield env
     finally:
-        # Unless a callback put another environment there.
+        # A callback may have put another environment there.
         if getattr(owner, name) is stand_in:
             setattr(owner, name, present)

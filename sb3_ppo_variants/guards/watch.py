@@ -1,4 +1,4 @@
-"""Errors and warnings about what environments return, with the step that the run is at."""
+"""Errors and warnings about the values that environments return, with the step of the run."""
 
 import warnings
 from collections.abc import Callable
@@ -8,12 +8,12 @@ import numpy as np
 
 from sb3_ppo_variants.errors import EnvOutputError, NonFiniteError
 
-# The square of a return from here on is infinite in single precision, and so is the value loss.
+# From here on, the square of a return overflows single precision, and so does the value loss.
 HUGE_REWARD = float(np.finfo(np.float32).max) ** 0.5
 
 
 class Watch:
-    """Raises errors and warnings that name the environment and, where it is known, the step of the model."""
+    """Raises errors and warnings that name the environment and, if known, the step of the model."""
 
     def __init__(self, steps_taken: Callable[[], int | None]):
         self._steps_taken = steps_taken
@@ -28,9 +28,9 @@ class Watch:
         raise NonFiniteError(quantity, f"not finite: {value}", env_index, self._steps_taken())
 
     def note_reward(self, reward: float, env_index: int) -> None:
-        """Warn once in a run if a reward is huge.
+        """Warn once per run if a reward is huge.
 
-        :raises NonFiniteError: if it is NaN or infinite in single precision
+        :raises NonFiniteError: if the reward is NaN, or infinite in single precision
         """
         with np.errstate(over="ignore"):
             size = abs(float(np.float32(reward)))
@@ -46,7 +46,7 @@ class Watch:
 
 
 class TypesOnly(Watch):
-    """Accepts any number as a reward."""
+    """A watch that accepts any number as a reward."""
 
     def note_reward(self, reward: float, env_index: int) -> None:
         """Accept the reward."""

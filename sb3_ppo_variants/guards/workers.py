@@ -1,4 +1,4 @@
-"""The workers of SB3's ``SubprocVecEnv`` while a model trains: errors name them, and answers are those asked for."""
+"""Workers of SB3's ``SubprocVecEnv`` during training: errors name the worker, and each answer matches its command."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,12 +11,12 @@ from sb3_ppo_variants.errors import WorkerError
 from sb3_ppo_variants.guards.exchange import Exchange
 from sb3_ppo_variants.guards.outputs import EnvCheck
 
-# For a process to end after its pipe has closed.
+# How long to wait for a process to end after its pipe has closed.
 SECONDS_TO_END = 1.0
 
 
 def how_it_ended(exit_code: int | None) -> str:
-    """An exit code in words."""
+    """Describe an exit code in words."""
     if exit_code is None:
         return "closed its pipe"
     return f"was killed by signal {-exit_code}" if exit_code < 0 else f"exited with code {exit_code}"
@@ -24,9 +24,9 @@ def how_it_ended(exit_code: int | None) -> str:
 
 @contextmanager
 def exchanging(env: VecEnv) -> Iterator[None]:
-    """Within it an :class:`Exchange` takes the place of each pipe of SB3's ``SubprocVecEnv``.
+    """Replace each pipe of a ``SubprocVecEnv`` with an :class:`Exchange` while the context is active.
 
-    It stays there if an interrupt or an error leaves an answer under way.
+    The exchanges stay in place if an interrupt or an error leaves an answer outstanding.
     """
     if not isinstance(env, SubprocVecEnv) or not all(isinstance(pipe, Connection | Exchange) for pipe in env.remotes):
         yield
@@ -43,13 +43,13 @@ def exchanging(env: VecEnv) -> Iterator[None]:
             kept = any(isinstance(pipe, Exchange) for pipe in pipes)
             env.remotes = tuple(exchange.pipe for exchange in exchanges) if kept else pipes
         else:
-            env.waiting = False  # Or its close() would wait for what may have been received.
+            env.waiting = False  # Otherwise close() would wait for answers that may already have been received.
 
 
 def check_answers(env: VecEnv, checks: Sequence[EnvCheck]) -> None:
-    """Find the worker of a ``SubprocVecEnv`` whose last answer was wrong, after it could not be stacked, or was.
+    """Check the last answer of each worker of a ``SubprocVecEnv``, after stacking them or checking the stack failed.
 
-    :raises GuardError: if there is one
+    :raises GuardError: for the first wrong answer, naming its environment
     """
     exchanges = env.remotes if isinstance(env, SubprocVecEnv) else ()
     for check, exchange in zip(checks, exchanges, strict=False):
@@ -62,7 +62,7 @@ def check_answers(env: VecEnv, checks: Sequence[EnvCheck]) -> None:
 
 @contextmanager
 def named_workers(env: VecEnv, steps_taken: Callable[[], int]) -> Iterator[None]:
-    """Within it a broken pipe raises a ``WorkerError`` with the index of the worker that ended."""
+    """Turn a broken pipe into a ``WorkerError`` with the index of the ended worker while the context is active."""
     try:
         yield
     except (EOFError, ConnectionError) as error:

@@ -1,4 +1,4 @@
-"""Errors of wrappers over what an environment returned to them, which name neither the environment nor the value."""
+"""Finds the wrong output behind an error in a wrapper, which itself names neither the environment nor the value."""
 
 from types import FrameType
 from typing import Any
@@ -9,7 +9,7 @@ from sb3_ppo_variants.errors import GuardError
 from sb3_ppo_variants.guards.outputs import RESULTS, EnvCheck
 from sb3_ppo_variants.guards.watch import TypesOnly
 
-# What SB3's and gymnasium's wrappers call the parts of a step.
+# Names of local variables for the results of a step in SB3's and gymnasium's wrappers.
 NAMES = {
     "observation": ("observation", "obs"),
     "reward": ("reward", "rew"),
@@ -18,19 +18,19 @@ NAMES = {
     "info": ("info",),
 }
 
-# What Python and NumPy raise over something of a wrong type.
+# Errors that Python and NumPy raise for values of a wrong type.
 OVER_TYPES = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
 
 
 def blame_output(error: Exception, check: EnvCheck) -> None:
-    """Raise an error that names a wrong output, if that is what a wrapper failed over.
+    """Raise an error that names the wrong output, if a wrapper failed because of one.
 
-    Monitor, for example, takes float() of the reward. What an environment returned is found in the frame of the wrapper
-    that failed, so that steps without an error cost nothing.
+    Monitor, for example, calls float() on the reward. The output of the environment is read from the frame of the
+    wrapper that failed, so steps without an error cost nothing.
 
-    :param error: what ``step`` or ``reset`` of an environment under wrappers raised
-    :param check: the check of what the outermost wrapper returns
-    :raises EnvOutputError: if the wrapper was given something of a wrong type or shape
+    :param error: the error raised by ``step`` or ``reset`` of a wrapped environment
+    :param check: the check of the outermost wrapper
+    :raises EnvOutputError: if the wrapper received a value of a wrong type or shape
     :raises NonFiniteError: if the reward is not finite
     """
     if isinstance(error, GuardError) or not isinstance(error, OVER_TYPES):
@@ -51,7 +51,7 @@ def blame_output(error: Exception, check: EnvCheck) -> None:
 
 
 def _frames(error: Exception) -> list[FrameType]:
-    """From the outermost to the one that raised."""
+    """Return the frames of an error, from the outermost to the one that raised it."""
     frames, traceback = [], error.__traceback__
     while traceback is not None:
         frames.append(traceback.tb_frame)
@@ -60,9 +60,9 @@ def _frames(error: Exception) -> list[FrameType]:
 
 
 def check_outputs(env: gym.Env, env_index: int) -> gym.Env:
-    """Make the ``step`` and ``reset`` of an environment in a worker process check what they return.
+    """Make ``step`` and ``reset`` of an environment in a worker process check the values that they return.
 
-    Whether numbers are finite is checked in the process of the model, which knows the step.
+    The process of the model checks that numbers are finite, because it knows the step.
     """
     check = EnvCheck(env.observation_space, env_index, TypesOnly(lambda: None))
     step, reset = env.step, env.reset

@@ -1,4 +1,4 @@
-"""The policy objectives of the PPO paper: for each the equation, the loss on tensors, the gradient over arrays."""
+"""The policy objectives of the PPO paper, each with its equation, its loss on tensors and its gradient over arrays."""
 
 from sb3_ppo_variants.objectives.checking import check_gradient
 from sb3_ppo_variants.objectives.clipped import Clipped

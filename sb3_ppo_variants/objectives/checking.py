@@ -1,4 +1,4 @@
-"""Whether the gradient of an objective over arrays is that of its loss."""
+"""A check that the gradient of an objective over arrays is that of its loss."""
 
 import numpy as np
 import torch as th
@@ -9,9 +9,9 @@ SAMPLES = 200
 
 
 def check_gradient(objective: ArrayObjective, seed: int = 0) -> None:
-    """Compare ``objective.gradient`` with autograd through ``objective.loss``, for a test of an objective of your own.
+    """Compare ``objective.gradient`` with autograd through ``objective.loss``, to test an objective of your own.
 
-    Ratios are drawn around 1 and far from it, advantages of both signs and 0, in double precision.
+    The samples have ratios close to 1 and far from it, and positive, negative and zero advantages, in double precision.
 
     :param objective: the objective
     :param seed: seed of the samples
@@ -33,7 +33,7 @@ def check_gradient(objective: ArrayObjective, seed: int = 0) -> None:
 
 
 def _compare(name: str, found: np.ndarray | None, expected: th.Tensor | None) -> None:
-    # What a loss does not depend on has no gradient in either form, or zeros.
+    # If the loss does not depend on a variable, its gradient is None or zero in both forms.
     found = np.zeros(1) if found is None else found
     expected_array = np.zeros(1) if expected is None else expected.detach().numpy()
     np.testing.assert_allclose(found, expected_array, rtol=1e-7, atol=1e-12, err_msg=f"{name} is not that of the loss")

@@ -33,5 +33,5 @@ class Clipped(ArrayObjective):
         return Gradient(-np.minimum(unclipped, clipped), d_log_ratio)
 
     def coefficients(self) -> dict[str, float]:
-        """eps."""
+        """Return eps."""
         return {"clip_range": self.clip_range}

@@ -11,10 +11,10 @@ from sb3_ppo_variants.objectives.clipped import Clipped
 from sb3_ppo_variants.objectives.objective import ArrayObjective, Batch, Gradient
 from sb3_ppo_variants.objectives.unclipped import Unclipped
 
-# The rule of section 4 of the paper.
+# The constants of the rule in section 4 of the paper.
 TOLERANCE = 1.5
 FACTOR = 2.0
-# Beta stays within these bounds, which keep it finite and let it come back from a long time on one side of the target.
+# Bounds of beta. They keep it finite, and let it recover after the KL has been on one side of its target for long.
 MIN_KL_COEF = 1e-6
 MAX_KL_COEF = 1e6
 
@@ -36,7 +36,7 @@ class KLPenalized(ArrayObjective):
         return self._surrogate.loss(batch) + self.kl_coef * batch.kl.mean()
 
     def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
-        """d(-r A + beta KL)/d KL = beta, and that of the surrogate for log r."""
+        """d(-r A + beta KL)/d KL = beta; the derivative with respect to log r is that of the surrogate."""
         losses, d_log_ratio, _ = self._surrogate.gradient(batch)
         n = len(losses)
         return Gradient(losses + self.kl_coef * batch.kl, d_log_ratio, np.full(n, self.kl_coef / n, losses.dtype))
@@ -46,7 +46,7 @@ class KLPenalized(ArrayObjective):
         return Unclipped() if self.clip_range is None else Clipped(self.clip_range)
 
     def coefficients(self) -> dict[str, float]:
-        """Beta and, if it clips too, eps."""
+        """Return beta and, if the objective also clips, eps."""
         return {"kl_coef": self.kl_coef, **self._surrogate.coefficients()}
 
 
@@ -60,13 +60,13 @@ class AdaptiveKL(KLPenalized):
     desired_kl: float
 
     def after_update(self, kl: float | None) -> "AdaptiveKL":
-        """The same objective with the beta of the next update."""
+        """Return the same objective with the beta of the next update."""
         assert kl is not None, "an update with a penalty measures the KL"
         return replace(self, kl_coef=adapt_kl_coef(self.kl_coef, kl, self.desired_kl))
 
 
 def adapt_kl_coef(kl_coef: float, kl: float, desired_kl: float) -> float:
-    """The coefficient of the next update, section 4 of https://arxiv.org/abs/1707.06347.
+    """Return the coefficient of the next update, section 4 of https://arxiv.org/abs/1707.06347.
 
     If d < d_targ / 1.5, beta is halved; if d > 1.5 d_targ, it is doubled.
 

@@ -1,4 +1,4 @@
-"""What an objective is."""
+"""The interface of objectives."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar, Generic, NamedTuple, TypeVar
@@ -14,7 +14,7 @@ class Batch(Generic[Numbers]):
     """The data of a minibatch that an objective can use: tensors or arrays of shape ``(batch,)``.
 
     :param ratio: r(theta) = pi(a|s) / pi_old(a|s)
-    :param advantages: A, normalised if the model says so
+    :param advantages: A, normalised as the model's ``normalize_advantage`` says
     :param kl: KL(old || new) in each state, summed over action dimensions; ``None`` unless the objective ``needs_kl``
     """
 
@@ -27,7 +27,7 @@ class Batch(Generic[Numbers]):
     def kl(self) -> Numbers:
         """KL(old || new) in each state.
 
-        :raises RuntimeError: if the objective does not ask for it
+        :raises RuntimeError: if the objective does not set ``needs_kl``
         """
         if self._kl is None:
             raise RuntimeError("the objective reads batch.kl, but needs_kl is False: set needs_kl = True in its class")
@@ -42,7 +42,7 @@ class Gradient(NamedTuple):
     d_log_ratio: np.ndarray
     """The derivative of the mean with respect to each log r."""
     d_kl: np.ndarray | None = None
-    """The derivative of the mean with respect to each KL; ``None`` where the loss has none."""
+    """The derivative of the mean with respect to each KL; ``None`` if the loss does not depend on the KL."""
 
 
 class Objective(ABC):
@@ -54,27 +54,27 @@ class Objective(ABC):
     """
 
     needs_kl: ClassVar[bool] = False
-    """Whether :meth:`loss` reads ``batch.kl``, for which the policy's distribution needs a known KL."""
+    """Whether :meth:`loss` reads ``batch.kl``. If so, the policy's distribution needs a known KL."""
     clip_range: float | None = None
-    """eps, where the objective clips r(theta); ``train/clip_fraction`` is measured with it."""
+    """eps, if the objective clips r(theta); ``train/clip_fraction`` is computed with it."""
 
     @abstractmethod
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
-        """The negative objective, a scalar."""
+        """Compute the negative objective, a scalar."""
 
     def coefficients(self) -> dict[str, float]:
-        """What is logged, as ``train/...``."""
+        """Return the coefficients to log, as ``train/...``."""
         return {}
 
     def at(self: Self, progress_remaining: float) -> Self:
-        """The objective in one update, where a coefficient follows a schedule.
+        """Return the objective for one update. Override this if a coefficient follows a schedule.
 
         :param progress_remaining: from 1 (the beginning of training) to 0 (its end)
         """
         return self
 
     def after_update(self: Self, kl: float | None) -> Self:
-        """The objective from the next update on, where a coefficient follows from how far the last one went.
+        """Return the objective for later updates. Override this if a coefficient depends on how far the policy moved.
 
         :param kl: the mean of KL(old || new) over the rollout; ``None`` if the policy's distribution has no known KL
         """
@@ -86,17 +86,17 @@ class ArrayObjective(Objective):
 
     @abstractmethod
     def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
-        """The loss with its derivatives. :func:`~sb3_ppo_variants.check_gradient` compares it with autograd."""
+        """Compute the loss and its derivatives. :func:`~sb3_ppo_variants.check_gradient` compares it with autograd."""
 
 
 def arrays_obstacle(objective: Objective) -> str | None:
-    """Why an objective cannot be computed over arrays, as a clause; ``None`` if it can."""
+    """Return why an objective cannot be computed over arrays, as a clause, or ``None`` if it can."""
     name = type(objective).__name__
     for cls in type(objective).__mro__:
         members = cls.__dict__
         if "gradient" in members and "gradient" not in getattr(cls, "__abstractmethods__", ()):
             return None
         if "loss" in members:
-            # An inherited gradient is that of another loss.
+            # This class overrides loss only, so the gradient that it inherits belongs to another loss.
             return f"{name} has a loss without a gradient over arrays"
     return f"{name} has no gradient over arrays"

@@ -1,4 +1,4 @@
-"""Which kind a policy is of. Those of sb3-contrib are imported, and it with them, only when one is asked for."""
+"""Finds the kind of a policy. Kinds that need sb3-contrib are only imported, together with it, when they are used."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -28,10 +28,10 @@ def _masked() -> type[PolicyKind]:
 
 @dataclass(frozen=True)
 class Family:
-    """The policies of one kind, by names that are known before they are imported.
+    """The policies of one kind. They are identified by name, so that they can be recognised before they are imported.
 
-    :param package: where their classes and those of their buffers are defined
-    :param aliases: names for the policies for vectors, images and dictionaries
+    :param package: the package that defines the classes of the policies and of their buffers
+    :param aliases: the aliases of the policies for vectors, images and dictionaries
     :param load: imports the kind
     """
 
@@ -40,9 +40,9 @@ class Family:
     load: Callable[[], type[PolicyKind]]
 
     def kind(self) -> type[PolicyKind]:
-        """The kind.
+        """Import and return the kind.
 
-        :raises ArgumentError: if the package is not installed, naming the extra
+        :raises ArgumentError: if sb3-contrib is needed but not installed, naming the extra to install
         """
         try:
             return self.load()
@@ -54,7 +54,7 @@ class Family:
             ) from error
 
 
-# The classes of the others are derived from those of the last.
+# SB3 comes last, because the classes of the other families are derived from its classes.
 FAMILIES = (
     Family(
         "sb3_contrib.common.recurrent",
@@ -71,7 +71,7 @@ FAMILIES = (
 
 
 class Aliases(Mapping[str, type[BasePolicy]]):
-    """The classes of policies by their aliases, imported when they are asked for."""
+    """Maps aliases to policy classes, which are imported when they are looked up."""
 
     def __getitem__(self, alias: str) -> type[BasePolicy]:
         for family in FAMILIES:
@@ -87,22 +87,22 @@ class Aliases(Mapping[str, type[BasePolicy]]):
 
 
 def _family(cls: type[BasePolicy] | type[RolloutBuffer]) -> Family:
-    """That of a class of policies or of rollout buffers."""
+    """Return the family of a class of policies or of rollout buffers."""
     modules = [base.__module__ for base in cls.__mro__]
     found = (family for family in FAMILIES if any(module.startswith(family.package) for module in modules))
     return next(found, FAMILIES[-1])
 
 
 def kind_of(policy: ActorCriticPolicy) -> PolicyKind:
-    """How a policy is evaluated."""
+    """Return the kind of a policy, which evaluates it."""
     kind = _family(type(policy)).kind()
     return kind(policy)
 
 
 def make_policy_and_buffer(model: OnPolicyAlgorithm) -> None:
-    """Set up what is SB3's of a model, with a buffer that has columns for the old parameters.
+    """Set up a model as SB3 does, but with a rollout buffer that has columns for the old parameters.
 
-    :raises ArgumentError: if the policy or the buffer is not one that the model can train
+    :raises ArgumentError: if the model cannot train the policy, or the buffer cannot hold the policy's rollouts
     """
     model._setup_lr_schedule()
     model.set_random_seed(model.seed)
@@ -115,7 +115,7 @@ def make_policy_and_buffer(model: OnPolicyAlgorithm) -> None:
         model.n_steps, model.observation_space, model.action_space, device=model.device, gamma=model.gamma,
         gae_lambda=model.gae_lambda, n_envs=model.n_envs, **kind.buffer_arguments(model), **model.rollout_buffer_kwargs,
     )  # fmt: skip
-    model.rollout_buffer_class = buffer_class  # A file that names it can be read without this package.
+    model.rollout_buffer_class = buffer_class  # Saved models name this class, and load without this package.
     model._maybe_recommend_cpu()
 
 
@@ -123,7 +123,7 @@ def _buffer_class(model: OnPolicyAlgorithm) -> type[RolloutBuffer]:
     family = _family(model.policy_class)
     suitable = family.kind().buffers[isinstance(model.observation_space, spaces.Dict)]
     given = model.rollout_buffer_class or suitable
-    # A class of a user, derived from SB3's for arrays, may hold dictionaries.
+    # With SB3's policies, a user's class may hold dictionaries even if it derives from SB3's class for arrays.
     if _family(given) is not family or not (family is FAMILIES[-1] or issubclass(given, suitable)):
         raise ArgumentError(
             f"rollout_buffer_class={given} cannot hold the rollouts of a {model.policy_class.__name__}; "

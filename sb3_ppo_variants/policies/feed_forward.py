@@ -1,4 +1,4 @@
-"""Policies without memory: SB3's ``ActorCriticPolicy`` and those derived from it."""
+"""Policies without memory: SB3's ``ActorCriticPolicy`` and its subclasses."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
@@ -23,7 +23,7 @@ from sb3_ppo_variants.rollouts.buffer import Samples, WithParameters, rollout_ob
 
 
 class FeedForward:
-    """How SB3's PPO evaluates a policy. It acts on observations alone.
+    """Evaluates a policy as SB3's PPO does. The policy acts on observations alone.
 
     :param policy: the policy
     """
@@ -85,8 +85,8 @@ class FeedForward:
         return self.policy.get_distribution(observations), self.policy.predict_values(observations)
 
     def _left_by(self, method: str, observations: PyTorchObs) -> Distribution:
-        # What SB3's methods compute they leave in action_dist, which saves a second pass of the policy. A policy that
-        # replaces them may not.
+        # SB3's methods leave the distribution that they compute in action_dist, which saves a second forward pass. A
+        # policy that overrides them may not do so.
         cls = type(self.policy)
         if all(
             getattr(cls, name, None) is getattr(ActorCriticPolicy, name)

@@ -1,4 +1,4 @@
-"""What a policy kind is: how a step of a rollout and a minibatch are evaluated."""
+"""The interface of policy kinds, which evaluate the steps of a rollout and minibatches."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -18,7 +18,7 @@ NOTHING: Mapping[str, Any] = {}
 
 
 class Acted(NamedTuple):
-    """One step of every environment."""
+    """What the policy computes for one step in every environment."""
 
     actions: th.Tensor
     """Shape ``(n_envs, ...)``."""
@@ -27,15 +27,15 @@ class Acted(NamedTuple):
     log_probs: th.Tensor
     """Shape ``(n_envs,)``."""
     parameters: Parameters | None
-    """Those of the distributions that the actions were drawn from; ``None`` if they have no known KL."""
+    """Parameters of the distributions that the actions were drawn from; ``None`` if they have no known KL."""
     columns: Mapping[str, Any] = NOTHING
-    """What the buffer's ``add`` takes besides SB3's arguments, by its names."""
+    """Arguments of the buffer's ``add`` in addition to SB3's, by name."""
     seen: Mapping[str, Any] = NOTHING
-    """What callbacks find in their ``locals`` besides SB3's names."""
+    """Entries of the callbacks' ``locals`` in addition to SB3's, by name."""
 
 
 class Evaluated(NamedTuple):
-    """A minibatch under the policy as it is now, a row for each of its samples."""
+    """A minibatch evaluated by the current policy, with one row per sample."""
 
     values: th.Tensor
     """Shape ``(batch,)``."""
@@ -46,7 +46,7 @@ class Evaluated(NamedTuple):
 
 
 class Acting(Protocol):
-    """A policy during one rollout, with what it needs to know besides observations. No gradients are asked for."""
+    """A policy during one rollout, with the state that it needs in addition to observations. It needs no gradients."""
 
     def act(self, observations: PyTorchObs, episode_starts: np.ndarray) -> Acted:
         """Draw an action for each environment.
@@ -55,26 +55,26 @@ class Acting(Protocol):
         """
 
     def terminal_value(self, observation: PyTorchObs, env_index: int) -> th.Tensor:
-        """The value of the state in which the step that :meth:`act` made last ended an episode, shape ``(1, 1)``."""
+        """Return the value of the state in which the last step of :meth:`act` ended an episode, shape ``(1, 1)``."""
 
     def last_values(self, observations: PyTorchObs, dones: np.ndarray) -> th.Tensor:
-        """The values of the states after the last step, shape ``(n_envs, 1)``.
+        """Return the values of the states after the last step, shape ``(n_envs, 1)``.
 
         :param dones: whether the last step ended an episode, shape ``(n_envs,)``
         """
 
 
 class PolicyKind(Protocol):
-    """Evaluates a policy. The samples of a minibatch count alike: a kind that pads them leaves the padding out."""
+    """Evaluates a policy. All samples of a minibatch count equally: a kind that pads them leaves out the padding."""
 
     policies: ClassVar[Sequence[type[BasePolicy]]]
-    """The policies for vectors, images and dictionaries."""
+    """The policy classes for vectors, images and dictionaries."""
     buffers: ClassVar[Sequence[type[RolloutBuffer]]]
-    """The classes of rollout buffers, for arrays and for dictionaries."""
+    """The rollout buffer classes for arrays and for dictionaries."""
     with_parameters: ClassVar[type[WithParameters]]
-    """Adds the columns with the old parameters to these classes."""
+    """The class that adds the columns with the old parameters to the buffer classes."""
     takes_masks: ClassVar[bool]
-    """Whether actions are masked."""
+    """Whether the policy takes action masks."""
 
     def __init__(self, policy: ActorCriticPolicy): ...
 
@@ -84,32 +84,32 @@ class PolicyKind(Protocol):
 
     @classmethod
     def make_policy(cls, model: OnPolicyAlgorithm) -> BasePolicy:
-        """Make the policy of a model."""
+        """Create the policy of a model."""
 
     def buffer_arguments(self, model: OnPolicyAlgorithm) -> dict[str, Any]:
-        """What the constructor of a buffer takes besides SB3's arguments."""
+        """Return the arguments of the buffer's constructor in addition to SB3's."""
 
     def acting(self, model: OnPolicyAlgorithm) -> Acting:
         """Begin a rollout of a model in its environments."""
 
     def samples(self, read: Any) -> Samples:
-        """A minibatch, without padding, of what the rollout buffer makes of it."""
+        """Convert a minibatch that the rollout buffer yields. Only observations, actions and ``more`` may be padded."""
 
     def evaluate(self, samples: Samples) -> Evaluated:
         """Evaluate a minibatch."""
 
     def evaluate_values(self, samples: Samples) -> th.Tensor:
-        """The values of a minibatch alone, shape ``(batch,)``."""
+        """Return only the values of a minibatch, shape ``(batch,)``."""
 
     def evaluated_parameters(self, samples: Samples) -> tuple[ExactKL, Parameters]:
-        """The KL and the parameters of the distributions that :meth:`evaluate` found last, for these samples."""
+        """Return the KL and the parameters of the distributions of these samples, right after :meth:`evaluate`."""
 
     def distributions(self, buffer: RolloutBuffer) -> Iterator[Distribution]:
-        """The distributions in all states of a rollout in the order of its rows, in chunks.
+        """Return the distributions in all states of a rollout in the order of its rows, in chunks.
 
-        :param buffer: a full buffer, read before or not
-        :return: each may be the same object, with other parameters
+        :param buffer: a full buffer, whether or not it has been read before
+        :return: an iterator, which may yield the same object each time with different parameters
         """
 
     def of_first_state(self, observations: PyTorchObs) -> tuple[Distribution, th.Tensor]:
-        """The distributions and the values, shape ``(n, 1)``, in states that episodes begin with."""
+        """Return the distributions and the values, shape ``(n, 1)``, in initial states of episodes."""

@@ -1,4 +1,4 @@
-"""Policies whose actions are masked: sb3-contrib's ``MaskableActorCriticPolicy`` and those derived from it."""
+"""Policies with action masks: sb3-contrib's ``MaskableActorCriticPolicy`` and its subclasses."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias
@@ -29,12 +29,12 @@ from sb3_ppo_variants.kl import ExactKL, Parameters, kl_and_parameters, known_pa
 from sb3_ppo_variants.policies.kind import Acted, Evaluated
 from sb3_ppo_variants.rollouts.buffer import Samples, WithParameters, chunks, observations_at
 
-# A MaskableActorCriticPolicy. Its hints do not know of dictionaries of observations.
+# A MaskableActorCriticPolicy. Its type hints do not allow dictionary observations.
 Policy: TypeAlias = Any
 
 
 class MaskedSamples(NamedTuple):
-    """A minibatch: sb3-contrib's, with the old parameters."""
+    """sb3-contrib's minibatch with the old parameters added."""
 
     observations: PyTorchObs
     actions: th.Tensor
@@ -47,7 +47,7 @@ class MaskedSamples(NamedTuple):
 
 
 class WithMasks(WithParameters):
-    """Adds the columns with the old parameters to sb3-contrib's rollout buffers."""
+    """Adds the columns with the old parameters to sb3-contrib's maskable rollout buffers."""
 
     read_as: ClassVar[Mapping[type, type]] = {
         MaskableRolloutBufferSamples: MaskedSamples,
@@ -56,7 +56,7 @@ class WithMasks(WithParameters):
 
 
 class Masked:
-    """How sb3-contrib's MaskablePPO evaluates a policy.
+    """Evaluates a policy as sb3-contrib's MaskablePPO does.
 
     :param policy: the policy
     """
@@ -112,7 +112,7 @@ class Masked:
         return self.policy.get_distribution(observations), self.policy.predict_values(observations)
 
     def left_by(self, method: str, observations: PyTorchObs, masks: object) -> Distribution:
-        """The distributions that a method of the policy has found last, or else found once more."""
+        """Return the distributions that the last call of a policy method left behind, or else compute them again."""
         cls, contribs = type(self.policy), MaskableActorCriticPolicy
         if all(getattr(cls, name) is getattr(contribs, name) for name in (method, "_get_action_dist_from_latent")):
             return self.policy.action_dist
@@ -120,10 +120,10 @@ class Masked:
 
 
 class MaskedActing:
-    """Asks the environments for their masks at each step.
+    """Acts with the masks that the environments return at each step.
 
     :param kind: evaluates the policy
-    :param masks: those of the environments
+    :param masks: the masks of the environments
     """
 
     def __init__(self, kind: Masked, masks: Masks):

@@ -1,4 +1,4 @@
-"""Policies with LSTMs: sb3-contrib's ``RecurrentActorCriticPolicy`` and those derived from it."""
+"""Policies with LSTMs: sb3-contrib's ``RecurrentActorCriticPolicy`` and its subclasses."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -33,12 +33,12 @@ from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Samples, WithParamete
 
 # The hidden and the cell states of an LSTM, each of shape (layers, sequences, size).
 States: TypeAlias = tuple[th.Tensor, ...]
-# A RecurrentActorCriticPolicy. Its hints know neither of dictionaries of observations nor of these tuples.
+# A RecurrentActorCriticPolicy. Its type hints allow neither dictionary observations nor these tuples.
 Policy: TypeAlias = Any
 
 
 class SequenceSamples(NamedTuple):
-    """A minibatch: sb3-contrib's, in padded sequences, with the old parameters of the steps in them."""
+    """sb3-contrib's minibatch of padded sequences with the old parameters of their steps added, without padding."""
 
     observations: PyTorchObs
     actions: th.Tensor
@@ -53,18 +53,18 @@ class SequenceSamples(NamedTuple):
 
 
 class Sequences(NamedTuple):
-    """What the policy takes of a minibatch besides padded observations and actions."""
+    """The inputs of the policy for a minibatch in addition to the padded observations and actions."""
 
     lstm_states: RNNStates
-    """At the beginning of each sequence."""
+    """The states at the beginning of each sequence."""
     episode_starts: th.Tensor
-    """Padded."""
+    """Whether an episode begins with each step, with padding."""
     steps: th.Tensor
     """True for steps and False for padding."""
 
 
 class WithSequences(WithParameters):
-    """Adds the columns with the old parameters to sb3-contrib's rollout buffers."""
+    """Adds the columns with the old parameters to sb3-contrib's recurrent rollout buffers."""
 
     read_as: ClassVar[Mapping[type, type]] = {
         RecurrentRolloutBufferSamples: SequenceSamples,
@@ -73,10 +73,10 @@ class WithSequences(WithParameters):
 
 
 class Recurrent:
-    """How sb3-contrib's RecurrentPPO evaluates a policy.
+    """Evaluates a policy as sb3-contrib's RecurrentPPO does.
 
-    A minibatch has padded sequences of steps. The policy evaluates the padding too, as in sb3-contrib, and it is left
-    out of all that is returned.
+    A minibatch consists of padded sequences of steps. As in sb3-contrib, the policy evaluates the padding too. The
+    results leave it out.
 
     :param policy: the policy
     """
@@ -121,9 +121,10 @@ class Recurrent:
 
     @staticmethod
     def without_starts(samples: Samples) -> Samples:
-        """The same minibatch with no step marked as the first of an episode, which sb3-contrib loops over steps for.
+        """Return the same minibatch with no episode starts, because sb3-contrib loops over all steps if there are any.
 
-        No episode begins within one of its sequences: they are cut there, and begin with states of zero instead.
+        Sequences are cut where an episode begins, so only their first steps can be episode starts. Such sequences get
+        initial states of zero instead, which has the same effect.
         """
         states, starts, steps = _sequences(samples)
         goes_on = (1.0 - starts.reshape(states.pi[0].shape[1], -1)[:, :1])[None]
@@ -136,9 +137,8 @@ class Recurrent:
         if isinstance(self.policy.action_space, spaces.Discrete):
             actions = actions.long().flatten()
         elif isinstance(self.policy.action_space, spaces.MultiBinary):
-            actions = (
-                actions.float()
-            )  # sb3-contrib's buffers, unlike SB3's, hold integers, of which there is no density.
+            # Unlike SB3's buffers, sb3-contrib's return integers, for which there is no log-probability.
+            actions = actions.float()
         values, log_prob, entropy = self.policy.evaluate_actions(samples.observations, actions, states, starts)
         return Evaluated(values.flatten()[steps], log_prob[steps], None if entropy is None else entropy[steps])
 
@@ -159,7 +159,7 @@ class Recurrent:
         starts = in_rows(buffer, buffer.episode_starts).reshape(buffer.n_envs, -1)
         for env_index, of_env in enumerate(starts):
             states = self._first_states(buffer, env_index)
-            # Pieces without a beginning within, for which the LSTM is called once.
+            # Cut the steps where episodes begin, so that the LSTM can be called once for each piece.
             edges = sorted({*range(0, len(of_env), ROWS_AT_ONCE), *np.flatnonzero(of_env).tolist(), len(of_env)})
             for start, end in pairwise(edges):
                 if of_env[start]:
@@ -170,10 +170,10 @@ class Recurrent:
                 yield distribution
 
     def _first_states(self, buffer: RecurrentRolloutBuffer | RecurrentDictRolloutBuffer, env_index: int) -> States:
-        """The actor's states before the first step of an environment."""
+        """Return the actor's states before the first step of an environment."""
         row = env_index * buffer.buffer_size
         both = (buffer.hidden_states_pi, buffer.cell_states_pi)
-        # Before the buffer is first read: steps, layers, environments.
+        # Until the buffer is first read, the dimensions of these arrays begin with steps, layers, environments.
         rows = (array[row] if buffer.generator_ready else array[0, :, env_index] for array in both)
         return tuple(buffer.to_torch(array)[:, None].contiguous() for array in rows)
 
@@ -184,7 +184,7 @@ class Recurrent:
 
 
 class RecurrentActing:
-    """Acts, and remembers the states of the LSTMs, also from rollout to rollout in ``model._last_lstm_states``.
+    """Acts and keeps the states of the LSTMs between steps, and in ``model._last_lstm_states`` between rollouts.
 
     :param policy: the policy
     :param model: its model
@@ -222,7 +222,7 @@ LSTM_RULES: Mapping[str, Rule] = {
     "n_lstm_layers": COUNT,
     "shared_lstm": FLAG,
     "enable_critic_lstm": FLAG,
-    # Its other options change the shapes of what goes in and comes out.
+    # The other options of nn.LSTM change the shapes of its inputs and outputs.
     "lstm_kwargs": Rule(
         "a dict that may have 'bias' and 'dropout'", lambda v: isinstance(v, dict) and v.keys() <= {"bias", "dropout"}
     ).or_none(),
@@ -230,7 +230,10 @@ LSTM_RULES: Mapping[str, Rule] = {
 
 
 def _check_lstm(arguments: Mapping[str, Any]) -> None:
-    """:raises ArgumentError: if an entry of ``policy_kwargs`` about LSTMs is not allowed"""
+    """Check the entries of ``policy_kwargs`` about LSTMs.
+
+    :raises ArgumentError: if an entry is not allowed
+    """
     for name, rule in LSTM_RULES.items():
         if name in arguments:
             rule.check(f"policy_kwargs[{name!r}]", arguments[name])
@@ -260,6 +263,6 @@ def _zeros(policy: Policy, n_envs: int) -> RNNStates:
 
 
 def _leaves_distribution(policy: Policy, method: str) -> bool:
-    """Whether a method leaves the distribution that it finds in ``action_dist``, as sb3-contrib's do."""
+    """Return whether a method leaves the distribution that it computes in ``action_dist``, as sb3-contrib's do."""
     cls, contribs = type(policy), RecurrentActorCriticPolicy
     return all(getattr(cls, name) is getattr(contribs, name) for name in (method, "_get_action_dist_from_latent"))

@@ -1,4 +1,4 @@
-"""Normalised advantages of minibatches and rollouts that processes share."""
+"""Normalises the advantages of minibatches and rollouts that are distributed over several processes."""
 
 import torch as th
 
@@ -7,10 +7,10 @@ from sb3_ppo_variants.processes.processes import Processes
 
 
 def normalized_together(advantages: th.Tensor, processes: Processes) -> th.Tensor:
-    """What :func:`sb3_ppo_variants.losses.normalize_advantages` makes of minibatches whose rows all processes share.
+    """Normalise minibatches distributed over processes as :func:`sb3_ppo_variants.losses.normalize_advantages` does.
 
-    :param advantages: the rows that this process has of each minibatch, shape ``(..., rows)``
-    :return: normalised by the mean and the standard deviation of the rows of all processes, of the same shape
+    :param advantages: the rows of each minibatch in this process, shape ``(..., rows)``
+    :return: advantages normalised by the mean and standard deviation over all processes, of the same shape
     """
     rows = advantages.shape[-1]
     mean = advantages.mean(dim=-1)
@@ -22,7 +22,10 @@ def normalized_together(advantages: th.Tensor, processes: Processes) -> th.Tenso
 
 
 def moments_together(advantages: th.Tensor, processes: Processes) -> tuple[float, float]:
-    """The mean of the advantages of all processes, as many in each, and what to divide by: their standard deviation."""
+    """Return the mean of the advantages of all processes, and the divisor: their standard deviation plus an epsilon.
+
+    All processes must have the same number of advantages.
+    """
     variance, mean = th.var_mean(advantages.double(), correction=0)
     variances, means = processes.gather(th.stack([variance, mean])).unbind(dim=1)
     together = means.mean()

@@ -1,4 +1,4 @@
-"""Finds out which process of a group is gone, and why."""
+"""Finds out which process of a group has ended, and why."""
 
 import time
 
@@ -7,31 +7,31 @@ from torch.distributed.distributed_c10d import _get_default_store
 from sb3_ppo_variants.errors import ProcessError
 
 PREFIX = "sb3_ppo_variants"
-# Seconds for those who live to say so, once the group has broken.
+# How many seconds the remaining processes have to report after the group has broken.
 PATIENCE = 5.0
 
 
 class Faults:
-    """What processes tell each other by the store of their group when the group itself is broken.
+    """Messages that processes exchange through the store of their group when the group itself is broken.
 
-    :param rank: the number of this process
-    :param size: how many there are
+    :param rank: rank of this process
+    :param size: number of processes
     """
 
     def __init__(self, rank: int, size: int):
         self._rank = rank
         self._size = size
-        # Outlives the group.
+        # The store outlives the group.
         self._store = _get_default_store()
 
     def tell(self, error: BaseException) -> None:
-        """Tell the others that this process ends with an error."""
+        """Tell the other processes that this process ends with an error."""
         if not self._is_set("failed"):
             own = f"rank {self._rank} ended with {type(error).__name__}: {error}"
             self._set("failed", str(error) if isinstance(error, ProcessError) else own)
 
     def explain(self) -> str:
-        """Which process is gone: one that told why, or those that do not answer."""
+        """Describe which process has ended: one that reported its error, or those that do not answer."""
         try:
             self._set(f"here/{self._rank}", "")
             deadline = time.monotonic() + PATIENCE

@@ -16,7 +16,7 @@ from sb3_ppo_variants.processes.processes import ALONE, Content, Processes
 
 
 class Group(Processes):
-    """All processes of the default process group. An error in one of them is an error in all."""
+    """The processes of the default process group. An error in one of them raises an error in all of them."""
 
     def __init__(self) -> None:
         self.rank = dist.get_rank()
@@ -28,16 +28,16 @@ class Group(Processes):
             if self.size == 2 and tensor.is_cpu:
                 self._add_others(tensor)
             else:
-                # Gloo adds in the same order on all ranks, so that they get the same bits.
+                # Gloo adds in the same order on all ranks, so they all get the same bits.
                 dist.all_reduce(tensor)
         tensor /= self.size
 
     def _add_others(self, tensor: th.Tensor) -> None:
-        """What ``all_reduce`` does with the tensors of two processes, with fewer threads to wake over gloo."""
+        """Add the tensors of two processes as ``all_reduce`` does, but wake fewer of gloo's threads."""
         other, others = 1 - self.rank, th.empty_like(tensor)
         sending = dist.isend(tensor, other)
         dist.recv(others, other)
-        assert sending is not None  # All processes of the default group are in it.
+        assert sending is not None  # isend() only returns None outside the group.
         sending.wait()
         tensor += others
 
@@ -69,7 +69,7 @@ class Group(Processes):
         try:
             yield
         except RuntimeError as error:
-            _leave()  # The others then need not wait for the timeout.
+            _leave()  # The other processes then do not have to wait for the timeout.
             raise ProcessError(self._faults.explain()) from error
 
 
@@ -79,11 +79,11 @@ def _leave() -> None:
 
 
 def current(data_parallel: bool | Literal["auto"]) -> Processes:
-    """The processes that train together.
+    """Return the processes that train together.
 
-    :param data_parallel: ``"auto"`` takes a process group that is initialised, True insists on one and initialises it
-        where torchrun has started this process, False trains alone
-    :raises ArgumentError: if there has to be a group and there is none
+    :param data_parallel: ``"auto"`` uses the process group if one is initialised; True requires a group, and
+        initialises it if torchrun started this process; False trains alone
+    :raises ArgumentError: if a group is required and there is none
     """
     if data_parallel is False or not dist.is_available():
         return ALONE
@@ -99,11 +99,11 @@ def current(data_parallel: bool | Literal["auto"]) -> Processes:
 
 
 def init_processes(timeout: timedelta = timedelta(minutes=30)) -> bool:
-    """Initialise the process group where torchrun has started this process, and do nothing elsewhere.
+    """Initialise the process group if torchrun started this process; otherwise do nothing.
 
-    Tensors on CPUs are averaged by gloo, those on GPUs by NCCL.
+    Tensors on CPUs are averaged with gloo, tensors on GPUs with NCCL.
 
-    :param timeout: how long a process waits for the others before it takes them for gone
+    :param timeout: how long a process waits for the others before it considers them gone
     :return: whether there is a process group
     """
     if not dist.is_available():
@@ -113,5 +113,5 @@ def init_processes(timeout: timedelta = timedelta(minutes=30)) -> bool:
         if gpus:
             th.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % th.cuda.device_count())
         dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=timeout)
-        atexit.register(_leave)  # A process that ends within its group may be aborted by PyTorch.
+        atexit.register(_leave)  # PyTorch may abort a process that exits without leaving its group.
     return dist.is_initialized()

@@ -1,4 +1,4 @@
-"""What training knows of the processes that train together."""
+"""The interface of the processes that train together."""
 
 from typing import TypeVar
 
@@ -8,7 +8,7 @@ Content = TypeVar("Content")
 
 
 class Processes:
-    """A process that trains alone, for which nothing is to be done."""
+    """A process that trains alone, so that there is nothing to communicate."""
 
     rank: int = 0
     """The number of this process."""
@@ -16,27 +16,28 @@ class Processes:
     """How many processes there are."""
 
     def average(self, tensor: th.Tensor) -> None:
-        """Replace a tensor by its mean over the processes.
+        """Replace a tensor with its mean over the processes.
 
-        :raises ProcessError: if a process is gone; so do all other methods
+        :raises ProcessError: if a process has ended, as in all methods that communicate
         """
 
     def gather(self, tensor: th.Tensor) -> th.Tensor:
-        """The tensors of all processes, stacked in the order of their ranks."""
+        """Return the tensors of all processes, stacked in the order of their ranks."""
         return tensor[None]
 
     def exchange(self, what: str, content: Content) -> list[Content]:
-        """What each process hands over, in the order of their ranks.
+        """Return the contents that all processes pass, in the order of their ranks.
 
-        :param what: names the moment, which must be the same for all
+        :param what: what this process is doing, such as "writes a checkpoint"; must be the same in all processes
+        :param content: the content from this process
         """
         return [content]
 
     def failed(self, error: BaseException) -> None:
-        """Leave the other processes because of an error, and let them know."""
+        """Leave the group because of an error, and tell the other processes about it."""
 
     def mean(self, value: float) -> float:
-        """The mean of a number over the processes."""
+        """Return the mean of a number over the processes."""
         if self.size == 1:
             return value
         number = th.tensor([value], dtype=th.float64)

@@ -1,4 +1,4 @@
-"""SB3's rollout buffers with more columns: the parameters of the distributions that the actions were drawn from.
+"""SB3's rollout buffers with extra columns: the parameters of the distributions that the actions were drawn from.
 
 A rollout of ``n_steps`` steps in ``n_envs`` environments has ``n_steps * n_envs`` rows, environment by environment: the
 order in which SB3's buffers flatten themselves when they are first read.
@@ -18,12 +18,12 @@ from sb3_ppo_variants.kl import Parameters
 
 # Enough rows to keep a small network busy, few enough for the activations of a large one to stay in the cache.
 ROWS_AT_ONCE = 128
-# An index of the arrays of a buffer, by its rows or by steps and environments.
+# An index into a buffer's arrays, either by rows or by steps and environments.
 Where: TypeAlias = np.ndarray | tuple[np.ndarray, np.ndarray]
 
 
 class Samples(NamedTuple):
-    """A minibatch: SB3's, with the old parameters."""
+    """SB3's minibatch with the old parameters added."""
 
     observations: PyTorchObs
     actions: th.Tensor
@@ -32,23 +32,23 @@ class Samples(NamedTuple):
     advantages: th.Tensor
     returns: th.Tensor
     old_parameters: Parameters | None = None
-    """Of the distributions that the actions were drawn from; ``None`` where the buffer has no such columns."""
+    """Parameters of the distributions that the actions were drawn from; ``None`` if the buffer has no such columns."""
     more: object = None
-    """What the kind of the policy needs besides."""
+    """Additional data that the policy kind needs."""
 
     @classmethod
     def of(cls, read: Any) -> "Samples":
-        """A minibatch of a buffer without the columns."""
+        """Convert a minibatch of a buffer without the columns."""
         return cls(*(getattr(read, name) for name in cls._fields[:6]))
 
 
 class WithParameters(RolloutBuffer):
-    """Adds the columns to a rollout buffer, SB3's or a user's."""
+    """Adds the columns to SB3's or a user's rollout buffer."""
 
     read_as: ClassVar[Mapping[type, type]] = {RolloutBufferSamples: Samples, DictRolloutBufferSamples: Samples}
-    """For the types of minibatches that the buffer makes, those with the old parameters as a further field."""
+    """Maps each type of minibatch that the buffer yields to the type that has the old parameters as an extra field."""
     old_parameters: Parameters | None = None
-    """A row for each row of the rollout; ``None`` if the rollout was collected without."""
+    """One row per row of the rollout; ``None`` if the rollout was collected without parameters."""
 
     def reset(self) -> None:
         """Begin a new rollout."""
@@ -58,7 +58,7 @@ class WithParameters(RolloutBuffer):
     def set_parameters(self, steps: Sequence[Parameters]) -> None:
         """Fill the columns.
 
-        :param steps: for each step of the rollout the parameters of all environments
+        :param steps: for each step of the rollout, the parameters in all environments
         """
         columns = (th.stack(tensors, dim=1) for tensors in zip(*steps, strict=True))
         self.old_parameters = tuple(column.flatten(0, 1) for column in columns)
@@ -89,9 +89,9 @@ SB3S: dict[type[RolloutBuffer], type[WithParameters]] = {
 def with_parameters(
     buffer_class: type[RolloutBuffer], columns: type[WithParameters] = WithParameters
 ) -> type[WithParameters]:
-    """The class of buffers that adds the columns to SB3's or a user's class.
+    """Return a class that adds the columns to SB3's or a user's class of buffers.
 
-    :param columns: what adds them, which depends on the kind of the policy
+    :param columns: the class that adds them, which depends on the policy kind
     """
     if issubclass(buffer_class, WithParameters):
         return buffer_class
@@ -99,24 +99,24 @@ def with_parameters(
 
 
 def in_rows(buffer: RolloutBuffer, array: np.ndarray) -> np.ndarray:
-    """One of a buffer's arrays in the order of its rows, whether the buffer has flattened itself or not."""
+    """Return one of a buffer's arrays in the order of its rows, whether or not the buffer has flattened itself."""
     return array if buffer.generator_ready else buffer.swap_and_flatten(array)
 
 
 def rollout_observations(buffer: RolloutBuffer, rows_at_once: int = ROWS_AT_ONCE) -> Iterator[PyTorchObs]:
-    """All observations of a rollout in the order of their rows, in chunks.
+    """Return all observations of a rollout in the order of their rows, in chunks.
 
-    :param buffer: a full buffer, read before or not
-    :param rows_at_once: how many rows a chunk has, the last one maybe fewer
+    :param buffer: a full buffer, whether or not it has been read before
+    :param rows_at_once: number of rows in a chunk; the last one may have fewer
     """
     return (observations_at(buffer, where) for where in chunks(buffer, rows_at_once))
 
 
 def chunks(buffer: RolloutBuffer, rows_at_once: int = ROWS_AT_ONCE) -> Iterator[Where]:
-    """Where the rows of a rollout are in the arrays of its buffer, in order and in chunks.
+    """Return indices of all rows of a rollout into the arrays of its buffer, in order and in chunks.
 
-    :param buffer: a full buffer, read before or not
-    :param rows_at_once: how many rows a chunk has, the last one maybe fewer
+    :param buffer: a full buffer, whether or not it has been read before
+    :param rows_at_once: number of rows in a chunk; the last one may have fewer
     """
     n_rows = buffer.buffer_size * buffer.n_envs
     for start in range(0, n_rows, rows_at_once):
@@ -124,13 +124,13 @@ def chunks(buffer: RolloutBuffer, rows_at_once: int = ROWS_AT_ONCE) -> Iterator[
 
 
 def where_in(buffer: RolloutBuffer, rows: np.ndarray) -> Where:
-    """Where rows of a rollout are in the arrays of its buffer."""
-    # Flat, or as SB3's buffers hold a rollout before they are first read.
+    """Return the index of rows of a rollout into the arrays of its buffer."""
+    # SB3's buffers have steps and environments as dimensions until they are first read, and are flat from then on.
     return rows if buffer.generator_ready else (rows % buffer.buffer_size, rows // buffer.buffer_size)
 
 
 def observations_at(buffer: RolloutBuffer, where: Where) -> PyTorchObs:
-    """The observations of some rows."""
+    """Return the observations at an index into the buffer's arrays."""
     observations: Any = buffer.observations
     if isinstance(observations, dict):
         return {key: buffer.to_torch(array[where]) for key, array in observations.items()}

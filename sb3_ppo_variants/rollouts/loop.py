@@ -1,4 +1,4 @@
-"""The one loop that collects rollouts, for every backend and policy kind."""
+"""The loop that collects rollouts, shared by all backends and policy kinds."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.rollouts.normalized import Steps, fast_steps
 
-# What environments return: an array or a dict of arrays, with a row for each environment.
+# Observations as environments return them: an array or a dict of arrays, with one row per environment.
 Observations: TypeAlias = Any
 
 
@@ -29,13 +29,13 @@ class Actor(Protocol):
         """
 
     def seen(self) -> dict[str, Any]:
-        """What callbacks find in their ``locals`` of the step that :meth:`act` made last, by SB3's names."""
+        """Return what callbacks find in their ``locals`` about the last step of :meth:`act`, by SB3's names."""
 
     def terminal_value(self, observation: Observations, env_index: int) -> Any:
-        """The value of the state in which the last step ended an episode, a number or an array of one."""
+        """Return the value of the state in which the last step ended an episode, as a number or an array of one."""
 
     def store(self, rewards: np.ndarray, episode_starts: np.ndarray) -> None:
-        """Write the step that :meth:`act` made last to the buffer.
+        """Write the last step of :meth:`act` to the buffer.
 
         :param episode_starts: whether an episode began with the observations of the step, shape ``(n_envs,)``
         """
@@ -43,7 +43,7 @@ class Actor(Protocol):
     def finish(self, observations: Observations, dones: np.ndarray) -> th.Tensor:
         """Fill the rest of the buffer: advantages, returns and old parameters.
 
-        :param observations: those after the last step
+        :param observations: the observations after the last step
         :param dones: whether the last step ended an episode, shape ``(n_envs,)``
         :return: the values of these states, shape ``(n_envs, 1)``
         """
@@ -59,14 +59,14 @@ def collect(
     n_processes: int = 1,
     steps_of: Callable[[VecEnv], Steps] = fast_steps,
 ) -> bool:
-    """What SB3's ``collect_rollouts`` does.
+    """Collect a rollout, as SB3's ``collect_rollouts`` does.
 
-    Callbacks find the same names in their ``locals``, and what they change in place there takes effect.
+    Callbacks find the same names in their ``locals``, and changes that they make there in place take effect.
 
-    :param make_actor: called when callbacks have heard that the rollout begins
-    :param n_processes: how many processes do the same, whose steps count too
-    :param steps_of: makes what steps the environments
-    :return: False if the callback ended it early
+    :param make_actor: creates the actor; called after ``on_rollout_start``
+    :param n_processes: number of processes that collect rollouts together; the steps of all of them count
+    :param steps_of: returns the object that steps the environments
+    :return: False if the callback ended the rollout early
     """
     model.policy.set_training_mode(False)
     rollout_buffer.reset()
@@ -83,7 +83,7 @@ def collect(
             "n_rollout_steps": n_rollout_steps,
         }
     )
-    # An empty list of callbacks has no use for locals, which are made for each step.
+    # An empty list of callbacks reads no locals, so there is no need to build them at each step.
     heard = not isinstance(callback, CallbackList) or len(callback.callbacks) > 0
     steps = steps_of(env)
     for step in range(n_rollout_steps):
@@ -104,7 +104,7 @@ def _step(
     step: int,
     n_processes: int,
 ) -> bool:
-    """One step of every environment.
+    """Take one step in every environment.
 
     :return: False if the callback ends the rollout
     """
@@ -121,7 +121,7 @@ def _step(
         for i in np.flatnonzero(dones):
             terminal = infos[i].get("terminal_observation")
             if terminal is not None and infos[i].get("TimeLimit.truncated", False):
-                # A time limit is no end: the value of the last state stands for what would follow (SB3 issue 633).
+                # A time limit does not make a state terminal: bootstrap with the state's value (SB3 issue 633).
                 rewards[i] += model.gamma * actor.terminal_value(terminal, int(i))
     actor.store(rewards, model._last_episode_starts)  # type: ignore[arg-type]
     model._last_obs = new_obs  # type: ignore[assignment]
@@ -130,7 +130,7 @@ def _step(
 
 
 def bounds_of(policy: ActorCriticPolicy) -> tuple[np.ndarray, np.ndarray] | None:
-    """What actions are clipped to before the environments take them; ``None`` if they are not.
+    """Return the bounds to which actions are clipped for the environments, or ``None`` if they are not clipped.
 
     :raises ArgumentError: if actions are scaled to bounds that are too far apart
     """
@@ -144,6 +144,6 @@ def bounds_of(policy: ActorCriticPolicy) -> tuple[np.ndarray, np.ndarray] | None
 
 
 def _has_no_width(space: spaces.Box) -> bool:
-    """Whether bounds are so far apart that there is no number for it."""
+    """Return whether bounds are so far apart that their distance is not a finite number."""
     with np.errstate(over="ignore"):
         return not np.isfinite(space.high - space.low).all()

@@ -1,4 +1,4 @@
-"""Steps of SB3's ``VecNormalize`` with the same results, to the bit, and fewer copies."""
+"""Steps of SB3's ``VecNormalize`` with bit-identical results and fewer copies."""
 
 from math import sqrt
 from typing import Any, TypeAlias
@@ -8,7 +8,7 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
-# What is written out; an object may replace each.
+# The methods that this module reimplements. A wrapper that overrides one of them steps by itself.
 REPLACED = (
     "step",
     "step_async",
@@ -19,12 +19,16 @@ REPLACED = (
     "_update_reward",
 )
 FLOATS = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
-# Before NumPy 2, single precision divided by a number of double precision stays single.
+# Before NumPy 2, an array in single precision divided by a number in double precision stays in single precision.
 PROMOTES = (np.ones(1, np.float32) / np.float64(1)).dtype == np.float64
 
 
 def fast_steps(env: VecEnv) -> "Steps":
-    """What steps an environment fastest: itself, unless it is a ``VecNormalize`` and no subclass or changed one."""
+    """Return the fastest object that steps an environment.
+
+    For an unmodified ``VecNormalize`` this is a :class:`NormalizedSteps`. All other environments, including subclasses
+    of ``VecNormalize``, step by themselves.
+    """
     if type(env) is not VecNormalize or not PROMOTES or env.returns.dtype != np.float64:
         return env
     if any(getattr(getattr(env, name), "__func__", None) is not getattr(VecNormalize, name) for name in REPLACED):
@@ -33,10 +37,10 @@ def fast_steps(env: VecEnv) -> "Steps":
 
 
 class NormalizedSteps:
-    """The steps of a ``VecNormalize``.
+    """Takes the steps of a ``VecNormalize``.
 
-    All state is read from the wrapper and written to it at every step, so that whoever looks at it or changes it
-    between two steps finds what SB3's own step would leave.
+    Every step reads all state from the wrapper and writes it back. Code that reads or changes this state between two
+    steps therefore finds what SB3's own step would leave.
     """
 
     def __init__(self, env: VecNormalize):
@@ -53,7 +57,7 @@ class NormalizedSteps:
         if env.training:
             _update_returns(env, rewards)
         normalized_rewards = _rewards(env, rewards)
-        # Flags of another type would index the returns in another way.
+        # Flags that are not booleans index the returns in a different way, as they do in SB3.
         if dones.dtype != np.bool_ or True in dones.tolist():
             for done, info in zip(dones, infos, strict=False):
                 if done and "terminal_observation" in info:
@@ -81,7 +85,7 @@ class NormalizedSteps:
 
 
 def _update(statistics: RunningMeanStd, observations: np.ndarray) -> None:
-    """What ``RunningMeanStd.update`` does."""
+    """Update the statistics as ``RunningMeanStd.update`` does."""
     usual = type(statistics) is RunningMeanStd and observations.dtype in FLOATS
     if not usual or not np.shape(statistics.mean) == np.shape(statistics.var) == observations.shape[1:]:
         statistics.update(observations)
@@ -117,7 +121,7 @@ def _update(statistics: RunningMeanStd, observations: np.ndarray) -> None:
 
 
 def _normalized(env: VecNormalize, statistics: RunningMeanStd, observations: np.ndarray) -> np.ndarray:
-    """What ``normalize_obs`` makes of an array."""
+    """Normalise an array as ``normalize_obs`` does."""
     scale = np.sqrt(statistics.var + env.epsilon)
     numbers = observations - statistics.mean
     numbers /= scale
@@ -126,13 +130,13 @@ def _normalized(env: VecNormalize, statistics: RunningMeanStd, observations: np.
 
 
 def _clip(numbers: np.ndarray, limit: float) -> None:
-    """Clip in place. NumPy's own function takes twice as long for few numbers."""
+    """Clip in place. ``np.clip`` takes twice as long for small arrays."""
     np.maximum(numbers, -limit, out=numbers)
     np.minimum(numbers, limit, out=numbers)
 
 
 def _update_returns(env: VecNormalize, rewards: np.ndarray) -> None:
-    """What ``VecNormalize`` does with rewards that it learns from."""
+    """Update the returns and their statistics as ``VecNormalize`` does during training."""
     n = len(rewards)
     if n == 1:
         mean = env.returns.item() * float(env.gamma) + rewards.item()
@@ -150,7 +154,7 @@ def _update_returns(env: VecNormalize, rewards: np.ndarray) -> None:
     if type(statistics) is not RunningMeanStd:
         statistics.update(returns)
         return
-    # Plain numbers of double precision, which are computed with faster than NumPy's.
+    # Arithmetic with Python's floats is faster than with NumPy's scalars.
     old_mean, old_variance, count = float(statistics.mean), float(statistics.var), float(statistics.count)
     delta, total = mean - old_mean, count + n
     second_moment = old_variance * count + variance * n + delta * delta * count * n / total
@@ -160,12 +164,12 @@ def _update_returns(env: VecNormalize, rewards: np.ndarray) -> None:
 
 
 def _rewards(env: VecNormalize, rewards: np.ndarray) -> np.ndarray:
-    """What ``normalize_reward`` does."""
+    """Normalise rewards as ``normalize_reward`` does."""
     variance = np.float64(env.ret_rms.var + env.epsilon)
     if not env.norm_reward or rewards.dtype not in FLOATS or not variance > 0.0:
         return env.normalize_reward(rewards)
     if len(rewards) == 1:
-        # In this order, NaN stays NaN.
+        # With the arguments in this order, NaN stays NaN.
         reward = min(max(rewards.item() / sqrt(variance), -env.clip_reward), env.clip_reward)
         return np.array([reward], np.float32)
     scaled = rewards / np.sqrt(variance)

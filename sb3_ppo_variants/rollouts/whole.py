@@ -1,4 +1,4 @@
-"""A buffer takes one rollout at a time, and the whole of it."""
+"""Checks that a buffer takes one rollout at a time, and a complete one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,16 +8,16 @@ from stable_baselines3.common.buffers import RolloutBuffer
 
 from sb3_ppo_variants.errors import ArgumentError
 
-# Kept beside the buffers, because a copy of a model that is made meanwhile is free.
+# This is not an attribute of the buffers, so that a copy of the model made during a rollout has a free buffer.
 _UNDER_WAY: WeakSet[RolloutBuffer] = WeakSet()
 
 
 @contextmanager
 def one_rollout(buffer: RolloutBuffer, n_steps: int) -> Iterator[None]:
-    """Within it no other rollout goes to the buffer.
+    """Reserve the buffer for one rollout while the context is active.
 
     :param n_steps: length of the rollout
-    :raises ArgumentError: if the buffer is longer or shorter
+    :raises ArgumentError: if the buffer has a different length
     :raises RuntimeError: if another rollout is under way
     """
     check_is_free(buffer)
@@ -34,7 +34,10 @@ def one_rollout(buffer: RolloutBuffer, n_steps: int) -> Iterator[None]:
 
 
 def check_is_free(buffer: RolloutBuffer) -> None:
-    """:raises RuntimeError: if a rollout is being written to the buffer"""
+    """Check that no rollout is being written to the buffer.
+
+    :raises RuntimeError: if one is
+    """
     if buffer in _UNDER_WAY:
         raise RuntimeError(
             "a callback called learn() of the model that is being trained, whose rollout is not complete: train a copy "
@@ -43,7 +46,10 @@ def check_is_free(buffer: RolloutBuffer) -> None:
 
 
 def check_is_full(buffer: RolloutBuffer) -> None:
-    """:raises RuntimeError: if the buffer lacks steps"""
+    """Check that the buffer holds a complete rollout.
+
+    :raises RuntimeError: if steps are missing
+    """
     if not buffer.full:
         raise RuntimeError(
             f"train() needs a whole rollout, but the buffer has {buffer.pos} of {buffer.buffer_size} steps: "

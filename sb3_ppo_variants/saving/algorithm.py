@@ -1,4 +1,4 @@
-"""What an algorithm needs to be saved, loaded and resumed."""
+"""The base class of algorithms that can be saved, loaded and resumed."""
 
 import io
 import warnings
@@ -37,7 +37,7 @@ Self = TypeVar("Self", bound="SavedAlgorithm")
 
 
 class SavedAlgorithm(OnPolicyAlgorithm):
-    """An on-policy algorithm whose files are crash-safe and checked, and whose training may be resumed."""
+    """An on-policy algorithm whose files are crash-safe and checked, and whose training can be resumed."""
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
@@ -46,12 +46,12 @@ class SavedAlgorithm(OnPolicyAlgorithm):
 
     @property
     def processes(self) -> Processes:
-        """Those that train this model together."""
+        """The processes that train this model together."""
         return ALONE
 
     @cached_property
     def run(self) -> Run:
-        """Where the run stands, for checkpoints."""
+        """The state of the run, for checkpoints."""
         return Run()
 
     def save(
@@ -62,13 +62,14 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     ) -> None:
         """Save the model in a file that SB3 can also read.
 
-        Whatever happens during the save, either the old file or the new one is there, complete: the new file is written
-        next to the old one, synced to the disk and renamed. As in SB3, a path without a suffix gets ``.zip``. If
-        several processes train together, only rank 0 writes.
+        Whatever happens during the save, either the complete old file or the complete new one is there: the new file is
+        written next to the old one, synced to disk and renamed. A file that cannot be replaced is overwritten in place,
+        with a warning. As in SB3, a path without a suffix gets ``.zip``. If several processes train together, only
+        rank 0 writes.
 
         :param path: a path or an open file
         :param exclude: attributes to leave out
-        :param include: attributes to save that are left out otherwise
+        :param include: attributes to save that would otherwise be left out
         :raises OSError: if the file cannot be written
         """
         if self.processes.rank > 0:
@@ -104,7 +105,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         """Load a model from a file of this class, or of SB3's or sb3-contrib's PPO, after checking the file.
 
         :param path: the file
-        :param env: an environment to train on; ``None`` is enough for predictions
+        :param env: an environment to train on; predictions do not need one
         :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``
         :param custom_objects: values that replace those in the file
         :param print_system_info: whether to print information about the system on which the file was saved
@@ -114,8 +115,8 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         :param reseed: whether to seed the global random generators with the model's seed, as SB3 does
         :param kwargs: attributes to set
         :raises DamagedFileError: if the file is damaged or has values that no model can have, naming the part; an
-            :class:`OtherClassError` if it is of another class
-        :raises PickledValueError: with ``weights_only``, if the model needs a pickled value, naming what to pass
+            :class:`OtherClassError` if the file belongs to another class
+        :raises PickledValueError: with ``weights_only``, if the model needs a pickled value, saying what to pass for it
         """
         check_class(cls, archive := read_archive(path))
         values = read_values(cls, archive, env, custom_objects, kwargs, weights_only)
@@ -127,7 +128,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
                 return super().load(file, env, device, values, print_system_info, force_reset, **kwargs)
             except MemoryError as error:
                 raise DamagedFileError(archive.name, "the model", f"does not fit into memory: {error}") from error
-            except DamagedFileError as error:  # From set_parameters, which does not know the file.
+            except DamagedFileError as error:  # Raised by set_parameters(), which does not know the file name.
                 raise type(error)(archive.name, error.part, error.fault) from error
 
     @classmethod
@@ -146,15 +147,15 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         The new model keeps parameters, optimizers, hyperparameters and counters. Arguments of the objective, such as
         ``desired_kl``, get their defaults unless you pass them, except that ``PPOClip`` keeps the ``clip_range``.
 
-        :param ppo: a model or the file of one
+        :param ppo: a model, or a file of one
         :param env: an environment to train on; ``None`` keeps that of the model
         :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``
-        :param custom_objects: values to take instead of those in the file
+        :param custom_objects: values that replace those in the file
         :param weights_only: as in :meth:`load`
-        :param arguments: arguments of the constructor, in the place of what ``ppo`` has
-        :raises ArgumentError: if there is no such argument, or it has a value that is not allowed
+        :param arguments: arguments of the constructor that override those of ``ppo``
+        :raises ArgumentError: if there is no such argument, or if its value is not allowed
         :raises DamagedFileError: if the file is damaged
-        :raises OtherClassError: if ``ppo`` is of an algorithm other than PPO
+        :raises OtherClassError: if ``ppo`` belongs to an algorithm other than PPO
         """
         if isinstance(ppo, BaseAlgorithm) and env is None:
             env = ppo.get_env()
@@ -168,12 +169,12 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         exact_match: bool = True,
         device: th.device | str = "auto",
     ) -> None:
-        """Check the parameters of the networks and the optimizers and set them.
+        """Check the parameters of the networks and the state of the optimizers, then set them.
 
-        :param load_path_or_dict: a file, or states as from ``get_parameters()``
+        :param load_path_or_dict: a file, or states in the format of ``get_parameters()``
         :param exact_match: whether the states must be complete
-        :param device: where to read a file to
-        :raises DamagedFileError: if they are not those of a model like this one, naming the part
+        :param device: the device on which to load the parameters in a file
+        :raises DamagedFileError: if the parameters do not fit this model, naming the part
         """
         name, parameters = "the given parameters", load_path_or_dict
         if not isinstance(parameters, dict):
@@ -195,17 +196,18 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         """Continue a run from a checkpoint of :class:`~sb3_ppo_variants.ExactCheckpointCallback`.
 
         Then call ``model.learn(model.remaining_timesteps, reset_num_timesteps=False, callback=...)`` with the callbacks
-        of the run. It continues exactly as the run would have, bit for bit. The state of the global random generators
-        is restored.
+        of the run. Training then continues exactly as the run would have, bit for bit. The state of the global random
+        generators is restored.
 
-        :param path: a checkpoint, or a folder of checkpoints, which selects the newest undamaged one
+        :param path: a checkpoint, or a folder of checkpoints, of which the newest undamaged one is used
         :param env: an environment created like that of the run, with the same wrappers
         :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``
-        :param custom_objects: values to take instead of those in the file
+        :param custom_objects: values that replace those in the file
         :return: the model
         :raises FileNotFoundError: if there is no checkpoint
         :raises DamagedFileError: if all checkpoints are damaged, naming them
-        :raises ArgumentError: if ``env`` differs from that of the run in its number of environments or ``VecNormalize``
+        :raises ArgumentError: if the number of environments or processes, or the ``VecNormalize`` wrappers of ``env``,
+            differ from those of the run
         """
         checkpoint = find_checkpoint(Path(path))
         model = cls.load(checkpoint.model_file, env, device, custom_objects)
@@ -214,17 +216,17 @@ class SavedAlgorithm(OnPolicyAlgorithm):
 
     @classmethod
     def resume_or_start(cls: type[Self], path: str | Path, policy: Any, env: GymEnv | str, **arguments: Any) -> Self:
-        """Resume the run in a folder of checkpoints, or create a new model if there is none.
+        """Resume the run in a folder of checkpoints, or create a new model if there are none.
 
-        Use this with :meth:`learn_to` in scripts that are submitted again and again.
+        Use this with :meth:`learn_to` in scripts that are submitted repeatedly.
 
         :param path: the folder of the checkpoints
         :param policy: as for the constructor
         :param env: as for the constructor
         :param arguments: further arguments of the constructor
         :return: the model
-        :raises ArgumentError: if an argument is not that of the run, except ``device``, ``verbose`` and
-            ``tensorboard_log``, or as in :meth:`resume`
+        :raises ArgumentError: if an argument other than ``device``, ``verbose`` and ``tensorboard_log`` differs from
+            that of the run, or as in :meth:`resume`
         :raises DamagedFileError: if all checkpoints are damaged, naming them
         """
         model = cls(policy, env, **arguments)
@@ -241,8 +243,8 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     def learn_to(self: Self, total_timesteps: int, callback: MaybeCallback = None, **arguments: Any) -> Self:
         """Train until the run has taken this many environment steps. Do nothing if it already has.
 
-        :param total_timesteps: the steps of the whole run, rounded up to whole rollouts
-        :param callback: callback or callbacks called at every step
+        :param total_timesteps: number of steps of the whole run, rounded up to whole rollouts
+        :param callback: callback(s) called at every step
         :param arguments: further arguments of ``learn``
         :return: the model
         """
@@ -259,13 +261,16 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         return max(self._total_timesteps - self.num_timesteps, 0)
 
     def dump_logs(self, iteration: int = 0) -> None:
-        """Write the log after a rollout of this call of ``learn``, by its number, or at any time by 0; see SB3."""
+        """Write the log as SB3 does, if it is due after this rollout.
+
+        :param iteration: number of the rollout within this call of ``learn``; 0 to write the log unconditionally
+        """
         if iteration == 0 or self.run.is_logged(iteration):
             super().dump_logs(iteration and self.run.iteration(iteration))
 
 
 def _destination(path: Path) -> Path:
-    """Where SB3 would write to, in a folder that exists."""
+    """Return the path that SB3 would write to, and create its folder if it does not exist."""
     if path.suffix == "":
         path = Path(f"{path}.zip")
     if path.is_dir():

@@ -1,7 +1,7 @@
-"""The zip archive of a saved model: SB3's, with a note of ours that SB3 does not read.
+"""The zip archive of a saved model, in SB3's format plus a note that SB3 ignores.
 
-The note holds the model's class, the hashes of the other members and the plain form of the values that SB3 pickles, see
-:mod:`sb3_ppo_variants.saving.plain`. Files without a note, such as SB3's, are read too.
+The note holds the model's class, the hashes of the other members and the plain forms of values that SB3 pickles; see
+:mod:`sb3_ppo_variants.saving.plain`. Files without a note, such as SB3's, can be read too.
 """
 
 import io
@@ -22,13 +22,13 @@ from sb3_ppo_variants.saving.hashes import sha256
 NOTE = "sb3_ppo_variants.json"
 DATA = "data"
 STATE = ".pth"
-# The second one is the name that SB3 used before 0.9.
+# SB3 before 0.9 used the second name.
 VARIABLES = ("pytorch_variables.pth", "tensors.pth")
-# What every file has, each under one of its names; a model may have further states.
+# The members of every file, each with its possible names. A model may have further states.
 MEMBERS = ((DATA,), VARIABLES, ("policy.pth",), ("policy.optimizer.pth",), ("_stable_baselines3_version",))
-# SB3's key of a pickled value.
+# SB3's key for a pickled value.
 PICKLED = ":serialized:"
-# SB3 stores members as they are; a file that was zipped again may be compressed, but not without bound.
+# SB3 stores members uncompressed. A file that was zipped again may be compressed, within these bounds on its size.
 COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 MOST_BYTES, MOST_TIMES = 2**26, 10
 
@@ -37,14 +37,14 @@ File: TypeAlias = str | Path | io.BufferedIOBase
 
 @dataclass(frozen=True)
 class Archive:
-    """The content of each member of a file, and what errors call the file."""
+    """The contents of the members of a file, and the name of the file in error messages."""
 
     name: str
     members: dict[str, bytes] = field(repr=False)
 
     @cached_property
     def note(self) -> dict[str, Any]:
-        """Our note; empty if the file has none."""
+        """The note of this package; empty if the file has none."""
         return self.json(NOTE) if NOTE in self.members else {}
 
     @cached_property
@@ -63,9 +63,9 @@ class Archive:
         return {name: value for name, value in self.data.items() if name not in self.pickled}
 
     def json(self, member: str) -> dict[str, Any]:
-        """A member that is a JSON object.
+        """Parse a member that is a JSON object.
 
-        :raises DamagedFileError: if it is missing or anything else
+        :raises DamagedFileError: if the member is missing or is not a JSON object
         """
         if member not in self.members:
             raise DamagedFileError(self.name, member, "is missing")
@@ -85,16 +85,16 @@ class Archive:
         self.states()
 
     def states(self, device: th.device | str = "cpu") -> dict[str, Any]:
-        """The state dictionaries by the names of their owners, such as ``"policy.optimizer"``.
+        """Read the state dictionaries, by the names of their owners, such as ``"policy.optimizer"``.
 
-        :raises DamagedFileError: if one cannot be read
+        :raises DamagedFileError: if a state cannot be read
         """
         states = {member: self._state(member, device) for member in self.members if member.endswith(STATE)}
         return {_part(member): state for member, state in states.items() if member not in VARIABLES}
 
     @property
     def variables(self) -> dict[str, Any]:
-        """Tensors that SB3 would set beside the states; PPO has none.
+        """Tensors that SB3 would set in addition to the states; PPO has none.
 
         :raises DamagedFileError: if they cannot be read
         """
@@ -104,25 +104,25 @@ class Archive:
     def _state(self, member: str, device: th.device | str) -> dict[str, Any]:
         try:
             state = th.load(io.BytesIO(self.members[member]), map_location=device, weights_only=True)
-        except Exception as error:  # Whatever PyTorch's readers of bytes raise.
+        except Exception as error:  # PyTorch may raise anything for damaged bytes.
             raise DamagedFileError(self.name, _part(member), f"cannot be read: {error!r}") from error
         if not isinstance(state, dict):
             raise DamagedFileError(self.name, _part(member), f"is a {type(state).__name__}, not a dictionary")
         return state
 
     def with_note(self, note: dict[str, Any]) -> bytes:
-        """The file with our note, to which this adds the hashes."""
+        """Return the content of the file with this note, to which the hashes are added."""
         hashes = {member: sha256(content) for member, content in self.members.items()}
-        # The note comes first, since damage to the directory of a zip archive can hide what comes last.
+        # The note comes first, because damage to the directory of a zip archive can hide the last members.
         return _zipped({NOTE: json.dumps({**note, "sha256": hashes}).encode(), **self.members})
 
     def with_data(self, data: dict[str, Any]) -> io.BytesIO:
-        """The file with other attributes."""
+        """Return the file with these attributes instead of its own."""
         return io.BytesIO(_zipped({**self.members, DATA: json.dumps(data).encode()}))
 
 
 def read_archive(file: File) -> Archive:
-    """Read a file and check its members against the hashes in our note.
+    """Read a file, and check its members against the hashes in the note.
 
     :param file: a path, with or without the suffix ``.zip``, or an open file
     :raises DamagedFileError: if it is not a zip archive or a member is damaged
@@ -149,14 +149,14 @@ def _members(name: str, content: bytes) -> dict[str, bytes]:
                 if info.filename in members:
                     raise DamagedFileError(name, part, "appears twice")
                 with archive.open(info) as member:
-                    # One more than there should be: the checksum is compared at the end.
+                    # Read past the end, because zipfile only compares the checksum there.
                     members[info.filename] = member.read(info.file_size + 1)
     except DamagedFileError:
         raise
     except zipfile.BadZipFile as error:
         fault = "is damaged" if members else "cannot be read; it wasn't a zip-file, or is cut short"
         raise DamagedFileError(name, part, f"{fault}: {error}") from error
-    except Exception as error:  # Whatever the decompressors raise.
+    except Exception as error:  # Decompressors may raise anything.
         raise DamagedFileError(name, part, f"is damaged: {error!r}") from error
     return members
 
@@ -164,7 +164,7 @@ def _members(name: str, content: bytes) -> dict[str, bytes]:
 def _check_sizes(name: str, archive: zipfile.ZipFile, most: int) -> None:
     for info in archive.infolist():
         if info.compress_type not in COMPRESSIONS:
-            # Python decompresses others in pieces of any size.
+            # For other methods, Python does not limit the size of a decompressed chunk.
             raise DamagedFileError(name, _part(info.filename), "uses a compression method other than deflate")
     size = sum(info.file_size for info in archive.infolist())
     if size > most:

@@ -1,6 +1,6 @@
-"""Atomic writes: whatever happens, the old content or the new one is there, whole.
+"""Atomic writes: whatever happens, either the complete old content or the complete new content is there.
 
-The new content goes to a temporary name in the same folder, is flushed to the disk, and is then renamed in one step.
+The new content is written under a temporary name in the same folder, flushed to disk, and then renamed in one step.
 """
 
 import errno
@@ -16,32 +16,33 @@ from pathlib import Path
 
 # A temporary file that has not been written to for this long is left over from a process that was killed.
 LEFT_OVER_AFTER_SECONDS = 3600
-# Names end at 255 bytes, on some file systems at 143, and that of a temporary file is longer than its target's.
+# File names are limited to 255 bytes, or 143 on some file systems, and a temporary name is longer than its target's.
 LONGEST_STEM = 100
-# What a file system says that cannot force a file, or the names in a folder, to the disk.
+# Errors of file systems that cannot flush a file, or the names in a folder, to disk.
 NOT_FORCED = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES, errno.EPERM, errno.EBADF)
-# What keeps a file from being replaced, though not from being written to: its folder, or a mount of the file itself.
+# Errors when a file cannot be replaced, because of its folder or because it is itself a mount point. It may still be
+# writable in place.
 NOT_REPLACED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.ENAMETOOLONG)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file in a folder that exists, or make it, with the links and permissions of ``open(path, "wb")``.
+    """Create or replace a file in an existing folder, following links and keeping permissions as ``open(path, "wb")``.
 
-    A file that can be written to but not replaced, such as one in a folder that is not writable, is written to in
-    place, with a warning: a crash meanwhile would leave a part of it.
+    A file that is writable but cannot be replaced, such as one in a read-only folder, is overwritten in place, with a
+    warning: a crash during the write would leave an incomplete file.
 
-    :raises OSError: if it cannot be written; the old file is then unchanged, unless it was written to in place
+    :raises OSError: if the file cannot be written; the old file is then unchanged, unless it was overwritten in place
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
-        target.write_bytes(content)  # A device or a pipe, which has no content to lose.
+        target.write_bytes(content)  # A device or a pipe has no content to lose.
         return
     try:
         _replace(target, content)
     except OSError as error:
         if error.errno not in NOT_REPLACED or not target.is_file():
             raise
-        target.open("r+b").close()  # Raises, before anything is changed, where it cannot be written to.
+        target.open("r+b").close()  # Raises before anything is changed if the file is not writable.
         warnings.warn(
             f"{target} cannot be replaced ({error.strerror}). It is overwritten in place, where a crash damages it."
         )
@@ -59,7 +60,7 @@ def _replace(target: Path, content: bytes) -> None:
             shutil.copymode(target, temporary)
         os.replace(temporary, target)
     except BaseException:
-        with suppress(PermissionError):  # Where it cannot have been made.
+        with suppress(PermissionError):  # Without permission for the folder, no file was created.
             temporary.unlink(missing_ok=True)
         raise
     _sync(target.parent)
@@ -67,9 +68,9 @@ def _replace(target: Path, content: bytes) -> None:
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """A temporary folder, which replaces the target with all its files at the end, or not at all.
+    """Yield a temporary folder, which replaces the target on exit, with all its files or not at all.
 
-    :raises OSError: if it cannot be written; the old folder is then unchanged
+    :raises OSError: if the folder cannot be written; the old folder is then unchanged
     """
     _remove_left_over(target)
     temporary = _temporary(target)
@@ -87,7 +88,7 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder, if it exists, so that no part of it is ever there under its name."""
+    """Remove a folder if it exists. It is renamed first, so that it is never seen half-removed under its own name."""
     removed = _temporary(folder)
     with suppress(FileNotFoundError):
         os.rename(folder, removed)
@@ -95,7 +96,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def _temporary(target: Path) -> Path:
-    # Not from the global random generators, which a run may depend on.
+    # The global random generators are left alone, because a run may depend on their state.
     return target.with_name(f".{_stem(target)}.{secrets.token_hex(8)}.tmp")
 
 
@@ -111,9 +112,9 @@ def _remove_left_over(target: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Force a file, or the names in a folder, to the disk, where the system can."""
+    """Flush a file, or the names in a folder, to disk, if the system supports it."""
     if path.is_dir() and os.name == "nt":
-        return  # Windows cannot do so with folders, and need not.
+        return  # Windows cannot flush folders, and does not need to.
     try:
         descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
         try:

@@ -1,8 +1,8 @@
-"""Checkpoints: all that a run needs to go on as if it had not been interrupted.
+"""Checkpoints: everything that a run needs to continue as if it had not been interrupted.
 
-A checkpoint is a folder such as ``step_000050000`` with the model as ``model.zip`` and any ``VecNormalize`` as
-``vecnormalize.pkl``, both of which SB3 reads too, the rest as plain values in ``state.json``, and the hashes of these
-files in ``SHA256SUMS``.
+A checkpoint is a folder such as ``step_000050000``. It contains the model in ``model.zip`` and any ``VecNormalize`` in
+``vecnormalize.pkl``, both of which SB3 can read; everything else as plain values in ``state.json``; and the hashes of
+these files in ``SHA256SUMS``.
 """
 
 import json
@@ -33,17 +33,17 @@ STATE = "state.json"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a run stands between two rollouts.
+    """The state of a run between two rollouts.
 
-    :param folder: the checkpoint's own
+    :param folder: folder of this checkpoint
     :param num_timesteps: environment steps of the run so far
     :param iterations: rollouts since ``learn`` was called
     :param n_envs: number of environments
-    :param seed: seed of the run, from which the environments' seeds derive
-    :param random_states: the states of the global generators of each process
-    :param logged: what is recorded but not yet written, as three dictionaries of the logger
-    :param normalizations: the states of the ``VecNormalize`` wrappers
-    :param memories: what the callbacks of each process remember; the checkpoints of version 0.1.0 have none
+    :param seed: seed of the run, from which the seeds of the environments are derived
+    :param random_states: states of the global random generators of each process
+    :param logged: values that are recorded but not yet written to the log, in the three dictionaries of the logger
+    :param normalizations: states of the ``VecNormalize`` wrappers
+    :param memories: states of the callbacks of each process; checkpoints of version 0.1.0 have none
     """
 
     folder: Path
@@ -65,7 +65,10 @@ class Checkpoint:
         iterations: int,
         last: "Checkpoint | None",
     ) -> "Checkpoint":
-        """Where a model stands now, between two rollouts, with the seed of the checkpoint before if it has none."""
+        """Capture the state of a model between two rollouts.
+
+        A model without a seed takes that of the last checkpoint, or a random one if there is no last checkpoint.
+        """
         seed = model.seed
         if seed is None:
             seed = secrets.randbits(32) if last is None else last.seed
@@ -94,15 +97,15 @@ class Checkpoint:
         state = plain.decode(json.loads(files[STATE]))
         names = _normalization_files(state.pop("n_normalizations"))
         _check_names(folder, files, names)
-        # Those of earlier versions had one process.
+        # Checkpoints of earlier versions hold the state of a single process.
         states = state.pop("random_states", None) or [state.pop("random_state")]
         random_states = [RandomState(**values) for values in states]
         return cls(folder, random_states=random_states, normalizations=[files[name] for name in names], **state)
 
     def write(self, model: "SavedAlgorithm") -> None:
-        """Write it, so that it appears whole or not at all. Of many processes the first one writes.
+        """Write the checkpoint, so that it appears complete or not at all. Only rank 0 writes.
 
-        :raises OSError: if it cannot be written
+        :raises OSError: if the checkpoint cannot be written
         """
         if model.processes.rank > 0:
             return  # The model is the same in all processes.
@@ -119,13 +122,13 @@ class Checkpoint:
 
     @property
     def model_file(self) -> Path:
-        """The model, as SB3 saves it."""
+        """The file of the model, which SB3 can read."""
         return self.folder / MODEL
 
     def restore(self, model: "SavedAlgorithm") -> None:
-        """Put a model's environment and the global generators where they were, and begin new episodes.
+        """Restore the state of a model's environment and of the global random generators, and begin new episodes.
 
-        :raises ArgumentError: if the run cannot go on in the environment
+        :raises ArgumentError: if the run cannot continue in this environment, or with this number of processes
         """
         env = model.env
         assert env is not None
@@ -142,7 +145,7 @@ class Checkpoint:
         self.begin_episodes(model)
 
     def restore_callback(self, callback: BaseCallback, rank: int) -> None:
-        """Record what was recorded but not yet written, and remind callbacks of what they remembered."""
+        """Restore the values that were recorded but not yet written to the log, and the state of the callbacks."""
         for values, saved in zip(_recorded_by(callback.logger), self.logged, strict=True):
             values.clear()
             values.update(saved)
@@ -151,14 +154,14 @@ class Checkpoint:
         self.begin_evaluations(callback)
 
     def begin_evaluations(self, callback: BaseCallback) -> None:
-        """Let the next evaluations begin with the seeds of this checkpoint."""
+        """Seed the next evaluations from this checkpoint."""
         seed_evaluations(callback, self.seed, self.num_timesteps)
 
     def begin_episodes(self, model: "SavedAlgorithm") -> None:
-        """Begin new episodes with the seeds of this checkpoint."""
+        """Begin new episodes, seeded from this checkpoint."""
         rank = [model.processes.rank] if model.processes.rank else []
         (seed,) = np.random.SeedSequence([self.seed, self.num_timesteps, *rank]).generate_state(1)
-        begin_episodes(model, int(seed) >> 1)  # Some environments take 31 bits.
+        begin_episodes(model, int(seed) >> 1)  # Some environments only accept 31 bits.
 
 
 def _check_names(folder: Path, files: dict[str, bytes], names: list[str]) -> None:
@@ -172,32 +175,32 @@ def _recorded_by(logger: Logger) -> list[dict[str, Any]]:
 
 
 def _recorded(logger: Logger) -> list[dict[str, Any]]:
-    """What is recorded, except figures and the like, which have no plain form."""
+    """Return the recorded values, except those without a plain form, such as figures."""
     keys = [key for key, value in logger.name_to_value.items() if plain.is_plain(value)]
     return [{key: values[key] for key in keys if key in values} for values in _recorded_by(logger)]
 
 
 def _normalization_files(number: int) -> list[str]:
-    # SB3 reads the first one, which is the outermost.
+    # SB3 reads the first file, which belongs to the outermost wrapper.
     return [f"vecnormalize_{i}.pkl" if i > 0 else "vecnormalize.pkl" for i in range(number)]
 
 
 def folders_by_step(folder: Path) -> dict[int, Path]:
-    """The folders of checkpoints by their steps, newest first, whether whole or not."""
+    """Return the folders of checkpoints by step, newest first, including damaged ones."""
     steps = {path: path.name.removeprefix("step_") for path in folder.glob("step_*")}
     found = {int(step): path for path, step in steps.items() if step.isdecimal()}
     return dict(sorted(found.items(), reverse=True))
 
 
 def remove_older(checkpoint: Checkpoint, keep_last: int) -> None:
-    """Keep the last checkpoints up to the given one, which counts too, and remove older ones."""
+    """Keep the last ``keep_last`` checkpoints up to and including the given one, and remove older ones."""
     steps = folders_by_step(checkpoint.folder.parent).items()
     for path in [path for step, path in steps if step < checkpoint.num_timesteps][keep_last - 1 :]:
         remove_folder(path)
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether no file of a checkpoint is missing or damaged."""
+    """Return whether all files of a checkpoint are present and undamaged."""
     try:
         Checkpoint.read(folder)
     except DamagedFileError:
@@ -206,10 +209,10 @@ def is_whole(folder: Path) -> bool:
 
 
 def find_checkpoint(path: Path) -> Checkpoint:
-    """The checkpoint at a path, or the newest whole one in it, with a warning for each newer one that is damaged.
+    """Return the checkpoint at a path, or the newest undamaged one in that folder, and warn of each newer damaged one.
 
     :raises FileNotFoundError: if there is no checkpoint
-    :raises DamagedFileError: if all are damaged
+    :raises DamagedFileError: if all checkpoints are damaged
     """
     path = path.resolve()
     if (path / HASHES).exists():

@@ -1,4 +1,4 @@
-"""A file of SB3's PPO, or of another class of ours, as one of a class with another objective."""
+"""Converts files of SB3's PPO, or of another class of this package, to a class with another objective."""
 
 import inspect
 import io
@@ -16,7 +16,7 @@ from sb3_ppo_variants.saving.strangers import attributes_of
 
 
 class NamedBytes(io.BytesIO):
-    """A file in memory with a name for errors."""
+    """An in-memory file with a name for error messages."""
 
     def __init__(self, name: str, content: bytes = b""):
         super().__init__(content)
@@ -24,14 +24,14 @@ class NamedBytes(io.BytesIO):
 
 
 def converted(cls: type[BaseAlgorithm], source: File | BaseAlgorithm, arguments: Mapping[str, Any]) -> NamedBytes:
-    """What a class can load of a model or file that has the attributes of PPO.
+    """Convert a model of PPO, or a file of one, to a file that a class can load.
 
-    What the objective of the class adds is not taken from it, except by a class that reads files of SB3's PPO.
+    Arguments of the objective of ``cls`` are not taken from the source, unless ``cls`` can read files of SB3's PPO.
 
-    :param arguments: those of the constructor that are not to be taken from the source
+    :param arguments: arguments of the constructor that override those of the source
     :raises ArgumentError: if the constructor has no such argument
     :raises DamagedFileError: if the file is damaged
-    :raises OtherClassError: if it is of an algorithm other than PPO
+    :raises OtherClassError: if the source belongs to an algorithm other than PPO
     """
     check_names(f"{cls.__name__}.from_ppo", arguments, cls, ("policy", "env", "device", "_init_setup_model"))
     if isinstance(source, BaseAlgorithm):
@@ -50,7 +50,7 @@ def converted(cls: type[BaseAlgorithm], source: File | BaseAlgorithm, arguments:
 
 
 def attributes(cls: type[BaseAlgorithm], source: NamedBytes, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What to set besides: the given arguments, and the defaults of those that the file does not have."""
+    """Return further attributes to set: the given arguments, and the defaults of those not taken from the file."""
     parameters = inspect.signature(cls).parameters
     missing = [name for name in _own(cls, read_archive(source)) if name in parameters]
     values = {**{name: parameters[name].default for name in missing}, **arguments}
@@ -58,7 +58,7 @@ def attributes(cls: type[BaseAlgorithm], source: NamedBytes, arguments: Mapping[
 
 
 def _own(cls: type[BaseAlgorithm], archive: Archive) -> list[str]:
-    """The attributes of the objective of a class that are not taken from a file."""
+    """Return the names of the attributes of the objective of a class that are not taken from a file."""
     own = getattr(cls, "own_rules", {})
     kept = [name for name in own if archive.data.get(name) is not None] if getattr(cls, "reads_sb3s_ppo", False) else []
     return [name for name in own if name not in kept]

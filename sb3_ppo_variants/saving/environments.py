@@ -8,14 +8,14 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 
 from sb3_ppo_variants.errors import ArgumentError
 
-# What a model remembers of the present episodes, as sb3-contrib calls it. As there, it is not saved.
+# Attributes with the state of the current episodes, named as in sb3-contrib, which does not save them either.
 OF_EPISODES = ("_last_lstm_states",)
 
 
 def begin_episodes(model: OnPolicyAlgorithm, seed: int) -> None:
-    """Begin a new episode in every environment, with random numbers that depend on the seed alone.
+    """Begin a new episode in every environment, with random numbers that depend only on the seed.
 
-    Call it between rollouts: the advantages then treat the episode that it cuts as one that a time limit ended.
+    Call this between rollouts: the advantages then treat the episodes that it cuts short as truncated by a time limit.
     """
     env = model.env
     assert env is not None
@@ -32,17 +32,17 @@ def begin_episodes(model: OnPolicyAlgorithm, seed: int) -> None:
 
 
 def seed_episodes(env: VecEnv, seed: int) -> None:
-    """Let the next reset begin new episodes, with random numbers that depend on the seed alone."""
+    """Make the next reset begin new episodes, with random numbers that depend only on the seed."""
     if env.has_attr("was_real_done"):
-        # An EpisodicLifeEnv goes on with the next life otherwise.
+        # Otherwise an EpisodicLifeEnv continues with the next life.
         env.env_method("set_wrapper_attr", "was_real_done", True)
     env.seed(seed)
 
 
 def pickle_normalizations(env: VecEnv) -> list[bytes]:
-    """The states of all ``VecNormalize`` wrappers, from the outside in, in SB3's format.
+    """Return the states of all ``VecNormalize`` wrappers, outermost first, in SB3's format.
 
-    :raises ArgumentError: if a wrapper does not pickle all of its state
+    :raises ArgumentError: if a wrapper does not pickle its complete state
     """
     states = []
     for wrapper in _normalizations(env):
@@ -52,9 +52,9 @@ def pickle_normalizations(env: VecEnv) -> list[bytes]:
 
 
 def restore_normalizations(env: VecEnv, states: list[bytes]) -> None:
-    """Put the states that :func:`pickle_normalizations` returned into an environment with the same wrappers.
+    """Restore the states from :func:`pickle_normalizations` in an environment with the same wrappers.
 
-    :raises ArgumentError: if its ``VecNormalize`` wrappers are others
+    :raises ArgumentError: if the environment has different ``VecNormalize`` wrappers
     """
     wrappers = _normalizations(env)
     if len(wrappers) != len(states):
@@ -65,13 +65,13 @@ def restore_normalizations(env: VecEnv, states: list[bytes]) -> None:
 
 
 def _state_for(wrapper: VecNormalize, pickled: bytes) -> dict[str, object]:
-    """What was pickled of a wrapper like this one, except what belongs to the environment that it wraps."""
+    """Return the pickled state for this wrapper, without attributes that belong to the environment inside it."""
     saved, cls = pickle.loads(pickled), type(wrapper).__name__
     if not isinstance(wrapper, type(saved)):
         raise ArgumentError(f"env has a {cls}, but the run had a {type(saved).__name__} instead")
     bare = VecNormalize.__new__(VecNormalize)
     VecEnvWrapper.__init__(bare, wrapper.venv)
-    # What any wrapper has is the environment's, and a reset begins new returns.
+    # Attributes of every wrapper belong to the environment, and a reset starts new returns.
     others = {"returns", *vars(bare)}
     state = {name: value for name, value in vars(saved).items() if name not in others}
     if missing := sorted(vars(wrapper).keys() - state.keys() - others):

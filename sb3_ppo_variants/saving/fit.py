@@ -1,4 +1,4 @@
-"""Whether a file fits the class, and its parameters the model, that it is loaded into."""
+"""Checks that a file fits the class that loads it, and that its parameters fit the model."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,23 +11,26 @@ from sb3_ppo_variants.errors import DamagedFileError, OtherClassError
 from sb3_ppo_variants.saving.archive import DATA, NOTE, Archive
 from sb3_ppo_variants.saving.optimizers import fault_of_optimizer
 
-# What SB3's PPO has and its other algorithms lack.
+# Attributes of SB3's PPO. None of SB3's other algorithms has all of them.
 OF_PPO = ("n_steps", "batch_size", "n_epochs", "gae_lambda")
-# Its recurrent and maskable PPO differ from SB3's in their policies alone; the latter have another base class.
+# For loading, sb3-contrib's recurrent and maskable PPO differ from SB3's PPO only in their policies. Maskable policies
+# do not derive from ActorCriticPolicy.
 CONTRIB = "sb3_contrib."
 MASKABLE = "sb3_contrib.common.maskable.policies"
 NEEDED = ("policy_class", "observation_space", "action_space")
-# What SB3 before 1.7 did not save; it reads such files with a warning.
+# Parameters that SB3 before 1.7 did not save. SB3 loads files without them, with a warning.
 SINCE_1_7 = ("pi_features_extractor.", "vf_features_extractor.")
 
 
 def check_class(cls: type[BaseAlgorithm], archive: Archive, converts: bool = False) -> None:
-    """Check that a class can load a file: one of itself, a subclass or a base class, or of SB3's or
-    sb3-contrib's PPO if it is alike.
+    """Check that a class can load a file.
 
-    :param converts: whether to allow any class of ours, and SB3's PPO, whatever their objectives
-    :raises DamagedFileError: if the file does not say what it is of
-    :raises OtherClassError: if it is of a class that this one cannot load
+    A class can load files of itself, its subclasses and its base classes. A class with ``reads_sb3s_ppo`` can also load
+    files of SB3's and sb3-contrib's PPO.
+
+    :param converts: whether to allow all classes of this package, and SB3's and sb3-contrib's PPO, with any objective
+    :raises DamagedFileError: if the file does not say which class it belongs to
+    :raises OtherClassError: if the file belongs to a class that ``cls`` cannot load
     """
     for name in NEEDED:
         if name not in archive.data:
@@ -52,13 +55,13 @@ def check_class(cls: type[BaseAlgorithm], archive: Archive, converts: bool = Fal
 
 
 def policy_class(cls: type[BaseAlgorithm], archive: Archive, attributes: dict[str, Any]) -> type[BasePolicy]:
-    """The class of the policy, which may be given by an alias.
+    """Return the class of the policy, which may be given by an alias.
 
     :raises DamagedFileError: if the algorithm cannot train such a policy
     """
     policy = attributes.get("policy_class")
     policy = cls.policy_aliases.get(policy, policy) if isinstance(policy, str) else policy
-    # A file without a note is one of SB3's or sb3-contrib's PPO.
+    # A file without a note comes from SB3's or sb3-contrib's PPO.
     bound = BasePolicy if NOTE in archive.members or _is_maskable(policy) else ActorCriticPolicy
     if not (isinstance(policy, type) and issubclass(policy, bound)):
         raise DamagedFileError(archive.name, "policy_class", f"is {policy!r}, not a policy class for {cls.__name__}")
@@ -70,9 +73,9 @@ def _is_maskable(policy: object) -> bool:
 
 
 def check_parameters(owners: Mapping[str, Any], given: Mapping[str, Any], file: str) -> None:
-    """Compare names and shapes of saved states with those of their owners, before any parameter is set.
+    """Compare the names and shapes in saved states with those of their owners, before any parameter is set.
 
-    :raises DamagedFileError: if a state is missing or is that of another model
+    :raises DamagedFileError: if a state is missing or does not fit its owner
     """
     for name in {**owners, **given}:
         if name not in given:

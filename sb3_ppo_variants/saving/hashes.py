@@ -1,4 +1,4 @@
-"""Hashes of the files in a folder, in the format of ``sha256sum --check``, which show any damage."""
+"""Hashes of the files in a folder, which reveal any damage, in the format of ``sha256sum --check``."""
 
 import hashlib
 from pathlib import Path
@@ -15,9 +15,9 @@ def write_hashes(folder: Path) -> None:
 
 
 def read_hashed(folder: Path) -> dict[str, bytes]:
-    """Read the content of all files that were hashed.
+    """Read the contents of all files that were hashed.
 
-    :raises DamagedFileError: if a file is missing or not what was hashed
+    :raises DamagedFileError: if a file is missing or differs from what was hashed
     """
     contents = {}
     for line in _read(folder, HASHES).decode(errors="replace").splitlines():
@@ -31,11 +31,11 @@ def read_hashed(folder: Path) -> dict[str, bytes]:
 def _read(folder: Path, name: str) -> bytes:
     try:
         return (folder / name).read_bytes()
-    except (OSError, ValueError) as error:  # A damaged name may be none that a file can have.
+    except (OSError, ValueError) as error:  # A damaged name may not be a valid file name.
         fault = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error}"
         raise DamagedFileError(str(folder), name, fault) from error
 
 
 def sha256(content: bytes) -> str:
-    """The hash of a file's content, in hexadecimal digits."""
+    """Return the SHA-256 hash of a file's content, as hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()

@@ -1,7 +1,7 @@
-"""Whether the saved state of an optimizer fits one, before it is set: groups, options and moments.
+"""Checks that the saved state of an optimizer fits before it is set: parameter groups, options and moments.
 
-What the options and moments of PyTorch's optimizers may be is not written down here: an optimizer of the same class is
-made with the saved options and takes a step, which shows both.
+There is no list of the options and moments of PyTorch's optimizers here. Instead, an optimizer of the same class is
+created with the saved options and takes a step, which reveals both.
 """
 
 import inspect
@@ -13,12 +13,12 @@ from typing import Any
 import torch as th
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
-# What an optimizer counts, or sums up of squares.
+# State that is never negative: step counts, and statistics of squared or absolute values.
 NOT_NEGATIVE = ("step", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "square_avg", "acc_delta", "sum")
 
 
 def fault_of_optimizer(optimizer: th.optim.Optimizer, given: Mapping[str, Any]) -> str | None:
-    """What is wrong with a saved state for this optimizer, or ``None``."""
+    """Return what is wrong with a saved state for this optimizer, or ``None`` if it fits."""
     expected = optimizer.state_dict()
     if missing := [key for key in expected if key not in given]:
         return f"has no {missing[0]}"
@@ -28,7 +28,7 @@ def fault_of_optimizer(optimizer: th.optim.Optimizer, given: Mapping[str, Any]) 
     if [_size(group) for group in groups] != [_size(group) for group in expected["param_groups"]]:
         return "has param_groups of other sizes than this model's"
     for group, expected_group in zip(groups, expected["param_groups"], strict=True):
-        # The groups of older versions of PyTorch had fewer options, but always these.
+        # Groups saved by older versions of PyTorch have fewer options, but always these.
         if missing := [key for key in ("lr", "params") if key in expected_group and key not in group]:
             return f"has a group without {missing[0]}"
     if not isinstance(moments, Mapping) or not all(isinstance(of, Mapping) for of in moments.values()):
@@ -77,7 +77,7 @@ def _faults_of_moments(moments: Mapping[str, Any], parameter: th.Tensor) -> Iter
 
 
 def _odd(numbers: th.Tensor) -> float:
-    """The first number that is not finite, or else the least."""
+    """Return the first number that is not finite, or else the smallest."""
     odd = numbers[~numbers.isfinite()]
     return float(odd[0] if len(odd) > 0 else numbers.min())
 
@@ -92,7 +92,7 @@ def _faults_shown_by_a_step(
             if parameter.dim() not in rehearsed:
                 try:
                     rehearsed[parameter.dim()] = _rehearsed(type(optimizer), group, parameter)
-                except Exception as error:  # Whatever an optimizer raises for options that it does not know.
+                except Exception as error:  # An optimizer may raise anything for unknown options.
                     yield f"has options that {type(optimizer).__name__} does not take: {error}"
                     return
             expected, moments = rehearsed[parameter.dim()], given.get(index, {})
@@ -104,11 +104,11 @@ def _faults_shown_by_a_step(
 
 
 def _rehearsed(cls: type[th.optim.Optimizer], group: Mapping[str, Any], like: th.Tensor) -> dict[str, Any]:
-    """The state that an optimizer with these options makes for a parameter of one number, in one step."""
+    """Return the state of an optimizer with these options after one step on a parameter with a single element."""
     parameter = th.nn.Parameter(th.zeros([1] * like.dim(), dtype=like.dtype, device=like.device))
     parameter.grad = th.zeros_like(parameter)
     takes = inspect.signature(cls).parameters
-    make: Any = cls  # Each class has options of its own.
+    make: Any = cls  # Each class has its own options.
     rehearsal = make(
         [parameter], **{name: value for name, value in group.items() if name in takes and name != "params"}
     )

@@ -1,8 +1,8 @@
-"""Values as plain JSON, and back without running anything that a file says.
+"""Encodes values as plain JSON, and decodes them without running any code from a file.
 
-Besides what JSON has, there are words for NumPy's arrays and numbers, tuples, queues, spaces, SB3's schedules and some
-classes of SB3 and PyTorch, which covers what most models have, and for dataclasses that :func:`register_plain` adds. A
-file can use these words and no others.
+Besides JSON's own types, there are words for NumPy arrays and numbers, tuples, deques, spaces, SB3's schedules and some
+classes of SB3, sb3-contrib and PyTorch, which covers what most models contain. :func:`register_plain` adds words for
+dataclasses. A file can use these words and no others.
 """
 
 import base64
@@ -29,13 +29,13 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 class NotPlainError(ValueError):
-    """A value has no plain form, or a plain form stands for no value."""
+    """A value has no plain form, or a plain form does not stand for a value."""
 
 
 def encode(value: Any) -> Any:
-    """The plain form of a value, for ``json.dumps``.
+    """Return the plain form of a value, for ``json.dumps``.
 
-    :raises NotPlainError: if it has none
+    :raises NotPlainError: if the value has no plain form
     """
     if type(value) in PLAIN:
         return value
@@ -48,7 +48,7 @@ def encode(value: Any) -> Any:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value has a plain form."""
+    """Return whether a value has a plain form."""
     try:
         encode(value)
     except NotPlainError:
@@ -57,9 +57,9 @@ def is_plain(value: Any) -> bool:
 
 
 def decode(value: Any) -> Any:
-    """What :func:`encode` was given.
+    """Return the value of a plain form; the inverse of :func:`encode`.
 
-    :raises NotPlainError: if it is no plain form
+    :raises NotPlainError: if ``value`` is not a plain form
     """
     if type(value) in PLAIN:
         return value
@@ -78,7 +78,7 @@ def decode(value: Any) -> Any:
 
 @cache
 def _classes() -> dict[str, type]:
-    """The classes that a file may name: SB3's for actors and critics, PyTorch's activations and optimizers."""
+    """Return the classes that a file may name: SB3's policies, buffers and extractors, activations and optimizers."""
     known: list[type] = [ActorCriticPolicy, ActorCriticCnnPolicy, MultiInputActorCriticPolicy]
     known += [RolloutBuffer, DictRolloutBuffer, RMSpropTFLike]
     known += [torch_layers.FlattenExtractor, torch_layers.NatureCNN, torch_layers.CombinedExtractor]
@@ -87,7 +87,7 @@ def _classes() -> dict[str, type]:
     return {f"{cls.__module__}.{cls.__qualname__}": cls for cls in known}
 
 
-# Classes of sb3-contrib that a file may name, which is imported only for them.
+# Classes of sb3-contrib that a file may name. sb3-contrib is only imported when a file names one of them.
 CONTRIBS = frozenset(
     f"sb3_contrib.common.{name}"
     for name in (
@@ -145,9 +145,9 @@ def _attributes(*names: str) -> Callable[[Any], dict[str, Any]]:
     return lambda value: {name: getattr(value, name) for name in names}
 
 
-# Of other types in WORDS a subclass may have more state.
+# Types whose subclasses are encoded too. A subclass of another type in WORDS may have additional state.
 WITH_SUBCLASSES = (type, np.generic)
-# For each word the type it stands for, its parts, and how to make it of them.
+# Maps each word to the type it stands for, a function that returns the parts of a value, and one that rebuilds it.
 WORDS: dict[str, tuple[type, Callable[[Any], dict[str, Any]], Callable[..., Any]]] = {
     "tuple": (tuple, _items, lambda items: tuple(items)),
     "dict": (dict, _pairs, lambda items: dict(items)),
@@ -171,13 +171,13 @@ WORDS: dict[str, tuple[type, Callable[[Any], dict[str, Any]], Callable[..., Any]
 
 
 def register_plain(word: str, cls: type) -> None:
-    """Save the instances of a dataclass as their fields, without pickle.
+    """Register a dataclass whose instances are saved as their fields, without pickle.
 
     Loading a file calls the class with the values in the file, so its constructor must be harmless.
 
-    :param word: what files call the class
-    :param cls: a dataclass that is made of its fields, each of which has a plain form
-    :raises ArgumentError: if the word means something else already, or the class is no such dataclass
+    :param word: the name of the class in files
+    :param cls: a dataclass that can be created from its fields, each of which has a plain form
+    :raises ArgumentError: if the word already stands for another class, or ``cls`` is not such a dataclass
     """
     if word in WORDS and WORDS[word][0] is not cls:
         raise ArgumentError(f"word={word!r} already stands for another class: choose another word")

@@ -22,14 +22,14 @@ class RandomState:
 
     @classmethod
     def capture(cls) -> "RandomState":
-        """The present states."""
+        """Capture the current states."""
         numpy = np.random.get_state(legacy=False)
         assert isinstance(numpy, dict)
         cuda = th.cuda.get_rng_state_all() if th.cuda.is_initialized() else []
         return cls(random.getstate(), numpy, th.get_rng_state().numpy(), [state.numpy() for state in cuda])
 
     def restore(self) -> None:
-        """Put the generators into these states, with a warning if there are fewer GPUs than states."""
+        """Restore these states, and warn if there are fewer GPUs than saved states."""
         random.setstate(self.python)
         np.random.set_state(self.numpy)
         th.set_rng_state(th.from_numpy(self.torch))
@@ -42,7 +42,7 @@ class RandomState:
 
 @contextmanager
 def kept_random_state() -> Iterator[None]:
-    """Leave the generators as they were."""
+    """Restore the generators on exit to the states that they had on entry."""
     state = RandomState.capture()
     try:
         yield

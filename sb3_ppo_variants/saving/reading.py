@@ -1,4 +1,4 @@
-"""The attributes of a model in a file, read and checked."""
+"""Reads and checks the attributes of a model in a file."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -25,13 +25,14 @@ def read_values(
     arguments: Mapping[str, Any],
     weights_only: bool,
 ) -> dict[str, Any]:
-    """The attributes that a model of a class gets from a file that it can load.
+    """Read the attributes of a model from a file that its class can load.
 
-    :param env: the environment that the model gets
-    :param custom_objects: values to take instead of those in the file
-    :param arguments: attributes that will be set besides; those in the file are then not checked
-    :param weights_only: whether to unpickle nothing, and to bound what the file may set and cost
-    :raises DamagedFileError: if one cannot be read, or a model cannot have it
+    :param env: the environment of the model
+    :param custom_objects: values that replace those in the file
+    :param arguments: attributes that the caller sets after loading; their values in the file are not checked
+    :param weights_only: whether to unpickle nothing, and to limit which attributes the file may set and how much memory
+        it may use
+    :raises DamagedFileError: if an attribute cannot be read, or has a value that no model can have
     :raises PickledValueError: with ``weights_only``, if the model needs a pickled value
     """
     if weights_only:
@@ -47,7 +48,7 @@ def read_values(
     rules: Mapping[str, Rule] = {**getattr(cls, "rules", {}), **getattr(cls, "own_rules", {})}
     check_attributes(cls, rules, archive.name, values, given)
     if any(values.get(name) is None for name in STATISTICS):
-        # SB3 begins new ones only if it finds none.
+        # SB3 only creates the two together, so drop both if one is missing.
         values |= dict.fromkeys(STATISTICS)
     if weights_only:
         n_envs = values.get("n_envs", 1) if wrapped is None else wrapped.num_envs

@@ -1,4 +1,4 @@
-"""What SB3's callbacks remember from step to step, so that a resumed run goes on with it."""
+"""The state that SB3's callbacks keep from step to step, so that a resumed run can restore it."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from sb3_ppo_variants.saving import plain
 from sb3_ppo_variants.saving.environments import seed_episodes
 
 EVALUATIONS = ("evaluations_timesteps", "evaluations_results", "evaluations_length", "evaluations_successes")
-# Subclasses remember these too.
+# The attributes of each class that hold its state. They apply to subclasses too.
 REMEMBERED: Mapping[type, Sequence[str]] = {
     BaseCallback: ("n_calls",),
     EvalCallback: ("best_mean_reward", "last_mean_reward", *EVALUATIONS),
@@ -27,12 +27,12 @@ REMEMBERED: Mapping[type, Sequence[str]] = {
     StopTrainingOnMaxEpisodes: ("n_episodes",),
     StopTrainingOnNoModelImprovement: ("last_best_mean_reward", "no_improvement_evals"),
 }
-# For each class, by its name, what its callbacks remember, in their order.
+# Maps the name of each class to the states of its callbacks, in their order.
 Memories: TypeAlias = dict[str, list[dict[str, Any]]]
 
 
 def memories_of(callback: BaseCallback) -> Memories:
-    """What a callback and those in it remember, as far as it has a plain form."""
+    """Return the state of a callback and of the callbacks inside it, leaving out values without a plain form."""
     memories: Memories = defaultdict(list)
     for one in _with_children(callback):
         names = [name for cls, names in REMEMBERED.items() if isinstance(one, cls) for name in names]
@@ -42,7 +42,7 @@ def memories_of(callback: BaseCallback) -> Memories:
 
 
 def remind(callback: BaseCallback, memories: Memories) -> None:
-    """Let a callback and those in it go on from memories; one that has none begins anew."""
+    """Restore the state of a callback and of the callbacks inside it. A callback without saved state starts afresh."""
     left = {name: iter(of_class) for name, of_class in memories.items()}
     for one in _with_children(callback):
         for name, value in next(left.get(type(one).__qualname__, iter(())), {}).items():
@@ -50,11 +50,11 @@ def remind(callback: BaseCallback, memories: Memories) -> None:
 
 
 def seed_evaluations(callback: BaseCallback, seed: int, num_timesteps: int) -> None:
-    """Let the next evaluation of each ``EvalCallback`` begin with a seed that depends on these numbers alone."""
+    """Seed the next evaluation of each ``EvalCallback`` with a number that depends only on the seed and the step."""
     evaluations = [one for one in _with_children(callback) if isinstance(one, EvalCallback)]
     seeds = np.random.SeedSequence([seed, num_timesteps, len(evaluations)]).generate_state(len(evaluations))
     for evaluation, own_seed in zip(evaluations, seeds, strict=True):
-        seed_episodes(evaluation.eval_env, int(own_seed) >> 1)  # Some environments take 31 bits.
+        seed_episodes(evaluation.eval_env, int(own_seed) >> 1)  # Some environments only accept 31 bits.
 
 
 def _with_children(callback: BaseCallback) -> Iterator[BaseCallback]:

@@ -1,4 +1,4 @@
-"""What the attributes in a file may be: the rules of the constructor hold for files too."""
+"""Rules for the attributes in a file. The rules of the constructor apply to files too."""
 
 import reprlib
 from collections import deque
@@ -16,12 +16,12 @@ from sb3_ppo_variants.arguments.schedules import current_value
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
 
 STEPS = integer("an integer >= 0", lambda value: value >= 0)
-# Files of SB3 before 1.8 may have spaces of the old gym, which SB3 converts.
+# Files of SB3 before 1.8 may contain spaces of the old gym, which SB3 converts.
 SPACE = Rule("a space", lambda value: isinstance(value, spaces.Space) or type(value).__module__.startswith("gym."))
 
 
 def _is_number(value: Any) -> bool:
-    # Some environments report arrays of one.
+    # Some environments report arrays with one element.
     array = np.asarray(value) if isinstance(value, Real | np.generic | np.ndarray) else np.empty(0)
     return array.size == 1 and array.dtype.kind in "biuf"
 
@@ -36,7 +36,7 @@ EPISODES = Rule(
 SUCCESSES = Rule(
     "a queue of truth values", lambda value: isinstance(value, deque) and all(map(_is_number, value))
 ).or_none()
-# Those of attributes that are no arguments, or that the constructor does not leave as it got them.
+# Rules for attributes that are not arguments, or that the constructor changes.
 OF_STATE: Mapping[str, Rule] = {
     "num_timesteps": STEPS,
     "_total_timesteps": STEPS,
@@ -59,12 +59,12 @@ OF_STATE: Mapping[str, Rule] = {
 def check_attributes(
     cls: type[BaseAlgorithm], rules: Mapping[str, Rule], file: str, values: Mapping[str, Any], given: Collection[str]
 ) -> None:
-    """Check attributes of a model.
+    """Check the attributes of a model.
 
-    :param rules: those of the arguments of the class
-    :param values: the attributes, among them the class of the policy and the spaces
-    :param given: the names of those that do not come from the file, which are left to the constructor
-    :raises DamagedFileError: if a model cannot have one of them, naming it
+    :param rules: the rules for the arguments of the class
+    :param values: the attributes, including the class of the policy and the spaces
+    :param given: names of attributes that do not come from the file and are checked later, when the model is set up
+    :raises DamagedFileError: if an attribute has a value that no model can have, naming the attribute
     """
     for name, rule in {**rules, **OF_STATE}.items():
         if name in values and name not in given:
@@ -93,7 +93,7 @@ def _check_space(space: Any, use_sde: bool) -> None:
 def _check(file: str, name: str, rule: Rule, value: Any) -> None:
     try:
         allowed = bool(rule.accepts(value))
-    except (OverflowError, ValueError):  # An integer beyond all floating-point numbers, an array in place of a flag.
+    except (OverflowError, ValueError):  # An integer too large for a float, or an array instead of a flag.
         allowed = False
     if not allowed:
         raise DamagedFileError(file, name, f"is {reprlib.repr(value)}, but must be {rule.allowed}")

@@ -1,4 +1,4 @@
-"""What a file from someone you do not trust may set, and what it may cost."""
+"""Limits on which attributes an untrusted file may set, and on how much memory it may use."""
 
 import io
 import threading
@@ -19,24 +19,24 @@ from sb3_ppo_variants.saving import plain
 from sb3_ppo_variants.saving.archive import STATE, Archive
 from sb3_ppo_variants.saving.values import MADE_ANEW, PARTS
 
-# What a file from a stranger may not set: what a model makes itself, and where it writes to.
+# Attributes that an untrusted file may not set: those that a model creates itself, and the path that it writes to.
 KEPT_OUT = {*PARTS, *MADE_ANEW, "tensorboard_log"}
-# What a model has from its environment.
+# Attributes that a model gets from its environment.
 OF_ENV = {"observation_space", "action_space", "n_envs"}
-# The one thing that PyTorch's reader makes as large as a file says.
+# The only type that PyTorch's unpickler allocates at any size that a file asks for.
 BYTES = b"bytearray"
-# A rollout of Atari over 256 environments takes 1 GiB.
+# For comparison, an Atari rollout with 256 environments takes 1 GiB.
 LARGEST_ROLLOUT = 2**32
-# A policy may make networks that it replaces.
+# A policy may create networks that it later replaces.
 SPARE_TIMES, SPARE_BYTES, SPARE_PARAMETERS = 2, 2**20, 100
 
 
 def attributes_of(cls: type[BaseAlgorithm], policy_class: type) -> set[str]:
-    """The names of the attributes that a fresh model has.
+    """Return the names of the attributes of a new model.
 
-    An attribute of the class is one of the model too, unless it is declared as a ``ClassVar``.
+    Class attributes with a plain form count too, unless they are declared as ``ClassVar``.
     """
-    make: Any = cls  # As SB3's load() makes it.
+    make: Any = cls  # Create the model as SB3's load() does.
     fresh = OF_ENV | set(vars(make(policy=policy_class, env=None, _init_setup_model=False)))
     for base in cls.__mro__:
         fresh |= {
@@ -53,10 +53,10 @@ def _is_of_class(cls: type, name: str) -> bool:
 
 
 def check_rollout(file: str, values: Mapping[str, Any], n_envs: int) -> None:
-    """Check that a rollout fits into memory, before it is made.
+    """Check that a rollout fits into memory before its buffer is allocated.
 
     :param values: attributes that have been checked
-    :raises DamagedFileError: if it takes more than ``LARGEST_ROLLOUT`` bytes
+    :raises DamagedFileError: if the rollout takes more than ``LARGEST_ROLLOUT`` bytes
     """
     row = 4 * (get_action_dim(values["action_space"]) + 6) + _size(values["observation_space"])
     size = values.get("n_steps", 1) * n_envs * row
@@ -75,14 +75,14 @@ def _size(space: spaces.Space) -> int:
     shape: Any = get_obs_shape(space)
     size = space.dtype.itemsize if space.dtype is not None else 4
     for length in shape:
-        size *= int(length)  # An integer of Python, which does not overflow.
+        size *= int(length)  # A Python integer does not overflow.
     return size
 
 
 def check_tensors(archive: Archive) -> None:
-    """Check, before PyTorch reads them, that the tensors of a file take no more than the file.
+    """Check, before PyTorch reads them, that the tensors in a file take no more memory than the file itself.
 
-    :raises DamagedFileError: if they may take more, or do not belong to PPO
+    :raises DamagedFileError: if they might take more, or if they do not belong to PPO
     """
     for member, content in archive.members.items():
         if member.endswith(STATE):
@@ -108,9 +108,9 @@ def _fault_of_tensors(content: bytes) -> str | None:
 
 @contextmanager
 def built_within(archive: Archive) -> Iterator[None]:
-    """Within it a network that is larger than the policy in a file is refused before its memory is filled.
+    """Refuse networks larger than the policy in a file while the context is active, before their memory is filled.
 
-    :raises DamagedFileError: if it is larger, or cannot be built
+    :raises DamagedFileError: if the network is larger, or cannot be built
     """
     member, thread = archive.members["policy.pth"], threading.get_ident()
     most_bytes = SPARE_BYTES + SPARE_TIMES * len(member)
@@ -132,7 +132,7 @@ def built_within(archive: Archive) -> Iterator[None]:
         yield
     except (ArgumentError, DamagedFileError, MissingKLError):
         raise
-    except Exception as error:  # Whatever networks raise for arguments that they cannot have.
+    except Exception as error:  # Networks may raise anything for invalid arguments.
         raise DamagedFileError(archive.name, "the model", f"cannot be built: {error}") from error
     finally:
         hook.remove()

@@ -1,4 +1,4 @@
-"""The attributes of a saved model that SB3 pickles, read with and without unpickling."""
+"""Reads the attributes of a saved model that SB3 pickles, with or without unpickling."""
 
 import json
 from collections.abc import Mapping
@@ -11,13 +11,13 @@ from sb3_ppo_variants.errors import DamagedFileError, PickledValueError, refuse
 from sb3_ppo_variants.saving import plain
 from sb3_ppo_variants.saving.archive import NOTE, Archive
 
-# A model makes these anew: observations at the reset before training, the schedule from learning_rate.
+# A model recreates these: observations at the reset before training, the schedule from learning_rate.
 MADE_ANEW = ("_last_obs", "_last_original_obs", "_last_episode_starts", "lr_schedule")
 # Statistics of past episodes; without them a model starts new ones.
 STATISTICS = ("ep_info_buffer", "ep_success_buffer")
-# Parts of the model, which SB3 would take from a file.
+# Parts of the model, which SB3 would replace with values from a file.
 PARTS = ("env", "device", "policy", "rollout_buffer", "_vec_normalize_env", "_logger", "_custom_logger")
-# What to pass instead of a pickled value.
+# Examples of values to pass instead of pickled ones.
 EXAMPLES = {
     "policy_class": "'MlpPolicy'",
     "policy_kwargs": "{'net_arch': [64, 64]}",
@@ -29,24 +29,25 @@ EXAMPLES = {
 
 
 def plain_forms(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """The plain forms of those attributes of a model that have one."""
+    """Return the plain forms of all attributes of a model that have one."""
     plain_ones = {name: value for name, value in attributes.items() if name not in MADE_ANEW and plain.is_plain(value)}
     forms = {name: plain.encode(value) for name, value in plain_ones.items()}
     for name, value in plain_ones.items():
         if isinstance(value, spaces.Space) and plain.decode(forms[name]) != value:
-            del forms[name]  # There is more to this space than its form says.
+            del forms[name]  # The plain form does not capture the whole space.
     return forms
 
 
 def read_attributes(
     archive: Archive, custom_objects: dict[str, Any] | None, known: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The attributes in a file.
+    """Read the attributes in a file.
 
-    :param custom_objects: values to take instead of those in the file
-    :param known: ``None`` to unpickle; else values for attributes that have no plain form in the file
+    :param custom_objects: values that replace those in the file
+    :param known: ``None`` to unpickle. Otherwise nothing is unpickled, and these values are used for attributes without
+        a plain form in the file
     :raises DamagedFileError: if an attribute cannot be read
-    :raises PickledValueError: if an attribute must not be unpickled and is not known, saying what to pass for it
+    :raises PickledValueError: if an attribute must not be unpickled and is not in ``known``, saying what to pass for it
     """
     if not isinstance(custom_objects, dict | None):
         refuse("custom_objects", custom_objects, "a dict of attributes, or None")
@@ -57,12 +58,12 @@ def read_attributes(
 
 
 def _unpickled(archive: Archive, names: list[str]) -> dict[str, Any]:
-    """As in SB3, an attribute whose class has changed since is left out with a warning."""
+    """Unpickle attributes. As in SB3, those whose class has changed since are left out with a warning."""
     values = archive.not_pickled
     for name in names:
         try:
             values |= json_to_data(json.dumps({name: archive.data[name]}))
-        except Exception as error:  # Whatever the code in a pickle raises.
+        except Exception as error:  # The code in a pickle may raise anything.
             fault = f"cannot be unpickled: {error!r}; pass custom_objects={{{name!r}: ...}} to replace it"
             raise DamagedFileError(archive.name, name, fault) from error
     return values

@@ -1,4 +1,4 @@
-"""Updates: how the objective and the value loss are descended."""
+"""Updates: gradient descent on the policy objective and the value loss."""
 
 from sb3_ppo_variants.updates.advantages import NormalizeAdvantage
 from sb3_ppo_variants.updates.commit import AllOrNothing

@@ -1,4 +1,4 @@
-"""How advantages are normalised."""
+"""Normalisation of advantages."""
 
 from collections.abc import Callable
 from typing import Literal, TypeAlias
@@ -11,19 +11,21 @@ from sb3_ppo_variants.objectives.objective import Numbers
 from sb3_ppo_variants.processes import ALONE, Processes
 from sb3_ppo_variants.processes.advantages import moments_together
 
-# True is "minibatch", which is what SB3 does.
+# True means "minibatch", as in SB3.
 NormalizeAdvantage: TypeAlias = bool | Literal["minibatch", "rollout"]
 
 
 def over_rollout(
     advantages: np.ndarray, normalize: NormalizeAdvantage, processes: Processes = ALONE
 ) -> Callable[[Numbers], Numbers]:
-    """What normalises advantages with the mean and the standard deviation of a whole rollout, as OpenAI Baselines does.
+    """Return a function that normalises advantages over a whole rollout, as OpenAI Baselines does.
 
-    :param advantages: those of the rollout, which stay as they are
-    :param normalize: anything but ``"rollout"`` leaves all advantages as they are
-    :param processes: those whose rollouts are normalised as one
-    :return: a function of any of the advantages, on any device
+    It uses the mean and the standard deviation of all advantages in the rollout.
+
+    :param advantages: the advantages of the rollout, which are not modified
+    :param normalize: with any value except ``"rollout"``, the function leaves advantages unchanged
+    :param processes: the processes whose rollouts are normalised as one
+    :return: a function that can be applied to any of the advantages, on any device
     """
     if normalize != "rollout":
         return lambda given: given
@@ -34,5 +36,5 @@ def over_rollout(
 
 
 def in_minibatches(normalize: NormalizeAdvantage) -> bool:
-    """Whether the advantages of each minibatch are normalised."""
+    """Return whether advantages are normalised in each minibatch."""
     return bool(normalize and normalize != "rollout")

@@ -1,4 +1,4 @@
-"""What an update changes is kept as a whole or not at all, wherever an error or an interrupt hits."""
+"""Makes updates atomic: wherever an error or an interrupt hits, all changes of an update are kept or none."""
 
 from types import TracebackType
 
@@ -10,20 +10,22 @@ from sb3_ppo_variants.updates.run import Update
 
 
 class AllOrNothing:
-    """A context that takes back what happened within it, unless :meth:`keep` was reached.
+    """A context manager that undoes an update, unless :meth:`keep` was reached.
 
-    The update itself takes back the policy and what its optimizers know, until the end of the context: it was finished
-    before the model has kept what follows from it. The rest is taken back here: the attributes of the model, such as
-    beta and the count of updates, and the settings of the optimizers, such as their step sizes.
+    The update itself restores the policy and the optimizers' state. It can do so until the context ends, even once it
+    has finished, because the model only records the results of an update after that. The context restores everything
+    else: the model's attributes, such as beta and the number of updates, and the optimizers' settings, such as their
+    step sizes.
 
-    This is no generator, because an interrupt in contextlib would leave one standing where it is.
+    This is a class rather than a generator with ``@contextmanager``, because an interrupt within contextlib would leave
+    the generator suspended, and nothing would be undone.
 
     :param model: the model
     :param plan: the update's plan
     """
 
     update: Update | None = None
-    """To be set before the first step."""
+    """The update to undo. Set it before the update takes its first step."""
 
     def __init__(self, model: OnPolicyAlgorithm, plan: UpdatePlan):
         self._model = model
@@ -33,7 +35,7 @@ class AllOrNothing:
         self._kept = False
 
     def keep(self) -> None:
-        """Keep it all; no interrupt can come between."""
+        """Keep all changes. This is a single assignment, so no interrupt can divide it."""
         self._kept = True
 
     def __enter__(self) -> "AllOrNothing":
@@ -43,7 +45,7 @@ class AllOrNothing:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if not self._kept:
-            with HELD:  # From someone who presses Ctrl-C twice.
+            with HELD:  # A second Ctrl-C must not cut this short.
                 self._undo()
 
     def _undo(self) -> None:

@@ -1,4 +1,4 @@
-"""Checks that an update reads and writes finite numbers, and a snapshot to go back to if it does not."""
+"""Checks that an update reads and writes finite numbers, and a snapshot to restore if it does not."""
 
 from collections.abc import Iterable
 from copy import deepcopy
@@ -16,7 +16,7 @@ from sb3_ppo_variants.rollouts.whole import check_is_full
 
 
 class Snapshot:
-    """A policy and its optimizers as they are now.
+    """A copy of the current state of a policy and its optimizers.
 
     :param policy: the policy
     :param optimizers: the optimizers of its parameters
@@ -27,13 +27,13 @@ class Snapshot:
         self._states = [(owner, _cloned(owner.state_dict())) for owner in owners]
 
     def restore(self) -> None:
-        """Make them so again."""
+        """Restore the policy and the optimizers to this state."""
         for owner, state in self._states:
             owner.load_state_dict(state)
 
 
 def _cloned(state: Any) -> Any:
-    # What deepcopy does, which takes many times as long for a tensor.
+    # The result equals that of deepcopy, which takes many times as long for a tensor.
     if isinstance(state, th.Tensor):
         return state.detach().clone(memory_format=th.contiguous_format)
     if isinstance(state, dict):
@@ -42,19 +42,23 @@ def _cloned(state: Any) -> Any:
 
 
 def check_parameters(policy: ActorCriticPolicy) -> None:
-    """:raises NonFiniteError: if a parameter of the policy is not finite"""
+    """Check that all parameters of the policy are finite.
+
+    :raises NonFiniteError: if a parameter is not finite, naming it
+    """
     for name, parameter in policy.named_parameters():
         if not parameter.isfinite().all():
             raise NonFiniteError(f"parameter {name}", "not finite")
 
 
 def check_rollout(buffer: RolloutBuffer, num_timesteps: int, n_processes: int = 1) -> None:
-    """Check what an update reads.
+    """Check that the rollout that an update reads is complete and finite.
 
     :param buffer: the buffer
-    :param num_timesteps: steps taken at its end, by all processes
-    :param n_processes: how many processes took them
-    :raises NonFiniteError: if something in it is not finite, naming the first kind in the order of their causes
+    :param num_timesteps: number of steps that all processes had taken at the end of the rollout
+    :param n_processes: number of processes
+    :raises NonFiniteError: if a number in the buffer is not finite; of several quantities, it names the one that comes
+        first, in an order that puts causes before effects
     :raises RuntimeError: if steps are missing
     """
     check_is_full(buffer)
@@ -76,7 +80,10 @@ def check_rollout(buffer: RolloutBuffer, num_timesteps: int, n_processes: int = 
 
 
 def _refuse(quantity: str, rows: np.ndarray, buffer: RolloutBuffer, num_timesteps: int, n_processes: int) -> NoReturn:
-    """:raises NonFiniteError: naming the first step that has a row which is not finite"""
+    """Raise an error that names the first step with a row that is not finite.
+
+    :raises NonFiniteError: always
+    """
     finite = np.isfinite(rows).reshape(buffer.n_envs, buffer.buffer_size, -1).all(axis=2)
     step, env_index = (int(i) for i in np.argwhere(~finite.T)[0])
     steps_taken = num_timesteps - (buffer.buffer_size - step) * buffer.n_envs * n_processes

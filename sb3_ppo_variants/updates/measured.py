@@ -1,4 +1,4 @@
-"""What the minibatches of an update measured."""
+"""Statistics measured on the minibatches of an update."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,24 +9,24 @@ import torch as th
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.processes import Processes
 
-# What must be finite, causes before effects.
+# Statistics that must be finite, causes before effects.
 CHECKED = ("policy_loss", "value_loss", "entropy_loss", "loss", "gradient")
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a descent measured.
+    """Statistics measured on the minibatches of one descent.
 
-    :param values: a value per minibatch, of ``policy_loss``, ``value_loss``, ``entropy_loss``, ``loss``,
-        ``approx_kl``, ``clip_fraction``, ``gradient`` (its norm), as far as the descent has them
-    :param epoch_start: the first minibatch of the last epoch
+    :param values: one value per minibatch of each of ``policy_loss``, ``value_loss``, ``entropy_loss``, ``loss``,
+        ``approx_kl``, ``clip_fraction`` and ``gradient`` (its norm) that the descent computes
+    :param epoch_start: index of the first minibatch of the last epoch
     """
 
     values: Mapping[str, np.ndarray]
     epoch_start: int
 
     def averaged(self, processes: Processes) -> "Measured":
-        """The means over processes that measured minibatches of the same size."""
+        """Return the means over all processes, whose minibatches have the same size."""
         if processes.size == 1 or not self.values:
             return self
         columns = [th.from_numpy(array.astype(np.float64)) for array in self.values.values()]
@@ -36,7 +36,10 @@ class Measured:
         return Measured({name: m.numpy() for name, m in zip(self.values, means, strict=True)}, self.epoch_start)
 
     def check_finite(self) -> None:
-        """:raises NonFiniteError: if one is not finite, naming that of the first minibatch"""
+        """Check that all losses and gradients are finite.
+
+        :raises NonFiniteError: if one is not finite, naming the first minibatch in which that is so
+        """
         wrong = [
             (int(np.argmin(np.isfinite(self.values[name]))), order)
             for order, name in enumerate(CHECKED)
@@ -50,10 +53,10 @@ class Measured:
 
 
 def summary(descents: Sequence[Measured]) -> dict[str, float]:
-    """SB3's ``train/*`` values by their names.
+    """Return SB3's ``train/*`` values by name.
 
-    As in SB3, ``train/loss`` is that of the last minibatch, ``train/approx_kl`` is the mean over the last epoch and all
-    others are means over the update. Where policy and value are descended separately, ``train/loss`` is the sum of
+    As in SB3, ``train/loss`` is the loss of the last minibatch, ``train/approx_kl`` is the mean over the last epoch,
+    and all others are means over the update. If policy and value have separate descents, ``train/loss`` is the sum of
     their last losses.
     """
     values: dict[str, float] = {}
@@ -65,7 +68,7 @@ def summary(descents: Sequence[Measured]) -> dict[str, float]:
     return values
 
 
-# What is logged as its mean, with SB3's name for it.
+# Statistics that are logged as means over the update, with SB3's names for them.
 MEANS = {
     "entropy_loss": "entropy_loss",
     "policy_loss": "policy_gradient_loss",

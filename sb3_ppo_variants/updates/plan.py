@@ -1,4 +1,4 @@
-"""What an update is to do: the terms of the loss, and how they are descended."""
+"""The plan of an update: the terms of the loss, and the descents that minimise it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ from sb3_ppo_variants.updates.advantages import NormalizeAdvantage
 
 @dataclass(frozen=True)
 class Descent:
-    """Passes over the rollout that descend a loss, or part of it, with an optimizer.
+    """Passes over the rollout that minimise the loss, or part of it, with one optimizer.
 
-    :param optimizer: makes the steps
-    :param parameters: whose gradient is clipped
+    :param optimizer: takes the steps
+    :param parameters: the parameters whose gradient is clipped
     :param learning_rate: step size of the optimizer
     :param epochs: number of passes
-    :param max_grad_norm: largest norm of the gradient, infinite where it is not clipped
-    :param of_policy: whether the loss has the objective and the entropy
-    :param of_value: whether the loss has the error of the values
+    :param max_grad_norm: maximum norm of the gradient, infinite if it is not clipped
+    :param of_policy: whether the loss includes the objective and the entropy loss
+    :param of_value: whether the loss includes the value loss
     :param target_kl: the passes end once the approximate KL of a minibatch exceeds 1.5 times this; ``None`` never
         ends them early
     """
@@ -41,7 +41,7 @@ class Descent:
 
 @dataclass(frozen=True)
 class UpdatePlan:
-    """All that a backend knows of an update.
+    """Everything that a backend knows about an update.
 
     The loss is equation 9 of https://arxiv.org/abs/1707.06347, negated:
     the objective's loss + ent_coef * entropy loss + vf_coef * value loss.
@@ -52,10 +52,10 @@ class UpdatePlan:
     :param ent_coef: coefficient of the entropy loss
     :param vf_coef: coefficient of the value loss
     :param clip_range_vf: clipping of the value loss
-    :param normalize_advantage: over what advantages are normalised; see :mod:`sb3_ppo_variants.updates.advantages`
+    :param normalize_advantage: how advantages are normalised; see :mod:`sb3_ppo_variants.updates.advantages`
     :param batch_size: rows in a minibatch
-    :param descents: one after the other
-    :param processes: those that make the update together
+    :param descents: the descents, in the order in which they run
+    :param processes: the processes that share the update
     """
 
     kind: PolicyKind
@@ -70,13 +70,13 @@ class UpdatePlan:
     processes: Processes = ALONE
 
     def coefficients(self) -> dict[str, float]:
-        """What is logged of the objective and of the clipping of values."""
+        """Return the coefficients of the objective and of the value clipping, as they are logged."""
         clip_range_vf = {} if self.clip_range_vf is None else {"clip_range_vf": self.clip_range_vf}
         return {**self.objective.coefficients(), **clip_range_vf}
 
     @cached_property
     def modules(self) -> Sequence[th.nn.Module]:
-        """The policy's modules. A plan is made anew for each rollout and update, and walks over them once."""
+        """The policy's modules. They are listed once per plan, and every rollout and update has a new plan."""
         return list(self.kind.policy.modules())
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The one loop that makes updates, for every objective, policy kind and backend."""
+"""The loop that runs updates, shared by all objectives, policy kinds and backends."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
@@ -7,7 +7,7 @@ from sb3_ppo_variants.processes import Processes
 from sb3_ppo_variants.updates.measured import Measured
 from sb3_ppo_variants.updates.plan import Descent, UpdatePlan
 
-# As in SB3, a descent ends early once the KL exceeds its target so many times.
+# As in SB3, a descent ends early once the KL exceeds its target by this factor.
 TOLERATED = 1.5
 
 
@@ -15,72 +15,75 @@ class Ended(NamedTuple):
     """Where a descent ended."""
 
     epochs: int
-    """The passes that began."""
+    """The number of passes that were begun."""
     max_kl: float | None = None
-    """The approximate KL that ended them early."""
+    """The approximate KL that ended the descent early; ``None`` if it was completed."""
 
 
 class Descending(Protocol):
-    """A descent as a backend makes it."""
+    """A descent, as a backend implements it."""
 
     def descend(self) -> Ended:
-        """Make all passes over the rollout, or fewer if ``target_kl`` ends them early."""
+        """Run all passes over the rollout, or fewer if ``target_kl`` ends them early."""
 
     def measured(self) -> Measured:
-        """What the minibatches measured."""
+        """Return the statistics measured on the minibatches."""
 
 
 class Stepwise(Protocol):
-    """A descent made step by step: for each minibatch its loss, then a step down its gradient."""
+    """A descent that runs step by step: it computes the loss of each minibatch and takes a step down its gradient."""
 
     def minibatches(self) -> Iterator[Any]:
-        """The rollout in minibatches, shuffled anew."""
+        """Shuffle the rollout and return it in minibatches."""
 
     def loss(self, minibatch: Any) -> None:
-        """Measure the loss of a minibatch."""
+        """Compute the loss of a minibatch."""
 
     def approximate_kl(self) -> float:
-        """SB3's estimate of the KL on the minibatch measured last."""
+        """Return SB3's estimate of the KL on the last minibatch."""
 
     def step(self) -> None:
-        """Descend the gradient of the loss measured last."""
+        """Take a step down the gradient of the last loss."""
 
 
 class Update(Protocol):
-    """An update as a backend makes it."""
+    """An update, as a backend implements it."""
 
     def begin(self, descent: Descent) -> Descending:
         """Begin a descent."""
 
     def check_finite(self) -> None:
-        """:raises NonFiniteError: if a parameter is not finite"""
+        """Check that all parameters are finite.
+
+        :raises NonFiniteError: if a parameter is not finite
+        """
 
     def undo(self) -> None:
-        """Leave the policy and its optimizers as they were before the update, wherever it is."""
+        """Restore the policy and its optimizers to their state before the update, at any point of the update."""
 
     def finish(self) -> float | None:
-        """End the update.
+        """Finish the update.
 
         :return: the mean of KL(old || new) over the rollout; ``None`` if the policy's distribution has no known KL
         """
 
 
 class Outcome(NamedTuple):
-    """What an update came to."""
+    """The result of an update."""
 
     epochs: list[int]
-    """For each descent, the passes that began."""
+    """For each descent, the number of passes that were begun."""
     measured: list[Measured]
-    """For each descent, what its minibatches measured, those of all processes."""
+    """For each descent, the statistics of its minibatches, averaged over all processes."""
     kl: float | None
-    """The mean of KL(old || new) over the rollout."""
+    """The mean of KL(old || new) over the rollout; ``None`` if the policy's distribution has no known KL."""
 
 
 def run(update: Update, plan: UpdatePlan, verbose: int, guarded: bool = True) -> Outcome:
-    """Make an update, or none at all.
+    """Run an update, and undo it if it fails.
 
-    :param verbose: 1 says when ``target_kl`` ends an update
-    :param guarded: whether losses, gradients and parameters are checked
+    :param verbose: 1 prints a message when ``target_kl`` ends a descent early
+    :param guarded: whether to check that losses, gradients and parameters are finite
     :raises NonFiniteError: if a loss, a gradient or a parameter is not finite
     """
     epochs, measured = [], []
@@ -90,7 +93,7 @@ def run(update: Update, plan: UpdatePlan, verbose: int, guarded: bool = True) ->
             try:
                 ended = descending.descend()
             except (ValueError, RuntimeError):
-                # PyTorch refuses what follows from a step that was not finite, and does not say what was not.
+                # PyTorch raises an error for what follows from a non-finite step, but does not name the cause.
                 descending.measured().check_finite()
                 update.check_finite()
                 raise
@@ -110,7 +113,7 @@ def run(update: Update, plan: UpdatePlan, verbose: int, guarded: bool = True) ->
 
 
 def in_steps(descending: Stepwise, descent: Descent, processes: Processes) -> Ended:
-    """Make a descent step by step."""
+    """Run a descent step by step."""
     for epoch in range(descent.epochs):
         for minibatch in descending.minibatches():
             descending.loss(minibatch)

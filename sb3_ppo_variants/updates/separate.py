@@ -31,9 +31,9 @@ class SeparateUpdates(Updates):
     ``batch_size`` to the size of the rollout.
 
     :param policy_epochs: passes over the rollout for the policy, >= 1; ``None`` for ``n_epochs``
-    :param value_epochs: passes over the rollout for the value, >= 1; ``None`` for ``n_epochs``
-    :param value_learning_rate: step size for the value, >= 0, a number or a schedule of the remaining progress
-    :param value_max_grad_norm: largest norm of the value's gradient, >= 0; ``None`` for ``max_grad_norm``
+    :param value_epochs: passes over the rollout for the value function, >= 1; ``None`` for ``n_epochs``
+    :param value_learning_rate: step size for the value function, >= 0, a number or a schedule of the remaining progress
+    :param value_max_grad_norm: maximum norm of the value function's gradient, >= 0; ``None`` for ``max_grad_norm``
     :raises ArgumentError: (a ``ValueError``) if an argument has a value that is not allowed
     """
 
@@ -51,13 +51,13 @@ class SeparateUpdates(Updates):
         NORM.or_none().check("value_max_grad_norm", self.value_max_grad_norm)
 
     def prepare(self, model: Trained) -> None:
-        """Make an optimizer for the parameters of the policy and one for those of the value.
+        """Create one optimizer for the parameters of the policy, and one for those of the value function.
 
         :raises ArgumentError: if the two share parameters
         """
         policy = model.policy
         of_policy, of_value = divided_parameters(policy)
-        # Like the optimizer that SB3 has made for both.
+        # Both have the class and the arguments of the single optimizer that SB3 has created.
         make: Callable[..., Optimizer] = partial(policy.optimizer_class, **policy.optimizer_kwargs)
         policy.optimizer = make(of_policy, lr=model.lr_schedule(1))
         model.value_optimizer = make(of_value, lr=self._rate(1.0))
@@ -103,20 +103,23 @@ register_plain("SeparateUpdates", SeparateUpdates)
 
 
 def separate(arguments: dict[str, Any]) -> SeparateUpdates:
-    """Separate updates with arguments from a file of hyperparameters.
+    """Create separate updates from a dict of arguments, such as one from a file of hyperparameters.
 
-    :raises ArgumentError: if there is no such argument, or it has a value that is not allowed
+    :raises ArgumentError: if an argument does not exist or has a value that is not allowed
     """
     check_names("updates", arguments, SeparateUpdates, ())
     return SeparateUpdates(**arguments)
 
 
 def divided_parameters(policy: ActorCriticPolicy) -> tuple[list[th.nn.Parameter], list[th.nn.Parameter]]:
-    """The parameters that actions depend on, along with those that nothing does, and those that values depend on.
+    """Return the parameters of the policy and those of the value function.
 
-    :raises ArgumentError: if both depend on some
+    Parameters that values depend on belong to the value function. All others belong to the policy, even if actions do
+    not depend on them either.
+
+    :raises ArgumentError: if actions and values depend on the same parameters
     """
-    space = deepcopy(policy.observation_space)  # A sample moves the generator of the space.
+    space = deepcopy(policy.observation_space)  # Sampling advances the random generator of a space.
     observation, _ = policy.obs_to_tensor(space.sample())
     training = policy.training
     policy.set_training_mode(False)
@@ -137,7 +140,7 @@ def divided_parameters(policy: ActorCriticPolicy) -> tuple[list[th.nn.Parameter]
 
 
 def _depends(policy: ActorCriticPolicy, output: th.Tensor) -> set[str]:
-    """The names of the parameters that an output depends on."""
+    """Return the names of the parameters that an output depends on."""
     named = {name: parameter for name, parameter in policy.named_parameters() if parameter.requires_grad}
     gradients = th.autograd.grad(output.sum(), list(named.values()), allow_unused=True)
     return {name for name, gradient in zip(named, gradients, strict=True) if gradient is not None}

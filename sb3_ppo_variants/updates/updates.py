@@ -1,4 +1,4 @@
-"""How an update is divided into descents."""
+"""The division of updates into descents."""
 
 import math
 from abc import ABC, abstractmethod
@@ -14,53 +14,53 @@ from sb3_ppo_variants.updates.plan import Descent
 
 
 class Trained(Protocol):
-    """What is read of a model to plan its updates."""
+    """The attributes of a model that are read to plan its updates."""
 
     policy: ActorCriticPolicy
     value_optimizer: Optimizer
     lr_schedule: Schedule
     n_epochs: int
-    max_grad_norm: float  # Or None, which SB3's type leaves out.
+    max_grad_norm: float  # It may also be None, but SB3's annotation says float.
     target_kl: float | None
     _current_progress_remaining: float
 
 
 def largest_norm(max_grad_norm: float | None) -> float:
-    """The largest norm of a gradient, infinite for ``None``."""
+    """Return the maximum norm of the gradient, infinite for ``None``."""
     return math.inf if max_grad_norm is None else max_grad_norm
 
 
 class Updates(ABC):
-    """How an update is divided into descents, and what optimizers they need."""
+    """Divides an update into descents, and creates the optimizers that they need."""
 
     optimizers: ClassVar[Sequence[str]] = ()
-    """The model's attributes with optimizers besides ``policy.optimizer``, which are saved with the model."""
+    """The model's attributes that hold optimizers other than ``policy.optimizer``. They are saved with the model."""
 
     @abstractmethod
     def prepare(self, model: Trained) -> None:
-        """Make the optimizers of a model whose policy is new."""
+        """Create the optimizers of a model whose policy is new."""
 
     @abstractmethod
     def descents(self, model: Trained) -> list[Descent]:
-        """What the next update does, the policy's descent first."""
+        """Return the descents of the next update, the policy's first."""
 
     @abstractmethod
     def log(self, descents: Sequence[Descent], epochs: Sequence[int]) -> dict[str, float]:
-        """What is logged of an update besides its losses.
+        """Return the values that are logged after an update in addition to its losses.
 
-        :param descents: those of the update
-        :param epochs: for each of them, the passes that began
+        :param descents: the descents of the update
+        :param epochs: for each descent, the number of passes that were begun
         """
 
 
 class JointUpdates(Updates):
-    """SB3's way: one optimizer descends equation 9 of https://arxiv.org/abs/1707.06347 as a whole."""
+    """One optimizer for all terms of equation 9 of https://arxiv.org/abs/1707.06347, as in SB3."""
 
     def prepare(self, model: Trained) -> None:
-        """Nothing to do: the policy has its optimizer."""
+        """Do nothing: the policy already has its optimizer."""
 
     def descents(self, model: Trained) -> list[Descent]:
-        """One descent of everything."""
+        """Return a single descent for the whole loss."""
         policy = model.policy
         return [
             Descent(

@@ -1,4 +1,4 @@
-"""The four policy objectives of the PPO paper, and a class for one's own."""
+"""PPO with each of the four policy objectives of the paper, and with your own objective."""
 
 from sb3_ppo_variants.variants.adaptive_kl import PPOAdaptiveKL
 from sb3_ppo_variants.variants.clip import PPOClip

@@ -22,9 +22,9 @@ class PPOClip(PPOBase):
     bit. Except for the last three arguments, the arguments, their order and their defaults are those of SB3's ``PPO``.
 
     :param policy: the policy's class or its alias: ``"MlpPolicy"``, ``"CnnPolicy"``, ``"MultiInputPolicy"``
-    :param env: a gymnasium environment, a vectorised one, or the id of a registered one
+    :param env: a gymnasium or vectorised environment, or the id of a registered one
     :param learning_rate: Adam's step size, >= 0, a number or a schedule of the remaining progress (from 1 to 0)
-    :param n_steps: steps of each environment in a rollout
+    :param n_steps: steps per environment in a rollout
     :param batch_size: samples in a minibatch
     :param n_epochs: passes over the rollout in an update
     :param gamma: discount factor, in [0, 1]
@@ -36,16 +36,16 @@ class PPOClip(PPOBase):
         the rollout (as the code released with the paper does), and False not at all
     :param ent_coef: coefficient of the entropy bonus
     :param vf_coef: coefficient of the value loss, >= 0; it includes the factor 1/2
-    :param max_grad_norm: largest norm of the gradient, >= 0; ``None`` does not clip
+    :param max_grad_norm: maximum norm of the gradient, >= 0; ``None`` does not clip
     :param use_sde: whether to explore with generalised state-dependent noise (gSDE); needs a Box action space
     :param sde_sample_freq: steps between new noise matrices, -1 for one per rollout
-    :param rollout_buffer_class: class of the rollout buffer; ``None`` chooses it by the observation space
-    :param rollout_buffer_kwargs: further arguments of the rollout buffer
+    :param rollout_buffer_class: class of the rollout buffer; ``None`` chooses one for the observation space
+    :param rollout_buffer_kwargs: additional arguments of the rollout buffer
     :param target_kl: an update stops early once the approximate KL of a minibatch exceeds 1.5 times this; ``None``
-        never stops
+        never stops early
     :param stats_window_size: number of episodes over which rollout statistics are averaged
-    :param tensorboard_log: folder for TensorBoard; ``None`` does not log
-    :param policy_kwargs: further arguments of the policy
+    :param tensorboard_log: folder for TensorBoard logs; ``None`` disables them
+    :param policy_kwargs: additional arguments of the policy
     :param verbose: 0 prints nothing, 1 messages, 2 debug messages
     :param seed: seed of all random generators
     :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``: the CPU for an ``MlpPolicy``, else a GPU if there is one
@@ -59,7 +59,7 @@ class PPOClip(PPOBase):
     :raises ArgumentError: (a ``ValueError``) if an argument has a value that is not allowed
     """
 
-    # Whose objective this is.
+    # SB3's PPO has the same objective, so load() accepts its files.
     reads_sb3s_ppo: ClassVar[bool] = True
     own_rules: ClassVar[Mapping[str, Rule]] = {"clip_range": POSITIVE.or_schedule()}
     clip_range: float | Schedule

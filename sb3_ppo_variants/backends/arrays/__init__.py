@@ -1,1 +1,1 @@
-"""The networks over NumPy arrays: the same computation without PyTorch's graphs, the gradients written out."""
+"""The networks over NumPy arrays: the same computation without PyTorch's graphs, with hand-written gradients."""

@@ -21,16 +21,16 @@ CPU = th.device("cpu")
 
 
 class ArrayActor:
-    """Acts as the policy does, with all random numbers of a rollout drawn at its beginning.
+    """Acts as the policy does, but draws all random numbers of a rollout at its start (except for gSDE).
 
-    It reads the policy's parameters where they are, so that a callback may change them in place.
+    It reads the policy's parameters without copying them, so that callbacks may change them in place.
 
-    :param make_networks: makes what evaluates the networks
+    :param make_networks: creates the networks
     :param policy: the policy
-    :param buffer: where the rollout goes
+    :param buffer: the buffer to fill
     :param n_steps: length of the rollout
-    :param masks: those of the actions; ``None`` if the policy takes none
-    :param sde_sample_freq: steps between new matrices of gSDE; -1 for none
+    :param masks: returns the action masks; ``None`` if the policy does not use masks
+    :param sde_sample_freq: number of steps between new gSDE matrices; -1 never draws new ones
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ArrayActor:
         self._buffer: Any = buffer
         self._masks = masks
         self._allowed: np.ndarray | None = None
-        # In the buffer, what is discrete has a dimension more.
+        # Discrete actions and observations have an additional dimension in the buffer.
         self._actions = _like(buffer.actions, buffer.n_envs, policy.action_space)
         steps, space = buffer.observations, policy.observation_space
         self._observations: Any = (
@@ -83,7 +83,7 @@ class ArrayActor:
         return self._clipped
 
     def _bounded(self, actions: np.ndarray) -> np.ndarray:
-        """Actions as the environments take them."""
+        """Return actions in the form that the environments expect."""
         if self._policy.squash_output:
             return self._policy.unscale_action(actions)
         if self._bounds is None:
@@ -93,7 +93,7 @@ class ArrayActor:
 
     def seen(self) -> dict[str, Any]:
         observations, actions, values, log_probs = self._step
-        is_array = isinstance(observations, np.ndarray)  # For which obs_as_tensor does the same, only slower.
+        is_array = isinstance(observations, np.ndarray)  # For arrays obs_as_tensor does the same, but slower.
         return {
             "obs_tensor": th.from_numpy(observations) if is_array else obs_as_tensor(observations, CPU),
             "actions": actions,
@@ -107,7 +107,7 @@ class ArrayActor:
         return self._networks.values(self._features(as_batch(observation)))[0, 0]
 
     def store(self, rewards: np.ndarray, episode_starts: np.ndarray) -> None:
-        """Write what ``RolloutBuffer.add`` does, where it does, without copies of its own."""
+        """Write the step to the buffer as ``RolloutBuffer.add`` does, but without its copies."""
         buffer, row = self._buffer, self._buffer.pos
         observations, self._actions[row], values, buffer.log_probs[row] = self._step
         if isinstance(observations, dict):
@@ -134,5 +134,5 @@ class ArrayActor:
 
 
 def _like(array: np.ndarray, n_envs: int, space: spaces.Space) -> np.ndarray:
-    """A buffer's array in the shape of what a space has, for each step and environment."""
+    """Return a view of a buffer's array with the shape of a space for each step and environment."""
     return array.reshape(-1, n_envs, *(space.shape or ()))

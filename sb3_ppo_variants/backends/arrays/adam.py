@@ -6,12 +6,12 @@ import numpy as np
 
 from sb3_ppo_variants.errors import NonFiniteError
 
-# torch.nn.utils.clip_grad_norm_'s.
+# The constant in torch.nn.utils.clip_grad_norm_.
 NORM_EPSILON = 1e-6
 
 
 def clip_norm(gradient: np.ndarray, max_norm: float) -> None:
-    """Scale a gradient down in place if its norm is more than ``max_norm``, as ``clip_grad_norm_`` does.
+    """Scale a gradient down in place if its norm exceeds ``max_norm``, as ``clip_grad_norm_`` does.
 
     :raises NonFiniteError: if the gradient is not finite
     """
@@ -31,12 +31,12 @@ def check_norm(norm: float) -> None:
 class Adam:
     """``torch.optim.Adam`` without weight decay and AMSGrad.
 
-    The moments are kept divided by (1 - beta), which saves a product each:
+    The moments are stored divided by (1 - beta), which saves one product for each of them:
     m' = beta1 m' + g and v' = beta2 v' + g^2.
 
     :param first_moment: the moving average of the gradient
     :param second_moment: the moving average of its square
-    :param steps: steps made so far
+    :param steps: number of steps so far
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Adam:
         return m * (1 - self._beta1), v * (1 - self._beta2)
 
     def step(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
-        """Change the parameters in place."""
+        """Update the parameters in place."""
         self.steps += 1
         step_size = self.learning_rate * (1 - self._beta1) / (1 - self._beta1**self.steps)
         root_scale = ((1 - self._beta2) / (1 - self._beta2**self.steps)) ** 0.5
@@ -72,7 +72,7 @@ class Adam:
         np.multiply(gradient, gradient, out=scratch)
         v *= self._beta2
         v += scratch
-        # step_size m' / (root_scale sqrt(v') + eps), with root_scale taken out of the sum.
+        # step_size m' / (root_scale sqrt(v') + eps), with root_scale factored out of the sum.
         np.sqrt(v, out=scratch)
         scratch += self.eps / root_scale
         np.divide(m, scratch, out=scratch)

@@ -1,4 +1,4 @@
-"""The backend over arrays."""
+"""The backend over NumPy arrays."""
 
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -27,7 +27,7 @@ class Arrays:
         return obstacle(plan)
 
     def prepared(self, plan: UpdatePlan, updating: bool) -> AbstractContextManager[None]:
-        """Within it BLAS takes one thread, if that is better for the update. In rollouts the actor sees to it."""
+        """Limit BLAS to one thread in updates if that is faster. In rollouts the actor sets the limit."""
         if not updating:
             return nullcontext()
         return blas_threads(plan.kind.policy, max(plan.batch_size, ROWS_AT_ONCE))()

@@ -12,7 +12,7 @@ from sb3_ppo_variants.backends.arrays.distribution import Distribution, Index, c
 
 
 class Categorical(Distribution):
-    """One of several categories; the network's outputs are the logits.
+    """Categorical distributions; the network's outputs are the logits.
 
     :param logits: unnormalised, shape ``(batch, categories)``
     """
@@ -25,18 +25,18 @@ class Categorical(Distribution):
 
     @staticmethod
     def noise(shape: tuple[int, int, int], dtype: th.dtype) -> np.ndarray:
-        """Standard Gumbel numbers."""
+        """Draw standard Gumbel numbers."""
         return -th.empty(shape, dtype=dtype).exponential_().log_().numpy()
 
     def sample(self, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The largest of log-probabilities plus Gumbel noise, which is distributed as the categories are."""
+        """Draw the category with the largest log-probability plus Gumbel noise, which follows the distribution."""
         actions = (self._log_probs + noise).argmax(axis=1)[:, None]
         log_prob = self.log_prob(actions)
         check_finite(log_prob)
         return actions, log_prob
 
     def log_prob(self, actions: np.ndarray) -> np.ndarray:
-        """The normalised logit of the category."""
+        """Return the normalised logit of the category."""
         return self._log_probs[np.arange(len(actions)), actions[:, 0]]
 
     def entropy(self) -> np.ndarray:
@@ -45,7 +45,8 @@ class Categorical(Distribution):
 
     def kl_from(self, old: "Categorical") -> np.ndarray:
         """p_old (log p_old - log p), summed over categories."""
-        # The sum of p - p_old is 0, but for what normalising large logits loses; with it the loss enters squared.
+        # The sum of p - p_old is 0, except for errors in normalising large logits. Adding it makes those errors
+        # second-order.
         kl = old._probs * (old._log_probs - self._log_probs) + (self._probs - old._probs)
         return np.add.reduce(kl, axis=1)
 
@@ -62,16 +63,16 @@ class Categorical(Distribution):
         return (d,)
 
     def parameters(self) -> tuple[np.ndarray, ...]:
-        """The normalised logits."""
+        """Return the normalised logits."""
         return (self._log_probs,)
 
     @classmethod
     def of_parameters(cls, *parameters: np.ndarray) -> "Categorical":
-        """The distributions of logits."""
+        """Return the distributions with these logits."""
         return cls(*parameters)
 
     def take(self, rows: Index) -> "Categorical":
-        """The distributions in some of the states."""
+        """Return the distributions in some of the states."""
         taken = object.__new__(Categorical)
         taken._log_probs, taken._probs = self._log_probs[rows], self._probs[rows]
         return taken
@@ -91,25 +92,25 @@ class MultiCategorical(Distribution):
 
     @classmethod
     def of(cls, logits: np.ndarray, sizes: Sequence[int]) -> "MultiCategorical":
-        """The distributions of logits of shape ``(batch, sum of sizes)``, with so many categories each."""
+        """Return the distributions for logits of shape ``(batch, sum of sizes)``; a size is a number of categories."""
         return cls([Categorical(part) for part in _split(logits, sizes)])
 
     def sample(self, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """One category of each."""
+        """Draw one category from each part."""
         sizes = [part._probs.shape[1] for part in self._parts]
         pairs = [part.sample(own) for part, own in zip(self._parts, _split(noise, sizes), strict=True)]
         return np.concatenate([pair[0] for pair in pairs], axis=1), _sum(pair[1] for pair in pairs)
 
     def log_prob(self, actions: np.ndarray) -> np.ndarray:
-        """The sum of those of the parts."""
+        """Return the sum of the parts' log-probabilities."""
         return _sum(part.log_prob(actions[:, [i]]) for i, part in enumerate(self._parts))
 
     def entropy(self) -> np.ndarray:
-        """The sum of those of the parts."""
+        """Return the sum of the parts' entropies."""
         return _sum(part.entropy() for part in self._parts)
 
     def kl_from(self, old: "MultiCategorical") -> np.ndarray:
-        """The sum of those of the parts."""
+        """Return the sum of the parts' divergences."""
         pairs = zip(self._parts, old._parts, strict=True)
         return _sum(part.kl_from(old_part) for part, old_part in pairs)
 
@@ -125,16 +126,16 @@ class MultiCategorical(Distribution):
         return (np.concatenate(gradients, axis=1),)
 
     def parameters(self) -> tuple[np.ndarray, ...]:
-        """The normalised logits of each part."""
+        """Return the normalised logits of each part."""
         return tuple(part._log_probs for part in self._parts)
 
     @classmethod
     def of_parameters(cls, *parameters: np.ndarray) -> "MultiCategorical":
-        """The distributions of the logits of each part."""
+        """Return the distributions with these logits, one array per part."""
         return cls([Categorical(logits) for logits in parameters])
 
     def take(self, rows: Index) -> "MultiCategorical":
-        """The distributions in some of the states."""
+        """Return the distributions in some of the states."""
         return MultiCategorical([part.take(rows) for part in self._parts])
 
 
@@ -147,7 +148,7 @@ def _split(array: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
 
 
 class Bernoulli(Distribution):
-    """Independent coins; the network's outputs are their logits.
+    """Independent Bernoulli distributions; the network's outputs are their logits.
 
     :param logits: shape ``(batch, dimensions)``
     """
@@ -160,11 +161,11 @@ class Bernoulli(Distribution):
 
     @staticmethod
     def noise(shape: tuple[int, int, int], dtype: th.dtype) -> np.ndarray:
-        """Uniform numbers in [0, 1)."""
+        """Draw uniform numbers in [0, 1)."""
         return th.rand(shape, dtype=dtype).numpy()
 
     def sample(self, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """1 where the noise is less than the probability, else 0."""
+        """Draw 1 where the noise is less than the probability, else 0."""
         actions = (noise < self._probs).astype(self._logits.dtype)
         log_prob = self.log_prob(actions)
         check_finite(log_prob)
@@ -197,19 +198,19 @@ class Bernoulli(Distribution):
         return (d,)
 
     def parameters(self) -> tuple[np.ndarray, ...]:
-        """The logits."""
+        """Return the logits."""
         return (self._logits,)
 
     @classmethod
     def of_parameters(cls, *parameters: np.ndarray) -> "Bernoulli":
-        """The distributions of logits."""
+        """Return the distributions with these logits."""
         return cls(*parameters)
 
     def take(self, rows: Index) -> "Bernoulli":
-        """The distributions in some of the states."""
+        """Return the distributions in some of the states."""
         return Bernoulli(self._logits[rows])
 
 
 def _softplus(logits: np.ndarray) -> np.ndarray:
-    # Faster than np.logaddexp where there are many.
+    # Faster than np.logaddexp for large arrays.
     return np.maximum(logits, 0) + np.log1p(np.exp(-np.abs(logits)))

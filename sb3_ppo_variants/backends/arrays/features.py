@@ -1,4 +1,4 @@
-"""Observations as the networks take them."""
+"""Conversion of observations to the inputs of the networks."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from sb3_ppo_variants.rollouts.loop import Observations
 
 
 class Features:
-    """What SB3's ``FlattenExtractor``, or a ``CombinedExtractor`` without images, makes of observations.
+    """Computes the features of SB3's ``FlattenExtractor``, or of a ``CombinedExtractor`` without images.
 
     :param policy: the policy
     :param dtype: the type of the features
@@ -27,7 +27,10 @@ class Features:
         self._keys = list(extractor.extractors) if isinstance(extractor, CombinedExtractor) else None
 
     def __call__(self, observations: Observations) -> np.ndarray:
-        """Arrays of shape ``(batch, inputs)``: integers become one-hot, numbers single precision, as in SB3."""
+        """Return features of shape ``(batch, inputs)``.
+
+        As in SB3, discrete values become one-hot vectors, and others are rounded to single precision.
+        """
         if self._keys is None:
             return self._flat(observations, self._space)
         assert isinstance(self._space, spaces.Dict)
@@ -43,7 +46,7 @@ class Features:
 
 
 def as_batch(observation: Any) -> Observations:
-    """One observation as a batch of one."""
+    """Return one observation as a batch of one."""
     if isinstance(observation, dict):
         return {key: np.asarray(value)[None] for key, value in observation.items()}
     return np.asarray(observation)[None]

@@ -1,4 +1,4 @@
-"""Generalised advantage estimation over whole rows of a rollout (https://arxiv.org/abs/1506.02438)."""
+"""Generalised advantage estimation over the arrays of a rollout (https://arxiv.org/abs/1506.02438)."""
 
 from itertools import accumulate
 
@@ -7,7 +7,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 
 
 def compute_returns_and_advantage(buffer: RolloutBuffer, last_values: np.ndarray, dones: np.ndarray) -> None:
-    """What the buffer's method of this name does, the recursion over time on plain numbers.
+    """Compute the same as the buffer's method of this name, with the recursion over time on plain Python floats.
 
     :param buffer: a full buffer; its ``advantages`` and ``returns`` are filled
     :param last_values: values of the states after the last step, shape ``(n_envs,)``

@@ -26,13 +26,13 @@ class DiagGaussian(Distribution):
 
     @staticmethod
     def noise(shape: tuple[int, int, int], dtype: th.dtype) -> np.ndarray:
-        """Standard normal numbers."""
+        """Draw standard normal numbers."""
         return th.randn(shape, dtype=dtype).numpy()
 
     @classmethod
     def in_steps(cls, noise: Any) -> Iterator[Any]:
-        """The numbers z of a step, and -1/2 z^2 summed over dimensions."""
-        # A generator, so that nothing is computed where the library draws the actions.
+        """Yield the numbers z of each step, and -1/2 z^2 summed over dimensions."""
+        # A generator, so that nothing is computed if the native library draws the actions.
         yield from zip(noise, -0.5 * np.add.reduce(noise * noise, axis=2), strict=True)
 
     def sample(self, noise: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -84,15 +84,15 @@ class DiagGaussian(Distribution):
         return d_mean, d_log_std
 
     def parameters(self) -> tuple[np.ndarray, ...]:
-        """The means and the standard deviations."""
+        """Return the means and the standard deviations."""
         return self._mean, np.tile(self._std, (len(self._mean), 1))
 
     @classmethod
     def of_parameters(cls, *parameters: np.ndarray) -> "DiagGaussian":
-        """The distributions of a policy, which has the same standard deviation in every state."""
+        """Return the distributions of a policy that has the same standard deviation in every state."""
         mean, std = parameters
         return cls(mean, np.log(std[0]))
 
     def take(self, rows: Index) -> "DiagGaussian":
-        """The distributions in some of the states."""
+        """Return the distributions in some of the states."""
         return DiagGaussian(self._mean[rows], self._log_std)

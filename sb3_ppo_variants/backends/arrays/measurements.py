@@ -1,4 +1,4 @@
-"""What the minibatches of a descent measured."""
+"""Statistics measured on the minibatches of one descent."""
 
 import numpy as np
 
@@ -8,9 +8,9 @@ from sb3_ppo_variants.updates.plan import UpdatePlan
 
 
 class Measurements:
-    """Keeps what was measured on each sample and takes means once an epoch: few at a time cost as much as many.
+    """Stores values per sample and averages them once per epoch, which costs no more than averaging one minibatch.
 
-    :param plan: the coefficients of the terms of the loss
+    :param plan: provides the clip range and the coefficients of the loss
     """
 
     def __init__(self, plan: UpdatePlan):
@@ -34,11 +34,11 @@ class Measurements:
 
     @property
     def last_log_ratio(self) -> np.ndarray:
-        """log r(theta) of the minibatch appended last."""
+        """log r(theta) of the last minibatch."""
         return self._epoch[-1]["log_ratio"]
 
     def _epoch_means(self) -> dict[str, np.ndarray]:
-        """A value for each minibatch of the epoch."""
+        """Return one value per minibatch of the epoch."""
         sizes = np.array([len(next(iter(minibatch.values()))) for minibatch in self._epoch])
         starts = np.cumsum(sizes) - sizes
         columns = {
@@ -48,7 +48,7 @@ class Measurements:
         return {name: np.add.reduceat(values, starts) / sizes for name, values in self._scalars(columns).items()}
 
     def _scalars(self, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """What is logged, a value for each sample."""
+        """Return the logged quantities, one value per sample."""
         scalars = {name: column for name, column in columns.items() if name in ("policy_loss", "value_loss")}
         loss = np.zeros(1)
         if "policy_loss" in columns:
@@ -63,7 +63,7 @@ class Measurements:
         return {**scalars, "loss": loss}
 
     def measured(self) -> Measured:
-        """All minibatches so far."""
+        """Return the statistics of all minibatches so far."""
         self.start_epoch()
         if not self._means:
             return Measured({}, 0)

@@ -1,7 +1,7 @@
-"""Multilayer perceptrons over arrays: what they compute and their gradients, written out.
+"""Multilayer perceptrons over arrays, with hand-written gradients.
 
-A weight has PyTorch's layout, ``(outputs, inputs)``. Weights, biases and activations may have one more dimension in
-front: that many networks of one shape side by side, computed by one batched product each.
+Weights have PyTorch's layout, ``(outputs, inputs)``. Weights, biases and activations may have one additional leading
+dimension: it stacks several networks of the same shape, and each product is then batched over all of them.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,9 +14,9 @@ class Activation(NamedTuple):
     """An activation function whose derivative follows from its value."""
 
     apply: Callable[[np.ndarray, np.ndarray], Any]
-    """Writes f(z), for z the first argument, into the second."""
+    """Writes f(z) to the second argument, where z is the first."""
     chain: Callable[[np.ndarray, np.ndarray], None]
-    """Replaces the first argument, dL/df(z), by dL/dz, given f(z)."""
+    """Replaces the first argument, dL/df(z), by dL/dz. The second argument is f(z)."""
 
 
 def _chain_tanh(d: np.ndarray, h: np.ndarray) -> None:
@@ -48,11 +48,11 @@ class Linear:
         self.weight = weight
         self.bias = bias
         self._transposed = weight.swapaxes(-1, -2)
-        # For one network dot is the same product, called faster.
+        # For a single network np.dot computes the same product with less overhead.
         self._product: Callable[[np.ndarray, np.ndarray], np.ndarray] = np.dot if weight.ndim == 2 else np.matmul
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        """The outputs, shape ``(..., batch, outputs)``, for inputs of shape ``(..., batch, inputs)``."""
+        """Return outputs of shape ``(..., batch, outputs)`` for inputs of shape ``(..., batch, inputs)``."""
         y = self._product(x, self._transposed)
         y += self.bias
         return y
@@ -62,10 +62,10 @@ class Linear:
 
         :param x: the inputs
         :param d: dL/dy
-        :param into: arrays for the gradients, shaped as the layer's own
+        :param into: arrays for the gradients, in the shapes of the layer's parameters
         """
         np.matmul(d.swapaxes(-1, -2), x, out=into.weight)
-        # A product with ones is a sum that BLAS computes.
+        # BLAS computes the sum as a product with ones.
         np.matmul(np.ones((1, d.shape[-2]), d.dtype), d, out=into.bias)
 
 
@@ -77,7 +77,7 @@ class Mlp:
         self._activation = activation
 
     def forward(self, x: np.ndarray) -> list[np.ndarray]:
-        """The input and the output of every layer.
+        """Return the input, followed by the output of every layer.
 
         :param x: shape ``(batch, inputs)``
         """
@@ -91,7 +91,7 @@ class Mlp:
     def gradient(self, outputs: list[np.ndarray], d: np.ndarray, into: Sequence[Linear]) -> None:
         """Write the gradients of all layers.
 
-        :param outputs: what :meth:`forward` returned
+        :param outputs: the result of :meth:`forward`
         :param d: dL/d ``outputs[-1]``; overwritten
         :param into: arrays for the gradients, layer by layer
         """

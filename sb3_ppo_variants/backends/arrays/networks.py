@@ -24,14 +24,14 @@ from sb3_ppo_variants.backends.arrays.mlp import RELU, TANH, Activation, Linear,
 from sb3_ppo_variants.backends.arrays.state_dependent import Settings, StateDependent, matrices
 
 ACTIVATIONS: dict[type[nn.Module], Activation] = {nn.Tanh: TANH, nn.ReLU: RELU}
-# Enough to keep BLAS busy, few enough for the activations to stay in the cache.
+# Enough rows to keep BLAS busy, few enough for the activations to stay in the cache.
 ROWS_AT_ONCE = 512
 ACTOR, CRITIC = "mlp_extractor.policy_net", "mlp_extractor.value_net"
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """What an SB3 policy is made of: the names of its layers' parameters, its activation and its distribution."""
+    """The architecture of an SB3 policy: the names of its layers, its activation and its distribution."""
 
     actor: list[str]
     critic: list[str]
@@ -40,13 +40,13 @@ class Architecture:
     kind: type[Distribution]
     distribution: Callable[..., Distribution]
     noise: Callable[[tuple[int, int, int], th.dtype], Iterable[Any]]
-    """What ``sample`` makes actions of, from torch's generator; takes steps, states of each, outputs."""
+    """Returns the noise that ``sample`` needs, from torch's generator; takes (steps, states per step, outputs)."""
     sizes: list[int]
-    """Outputs of the policy network for each part of an action that is chosen independently as a whole."""
+    """Outputs of the policy network for each part of a multi-categorical action; for others, one entry with all."""
 
     @classmethod
     def of(cls, policy: ActorCriticPolicy) -> "Architecture":
-        """The architecture of a policy in whose way there is no :func:`~.obstacles.obstacle`."""
+        """Return the architecture of a policy that has no :func:`~.obstacles.obstacle`."""
         kind, distribution, noise = _distribution(policy)
         return cls(
             actor=_hidden_layers(policy, ACTOR),
@@ -60,12 +60,12 @@ class Architecture:
         )
 
     def output(self, action_net: Linear, latent: np.ndarray) -> np.ndarray:
-        """What the distributions are made of, for the last hidden layer."""
+        """Compute the array that the distributions are built from, given the last hidden layer."""
         output = action_net.forward(latent)
         return np.concatenate([output, latent], axis=1) if self.kind.sees_latent else output
 
     def log_std_of(self, arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
-        """The distribution's own parameter, if it has one."""
+        """Return a tuple with the distribution's own parameter, empty if it has none."""
         return () if self.log_std is None else (arrays[self.log_std],)
 
 
@@ -81,7 +81,7 @@ def _activation(policy: ActorCriticPolicy) -> Activation:
 
 
 class _Drawn(NamedTuple):
-    """The part of an :class:`Architecture` that is of its distribution."""
+    """The fields of an :class:`Architecture` that describe its distribution."""
 
     kind: type[Distribution]
     distribution: Callable[..., Distribution]
@@ -97,7 +97,7 @@ def _distribution(policy: ActorCriticPolicy) -> _Drawn:
         return _Drawn(StateDependent, made, lambda *_: matrices(policy))
     if isinstance(distribution, BernoulliDistribution):
         return _Drawn(Bernoulli, Bernoulli, Bernoulli.noise)
-    # SB3's and sb3-contrib's multi-categorical ones, of which a masked Bernoulli distribution is one.
+    # Multi-categorical distributions of SB3 and sb3-contrib, including sb3-contrib's masked Bernoulli distribution.
     sizes = getattr(distribution, "action_dims", None)
     if sizes is None:
         return _Drawn(Categorical, Categorical, Categorical.noise)
@@ -113,7 +113,7 @@ def _sizes(policy: ActorCriticPolicy) -> list[int]:
 
 
 class Acted(NamedTuple):
-    """What came of a step."""
+    """The result of a step."""
 
     output: np.ndarray
     actions: np.ndarray
@@ -122,10 +122,10 @@ class Acted(NamedTuple):
 
 
 class ActorCritic:
-    """The policy and the value network over arrays.
+    """The policy and value networks over arrays.
 
-    :param architecture: what the networks are made of
-    :param arrays: the parameters' values by their names in the policy
+    :param architecture: architecture of the networks
+    :param arrays: values of the parameters by their names in the policy
     """
 
     def __init__(self, architecture: Architecture, arrays: Mapping[str, np.ndarray]):
@@ -136,30 +136,30 @@ class ActorCritic:
         self._log_std = architecture.log_std_of(arrays)
 
     def action_output(self, features: np.ndarray) -> np.ndarray:
-        """The output of the policy network, for features of shape ``(batch, inputs)``."""
+        """Return the output of the policy network for features of shape ``(batch, inputs)``."""
         return self._architecture.output(self._action_net, self._actor_trunk.forward(features)[-1])
 
     def action_outputs(self, features: np.ndarray) -> np.ndarray:
-        """The same for any number of states."""
+        """Like :meth:`action_output`, for any number of states."""
         chunks = [features[start : start + ROWS_AT_ONCE] for start in range(0, len(features), ROWS_AT_ONCE)]
         return np.concatenate([*map(self.action_output, chunks)])
 
     def distribution(self, output: np.ndarray) -> Distribution:
-        """The distributions of actions, for what :meth:`action_output` returned."""
+        """Return the action distributions for the result of :meth:`action_output`."""
         return self._architecture.distribution(output, *self._log_std)
 
     def snapshot(self, output: np.ndarray) -> Distribution:
-        """The same, whatever becomes of the parameters."""
+        """Like :meth:`distribution`, but later changes of the parameters do not affect the result."""
         return self._architecture.distribution(output, *(array.copy() for array in self._log_std))
 
     def values(self, features: np.ndarray) -> np.ndarray:
-        """The values, shape ``(batch, 1)``."""
+        """Return the values, shape ``(batch, 1)``."""
         return self._value_net.forward(self._critic_trunk.forward(features)[-1])
 
     def act(self, features: np.ndarray, noise: Any, masks: np.ndarray | None = None) -> Acted:
         """Draw actions.
 
-        :param noise: that of a step, from :meth:`.Distribution.in_steps`
+        :param noise: the noise of one step, from :meth:`.Distribution.in_steps`
         :param masks: which actions are allowed; ``None`` if all are
         :raises NonFiniteError: if the policy network's output is not finite
         """
@@ -168,15 +168,15 @@ class ActorCritic:
         return Acted(output, actions, log_probs, self.values(features))
 
 
-# Makes networks of what they are made of and of their parameters by name.
+# Creates networks from their architecture and their parameters by name.
 MakeNetworks = Callable[[Architecture, Mapping[str, np.ndarray]], ActorCritic]
 
 
 def linear_layers(names: Sequence[str], arrays: Mapping[str, np.ndarray]) -> list[Linear]:
-    """The layers of these names."""
+    """Return the layers with these names."""
     return [Linear(arrays[f"{name}.weight"], arrays[f"{name}.bias"][..., None, :]) for name in names]
 
 
 def parameter_views(policy: ActorCriticPolicy) -> dict[str, np.ndarray]:
-    """The values of a policy's parameters by name, sharing memory with them."""
+    """Return the values of a policy's parameters by name, sharing memory with them."""
     return {name: parameter.detach().numpy() for name, parameter in policy.named_parameters()}

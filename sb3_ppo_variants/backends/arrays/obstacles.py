@@ -1,4 +1,4 @@
-"""Why a policy cannot be computed over arrays."""
+"""Reasons why a policy cannot be computed over arrays."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -30,14 +30,14 @@ DISTRIBUTIONS = (
     MultiCategoricalDistribution,
     StateDependentNoiseDistribution,
 )
-# Where PyTorch keeps what would be called by computations that are written out.
+# The attributes in which PyTorch stores hooks. Computations over arrays would not call them.
 MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 PARAMETER_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 OPTIMIZER_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 
 def obstacle(plan: UpdatePlan) -> str | None:
-    """The first reason why the policy of a plan cannot be computed over arrays, as a clause; ``None`` if it can."""
+    """Return the first reason why a plan cannot be computed over arrays, as a clause, or ``None`` if it can."""
     policy, parameters = plan.kind.policy, [*plan.parameters.values()]
     return (
         arrays_obstacle(plan.objective)

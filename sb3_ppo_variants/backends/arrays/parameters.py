@@ -1,4 +1,4 @@
-"""Parameters of a policy, their gradients and Adam's moments, each as one vector."""
+"""The parameters of a policy, their gradients and Adam's moments, each as one vector."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -13,7 +13,7 @@ from sb3_ppo_variants.backends.arrays.adam import Adam
 
 
 class Layout:
-    """Where each parameter stands in a vector.
+    """The position of each parameter in a vector.
 
     :param named: the parameters by name, in the order of the vector
     """
@@ -26,32 +26,32 @@ class Layout:
         self._by_name = {name: i for i, name in enumerate(named)}
 
     def gather(self, tensors: Sequence[th.Tensor]) -> np.ndarray:
-        """A new vector of what belongs to the parameters, one tensor each."""
+        """Concatenate tensors, one per parameter, into a new vector."""
         return np.concatenate([tensor.detach().numpy().ravel() for tensor in tensors])
 
     def scatter(self, vector: np.ndarray, tensors: Sequence[th.Tensor]) -> None:
-        """Write a vector back."""
+        """Copy a vector back into tensors, one per parameter."""
         with th.no_grad():
             for piece, tensor in zip(self.pieces(vector), tensors, strict=True):
                 tensor.copy_(piece)
 
     def pieces(self, vector: np.ndarray) -> Iterator[th.Tensor]:
-        """The parts of a vector as tensors in the parameters' shapes, sharing its memory."""
+        """Return the parts of a vector as tensors in the parameters' shapes, sharing its memory."""
         parts = th.from_numpy(vector).split(self._sizes)
         return (part.view(shape) for part, shape in zip(parts, self._shapes, strict=True))
 
     def views(self, vector: np.ndarray) -> dict[str, np.ndarray]:
-        """The parts of a vector by the parameters' names, in the parameters' shapes, sharing its memory."""
+        """Return the parts of a vector by parameter name, in the parameters' shapes, sharing its memory."""
         return {name: vector[self._slices[i]].reshape(self.parameters[i].shape) for name, i in self._by_name.items()}
 
     def side_by_side(self, vector: np.ndarray, names: Sequence[str]) -> np.ndarray:
-        """The parts of parameters of one shape that stand one behind the other, as one array, sharing memory."""
+        """Return the parts of consecutive parameters of the same shape as one stacked array, sharing memory."""
         first, last = self._by_name[names[0]], self._by_name[names[-1]]
         both = vector[self._slices[first].start : self._slices[last].stop]
         return both.reshape(len(names), *self.parameters[first].shape)
 
     def part(self, parameters: Sequence[nn.Parameter]) -> tuple[slice, "Layout"]:
-        """Where parameters stand that follow one another in the vector, and the layout of that part."""
+        """Return the slice of the vector that consecutive parameters occupy, and the layout of that slice."""
         wanted = {id(parameter) for parameter in parameters}
         named = {name: self.parameters[i] for name, i in self._by_name.items() if id(self.parameters[i]) in wanted}
         where = [self._slices[self._by_name[name]] for name in named]
@@ -59,7 +59,7 @@ class Layout:
 
 
 def gradients(parameters: Sequence[nn.Parameter]) -> list[th.Tensor]:
-    """The parameters' gradients, made where there are none."""
+    """Return the parameters' gradients, and create those that are missing."""
     found = []
     for parameter in parameters:
         if parameter.grad is None:
@@ -69,7 +69,7 @@ def gradients(parameters: Sequence[nn.Parameter]) -> list[th.Tensor]:
 
 
 class AdamState(TypedDict):
-    """What torch's Adam keeps of a parameter."""
+    """The state that torch's Adam keeps for a parameter."""
 
     step: th.Tensor
     exp_avg: th.Tensor
@@ -77,19 +77,19 @@ class AdamState(TypedDict):
 
 
 class Moments(NamedTuple):
-    """Where a ``torch.optim.Adam`` with one group of parameters, those of a layout, stands."""
+    """The state of a ``torch.optim.Adam`` that has one parameter group with the parameters of a layout."""
 
     first: np.ndarray
     second: np.ndarray
     steps: Sequence[float]
-    """Made with each parameter."""
+    """The number of steps made with each parameter."""
     known: Sequence[bool]
-    """Whether it has a state of each parameter, which it makes at its first step."""
+    """Whether the optimizer has a state for each parameter. It creates them in its first step."""
 
     @classmethod
     def of(cls, optimizer: Optimizer, layout: Layout) -> "Moments":
-        """Copies of its moments; zeros where it has none."""
-        # Where there are none, they are kept by write() alone: an update may be taken back.
+        """Copy the state of an optimizer, with zeros for parameters without a state."""
+        # Only write() stores missing states in the optimizer, because the update may be undone.
         found = [optimizer.state.get(parameter) for parameter in layout.parameters]
         states = [state or _fresh(parameter) for state, parameter in zip(found, layout.parameters, strict=True)]
         first, second = (layout.gather([state[name] for state in states]) for name in ("exp_avg", "exp_avg_sq"))
@@ -97,19 +97,19 @@ class Moments(NamedTuple):
 
     @classmethod
     def after(cls, adam: Adam, layout: Layout) -> "Moments":
-        """Those of Adam over a vector."""
+        """Return the state of an Adam over a vector."""
         n = len(layout.parameters)
         return cls(*adam.moments, [adam.steps] * n, [True] * n)
 
     def adam(self, optimizer: Optimizer) -> Adam:
-        """Adam over a vector, with the settings of the torch optimizer."""
+        """Create an Adam over a vector, with this state and the settings of the torch optimizer."""
         (group,) = optimizer.param_groups
         beta1, beta2 = group["betas"]
         betas, learning_rate, eps = (float(beta1), float(beta2)), float(group["lr"]), float(group["eps"])
         return Adam(self.first, self.second, int(self.steps[0]), learning_rate, betas, eps)
 
     def write(self, optimizer: Optimizer, layout: Layout) -> None:
-        """Leave the torch optimizer where this one stands."""
+        """Write this state to the torch optimizer."""
         columns = layout.pieces(self.first), layout.pieces(self.second), self.steps, self.known
         with th.no_grad():
             for parameter, first, second, steps, known in zip(layout.parameters, *columns, strict=True):
@@ -125,7 +125,7 @@ class Moments(NamedTuple):
 
 
 def _fresh(parameter: nn.Parameter) -> AdamState:
-    """As torch's Adam begins."""
+    """Return the initial state of torch's Adam."""
     return AdamState(
         step=th.tensor(0.0, dtype=th.get_default_dtype()),
         exp_avg=th.zeros_like(parameter),

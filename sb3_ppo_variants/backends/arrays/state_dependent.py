@@ -10,27 +10,27 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from sb3_ppo_variants.backends.arrays.distribution import Distribution, Index, check_finite
 from sb3_ppo_variants.backends.arrays.gaussian import HALF_LOG_2_PI
 
-# The matrix of a single state, and those of all environments.
+# The exploration matrix for a single state, and the matrices of all environments.
 Matrices = tuple[np.ndarray, np.ndarray]
 
 
 class Settings(NamedTuple):
-    """Those of SB3's distribution."""
+    """The settings of SB3's gSDE distribution."""
 
     use_expln: bool
     learn_features: bool
     epsilon: float
     squash_epsilon: float | None
-    """``None`` where actions are not squashed."""
+    """``None`` if actions are not squashed."""
 
     @classmethod
     def of(cls, distribution: StateDependentNoiseDistribution) -> "Settings":
-        """The settings of a distribution."""
+        """Return the settings of a distribution."""
         squash = None if distribution.bijector is None else distribution.bijector.epsilon
         return cls(distribution.use_expln, distribution.learn_features, distribution.epsilon, squash)
 
     def std(self, log_std: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The standard deviations of a matrix' entries, and their derivatives with respect to ``log_std``."""
+        """Return the standard deviations of a matrix's entries, and their derivatives with respect to ``log_std``."""
         if not self.use_expln:
             std = np.exp(log_std)
             return std, std
@@ -41,14 +41,14 @@ class Settings(NamedTuple):
 
 
 def matrices(policy: ActorCriticPolicy) -> Iterator[Matrices]:
-    """The matrices that a policy explores with, read at each step: ``reset_noise`` draws others."""
+    """Yield a policy's exploration matrices, read anew at each step because ``reset_noise`` replaces them."""
     distribution: Any = policy.action_dist
     while True:
         yield distribution.exploration_mat.detach().numpy(), distribution.exploration_matrices.detach().numpy()
 
 
 class Entries(NamedTuple):
-    """What the variance of an action is made of: squares of the latent times squares of a matrix of deviations."""
+    """The factors of an action's variance: the squared last hidden layer and a matrix of squared deviations."""
 
     latent: np.ndarray
     latent_squares: np.ndarray
@@ -59,22 +59,22 @@ class Entries(NamedTuple):
 
     @classmethod
     def of(cls, latent: np.ndarray, log_std: np.ndarray, settings: Settings) -> "Entries":
-        """The entries, of which all dimensions of the action may share a column."""
+        """Return the factors. All dimensions of the action may share one column of ``log_std``."""
         std, slope = settings.std(log_std)
         return cls(latent, latent * latent, std * std, std * slope, settings.learn_features)
 
     def columns(self, dimensions: int) -> np.ndarray:
-        """The squares, a column for each dimension."""
+        """Return the squares, with one column per dimension."""
         return self.squares if self.squares.shape[1] == dimensions else np.repeat(self.squares, dimensions, axis=1)
 
 
 class StateDependent(Distribution):
-    """Normal distributions with a standard deviation for each state, squashed through tanh or not.
+    """Normal distributions with a standard deviation per state, optionally squashed by tanh.
 
     :param mean: shape ``(batch, dimensions)``
     :param std: shape ``(batch, dimensions)``
-    :param squash_epsilon: SB3's for squashed actions; ``None`` if they are not squashed
-    :param entries: what ``std`` is made of; a distribution without remembers what the policy was
+    :param squash_epsilon: SB3's epsilon for squashed actions; ``None`` if actions are not squashed
+    :param entries: the factors of ``std``; ``None`` in a record of an earlier policy's distributions
     """
 
     sees_latent = True
@@ -92,10 +92,10 @@ class StateDependent(Distribution):
 
     @classmethod
     def of(cls, output: np.ndarray, log_std: np.ndarray, settings: Settings) -> "StateDependent":
-        """The distributions of means with the last hidden layer beside them.
+        """Return the distributions for means concatenated with the last hidden layer.
 
         :param output: shape ``(batch, dimensions + latent)``
-        :param log_std: shape ``(latent, dimensions)``, or ``(latent, 1)`` where all dimensions share it
+        :param log_std: shape ``(latent, dimensions)``, or ``(latent, 1)`` if all dimensions share it
         """
         dimensions = output.shape[1] - len(log_std)
         mean, latent = output[:, :dimensions], output[:, dimensions:]
@@ -105,7 +105,7 @@ class StateDependent(Distribution):
         return cls(mean, np.sqrt(variance), settings.squash_epsilon, entries)
 
     def sample(self, noise: Matrices) -> tuple[np.ndarray, np.ndarray]:
-        """mean + latent * matrix, squashed or not."""
+        """mean + latent * matrix, squashed if the distribution is."""
         assert self._entries is not None
         latent, (single, of_envs) = self._entries.latent, noise
         if len(latent) == 1 or len(latent) != len(of_envs):
@@ -127,7 +127,7 @@ class StateDependent(Distribution):
         return 0.5 * (np.log1p(clipped) - np.log1p(-clipped))
 
     def log_prob(self, actions: np.ndarray) -> np.ndarray:
-        """-1/2 z^2 - log std - 1/2 log(2 pi), summed, z = (a - mean) / std; less the squashing's log-derivative."""
+        """-1/2 z^2 - log std - 1/2 log(2 pi), summed, z = (a - mean) / std; minus the log-derivative of squashing."""
         unsquashed = self._unsquashed(actions)
         z = (unsquashed - self._mean) / self._std
         terms = 0.5 * z * z + np.log(self._std) + HALF_LOG_2_PI
@@ -154,12 +154,12 @@ class StateDependent(Distribution):
     def gradient(
         self, actions: np.ndarray, d_log_prob: np.ndarray, d_entropy: float, old: Any, d_kl: np.ndarray | None
     ) -> tuple[np.ndarray, ...]:
-        """dL/d(mean), with dL/d(latent) beside it where features are learned, and dL/d(log std)."""
+        """dL/d(mean), concatenated with dL/d(latent) if features are learned, and dL/d(log std)."""
         if self._squash_epsilon is not None:  # The entropy is estimated by -log pi(a|s).
             d_log_prob, d_entropy = d_log_prob - d_entropy, 0.0
         z = (self._unsquashed(actions) - self._mean) / self._std
         d_mean = d_log_prob[:, None] * z
-        # With respect to the logarithm of the standard deviation of each action.
+        # The gradient with respect to the logarithm of the standard deviation of each action.
         d_log = d_mean * z - d_log_prob[:, None] + d_entropy
         if d_kl is not None:
             shift, variance_ratio = self._kl_terms(old)
@@ -170,7 +170,10 @@ class StateDependent(Distribution):
         return self._through_entries(d_mean, d_log / (self._std * self._std))
 
     def _through_entries(self, d_mean: np.ndarray, d_variance: np.ndarray) -> tuple[np.ndarray, ...]:
-        """:param d_variance: twice the gradient with respect to the variance of each action"""
+        """Backpropagate through the factors of the variance.
+
+        :param d_variance: twice the gradient with respect to the variance of each action
+        """
         assert self._entries is not None
         entries = self._entries
         d_log_std = entries.slopes * (entries.latent_squares.T @ d_variance)
@@ -182,15 +185,15 @@ class StateDependent(Distribution):
         return np.concatenate([d_mean, d_latent], axis=1), d_log_std
 
     def parameters(self) -> tuple[np.ndarray, ...]:
-        """The means and the standard deviations."""
+        """Return the means and the standard deviations."""
         return self._mean, self._std
 
     @classmethod
     def of_parameters(cls, *parameters: np.ndarray) -> "StateDependent":
-        """The distributions of a policy as it was."""
+        """Return a record of the distributions with these parameters."""
         mean, std = parameters
         return cls(mean, std)
 
     def take(self, rows: Index) -> "StateDependent":
-        """The distributions in some of the states, remembered."""
+        """Return a record of the distributions in some of the states."""
         return StateDependent(self._mean[rows], self._std[rows], self._squash_epsilon)

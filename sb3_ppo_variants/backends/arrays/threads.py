@@ -1,4 +1,4 @@
-"""How many threads the products of small matrices take."""
+"""Limits the number of threads for products of small matrices."""
 
 import threading
 from collections.abc import Callable
@@ -8,17 +8,18 @@ from functools import cache
 from stable_baselines3.common.policies import ActorCriticPolicy
 from threadpoolctl import LibController, ThreadpoolController
 
-# In multiplications. OpenBLAS begins to use threads at the first; only well above the second do they earn what it costs
-# to wake them, and on busy cores they never do.
+# Sizes of matrix products, in multiplications. OpenBLAS starts to use threads at the first. Only well above the second
+# do threads repay the cost of waking them, and on busy cores they never do.
 THREADS_BEGIN = 2**18
 THREADS_PAY = 2**28
 
 
 class OneThread:
-    """A context in which BLAS takes one thread.
+    """Limits BLAS to one thread while the context is active.
 
-    BLAS has one limit for the whole process. One thread holds it at a time and restores what was before; those that
-    enter meanwhile leave it as it is, and may find their products in more threads once it is released.
+    BLAS has one limit for the whole process. The first thread to enter holds it, and restores the previous limit when
+    it leaves. Threads that enter in the meantime do not touch the limit, so once it is released, BLAS may use several
+    threads for their products.
     """
 
     def __init__(self) -> None:
@@ -39,7 +40,7 @@ class OneThread:
         self.release()
 
     def release(self) -> None:
-        """Restore the threads, if this thread holds the limit; an interrupt may have cut entering or leaving short."""
+        """Restore the previous limits if this thread holds the limit, even if entering or leaving was interrupted."""
         with self._lock:
             if self._holder != threading.get_ident():
                 return
@@ -55,7 +56,11 @@ ONE_THREAD = OneThread()
 
 
 def blas_threads(policy: ActorCriticPolicy, rows: int) -> Callable[[], AbstractContextManager[None]]:
-    """Makes contexts in which BLAS takes one thread, if that is better for a policy's networks on so many rows."""
+    """Return a factory of contexts, which limit BLAS to one thread if that is faster.
+
+    :param policy: its largest layer determines the size of the products
+    :param rows: number of rows that the networks process at a time
+    """
     multiplications = rows * max(parameter.numel() for parameter in policy.parameters())
     return _one_thread if THREADS_BEGIN < multiplications <= THREADS_PAY else nullcontext
 

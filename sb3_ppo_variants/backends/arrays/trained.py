@@ -14,7 +14,7 @@ from sb3_ppo_variants.backends.arrays.networks import ActorCritic, Architecture,
 from sb3_ppo_variants.backends.arrays.parameters import Layout
 from sb3_ppo_variants.updates.plan import UpdatePlan
 
-# The names of the weights, and of the biases, of two layers, the actor's and the critic's.
+# The names of the weights and of the biases of two layers, one of the actor and one of the critic.
 Pair = tuple[tuple[str, str], tuple[str, str]]
 
 
@@ -22,7 +22,7 @@ class Layers(NamedTuple):
     """The networks as views of one vector: of the parameters, or of their gradients."""
 
     trunks: list[list[Linear]]
-    """The hidden layers of both networks side by side, or those of the actor and those of the critic."""
+    """The hidden layers: one list for both networks stacked, or one list each for the actor and the critic."""
     action_net: Linear
     value_net: Linear
     log_std: tuple[np.ndarray, ...]
@@ -31,16 +31,16 @@ class Layers(NamedTuple):
 class TrainedNetworks:
     """A policy's networks with the gradients of their parameters.
 
-    What a backend does without is not made.
+    Layers and networks are created on first use, because not every backend needs all of them.
 
-    :param plan: of the policy to begin with, and of the parameters that are descended together, part by part
-    :param make: makes what evaluates them
+    :param plan: provides the initial policy, and for each descent the parameters that it trains
+    :param make: creates the networks that evaluate the policy outside of :meth:`forward`
     """
 
     def __init__(self, plan: UpdatePlan, make: MakeNetworks = ActorCritic):
         parts = [descent.parameters for descent in plan.descents]
         self.architecture = Architecture.of(plan.kind.policy)
-        # Where the hidden layers have the same shapes, one product computes a layer of both networks.
+        # If the hidden layers have the same shapes, one product computes a layer of both networks.
         self._pairs = _pairs(self.architecture, plan.parameters) if len(parts) == 1 else []
         self.layout = Layout(_in_order(plan.parameters, parts, self._pairs))
         self.vector = self.layout.gather(self.layout.parameters)
@@ -66,11 +66,11 @@ class TrainedNetworks:
 
     @property
     def action_dtype(self) -> np.dtype:
-        """The type in which the distributions take actions."""
+        """The type of the actions that the distributions take."""
         return np.dtype(np.int64) if self.architecture.kind.takes_integers else self.vector.dtype
 
     def distribution_of(self, features: np.ndarray, masks: np.ndarray | None) -> Distribution:
-        """The distributions of actions as they are now, for features of any number of states and their masks."""
+        """Return the current action distributions for the features of any number of states, and their masks."""
         return self._actor_critic.snapshot(masked(self._actor_critic.action_outputs(features), masks))
 
     def _layers_of(self, vector: np.ndarray) -> Layers:
@@ -92,19 +92,19 @@ class TrainedNetworks:
         return self._outputs[0][-1][network] if self._pairs else self._outputs[network][-1]
 
     def distribution(self, masks: np.ndarray | None) -> Distribution:
-        """The distributions of actions, for the features that :meth:`forward` was given, and their masks."""
+        """Return the action distributions for the features given to :meth:`forward`, and their masks."""
         output = self.architecture.output(self._layers.action_net, self._latent(0))
         return self.architecture.distribution(masked(output, masks), *self._layers.log_std)
 
     def values(self) -> np.ndarray:
-        """The values, shape ``(batch,)``, for the features that :meth:`forward` was given."""
+        """Return the values, shape ``(batch,)``, for the features given to :meth:`forward`."""
         return self._layers.value_net.forward(self._latent(1))[:, 0]
 
     def backward(self, d_distribution: tuple[np.ndarray, ...] | None, d_values: np.ndarray | None) -> None:
-        """Write the gradients of the parameters of the networks that :meth:`forward` has computed.
+        """Write the gradients for the parameters of the networks that :meth:`forward` has computed.
 
-        :param d_distribution: dL/d(network output), beside it maybe dL/d(last hidden layer), and, if there is one,
-            dL/d(log std)
+        :param d_distribution: dL/d(network output), for gSDE possibly concatenated with dL/d(last hidden layer), and
+            dL/d(log std) if the distribution has this parameter
         :param d_values: dL/d(values), shape ``(batch,)``
         """
         layers, gradients = self._layers, self._gradients
@@ -123,7 +123,7 @@ class TrainedNetworks:
         for network, d, head, into_head in d_heads:
             latent = self._latent(network)
             head.gradient(latent, d, into=into_head)
-            # A product with a single row is cheaper as what it is.
+            # With a single output the product is an outer product, for which broadcasting is cheaper.
             product = np.multiply if d.shape[1] == 1 else np.matmul
             product(d, head.weight, out=d_latents[network])
         if d_latent is not None and d_latent.size:
@@ -132,7 +132,7 @@ class TrainedNetworks:
             self._trunks[i].gradient(outputs, d_latents if self._pairs else d_latents[i], into=gradients.trunks[i])
 
     def _latent_gradients(self) -> Any:
-        """Arrays for dL/d(latent) by network, one array of both where they are computed together."""
+        """Return arrays for dL/d(latent) by network, as one array if both networks are computed together."""
         if self._pairs:
             return np.empty_like(self._outputs[0][-1])
         return {i: np.empty_like(outputs[-1]) for i, outputs in self._outputs.items()}
@@ -141,7 +141,7 @@ class TrainedNetworks:
 def _in_order(
     named: Mapping[str, nn.Parameter], parts: Sequence[Sequence[nn.Parameter]], pairs: Sequence[Pair]
 ) -> dict[str, nn.Parameter]:
-    """A policy's parameters: pairs first, each part in one piece."""
+    """Return a policy's parameters by name, pairs first and each part contiguous."""
     part_of = {id(parameter): number for number, part in enumerate(parts) for parameter in part}
     first = [name for pair in pairs for names in pair for name in names]
     names = [*first, *(name for name in named if name not in first)]
@@ -149,7 +149,7 @@ def _in_order(
 
 
 def _pairs(architecture: Architecture, named: Mapping[str, nn.Parameter]) -> list[Pair]:
-    """The layers that can be computed side by side."""
+    """Return the layers of actor and critic that can be computed together."""
     shapes = [[named[f"{name}.weight"].shape for name in names] for names in (architecture.actor, architecture.critic)]
     if shapes[0] != shapes[1]:
         return []

@@ -39,19 +39,19 @@ class Rows(NamedTuple):
     returns: np.ndarray
     old_values: np.ndarray
     masks: np.ndarray | None = None
-    """Of actions, where the policy takes them."""
+    """Action masks, if the policy uses them."""
     old: Distribution | None = None
-    """The distributions that the actions were drawn from, where the objective needs the KL."""
+    """The distributions that the actions were drawn from, if the objective needs the KL."""
 
     def take(self, rows: Index) -> "Rows":
-        """Some of the rows."""
+        """Return some of the rows."""
         masks = None if self.masks is None else self.masks[rows]
         old = None if self.old is None else self.old.take(rows)
         return Rows._make([*(array[rows] for array in self[:-2]), masks, old])
 
 
 def read(buffer: RolloutBuffer, policy: ActorCriticPolicy, dtype: np.dtype, action_dtype: np.dtype) -> Rows:
-    """A rollout in the order in which the buffer numbers its rows."""
+    """Return a rollout in the row order of its buffer."""
 
     def rows(array: np.ndarray) -> np.ndarray:
         return in_rows(buffer, array)
@@ -77,9 +77,9 @@ def read(buffer: RolloutBuffer, policy: ActorCriticPolicy, dtype: np.dtype, acti
 
 
 class Part:
-    """The parameters of a descent, with their gradient and Adam.
+    """The parameters that a descent trains, with their gradient and Adam.
 
-    :param networks: the networks that have them
+    :param networks: the networks that contain the parameters
     :param descent: the descent
     """
 
@@ -91,13 +91,13 @@ class Part:
         self.adam = self._before.adam(self._optimizer)
 
     def store_optimizer(self) -> None:
-        """Leave the gradients and the torch optimizer as if it had made the steps, if there were any, itself."""
+        """Leave the gradients and the torch optimizer as if it had made the steps itself, if there were any."""
         if self.adam.steps > self._before.steps[0]:
             self._layout.scatter(self.gradient, gradients(self._layout.parameters))
             Moments.after(self.adam, self._layout).write(self._optimizer, self._layout)
 
     def restore_optimizer(self) -> None:
-        """Leave the torch optimizer as it was."""
+        """Restore the torch optimizer to its state before the descent."""
         self._before.write(self._optimizer, self._layout)
 
 
@@ -105,13 +105,13 @@ MakeDescent = Callable[[UpdatePlan, Descent, TrainedNetworks, Rows, Part], Desce
 
 
 class ArrayUpdate:
-    """What :class:`sb3_ppo_variants.backends.torch_update.TorchUpdate` does, without a graph.
+    """Updates as :class:`sb3_ppo_variants.backends.torch_update.TorchUpdate` does, without a computation graph.
 
-    The policy and its optimizers are read when it is made and written by :meth:`finish`.
+    The constructor reads the policy, and :meth:`begin` the descent's optimizer. :meth:`finish` writes all of them back.
 
-    :param make_networks: makes what evaluates the networks
-    :param make_descent: makes a descent
-    :param plan: what to do
+    :param make_networks: creates the networks
+    :param make_descent: creates a descent
+    :param plan: the plan of the update
     """
 
     def __init__(self, make_networks: MakeNetworks, make_descent: MakeDescent, plan: UpdatePlan):
@@ -131,7 +131,7 @@ class ArrayUpdate:
     def _old_distribution(self, buffer: RolloutBuffer) -> Distribution:
         networks = self._networks
         old = buffer.old_parameters if isinstance(buffer, WithParameters) else None
-        if old is None:  # The rollout was not collected by our loop.
+        if old is None:  # Another loop collected the rollout.
             return networks.distribution_of(self._rollout.features, self._rollout.masks)
         return networks.architecture.kind.of_parameters(*(p.numpy().astype(networks.vector.dtype) for p in old))
 
@@ -151,7 +151,7 @@ class ArrayUpdate:
                 part.restore_optimizer()
 
     def finish(self) -> float:
-        """Write the policy, the gradients of the last steps and the optimizers.
+        """Write back the policy, the gradients of the last steps and the optimizers.
 
         :return: the mean of KL(old || new) over the rollout
         """
@@ -178,7 +178,7 @@ class ArrayDescent:
         self._part = part
         self._measurements = Measurements(plan)
         self._gradients: tuple[tuple[np.ndarray, ...] | None, np.ndarray | None]
-        # NumPy's own scalars would make arrays of single precision double.
+        # Plain floats, because NumPy scalars would promote single-precision arrays to double precision.
         self._ent_coef, self._vf_coef = float(plan.ent_coef), float(plan.vf_coef)
 
     def descend(self) -> Ended:
@@ -203,7 +203,7 @@ class ArrayDescent:
         self._gradients = d_distribution, d_values
 
     def _policy_gradient(self, minibatch: Rows, samples: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
-        """The gradient with respect to the distributions' parameters; losses go into ``samples``."""
+        """Return the gradient with respect to the distributions' parameters, and add the losses to ``samples``."""
         distribution = self._networks.distribution(minibatch.masks)
         log_prob, entropy = distribution.log_prob(minibatch.actions), distribution.entropy()
         log_ratio = log_prob - minibatch.old_log_prob
@@ -216,7 +216,7 @@ class ArrayDescent:
         return masked_gradient(gradients, minibatch.masks)
 
     def _value_gradient(self, minibatch: Rows, samples: dict[str, np.ndarray]) -> np.ndarray:
-        """The gradient with respect to the values; losses go into ``samples``."""
+        """Return the gradient with respect to the values, and add the losses to ``samples``."""
         samples["value_loss"], d_values = losses.value_gradient(
             self._networks.values(), minibatch.old_values, minibatch.returns, self._plan.clip_range_vf
         )
@@ -237,11 +237,11 @@ class ArrayDescent:
 
 
 def normalized(advantages: np.ndarray, batch_size: int, processes: Processes) -> np.ndarray:
-    """The advantages of consecutive minibatches, each normalised.
+    """Normalise the advantages of consecutive minibatches, each minibatch by itself.
 
-    :param advantages: of one pass or several, shape ``(..., rows)``
-    :param processes: those that share the minibatches
-    :return: of the same shape
+    :param advantages: the advantages of one or several passes, shape ``(..., rows)``
+    :param processes: the processes that share the minibatches
+    :return: the normalised advantages, same shape
     """
     *passes, rows = advantages.shape
     whole = rows - rows % batch_size

@@ -1,1 +1,1 @@
-"""The same computation as over arrays, by a library of our own in C++, which is built with the package."""
+"""The same computation as over arrays, in a C++ library that is built with the package."""

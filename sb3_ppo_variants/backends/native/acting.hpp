@@ -1,4 +1,4 @@
-// What the networks say of some states, and actions drawn.
+// Network outputs and values in some states, and actions drawn from the outputs.
 namespace INSTRUCTIONS {
 
 template <class T, class Distribution> class Actor {

@@ -1,8 +1,8 @@
-// Activation functions and their derivatives, which follow from their values. NaN stays NaN in all of them.
+// Activation functions and their derivatives, which are computed from the functions' values. All of them propagate NaN.
 namespace INSTRUCTIONS {
 
-// An odd polynomial over an even one that differ from tanh by 2e-8 of it, before rounding (a fit by least squares,
-// weighted towards the largest errors). Where they end, tanh is 1 in single precision.
+// A quotient of an odd and an even polynomial whose relative difference from tanh is 2e-8, before rounding (a least
+// squares fit, weighted towards the largest errors). Beyond END, tanh is 1 in single precision.
 inline float tanh_of(float x) {
     constexpr float END = 9.02f;
     x = x > END ? END : x;
@@ -23,7 +23,7 @@ inline float tanh_of(float x) {
 
 inline double tanh_of(double x) { return ::tanh(x); }
 
-// Replaces z by f(z).
+// Replaces z with f(z).
 template <class T> void activate(int64_t activation, T* z, int64_t count) {
     if (activation == TANH)
         for (int64_t i = 0; i < count; ++i) z[i] = tanh_of(z[i]);
@@ -31,7 +31,7 @@ template <class T> void activate(int64_t activation, T* z, int64_t count) {
         for (int64_t i = 0; i < count; ++i) z[i] = z[i] < 0 ? T(0) : z[i];
 }
 
-// Makes dL/dz of d = dL/df(z), given h = f(z).
+// Turns d = dL/df(z) into dL/dz, given h = f(z).
 template <class T> void chain(int64_t activation, T* __restrict d, const T* __restrict h, int64_t count) {
     if (activation == TANH)
         for (int64_t i = 0; i < count; ++i) d[i] *= 1 - h[i] * h[i];

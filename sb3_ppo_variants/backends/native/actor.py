@@ -1,4 +1,4 @@
-"""Acting by the library."""
+"""Acting with the native library."""
 
 import numpy as np
 from gymnasium import spaces
@@ -11,17 +11,17 @@ from sb3_ppo_variants.rollouts.loop import Observations
 
 
 class NativeActor(ArrayActor):
-    """What :class:`ArrayActor` does, with a call for each step.
+    """Acts as :class:`ArrayActor` does, with one call of the library per step.
 
     :param policy: the policy
-    :param buffer: where the rollout goes
+    :param buffer: the buffer to fill
     :param n_steps: length of the rollout
     """
 
     def __init__(self, policy: ActorCriticPolicy, buffer: RolloutBuffer, n_steps: int):
         super().__init__(NativeActorCritic, policy, buffer, n_steps)
         assert isinstance(self._networks, NativeActorCritic) and isinstance(self._drawn, np.ndarray)
-        # Others are clipped to numbers of another type.
+        # Bounds of another type change the type of the clipped actions. NumPy takes care of those.
         clips = self._bounds is not None and self._bounds[0].dtype == self._drawn.dtype
         self._steps = self._networks.steps(self._drawn, self._bounds if clips else None)
         self._outputs = [*self._steps.outputs]
@@ -29,7 +29,7 @@ class NativeActor(ArrayActor):
         self._all_actions = self._steps.actions.reshape(shape)
         self._all_clipped = None if self._steps.clipped is None else self._steps.clipped.reshape(shape)
         self._takes_integers = isinstance(policy.action_space, spaces.Discrete | spaces.MultiDiscrete)
-        # The numbers of a row are the features, in single precision.
+        # In single precision, observations of the right shape are used as features without conversion.
         self._are_features = self._drawn.dtype == np.float32 and not isinstance(policy.observation_space, spaces.Dict)
 
     def act(self, step: int, observations: Observations) -> np.ndarray:

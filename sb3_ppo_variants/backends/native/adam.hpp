@@ -1,7 +1,7 @@
-// Steps down a gradient.
+// Gradient clipping and the steps of Adam.
 namespace INSTRUCTIONS {
 
-// Scales a gradient down if its norm is too large, as torch.nn.utils.clip_grad_norm_ does, and returns what it was.
+// Scales a gradient down if its norm is too large, as torch.nn.utils.clip_grad_norm_ does. Returns the original norm.
 template <class T> double clip_norm(T* gradient, int64_t size, double max_norm) {
     constexpr double EPSILON = 1e-6;
     const double norm = ::sqrt(static_cast<double>(sum_of_squares(gradient, size)));
@@ -19,7 +19,7 @@ template <class T> void step(Adam<T>& adam) {
     const double steps = static_cast<double>(++adam.steps);
     const double step_size = adam.learning_rate * (1 - adam.beta1) / (1 - ::pow(adam.beta1, steps));
     const double root_scale = ::sqrt((1 - adam.beta2) / (1 - ::pow(adam.beta2, steps)));
-    // step_size m' / (root_scale sqrt(v') + eps), with root_scale taken out of the sum.
+    // step_size m' / (root_scale sqrt(v') + eps), with root_scale factored out of the sum.
     const T epsilon = static_cast<T>(adam.epsilon / root_scale), rate = static_cast<T>(step_size / root_scale);
     const T beta1 = static_cast<T>(adam.beta1), beta2 = static_cast<T>(adam.beta2);
     T *__restrict parameters = adam.parameters, *__restrict m = adam.first, *__restrict v = adam.second;

@@ -1,4 +1,4 @@
-"""The backend in C++."""
+"""The native backend, in C++."""
 
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -16,7 +16,7 @@ from sb3_ppo_variants.updates.plan import UpdatePlan
 
 
 class Native:
-    """Computes small networks by the library, on one core of a CPU."""
+    """Computes small networks with the native library, on one core of a CPU."""
 
     path = "fast"
     how = "the native library computes the networks"

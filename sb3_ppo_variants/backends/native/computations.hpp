@@ -1,8 +1,8 @@
-// All computations, compiled for one set of instructions: INSTRUCTIONS is its name, VECTOR_BYTES the size of its
-// vectors and BLOCK_ROWS how many rows of a product its registers hold, by two vectors.
+// All computations, compiled for one instruction set. INSTRUCTIONS is its name, and VECTOR_BYTES the size of its
+// vectors. Its registers hold BLOCK_ROWS rows of a product, each two vectors wide.
 //
-// No function of the standard library may be instantiated here: the linker would take it from any one of the
-// compilations.
+// Do not instantiate functions of the standard library here: the linker would keep only one of their compilations,
+// which may be for another instruction set.
 #include "simd.hpp"
 
 #include "activations.hpp"

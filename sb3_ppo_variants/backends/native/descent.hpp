@@ -1,4 +1,4 @@
-// Passes over the rollout that descend the loss.
+// Passes over the rollout that minimise the loss.
 namespace INSTRUCTIONS {
 
 template <class T, class Distribution> class Descending {
@@ -38,7 +38,7 @@ template <class T, class Distribution> class Descending {
 
     bool ends_early() const { return passes.most_kl < INFINITY; }
 
-    // Returns whether to go on.
+    // Returns whether to continue.
     bool minibatch(const int64_t* indices, int64_t count, Outcome& outcome) {
         double* measured = outcome.measured + MEASURED * outcome.minibatches++;
         const int64_t bytes = adam.size * static_cast<int64_t>(sizeof(T));
@@ -47,7 +47,7 @@ template <class T, class Distribution> class Descending {
         double approx_kl = measured[APPROX_KL];
         if (ends_early() && passes.average_kl && !passes.average_kl(&approx_kl)) return fail(outcome);
         if (terms.of_policy && approx_kl > passes.most_kl) {
-            // No step is made here, so that the gradient stays the one of the last step.
+            // No step follows, so restore the gradient of the last step.
             memcpy(adam.gradient, last_gradient, bytes);
             return false;
         }

@@ -1,7 +1,6 @@
 // Action distributions in one state at a time. An output of the policy network is a column of a matrix.
 //
-// `gradient` and `sample` are about the state that `evaluate` or `prepare` was called for last. Sums over states go to
-// double precision.
+// `gradient` refers to the state that `evaluate` was called for last. Sums over states are in double precision.
 namespace INSTRUCTIONS {
 
 inline float exp_of(float x) { return ::expf(x); }
@@ -20,7 +19,7 @@ template <class T> struct Evaluated {
     T log_prob, entropy, kl;
 };
 
-// dL/d of what was evaluated.
+// dL/d of the evaluated quantities.
 template <class T> struct Slopes {
     T log_prob, entropy, kl;
 };
@@ -43,7 +42,7 @@ template <class T> class Gaussian {
         }
     }
 
-    // All states have the same standard deviations; old holds a row of the old distributions' parameters.
+    // All states have the same standard deviations, so one row of the old distributions' parameters is enough.
     void begin_kl(const T* old) {
         kl_constant = 0;
         for (int64_t i = 0; i < size; ++i) {
@@ -97,7 +96,7 @@ template <class T> class Gaussian {
     T log_scale = 0, kl_constant = 0;
 };
 
-// Independent choices, each of one of several categories; the outputs are all logits, side by side.
+// Independent categorical distributions; the outputs are their concatenated logits.
 template <class T> class Categorical {
   public:
     Categorical(const Networks<T>& networks, Memory& memory) : parts(networks.parts), n_parts(networks.n_parts) {
@@ -120,7 +119,7 @@ template <class T> class Categorical {
             for (int64_t i = at; i < at + parts[part]; ++i) {
                 probs[i] = exp_of(log_probs[i]);
                 entropy -= probs[i] * log_probs[i];
-                // The sum of p - p_old is 0, but for what normalising large logits loses.
+                // The sum of p - p_old is 0, except for errors in normalising large logits.
                 if (old) all.kl += exp_of(old[i]) * (old[i] - log_probs[i]) + (probs[i] - exp_of(old[i]));
             }
             entropies[part] = entropy;
@@ -142,7 +141,7 @@ template <class T> class Categorical {
         }
     }
 
-    // The largest log-probability with Gumbel noise.
+    // Draws the category with the largest log-probability plus Gumbel noise.
     T sample(Column<const T> logits, const T* noise, T* action) {
         normalize(logits);
         T log_prob = 0;
@@ -173,7 +172,7 @@ template <class T> class Categorical {
     }
 };
 
-// Independent choices of 0 or 1; the outputs are the logits of 1.
+// Independent Bernoulli distributions; the outputs are the logits of 1.
 template <class T> class Bernoulli {
   public:
     Bernoulli(const Networks<T>& networks, Memory& memory)

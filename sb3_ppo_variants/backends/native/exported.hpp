@@ -1,4 +1,4 @@
-// What makes a function one of the C interface.
+// Marks a function as part of the C interface.
 #pragma once
 
 #if defined(_WIN32)

@@ -1,13 +1,13 @@
-// The first layer of SB3's convolutional network on bytes: 32 filters of 8 x 8 pixels of 4 channels, 4 pixels apart,
-// and ReLU. It takes a processor that multiplies matrices of bfloat16 (AMX).
+// The first layer of SB3's convolutional network on bytes: 32 filters of 8 x 8 pixels and 4 channels, with a stride of
+// 4, followed by ReLU. It requires a processor that multiplies bfloat16 matrices (AMX).
 //
-// Nothing is rounded to bfloat16. It holds a byte exactly, and three of them hold a number of single precision: its
-// first, middle and last 8 bits. Each product of a byte and such a part is exact, and sums are of single precision.
+// Nothing is rounded to bfloat16. This type holds a byte exactly, and three of them hold a single-precision number: its
+// first, middle and last 8 bits. Each product of a byte and such a part is exact, and sums are in single precision.
 #include <stdint.h>
 
 #include "exported.hpp"
 
-// Images, and which of them are taken. Each is (4, height, width) in planes, or else (height, width, 4).
+// Images, and the indices of those to use. An image is (4, height, width) if `in_planes`, else (height, width, 4).
 struct Images {
     const uint8_t* bytes;
     const int64_t* rows;
@@ -30,7 +30,7 @@ struct Images {
 namespace {
 
 bool may_use_tiles() {
-    constexpr long REQUEST = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM and the number of AMX's registers.
+    constexpr long REQUEST = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM and the state component of AMX's tiles.
     unsigned a, b, c, d;
     const bool has_tiles = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1) && (d >> 24 & 1);
     return has_tiles && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -54,13 +54,13 @@ namespace {
 
 __attribute__((noinline)) void relu(float* numbers, int64_t size) {
     for (int64_t i = 0; i < size; i += LANES) {
-        // In this order, NaN stays NaN.
+        // With the operands in this order, NaN stays NaN.
         _mm512_storeu_ps(numbers + i, _mm512_max_ps(_mm512_setzero_ps(), _mm512_loadu_ps(numbers + i)));
     }
 }
 
-// The parts of the weights as tiles: by rows of the filters, parts, halves of the filters, pairs of weights, filters,
-// and the two of a pair.
+// Writes the parts of the weights as tiles. The indices are the row of the filters, the part, the half of the filters,
+// the pair of weights, the filter, and the position in the pair.
 __attribute__((noinline)) void weight_tiles(const float* weights, uint16_t* tiles) {
     constexpr int64_t ROW = SIZE * CHANNELS, TILE = TILE_ROWS * LANES * 2;
     for (int64_t filter = 0; filter < FILTERS; ++filter)
@@ -80,7 +80,7 @@ __attribute__((noinline)) void weight_tiles(const float* weights, uint16_t* tile
         }
 }
 
-// A part of the output, by its first number and where its first patch begins.
+// A part of the output, given by the beginning of its first patch and its first number.
 struct Part {
     const uint16_t* patch;
     float* output;
@@ -143,14 +143,14 @@ int64_t filter(const Images& images, const float* weights, const float* bias, fl
     return 0;
 }
 
-// The gradient before ReLU of 16 filters at a pixel.
+// The gradient with respect to the input of ReLU, for 16 filters at one pixel.
 inline __m512 before_relu(const float* output, const float* gradient) {
     const __mmask16 passes = _mm512_cmp_ps_mask(_mm512_loadu_ps(output), _mm512_setzero_ps(), _CMP_NLE_UQ);
     return _mm512_maskz_loadu_ps(passes, gradient);
 }
 
-// The gradient before ReLU of up to 32 neighbouring pixels, for 16 filters: for each part a tile with a row for each
-// filter. Its sum is added to that of the bias.
+// Writes the gradient with respect to the input of ReLU, for 16 filters at up to 32 neighbouring pixels, as one tile
+// per part with a row for each filter. Adds the sum over pixels to the gradient of the bias.
 __attribute__((noinline)) void gradient_tiles(const float* output, const float* gradient, int64_t pixels,
                                               float* d_bias, uint32_t* tiles) {
     alignas(64) uint32_t parts[PARTS][TILE_ROWS * LANES] = {};
@@ -170,7 +170,7 @@ __attribute__((noinline)) void gradient_tiles(const float* output, const float* 
     for (int64_t part = 0; part < PARTS; ++part) write_transposed(parts[part], tiles + part * 2 * TILE_ROWS * LANES);
 }
 
-// The gradient of the weights in one row of the filters, of one image.
+// Computes the gradient of the weights in one row of the filters, for one image.
 inline void gradient_of_row(const uint32_t* pairs, int64_t row, const uint32_t* tiles, const Output& out, float* sums) {
     constexpr int64_t TILE = TILE_ROWS * LANES;
     _tile_zero(0);
@@ -201,9 +201,9 @@ int64_t filter_gradient(const Images& images, const float* output, const float* 
                         float* d_bias, char* memory) {
     const int64_t row = images.width * CHANNELS, size = images.height * row;
     const Output out(images, 2 * TILE_ROWS, 2);
-    constexpr int64_t TILES = PARTS * 2 * TILE_ROWS * LANES;  // Of one part of the output.
+    constexpr int64_t TILES = PARTS * 2 * TILE_ROWS * LANES;  // The numbers for one part of the output.
     char* const begin = memory;
-    // Pixels that only fill a tile read beyond the image, and count for nothing.
+    // Pixels that only pad a tile read beyond the image and contribute nothing.
     uint32_t* pairs = take<uint32_t>(memory, size + 2 * TILE_ROWS * NEXT);
     uint8_t* bytes = take<uint8_t>(memory, size + NEXT + LANES);
     uint32_t* tiles = take<uint32_t>(memory, out.height * out.parts * TILES);
@@ -257,17 +257,17 @@ int64_t filter_gradient(const Images&, const float*, const float*, float*, float
 
 #endif
 
-// Whether the processor has what the other two take.
+// Whether the processor supports the other two functions.
 EXPORTED int64_t ppo_may_filter() { return may_use_tiles(); }
 
-// The output, (height, width, 32) for each image; weights are (32, 8, 8, 4). Without memory it returns how many bytes
-// it needs, which must be zeros, and computes nothing; so does the next.
+// Computes the output, (height, width, 32) for each image; weights are (32, 8, 8, 4). With memory = nullptr this
+// function and the next compute nothing and return how many bytes they need. The memory must be zeroed.
 EXPORTED int64_t ppo_filter(const Images* images, const float* weights, const float* bias, float* output,
                             void* memory) {
     return filter(*images, weights, bias, output, static_cast<char*>(memory));
 }
 
-// Adds to the gradient with respect to weights and biases.
+// Adds to the gradients with respect to weights and biases.
 EXPORTED int64_t ppo_filter_gradient(const Images* images, const float* output, const float* gradient, float* d_weight,
                                      float* d_bias, void* memory) {
     return filter_gradient(*images, output, gradient, d_weight, d_bias, static_cast<char*>(memory));

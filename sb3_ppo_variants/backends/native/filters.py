@@ -1,4 +1,4 @@
-"""The first layer of SB3's convolutional network, by the library."""
+"""The first layer of SB3's convolutional network, computed by the native library."""
 
 import ctypes
 from collections.abc import Callable
@@ -15,24 +15,24 @@ FILTERS, CHANNELS, SIZE, STEP = 32, 4, 8, 4
 
 
 class Images(Structure):
-    """Images of bytes, and which of them are taken."""
+    """Images of bytes, and the indices of those to use."""
 
     _fields_ = [("images", POINTER), ("rows", POINTER)] + [(name, COUNT) for name in ("count", "height", "width")]
     _fields_ += [("in_planes", COUNT)]
 
 
 class Taken(NamedTuple):
-    """Some of many images.
+    """A selection of images.
 
-    :param images: bytes of shape ``(..., 4, height, width)``, contiguous as they are or with their channels last
-    :param rows: which, counted over the leading dimensions
+    :param images: bytes of shape ``(..., 4, height, width)``, contiguous in this order or channels-last
+    :param rows: the selected images, counted over the leading dimensions
     """
 
     images: np.ndarray
     rows: np.ndarray
 
     def structure(self) -> Images:
-        """What the library reads."""
+        """Return the structure that the library reads."""
         height, width = self.images.shape[-2:]
         in_planes = self.images.flags.c_contiguous
         array = self.images if in_planes else np.moveaxis(self.images, -3, -1)
@@ -41,7 +41,7 @@ class Taken(NamedTuple):
 
 @cache
 def available() -> bool:
-    """Whether the library was built and the processor has the instructions that it uses here."""
+    """Whether the library was built and the processor has the instructions for this layer."""
     built = library()
     return built is not None and bool(built.functions.ppo_may_filter())
 
@@ -52,15 +52,15 @@ def _call(name: str, images: Images, *tensors: th.Tensor) -> None:
     function: Callable[..., int] = getattr(found.functions, name)
     function.restype = ctypes.c_int64  # type: ignore[attr-defined]
     size = function(ctypes.byref(images), *[None] * (len(tensors) + 1))
-    memory = th.zeros(size, dtype=th.uint8)  # PyTorch's memory begins where lines of the cache do.
+    memory = th.zeros(size, dtype=th.uint8)  # PyTorch aligns memory to cache lines.
     function(ctypes.byref(images), *(ctypes.c_void_p(tensor.data_ptr()) for tensor in (*tensors, memory)))
 
 
 class Filtered(th.autograd.Function):
-    """32 filters of 8 x 8 pixels, 4 pixels apart, over images of bytes, and ReLU.
+    """A convolution of images of bytes with 32 filters of 8 x 8 pixels and a stride of 4, followed by ReLU.
 
-    ``Filtered.apply(weight, bias, taken)`` gives an array of single precision with channels last. Products are exact,
-    as are those of single precision, and sums are of single precision.
+    ``Filtered.apply(weight, bias, taken)`` returns a single-precision tensor in channels-last layout. Products are
+    exact and sums are rounded to single precision, so this is as precise as single-precision arithmetic.
     """
 
     @staticmethod
@@ -83,5 +83,5 @@ class Filtered(th.autograd.Function):
 
 
 def _filters_last(weight: th.Tensor) -> th.Tensor:
-    """Filters as the library takes them, their channels last."""
+    """Return filters in the layout that the library takes, channels last."""
     return weight.detach().permute(0, 2, 3, 1).contiguous()

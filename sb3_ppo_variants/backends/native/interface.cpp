@@ -1,4 +1,4 @@
-// The C interface: each call goes to the functions for the instructions that the processor has.
+// The C interface. It dispatches each call to the functions for the instruction set in use.
 #include <string.h>
 
 #include "exported.hpp"
@@ -11,7 +11,7 @@ struct Named {
     const Table* table;
 };
 
-// The best that the processor has, or the one of a name.
+// Returns the best instruction set that the processor has, or the one with this name.
 Named find(const char* name) {
 #if defined(__x86_64__) && defined(__GNUC__)
     const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
@@ -27,10 +27,10 @@ Named chosen = find(nullptr);
 
 }  // namespace
 
-// The name of the instructions in use.
+// Returns the name of the instruction set in use.
 EXPORTED const char* ppo_instructions() { return chosen.name; }
 
-// Use those of a name, "AVX-512", "AVX2" or "plain"; returns 0 if the processor does not have them.
+// Selects the instruction set "AVX-512", "AVX2" or "plain". Returns 0 if the processor does not have it.
 EXPORTED int64_t ppo_use(const char* name) {
     const Named found = find(name);
     if (found.table) chosen = found;
@@ -56,5 +56,5 @@ EXPORTED int64_t ppo_act_float64(const Networks<double>* networks, Acting<double
     return chosen.table->in_double.act(*networks, *acting, memory);
 }
 
-// Python's build tools for Windows export this of every extension; nothing imports this library as a module.
+// Python's build tools for Windows export this symbol from every extension; nothing imports this library as a module.
 EXPORTED void* PyInit__native() { return nullptr; }

@@ -1,15 +1,15 @@
-// What crosses the C interface. `structures.py` has the same structures in the same order; all fields have eight bytes.
+// The structures of the C interface. `structures.py` has the same fields in the same order; each has eight bytes.
 //
-// T is float or double, the type of all parameters and of the rollout. Arrays are contiguous, matrices in rows.
+// T is float or double, the type of all parameters and of the rollout. Arrays are contiguous and matrices row-major.
 #pragma once
 
 #include <stdint.h>
 
-// Activations and distributions by their numbers.
+// The numbers of activations and distributions.
 enum { TANH, RELU };
 enum { GAUSSIAN, CATEGORICAL, BERNOULLI };
 
-// What is measured of a minibatch, in this order.
+// The statistics of a minibatch, in this order.
 enum { POLICY_LOSS, VALUE_LOSS, ENTROPY_LOSS, APPROX_KL, CLIP_FRACTION, LOSS, MEASURED };
 
 // y = W x + b, with W of shape (outputs, inputs), and the gradients with respect to W and b.
@@ -24,15 +24,16 @@ template <class T> struct Networks {
     const Layer<T> *actor, *critic;
     int64_t actor_layers, critic_layers;
     int64_t activation, distribution;
-    // Categories of each part of a categorical distribution; for others one part, the action's dimensions.
+    // The number of categories of each part of a categorical distribution. Others have one part: the number of
+    // dimensions of the action.
     const int64_t* parts;
     int64_t n_parts;
-    // Of a Gaussian.
+    // Only for a Gaussian.
     const T* log_std;
     T* d_log_std;
 };
 
-// A row for each state.
+// A rollout with one row per state.
 template <class T> struct Rollout {
     const T *features, *actions;
     const T *old_log_prob, *advantages, *returns, *old_values;
@@ -41,27 +42,27 @@ template <class T> struct Rollout {
     int64_t rows, action_size, old_size;
 };
 
-// Whose mean and standard deviation normalise the advantages of a minibatch: nothing's, its own, or those of minibatches
-// that processes share, by which they have been normalised in the order of the passes.
+// How the advantages of a minibatch are normalised: not at all, by its own mean and standard deviation, or in advance
+// by those of the minibatches that processes share. In the last case the advantages are in the order of the passes.
 enum { NOT_NORMALIZED, NORMALIZED, NORMALIZED_IN_ORDER };
 
-// The terms of the loss. What does not clip has an infinite range.
+// The terms of the loss. An infinite range means no clipping.
 struct Terms {
     double clip_range, kl_coef, ent_coef, vf_coef, clip_range_vf;
     int64_t advantages, of_policy, of_value;
 };
 
-// The parameters that are descended, their gradient, and Adam's moments, each divided by (1 - beta).
+// The parameters to train, their gradient, and Adam's moments, each divided by (1 - beta).
 template <class T> struct Adam {
     T *parameters, *gradient, *first, *second;
     int64_t size, steps;
     double learning_rate, beta1, beta2, epsilon, max_norm;
 };
 
-// Passes over the rollout: a permutation of its rows for each. They end once approx_kl exceeds `most_kl`.
+// Passes over the rollout, with a permutation of its rows for each. They end early once approx_kl exceeds `most_kl`.
 //
-// Two functions average over the processes that train together; they are null in a process that trains alone, and
-// return 0 if that failed.
+// Two functions average over the processes that train together. They are null in a process that trains alone, and
+// return 0 on failure.
 struct Passes {
     const int64_t* permutations;
     int64_t (*average_kl)(double* approx_kl);
@@ -70,20 +71,20 @@ struct Passes {
     double most_kl;
 };
 
-// What became of them.
+// The outcome of the passes.
 struct Outcome {
-    double* measured;  // For each minibatch.
+    double* measured;  // One row per minibatch.
     int64_t minibatches, epochs, failed;
-    double norm;  // Of the last gradient; the passes end at one that is not finite.
+    double norm;  // The norm of the last gradient. The passes end if it is not finite.
 };
 
-// What actions are drawn with, and what is computed; what is null is not. The features are those of one step, and all
-// else has rows for each step.
+// The inputs and outputs of acting. Outputs that are null are not computed. The features are those of one step; the
+// noise and the outputs have rows for all steps.
 template <class T> struct Acting {
     const T *features, *noise;
-    const T *low, *high;  // What actions are clipped to.
+    const T *low, *high;  // The bounds to which actions are clipped.
     T *outputs, *actions, *clipped, *log_probs, *values;
     int64_t rows, action_size;
     int64_t step;
-    int64_t is_finite;  // Whether all outputs are.
+    int64_t is_finite;  // Whether all outputs are finite.
 };

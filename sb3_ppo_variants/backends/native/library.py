@@ -1,4 +1,4 @@
-"""The library in C++, called through its C interface, which releases the interpreter's lock."""
+"""The C++ library, called through its C interface. Calls release the GIL."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -11,15 +11,15 @@ import numpy as np
 from sb3_ppo_variants.backends.native.structures import Structure
 
 INSTRUCTIONS = ("AVX-512", "AVX2", "plain")
-# Bytes of a line of the cache.
+# Bytes in a cache line.
 LINE = 64
 
 
 class Library:
     """The functions of the library.
 
-    :param path: its file
-    :raises OSError: if it cannot be loaded
+    :param path: the file of the library
+    :raises OSError: if the file cannot be loaded
     """
 
     def __init__(self, path: Path):
@@ -32,61 +32,63 @@ class Library:
 
     @property
     def functions(self) -> ctypes.CDLL:
-        """All functions, by their names in C."""
+        """All functions by their names in C."""
         return self._functions
 
     @property
     def instructions(self) -> str:
-        """The instructions in use: the best that the processor has, if :meth:`use` has not chosen others."""
+        """The instruction set in use: the best that the processor has, unless :meth:`use` has selected another."""
         return self._functions.ppo_instructions().decode()
 
     def use(self, instructions: str) -> bool:
-        """Use other instructions.
+        """Select an instruction set.
 
         :param instructions: one of ``INSTRUCTIONS``
-        :return: False if the processor does not have them, which changes nothing
+        :return: False if the processor does not have it; the selection then stays the same
         """
         return bool(self._functions.ppo_use(instructions.encode()))
 
     def descent(self, dtype: np.dtype, *structures: Structure) -> Callable[[], object]:
-        """What makes the passes of a descent.
+        """Return a function that makes the passes of a descent.
 
         :param structures: ``Networks``, ``Rollout``, ``Terms``, ``Passes``, ``Adam`` and ``Outcome``
         """
         return _with_memory(getattr(self._functions, f"ppo_descend_{dtype}"), structures)
 
     def acting(self, dtype: np.dtype, *structures: Structure) -> Callable[[], object]:
-        """What computes actions, or parts of what leads to them; the structures may change between calls.
+        """Return a function that computes actions, or only outputs or values of the networks.
+
+        The contents of the structures may change between calls.
 
         :param structures: ``Networks`` and ``Acting``
         """
         return _with_memory(getattr(self._functions, f"ppo_act_{dtype}"), structures)
 
     def normalizing(self, dtype: np.dtype, structure: Structure) -> Callable[[], int]:
-        """What normalises observations, and says whether all numbers were finite; the structure may change.
+        """Return a function that normalises observations and returns 0 if a number was not finite.
 
-        :param structure: a ``Normalizing``
+        :param structure: a ``Normalizing``, whose contents may change between calls
         """
         return partial(getattr(self._functions, f"ppo_normalize_{dtype}"), ctypes.byref(structure))
 
 
 def _with_memory(function: Callable[..., int], structures: Sequence[Structure]) -> Callable[[], object]:
     arguments = [*map(ctypes.byref, structures)]
-    # Without memory it says how much it needs.
+    # Without memory the function returns how many bytes it needs.
     return partial(function, *arguments, _memory(function(*arguments, None)))
 
 
 def _memory(size: int) -> ctypes.Array:
-    """Zeros that begin where a line of the cache does, as vectors that lie in two lines take twice as long to read."""
+    """Return zeros aligned to a cache line, because vectors that span two lines take twice as long to read."""
     buffer = ctypes.create_string_buffer(size + LINE)
     return (ctypes.c_char * size).from_buffer(buffer, -ctypes.addressof(buffer) % LINE)
 
 
 @cache
 def library() -> Library | None:
-    """The library; ``None`` if it was not built, or for another system.
+    """Return the library, or ``None`` if it was not built for this system.
 
-    :raises ImportError: if it was built from older sources, as after ``git pull`` in an editable installation
+    :raises ImportError: if it was built from older sources, for example after ``git pull`` in an editable installation
     """
     for suffix in EXTENSION_SUFFIXES:
         path = Path(__file__).with_name(f"_native{suffix}")

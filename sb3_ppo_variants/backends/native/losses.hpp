@@ -1,4 +1,4 @@
-// The terms of the loss in one state; equation numbers are those of https://arxiv.org/abs/1707.06347.
+// The terms of the loss in one state. Equation numbers refer to https://arxiv.org/abs/1707.06347.
 namespace INSTRUCTIONS {
 
 // A loss and its derivative with respect to log r(theta), or to a value.
@@ -6,7 +6,7 @@ template <class T> struct Sloped {
     T loss, slope;
 };
 
-// Equation 7, or 6 where the range is infinite. NaN passes through.
+// Equation 7, or equation 6 if the range is infinite. Propagates NaN.
 template <class T> inline Sloped<T> surrogate(T ratio, T advantage, double clip_range) {
     const T low = static_cast<T>(1 - clip_range), high = static_cast<T>(1 + clip_range);
     const T bounded = ratio < low ? low : ratio > high ? high : ratio;
@@ -15,7 +15,7 @@ template <class T> inline Sloped<T> surrogate(T ratio, T advantage, double clip_
     return {-unclipped, -unclipped};
 }
 
-// L^VF of equation 9, or the clipped form of OpenAI Baselines where the range is finite.
+// L^VF of equation 9, or the clipped form of OpenAI Baselines if the range is finite.
 template <class T> inline Sloped<T> value_error(T value, T old_value, T target, double clip_range_vf) {
     const T error = value - target, squared = error * error;
     if (!(clip_range_vf < INFINITY)) return {squared, 2 * error};
@@ -26,7 +26,7 @@ template <class T> inline Sloped<T> value_error(T value, T old_value, T target, 
     return {clipped > squared ? clipped : squared, inside || squared > clipped ? 2 * error : T(0)};
 }
 
-// Shifts and scales the advantages of a minibatch to mean 0 and standard deviation 1 if there are several.
+// Normalises the advantages of a minibatch to mean 0 and standard deviation 1, if there are at least two.
 template <class T> void normalize(T* advantages, int64_t count) {
     constexpr double EPSILON = 1e-8;
     if (count < 2) return;
@@ -38,7 +38,7 @@ template <class T> void normalize(T* advantages, int64_t count) {
     for (int64_t i = 0; i < count; ++i) advantages[i] = static_cast<T>((advantages[i] - mean) / scale);
 }
 
-// What is measured, summed over the states of a minibatch.
+// The statistics of a minibatch, summed over its states.
 struct Sums {
     double policy_loss = 0, entropy = 0, approx_kl = 0, clipped = 0, value_loss = 0;
 

@@ -1,25 +1,25 @@
-// Products of matrices, transposed copies and sums.
+// Matrix products, transposed copies and sums.
 namespace INSTRUCTIONS {
 
-// Rows of our own matrices are padded to whole vectors of any instruction set, and by another where rows would lie a
-// power of two apart, which caches take badly.
+// Rows of internal matrices are padded to whole vectors of any instruction set. Their stride is an odd multiple of the
+// padding, because strides of powers of two cause cache conflicts.
 constexpr int64_t PADDING = 16;
 
 constexpr int64_t padded(int64_t columns) { return (columns + PADDING - 1) / PADDING * PADDING; }
 
 constexpr int64_t stride_of(int64_t columns) { return PADDING * ((padded(columns) / PADDING) | 1); }
 
-// C = A B, or what `bias` and `add` make of it. B's rows are padded, so that whole vectors may be read.
+// C = A B, optionally with `bias` and the old C added. B's rows are padded, so that whole vectors may be read.
 template <class T> struct Product {
     const T* a;
-    int64_t a_row, a_column;  // Distances between the numbers of A.
+    int64_t a_row, a_column;  // The strides of A.
     const T* b;
     int64_t b_row;
     T* c;
     int64_t c_row;
     int64_t rows, columns, depth;
-    const T* bias = nullptr;  // Added to the rows of the product.
-    bool add = false;         // Whether the product is added to what is in C.
+    const T* bias = nullptr;  // One number per row, added to the product.
+    bool add = false;         // Whether the product is added to C.
 };
 
 template <class T> inline void write(const Product<T>& p, int64_t row, int64_t column, Vector<T> values) {
@@ -35,7 +35,7 @@ template <class T> inline void write(const Product<T>& p, int64_t row, int64_t c
     for (int64_t i = 0; i < p.columns - column; ++i) c[i] = p.add ? c[i] + lanes[i] : lanes[i];
 }
 
-// M rows and N vectors of columns of C, which stay in registers.
+// Computes M rows of C, each N vectors wide, which stay in registers.
 template <int M, int N, class T> inline void block(const Product<T>& p, int64_t row, int64_t column) {
     Vector<T> sums[M][N] = {};
     const T *a = p.a + row * p.a_row, *b = p.b + column;
@@ -52,7 +52,7 @@ template <int M, int N, class T> inline void block(const Product<T>& p, int64_t 
             if (column + n * LANES<T> < p.columns) write(p, row + m, column + n * LANES<T>, sums[m][n]);
 }
 
-// All rows from one on, M at a time, and then fewer.
+// Computes all rows from `row` on, M at a time, and the rest in smaller blocks.
 template <int M, int N, class T> inline void rows_from(const Product<T>& p, int64_t row, int64_t column) {
     for (; row + M <= p.rows; row += M) block<M, N>(p, row, column);
     if constexpr (M > 1) rows_from<M / 2, N>(p, row, column);
@@ -65,7 +65,7 @@ template <class T> void multiply(const Product<T>& p) {
 }
 
 #if defined(HAS_SHUFFLES)
-// Exchanges what two rows have off the diagonal, in squares of D by D.
+// Exchanges the off-diagonal parts of two rows in squares of D by D.
 template <int D, class T, int... J>
 inline void exchange(Vector<T>& upper, Vector<T>& lower, std::integer_sequence<int, J...>) {
     constexpr int L = LANES<T>;
@@ -81,7 +81,7 @@ template <int D, class T> inline void exchange_all(Vector<T>* rows) {
 }
 #endif
 
-// The transposed matrix of as many rows and columns as a vector has numbers.
+// Transposes a matrix with as many rows and columns as a vector has lanes.
 template <class T> inline void transpose_square(const T* from, int64_t from_row, T* to, int64_t to_row) {
 #if defined(HAS_SHUFFLES)
     Vector<T> rows[LANES<T>];
@@ -94,7 +94,7 @@ template <class T> inline void transpose_square(const T* from, int64_t from_row,
 #endif
 }
 
-// Writes the transposed matrix; both have rows that far apart.
+// Writes the transposed matrix. `from_row` and `to_row` are the strides of the two matrices.
 template <class T>
 void transpose(const T* from, int64_t from_row, int64_t rows, int64_t columns, T* to, int64_t to_row) {
     constexpr int64_t L = LANES<T>;
@@ -113,7 +113,7 @@ void transpose(const T* from, int64_t from_row, int64_t rows, int64_t columns, T
         }
 }
 
-// The sum of numbers, whose count is a multiple of the padding, or of their squares.
+// The sum of numbers. Their count must be a multiple of the padding.
 template <class T> T sum_of(const T* numbers, int64_t count) {
     Vector<T> total = {};
     for (int64_t i = 0; i < count; i += LANES<T>) total += load(numbers + i);

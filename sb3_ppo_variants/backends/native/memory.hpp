@@ -1,8 +1,8 @@
-// Memory that the caller gives, taken piece by piece.
+// Memory provided by the caller and handed out piece by piece.
 namespace INSTRUCTIONS {
 
 struct Memory {
-    char* base;  // Null, or zeros: null only counts.
+    char* base;  // Zeros, or null to only count the bytes.
     int64_t used = 0;
 
     template <class T> T* take(int64_t count) {

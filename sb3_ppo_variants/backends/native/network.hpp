@@ -1,16 +1,16 @@
 // Multilayer perceptrons, forward and backward, for some rows of a rollout at a time.
 //
-// Within them a matrix has a row for each feature and a column for each state, so that a layer's weight can be read as
-// it is in each direction.
+// Internal matrices have a row for each feature and a column for each state, so that a layer's weight can be read as it
+// is stored in both directions.
 namespace INSTRUCTIONS {
 
-// States at a time: few enough for what is computed of them to stay in the cache.
+// States at a time: few enough for everything that is computed from them to stay in the cache.
 constexpr int64_t STATES = 128;
 constexpr int64_t STRIDE = stride_of(STATES);
-// So few are cheaper one by one, if nothing is learned of them.
+// Up to this many states are cheaper one by one, if no gradients are needed.
 constexpr int64_t FEW = 2;
 
-// Features of states, by state and by feature.
+// Features of states, stored by state and by feature.
 template <class T> struct Inputs {
     int64_t width, states = 0, columns = 0;
     T *by_state, *by_feature;
@@ -20,7 +20,7 @@ template <class T> struct Inputs {
           by_state(memory.take<T>(STATES * stride_of(width))),
           by_feature(memory.take<T>(width * STRIDE)) {}
 
-    // Takes the features of `count` rows; without indices, the first.
+    // Copies the features of `count` rows, the first ones if `indices` is null.
     void gather(const T* features, const int64_t* indices, int64_t count) {
         states = count;
         columns = padded(count);
@@ -36,14 +36,14 @@ template <class T> struct Inputs {
     }
 };
 
-// y = W x + b for one state, whose numbers lie side by side.
+// y = W x + b for one state, with contiguous x and y.
 template <class T> void apply(const Layer<T>& layer, const T* x, T* y) {
     constexpr int64_t AT_ONCE = 4;
     for (int64_t first = 0; first < layer.outputs; first += AT_ONCE) {
         const int64_t count = layer.outputs - first < AT_ONCE ? layer.outputs - first : AT_ONCE;
         const T* weights[AT_ONCE];
         Vector<T> sums[AT_ONCE] = {};
-        // Of fewer rows than that, the last is computed several times.
+        // If fewer rows are left, the last one is computed several times.
         for (int64_t i = 0; i < AT_ONCE; ++i)
             weights[i] = layer.weight + (first + (i < count ? i : count - 1)) * layer.inputs;
         int64_t k = 0;
@@ -73,7 +73,7 @@ template <class T> class Mlp {
         for (T*& d : gradients) d = memory.take<T>(widest * STRIDE);
     }
 
-    // The output of the last layer alone.
+    // Returns the output of the last layer. Those of the other layers may not be kept.
     const T* evaluate(const Inputs<T>& inputs) {
         if (inputs.states > FEW) return forward(inputs);
         for (int64_t state = 0; state < inputs.states; ++state) {
@@ -89,7 +89,7 @@ template <class T> class Mlp {
         return output(count - 1);
     }
 
-    // The output of the last layer; those of all layers are kept.
+    // Returns the output of the last layer, and keeps those of all layers for `backward`.
     const T* forward(const Inputs<T>& inputs) {
         const T* x = inputs.by_feature;
         for (int64_t i = 0; i < count; ++i) {
@@ -105,10 +105,10 @@ template <class T> class Mlp {
         return x;
     }
 
-    // Where dL/d(output) is to be written before `backward`.
+    // The array to fill with dL/d(output) before `backward`.
     T* d_output() { return gradients[0]; }
 
-    // Writes the gradients of all layers, or adds to them.
+    // Writes the gradients of all layers, or adds them to the existing ones.
     void backward(const Inputs<T>& inputs, bool add) {
         int current = 0;
         for (int64_t i = count - 1; i >= 0; --i) {

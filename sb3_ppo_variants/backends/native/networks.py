@@ -1,4 +1,4 @@
-"""The networks of a policy as the library takes them."""
+"""The networks of a policy in the form that the library takes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -16,13 +16,13 @@ from sb3_ppo_variants.backends.native.library import library
 Arrays = Mapping[str, np.ndarray]
 Bounds: TypeAlias = tuple[np.ndarray, np.ndarray] | None
 
-# By the numbers that interface.hpp gives them.
+# The positions and values are the numbers in interface.hpp.
 ACTIVATIONS = (TANH, RELU)
 DISTRIBUTIONS: Mapping[type[Distribution], int] = {DiagGaussian: 0, Categorical: 1, MultiCategorical: 1, Bernoulli: 2}
 
 
 def as_structure(architecture: Architecture, arrays: Arrays, gradients: Arrays | None = None) -> structures.Networks:
-    """The networks with these parameters, and arrays for their gradients, by name."""
+    """Return the structure of networks with these parameters, and with arrays for their gradients, by name."""
     actor = _layers([*architecture.actor, "action_net"], arrays, gradients)
     critic = _layers([*architecture.critic, "value_net"], arrays, gradients)
     (log_std,) = architecture.log_std_of(arrays) or (None,)
@@ -52,10 +52,10 @@ def _layers(names: Sequence[str], arrays: Arrays, gradients: Arrays | None) -> A
 
 
 class NativeActorCritic(ActorCritic):
-    """The policy and the value network, evaluated by the library.
+    """The policy and value networks, evaluated by the library.
 
-    :param architecture: what the networks are made of
-    :param arrays: the parameters' values by their names in the policy
+    :param architecture: architecture of the networks
+    :param arrays: values of the parameters by their names in the policy
     """
 
     def __init__(self, architecture: Architecture, arrays: Arrays):
@@ -71,7 +71,7 @@ class NativeActorCritic(ActorCritic):
         self._evaluate(features, outputs=output)
         return output
 
-    # In one call for however many states.
+    # One call evaluates any number of states.
     action_outputs = action_output
 
     def values(self, features: np.ndarray) -> np.ndarray:
@@ -90,18 +90,18 @@ class NativeActorCritic(ActorCritic):
         library_in_use().acting(self._dtype, self._structure, acting)()
 
     def steps(self, noise: np.ndarray, bounds: Bounds) -> "Steps":
-        """The steps of a rollout with these networks; see :class:`Steps`."""
+        """Return the steps of a rollout with these networks; see :class:`Steps`."""
         return Steps(self._structure, self._inputs, self._action_size, noise, bounds)
 
 
 class Steps:
-    """The steps of a rollout, each in one call that writes to arrays of all of them.
+    """The steps of a rollout. One call computes a step and writes it to arrays that hold all steps.
 
     :param networks: the networks
     :param inputs: number of features
-    :param action_size: numbers of an action
-    :param noise: what actions are drawn with, shape ``(steps, states of each, outputs)``
-    :param bounds: what actions are clipped to; ``None`` if they are not
+    :param action_size: length of an action
+    :param noise: the noise from which actions are drawn, shape ``(steps, states per step, outputs)``
+    :param bounds: the bounds to which actions are clipped; ``None`` if they are not clipped
     """
 
     def __init__(self, networks: structures.Networks, inputs: int, action_size: int, noise: np.ndarray, bounds: Bounds):
@@ -116,15 +116,15 @@ class Steps:
         self._run = library_in_use().acting(dtype, networks, self._structure)
 
     def take(self, step: int, features: np.ndarray) -> None:
-        """Fill the rows of a step.
+        """Compute a step and fill its rows.
 
-        :param features: may be of another type
+        :param features: features of any numeric type, shape ``(states per step, inputs)``
         :raises NonFiniteError: if the policy network's output is not finite
         """
         if features.shape != self.features.shape:
             raise ValueError(f"the features have the shape {features.shape}; allowed: {self.features.shape}")
         self.features[...] = features
-        outputs = self.outputs[step]  # There is no such step if this raises.
+        outputs = self.outputs[step]  # Raises IndexError if there is no such step.
         self._structure.step = step
         self._run()
         if not self._structure.is_finite:
@@ -132,7 +132,7 @@ class Steps:
 
 
 def library_in_use() -> Any:
-    """The library, of which :func:`~.obstacles.obstacle` has made sure."""
+    """Return the library, whose presence :func:`~.obstacles.obstacle` has checked."""
     found = library()
     assert found is not None
     return found

@@ -1,10 +1,10 @@
-// Observations as SB3's VecNormalize makes them, to the bit: it rounds what NumPy rounds, and adds in the same order.
+// Normalises observations, bit-identical to SB3's VecNormalize: rounds where NumPy rounds and adds in the same order.
 #include <math.h>
 #include <stdint.h>
 
 #include "exported.hpp"
 
-// A product and a sum in one instruction would round once less.
+// A fused multiply-add would round once less.
 #if defined(__clang__)
 #pragma clang fp contract(off)
 #elif defined(__GNUC__)
@@ -13,22 +13,22 @@
 #pragma fp_contract(off)
 #endif
 
-// Observations with a row for each environment, and the statistics of each column. `structures.py` has the same.
+// Observations with a row for each environment, and the statistics of each column, as in `structures.py`.
 struct Normalizing {
-    const void* observations;  // Of single or of double precision.
+    const void* observations;  // In single or double precision.
     double *mean, *variance;
     float* normalized;
     int64_t rows, columns;
-    int64_t updates;  // Whether the statistics learn from the observations.
+    int64_t updates;  // Whether the observations update the statistics.
     double count, epsilon, limit;
 };
 
 namespace {
 
-// Columns at a time.
+// Columns processed at a time.
 constexpr int64_t BLOCK = 16;
 
-// Some columns of them.
+// Some columns of the observations and their statistics.
 template <class T> struct Columns {
     const T* observations;
     double *mean, *variance;
@@ -56,7 +56,7 @@ template <class T> void update(const Columns<T>& c, const Normalizing& all) {
     }
 }
 
-// Returns 0, or NaN if a number on the way was not finite.
+// Returns 0, or NaN if any number on the way to the result was not finite.
 template <class T> double normalize(const Columns<T>& c, const Normalizing& all) {
     double scales[BLOCK], finite[BLOCK] = {};
     for (int64_t j = 0; j < c.width; ++j) {
@@ -92,6 +92,6 @@ template <class T> int64_t normalize(const Normalizing& all) {
 
 }  // namespace
 
-// Update the statistics and normalise the observations; returns 0 if a number on the way was not finite.
+// Update the statistics, if required, and normalise the observations. Return 0 if any number was not finite.
 EXPORTED int64_t ppo_normalize_float32(const Normalizing* all) { return normalize<float>(*all); }
 EXPORTED int64_t ppo_normalize_float64(const Normalizing* all) { return normalize<double>(*all); }

@@ -1,4 +1,4 @@
-"""Steps of SB3's ``VecNormalize`` with observations that the library normalises, to the bit as NumPy does."""
+"""Steps of SB3's ``VecNormalize`` whose observations the library normalises, bit-identical to NumPy."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from sb3_ppo_variants.rollouts.normalized import FLOATS, NormalizedSteps, Steps,
 
 
 def native_steps(env: VecEnv) -> Steps:
-    """What steps an environment fastest; see :func:`~sb3_ppo_variants.rollouts.normalized.fast_steps`."""
+    """Return the fastest way to step an environment; see :func:`~sb3_ppo_variants.rollouts.normalized.fast_steps`."""
     steps = fast_steps(env)
     if library() is None or not isinstance(env, VecNormalize) or not isinstance(steps, NormalizedSteps):
         return steps
@@ -22,7 +22,7 @@ def native_steps(env: VecEnv) -> Steps:
 
 
 def _takes(space: spaces.Space) -> bool:
-    """Whether the library takes these observations. NumPy adds the numbers of a single column in another order."""
+    """Whether the library takes these observations. NumPy sums a single column in a different order."""
     return isinstance(space, spaces.Box) and space.dtype in FLOATS and int(np.prod(space.shape)) > 1
 
 
@@ -32,7 +32,7 @@ class NativeSteps(NormalizedSteps):
     def __init__(self, env: VecNormalize):
         super().__init__(env)
         space: Any = env.venv.observation_space
-        # They stay where they are from one step to the next.
+        # The structure points to these arrays, so every step copies into them.
         self._staged = np.zeros((env.num_envs, *space.shape), space.dtype)
         self._mean, self._variance = np.zeros(space.shape), np.zeros(space.shape)
         self._normalized = np.zeros(self._staged.shape, np.float32)
@@ -51,7 +51,7 @@ class NativeSteps(NormalizedSteps):
         structure = self._structure
         structure.updates, structure.count = bool(env.training), statistics.count
         structure.epsilon, structure.limit = env.epsilon, env.clip_obs
-        # NumPy says what it has to say of numbers that are not finite.
+        # For numbers that are not finite, NumPy normalises again and issues its own warnings.
         if not self._run():
             return super()._observations(observations)
         if env.training:
@@ -60,7 +60,7 @@ class NativeSteps(NormalizedSteps):
         return self._normalized.copy()
 
     def _knows(self, observations: Any, statistics: RunningMeanStd) -> bool:
-        """Whether everything has the type and the shape that it usually has."""
+        """Whether observations, statistics and settings have the types and shapes that the library takes."""
         return (
             _alike(observations, self._staged)
             and _alike(statistics.mean, self._mean)

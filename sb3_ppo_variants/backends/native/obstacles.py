@@ -1,4 +1,4 @@
-"""Why the library cannot compute a policy."""
+"""Reasons why the library cannot compute a policy."""
 
 import torch as th
 from stable_baselines3.common.distributions import StateDependentNoiseDistribution
@@ -8,15 +8,15 @@ from sb3_ppo_variants.backends.native.library import library
 from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized, Unclipped
 from sb3_ppo_variants.updates.plan import UpdatePlan
 
-# Those that losses.hpp has; what is derived from them may have any loss.
+# The objectives that losses.hpp implements. Their subclasses are excluded, because they may have any loss.
 OBJECTIVES = (Clipped, KLPenalized, AdaptiveKL, Unclipped)
 TYPES = (th.float32, th.float64)
 
 
 def obstacle(plan: UpdatePlan) -> str | None:
-    """The first reason why the library cannot make the updates of a plan, as a clause; ``None`` if it can.
+    """Return the first reason why the library cannot run a plan, as a clause, or ``None`` if it can.
 
-    What cannot be computed over arrays cannot be computed by the library either.
+    The library cannot run any plan that cannot be computed over arrays.
     """
     return (
         arrays_obstacle(plan)
@@ -46,7 +46,7 @@ def _policy_obstacle(plan: UpdatePlan) -> str | None:
 
 
 def _parameters_obstacle(plan: UpdatePlan) -> str | None:
-    # The optimizers have all parameters of the policy, which costs more to ask.
+    # The optimizers hold all parameters of the policy; asking the policy for them is slower.
     for parameter in (each for optimizer in plan.optimizers for each in optimizer.param_groups[0]["params"]):
         if not parameter.is_contiguous():
             return "some parameters are not contiguous in memory"

@@ -1,11 +1,11 @@
-// Images and filters, and the bytes of images as tiles take them.
+// The sizes of images and filters, and image bytes in the forms that tiles take.
 namespace {
 
 constexpr int64_t FILTERS = 32, SIZE = 8, STEP = 4, CHANNELS = 4, PARTS = 3;
-constexpr int64_t PATCH = SIZE * SIZE * CHANNELS;  // Bytes that a filter takes.
+constexpr int64_t PATCH = SIZE * SIZE * CHANNELS;  // Bytes that a filter covers.
 constexpr int64_t NEXT = STEP * CHANNELS;          // Bytes between the patches of neighbouring pixels of the output.
 
-// The output has this many rows of this many pixels, which are taken in parts of equal size.
+// The output has `height` rows of `width` pixels. A row is computed in `parts` parts of `part` pixels each.
 struct Output {
     int64_t height, width, parts, part;
 
@@ -17,7 +17,7 @@ struct Output {
     int64_t numbers() const { return height * width * FILTERS; }
 };
 
-// The bytes of the i-th image that is taken, as (height, width, 4).
+// Copies the bytes of the i-th selected image as (height, width, 4).
 __attribute__((noinline)) void read(const Images& images, int64_t i, uint8_t* bytes) {
     const int64_t size = images.height * images.width;
     const uint8_t* image = images.bytes + images.rows[i] * size * CHANNELS;
@@ -42,7 +42,7 @@ __attribute__((noinline)) void read(const Images& images, int64_t i, uint8_t* by
         for (int64_t c = 0; c < CHANNELS; ++c) bytes[pixel * CHANNELS + c] = image[c * size + pixel];
 }
 
-// The bytes of an image as bfloat16.
+// Converts the bytes of an image to bfloat16.
 __attribute__((noinline)) void as_numbers(const uint8_t* bytes, int64_t size, uint16_t* numbers) {
     for (int64_t i = 0; i < size; i += LANES) {
         const __m256i halves = _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits(bytes + i), 16));
@@ -50,7 +50,7 @@ __attribute__((noinline)) void as_numbers(const uint8_t* bytes, int64_t size, ui
     }
 }
 
-// Beside each byte that of the next pixel of the output.
+// Pairs each byte with the byte that lies at the same place in the patch of the next output pixel, as bfloat16.
 __attribute__((noinline)) void as_pairs(const uint8_t* bytes, int64_t size, uint32_t* pairs) {
     __m512i here = bits(bytes);
     for (int64_t i = 0; i < size; i += LANES) {

@@ -1,4 +1,4 @@
-// For every processor; 16 bytes are what x86-64 and arm64 have at least.
+// For every processor. Vectors have at least 16 bytes on x86-64 and arm64.
 #include <math.h>
 #include <stddef.h>
 #include <string.h>

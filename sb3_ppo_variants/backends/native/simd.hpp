@@ -1,8 +1,8 @@
-// Vectors of numbers, as wide as the instruction set has them.
+// Vectors of numbers, as wide as the instruction set allows.
 namespace INSTRUCTIONS {
 
 #if defined(__GNUC__)
-// Vectors, and how they are read from memory and written to it: by memcpy they would not stay in registers.
+// The types of vectors in registers and of unaligned vectors in memory. With memcpy, vectors would leave the registers.
 template <class T> struct VectorOf;
 template <> struct VectorOf<float> {
     typedef float type __attribute__((vector_size(VECTOR_BYTES)));
@@ -14,7 +14,7 @@ template <> struct VectorOf<double> {
 };
 template <class T> using Vector = typename VectorOf<T>::type;
 #else
-// Other compilers make what they can of loops.
+// Other compilers vectorise the loops as well as they can.
 template <class T> struct Vector {
     T lane[VECTOR_BYTES / sizeof(T)];
 };
@@ -28,7 +28,7 @@ template <class T> Vector<T>& operator+=(Vector<T>& a, const Vector<T>& b) {
 }
 #endif
 
-// Before a loop over an array of vectors, which stay in registers if it is unrolled; GCC has to be told.
+// Precedes a loop over an array of vectors, which stay in registers if the loop is unrolled. GCC has to be told.
 #if defined(__GNUC__) && !defined(__clang__)
 #define UNROLLED _Pragma("GCC unroll 8")
 #else
@@ -72,7 +72,7 @@ template <class T> inline Vector<T> broadcast(T number) {
 #endif
 
 #if defined(HAS_SHUFFLES)
-// Adds to each number the one D further on, around and around, until each is the sum.
+// Adds to each lane the one at distance D, then halves D and repeats, until every lane holds the sum.
 template <int D, class T, int... J> inline T fold(Vector<T> vector, std::integer_sequence<int, J...> lanes) {
     vector += __builtin_shufflevector(vector, vector, (J ^ D)...);
     if constexpr (D > 1) return fold<D / 2, T>(vector, lanes);

@@ -1,4 +1,4 @@
-"""What crosses the C interface: the structures of ``interface.hpp``, in the same order."""
+"""The structures of the C interface, as in ``interface.hpp`` and in the same order."""
 
 import ctypes
 from collections.abc import Sequence
@@ -7,17 +7,18 @@ import numpy as np
 
 POINTER, COUNT, NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
-# How the advantages of minibatches are normalised: not, by those of a minibatch, or beforehand in the order of passes.
+# How the advantages of minibatches are normalised: not at all, by the library within each minibatch, or in advance and
+# in the order of the passes.
 NOT_NORMALIZED, NORMALIZED, NORMALIZED_IN_ORDER = range(3)
 
-# The columns of what is measured of minibatches.
+# The columns of the statistics of minibatches.
 MEASURED = ("policy_loss", "value_loss", "entropy_loss", "approx_kl", "clip_fraction", "loss")
 
 
 class Structure(ctypes.Structure):
-    """A structure that keeps alive the arrays that it points to.
+    """A structure that keeps the arrays it points to alive.
 
-    :param values: for each field an array, which must be contiguous, a number, or ``None`` for no array
+    :param values: one value per field: a contiguous array, a number, or ``None`` for a null pointer
     """
 
     def __init__(self, *values: np.ndarray | ctypes.Array | float | None):
@@ -33,7 +34,7 @@ def _as_field(value: np.ndarray | ctypes.Array | float | None) -> float | None:
 
 
 def _fields(pointers: str = "", counts: str = "", numbers: str = "") -> list[tuple[str, type]]:
-    """Fields of each type by their names."""
+    """Return fields of each type, given their names separated by spaces."""
     kinds = ((POINTER, pointers), (COUNT, counts), (NUMBER, numbers))
     return [(name, kind) for kind, names in kinds for name in names.split()]
 
@@ -55,7 +56,7 @@ class Networks(Structure):
 
 
 class Rollout(Structure):
-    """A row for each state."""
+    """A rollout with one row per state."""
 
     _fields_ = _fields("features actions old_log_prob advantages returns old_values old", "rows action_size old_size")
 
@@ -70,7 +71,7 @@ class Terms(Structure):
 
 
 class Adam(Structure):
-    """The parameters that are descended, and what makes the steps."""
+    """The parameters to train, with the state and the settings of Adam."""
 
     _fields_ = _fields("parameters gradient first second", "size steps", "learning_rate beta1 beta2 epsilon max_norm")
 
@@ -82,13 +83,13 @@ class Passes(Structure):
 
 
 class Outcome(Structure):
-    """What became of them."""
+    """The outcome of the passes."""
 
     _fields_ = _fields("measured", "minibatches epochs failed", "norm")
 
 
 class Acting(Structure):
-    """What actions are drawn with, and what is computed."""
+    """The inputs and outputs of acting."""
 
     _fields_ = [
         *_fields("features noise low high outputs actions clipped log_probs values"),
@@ -106,7 +107,7 @@ class Normalizing(Structure):
 
 
 def as_array(layers: Sequence[Layer]) -> ctypes.Array:
-    """Structures side by side, as a pointer to the first is taken for all."""
+    """Return layers as one contiguous array, to which a pointer to the first layer gives access."""
     array = (Layer * len(layers))(*layers)
     array.kept = layers  # type: ignore[attr-defined]
     return array

@@ -1,5 +1,5 @@
-// The functions that are compiled for each set of instructions. With memory = nullptr a function computes nothing and
-// returns how many bytes it needs, which must be zeros.
+// The functions that are compiled for each instruction set. With memory = nullptr a function computes nothing and
+// returns how many bytes it needs. The memory must be zeroed.
 #pragma once
 
 #include "interface.hpp"

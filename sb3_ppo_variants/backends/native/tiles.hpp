@@ -1,13 +1,13 @@
-// Tiles, the matrices that a processor with AMX multiplies, and what their numbers are made with.
+// Tiles, the matrices that a processor with AMX multiplies, and functions that prepare their contents.
 namespace {
 
 constexpr int64_t LANES = 16;                       // Numbers in a vector, and in a row of a tile.
-constexpr int64_t TILE_ROWS = 16, TILE_BYTES = 64;  // Of the largest tile, whose rows have so many bytes.
+constexpr int64_t TILE_ROWS = 16, TILE_BYTES = 64;  // The rows of the largest tile, and the bytes in each.
 
-// The compiler's functions for tiles do not say that they read memory.
+// The compiler's intrinsics for tiles do not declare that they read memory.
 inline void memory_is_read() { __asm__ volatile("" ::: "memory"); }
 
-// Sizes of the tiles: 0 to 3 are sums, 4 and 5 are on the left of a product, 6 and 7 on its right.
+// The sizes of the tiles. Tiles 0 to 3 hold sums, 4 and 5 left factors of products, 6 and 7 right factors.
 struct alignas(64) Tiles {
     uint8_t palette = 1, start = 0, reserved[14] = {};
     uint16_t row_bytes[16] = {};
@@ -34,12 +34,12 @@ inline __m512i bits(const uint8_t* bytes) {
 
 inline __m512i first_part(__m512i number) { return _mm512_and_si512(number, _mm512_set1_epi32(int(0xffff0000))); }
 
-// Two numbers of bfloat16, the upper halves of two of single precision, beside each other.
+// Packs the upper halves of single-precision numbers, which are bfloat16 numbers, into pairs.
 inline __m512i side_by_side(__m512i left, __m512i right) {
     return _mm512_or_si512(_mm512_srli_epi32(left, 16), first_part(right));
 }
 
-// Swaps numbers of rows that far apart with numbers of columns that far apart.
+// One step of a transposition: swaps the off-diagonal blocks of `distance` x `distance` numbers.
 template <int distance> inline void swap_blocks(__m512i* rows) {
     const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     const __m512i other = _mm512_xor_si512(lane, _mm512_set1_epi32(distance));
@@ -56,7 +56,7 @@ template <int distance> inline void swap_blocks(__m512i* rows) {
         }
 }
 
-// Writes 16 x 16 numbers with rows for columns.
+// Writes the transpose of 16 x 16 numbers.
 inline void write_transposed(const uint32_t* from, uint32_t* to) {
     __m512i rows[LANES];
 #pragma GCC unroll 16

@@ -1,4 +1,4 @@
-"""What the library calls to average over the processes that train together."""
+"""Callbacks with which the library averages over the processes that train together."""
 
 import ctypes
 from typing import Any
@@ -11,20 +11,20 @@ from sb3_ppo_variants.processes import Processes
 
 
 class Together:
-    """The functions that average, to be kept for as long as the library makes passes.
+    """The averaging callbacks. Keep this object alive while the library makes passes.
 
-    :param processes: those that train together
+    :param processes: the processes that train together
     :param gradient: the gradient, which is averaged in place
     """
 
     def __init__(self, processes: Processes, gradient: np.ndarray):
         self._processes = processes
         self._gradient = th.from_numpy(gradient)
-        # An interrupt may come before a function has begun.
+        # The initial value stands for an interrupt that arrives before a callback has begun.
         self.error: BaseException = KeyboardInterrupt()
-        """What ended the passes, if a function failed: errors cannot pass through the library."""
+        """The error that ended the passes, if a callback failed. Exceptions cannot propagate through the library."""
         self.approx_kl = 0.0
-        """The last one averaged."""
+        """The last approximate KL that was averaged."""
         self._functions = (
             ctypes.CFUNCTYPE(COUNT, ctypes.POINTER(NUMBER))(self._average_kl),
             ctypes.CFUNCTYPE(COUNT)(self._average_gradient),
@@ -32,7 +32,7 @@ class Together:
 
     @property
     def addresses(self) -> list[int | None]:
-        """Of the functions: what averages the approximate KL, and what averages the gradient."""
+        """The addresses of the callbacks: the one that averages the approximate KL, then the one for the gradient."""
         return [ctypes.cast(function, ctypes.c_void_p).value for function in self._functions]
 
     def _average_kl(self, approx_kl: Any) -> int:

@@ -1,4 +1,4 @@
-"""Descents in one call of the library."""
+"""Descents, each made by one call of the library."""
 
 from math import inf
 
@@ -18,7 +18,7 @@ from sb3_ppo_variants.updates.run import TOLERATED, Ended
 
 
 class NativeDescent:
-    """What :class:`sb3_ppo_variants.backends.arrays.update.ArrayDescent` does, without the interpreter."""
+    """Descends as :class:`sb3_ppo_variants.backends.arrays.update.ArrayDescent` does, outside the interpreter."""
 
     def __init__(self, plan: UpdatePlan, descent: Descent, networks: TrainedNetworks, rollout: Rows, part: Part):
         self._plan = plan
@@ -55,7 +55,7 @@ class NativeDescent:
         check_norm(outcome.norm)
         if adam.steps - steps_before == outcome.minibatches:
             return Ended(outcome.epochs)
-        # The generator is left as if the passes that were not begun had not been drawn either.
+        # Leave the generator as if no permutations had been drawn for the passes that did not begin.
         np.random.set_state(random_state)
         self._permutations(outcome.epochs)
         return Ended(outcome.epochs, together.approx_kl if together else self._measured("approx_kl")[-1])
@@ -64,7 +64,7 @@ class NativeDescent:
         return np.stack([np.random.permutation(self._rows) for _ in range(epochs)]).astype(np.int64, copy=False)
 
     def _normalized(self, permutations: np.ndarray) -> tuple[Rows, int]:
-        """The rollout for the passes, and how its advantages are normalised."""
+        """Return the rollout for the passes, and how its advantages are normalised."""
         plan, rollout = self._plan, self._rollout
         if not in_minibatches(plan.normalize_advantage):
             return rollout, structures.NOT_NORMALIZED
@@ -137,7 +137,10 @@ def _as_structure(rollout: Rows, networks: TrainedNetworks) -> structures.Rollou
 
 
 def _check_actions(actions: np.ndarray, networks: TrainedNetworks) -> None:
-    """:raises IndexError: if there is an action that the policy does not have, which the library does not check"""
+    """Check that the policy has all actions of the rollout, because the library does not check them.
+
+    :raises IndexError: if the policy lacks an action
+    """
     architecture = networks.architecture
     if architecture.kind.takes_integers and not ((actions >= 0) & (actions < architecture.sizes)).all():
         raise IndexError("the rollout has actions that the policy does not have")
