@@ -1,4 +1,4 @@
-"""What is wrong with a file is named, and nothing is loaded of it."""
+"""If a file is damaged, the error names the fault, and nothing is loaded."""
 
 import io
 import json
@@ -24,7 +24,7 @@ Members = dict[str, bytes]
 
 @cache
 def saved(cls: Any) -> bytes:
-    """A file of ours, whose members are hashed, or one of SB3's, whose are not."""
+    """Return a file of ours, whose members are hashed, or one of SB3's, whose members are not."""
     file = io.BytesIO()
     env = noise_envs(ACTION_SPACES["Box"])
     net_arch = {"net_arch": [8]}
@@ -33,7 +33,7 @@ def saved(cls: Any) -> bytes:
 
 
 def contents(model: Any) -> str:
-    """What came out of a file."""
+    """Return the contents of a loaded model, as text."""
     attributes = {name: repr(value) for name, value in vars(model).items() if isinstance(value, int | float | str)}
     parameters = model.get_parameters()
     optimizer = parameters["policy.optimizer"]
@@ -52,7 +52,7 @@ def load(content: bytes, cls: Any = PPOClip) -> Any:
 def test_truncated(cls: Any) -> None:
     content = saved(cls)
     for length in np.linspace(0, len(content) - 1, 45).astype(int):
-        # What is cut off may leave the archive inside a member at the end.
+        # A truncated file may still end with a complete archive, which is inside its last member.
         with pytest.raises(DamagedFileError, match=r"zip archive cannot be read; it wasn't a zip-file|data is missing"):
             load(content[:length])
 
@@ -110,7 +110,7 @@ def without(members: Members, name: str) -> Members:
 
 
 POLICY, OPTIMIZER = "policy.pth", "policy.optimizer.pth"
-# A change of the members and the part that the error names.
+# A change of the members, and the part that the error names.
 FAULTS: dict[str, tuple[Callable[[Members], Members], str]] = {
     "no data": (lambda m: without(m, "data"), "data is missing"),
     "no policy": (lambda m: without(m, POLICY), "policy is missing"),
@@ -217,6 +217,16 @@ def test_the_note_of_another_file() -> None:
     for note, fault in ((b"", "is not JSON"), (b"{}", "has no hashes"), (b"[]", "is not a JSON object")):
         with pytest.raises(DamagedFileError, match=rf"sb3_ppo_variants.json {fault}"):
             load(zipped({**ours, "sb3_ppo_variants.json": note}))
+
+
+@pytest.mark.parametrize("weights_only", [False, True])
+def test_a_missing_byte_in_the_note(weights_only: bool) -> None:
+    ours = members_of(saved(PPOClip))
+    note = ours["sb3_ppo_variants.json"]
+    for position in range(0, len(note), 5):
+        file = zipped({**ours, "sb3_ppo_variants.json": note[:position] + note[position + 1 :]})
+        with pytest.raises(DamagedFileError):
+            PPOClip.load(io.BytesIO(file), weights_only=weights_only)
 
 
 def test_parameters_are_checked_too() -> None:

@@ -177,6 +177,7 @@ def with_canaries(file: io.BytesIO, marker: Path, tensors: bool) -> io.BytesIO:
         import hashlib
 
         note = json.loads(members["sb3_ppo_variants.json"])
+        del note["sha256"]["sb3_ppo_variants.json"]
         note["sha256"] = {name: hashlib.sha256(members[name]).hexdigest() for name in note["sha256"]}
         members["sb3_ppo_variants.json"] = json.dumps(note).encode()
     result = io.BytesIO()

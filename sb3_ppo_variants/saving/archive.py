@@ -28,6 +28,8 @@ VARIABLES = ("pytorch_variables.pth", "tensors.pth")
 MEMBERS = ((DATA,), VARIABLES, ("policy.pth",), ("policy.optimizer.pth",), ("_stable_baselines3_version",))
 # SB3's key for a pickled value.
 PICKLED = ":serialized:"
+# Stands for the hash of the note while that hash is computed.
+NO_HASH = 64 * "0"
 # SB3 stores members uncompressed. A file that was zipped again may be compressed, within these bounds on its size.
 COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 MOST_BYTES, MOST_TIMES = 2**26, 10
@@ -112,9 +114,11 @@ class Archive:
 
     def with_note(self, note: dict[str, Any]) -> bytes:
         """Return the content of the file with this note, to which the hashes are added."""
-        hashes = {member: sha256(content) for member, content in self.members.items()}
+        hashes = {NOTE: NO_HASH, **{member: sha256(content) for member, content in self.members.items()}}
+        content = json.dumps({"sha256": hashes, **note}).encode()
+        content = _with_hash(content, NO_HASH, sha256(content))
         # The note comes first, because damage to the directory of a zip archive can hide the last members.
-        return _zipped({NOTE: json.dumps({**note, "sha256": hashes}).encode(), **self.members})
+        return _zipped({NOTE: content, **self.members})
 
     def with_data(self, data: dict[str, Any]) -> io.BytesIO:
         """Return the file with these attributes instead of its own."""
@@ -177,11 +181,19 @@ def _check_hashes(archive: Archive) -> None:
     hashes = archive.note.get("sha256")
     if not isinstance(hashes, dict):
         raise DamagedFileError(archive.name, NOTE, "has no hashes")
+    # Earlier versions did not hash the note.
+    if NOTE in hashes and sha256(_with_hash(archive.members[NOTE], hashes[NOTE], NO_HASH)) != hashes[NOTE]:
+        raise DamagedFileError(archive.name, NOTE, "is not what was saved")
     for member in {**hashes, **archive.members}:
         if member not in archive.members:
             raise DamagedFileError(archive.name, _part(member), "is missing")
         if member != NOTE and hashes.get(member) != sha256(archive.members[member]):
             raise DamagedFileError(archive.name, _part(member), "is not what was saved")
+
+
+def _with_hash(note: bytes, old: Any, new: str) -> bytes:
+    """Replace the note's own hash, which is the first hash in it."""
+    return note.replace(json.dumps(old).encode(), json.dumps(new).encode(), 1)
 
 
 def _zipped(members: dict[str, bytes]) -> bytes:
