@@ -1,4 +1,4 @@
-# The interpreter of the virtual environment.
+# The interpreter that creates the virtual environment.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -16,20 +16,20 @@ export OMP_NUM_THREADS ?= 1
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
-# Most of the installed modules are never imported, so that it saves a minute not to compile them. So does a new pip, which
-# finds what to install in a third of the time that the one of Python 3.11 takes.
+# Most of the installed modules are never imported, so not compiling them saves a minute. So does a new pip: it resolves
+# the dependencies in a third of the time that Python 3.11's own pip takes.
 $(INSTALLED): setup.cfg pyproject.toml constraints.txt $(NATIVE)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-install: $(INSTALLED)  ## Make the virtual environment .venv with all that the other targets need
+install: $(INSTALLED)  ## Create the virtual environment .venv with everything that the other targets need
 
 compare: $(INSTALLED)  ## Compare the variants with SB3's PPO on CartPole-v1, with a report (a few minutes)
 	$(BIN)/python -m sb3_ppo_variants.benchmark compare --envs CartPole-v1 --seeds 3 --timesteps 50000 --jobs 2 --out runs/first
 
-table1: $(INSTALLED)  ## Compare all settings of the paper's Table 1 at 200,000 steps (hours; goes on where it was)
+table1: $(INSTALLED)  ## Compare all settings of the paper's Table 1 at 200,000 steps (hours; resumes where it stopped)
 	$(BIN)/python -m sb3_ppo_variants.benchmark compare --preset paper-table1 --timesteps 200000 --out runs/table1
 
 train: $(INSTALLED)  ## Train PPOClip on CartPole-v1, evaluate, save, reload, plot (a few minutes)
@@ -47,58 +47,58 @@ types: $(INSTALLED)
 unit: $(INSTALLED)
 	$(BIN)/pytest -n 2 --dist worksteal
 
-test-slow: $(INSTALLED)  ## Run the tests that are left out of it, in full numbers (many times as long)
+test-slow: $(INSTALLED)  ## Run the slow tests, which `test` leaves out (many times as long)
 	$(BIN)/pytest -m slow
 
-fuzz: $(INSTALLED)  ## Run the fuzz targets with random examples for FUZZ_SECONDS (an hour)
+fuzz: $(INSTALLED)  ## Run the fuzz targets on random examples for FUZZ_SECONDS (default: an hour)
 	$(BIN)/python tests/fuzz/endlessly.py
 
-# The interpreter is not sanitized, so that the library's runtime must be loaded before it.
-test-native: $(INSTALLED)  ## Run the tests of the native library with its memory and its arithmetic checked (ten minutes)
+# The interpreter is not sanitized, so the sanitizer's runtime must be preloaded.
+test-native: $(INSTALLED)  ## Test the native library under the address and undefined-behaviour sanitizers (ten minutes)
 	CFLAGS="$(SANITIZE)" CXXFLAGS="$(SANITIZE)" LDFLAGS="$(SANITIZE)" \
 		$(BIN)/python setup.py -q build --build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
 	LD_PRELOAD=$$($${CXX:-c++} -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
 		PYTHONPATH=$(CURDIR)/$(SANITIZED)/lib $(BIN)/pytest -k "not over_arrays" \
 		tests/test_native.py tests/test_normalized.py tests/test_fast_update.py tests/test_fast_rollout.py
 
-test-upstream: $(INSTALLED)  ## Run SB3's own test suite with each class in the place of PPO (half an hour)
+test-upstream: $(INSTALLED)  ## Run SB3's own test suite with each class in place of PPO (half an hour)
 	for class in PPOClip PPOAdaptiveKL PPOFixedKL PPOUnclipped; do \
 		$(BIN)/python tests/upstream.py $$class -n 2 || exit 1; \
 	done
 
-test-upstream-contrib: $(INSTALLED)  ## Run sb3-contrib's tests of masked and recurrent PPO with each class in their place
+test-upstream-contrib: $(INSTALLED)  ## Run sb3-contrib's tests of MaskablePPO and RecurrentPPO with each class in their place
 	for class in PPOClip PPOAdaptiveKL PPOFixedKL PPOUnclipped; do \
 		$(BIN)/python tests/upstream_contrib.py $$class -n 2 || exit 1; \
 	done
 
-learning: $(INSTALLED)  ## Compare what all variants and SB3's PPO learn by the recipes for two small tasks (half an hour)
+learning: $(INSTALLED)  ## Compare the scores of all variants and SB3's PPO with the recipes for two small tasks (half an hour)
 	$(BIN)/python -m sb3_ppo_variants.benchmark compare --envs CartPole-v1 Pendulum-v1 --seeds 5 --out runs/learning
 
-throughput: $(INSTALLED)  ## Measure the speed of the variants beside SB3's PPO (a quarter of an hour)
+throughput: $(INSTALLED)  ## Compare the speed of the variants with SB3's PPO (a quarter of an hour)
 	$(BIN)/python -m sb3_ppo_variants.benchmark throughput
 
-throughput-bars: $(INSTALLED)  ## The same on all workloads that are to have some speed (an hour)
+throughput-bars: $(INSTALLED)  ## Compare the speed on all workloads that have a target (an hour)
 	$(BIN)/python -m sb3_ppo_variants.benchmark throughput --bars --json runs/throughput-bars.json
 
-stepping: $(INSTALLED)  ## Measure how fast vector environments step beside SB3's (five minutes)
+stepping: $(INSTALLED)  ## Compare the stepping speed of vector environments with SB3's (five minutes)
 	$(BIN)/python -m sb3_ppo_variants.benchmark stepping
 
-cold: $(INSTALLED)  ## Measure the time and memory of whole processes beside SB3's PPO (ten minutes)
+cold: $(INSTALLED)  ## Compare the time and memory of whole processes with SB3's PPO (ten minutes)
 	$(BIN)/python -m sb3_ppo_variants.benchmark cold
 
-guard-cost: $(INSTALLED)  ## Measure what the guards cost (a quarter of an hour)
+guard-cost: $(INSTALLED)  ## Measure the overhead of the guards (a quarter of an hour)
 	$(BIN)/python -m sb3_ppo_variants.benchmark guard --reference
 
-gallery: $(INSTALLED)  ## Train by the recipes and write docs/gallery; only runs without a record are made (days in all)
+gallery: $(INSTALLED)  ## Train with the recipes and write docs/gallery; skips runs that are recorded (days in all)
 	$(BIN)/python -m sb3_ppo_variants.benchmark gallery
 
 docs: $(INSTALLED)  ## Build the documentation site in docs/_build/html, with warnings as errors (a minute)
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
 
-docs-serve: docs  ## Serve it on http://127.0.0.1:8000
+docs-serve: docs  ## Serve the documentation site on http://127.0.0.1:8000
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory docs/_build/html 8000
 
-docs-links: $(INSTALLED)  ## Check the links of the site to other sites (needs a network)
+docs-links: $(INSTALLED)  ## Check the external links of the documentation site (needs a network)
 	$(BIN)/python -m sphinx -b linkcheck docs docs/_build/links
 
 clean:  ## Remove the virtual environment and caches

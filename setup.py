@@ -1,4 +1,4 @@
-"""Declares the native library; all else is in setup.cfg. Where it cannot be built, the package works without it."""
+"""Declares the native library; everything else is in setup.cfg. If the build fails, the package works without it."""
 
 import os
 import sys
@@ -11,20 +11,20 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 NATIVE = Path("sb3_ppo_variants", "backends", "native")
-# NaN must be seen, so that there is no -ffast-math.
+# No -ffast-math, because NaN must be detected.
 GCC = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden", "-Wno-psabi"]
 if "-g" not in os.environ.get("CFLAGS", ""):
-    GCC.append("-g0")  # Python's own flags ask for symbols, which take a quarter of the time.
+    GCC.append("-g0")  # Python's own flags ask for debug symbols, which take a quarter of the time.
 MSVC = ["/std:c++17", "/O2"]
 
 
 def files(pattern: str) -> list[str]:
-    """The library's files."""
+    """Return the files of the library that match a pattern."""
     return sorted(path.as_posix() for path in NATIVE.glob(pattern))
 
 
 class AllAtOnce(build_ext):
-    """Compiles the files of the library side by side. They are few and take seconds each."""
+    """Compiles the files of the library in parallel. There are few of them, and each takes seconds."""
 
     def build_extensions(self) -> None:
         """Build the library."""
@@ -34,7 +34,7 @@ class AllAtOnce(build_ext):
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 return list(chain.from_iterable(pool.map(lambda source: compile_files([source], **options), sources)))
 
-        # That of MSVC sets itself up at its first file.
+        # MSVC's compiler object initialises itself when it compiles its first file, which is not safe in parallel.
         if sys.platform != "win32":
             self.compiler.compile = compile_all
         super().build_extensions()
@@ -49,7 +49,7 @@ setup(
             depends=files("*.hpp"),
             extra_compile_args=MSVC if sys.platform == "win32" else GCC,
             optional=True,
-            # It knows nothing of Python, so that one library serves all versions.
+            # The library does not call Python, so one build serves all versions.
             py_limited_api=True,
         )
     ],

@@ -1,4 +1,4 @@
-"""Writes the tables of paths in ``can_i_use.md``, by asking the backends: ``python docs/can_i_use.py``."""
+"""Writes the table of paths in ``can_i_use.md`` by querying the backends: run ``python docs/can_i_use.py``."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -41,25 +41,25 @@ class OnTensors(Objective):
     """The loss of the unclipped objective, as a user would write it."""
 
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
-        """The loss."""
+        """Return the loss."""
         return -(batch.ratio * batch.advantages).mean()
 
 
 class OnArrays(OnTensors, ArrayObjective):
-    """The same with its gradient."""
+    """The same objective with its gradient."""
 
     def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
-        """The gradient."""
+        """Return the gradient."""
         losses = -batch.ratio * batch.advantages
         return Gradient(losses, losses / len(losses))
 
 
 class Features(FlattenExtractor):
-    """Features of one's own."""
+    """A custom features extractor."""
 
 
 class Env(gym.Env):
-    """An environment that has spaces and nothing else."""
+    """An environment with the given spaces and no dynamics."""
 
     def __init__(self, observations: spaces.Space, actions: spaces.Space):
         self.observation_space, self.action_space = observations, actions
@@ -69,7 +69,7 @@ class Env(gym.Env):
         return self.observation_space.sample(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
-        """Stay where it is."""
+        """Sample another observation, without a reward."""
         return self.observation_space.sample(), 0.0, False, False, {}
 
     def action_masks(self) -> np.ndarray:
@@ -133,7 +133,7 @@ CASES = {
 
 
 def path(case: Case, make: Callable[..., PPOBase]) -> str:
-    """The name of the backend that computes a case."""
+    """Return the name of the backend that computes a case."""
     env = Env(case.observations, case.actions)
     model = make(case.policy, env, n_steps=8, batch_size=8, device="cpu", **case.arguments)
     plan = model._plan()
@@ -143,7 +143,7 @@ def path(case: Case, make: Callable[..., PPOBase]) -> str:
 
 
 def table() -> str:
-    """The table of paths, with one column for classes that take the same ones."""
+    """Return the table of paths. Classes that take the same paths share a column."""
     columns: dict[tuple[str, ...], list[str]] = {}
     for name, make in CLASSES.items():
         columns.setdefault(tuple(path(case, make) for case in CASES.values()), []).append(name)

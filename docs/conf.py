@@ -1,4 +1,4 @@
-"""Sphinx's configuration of the documentation site: ``make docs`` builds it."""
+"""Sphinx configuration of the documentation site, which ``make docs`` builds."""
 
 import re
 import sys
@@ -28,16 +28,16 @@ extensions = [
 exclude_patterns = ["_build", "_generated", "notebooks"]
 
 myst_enable_extensions = ["amsmath", "attrs_block", "attrs_inline", "colon_fence", "deflist", "dollarmath"]
-# GitHub draws the same blocks.
+# GitHub renders the same blocks.
 myst_fence_as_directive = ["math"]
-# Deep enough for the sections of all pages, to which others link by their titles as they do on GitHub.
+# Deep enough for the sections of all pages. Other pages link to them by their titles, as on GitHub.
 myst_heading_anchors = 4
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 maximum_signature_line_length = 100
 
-# Formulas are drawn here, so that a browser needs neither a script, nor a network, nor a font.
+# Formulas are rendered at build time, so that browsers need no scripts, network or fonts.
 html_math_renderer = "svg"
 
 html_theme = "furo"
@@ -52,7 +52,7 @@ html_theme_options = {
 }
 copybutton_exclude = ".linenos, .gp, .go"
 
-# `make docs-links`: pages that exist only once the project is published, and sites that refuse robots.
+# `make docs-links` skips pages that will exist once the project is published, and sites that refuse robots.
 linkcheck_ignore = [r"https://github\.com/sb3-ppo-variants/.*", r"https://colab\.research\.google\.com/.*"]
 linkcheck_anchors = False
 
@@ -61,7 +61,7 @@ LINKS = re.compile(r"^\[[^]]*\]\(([^):]+)\)(, \[[^]]*\]\([^):]+\))*\.?\n", re.MU
 
 
 def leave_out_missing_files(app: Sphinx, page: str, source: list[str]) -> None:
-    """Leave out lines of a committed report that link to a file of the report that is not committed."""
+    """Remove the lines of a committed report that link to report files that are not committed."""
     folder = (DOCS / page).parent
     if page.endswith("/report"):
         source[0] = LINKS.sub(lambda found: found[0] if (folder / found[1]).exists() else "", source[0])
@@ -72,7 +72,7 @@ SIZE = re.compile(r'width="([\d.]+)" height="([\d.]+)"')
 
 
 def drawn(formula: str, inline: bool) -> str:
-    """A formula as an SVG picture in the colour, the size and on the line of the text around it."""
+    """Render a formula as an SVG image in the colour, size and baseline of the surrounding text."""
     points = 14
     source = formula.strip()
     made = Latex(source, size=points, inline=inline, color="currentColor", title=source, margin=0)
@@ -82,13 +82,13 @@ def drawn(formula: str, inline: bool) -> str:
 
 
 def visit_math(self: HTML5Translator, node: math) -> None:
-    """Write a formula within a line."""
+    """Write an inline formula."""
     self.body.append(drawn(node.astext(), inline=True))
     raise SkipNode
 
 
 def visit_math_block(self: HTML5Translator, node: math_block) -> None:
-    r"""Write a formula on a line of its own, with the number that its ``\tag`` gives it on the right."""
+    r"""Write a displayed formula, with the number from its ``\tag`` on the right."""
     formula = node.astext()
     self.body.append(self.starttag(node, "div", CLASS="math"))
     self.body += [f'<span class="eqno">({number})</span>' for number in TAG.findall(formula)]
@@ -97,6 +97,6 @@ def visit_math_block(self: HTML5Translator, node: math_block) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    """Called by Sphinx."""
+    """Register the renderer and the filter of reports; called by Sphinx."""
     app.add_html_math_renderer("svg", (visit_math, None), (visit_math_block, None))
     app.connect("source-read", leave_out_missing_files)

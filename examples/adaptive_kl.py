@@ -1,4 +1,4 @@
-"""PPOAdaptiveKL on Pendulum-v1: see beta follow the KL."""
+"""PPOAdaptiveKL on Pendulum-v1: watch beta follow the KL."""
 
 import argparse
 
@@ -9,7 +9,7 @@ from sb3_ppo_variants import PPOAdaptiveKL
 
 
 class PrintKL(BaseCallback):
-    """Prints the KL of every update and the beta it was made with."""
+    """Prints the KL of every update and the beta that it used."""
 
     def _on_step(self) -> bool:
         return True

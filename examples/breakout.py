@@ -1,4 +1,4 @@
-"""Breakout in 10 million steps (40 million frames), as in the paper: step size and clip range annealed to 0.
+"""Breakout in 10 million steps (40 million frames), as in the paper: learning rate and clip range annealed to 0.
 
     python examples/breakout.py
 

@@ -1,4 +1,4 @@
-"""CartPole-v1 in 100,000 steps: the smallest task, with step size and clip range annealed to 0.
+"""CartPole-v1 in 100,000 steps: the smallest task, with learning rate and clip range annealed to 0.
 
     python examples/cartpole.py
 

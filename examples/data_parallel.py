@@ -1,4 +1,4 @@
-"""PPOClip on HalfCheetah-v5 in several processes, each with environments of its own.
+"""PPOClip on HalfCheetah-v5 in several processes, each with its own environments.
 
 torchrun --nproc-per-node 2 examples/data_parallel.py
 """
@@ -15,7 +15,7 @@ from sb3_ppo_variants import PPOClip, init_processes
 def main(timesteps: int, folder: Path) -> None:
     init_processes()
     env = VecNormalize(make_vec_env("HalfCheetah-v5", n_envs=4))
-    # A minibatch has 64 rows of each process.
+    # A minibatch contains 64 rows from each process.
     model = PPOClip("MlpPolicy", env, n_steps=512, batch_size=64, seed=1, verbose=1, device="cpu")
     model.learn(timesteps)
     model.save(folder / "model")

@@ -11,7 +11,7 @@ from sb3_ppo_variants import PPOAdaptiveKL
 
 
 def play(model: PPOAdaptiveKL, steps: int) -> list[np.ndarray]:
-    """Pictures of every other step of some episodes, each of shape (height, width, 3)."""
+    """Play for a number of steps and return every other frame, each of shape (height, width, 3)."""
     env = gym.wrappers.Autoreset(gym.make("CartPole-v1", render_mode="rgb_array"))
     observation, _ = env.reset(seed=3)
     pictures = []

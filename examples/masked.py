@@ -1,4 +1,4 @@
-"""Mask the jobs that are done in a small scheduling task, with an adaptive KL penalty in place of the clipping.
+"""Mask finished jobs in a small scheduling task, with an adaptive KL penalty instead of clipping.
 
 python examples/masked.py --timesteps 100000
 """
@@ -16,7 +16,7 @@ ENV = "sb3_ppo_variants.tasks:Scheduling-v0"
 
 
 def cost(model: Any) -> float:
-    """The mean cost of schedules of jobs that the model has not been trained on."""
+    """Return the mean cost of the model's schedules for jobs that it was not trained on."""
     returns, _ = evaluate_policy(model, make_vec_env(ENV, seed=2), 100, return_episode_rewards=True)
     return -float(np.mean(returns))
 

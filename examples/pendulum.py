@@ -1,4 +1,4 @@
-"""Pendulum-v1 in 200,000 steps: continuous actions, a short horizon (gamma 0.9) and an annealed step size.
+"""Pendulum-v1 in 200,000 steps: continuous actions, a short horizon (gamma 0.9) and an annealed learning rate.
 
     python examples/pendulum.py
 

@@ -1,4 +1,4 @@
-"""CartPole-v1 without its velocities, which an LSTM remembers positions for, with an adaptive KL penalty.
+"""CartPole-v1 without velocities, which an LSTM infers from past positions, with an adaptive KL penalty.
 
 python examples/recurrent.py --timesteps 100000
 """

@@ -1,4 +1,4 @@
-"""PPOClip with separate updates, as in Spinning Up, on Pendulum-v1: see target_kl end the passes of the policy."""
+"""PPOClip with separate updates, as in Spinning Up, on Pendulum-v1: watch target_kl end the policy's passes."""
 
 import argparse
 
@@ -24,7 +24,7 @@ class PrintEpochs(BaseCallback):
 def main(timesteps: int) -> None:
     env = make_vec_env("Pendulum-v1", n_envs=4, seed=1)
     updates = SeparateUpdates(policy_epochs=80, value_epochs=80, value_learning_rate=1e-3)
-    # 4 x 256 steps: a minibatch is the whole rollout.
+    # 4 x 256 steps: each minibatch is the whole rollout.
     model = PPOClip(
         "MlpPolicy", env, 1e-3, n_steps=256, batch_size=1024, gamma=0.9, target_kl=0.01, seed=1, updates=updates
     )

@@ -1,4 +1,4 @@
-"""PPOUnclipped on Pendulum-v1 beside PPOClip: without clipping or penalty an update goes further."""
+"""PPOUnclipped and PPOClip on Pendulum-v1: without clipping or a penalty, an update goes further."""
 
 import argparse
 

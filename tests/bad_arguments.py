@@ -1,4 +1,4 @@
-"""Values that an argument of a constructor must not have, and how many of them SB3 and we refuse.
+"""Invalid values for arguments of the constructor. Run this file to count how many SB3 and this package refuse.
 
 python tests/bad_arguments.py
 """
@@ -15,13 +15,13 @@ from sb3_ppo_variants import PPOClip
 
 NAN, INF = float("nan"), float("inf")
 
-# Refused by SB3, gymnasium or Python, in words of their own.
+# SB3, gymnasium or Python refuse these with their own messages.
 UNNAMED = {
     ("policy", "CnnPolicy"): "You should use NatureCNN only with images",
     ("env", "NoSuchEnv-v0"): "Environment `NoSuchEnv` doesn't exist",
     ("policy_kwargs", "{'features_extractor_class': <class 'torch.nn.modules.linear.Linear'>}"): "missing 1 required",
 }
-# Each as (argument, value), for an environment with vectors as observations and a Box of actions.
+# Pairs (argument, value), for an environment with vector observations and Box actions.
 BAD: list[tuple[str, Any]] = [
     *(("policy", value) for value in (None, 3, dict, "NoPolicy", "CnnPolicy", "MultiInputPolicy", nn.Linear)),
     *(("env", value) for value in (None, 3, "NoSuchEnv-v0", NoiseEnv, object())),
@@ -76,7 +76,7 @@ BAD: list[tuple[str, Any]] = [
 
 
 def refused(cls: Any, name: str, value: Any) -> Exception | None:
-    """The error of a constructor."""
+    """Return the error that the constructor raises, if any."""
     try:
         cls(**{"policy": "MlpPolicy", "env": NoiseEnv(ACTION_SPACES["Box"]), name: value})
     except Exception as error:
@@ -85,7 +85,7 @@ def refused(cls: Any, name: str, value: Any) -> Exception | None:
 
 
 def report(cls: Any) -> str:
-    """How many a class refuses."""
+    """Report how many of the values a class refuses."""
     errors = [refused(cls, name, value) for name, value in BAD]
     n_refused = sum(error is not None for error in errors)
     return f"{cls.__module__.split('.')[0]}.{cls.__name__}: {n_refused} of {len(BAD)} refused at construction"

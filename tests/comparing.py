@@ -1,4 +1,4 @@
-"""Records, made by hand and by the command, that tests of the comparison begin with."""
+"""Records for the tests of the comparison, some made by hand and some by its command."""
 
 import re
 from pathlib import Path
@@ -47,7 +47,7 @@ def write(folder: Path, found: list[records.Record]) -> None:
 
 
 def text_of(report: Path) -> str:
-    """A report without the spaces that make its tables' columns even."""
+    """Return a report without the spaces that align the columns of its tables."""
     return re.sub(r" +", " ", report.read_text())
 
 
@@ -62,7 +62,7 @@ def written(out: Path) -> dict[str, records.Record]:
 
 
 def contents(out: Path) -> dict[str, dict[str, object]]:
-    """What depends on the runs alone."""
+    """Return the parts of the records that depend only on the runs."""
     return {
         name: {key: value for key, value in record.items() if key not in CIRCUMSTANCES}
         for name, record in written(out).items()

@@ -1,4 +1,4 @@
-"""What all tests begin with."""
+"""Fixtures and hooks for all tests."""
 
 import multiprocessing
 from collections.abc import Callable, Generator
@@ -19,14 +19,14 @@ from sb3_ppo_variants.backends.native.backend import Native
 from sb3_ppo_variants.backends.native.library import library
 
 if METHOD == "forkserver":
-    # Of the workers of environments too.
+    # This also speeds up the worker processes of environments.
     multiprocessing.set_forkserver_preload(IMPORTED)
 
-# A test that imports what is not there is skipped.
+# Tests that import one of these packages are skipped.
 ABSENT = {name for name in OPTIONAL if find_spec(name) is None}
 
 if "rl_zoo3" not in ABSENT:
-    # It replaces gymnasium's TimeLimit, for good; all tests but those of its own scripts are about gymnasium's.
+    # Importing rl_zoo3 permanently replaces gymnasium's TimeLimit, which all tests except those of its scripts need.
     TIME_LIMIT = gym.wrappers.TimeLimit
     import_module("rl_zoo3")
     for module in (gym.wrappers, gym.wrappers.common, gym.envs.registration):
@@ -34,7 +34,7 @@ if "rl_zoo3" not in ABSENT:
 
 
 def absent(error: BaseException | None) -> str | None:
-    """The optional package whose absence caused an error."""
+    """Return the optional package whose absence caused an error, or ``None`` if there was another cause."""
     if isinstance(error, ModuleNotFoundError) and error.name in ABSENT:
         return error.name
     return None if error is None else absent(error.__cause__ or error.__context__)
@@ -72,38 +72,38 @@ def _seed() -> None:
 
 @pytest.fixture
 def natively() -> None:
-    """The fast path is that of the native library, which must have been built."""
+    """Use the fast path of the native library, which must have been built."""
     if library() is None:
         pytest.skip("the native library was not built")
 
 
 @pytest.fixture
 def over_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fast path is that over arrays."""
+    """Use the fast path over arrays."""
     without = tuple(backend for backend in choice.BACKENDS if not isinstance(backend, Native))
     monkeypatch.setattr(choice, "BACKENDS", without)
 
 
 @pytest.fixture(params=["natively", "over_arrays"])
 def each_fast_path(request: pytest.FixtureRequest) -> None:
-    """The fast path is one of them."""
+    """Run the test once with each fast path."""
     request.getfixturevalue(request.param)
 
 
 @pytest.fixture
 def few_repetitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The intervals of comparisons are computed of few repetitions."""
+    """Compute the confidence intervals of comparisons from few repetitions."""
     for name in ("REPETITIONS", "PROFILE_REPETITIONS"):
         monkeypatch.setattr(f"sb3_ppo_variants.benchmark.compare.statistics.{name}", 50)
 
 
 @pytest.fixture
 def blank_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures are empty files, whose drawing takes most of the time of a report."""
+    """Save pictures as empty files, because drawing them takes most of the time of a report."""
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda _, file, **__: Path(file).touch())
 
 
 @pytest.fixture
 def double_precision(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
-    """Lets a model compute in double precision, which SB3's preprocessing and PyTorch's Bernoulli would undo."""
+    """Return a function that makes a model compute in double precision; see ``in_double_precision``."""
     return partial(in_double_precision, monkeypatch)

@@ -1,4 +1,4 @@
-"""Files that were changed by someone who knows how they are made."""
+"""Saved files, altered by someone who knows the format."""
 
 import hashlib
 import io
@@ -30,7 +30,7 @@ def members(cls: Any = PPOAdaptiveKL, **arguments: Any) -> Members:
 
 
 def zipped(changed: Members) -> io.BytesIO:
-    """A file with the right hashes, which whoever means harm can make too."""
+    """Return a file with correct hashes, which an attacker can compute too."""
     if NOTE in changed:
         note = json.loads(changed[NOTE])
         note["sha256"] = {
@@ -45,7 +45,7 @@ def zipped(changed: Members) -> io.BytesIO:
 
 
 def with_values(original: Members, **values: Any) -> io.BytesIO:
-    """The file with other attributes."""
+    """Return the file with some attributes replaced."""
     data, note = json.loads(original["data"]), json.loads(original[NOTE])
     for name, value in values.items():
         data[name] = {":serialized:": ""}

@@ -1,4 +1,4 @@
-"""Interpreters that need not import what is large: they are forked from a server that has done it once."""
+"""Fresh interpreters that start quickly: they are forked from a server that has already imported large packages."""
 
 import multiprocessing
 import os
@@ -29,7 +29,7 @@ FRESH: Any = multiprocessing.get_context(METHOD)
 
 
 class Ended(NamedTuple):
-    """What an interpreter has left."""
+    """The exit code and output of an interpreter."""
 
     returncode: int
     stdout: str
@@ -37,10 +37,10 @@ class Ended(NamedTuple):
 
 
 def ended(function: Callable[..., None], *args: Any, folder: Path | None = None, **environment: str) -> Ended:
-    """Call a function in an interpreter of its own.
+    """Call a function in its own interpreter.
 
-    :param folder: to call it in
-    :param environment: variables
+    :param folder: working directory; ``None`` uses a temporary one
+    :param environment: environment variables
     """
     with tempfile.TemporaryDirectory() as output:
         process = FRESH.Process(target=_begin, args=(output, str(folder or output), environment, function, args))
@@ -57,25 +57,25 @@ def _begin(output: str, folder: str, environment: dict[str, str], function: Call
     os.environ.update(environment)
     os.chdir(folder)
     as_new()
-    multiprocessing.set_start_method(None, force=True)  # The platform's, as in any interpreter.
+    multiprocessing.set_start_method(None, force=True)  # Back to the platform's default.
     function(*args)
 
 
 def as_new() -> None:
-    """Undo what a process has of the one that it was forked from, but for what is imported."""
+    """Reset the state that a process has inherited from the one that it was forked from, except its imports."""
     np.random.seed()
     th.seed()
     th.set_num_threads(1)
 
 
 def run_code(code: str) -> None:
-    """Run code as it would be pasted."""
+    """Run code as if it were pasted into an interpreter."""
     sys.modules["__main__"] = ModuleType("__main__")
     exec(compile(code, "<pasted>", "exec"), sys.modules["__main__"].__dict__)
 
 
 def run_code_anew(code: str) -> None:
-    """The same where neither this package nor sb3-contrib has been imported."""
+    """Run code as if neither this package nor sb3-contrib had been imported."""
     for name in [*sys.modules]:
         if name.partition(".")[0] in ("sb3_ppo_variants", "sb3_contrib"):
             del sys.modules[name]
@@ -83,12 +83,12 @@ def run_code_anew(code: str) -> None:
 
 
 def run_script(script: str, *options: str) -> None:
-    """Run a file, with the options of a command line."""
+    """Run a file with command-line options."""
     sys.argv = [script, *options]
     runpy.run_path(script, run_name="__main__")
 
 
 def run_module(module: str, *options: str) -> None:
-    """Run a module, with the options of a command line."""
+    """Run a module with command-line options."""
     sys.argv = [module, *options]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

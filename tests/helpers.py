@@ -1,4 +1,4 @@
-"""Environments and models that several tests use."""
+"""Environments and helpers shared by several tests."""
 
 import re
 from collections.abc import Iterable
@@ -17,12 +17,12 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 
-# Untyped, because tests pass them arguments that only a table knows.
+# Untyped, because tests pass them arguments from tables.
 VARIANTS: list[Any] = [PPOClip, PPOAdaptiveKL, PPOFixedKL, PPOUnclipped]
 PENALISED: list[Any] = [PPOAdaptiveKL, PPOFixedKL]
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
-# What the extras install.
+# The packages that the extras install.
 OPTIONAL = [
     "ale_py",
     "Box2D",
@@ -85,7 +85,7 @@ class NoiseEnv(gym.Env):
 
 
 def noise_envs(action_space: spaces.Space, observation_space: spaces.Space = VECTOR, n_envs: int = 2) -> VecEnv:
-    # Each environment has its own copy of the space, whose generator makes the observations.
+    # Each environment has its own copy of the space, because the space's generator draws the observations.
     return DummyVecEnv([lambda: NoiseEnv(action_space, deepcopy(observation_space)) for _ in range(n_envs)])
 
 
@@ -105,13 +105,13 @@ def in_double_precision(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
     monkeypatch.setattr(TanhBijector, "inverse", staticmethod(lambda actions: inverse(actions.double())))
     monkeypatch.setattr(stable_baselines3.common.policies, "preprocess_obs", double)
     model.policy.double()
-    model.rollout_buffer.old_parameters = None  # Those of the policy in double precision are found anew.
+    model.rollout_buffer.old_parameters = None  # They are recomputed from the policy in double precision.
     for name in ("values", "log_probs", "advantages", "returns"):
         setattr(model.rollout_buffer, name, getattr(model.rollout_buffer, name).astype(np.float64))
 
 
 class LogRecorder(BaseCallback):
-    """Keeps what each update logged."""
+    """Records the values that each update logged."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,10 +132,10 @@ class LogRecorder(BaseCallback):
 
 
 def latin(n: int, **values: Iterable[Any]) -> pytest.MarkDecorator:
-    """All combinations of the values of arguments, of which the quick suite takes one in ``n``.
+    """Parametrize a test with all combinations of the values of its arguments; the quick suite runs one in ``n``.
 
-    As in a Latin square, each value is taken with each other one of any argument that the rest can make up for. The
-    other combinations are slow.
+    As in a Latin square, the quick suite runs the combinations whose indices add up to a multiple of ``n``. It marks
+    the others as slow.
     """
     combinations = product(*(enumerate(each) for each in values.values()))
     marked = [
@@ -146,5 +146,5 @@ def latin(n: int, **values: Iterable[Any]) -> pytest.MarkDecorator:
 
 
 def named(value: object) -> str:
-    """The name of a case, the same in every process."""
+    """Return a name for a test case that is the same in every process."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))

@@ -1,10 +1,10 @@
-"""Make files of the present version, which every later version must load and train on with to the same effect.
+"""Save files with the current version, which every later version must load and continue to train with the same results.
 
     PYTHONPATH=tests python tests/make_files.py NAME
 
-makes ``tests/files/NAME``, with a small model for each of ``MODELS`` and, beside it, what is predicted with it and what
-its next update on either path makes of it, and a checkpoint with the end of its run. Make one for each release, and
-never again: ``tests/test_earlier_files.py`` reads them all.
+creates ``tests/files/NAME``. It contains a small model for each of ``MODELS`` with its predictions and the result of
+its next update on either path, and a checkpoint with the final state of its run. Create one folder per release and
+never change it: ``tests/test_earlier_files.py`` reads them all.
 """
 
 import sys
@@ -27,7 +27,7 @@ from sb3_ppo_variants import (
 
 FILES = Path(__file__).parent / "files"
 OBSERVATIONS = np.linspace(-1, 1, 15, dtype=np.float32).reshape(5, 3)
-# The class, the action space and the arguments of each.
+# The class, action space and arguments of each model.
 MODELS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "PPOClip": (PPOClip, "Box", {}),
     "PPOAdaptiveKL": (PPOAdaptiveKL, "MultiDiscrete", {"desired_kl": 1e-3}),
@@ -39,24 +39,24 @@ SMALL: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2, "learni
 
 
 def weights(model: Any) -> np.ndarray:
-    """All parameters of the policy as one vector."""
+    """Return all parameters of the policy as one vector."""
     return th.nn.utils.parameters_to_vector(model.policy.parameters()).detach().numpy()
 
 
 def next_update(file: Path, cls: Any, actions: str, fast: bool, **how: Any) -> Any:
-    """The model in a file after another rollout and update."""
+    """Load the model in a file, and return it after another rollout and update."""
     model = cls.load(file, env=noise_envs(ACTION_SPACES[actions]), fast=fast, **how)
     model.set_random_seed(7)
     return model.learn(64, reset_num_timesteps=False)
 
 
 def evaluation() -> EvalCallback:
-    """One that a checkpoint remembers."""
+    """Create an evaluation callback whose state a checkpoint contains."""
     return EvalCallback(noise_envs(ACTION_SPACES["Box"]), eval_freq=10, n_eval_episodes=2, verbose=0, warn=False)
 
 
 def make_models(folder: Path) -> None:
-    """A model of each kind, and what is expected of it."""
+    """Save each model and the results that are expected of it."""
     for name, (cls, actions, arguments) in MODELS.items():
         policy_kwargs = {"net_arch": [4]}
         env = noise_envs(ACTION_SPACES[actions])
@@ -72,7 +72,7 @@ def make_models(folder: Path) -> None:
 
 
 def make_checkpoint(folder: Path) -> None:
-    """A checkpoint of a run at half of its steps, and its end."""
+    """Save a checkpoint halfway through a run, and the final state of the run."""
     checkpoints = ExactCheckpointCallback(every=64, path=folder / "checkpoints", keep_last=1)
     env = noise_envs(ACTION_SPACES["Box"])
     model = PPOAdaptiveKL("MlpPolicy", env, seed=1, policy_kwargs={"net_arch": [4]}, **SMALL)
@@ -84,6 +84,6 @@ def make_checkpoint(folder: Path) -> None:
 
 if __name__ == "__main__":
     made = FILES / sys.argv[1]
-    made.mkdir()  # Raises if there are such files already.
+    made.mkdir()  # Raises an error if the folder already exists.
     make_models(made)
     make_checkpoint(made)

@@ -1,4 +1,4 @@
-"""Environments with masks of their actions that several tests use."""
+"""Environments with masked actions shared by several tests."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -20,7 +20,7 @@ def sizes_of(space: spaces.Space) -> list[int]:
 
 
 class MaskedNoiseEnv(NoiseEnv):
-    """Random masks, drawn after each step; a masked action raises, and episodes differ in length."""
+    """Draws a random mask after each step, and fails if an action is masked. Episodes end after ``length`` steps."""
 
     def __init__(self, action_space: spaces.Space, observation_space: spaces.Space = VECTOR, length: int = 7):
         super().__init__(action_space, observation_space)
@@ -57,7 +57,7 @@ def masked_envs(
     vec_env: Callable[[list[Any]], VecEnv] = DummyVecEnv,
 ) -> VecEnv:
     def make(i: int) -> Callable[[], MaskedNoiseEnv]:
-        # Each environment has its own copies of the spaces, whose generators make the observations.
+        # Each environment has its own copies of the spaces, because their generators draw the observations.
         return lambda: MaskedNoiseEnv(deepcopy(action_space), deepcopy(observation_space), length=5 + i)
 
     return vec_env([make(i) for i in range(n_envs)])

@@ -31,10 +31,11 @@ def _rank(
 def together(
     function: Callable[..., Any], size: int, *args: Any, timeout: timedelta = TIMEOUT, lost: int = 0
 ) -> list[Any]:
-    """What a function of a module returns, or the error that it raises, in each of ``size`` processes.
+    """Call a function in ``size`` processes, and return the result or error of each.
 
-    :param timeout: of the process group
-    :param lost: how many processes will not answer, for which there is ``None``
+    :param function: a function at the top level of a module
+    :param timeout: timeout of the process group
+    :param lost: number of processes that will not answer; their results are ``None``
     """
     results = FRESH.Queue()
     answers: dict[int, Any] = {}
@@ -62,7 +63,7 @@ def together(
 
 
 def answers(function: Callable[..., Any], size: int, *args: Any) -> list[Any]:
-    """What a function returns in each process, none of which may fail."""
+    """Call a function in ``size`` processes, and return the result of each. Raise an error if one fails."""
     found = together(function, size, *args)
     for answer in found:
         if isinstance(answer, BaseException):

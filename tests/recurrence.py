@@ -1,4 +1,4 @@
-"""Environments and models with LSTMs that several tests use."""
+"""Environments and models with LSTMs shared by several tests."""
 
 from copy import deepcopy
 from typing import Any
@@ -16,7 +16,7 @@ SMALL = {"lstm_hidden_size": 8, "net_arch": [8]}
 
 
 class RaggedEnv(NoiseEnv):
-    """Episodes of 1 to 11 steps, which end or are truncated."""
+    """Episodes of 1 to 11 steps, which are terminated or truncated."""
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
         observation, reward, *_, info = super().step(action)
@@ -38,7 +38,7 @@ def small(cls: Any, env: VecEnv | None = None, policy: Any = "MlpLstmPolicy", **
 
 
 class Recall(gym.Env):
-    """An episode shows a sign in its first observation alone and rewards it as the last action."""
+    """Shows a sign only in the first observation of an episode, and rewards a last action that matches it."""
 
     observation_space = spaces.Box(-1, 1, (1,), np.float32)
     action_space = spaces.Discrete(2)

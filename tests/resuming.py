@@ -1,4 +1,4 @@
-"""Runs that are cut short, resumed and compared with runs that are not."""
+"""Runs that are interrupted and resumed, to compare with uninterrupted runs."""
 
 import random
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from sb3_ppo_variants import ExactCheckpointCallback
 
 
 class Killed(Exception):
-    """The end of a run, wherever it is."""
+    """Ends a run at any point."""
 
 
 class KillAt(BaseCallback):
@@ -30,7 +30,7 @@ class KillAt(BaseCallback):
 
 
 class Written(KVWriter):
-    """What was logged, by steps."""
+    """Records the logged values by step."""
 
     def __init__(self) -> None:
         self.values: dict[int, dict[str, Any]] = {}
@@ -44,7 +44,7 @@ class Written(KVWriter):
 
 
 def state(model: Any) -> dict[str, Any]:
-    """All that a run consists of, as values that == compares."""
+    """Return the complete state of a run, as values that can be compared with ``==``."""
     normalize = model.get_vec_normalize_env()
     return {
         "parameters": _comparable(model.get_parameters()),
@@ -82,10 +82,11 @@ def run(
     others: Callable[[], list[Any]] = list,
     **learn: Any,
 ) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
-    """A run, cut at a step and resumed, or whole.
+    """Run training, either to the end or interrupted at a step and resumed.
 
-    :param others: makes the callbacks beside the checkpoints
-    :return: the state at its end and what it logged
+    :param kill_at: the step at which to interrupt the run; ``None`` for an uninterrupted run
+    :param others: creates the callbacks other than the checkpoints
+    :return: the final state and the logged values
     """
     written = Written()
 
@@ -100,7 +101,7 @@ def run(
         assert kill_at is None
     except Killed:
         model.env.close()
-        # Another process would have other random numbers.
+        # A new process would start with different random states.
         th.manual_seed(kill_at or 0)
         np.random.seed(kill_at)
         random.seed(kill_at)

@@ -1,4 +1,4 @@
-"""The rule for beta on sequences worked out by hand and in a real run."""
+"""The adaptation of beta, on sequences worked out by hand and in a real run."""
 
 from copy import deepcopy
 from itertools import pairwise
@@ -16,7 +16,7 @@ from sb3_ppo_variants.objectives.kl_penalized import adapt_kl_coef
 
 
 def test_rule_by_hand() -> None:
-    # d_targ = 0.03: below 0.02 beta halves, above 0.045 it doubles.
+    # d_targ = 0.03: beta is halved below 0.02 and doubled above 0.045.
     divergences = [0.019, 0.021, 0.044, 0.046, 0.5, 0.0, 0.03]
     betas = [1.0]
     for kl in divergences:
@@ -38,7 +38,7 @@ def test_beta_stays_within_its_bounds(kl: float, bound: float) -> None:
 
 
 class PolicyKeeper(BaseCallback):
-    """Keeps the policy and the observations of every rollout, and what the following update logged."""
+    """Records the policy and the observations of every rollout, and the log of the update after it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class PolicyKeeper(BaseCallback):
 
 
 def gaussian_kl(old: ActorCriticPolicy, new: ActorCriticPolicy, observations: np.ndarray) -> float:
-    """In NumPy, from the means and log standard deviations."""
+    """Compute KL(old || new) in NumPy from the means and log standard deviations."""
 
     def mean_and_std(policy: ActorCriticPolicy) -> tuple[np.ndarray, np.ndarray]:
         with th.no_grad():
@@ -100,7 +100,7 @@ def test_a_real_run_obeys_the_rule() -> None:
         assert kl == pytest.approx(gaussian_kl(old, new, keeper.observations[i]), rel=1e-3, abs=1e-7)
         factor = 0.5 if kl < 0.01 / 1.5 else 2.0 if kl > 0.01 * 1.5 else 1.0
         assert betas[i + 1] == betas[i] * factor
-    # All three cases of the rule have been seen.
+    # All three cases of the rule have occurred.
     assert {after / before for before, after in pairwise(betas)} == {0.5, 1.0, 2.0}
 
 

@@ -1,4 +1,4 @@
-"""An interrupt at any line of an update leaves a model that is as before the update or as after it."""
+"""An interrupt at any line of an update leaves the model either as before the update or as after it."""
 
 import random
 import signal
@@ -50,7 +50,7 @@ def path(request: pytest.FixtureRequest) -> str:
 
 
 def ready(cls: Any, path: str, separate: bool) -> Any:
-    """A model that has trained, with a rollout in its buffer."""
+    """Create a model that has trained and has a new rollout in its buffer."""
     policy, make_env, arguments = PATHS[path]
     arguments = {"fast": True, **arguments}
     if separate:
@@ -69,12 +69,12 @@ def ready(cls: Any, path: str, separate: bool) -> Any:
     model.train = lambda: None
     model.learn(8, reset_num_timesteps=False)
     del model.train
-    model._current_progress_remaining = 0.25  # So that the step size is another.
+    model._current_progress_remaining = 0.25  # This changes the learning rate.
     return model
 
 
 def state(model: Any) -> dict[str, Any]:
-    """All that an update changes, in a form that can be compared."""
+    """Return everything that an update changes, in a form that can be compared."""
     optimizers = [model.policy.optimizer, *(getattr(model, name) for name in model._division.optimizers)]
     found = {
         "weights": model.policy.state_dict(),
@@ -103,14 +103,14 @@ def seeded(model: Any) -> None:
 
 
 class Lines:
-    """Counts the lines that Python comes to, and raises at one of them."""
+    """Counts the lines that Python executes, and raises a ``KeyboardInterrupt`` at one of them."""
 
     def __init__(self, wanted: Callable[[str], bool], at: int | None = None):
         self._wanted, self._at = wanted, at
         self.count = 0
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
-        # What a finalizer raises, Python prints.
+        # Python only prints exceptions that a finalizer raises.
         return self._line if self._wanted(frame.f_code.co_filename) and frame.f_code.co_name != "__del__" else None
 
     def _line(self, frame: FrameType, event: str, argument: object) -> Any:
@@ -138,10 +138,10 @@ def everywhere(file: str) -> bool:
 
 
 def whole_at(model: Any, wanted: Callable[[str], bool], places: Callable[[int], list[int]]) -> tuple[int, int]:
-    """Interrupt the update at places, and count after how many nothing and all is done.
+    """Interrupt the update at several lines, and count how often it is then undone and how often complete.
 
-    :param wanted: whether the lines of a file count
-    :param places: the numbers of lines, given how many there are
+    :param wanted: whether to count the lines of a file
+    :param places: the numbers of the lines to interrupt, given the total number of lines
     """
     before = state(model)
     spare = deepcopy(model.policy.state_dict()), deepcopy(before["optimizers"]), dict(model.__dict__)
@@ -156,7 +156,7 @@ def whole_at(model: Any, wanted: Callable[[str], bool], places: Callable[[int], 
             assert equal(state(model), before)
         if at == 0:
             continue
-        # Where Python or PyTorch calls back from C, an error is printed and forgotten.
+        # In callbacks from C, Python or PyTorch print an exception and ignore it.
         with suppress(KeyboardInterrupt), settings_kept():
             Lines(wanted, at).trace(lambda: seeded(model))
         assert th.is_grad_enabled()
@@ -182,7 +182,7 @@ def every(n: int) -> list[int]:
 
 
 def some(n: int) -> list[int]:
-    """Every third of the last of them, where an update ends, and a few before."""
+    """Select every third of the last lines, where an update ends, and a few lines before."""
     return [*random.Random(n).sample(range(1, n - 50), 24), *range(n, n - 50, -3)]
 
 
@@ -217,7 +217,7 @@ def test_at_many_lines_of_all_that_it_calls(path: str, separate: bool) -> None:
 
 
 class Refuses(AdaptiveKL):
-    """Fails when the update has ended."""
+    """Fails at the end of the update."""
 
     def after_update(self, kl: float | None) -> Any:
         raise RuntimeError("no next coefficient")
@@ -276,7 +276,7 @@ def test_other_settings_are_as_they_were() -> None:
 
 
 def test_an_update_that_is_interrupted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second Ctrl-C comes while the first is made good."""
+    """The second Ctrl-C arrives while the model recovers from the first."""
     model = ready(PPOAdaptiveKL, "reference", False)
     before = state(model)
     restore = Snapshot.restore
@@ -293,5 +293,5 @@ def test_an_update_that_is_interrupted_twice(monkeypatch: pytest.MonkeyPatch) ->
     now = state(model)
     for optimizer in now["optimizers"]:
         assert optimizer["state"]
-    del now["optimizers"], before["optimizers"]  # Their step sizes are those of another progress.
+    del now["optimizers"], before["optimizers"]  # Their learning rates were set for another progress.
     assert equal(now, before)

@@ -1,4 +1,4 @@
-"""A bad argument is refused at construction, by name, with its value and what is allowed."""
+"""A bad argument is refused at construction. The error names it, its value and the allowed values."""
 
 import inspect
 import pickle

@@ -1,4 +1,4 @@
-"""The benchmarks run and report what they measured."""
+"""The benchmarks run and report their measurements."""
 
 import json
 import re
@@ -84,7 +84,7 @@ def test_workloads_of_many_envs_have_one_size_of_rollout() -> None:
 
 @pytest.mark.parametrize("name", workloads.BARS)
 def test_workloads_with_a_bar(name: str) -> None:
-    """SB3's PPO and ours have the same spaces and as many environments."""
+    """SB3's PPO and ours have the same spaces and the same number of environments."""
     workload = workloads.WORKLOADS[name]
     theirs, ours = workload.env(ours=False), workload.env()
     assert (theirs.observation_space, theirs.action_space) == (ours.observation_space, ours.action_space)
@@ -95,7 +95,7 @@ def test_workloads_with_a_bar(name: str) -> None:
 
 
 def test_the_table_of_bars() -> None:
-    """Ratios of runs side by side are 2, 4 and 3."""
+    """The ratios of paired runs are 2, 4 and 3."""
     runs = {"hopper": {"seconds": {"PPO": [4.0, 8.0, 6.0], "PPOClip": [2.0, 2.0, 2.0]}}}
     assert throughput.bars(runs)[2:] == ["| Hopper, 1 environment | 3.00 (2.50 to 3.50) | 5 | 5.5 |"]
 
@@ -123,13 +123,13 @@ def test_paths(capsys: pytest.CaptureFixture[str]) -> None:
         main(["paths", "--envs", "Pong"])
 
 
-@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")  # Of the zoo.
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")  # The RL Zoo's settings cause it.
 def test_the_speed_of_paths(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(paths, "STEPS", 20)
     file = tmp_path / "paths.json"
-    # Rollouts of 8 steps, so that a run has three of them.
+    # Rollouts have 8 steps, so a run has three of them.
     assert main(["paths", "--envs", "MountainCarContinuous-v0", "--pairs", "3", "--json", str(file)]) == 0
     printed = capsys.readouterr().out
     ratios = json.loads(file.read_text())["environments"]["MountainCarContinuous-v0"]["ratios"]
@@ -140,7 +140,7 @@ def test_the_speed_of_paths(
 
 
 def forked(command: list[str], **_: Any) -> CompletedProcess:
-    """In the place of a process that has all to import."""
+    """Replace a process that would have to import everything."""
     code, *options = command[4:]
     result = ended(run_code_anew, f"import sys; sys.argv = ['-c', *{options}]\n{code}")
     return CompletedProcess(command, result.returncode, result.stdout)
@@ -184,7 +184,7 @@ def test_stepping(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytes
 
 
 def test_the_table_of_stepping() -> None:
-    """Ratios of runs side by side are 2, 4 and 3; 10 environments take 5 steps in 2 seconds."""
+    """The ratios of paired runs are 2, 4 and 3; 10 environments take 5 steps in 2 seconds."""
     measured = {stepping.REFERENCE: [4.0, 8.0, 6.0], "fast": [2.0, 2.0, 2.0]}
     assert stepping.rows("w", 10, 5, measured)[1] == "| w | fast | 3.00 (2.50 to 3.50) | 25 |"
 
@@ -243,7 +243,7 @@ def test_gallery_makes_what_has_no_record_and_shows_all(tmp_path: Path, capsys: 
     assert len(runs[1]["curve"]) == gallery.SPANS
     text = (tmp_path / "page/README.md").read_text()
     assert f"Reached 480, {runs[1]['mean']:.0f} (seeds 1, 2) after" in text
-    assert "To reach: 500." in text
+    assert "Goal: 500." in text
     assert (tmp_path / "page/CartPole-v1.png").read_bytes().startswith(b"\x89PNG")
     capsys.readouterr()
     assert gallery.summary(gallery.runs_of(runs, "CartPole-v1")[:1]) == (
@@ -265,7 +265,7 @@ def test_the_cost_of_the_guards(
 
 
 def test_the_cost_of_the_guards_in_instructions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By hand: 5 of 1000 are half a percent, and 20 of 1000 more than one."""
+    """5 of 1000 instructions are 0.5%, and 20 of 1000 are over the limit of 1%."""
     file = tmp_path / "counted.json"
     for guarded, code, added in ((1005, 0, "0.50%"), (1020, 1, "2.00%")):
         file.write_text(json.dumps({"cartpole, arrays": {"Unguarded": 1000, "PPOClip": guarded}}))
@@ -305,7 +305,7 @@ def test_the_table_of_what_processes_learn(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_the_model_of_scaling_by_hand() -> None:
-    """A second for each update alone; 2 (W - 1) (38 us + 2 ns n / W) for each of 320 means of 11,085 numbers."""
+    """One second per update alone, and 2 (W - 1) (38 us + 2 ns n / W) for each of 320 means of n = 11,085 numbers."""
     averages = {"12000": [100e-6], "200000": [476e-6]}
     lines = scaling.model_table({"rates": {"halfcheetah": {"1 process": [2048.0]}}, "averages": averages})
     assert lines[2:] == ["| halfcheetah | 85% | 39% | 7% |"]

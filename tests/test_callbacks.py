@@ -1,4 +1,4 @@
-"""A callback says whether to go on, and hears of the end of training once, however it ends."""
+"""A callback decides whether training continues, and is told of its end exactly once, however it ends."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +25,7 @@ def model(fast: bool = True, env: Any = None) -> PPOClip:
 
 
 class Answers(BaseCallback):
-    """Answers the same at every step, and counts what it hears."""
+    """Returns the same answer at every step, and counts the calls at the start and the end of training."""
 
     def __init__(self, answer: Any = True):
         super().__init__()
@@ -98,7 +98,7 @@ def test_no_callback_and_no_callbacks() -> None:
 
 
 class Raises(Answers):
-    """Raises where it is told to."""
+    """Raises an error at a given place."""
 
     def __init__(self, place: str, error: BaseException):
         super().__init__()
@@ -132,7 +132,7 @@ def test_an_error_in_a_callback_passes_on(place: str, error: BaseException, fast
     with pytest.raises(type(error)) as caught:
         model(fast).learn(64, [first, raises, last])
     assert caught.value is error
-    # Those behind one that fails at the end itself do not hear of it.
+    # If a callback fails at the end of training itself, later callbacks are not told of the end.
     assert (first.ended, raises.ended, last.ended) == (1, 1, 0 if place == "training end" else 1)
 
 
@@ -158,7 +158,7 @@ def test_an_error_in_an_environment_passes_on(error: BaseException, fast: bool) 
         trained.learn(64, callback)
     assert caught.value is error
     assert (callback.started, callback.ended) == (1, 1)
-    # It goes on as if nothing had been.
+    # Training continues normally.
     assert trained.learn(32, callback).num_timesteps == 32
     assert (callback.started, callback.ended) == (2, 2)
 

@@ -1,4 +1,4 @@
-"""What is set after construction is checked before a rollout and before an update, on both paths."""
+"""Settings that are changed after construction are checked before rollouts and updates, on both paths."""
 
 from collections.abc import Callable
 from copy import deepcopy

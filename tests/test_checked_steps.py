@@ -1,4 +1,4 @@
-"""Checked steps of a DummyVecEnv return what its own steps do, and as independently."""
+"""Checked steps of a DummyVecEnv return the same as its own steps, in arrays that are just as independent."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -28,9 +28,9 @@ OBSERVATIONS: dict[str, spaces.Space] = {
 
 
 class Tells(gym.Wrapper):
-    """Adds to the info, in one dict and one array that it uses again at every step.
+    """Returns an info whose dict and array are reused at every step.
 
-    :param deep: whether a list is in a dict in the info
+    :param deep: whether the info contains a dict that contains a list
     """
 
     def __init__(self, env: gym.Env, deep: bool):
@@ -111,7 +111,7 @@ def test_what_was_returned_does_not_change_later(tells: str) -> None:
 
 
 class Own(DummyVecEnv):
-    """Has a step of its own."""
+    """Overrides ``step_wait``."""
 
     def step_wait(self) -> VecEnvStepReturn:
         self.stepped = True

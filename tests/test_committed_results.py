@@ -1,4 +1,4 @@
-"""What is written of the committed records is what the command makes of them."""
+"""The pages about the committed records say what the command computes from them."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from sb3_ppo_variants.benchmark.__main__ import main
 from sb3_ppo_variants.benchmark.compare import paper, records, scores, statistics
 
 ROOT = Path(__file__).parent.parent
-# With the setting that each report compares the others with, if it is another than SB3's PPO.
+# For each file of records, the baseline of its report, or None for SB3's PPO.
 BASELINES = {
     "table1-200k": None,
     "sb3-200k": None,
@@ -43,7 +43,7 @@ def test_the_pages_have_the_final_scores(name: str) -> None:
 
 
 def matrices(name: str) -> dict[str, pd.DataFrame]:
-    """The normalised scores of committed records, by setting."""
+    """Return the normalised scores of committed records, by setting."""
     found, problems = records.unpack(ROOT / "results" / f"{name}.jsonl.gz")
     assert not problems
     (comparison,) = scores.comparisons(found)
@@ -51,7 +51,7 @@ def matrices(name: str) -> dict[str, pd.DataFrame]:
 
 
 def section(title: str, page: Path = ROOT / "docs" / "results" / "index.md") -> str:
-    """A section of a page, in one line for each paragraph or row."""
+    """Return a section of a page, with each paragraph and each row on one line."""
     found = re.search(rf"^## {re.escape(title)}\n(.*?)(\n## |\Z)", page.read_text(), re.DOTALL | re.MULTILINE)
     assert found
     return re.sub(r"(?<=[^|\n])\n(?=[^|\n])", " ", found[1])

@@ -1,4 +1,4 @@
-"""What a comparison is made of: settings, hyperparameters and the plan."""
+"""The parts of a comparison: settings, hyperparameters and the plan."""
 
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ def test_settings() -> None:
     assert parse("ppo_clip:n_epochs=5,clip_range=0.1").label == "ppo_clip clip_range=0.1, n_epochs=5"
     mine = parse("test_compare:Mine:extra=4,n_steps=8")
     assert (mine.path, mine.arguments) == ("test_compare:Mine", {"extra": 4, "n_steps": 8})
-    # The arguments of the bases that a class hands its own on to.
+    # Arguments of base classes count if a class passes its own on to them.
     assert accepted(Mine)["extra"] == 3
     assert accepted(Mine)["gae_lambda"] == 0.95
     assert {load_class(path).__name__ for path in ALGORITHMS.values()} >= {"PPOClip", "PPO", "A2C", "TRPO"}
@@ -95,7 +95,7 @@ def test_an_algorithm_goes_without_what_it_does_not_have() -> None:
     found = resolve(Setting("sb3_a2c"), ENV, Conditions(timesteps=50))
     assert found.dropped == ["batch_size", "n_epochs", "clip_range"]
     assert (found.timesteps, found.hyperparameters["n_steps"]) == (50, 32)
-    # Shared hyperparameters do not clip a penalty; its own argument does.
+    # A shared clip_range does not apply to objectives with a penalty; their own argument does.
     shared = Conditions(parameters={"clip_range": 0.3})
     assert resolve(Setting("ppo_fixed_kl"), ENV, shared).hyperparameters["clip_range"] is None
     assert resolve(Setting("ppo_fixed_kl", {"clip_range": 0.4}), ENV, shared).hyperparameters["clip_range"] == 0.4
@@ -169,7 +169,7 @@ def test_hyperparameters_of_one_algorithm_are_for_it_alone() -> None:
     assert fixed.hyperparameters["kl_coef"] == 0.5 and "kl_coef" not in unclipped.hyperparameters
     with pytest.raises(ArgumentError, match="no setting has a hyperparameter kl_coef"):
         plan_of("ppo_unclipped", parameters={"kl_coef": 0.5})
-    # DQN's n_steps is another thing than PPO's.
+    # DQN's n_steps has a different meaning from PPO's.
     assert plan_of("stable_baselines3:DQN", seeds=1)[1].hyperparameters["n_steps"] == 1
 
 

@@ -1,4 +1,4 @@
-"""Runs of others in a report, human-normalised scores of Atari games, and what runs log elsewhere."""
+"""Other people's runs in a report, human-normalised scores of Atari games, and logging to other tools."""
 
 import sys
 from pathlib import Path
@@ -113,7 +113,7 @@ def test_runs_are_tracked_elsewhere_and_learn_the_same(tmp_path: Path, monkeypat
     monkeypatch.setenv("WANDB_MODE", "offline")
     conditions = Conditions(timesteps=512, parameters={"n_steps": 16, "batch_size": 64})
     _, run = make_plan([parse("ppo_clip")], ["CartPole-v1"], 1, conditions).runs
-    # The second time over what the first has left.
+    # The second run writes over the files of the first.
     for _ in range(2):
         tracked = perform(run, tracking=Tracking(tmp_path / "boards", "trial", tmp_path))
         assert tracked["status"] == "finished", tracked["error"]
@@ -121,7 +121,7 @@ def test_runs_are_tracked_elsewhere_and_learn_the_same(tmp_path: Path, monkeypat
     assert all(tracked[part] == plain[part] for part in ("episodes", "training", "curve"))
     events = EventAccumulator(str(tmp_path / "boards" / run.name))
     events.Reload()
-    # SB3 logs what an update did with the next rollout.
+    # SB3 logs the statistics of an update with the next rollout.
     assert [event.step for event in events.Scalars("train/kl")] == [256, 384, 512, 512]
     assert len(list((tmp_path / "wandb").glob("offline-run-*"))) == 2
 

@@ -1,4 +1,4 @@
-"""What the command line says before a run begins."""
+"""The messages of the command line before a run begins."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Comparisons in processes of their own, which are killed, and on clusters."""
+"""Comparisons in separate processes, which are killed, and on clusters."""
 
 import os
 import random
@@ -35,13 +35,13 @@ def command(out: Path, *arguments: str) -> subprocess.Popen:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        # A shell lets what it starts in the background ignore SIGINT.
+        # If a shell started the tests in the background, processes would ignore SIGINT.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 
 
 def killed_and_restarted(out: Path, kills: int, wait: Callable[[], float], *arguments: str) -> None:
-    """Kill the command so many times, each time a moment after its workers begin, and then let it end."""
+    """Kill the command ``kills`` times, each time shortly after its workers start, and then let it finish."""
     seen: dict[str, str] = {}
     for _ in range(kills):
         started = command(out, *arguments)
@@ -50,7 +50,7 @@ def killed_and_restarted(out: Path, kills: int, wait: Callable[[], float], *argu
             time.sleep(0.05)
         time.sleep(wait())
         started.send_signal(signal.SIGKILL)
-        # The workers have this pipe too: it ends when they do.
+        # The workers share this pipe, so it stays open until they exit.
         started.communicate(timeout=60)
         now = files(out)
         assert seen.items() <= now.items()
@@ -58,7 +58,7 @@ def killed_and_restarted(out: Path, kills: int, wait: Callable[[], float], *argu
     last = command(out, *arguments)
     output, _ = last.communicate()
     assert last.returncode == 0, output
-    # Not even the time of a run that was finished is another.
+    # The records of finished runs are unchanged, including their times.
     assert seen.items() <= files(out).items()
 
 
@@ -100,7 +100,7 @@ cluster.shutdown()
 
 
 def test_ray_gives_the_same_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Else Ray takes the loopback address of others for another address of this machine.
+    # Otherwise, Ray replaces the loopback address with another address of this machine.
     monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     assert compare(tmp_path / "here") == 0
     with subprocess.Popen(

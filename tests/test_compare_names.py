@@ -1,4 +1,4 @@
-"""Runs have the same names in all versions, so that those that are recorded are not made again."""
+"""Runs keep their names in all versions, so that recorded runs are not repeated."""
 
 import inspect
 from dataclasses import fields
@@ -18,7 +18,7 @@ ENV = "CartPole-v1"
 
 
 class Strict(PPOClip):
-    """A user's class, whose arguments are recorded all."""
+    """A user's class, all of whose arguments are recorded."""
 
     def __init__(self, *args: object, strictness: float = 1.0, **kwargs: object):
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Reports with pictures, of records made by hand."""
+"""Reports with pictures, from records made by hand."""
 
 import base64
 import re
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("few_repetitions")
 
 @pytest.fixture
 def only_png(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures as SVG and PDF take most of the time."""
+    """Skip pictures as SVG and PDF, which take most of the time."""
     monkeypatch.setattr(plots, "VECTOR", {})
 
 
@@ -40,7 +40,7 @@ def test_the_report_is_made_of_the_records(tmp_path: Path, capsys: pytest.Captur
     assert "ValueError: no" in text
     page = (tmp_path / "report.html").read_text()
     pictures = re.findall(r'src="([^"]*)"', page)
-    # Aggregates, profiles, sample efficiency, and learning curves in two environments.
+    # Aggregates, profiles, sample efficiency, and learning curves of two environments.
     assert len(pictures) == 5
     assert all(base64.b64decode(source.split(",")[1]).startswith(b"\x89PNG") for source in pictures)
     assert re.search(r"<td[^>]*>60 ± 35.36 \(2\)</td>", page) and "http" not in page

@@ -1,4 +1,4 @@
-"""What a report says, of records made by hand."""
+"""The text of a report, from records made by hand."""
 
 import argparse
 import gzip
@@ -29,7 +29,7 @@ def test_any_setting_is_the_baseline(given: str, tmp_path: Path) -> None:
     write(tmp_path, renamed)
     assert main(["report", "--out", str(tmp_path), "--baseline", given]) == 0
     text = text_of(tmp_path / "report.md")
-    # In each environment 3 of 4 pairs are better.
+    # In each environment, 3 of 4 pairs are better.
     assert "Against ppo_clip clip_range=0.1 (2 seeds)" in text and "| sb3_ppo | 2 | 0.75 (" in text
     with pytest.raises(SystemExit, match="--baseline 'trpo' is not one of the recorded settings: ppo_clip clip_"):
         main(["report", "--out", str(tmp_path), "--baseline", "trpo"])
@@ -130,7 +130,7 @@ def test_one_seed_has_no_interval(tmp_path: Path) -> None:
     assert main(["report", "--out", str(tmp_path)]) == 0
     assert "| sb3_ppo | 1 | 0.67 | 0.67 | 0.33 |" in text_of(tmp_path / "report.md")
     alone = {row.label: Estimate(row.score, math.nan, math.nan) for row in paper.TABLE_1}
-    assert paper.findings(alone)[1] == "whether clipping, ε = 0.2 is beaten beyond its CI can not be said of one seed"
+    assert paper.findings(alone)[1] == "whether clipping, ε = 0.2 is beaten beyond its CI cannot be said from one seed"
 
 
 def test_a_run_counts_once(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_run_counts_once(tmp_path: Path) -> None:
         records.pack(part, file)
     assert main(["report", "--out", str(tmp_path), "--from", *map(str, reversed(files))]) == 0
     text = text_of(tmp_path / "report.md")
-    assert "ppo_clip-B-v0-1 is there twice, with scores -10, which is used, and -60" in text
+    assert "ppo_clip-B-v0-1 occurs twice, with scores -10, which is used, and -60" in text
     assert len(pd.read_csv(tmp_path / "scores.csv")) == 8 and "0 failed" in text
 
 
@@ -174,7 +174,7 @@ def test_a_report_of_nothing_is_refused(options: list[str], tmp_path: Path) -> N
 @pytest.mark.parametrize("file", ["report.md", "pictures"])
 def test_a_report_that_can_not_be_written_says_so(file: str, tmp_path: Path) -> None:
     write(tmp_path, RECORDS)
-    # A folder where the report is to be, and a file where its folder is to be.
+    # Put a folder in place of the report, or a file in place of a folder.
     (tmp_path / file).mkdir() if file.endswith("md") else (tmp_path / file).write_text("")
     with pytest.raises(SystemExit, match=r"the report could not be written: .*" + file):
         main(["report", "--out", str(tmp_path)])
@@ -190,7 +190,7 @@ def test_the_preset_says_which_cut_it_is(tmp_path: Path) -> None:
         for seed in range(3)
     ]
     randoms = [record(RANDOM, env, 0, 0.0, conditions=conditions) for env in paper.ENVS[:2]]
-    # A seed more than the preset has is not one of its runs.
+    # The preset does not have this many seeds, so this run is not one of its runs.
     more = record(labels[0], paper.ENVS[0], 3, 1.0, conditions=conditions, timesteps=200_000)
     write(tmp_path, [*runs, *randoms, more])
     assert main(["report", "--out", str(tmp_path)]) == 0

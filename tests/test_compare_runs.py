@@ -1,4 +1,4 @@
-"""The runs of a comparison are made once each, whatever happens in between."""
+"""Each run of a comparison is made exactly once, whatever happens in between."""
 
 import json
 import os
@@ -28,11 +28,11 @@ pytestmark = pytest.mark.usefixtures("few_repetitions", "blank_pictures")
 
 
 class Lost(Exception):
-    """A worker is gone."""
+    """A worker was lost."""
 
 
 class InProcess(Pool):
-    """Makes runs in this process, one after the other."""
+    """Performs runs in this process, one after the other."""
 
     def records(self, runs: Any, work: Any) -> Iterator[records.Record]:
         yield from map(work, runs)
@@ -51,7 +51,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_record_says_what_was_learned(tmp_path: Path) -> None:
     assert compare(tmp_path, "--checkpoints", "-p", "n_epochs=1") == 0
     (record,) = (record for record in written(tmp_path).values() if record["label"] == "ppo_clip")
-    # The same by hand.
+    # Repeat the run without the command.
     made, episodes = recipe("ppo_clip", "CartPole-v1", n_epochs=1, device="cpu"), Episodes()
     model = build(made, seed=0).learn(512, callback=episodes)
     returns = [round(value, 4) for value in episodes.returns]
@@ -76,7 +76,7 @@ def test_finished_runs_are_not_made_again(tmp_path: Path, capsys: pytest.Capture
     assert compare(tmp_path, "--seeds", "2") == 0
     more = files(tmp_path)
     assert len(more) == 5 and before.items() < more.items()
-    # Another setting gets records of its own.
+    # Another setting gets its own records.
     assert compare(tmp_path, "-p", "gamma=0.9") == 0
     assert len(files(tmp_path)) == 8 and more.items() < files(tmp_path).items()
     assert (tmp_path / "report.md").read_text().count("## CartPole-v1") == 2
@@ -100,13 +100,13 @@ def test_a_failed_run_is_recorded_and_the_others_go_on(tmp_path: Path, capsys: p
     report = (tmp_path / "report.md").read_text()
     assert "RuntimeError: no beginning" in report and "CartPole-v1" in report
     assert "failed: RuntimeError: no step 1000" in capsys.readouterr().out
-    # They are tried again, and the others are not.
+    # Failed runs are tried again, and finished runs are not.
     assert compare(tmp_path, *arguments) == 1
     assert "3 are finished, 12 to make, 12 of which failed before" in capsys.readouterr().out
 
 
 class Losing(InProcess):
-    """Loses its worker at some runs, so often as said."""
+    """Loses its worker at the runs in ``LOSSES``, as often as given there."""
 
     def records(self, runs: Any, work: Any) -> Iterator[records.Record]:
         for run in runs:
@@ -142,7 +142,7 @@ def test_a_run_that_loses_its_worker_twice_is_failed() -> None:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
-    """``disk(first, end)`` is full when it is written to from the first time on until before the end."""
+    """Return ``disk(first, end)``, which makes the disk full for the writes from number ``first`` to ``end - 1``."""
     synced = os.fsync
     times = [0, 0, 0]
 
@@ -163,14 +163,14 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
 def test_a_full_disk_loses_nothing(
     tmp_path: Path, disk: Callable[[int, int], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Two for each record: the file and its folder.
+    # Each record syncs the disk twice: its file and its folder.
     disk(5, 1000)
     with pytest.raises(SystemExit, match=r"json could not be written: .*No space left on device.*makes these runs"):
         compare(tmp_path, "--seeds", "2")
     before = files(tmp_path)
     assert len(before) == 2
     assert not list((tmp_path / "records").glob("*.tmp"))
-    assert "Records that wait: 3" in capsys.readouterr().out
+    assert "Records not yet written: 3" in capsys.readouterr().out
     disk(0, 0)
     assert compare(tmp_path, "--seeds", "2") == 0
     assert len(files(tmp_path)) == 5 and before.items() < files(tmp_path).items()
@@ -187,7 +187,7 @@ def test_records_that_a_full_disk_refused_are_written_when_it_has_room(
     assert compare(tmp_path / "full", "--seeds", "2") == 0
     shown = capsys.readouterr().out
     assert contents(tmp_path / "full") == contents(tmp_path / "roomy")
-    assert shown.index("Records that wait: 2") < shown.index("1/5 ")
+    assert shown.index("Records not yet written: 2") < shown.index("1/5 ")
     assert [f"{number}/5 " in shown for number in range(1, 6)] == [True] * 5
 
 
@@ -199,8 +199,8 @@ def test_records_of_another_version_are_left_alone(tmp_path: Path, capsys: pytes
     (folder / "torn.json").write_text('{"format": 1, "na')
     assert compare(tmp_path) == 0
     shown = capsys.readouterr().out
-    assert "future.json is left as it is and not used: it is a record of format 99" in shown
-    assert "torn.json is left as it is and not used" in shown
+    assert "future.json is ignored: it is a record of format 99" in shown
+    assert "torn.json is ignored" in shown
     assert "format 99" in (tmp_path / "report.md").read_text()
     assert json.loads((folder / "future.json").read_text())["format"] == 99
     assert len(files(tmp_path)) == 5
@@ -261,7 +261,7 @@ def test_every_algorithm_is_trained(setting: str) -> None:
     record = perform(run)
     assert record["status"] == "finished", record["error"]
     assert record["steps"] == 64
-    # What is in a record can be written.
+    # The record can be written as JSON.
     assert json.loads(json.dumps(record)) == record
 
 
@@ -272,6 +272,6 @@ def test_a_run_leaves_nothing_in_the_users_folder(
     conditions = Conditions(timesteps=64, entry="mujoco", parameters={"n_steps": 64})
     (_, run) = make_plan([parse("ppo_clip")], ["HalfCheetah-v5"], 1, conditions).runs
     assert perform(run)["status"] == "finished"
-    # MuJoCo warns of this model, in the terminal and in MUJOCO_LOG.TXT.
+    # MuJoCo would warn about this model, in the terminal and in MUJOCO_LOG.TXT.
     assert list(tmp_path.iterdir()) == []
     assert "settotalmass" not in "".join(capfd.readouterr())

@@ -1,4 +1,4 @@
-"""The numbers of a comparison, against numbers worked by hand."""
+"""The numbers of a comparison, against numbers worked out by hand."""
 
 import re
 from itertools import permutations
@@ -60,7 +60,7 @@ def test_aggregates() -> None:
     assert aggregates["ppo_clip"]["optimality gap"].value == 1 - 1.5 / 4
     compared = statistics.against(arrays, "sb3_ppo")
     assert list(compared) == ["ppo_clip"]
-    # In each environment 1 of 4 pairs is better.
+    # In each environment, 1 of 4 pairs is better.
     assert compared["ppo_clip"]["P(better)"].value == 0.25
     assert compared["ppo_clip"]["IQM difference"].value == -0.25
     assert statistics.aggregates(arrays) == aggregates
@@ -95,13 +95,13 @@ def test_the_papers_table_is_beside_ours() -> None:
     text = re.sub(r" +", " ", "\n".join(paper.beside(ours, signs)))
     assert "| clipping, ε = 0.2 | 0.82 | 0.50 (0.45 to 0.55) |" in text
     assert "| clipping, ε = 0.1 | 0.76 | not run |" in text
-    # Of the 6 pairs of -0.39, 0.82, 0.74, 0.71, two are in another order.
+    # Of the 6 pairs of -0.39, 0.82, 0.74, 0.71, two are in a different order.
     assert "Kendall's tau between the columns, over 4 settings: 0.33." in text
     assert "no clipping or penalty is the worst: no; sb3_ppo is lower" in text
     assert "clipping, ε = 0.2 is not beaten beyond its CI: no; adaptive KL, d_targ = 0.01 is above" in text
     assert "of 6 pairs of settings that differ in the paper, 4 are in the same order here, 3 of them beyond" in text
     assert "and 2 are reversed, 1 of them beyond noise" in text
-    # Clipping, adaptive, fixed and none, which have 0.50, 0.60, 0.52 and 0.40 here.
+    # Clipping, adaptive, fixed and none, which score 0.50, 0.60, 0.52 and 0.40 here.
     assert names[0] == "clipping, ε = 0.2" and names[3] == "no clipping or penalty"
     assert signs.tolist() == [[0, -2, -1, 2], [0, 0, 1, 2], [0, 0, 0, 2], [0, 0, 0, 0]]
 
@@ -151,7 +151,7 @@ def test_a_curve_goes_on_where_no_episode_ended() -> None:
     assert found is not None
     steps, (points, _) = found
     assert steps.tolist() == pytest.approx(list(range(2, 101)))
-    # Of 1, 1, 4, 4, 1, 1, each with the four before.
+    # Means of 1, 1, 4, 4, 1, 1, each over the point and up to four before it.
     assert points["ppo_clip"][:6].tolist() == pytest.approx([1.0, 1.0, 2.0, 2.5, 2.2, 2.2])
 
 
@@ -159,7 +159,7 @@ def test_normalised_curves_end_at_the_normalised_scores() -> None:
     (comparison,) = scores.comparisons(RECORDS)
     frame = scores.table(comparison)
     shares, found = scores.normalised_curves(comparison, frame)
-    # The first episode of these runs ends at half of the steps.
+    # The first episode of these runs ends halfway through the steps.
     assert shares[0] == 0.5 and shares[-1] == 1.0
     for label, matrix in scores.matrices(frame)[0].items():
         np.testing.assert_allclose(found[label][..., -1], matrix)

@@ -1,4 +1,4 @@
-"""What the study of Table 1 says, of records made by hand and of the committed ones."""
+"""The page of the study of Table 1, from records made by hand and from the committed ones."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ AS_IN_THE_PAPER, REVERSED, NONE_IS_BEST = [-50, 100, 75, 50], [100, 0, 25, 50], 
 
 
 def runs(number: int, scores: list[int], envs: list[str], seeds: int = 2) -> list[Any]:
-    """Runs under one of the conditions, of which both seeds score the same."""
+    """Create runs under one of the conditions; all seeds have the same score."""
     conditions = PRESET.studied[number].description()
 
     def made(label: str, env: str, seed: int, score: float) -> Any:
@@ -67,7 +67,7 @@ def test_a_part_of_the_study(tmp_path: Path) -> None:
     made = page_of([*whole, *unequal[6:], other], tmp_path)
     assert "- 14 of 320 runs are recorded\n- no run yet: text, sb3, gradients clipped at 0.5, rewards" in made
     assert "| released-code | 4 of 32 | 1 | -0.50 | 1.00 |" in made
-    # Under the second of the conditions one setting has no run, and another one is without an environment.
+    # Under the second condition, one setting has no runs, and another lacks an environment.
     assert "| actions clipped | 10 of 32 | 0 | | | | | | | |" in made
 
 

@@ -1,4 +1,4 @@
-"""Models of SB3's PPO, or of another class, go on with another objective."""
+"""Models of SB3's PPO, or of another class, continue training with a different objective."""
 
 import io
 from pathlib import Path
@@ -86,12 +86,12 @@ def test_of_sb3(variant: Any, how: str, tmp_path: Path) -> None:
     fresh = variant("MlpPolicy", noise_envs(BOX))
     assert getattr(model, "current_kl_coef", None) == getattr(fresh, "current_kl_coef", None)
     assert getattr(model, "desired_kl", None) == getattr(fresh, "desired_kl", None)
-    # Only the objective of PPOClip is that of PPO.
+    # Only PPOClip has the same objective as PPO.
     assert attribute(model, "clip_range") == [0.3, 0.3] if variant is PPOClip else not vars(model).get("clip_range")
 
 
 def test_it_trains_on_as_ppo_would() -> None:
-    """The objective of PPOClip is PPO's, so that the next update is the same."""
+    """PPOClip has the same objective as PPO, so the next update is the same."""
     source = trained(clip_range_vf=None)
     model = PPOClip.from_ppo(source, env=noise_envs(BOX), device="cpu", fast=False)
     for one in (source, model):

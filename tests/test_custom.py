@@ -1,4 +1,4 @@
-"""Objectives of one's own."""
+"""Custom objectives."""
 
 import io
 import re
@@ -21,7 +21,7 @@ GUIDE = Path(__file__).parent.parent / "docs" / "howto" / "own_objective.md"
 
 @dataclass(frozen=True)
 class Hinge(Objective):
-    """A penalty on the KL beyond a bound, which adapts and follows the progress."""
+    """A penalty on the KL beyond a bound, which adapts and depends on the training progress."""
 
     bound: float
     updates: int = 0
@@ -125,7 +125,7 @@ def test_a_hook_of_earlier_versions_is_refused(hook: str) -> None:
 
 
 def test_the_example_of_the_guide() -> None:
-    """Simple Policy Optimization, and its maximum: a ratio of 1 + eps, where the advantage is positive."""
+    """Simple Policy Optimization has its maximum at a ratio of 1 + eps if the advantage is positive."""
     blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.S)
     (block,) = [block for block in blocks if "check_gradient" in block]
     namespace: dict[str, Any] = {"__name__": "guide"}

@@ -172,7 +172,7 @@ FAULTS: dict[str, tuple[Callable[[Members], Members], str]] = {
     ),
     "no batch size": (
         lambda m: with_data(m, lambda data: data.pop("batch_size")),
-        "data (is not what was saved|has no batch_size: it is not a file of PPO)",
+        "data (is not what was saved|has no batch_size, so it is not a file of PPO)",
     ),
     "another policy class": (
         lambda m: with_data(m, lambda data: data.update(policy_class=3)),

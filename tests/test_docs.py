@@ -1,4 +1,4 @@
-"""What the documentation shows can be pasted into a fresh interpreter, and its links lead somewhere."""
+"""The code in the documentation can be pasted into a fresh interpreter, and its links are valid."""
 
 import importlib
 import json
@@ -12,15 +12,15 @@ from fresh import ended, run_code
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)]
-# A comment right above a block, which readers do not see, says what its test needs.
+# An HTML comment right above a block, which readers do not see, says what its test needs.
 BLOCK = re.compile(r"(?:<!-- test: (?P<note>[^>]*) -->\n+)?```python\n(?P<code>.*?)```", re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^]]*\]\((?P<target>[^)\s]+)\)")
-# Enough for a rollout and an update.
+# One rollout and one update.
 MAX_TIMESTEPS = 1
 
 
 class Block(NamedTuple):
-    """A block of Python on a page."""
+    """A Python code block on a page."""
 
     page: Path
     line: int
@@ -42,7 +42,7 @@ def blocks() -> list[Any]:
 def paste(code: str) -> None:
     """Run a block as the main module.
 
-    The only difference to a user's interpreter: models learn for as many steps as fill one rollout.
+    The only difference from a user's interpreter is that models learn for only one rollout.
     """
     from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
@@ -56,7 +56,7 @@ def paste(code: str) -> None:
 
 
 def assert_runs(code: str, folder: Path) -> None:
-    """Paste a block into a fresh interpreter, in an empty folder."""
+    """Paste a block into a fresh interpreter in an empty folder."""
     result = ended(paste, code, folder=folder)
     assert result.returncode == 0, result.stderr
 
@@ -73,7 +73,7 @@ def test_a_block_runs_in_a_fresh_interpreter(block: Block, tmp_path: Path) -> No
 def test_a_notebook_runs(name: str, tmp_path: Path) -> None:
     cells = json.loads((ROOT / "docs" / "notebooks" / f"{name}.ipynb").read_text())["cells"]
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    # All steps, as the cells look at what is learned.
+    # Run all training steps, because the cells check what was learned.
     result = ended(run_code, code, folder=tmp_path, MPLBACKEND="agg")
     assert result.returncode == 0, result.stderr
 
@@ -86,7 +86,7 @@ def test_the_table_of_paths_is_what_the_backends_say(monkeypatch: pytest.MonkeyP
 
 
 def test_most_blocks_are_tried() -> None:
-    """No page is left out by a mistake in the pattern."""
+    """The pattern finds every block."""
     shown = sum(page.read_text().count("```python\n") for page in PAGES)
     assert len(blocks()) == shown > 40
     assert sum("needs" in parameters.values[0].note for parameters in blocks()) <= 5

@@ -1,8 +1,8 @@
-"""Files that earlier versions wrote load, predict and train on as they did.
+"""Files from earlier versions load, predict and continue training with the same results.
 
-``files/0.1.0`` was written before objectives, updates and backends were parts, ``files/0.1.0-2`` since checkpoints hold
-what callbacks remember. Each folder has models, and beside each what that version predicted with it and the weights of
-its next update on either path, and a checkpoint with the weights at the end of the run that it is of.
+``files/0.1.0`` was written before objectives, updates and backends became separate parts, and ``files/0.1.0-2`` after
+checkpoints began to contain the state of callbacks. Each folder contains models, each with that version's predictions
+and the weights after its next update on either path, and a checkpoint with the weights at the end of its run.
 """
 
 from pathlib import Path
@@ -27,7 +27,7 @@ def test_a_model_goes_on(file: Path, fast: bool, weights_only: bool) -> None:
     model = cls.load(file, weights_only=weights_only)
     np.testing.assert_array_equal(model.predict(OBSERVATIONS, deterministic=True)[0], expected["actions"])
     updated = next_update(file, cls, actions, fast, weights_only=weights_only)
-    # Rounding, which differs between processors, is far less than what the update changed.
+    # Rounding differs between processors, but is far smaller than the change by the update.
     np.testing.assert_allclose(weights(updated), expected[f"weights_fast_{fast}"], rtol=1e-4, atol=1e-6)
     assert np.abs(weights(updated) - weights(model)).max() > 1e-3
     if f"kl_coef_fast_{fast}" in expected:

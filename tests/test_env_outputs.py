@@ -1,4 +1,4 @@
-"""What an environment must not return is refused at the first step that shows it; what NumPy takes as it is passes."""
+"""Invalid outputs of an environment are refused at the step that returns them; outputs that NumPy converts pass."""
 
 from copy import deepcopy
 from functools import partial
@@ -23,7 +23,7 @@ DICT = spaces.Dict({"a": VECTOR, "b": NUMBER})
 A = np.zeros(3, np.float32)
 AT = 5
 
-# The observation space, what of a step is replaced, by what, and what the error calls it.
+# The observation space, the part of a step's output to replace, its replacement, and its name in the error.
 WRONG: dict[str, tuple[spaces.Space, str, Any, str]] = {
     "reward a string": (VECTOR, "reward", "1", "reward"),
     "reward bytes": (VECTOR, "reward", b"1", "reward"),
@@ -71,7 +71,7 @@ WRONG: dict[str, tuple[spaces.Space, str, Any, str]] = {
     "dict with a wrong part": (DICT, "observation", {"a": A[:1], "b": 0}, "observation['a']"),
     "no dict": (DICT, "observation", A, "observation"),
 }
-# What SB3 takes and changes by a rounding at most.
+# Outputs that SB3 accepts, and changes at most by rounding.
 RIGHT: list[tuple[spaces.Space, str, Any]] = [
     *((VECTOR, "reward", reward) for reward in (1, True, np.float64(1), np.float32(1), np.float16(1), np.int8(1))),
     *((VECTOR, "reward", reward) for reward in (np.array(1.0), np.array(1), th.tensor(1.0))),
@@ -88,7 +88,7 @@ NAMES = ("observation", "reward", "terminated", "truncated", "info")
 
 
 class Errs(NoiseEnv):
-    """Returns something else at one step."""
+    """Returns a different value at one step."""
 
     def __init__(self, space: spaces.Space, place: str, value: Any):
         super().__init__(BOX, deepcopy(space))
@@ -131,7 +131,7 @@ def test_wrong_outputs_of_another_process(name: str) -> None:
     env.close()
 
 
-# What SB3's worker makes of these before anybody else sees it looks right, or NumPy refuses it when it is stacked.
+# These cannot be detected: SB3's worker converts them to valid values, or NumPy raises an error when it stacks them.
 UNSEEN = ("terminated", "info", "dict", "no dict", "observation ragged")
 
 
@@ -192,7 +192,7 @@ def test_a_last_observation_too_large_for_the_type_of_the_space(wrapper: Any) ->
 
 
 class TellsNothing(DummyVecEnv):
-    """Tells no infos."""
+    """Returns no infos."""
 
     def __init__(self, ends: bool):
         super().__init__([partial(NoiseEnv, BOX)] * 2)

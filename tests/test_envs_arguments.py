@@ -1,4 +1,4 @@
-"""What vector environments can not do is refused, with what to do instead."""
+"""What vector environments cannot do is refused, and the error says what to do instead."""
 
 import re
 import sys
@@ -51,7 +51,7 @@ native = partial(make_gymnasium_vec_env, "CartPole-v1", vectorization_mode="vect
         (partial(make_ale_vec_env, "ALE/Breakout-v5"), "'BreakoutNoFrameskip-v4', or env_kwargs={'frameskip': 1}"),
         (partial(make_ale_vec_env, "Breakout-v4"), "'BreakoutNoFrameskip-v4'"),
         (partial(make_ale_vec_env, "Breakout-v4", wrapper_kwargs={"frame_skip": 1}), "no fixed frameskip: use 'B"),
-        # An id that does not exist is not named.
+        # The error does not suggest an id that does not exist.
         (partial(make_ale_vec_env, "ALE/Tetris-v5"), "again: use env_kwargs={'frameskip': 1}$"),
         (
             partial(make_ale_vec_env, BREAKOUT, env_kwargs={"frameskip": 2}),
@@ -104,7 +104,7 @@ def test_a_missing_package(module: str, make: Callable[[], Any], extra: str, mon
 
 
 class Undeclared(VectorEnv):
-    """Says nothing of its autoreset mode, and heeds no mask."""
+    """Does not declare its autoreset mode, and ignores masks."""
 
     num_envs = 2
     single_observation_space: Any = spaces.Box(0, 9, (1,), np.float32)
@@ -140,7 +140,7 @@ def test_the_autoreset_mode_must_be_known() -> None:
 
 
 def test_the_mode_of_another_environment_does_not_count() -> None:
-    """ALE writes its mode into a dictionary that all vector environments have."""
+    """ALE writes its mode into a dictionary that all vector environments share."""
     from ale_py.vector_env import AtariVectorEnv
 
     first = AtariVectorEnv("pong", 1, autoreset_mode="NextStep")
@@ -221,13 +221,13 @@ def test_wrappers_of_gymnasium_stay(make: Callable[[], VectorEnv], key: str) -> 
 
 @pytest.mark.parametrize("mode", ["NextStep", "Disabled"])
 def test_wrappers_that_know_no_reset_of_some(mode: str) -> None:
-    """The resets of the first two forget the returns of all, that of NormalizeObservation raises."""
+    """Resets of the first two wrappers lose the returns of all environments; those of NormalizeObservation raise."""
     inner = SyncVectorEnv(CARTPOLE, autoreset_mode=mode)
     with pytest.raises(ArgumentError, match=r"^NormalizeReward .*VecNormalize, or AutoresetMode\.SAME_STEP"):
         GymnasiumVecEnv(ClipReward(NormalizeReward(inner), -1, 1))
     with pytest.raises(ArgumentError, match=r"^RecordEpisodeStatistics .*VecMonitor, or AutoresetMode\.SAME_STEP"):
         GymnasiumVecEnv(RecordEpisodeStatistics(inner))
-    if mode == "NextStep":  # gymnasium refuses others itself.
+    if mode == "NextStep":  # gymnasium itself refuses the other mode.
         with pytest.raises(ArgumentError, match=r"^NormalizeObservation .*: use SB3's VecNormalize$"):
             GymnasiumVecEnv(NormalizeObservation(inner))
 

@@ -1,4 +1,4 @@
-"""Atari games in ALE's vector environment are those of SB3's make_atari_env."""
+"""Atari games in ALE's vector environment behave as those of SB3's make_atari_env."""
 
 from typing import Any
 
@@ -31,11 +31,11 @@ OTHERS = [("SpaceInvaders", 0), ("Pong", 32), ("Qbert", 32)]
 
 @pytest.mark.parametrize(
     ("game", "pixels"),
-    # Games with lives and a button that begins them, and with neither.
+    # A game with lives and a FIRE button that starts it, and one with neither.
     [("Breakout", 0), ("Freeway", 32), *(pytest.param(*of, marks=pytest.mark.slow) for of in OTHERS)],
 )
 def test_the_same_actions_do_the_same(game: str, pixels: int) -> None:
-    """SB3's wrappers act at resets, as FireResetEnv and EpisodicLifeEnv do; here the test does."""
+    """SB3's FireResetEnv and EpisodicLifeEnv take actions at resets; for ours, the test takes them."""
     env_id, wrapper_kwargs = f"{game}NoFrameskip-v4", {"noop_max": 0}
     theirs: VecEnv = VecFrameStack(make_atari_env(env_id, wrapper_kwargs=wrapper_kwargs), 4)
     ours = make_ale_vec_env(env_id, wrapper_kwargs=wrapper_kwargs, env_kwargs={"use_fire_reset": False})
@@ -58,7 +58,7 @@ def test_the_same_actions_do_the_same(game: str, pixels: int) -> None:
             n_ends += 1
             for extra in at_reset if "episode" in info else [0, *at_reset]:
                 our_seen, *_ = step(ours, extra)
-        # The newest frame; after an end, SB3's stack has no others, and the extra steps are in ours.
+        # Compare only the newest frame: after an episode ends, SB3's stack has no others, but ours has the extra steps.
         assert np.abs(our_seen[..., -1].astype(int) - seen[..., -1]).max() <= pixels
     assert n_ends > 0 or game in ("Pong", "Freeway")
 
@@ -85,7 +85,7 @@ def test_games_do_not_depend_on_each_other() -> None:
 
 @pytest.mark.parametrize("clip_reward", [True, False])
 def test_the_monitor_knows_the_game(clip_reward: bool) -> None:
-    """Its returns are the sum of rewards before clipping, over all lives."""
+    """The monitor's return is the sum of unclipped rewards over all lives."""
     wrapper_kwargs = {"clip_reward": clip_reward, "terminal_on_life_loss": clip_reward}
     venv = make_ale_vec_env("QbertNoFrameskip-v4", seed=0, wrapper_kwargs=wrapper_kwargs, n_stack=1)
     assert venv.observation_space.shape == (84, 84, 1)
@@ -98,7 +98,7 @@ def test_the_monitor_knows_the_game(clip_reward: bool) -> None:
         if "episode" in info:
             break
     assert info["episode"]["l"] == len(rewards)
-    # The least that Qbert gives is 25.
+    # The smallest reward in Qbert is 25.
     assert set(rewards) == ({0, 1} if clip_reward else {0, 25})
     assert info["episode"]["r"] == 25 * np.count_nonzero(rewards) > 0
     # Three lives may be lost before the last.
@@ -129,7 +129,7 @@ def test_no_ops_at_the_start() -> None:
     ],
 )
 def test_sticky_actions_are_asked_for(env_id: str, wrapper_kwargs: dict[str, Any], sticky: bool) -> None:
-    """Without them, games from the same state stay the same under the same actions."""
+    """Without sticky actions, games in the same state remain identical under the same actions."""
     venv = make_ale_vec_env(env_id, 4, seed=0, wrapper_kwargs={"noop_max": 0, **wrapper_kwargs})
     venv.reset()
     for action in np.random.default_rng(0).integers(4, size=40):
@@ -141,12 +141,12 @@ def test_the_frames_of_a_game_may_be_limited() -> None:
     venv = make_ale_vec_env("PongNoFrameskip-v4", env_kwargs={"max_num_frames_per_episode": 100})
     venv.reset()
     infos = [step(venv, 0)[3] for _ in range(25)]
-    # Frames before the agent's first do not count.
+    # Frames before the agent's first step do not count.
     assert [info["TimeLimit.truncated"] for info in infos] == [False] * 24 + [True]
 
 
 class Lives(gym.Env):
-    """Games with these lives at their reset and each step."""
+    """Plays games with the given number of lives at their reset and at each step."""
 
     observation_space = gym.spaces.Discrete(9)
     action_space = gym.spaces.Discrete(2)
@@ -166,7 +166,7 @@ class Lives(gym.Env):
 
 
 def test_lives_by_hand() -> None:
-    """One is lost from 3 to 2; with none left the game goes on for two frames; the next loses one at its first step."""
+    """Game 1 loses a life (3 to 2) and continues for two steps with 0 lives; game 2 loses one in its first step."""
     venv = VecEpisodicLife(GymnasiumVecEnv(SyncVectorEnv([Lives])))
     venv.reset()
     seen = [step(venv, 0) for _ in range(9)]
@@ -188,7 +188,7 @@ def test_envpool_s_games_with_the_same_wrappers() -> None:
         for i, info in enumerate(infos):
             assert ("terminal_observation" in info) == dones[i]
             if "episode" in info:
-                # Five lives, and no step in between.
+                # Five lives, without extra steps between them.
                 assert n_ends[i] == 5 and info["episode"]["l"] == lengths[i] == info["elapsed_step"]
                 n_games, n_ends[i], lengths[i] = n_games + 1, 0, 0
     assert n_games >= 2

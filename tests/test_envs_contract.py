@@ -1,4 +1,4 @@
-"""Every backend keeps the contract of SB3's VecEnv."""
+"""Every backend fulfils the contract of SB3's VecEnv."""
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
@@ -38,7 +38,7 @@ BACKENDS: Mapping[str, Callable[..., VecEnv]] = {
         env_kwargs={"max_num_frames_per_episode": 800},
     ),
 }
-# CartPole's episodes are their rewards, one for each step; one for a reset would show.
+# CartPole's reward is 1 at each step, so the return of an episode would show an extra step for its reset.
 CARTPOLES = [name for name in BACKENDS if name not in ("ale", "envpool, cut off")]
 
 
@@ -87,7 +87,7 @@ def test_what_was_returned_does_not_change(venv: VecEnv) -> None:
     for action in actions(venv, 30):
         venv.step(action)
     venv.reset()
-    # The observations of a reset are SB3's own memory under a VecFrameStack.
+    # With a VecFrameStack, the observations of a reset share SB3's own memory.
     first = 1 if isinstance(venv, VecFrameStack) else 0
     np.testing.assert_equal(returned[first:], kept[first:])
 
@@ -96,13 +96,13 @@ def test_seeds(make: Callable[..., VecEnv]) -> None:
     def run(venv: VecEnv, seed: int | None) -> list[Any]:
         if seed is not None:
             assert list(venv.seed(seed)) == [seed, seed + 1, seed + 2]
-        # Copied, since a VecFrameStack changes its last observations at a reset.
+        # Copy them, because a VecFrameStack changes its last observations at a reset.
         return deepcopy([venv.reset(), *(venv.step(action)[0] for action in actions(venv, 20))])
 
     venvs = [make(n_envs=N_ENVS, seed=seed) for seed in (3, 3, 4, None)]
     first, same, other, random = (run(venv, None) for venv in venvs)
     np.testing.assert_equal(first, same)
-    # A seed is for one reset, and seeds are counted up over the environments.
+    # A seed applies to one reset, and is incremented for each environment.
     again = run(venvs[0], None)
     seeded = run(venvs[0], 3)
     np.testing.assert_equal(first, seeded)
@@ -123,7 +123,7 @@ def test_no_step_is_a_reset(name: str) -> None:
         observations, rewards, dones, infos = venv.step(action)
         lengths += 1
         np.testing.assert_array_equal(rewards, 1)
-        # A pole begins within 0.05 of the middle, and ends elsewhere.
+        # An episode starts within 0.05 of the middle, and ends elsewhere.
         assert (np.abs(observations[dones]) <= 0.05).all()
         for i in np.flatnonzero(dones):
             assert np.abs(infos[i]["terminal_observation"]).max() > 0.2
@@ -154,7 +154,7 @@ def test_time_limits_cut_off(make: Callable[[], VecEnv]) -> None:
 
 
 def test_the_native_poles_go_on_while_others_begin_anew() -> None:
-    """Against gymnasium's single CartPole from the same states."""
+    """The native environments match gymnasium's single CartPole from the same states."""
     venv = make_gymnasium_vec_env("CartPole-v1", N_ENVS, seed=0, vectorization_mode="vector_entry_point")
     poles: list[Any] = [gym.make("CartPole-v1").unwrapped for _ in range(N_ENVS)]
     for pole, observation in zip(poles, np.asarray(venv.reset()), strict=True):
@@ -187,7 +187,7 @@ def test_attributes_and_wrappers_can_be_asked_for(venv: VecEnv) -> None:
         venv.get_attr("no_such_thing")
     assert venv.env_is_wrapped(TimeLimit, indices=1) == [venv.env_is_wrapped(TimeLimit)[1]]
     assert len(venv.env_is_wrapped(Monitor)) == N_ENVS
-    # It lives on.
+    # The environment still works.
     venv.reset()
 
 
@@ -297,7 +297,7 @@ def test_models_train_and_are_evaluated(name: str) -> None:
     wrapped = venv if name == "ale" else VecNormalize(venv)
     model = PPOClip(policy, wrapped, n_steps=16, batch_size=16, n_epochs=1, seed=0, device="cpu").learn(64)
     assert model.num_timesteps == 64
-    # Whole episodes of raw rewards, known from the monitor, without a warning.
+    # The monitor reports whole episodes with raw rewards, without a warning.
     _, lengths = evaluate_policy(model, wrapped, n_eval_episodes=2, return_episode_rewards=True)
     assert np.shape(lengths) == (2,)
     venv.close()

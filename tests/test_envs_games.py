@@ -1,4 +1,4 @@
-"""Which ids and arguments of Atari games may be given, and how many frames they skip."""
+"""Allowed ids and arguments of Atari games, and how many frames they skip."""
 
 from functools import partial
 from typing import Any
@@ -29,7 +29,7 @@ def test_frame_skip() -> None:
 
 
 def test_an_id_that_says_only_the_game(monkeypatch: pytest.MonkeyPatch) -> None:
-    """AtariEnv itself skips four frames then, and a quarter of the actions sticks."""
+    """By default, AtariEnv itself skips four frames and repeats actions with a probability of 0.25."""
     spec = EnvSpec("OnlyPong-v0", entry_point="ale_py.env:AtariEnv", kwargs={"game": "pong"})
     monkeypatch.setitem(gym.registry, spec.id, spec)
     with pytest.raises(ArgumentError, match="skips 4 frames, and the wrapper skips 4 again"):

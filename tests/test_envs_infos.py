@@ -1,4 +1,4 @@
-"""What is told of all environments at once reaches each."""
+"""The infos of a vector environment are split correctly between the environments."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from sb3_ppo_variants.envs import GymnasiumVecEnv
 
 
 class Tells(VectorEnv):
-    """Tells this of its three environments."""
+    """Returns the given info for its three environments."""
 
     num_envs = 3
     single_observation_space: Any = spaces.Box(0, 9, (1,), np.float32)
@@ -39,7 +39,7 @@ TIMES = {"took": 2}
         ([1, "two", None], [1, "two", None]),
         ((1, 2, 3), [1, 2, 3]),
         ([[1], [1, 2], []], [[1], [1, 2], []]),
-        # Of all at once.
+        # Values for all environments at once.
         (3.0, [3.0] * 3),
         (np.float64(3.0), [3.0] * 3),
         (np.array(3.0), [np.array(3.0)] * 3),

@@ -1,4 +1,4 @@
-"""Lost lives end episodes where games go on, or are refused."""
+"""Lost lives end episodes while games continue, or are refused."""
 
 import warnings
 from typing import Any
@@ -20,7 +20,7 @@ gym.register_envs(ale_py)
 
 
 def lose_a_life(**arguments: Any) -> dict[str, Any]:
-    """Breakout without a move after the ball is on its way; the info of the reset that came of it."""
+    """Play Breakout without moving after launching the ball, and return the info of the reset after a lost life."""
     venv = GymnasiumVecEnv(AtariVectorEnv("breakout", 2, noop_max=1, stack_num=1, **arguments))
     venv.reset()
     for action in [1, *[0] * 50]:
@@ -38,7 +38,7 @@ def test_a_lost_life_that_is_no_new_game() -> None:
 
 
 def test_a_lost_life_that_may_be_a_new_game() -> None:
-    """The environment itself begins one with episodic_life alone, which does not show."""
+    """Only with episodic_life does the environment itself begin a new game, but the infos do not show it."""
     for argument in ("life_loss_info", "episodic_life"):
         with pytest.warns(UserWarning, match="use make_ale_vec_env, whose terminal_on_life_loss"):
             assert lose_a_life(**{argument: True})["lives"] == 5
@@ -55,7 +55,7 @@ def test_a_lost_life_that_is_a_new_game() -> None:
 
 
 class LosesALifeAtTheLimit(gym.Env):
-    """The second step loses a life; SB3's wrapper asks the emulator for them."""
+    """Loses a life in the second step. SB3's wrapper asks the emulator, here ``self.ale``, for the lives."""
 
     observation_space = gym.spaces.Discrete(3)
     action_space = gym.spaces.Discrete(2)
@@ -85,7 +85,7 @@ def test_a_life_that_is_lost_where_the_game_is_cut_off() -> None:
         venv.step(np.zeros(1, int))
         _, _, dones, infos = venv.step(np.zeros(1, int))
         assert dones == [True] and infos[0]["terminal_observation"] == 2
-        # The value of what comes after a lost life is not wanted.
+        # Training must not bootstrap from the value of the next state after a lost life.
         assert infos[0]["TimeLimit.truncated"] is False
 
 

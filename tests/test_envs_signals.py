@@ -1,4 +1,4 @@
-"""What a rollout learns from is the same through any vector environment as through SB3's DummyVecEnv."""
+"""Any vector environment yields the same training data as SB3's DummyVecEnv."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,13 +18,13 @@ from sb3_ppo_variants.envs import GymnasiumVecEnv
 
 N_STEPS = 24
 GAMMA = 0.9
-# Lengths of the episodes of each environment, in turn. A negative one is cut off, one of 1 ends with its first step;
-# environments end at the same time, and one after the other.
+# Lengths of the episodes of each environment, in turn. Episodes of negative length are truncated, and those of length 1
+# end with their first step. Environments end both at the same time and one after the other.
 LENGTHS = [[3, -4, 1, 5], [-2, 3, -1, 4], [7, -7, -6, 2]]
 
 
 class Scripted(gym.Env):
-    """Observes which environment, episode and step it is in, and rewards what is known beforehand."""
+    """Observes the indices of its environment, episode and step, with rewards that are known in advance."""
 
     observation_space: spaces.Space = spaces.Box(-100, 100, (3,), np.float32)
     action_space = spaces.Discrete(2)
@@ -56,7 +56,7 @@ class ScriptedDict(Scripted):
 
 
 class Native(VectorEnv):
-    """A vector environment of many states, whose infos are as those of ALE, with one memory for all observations."""
+    """A vector environment that has infos like ALE's and reuses one array for all observations."""
 
     def __init__(self, env_fns: list[Callable[[], Scripted]], autoreset_mode: AutoresetMode):
         self.envs = [make() for make in env_fns]
@@ -146,7 +146,7 @@ def test_the_same_buffer_of_dictionaries(backend: Callable[..., VecEnv]) -> None
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_known_rewards_and_ends(backend: Callable[..., VecEnv]) -> None:
-    """The second environment, by hand: episodes of 2 (cut off), 3, 1 (cut off), 4 steps."""
+    """The second environment, worked out by hand: episodes of 2 (truncated), 3, 1 (truncated) and 4 steps."""
     venv = backend(envs(Scripted))
     observations: list[Any] = [venv.reset()]
     rewards, dones, cut_off, last = [], [], [], []

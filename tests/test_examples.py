@@ -1,4 +1,4 @@
-"""Every example runs to its end as a user would run it."""
+"""Every example runs to the end, as a user would run it."""
 
 import re
 from pathlib import Path
@@ -28,9 +28,9 @@ ARGUMENTS = {
     "fixed_kl": ["--timesteps", "1024"],
     "unclipped": ["--timesteps", "1024"],
 }
-# A rollout of these takes long,
+# Rollouts of these take long.
 LONG = ["bipedal_walker", "breakout", "humanoid", "lunar_lander"]
-# and these differ from others only in a name.
+# These differ from other examples only in names.
 ALIKE = ["cartpole", "half_cheetah", "pendulum", "fixed_kl", "unclipped"]
 SLOW = dict.fromkeys([*LONG, *ALIKE], pytest.mark.slow)
 

@@ -1,4 +1,4 @@
-"""Which path runs, and that it is said."""
+"""The choice of the path, and how it is reported."""
 
 import io
 from copy import deepcopy
@@ -56,7 +56,7 @@ class Squashed(ActorCriticPolicy):
 
 
 class Renamed(ActorCriticPolicy):
-    """A policy that is an ActorCriticPolicy in all that counts."""
+    """A policy that differs from ActorCriticPolicy only in its name."""
 
 
 class Doubled(Clipped):
@@ -97,7 +97,7 @@ def test_what_is_not_supported_takes_the_reference_path(name: str, capsys: pytes
     make(fast=False, **arguments)
 
 
-# The owner of each kind of hook, and its method that takes one.
+# For each kind of hook, the object that it is registered on and the method that registers it.
 HOOKS = {
     "after forward": ("value_net", "register_forward_hook"),
     "before forward": ("value_net", "register_forward_pre_hook"),
@@ -135,7 +135,7 @@ def change(model: Any, how: str) -> str:
     if how == "method":
         policy.predict_values = policy.predict_values
         return "overrides predict_values"
-    if how == "option":  # As a later version of PyTorch may add one.
+    if how == "option":  # A later version of PyTorch may add an option.
         policy.optimizer.param_groups[0]["momentum_decay"] = 0.004
         return "Adam's momentum_decay is 0.004"
     policy.optimizer = th.optim.Adam([{"params": [p]} for p in policy.parameters()])

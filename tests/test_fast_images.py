@@ -1,4 +1,4 @@
-"""An update on images laid out for convolutions is that of the reference path."""
+"""An update on images that are laid out for convolutions matches the reference path."""
 
 import io
 import platform
@@ -133,12 +133,12 @@ def test_freed_memory_is_kept() -> None:
     with memory.kept():
         faults()
         assert faults() < 10
-    faults()  # Frees what was kept.
+    faults()  # Frees the memory that was kept.
     assert faults() > 10
 
 
 class Strides(BaseCallback):
-    """Where the filters lie in memory during a rollout."""
+    """Records the memory layout of the filters during a rollout."""
 
     def _on_step(self) -> bool:
         self.seen = [weight.stride() for weight in filters(self.model.policy)]
@@ -167,7 +167,7 @@ def test_moments_of_the_reference_path_go_with_their_filters(cls: Any) -> None:
         model: Any = PPOClip.load(io.BytesIO(saved), env=noise_envs(ACTION_SPACES["Box"], IMAGE, n_envs=3), fast=False)
         model.set_random_seed(1)
         _, callback = model._setup_learn(60)
-        # The same rollout for both, as convolutions round in other ways on the other path.
+        # Both use the same rollout, because convolutions on the other path round differently.
         model.collect_rollouts(model.env, callback, model.rollout_buffer, 20)
         model.fast = fast
         np.random.seed(3)
@@ -215,7 +215,7 @@ def test_filters_round_no_more_than_single_precision(size: tuple[int, int], in_p
     exact, single = outputs
     assert output.shape == exact.shape
     assert (output - exact).abs().max() <= 2 * (single - exact).abs().max()
-    # Where one is 0 and another is not, their gradients differ.
+    # Leave out elements where one output is 0 and another is not, because their gradients differ.
     gradient = (
         th.from_numpy(rng.normal(size=exact.shape)) * ((exact > 0) == (output > 0)) * ((exact > 0) == (single > 0))
     )

@@ -1,4 +1,4 @@
-"""The pieces of the fast path: values against PyTorch's distributions and losses, gradients against autograd."""
+"""The parts of the fast path: values against PyTorch's distributions and losses, gradients against autograd."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -22,7 +22,7 @@ from sb3_ppo_variants.backends.arrays.mlp import RELU, TANH, Activation, Linear,
 N = 37
 SIZES = [2, 4]
 LOG_STD = th.tensor([0.3, -0.5, 0.1], dtype=th.float64)
-# Rounding in double precision.
+# Rounding errors in double precision.
 CLOSE: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-12}
 
 
@@ -54,7 +54,7 @@ def integers(*sizes: int) -> Callable[[], th.Tensor]:
     return lambda: th.stack([th.randint(size, (N,)) for size in sizes], dim=1)
 
 
-# Ours; PyTorch's, as parts to be summed; the parameters; actions, one row per state.
+# Our distribution, PyTorch's as parts to be summed, the parameters, and the actions with one row per state.
 FAMILIES: dict[str, tuple[Callable[..., Any], Callable[..., list[Any]], Callable[[], list[th.Tensor]], Any]] = {
     "gaussian": (DiagGaussian, gaussian, lambda: [randn(N, 3), LOG_STD + randn(3)], lambda: randn(N, 3)),
     "categorical": (discrete.Categorical, categorical, lambda: [3 * randn(N, 4)], integers(4)),

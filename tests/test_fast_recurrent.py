@@ -1,4 +1,4 @@
-"""The fast path of policies with LSTMs computes what the reference does."""
+"""The fast path of policies with LSTMs computes the same as the reference path."""
 
 import pickle
 from typing import Any
@@ -103,7 +103,7 @@ def test_what_it_cannot_compute_is_refused_and_takes_the_reference(name: str) ->
 
 
 class Watch(BaseCallback):
-    """Pickles the policy during a rollout, and ends the rollout by an error."""
+    """Pickles the policy during a rollout, and ends the rollout with an error."""
 
     def _on_step(self) -> bool:
         pickle.dumps(self.model.policy)

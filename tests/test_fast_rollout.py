@@ -1,4 +1,4 @@
-"""A rollout of the fast path is one of SB3's, with actions from the same distribution."""
+"""Rollouts of the fast path match SB3's, with actions from the same distribution."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +28,7 @@ SPACES = {
 def rolled_out(env: VecEnv, callback: Any = None, n_rollouts: int = 1, **arguments: Any) -> Any:
     model = PPOClip("MlpPolicy", env, **{"n_steps": N_STEPS, "batch_size": 20, "seed": 2, "device": "cpu", **arguments})
     for parameter in model.policy.parameters():
-        # Away from the initial policy, whose actions hardly depend on the state.
+        # Move away from the initial policy, whose actions hardly depend on the state.
         parameter.data += 0.3 * th.randn(parameter.shape, generator=th.Generator().manual_seed(0))
     _, callback = model._setup_learn(10**6, callback)
     callback.on_training_start({}, {})
@@ -82,7 +82,7 @@ def test_noise_that_a_callback_draws_takes_effect() -> None:
 
 
 class SameState(gym.Env):
-    """Shows one observation for ever."""
+    """Always returns the same observation."""
 
     observation_space = VECTOR
     seen = np.array([0.5, -0.3, 0.8], np.float32)
@@ -116,12 +116,12 @@ def test_actions_have_the_distribution_of_the_policy(n_envs: int, name: str) -> 
             probabilities = [1 - p, p] if p is not None else parts[i].probs[0].tolist()
             counts = np.bincount(column.astype(int), minlength=len(probabilities))
             assert stats.chisquare(counts, np.array(probabilities) / sum(probabilities) * n_samples).pvalue > 1e-3
-    # Neither from one step to the next nor from one environment to the other.
+    # Actions are independent between steps and between environments.
     assert abs(np.corrcoef(actions[:-1, 0], actions[1:, 0])[0, 1]) < 0.05
 
 
 def deterministic(model_class: Any, make_env: Callable[[], VecEnv], **arguments: Any) -> Any:
-    """A model after two rollouts with a policy that has no spread, which acts the same on both paths."""
+    """Return a model after two rollouts with a nearly deterministic policy, which acts the same on both paths."""
     env = make_env()
     policy = "MultiInputPolicy" if isinstance(env.observation_space, spaces.Dict) else "MlpPolicy"
     model = model_class(policy, env, n_steps=N_STEPS, batch_size=20, seed=2, device="cpu", **arguments)
@@ -150,7 +150,7 @@ def test_dictionaries() -> None:
 
 @pytest.mark.parametrize("normalized", [False, True])
 def test_the_buffer_is_that_of_sb3(normalized: bool) -> None:
-    """Episodes are cut off after 7 steps, so that values of last states are added to rewards."""
+    """Episodes are truncated after 7 steps, so the values of their last states are added to the rewards."""
 
     def make_env() -> VecEnv:
         env = noise_envs(ACTION_SPACES["Box"], n_envs=3)
@@ -169,7 +169,7 @@ def test_the_buffer_is_that_of_sb3(normalized: bool) -> None:
 
 
 class Names(BaseCallback):
-    """Keeps the kinds of what it finds in ``locals``, at a step and at the end of a rollout."""
+    """Records the kinds of values in ``locals``, at a step and at the end of a rollout."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ def test_callbacks_find_the_same_names(name: str) -> None:
         seen.append((names.at_step, names.at_end))
     (step, end), (our_step, our_end) = seen
     assert our_step == step
-    # Left over from SB3's loop over episodes that ended.
+    # These variables are left over from SB3's loop over finished episodes.
     assert {
         key: our_end.get(key) for key in end if key not in {"idx", "done", "terminal_obs", "terminal_value"}
     } == our_end
@@ -222,7 +222,7 @@ class ChangesPolicy(BaseCallback):
 
 def test_what_a_callback_changes_takes_effect() -> None:
     plain, doubled = (rolled_out(noise_envs(ACTION_SPACES["Box"]), c, fast=True) for c in (None, DoublesRewards()))
-    alone = np.arange(N_STEPS) % 7 != 6  # Others include the value of the last state.
+    alone = np.arange(N_STEPS) % 7 != 6  # At other steps, the reward includes the value of the last state.
     np.testing.assert_allclose(doubled.rollout_buffer.rewards[alone], 2 * plain.rollout_buffer.rewards[alone])
     values = rolled_out(noise_envs(ACTION_SPACES["Box"]), ChangesPolicy(), fast=True).rollout_buffer.values
     assert values[:5].max() < 50 < values[5:].min()

@@ -1,4 +1,4 @@
-"""From the same state and the same minibatches, an update of the fast path is that of the reference path."""
+"""From the same state and minibatches, the fast path computes the same update as the reference path."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -64,7 +64,7 @@ def collected(
     n_envs: int = N_ENVS,
     **arguments: Any,
 ) -> Any:
-    """A model on the reference path with a full rollout buffer."""
+    """Return a model on the reference path with a full rollout buffer."""
     observed = {} if observation_space is None else {"observation_space": observation_space}
     env = noise_envs(action_space, n_envs=n_envs, **observed)
     arguments = {"learning_rate": 1e-3, "n_epochs": N_EPOCHS, "n_steps": N_STEPS, **arguments}
@@ -116,7 +116,7 @@ def test_gsde(name: str, sde: str, learn_features: bool, double_precision: Calla
     model = collected(cls, ACTION_SPACES["Box"], **arguments)
     model.policy.action_dist.learn_features = learn_features
     double_precision(model)
-    with th.no_grad():  # Noise with a graph cannot be copied.
+    with th.no_grad():  # Noise that requires gradients cannot be deep-copied.
         model.policy.reset_noise()
     assert_same_update(model)
 
@@ -153,14 +153,14 @@ def test_target_kl_stops_at_the_same_minibatch(
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
 def test_a_smaller_last_minibatch(double_precision: Callable[[Any], None]) -> None:
     model = collected(PPOClip, ACTION_SPACES["Box"])
-    model.batch_size = 59  # 59 samples, and then 1.
+    model.batch_size = 59  # Minibatches of 59 samples and 1 sample.
     double_precision(model)
     assert_same_update(model)
 
 
 @pytest.mark.parametrize("first", [False, True])
 def test_either_path_goes_on_from_the_other(first: bool, double_precision: Callable[[Any], None]) -> None:
-    """The moments and the step count of Adam pass from one to the other."""
+    """Adam's moments and step count are passed from one path to the other."""
     model = collected(PPOClip, ACTION_SPACES["Box"])
     double_precision(model)
     assert_same_update(updated(model, first))
@@ -175,7 +175,7 @@ def test_single_precision_stays_close(space: str, number: Any) -> None:
     reference, fast = updated(model, False), updated(model, True)
     for wanted, got in zip(reference.policy.parameters(), fast.policy.parameters(), strict=True):
         assert got.dtype == th.float32
-        # 100 steps of 1e-3: rounding, which Adam divides by small moments, is less than a thousandth of the way.
+        # Over 100 steps of 1e-3, rounding errors, which Adam divides by small moments, stay below 0.1% of the distance.
         th.testing.assert_close(got, wanted, rtol=0, atol=1e-4)
 
 
@@ -196,7 +196,7 @@ def test_an_update_without_a_step_leaves_adam_without_a_state(double_precision: 
     model = collected(PPOClip, ACTION_SPACES["Box"], target_kl=1e-3)
     double_precision(model)
     with th.no_grad():
-        model.policy.action_net.bias += 1.0  # Too far from the policy that collected the rollout.
+        model.policy.action_net.bias += 1.0  # Exceeds target_kl from the start.
     for fast in (False, True):
         after = updated(model, fast)
         assert not after.policy.optimizer.state

@@ -1,4 +1,4 @@
-"""The figures of the pages about the objectives: what they draw, against numbers worked out by hand."""
+"""The figures of the pages about the objectives: their data against numbers worked out by hand."""
 
 import json
 from itertools import pairwise
@@ -58,7 +58,7 @@ def test_where_a_penalised_update_ends(beta: float, prob: float, kl: float) -> N
 
 
 def test_clipped_updates_multiply_the_probability_by_the_bound() -> None:
-    # Each ends within the last small step beyond the bound.
+    # Each update ends at most one small step beyond the bound.
     probs = bandit.learn(Clipped(0.2), 3)
     for before, after in pairwise(probs):
         assert 1.2 * before <= after < 1.2 * before + 0.012
@@ -113,14 +113,14 @@ def test_how_far_a_policy_has_moved() -> None:
 
 
 def test_the_clipped_objective_is_highest_at_the_updated_policy() -> None:
-    """What clip.md says of figure 2."""
+    """Check the statements of clip.md about figure 2."""
     found = json.loads((ROOT / interpolation.RESULTS).read_text())
     factors, lines = np.array(found["factors"]), [line["values"] for line in found["lines"]]
     peaks = [int(np.argmax(values["clip"])) for values in lines]
     assert all(1.0 <= factors[peak] <= 1.1 for peak in peaks)
     kls = [values["kl"][peak] for values, peak in zip(lines, peaks, strict=True)]
     assert (round(min(kls), 3), round(max(kls), 3)) == (0.013, 0.019)
-    # The minimum never adds anything, and at the old policy all objectives agree.
+    # The minimum never increases the objective, and all objectives agree at the old policy.
     for values in lines:
         assert np.all(
             np.array(values["clip"]) <= np.minimum(values["unclipped"], values["clip without minimum"]) + 1e-6

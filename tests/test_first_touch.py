@@ -1,4 +1,4 @@
-"""What a user of SB3's PPO meets first: names to import, environments, devices."""
+"""What a user of SB3's PPO tries first: imports, environments and devices."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A Ctrl-C that waits for a few lines to end."""
+"""A Ctrl-C that is held until a few lines are done."""
 
 import signal
 import threading

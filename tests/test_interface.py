@@ -1,4 +1,4 @@
-"""The classes look as SB3's PPO does from outside."""
+"""The classes have the same public interface as SB3's PPO."""
 
 import inspect
 import re

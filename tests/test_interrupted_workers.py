@@ -1,4 +1,4 @@
-"""Whatever interrupts the wait for workers, what is received later are the answers to what was asked then."""
+"""Whatever interrupts the wait for workers, later answers belong to the commands that asked for them."""
 
 import os
 import random
@@ -29,7 +29,7 @@ ACTIONS = 1000
 
 
 class Tells(gym.Env):
-    """Observes its last action and how many steps it has taken, and may wait or stop within one."""
+    """Observes its last action and the number of steps it has taken, and may wait within a step."""
 
     observation_space = spaces.Box(-1, np.inf, (2,), np.float64)
     action_space = spaces.Discrete(ACTIONS)
@@ -74,7 +74,7 @@ def model_for(env: VecEnv) -> PPOClip:
 
 
 def check_rollout(model: PPOClip) -> None:
-    """Each observation must follow from the action before it."""
+    """Check that each observation follows from the action before it."""
     buffer: Any = model.rollout_buffer
     arrays = (in_rows(buffer, array) for array in (buffer.observations, buffer.actions))
     observations, actions = (array.reshape(N_ENVS, N_STEPS, -1) for array in arrays)
@@ -87,7 +87,7 @@ def check_rollout(model: PPOClip) -> None:
 
 
 def goes_on(model: PPOClip) -> bool:
-    """Whether it trains as if nothing had been, or refuses to in words."""
+    """Check that the model either trains normally, or refuses with the expected error; return whether it trained."""
     try:
         model.learn(N_STEPS * N_ENVS, reset_num_timesteps=False)
     except WorkerError as error:
@@ -99,7 +99,7 @@ def goes_on(model: PPOClip) -> bool:
     return True
 
 
-# All that exchanges messages.
+# The files whose code exchanges messages.
 FILES = (
     *("subproc_vec_env.py", "async_vector_env.py", "connection.py"),
     *("envs/adapter.py", "envs/access.py", "envs/subproc.py", "guards/exchange.py", "guards/dummy.py"),
@@ -108,7 +108,7 @@ FILES = (
 
 @contextmanager
 def interrupt_at(place: int | None) -> Iterator[list[int]]:
-    """Raise a KeyboardInterrupt at a line of what exchanges messages; yields the count of lines."""
+    """Raise a KeyboardInterrupt at a line of the code that exchanges messages, and yield the count of such lines."""
     count = [0]
 
     def line(frame: FrameType, event: str, argument: object) -> Any:
@@ -176,7 +176,7 @@ ASKS: dict[str, Callable[[Any], Any]] = {
 
 
 def answers(env: Any, number: int) -> bool:
-    """Whether it answers what is asked, or refuses to in words."""
+    """Check that the environment answers correctly or refuses with the expected error; return whether it answered."""
     try:
         assert env.env_method("answer", number) == [number] * N_ENVS
         env.set_attr("mine", number)
@@ -213,7 +213,7 @@ def test_at_lines_of_all_that_is_asked(kind: str, ask: str, n_places: int) -> No
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("n_times", [5, pytest.param(50, marks=pytest.mark.slow)])
 def test_signals_at_any_time(kind: str, n_times: int) -> None:
-    """Steps take no time here, so that most of it goes to messages; no environment is lost."""
+    """Steps take no time here, so most of the time is spent on messages. No environment is lost."""
     with made(kind) as env:
         model = model_for(env)
         for seconds in np.linspace(0.2, 0.4, n_times):
@@ -228,7 +228,7 @@ def test_signals_at_any_time(kind: str, n_times: int) -> None:
     "kind", [pytest.param(kind, marks=() if kind in ("ours", "gymnasium's") else pytest.mark.slow) for kind in KINDS]
 )
 def test_a_signal_while_it_waits(kind: str) -> None:
-    """Nearly all of the time is waiting; then no environment is lost."""
+    """Nearly all of the time is spent waiting. No environment is lost."""
     with made(kind, 0.2) as env:
         model = model_for(env)
         for seconds in (0.7, 1.1):
@@ -255,7 +255,7 @@ def test_a_signal_to_all_processes_of_the_terminal() -> None:
 
 
 class Dawdles(Tells):
-    """Takes long for its fourth step, once."""
+    """Takes long for one fourth step."""
 
     late = False
 
@@ -279,7 +279,7 @@ def test_a_time_limit_that_passed() -> None:
 
 
 class Large(Tells):
-    """Returns more than a pipe holds."""
+    """Returns more data than a pipe can hold."""
 
     def step(self, action: Any) -> Any:
         *others, info = super().step(action)
@@ -290,7 +290,7 @@ def test_a_worker_that_stops_in_the_middle_of_a_message() -> None:
     env = SafeSubprocVecEnv([Large] * 2, start_method="fork", timeout=2)
     env.reset()
     env.step_async(np.zeros(2, int))
-    assert env.remotes[1]._exchange.poll(60)  # It has begun.
+    assert env.remotes[1]._exchange.poll(60)  # The worker has begun its message.
     os.kill(env.processes[1].pid, signal.SIGSTOP)
     with pytest.raises(WorkerError, match="environment 1 did not answer within 2 seconds"):
         env.step_wait()

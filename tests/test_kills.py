@@ -1,4 +1,4 @@
-"""Processes that are killed while they train, and resumed in other processes."""
+"""Training runs that are killed, and resumed in other processes."""
 
 import multiprocessing
 import os
@@ -34,7 +34,7 @@ def envs(env_id: str, vec_env_cls: Any) -> VecEnv:
 
 
 def train(variant: Any, env_id: str, vec_env_cls: Any, folder: Path, resumed: bool) -> None:
-    """A run from its beginning or from its last checkpoint, to its end, if it is not killed."""
+    """Run training from the beginning or from the last checkpoint to the end, unless it is killed."""
     os.setpgrp()
     env, written = envs(env_id, vec_env_cls), Written()
     if resumed:
@@ -51,7 +51,7 @@ def train(variant: Any, env_id: str, vec_env_cls: Any, folder: Path, resumed: bo
 
 
 def kill(pid: int) -> None:
-    """End a process and its workers as a machine that stops does."""
+    """Kill a process and its workers at once, as a crash of the machine would."""
     os.killpg(pid, signal.SIGKILL)
 
 
@@ -63,7 +63,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def ended(*arguments: Any) -> tuple[dict[str, Any], dict[int, dict[str, Any]], float]:
-    """A run in a process of its own: its state and its log at the end, and the seconds after the first checkpoint."""
+    """Run training in a separate process; return its final state, log and the seconds after the first checkpoint."""
     folder = arguments[3]
     process = FORK.Process(target=train, args=arguments)
     process.start()

@@ -111,7 +111,7 @@ MAKERS: dict[str, Any] = {
 
 
 def sample(distribution: Distribution) -> th.Tensor:
-    # gSDE keeps its noise over many states; the density it reports is that of independent noise.
+    # gSDE reuses its noise over many states, but reports the density of independent noise.
     if isinstance(distribution, StateDependentNoiseDistribution):
         actions = distribution.distribution.sample()
         return actions if distribution.bijector is None else distribution.bijector.forward(actions)
@@ -154,7 +154,7 @@ def test_divergence_is_differentiable_in_the_new_parameters() -> None:
 
 
 class Uniform(CategoricalDistribution):
-    """A distribution of a user's own."""
+    """A user's custom distribution."""
 
 
 def forget_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +189,7 @@ def test_a_subclass_shares_the_kl_until_it_has_its_own(monkeypatch: pytest.Monke
 
 
 class Laplacian(DiagGaussianDistribution):
-    """Of SB3's class, but with another density."""
+    """A subclass of SB3's distribution with a different density."""
 
     def proba_distribution(self, mean_actions: th.Tensor, log_std: th.Tensor) -> "Laplacian":
         self.distribution = Laplace(mean_actions, log_std.exp())  # type: ignore[assignment]
@@ -203,7 +203,7 @@ def test_another_density_does_not_share_the_kl() -> None:
 
 
 class UniformPolicy(ActorCriticPolicy):
-    """A user's policy with a distribution of its own."""
+    """A user's policy with a custom distribution."""
 
     def _get_action_dist_from_latent(self, latent_pi: th.Tensor) -> Distribution:
         return Uniform(2).proba_distribution(self.action_net(latent_pi))

@@ -1,4 +1,4 @@
-"""The KL of discrete actions where probabilities round to 0 or 1, against 60 decimal digits, on both paths."""
+"""The KL of discrete actions with probabilities that round to 0 or 1, against 60-digit arithmetic, on both paths."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ from sb3_ppo_variants.kl import exact_kl
 mpmath.mp.dps = 60
 Logits = Sequence[float]
 
-# (old, new); the last of each list is that of a policy that hardly moves.
+# Logits (old, new). The last pair of each list is that of a policy that hardly changes.
 COINS: list[tuple[Logits, Logits]] = [
     ([50.0], [-50.0]),
     ([-50.0], [50.0]),
@@ -45,7 +45,7 @@ CATEGORIES: list[tuple[Logits, Logits]] = [
 
 
 def _divergence(old: list[Any], new: list[Any]) -> Any:
-    """sum p log(p / q) for weights of p and q, as they are or logarithms of them, in high precision."""
+    """Compute the sum of p log(p / q) in high precision, from the logits of p and q."""
     p, q = ([mpmath.exp(x) for x in logits] for logits in (old, new))
     p, q = ([x / mpmath.fsum(weights) for x in weights] for weights in (p, q))
     return mpmath.fsum(x * (mpmath.log(x) - mpmath.log(y)) for x, y in zip(p, q, strict=True))
@@ -80,7 +80,7 @@ def sb3s(name: str, n: int) -> Distribution:
 def on_reference_path(name: str, old: Logits, new: Logits, dtype: th.dtype) -> float:
     distribution: Any = sb3s(name, len(old))
     kl = exact_kl(distribution)
-    many = name == "MultiCategorical"  # The second part goes the other way.
+    many = name == "MultiCategorical"  # The second part has old and new exchanged.
     outputs = [[*old, *new], [*new, *old]] if many else [old, new]
     was, now = (kl.parameters(distribution.proba_distribution(th.tensor([logits], dtype=dtype))) for logits in outputs)
     return kl.divergence(was, now).item()
@@ -115,7 +115,7 @@ def test_in_single_precision(name: str, exactly: Callable[[Logits, Logits], floa
 def test_gradient(name: str, exactly: Callable[[Logits, Logits], float], old: Logits, new: Logits) -> None:
     """d KL / d logits is the new probability minus the old one, finite and the same on both paths."""
     if name == "MultiCategorical":
-        return  # Made of parts that the other cases test.
+        return  # The other cases test its parts.
     distribution: Any = sb3s(name, len(old))
     kl = exact_kl(distribution)
     logits = th.tensor([new], dtype=th.float64, requires_grad=True)
@@ -140,6 +140,6 @@ def test_updates_of_a_policy_that_became_certain(variant: Any, name: str) -> Non
             model.policy.action_net.bias.mul_(0).add_(120 * th.arange(len(model.policy.action_net.bias)) - 30)
         model.train()
         kls.append(model.logger.name_to_value["train/kl"])
-    # From even chances to certainty: 30 at least for the action that was given up.
+    # The policy moves from even chances to certainty, with a log-ratio of at least 30 for the least likely action.
     assert 10 < kls[0] < 1000
     assert kls[1] == pytest.approx(kls[0], rel=0.01)

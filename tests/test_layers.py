@@ -1,4 +1,4 @@
-"""Nothing imports upwards, nor sideways."""
+"""No part of the package imports from a higher layer or from its own layer."""
 
 import ast
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 import sb3_ppo_variants
 
 ROOT = Path(sb3_ppo_variants.__file__).parent
-# From the bottom to the top. The parts of a layer do not know each other.
+# From bottom to top. The parts of a layer do not import each other.
 LAYERS = [
     ["errors"],
     ["losses", "kl"],
@@ -33,7 +33,7 @@ def level(part: str) -> int:
 
 
 def imported(path: Path) -> set[str]:
-    """The parts of the package that a file imports."""
+    """Return the parts of the package that a file imports."""
     parts = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module is not None:

@@ -25,7 +25,7 @@ def test_clipped_value_loss_takes_the_larger_error() -> None:
 def test_clipped_value_loss_has_no_gradient_beyond_the_range_towards_the_return() -> None:
     values = VALUES.clone().requires_grad_()
     losses.value_loss(values, OLD_VALUES, RETURNS, clip_range_vf=0.5).backward()
-    # The second value has not moved, the third has moved too far past its return.
+    # The second value has not changed; the third has moved too far, past its return.
     assert values.grad is not None
     assert values.grad.tolist() == pytest.approx([0.0, 2 * 2 / 3, 2 * -1 / 3])
 

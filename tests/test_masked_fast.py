@@ -1,4 +1,4 @@
-"""Masked policies on the array path: the updates of the reference, and rollouts that it evaluates alike."""
+"""Masked policies on the array path: its updates match the reference path, which also evaluates its rollouts alike."""
 
 from copy import deepcopy
 from typing import Any
@@ -28,7 +28,7 @@ def made(cls: Any, space: spaces.Space, policy: Any = "MaskableMlpPolicy", fast:
 
 
 def collected(model: Any) -> Any:
-    """The model with a full rollout buffer."""
+    """Return the model with a full rollout buffer."""
     _, callback = model._setup_learn(N_STEPS * N_ENVS)
     model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
     return model
@@ -76,7 +76,7 @@ def test_the_reference_evaluates_a_rollout_alike(space: str, fast: bool) -> None
 
 
 def test_actions_are_drawn_from_the_masked_distribution() -> None:
-    """The frequencies of actions in one state with one mask."""
+    """Compare the frequencies of actions in one state with one mask."""
     model = made(PPOClip, spaces.Discrete(5), fast=True, policy_kwargs={"net_arch": []})
     mask, state = np.array([True, False, True, True, False]), np.full(3, 0.5, np.float32)
     for env in model.env.envs:
@@ -96,7 +96,7 @@ def test_actions_are_drawn_from_the_masked_distribution() -> None:
 
 
 def test_nothing_goes_through_a_mask() -> None:
-    """Even an action that is masked, as in a rollout of another loop, has no gradient but at what is allowed."""
+    """Only allowed actions have a gradient, even if the action taken is masked, as in a rollout of another loop."""
     masks = np.array([[True, False]])
     logits = masked(np.array([[2.0, 5.0]]), masks)
     assert logits[0, 0] == 2.0 and np.exp(logits[0, 1]) == 0.0 and np.isfinite(logits).all()

@@ -1,4 +1,4 @@
-"""Masks that environments must not return, in this process and in workers."""
+"""Invalid masks from environments, in this process and in workers."""
 
 from typing import Any
 
@@ -67,7 +67,7 @@ def test_others_are_refused(space: spaces.Space, mask: Any, problem: str) -> Non
 
 
 class Changing(MaskedNoiseEnv):
-    """Its mask is drawn whenever it is asked for."""
+    """Draws a new mask whenever it is asked for one."""
 
     def action_masks(self) -> Any:
         self._draw()
@@ -84,7 +84,7 @@ def test_a_mask_that_changes_in_a_worker() -> None:
     env.seed(0)
     env.reset()
     (mask,) = env.env_method("action_masks")
-    with pytest.raises(EnvOutputError, match=r"environment 0 is another one at .*, but must be the same until"):
+    with pytest.raises(EnvOutputError, match=r"environment 0 is different at .*, but must be unchanged until"):
         env.step(np.array([np.argmax(mask)]))
     env.close()
 
@@ -101,9 +101,9 @@ def test_workers_step_with_masks_that_stay() -> None:
     env = SafeSubprocVecEnv([lambda: MaskedNoiseEnv(DISCRETE)] * 2)
     env.seed(0)
     env.reset()
-    for _ in range(20):  # Over the ends of episodes.
+    for _ in range(20):  # This includes the ends of episodes.
         env.step(np.array([np.argmax(mask) for mask in env.env_method("action_masks")]))
     env.env_method("action_masks")
-    env.reset()  # Whatever was asked for before is of another state.
+    env.reset()  # The mask requested before belongs to another state.
     env.step(np.array([np.argmax(mask) for mask in env.get_attr("masks")]))
     env.close()

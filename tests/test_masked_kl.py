@@ -1,4 +1,4 @@
-"""The exact KL and the entropy of masked distributions against closed forms worked out by hand and Monte Carlo."""
+"""The exact KL and entropy of masked distributions, against closed forms worked out by hand and Monte Carlo."""
 
 from math import log
 from typing import Any
@@ -95,7 +95,7 @@ def test_monte_carlo(make: Any) -> None:
 
 
 def test_gradient_is_that_of_the_allowed_actions() -> None:
-    """d KL / d logits is p_new - p_old on what is allowed, and nothing else has a gradient."""
+    """d KL / d logits is p_new - p_old for allowed actions, and 0 for all others."""
     old = masked(MaskableCategoricalDistribution(3), logs(1, 8, 3), [1, 0, 1])
     logits = th.zeros(3, requires_grad=True)
     divergence(old, masked(MaskableCategoricalDistribution(3), logits, [1, 0, 1])).backward()

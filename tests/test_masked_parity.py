@@ -1,4 +1,4 @@
-"""On its reference path PPOClip with a masked policy is sb3-contrib's MaskablePPO bit for bit."""
+"""On its reference path, PPOClip with a masked policy matches sb3-contrib's MaskablePPO bit for bit."""
 
 from collections.abc import Callable
 from typing import Any
@@ -118,7 +118,7 @@ def test_same_weights_and_logs_as_sb3_contrib(name: str) -> None:
 
 
 def test_the_cases_train_and_mask() -> None:
-    """Weights that never change would be equal too, and so would masks that allow everything."""
+    """The other tests would be meaningless if weights never changed or masks allowed every action."""
     model: Any = ours_of(**case())[0]
     untrained: Any = PPOClip("MaskableMlpPolicy", masked_envs(MULTI), seed=5, device="cpu")
     assert not th.equal(model.policy.action_net.weight, untrained.policy.action_net.weight)

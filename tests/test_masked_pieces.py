@@ -1,4 +1,4 @@
-"""Random actions keep to masks."""
+"""Random actions respect masks."""
 
 import numpy as np
 import pytest
@@ -16,6 +16,6 @@ def test_random_actions_are_allowed(name: str) -> None:
     seen = set()
     for _ in range(40):
         actions = random_actions(env)
-        env.step(actions)  # Which raises if one is masked.
+        env.step(actions)  # Fails if an action is masked.
         seen |= {tuple(np.ravel(action).tolist()) for action in actions}
     assert len(seen) > 2

@@ -1,4 +1,4 @@
-"""Masked policies as sb3-contrib's tools use them, and what is refused."""
+"""Masked policies with sb3-contrib's tools, and the errors for wrong use."""
 
 import warnings
 from typing import Any
@@ -35,7 +35,7 @@ def small(cls: Any = PPOClip, env: Any = None, policy: Any = "MaskableMlpPolicy"
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_task_that_only_masks_make_easy_is_learned(variant: Any) -> None:
-    """sb3-contrib's: masks leave 15 of 70 actions, of which one is right. A policy at random reaches 7."""
+    """In sb3-contrib's task, masks leave 15 of 70 actions, one of which is right. A random policy scores 7."""
     env = InvalidActionEnvDiscrete(dim=70, n_invalid_actions=55)
     own = {"clip_range": 0.4} if variant is PPOClip else {}
     model = variant("MaskableMlpPolicy", env, gamma=0.1, seed=32, learning_rate=1e-3, n_epochs=4, **own).learn(2048)
@@ -60,7 +60,7 @@ def test_masks_at_predict_are_kept_to() -> None:
 
 
 def test_evaluation_and_its_callback(tmp_path: Any) -> None:
-    env = Monitor(MaskedNoiseEnv(MULTI))  # It raises for an action that is masked.
+    env = Monitor(MaskedNoiseEnv(MULTI))  # It fails if an action is masked.
     model = small()
     returns, _ = evaluate_policy(model, env, 3, return_episode_rewards=True)
     assert isinstance(returns, list) and len(returns) == 3
@@ -128,7 +128,7 @@ class Changing(MaskedNoiseEnv):
 
 def test_a_mask_that_changes_in_a_worker_ends_training() -> None:
     env = SafeSubprocVecEnv([lambda: MaskedNoiseEnv(spaces.Discrete(40)), lambda: Changing(spaces.Discrete(40))])
-    with pytest.raises(EnvOutputError, match="the action mask of environment 1 at step 0 is another one at"):
+    with pytest.raises(EnvOutputError, match="the action mask of environment 1 at step 0 is different at"):
         small(env=env).learn(32)
     env.close()
 

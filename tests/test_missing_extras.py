@@ -1,4 +1,4 @@
-"""Without its extra, each optional feature fails with a sentence that names the extra."""
+"""Without its extra, each optional feature fails with an error that names the extra."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 from helpers import OPTIONAL
 
 PACKAGES = [*OPTIONAL, "sbx"]
-# The code that needs each extra, the error that it raises, and how that begins.
+# For each extra, code that needs it, the type of the error without it, and the beginning of the message.
 FEATURES = {
     "contrib": ("PPOClip('MlpLstmPolicy', 'CartPole-v1')", "ArgumentError", "policy='MlpLstmPolicy' and the like need"),
     "envpool": ("envs.make_envpool_vec_env('CartPole-v1')", "ImportError", "EnvPool "),
@@ -25,7 +25,7 @@ FEATURES = {
         "rl_zoo3 is not installed",
     ),
 }
-# In a process of its own, where importing one of the packages fails as if it were not there.
+# Runs in a separate process, where importing any of the packages fails as if it were not installed.
 SCRIPT = """
 import json, runpy, sys
 packages, features = json.loads(sys.argv[1])

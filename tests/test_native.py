@@ -1,4 +1,4 @@
-"""The native library computes what the reference does; test_fast_update and test_fast_rollout are about it too."""
+"""The native library computes the same as the reference path; test_fast_update and test_fast_rollout test it too."""
 
 import _ctypes
 import shutil
@@ -32,7 +32,7 @@ QUICK, ALL = 20, 1000
 
 @pytest.fixture(params=native.INSTRUCTIONS)
 def _instructions(request: pytest.FixtureRequest, natively: None) -> Iterator[None]:
-    """The library computes with one of the sets of instructions that this processor has."""
+    """Make the library use each instruction set that this processor supports."""
     library = native.library()
     assert library is not None
     best = library.instructions
@@ -61,7 +61,7 @@ def test_so_they_do_in_single_precision(space: str) -> None:
 
 
 def one_unit(dtype: Any) -> NativeActorCritic:
-    """Networks that compute tanh."""
+    """Create networks that compute tanh."""
     parameters = {"weight": np.ones((1, 1), dtype), "bias": np.zeros(1, dtype)}
     arrays = {f"{layer}.{name}": p for layer in ("hidden", "action_net", "value_net") for name, p in parameters.items()}
     return NativeActorCritic(
@@ -72,7 +72,7 @@ def one_unit(dtype: Any) -> NativeActorCritic:
 @pytest.mark.usefixtures("_instructions")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_hyperbolic_tangent(dtype: Any) -> None:
-    """It errs by 5 units in the last place at most, and NaN and infinity are what they should be."""
+    """The error is at most 5 units in the last place, and NaN and infinity are handled correctly."""
     numbers = np.geomspace(1e-30, 1e4, 20001)
     x = np.concatenate([-numbers[::-1], [0.0], numbers]).astype(dtype)
     found = one_unit(dtype).values(x[:, None])[:, 0]
@@ -84,7 +84,7 @@ def test_the_hyperbolic_tangent(dtype: Any) -> None:
 
 
 def configuration(seed: int) -> tuple[Any, dict[str, Any]]:
-    """A class and arguments of :func:`collected`, at random."""
+    """Draw a random class and random arguments for :func:`collected`."""
     rng = np.random.default_rng(seed)
     name = rng.choice([*CASES])
     cls, arguments = CASES[name]
@@ -133,7 +133,7 @@ def test_any_configuration_is_the_reference(seed: int, double_precision: Double)
     rows = n_envs * n_steps
     model.batch_size = int(rng.choice([2, 7, 64, rows - 1, rows, 2 * rows]))
     if model.batch_size == 2:
-        model.n_epochs = 1  # After hundreds of steps rounding may have grown to anything, over arrays too.
+        model.n_epochs = 1  # Over hundreds of steps, rounding errors may grow without bound, also on the array path.
     double_precision(model)
     reference, ours = updated(model, False), updated(model, True)
     assert ours._n_updates == reference._n_updates
@@ -169,7 +169,7 @@ def test_actions_that_the_policy_does_not_have_are_refused(value: int) -> None:
 
 @pytest.fixture
 def policy(natively: None) -> Any:
-    """A policy that the library computes, with actions of two numbers for observations of three."""
+    """Create a policy that the library supports, with 3-dimensional observations and 2-dimensional actions."""
     return PPOClip("MlpPolicy", noise_envs(BOX), n_steps=8, batch_size=8).policy
 
 
@@ -183,7 +183,7 @@ def normal(*shape: int) -> np.ndarray:
 
 
 def test_more_environments_than_states_at_a_time(policy: Any) -> None:
-    """Acting on all at once is acting on some of them."""
+    """Acting on all environments at once gives the same results as acting on some of them."""
     features, z = normal(300, 3), normal(300, 2)
 
     def acted(rows: slice) -> Any:
@@ -227,11 +227,11 @@ def test_other_steps_and_features_are_refused(policy: Any) -> None:
         steps.take(0, normal(1, 3))
 
 
-# What is not for the library
+# Models that the library does not support
 
 
 class Mine(Clipped):
-    """An objective of a user's, with both forms of its loss."""
+    """A user's objective with both forms of its loss."""
 
     def loss(self, batch: Any) -> th.Tensor:
         return 2 * super().loss(batch)
@@ -242,7 +242,7 @@ class Mine(Clipped):
 
 
 def said(model: Any, capsys: pytest.CaptureFixture[str]) -> str:
-    """Which path it is said that a model takes."""
+    """Return the line that says which path a model uses."""
     capsys.readouterr()
     model.learn(32)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Training on")]
@@ -269,7 +269,7 @@ def test_without_the_library_arrays_take_over(
 
 
 def test_a_library_of_older_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    # One that has none of the functions.
+    # This library has none of the functions.
     shutil.copy(_ctypes.__file__, tmp_path / f"_native{EXTENSION_SUFFIXES[0]}")
     monkeypatch.setattr(native, "__file__", str(tmp_path / "library.py"))
     with pytest.raises(ImportError, match="was built from older sources; build it again: make install"):

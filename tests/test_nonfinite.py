@@ -1,4 +1,4 @@
-"""A number that is not finite stops training by name, and the policy is as the last good update left it."""
+"""A value that is not finite stops training with an error that names it, and the policy keeps the last good update."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -30,13 +30,13 @@ NAN, INF = float("nan"), float("inf")
 BOX = ACTION_SPACES["Box"]
 N_STEPS, N_ENVS, EPISODE = 14, 2, 7
 UPDATES = 2
-# In the rollout after that many updates, at a step within and at the end of an episode.
+# Steps of the rollout after these updates: one within an episode, and one at its end.
 WITHIN, AT_END = UPDATES * N_STEPS + 4, UPDATES * N_STEPS + EPISODE
 
 
 @dataclass
 class Fault:
-    """What environment 1 does wrong."""
+    """A wrong value that environment 1 returns at one step."""
 
     place: str
     value: float
@@ -44,7 +44,7 @@ class Fault:
 
     @property
     def step(self) -> int:
-        """The model's steps when it shows."""
+        """The model's number of timesteps when the fault occurs."""
         return (self.at - 1) * N_ENVS
 
 
@@ -57,7 +57,7 @@ def spoiled(observation: Any, value: float) -> Any:
 
 
 class FaultyEnv(NoiseEnv):
-    """Goes wrong once."""
+    """Returns a wrong value once."""
 
     def __init__(self, fault: Fault | None, action_space: spaces.Space = BOX, observation_space: spaces.Space = VECTOR):
         super().__init__(action_space, deepcopy(observation_space))
@@ -95,7 +95,7 @@ def model_for(env: VecEnv, cls: Any = PPOClip, **arguments: Any) -> Any:
 
 
 def state(model: Any) -> th.Tensor:
-    """All weights and Adam's moments and step counts."""
+    """Return all weights, and Adam's moments and step counts."""
     moments = model.policy.optimizer.state_dict()["state"].values()
     tensors = [*model.policy.parameters(), *(tensor for each in moments for tensor in each.values())]
     return th.cat([tensor.detach().flatten() for tensor in tensors])
@@ -104,7 +104,7 @@ def state(model: Any) -> th.Tensor:
 def stopped(
     make_env: Callable[[Fault | None], VecEnv], fault: Fault, callback: Any = None, **arguments: Any
 ) -> NonFiniteError:
-    """The error of a run with a fault, which leaves what a run without one has after the updates before it."""
+    """Return the error of a run with a fault, and check that the model is as after the updates before it."""
     good = model_for(make_env(None), **arguments).learn(UPDATES * N_STEPS * N_ENVS)
     bad = model_for(make_env(fault), **arguments)
     with pytest.raises(NonFiniteError) as caught:
@@ -137,7 +137,7 @@ DICT = spaces.Dict({"a": VECTOR, "b": spaces.Discrete(3)})
 
 
 class Together(SubprocVecEnv):
-    """Starts its processes fast."""
+    """Starts its processes quickly."""
 
     def __init__(self, env_fns: Any):
         super().__init__(env_fns, start_method="fork")
@@ -189,7 +189,7 @@ def test_of_the_first_observation_of_all(name: str, fast: bool) -> None:
 
 @pytest.fixture
 def _no_validation() -> Any:
-    """Without it, PyTorch's distributions take any parameters."""
+    """Disable validation, so that PyTorch's distributions accept any parameters."""
     th.distributions.Distribution.set_default_validate_args(False)
     yield
     th.distributions.Distribution.set_default_validate_args(True)
@@ -205,7 +205,7 @@ def test_without_validation(place: str, use_sde: bool) -> None:
 
 
 class SpoiledBetween(VecEnvWrapper):
-    """Spoils what the environments return, after the check of what they return."""
+    """Corrupts what the environments return, after it has been checked."""
 
     def __init__(self, env: VecEnv, fault: Fault | None):
         super().__init__(env)
@@ -233,7 +233,7 @@ def test_from_a_wrapper(place: str, validate: bool, fast: bool) -> None:
         error = stopped(lambda fault: SpoiledBetween(faulty_envs(None), fault), Fault(place, NAN), fast=fast)
     finally:
         th.distributions.Distribution.set_default_validate_args(True)
-    # What the policy makes of an observation is not finite a step later.
+    # Without validation, an observation may only be noticed when the policy's action for it is not finite.
     assert error.quantity == place or (error.quantity == "action" and not validate)
     assert error.env_index == 1
 
@@ -245,7 +245,7 @@ class TakesNoNaN(NoiseEnv):
 
 
 class Spoils(BaseCallback):
-    """Spoils a parameter in the third rollout."""
+    """Sets a parameter to NaN in the third rollout."""
 
     def __init__(self, name: str):
         super().__init__()
@@ -307,7 +307,7 @@ def test_of_an_advantage(name: str) -> None:
 
 
 class SpoilsGradient(BaseCallback):
-    """From the third update on, a gradient is spoiled at some minibatch that is not the first."""
+    """Sets a gradient to NaN in the third update, at a minibatch other than the first."""
 
     def _on_step(self) -> bool:
         return True
@@ -345,7 +345,7 @@ def test_of_a_gradient(name: str, validate: bool) -> None:
     ],
 )
 def test_of_a_step_that_is_too_large(arguments: dict[str, Any]) -> None:
-    """The last step of an update, after which no loss shows it."""
+    """The step is the last of its update, so no later loss reveals it."""
     model = model_for(faulty_envs(None), batch_size=N_STEPS * N_ENVS, n_epochs=1, max_grad_norm=INF, **arguments)
     before = deepcopy(model.policy.state_dict())
     with pytest.raises(NonFiniteError, match="parameter"):
@@ -376,7 +376,7 @@ def test_the_model_is_as_good_as_before(tmp_path: Path) -> None:
     model.save(tmp_path / "model")
     loaded = PPOClip.load(tmp_path / "model", device="cpu")
     assert th.equal(state(loaded), state(model))
-    # The environment errs once.
+    # The environment's fault occurs only once.
     model.learn(100, reset_num_timesteps=False)
     assert state(model).isfinite().all()
 

@@ -1,4 +1,4 @@
-"""Steps of SB3's ``VecNormalize`` while a model trains are, to the bit, those of SB3."""
+"""While a model trains, the steps of SB3's ``VecNormalize`` match SB3's own bit for bit."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -46,7 +46,7 @@ StepsOf = Callable[[VecEnv], Steps]
 
 @pytest.fixture(params=["natively", "over arrays"])
 def steps_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> StepsOf:
-    """What makes the steps, with the library and without."""
+    """Return the function that prepares an environment for fast steps, with and without the library."""
     if request.param == "over arrays":
         monkeypatch.setattr(normalizing, "library", lambda: None)
     elif library() is None:
@@ -63,13 +63,13 @@ def normalized(name: str, n_envs: int = 2, **settings: Any) -> VecNormalize:
 
 
 def state(env: VecNormalize) -> dict[str, Any]:
-    """All that an environment knows."""
+    """Return the complete state of an environment."""
     others = ("venv", "class_attributes", "observation_space", "action_space", "obs_spaces")
     return {name: value for name, value in vars(env).items() if name not in others}
 
 
 def plain(value: Any) -> Any:
-    """Equal to that of another value only if both have the same types and bits."""
+    """Convert a value so that the results for two values are equal only if their types and bits are."""
     if isinstance(value, np.ndarray | np.generic):
         return type(value), value.dtype, value.shape, value.tobytes()
     if isinstance(value, RunningMeanStd):
@@ -102,7 +102,7 @@ def test_steps(name: str, settings: str, n_envs: int, steps_of: StepsOf) -> None
 
 
 class Keeps(BaseCallback):
-    """Keeps the state of the environment that the model has, at each step, and changes it once."""
+    """Records the state of the model's environment at each step, and changes it once."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Objectives against numbers worked out by hand, their derivatives against finite differences and autograd."""
+"""Objectives against numbers worked out by hand, and their derivatives against finite differences and autograd."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

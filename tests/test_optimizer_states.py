@@ -1,4 +1,4 @@
-"""Optimizers get no options and moments from files that they would refuse or could not have made."""
+"""Loading refuses optimizer states with options or moments that the optimizer could not take or have made."""
 
 import io
 from collections.abc import Callable

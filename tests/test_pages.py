@@ -1,4 +1,4 @@
-"""What the pages about the paper name exists."""
+"""Everything that the pages about the paper name exists."""
 
 import re
 from importlib import import_module
@@ -16,14 +16,14 @@ PARTS = {path.stem for path in PACKAGE.iterdir()} - {"__init__", "__pycache__"}
 
 
 def names(text: str) -> set[str]:
-    """Dotted names of this package, whose name may be left out, and of SB3."""
+    """Return the dotted names of SB3's objects and this package's, where the package's own name may be omitted."""
     found = set(re.findall(r"`([a-zA-Z_]\w*(?:\.\w+)+)`", text))
     short = {f"sb3_ppo_variants.{name}" for name in found if name.split(".")[0] in PARTS}
     return short | {name for name in found if name.split(".")[0] in ("sb3_ppo_variants", "stable_baselines3")}
 
 
 def exists(name: str) -> bool:
-    """Whether there is a module of this name, or something of this name in the innermost module that it begins with."""
+    """Check whether a name is that of a module, or of an object in the innermost module of its path."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         module = ".".join(parts[:length])

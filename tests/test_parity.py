@@ -1,4 +1,4 @@
-"""On its reference path PPOClip is SB3's PPO bit for bit."""
+"""On its reference path, PPOClip matches SB3's PPO bit for bit."""
 
 from collections.abc import Callable
 from typing import Any
@@ -102,7 +102,7 @@ def test_same_weights_and_logs_as_sb3(name: str) -> None:
 
 
 def test_the_cases_train() -> None:
-    """Weights that never change would be equal too."""
+    """The other tests would be meaningless if weights never changed."""
     model: Any = train(PPOClip, **case())[0]
     untrained: Any = PPOClip("MlpPolicy", noise_envs(BOX), seed=5, device="cpu")
     assert not th.equal(model.policy.action_net.weight, untrained.policy.action_net.weight)

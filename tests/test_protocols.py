@@ -1,4 +1,4 @@
-"""The protocols of the paper's experiments, in recipes and comparisons, and actions as they are drawn."""
+"""The protocols of the paper's experiments, in recipes and comparisons, and unclipped actions."""
 
 import json
 import subprocess
@@ -31,7 +31,7 @@ BOX = ACTION_SPACES["Box"]
 
 
 class Taking(NoiseEnv):
-    """Keeps the actions that it is given."""
+    """Records the actions that it receives."""
 
     def __init__(self, action_space: spaces.Space = BOX):
         super().__init__(action_space)
@@ -43,7 +43,7 @@ class Taking(NoiseEnv):
 
 
 class Drawn(BaseCallback):
-    """Keeps the actions that the policy drew."""
+    """Records the actions that the policy sampled."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ def test_a_run_of_each_protocol(name: str, tmp_path: Path) -> None:
     assert {record["commit"] for record in found} == {commit()}
     for record in found:
         kl = record["training"]["kl"]
-        # The update after each of four rollouts.
+        # There is one update after each of the four rollouts.
         assert [i for i, value in enumerate(kl) if value is not None] == [24, 49, 74, 99]
         assert ("kl_coef" in record["training"]) == (record["label"] == "ppo_adaptive_kl")
     assert f"## Pendulum-v1, protocol {name} (" in (tmp_path / "report.md").read_text()

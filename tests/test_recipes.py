@@ -1,4 +1,4 @@
-"""Recipes: the sources' values, and what is made of them."""
+"""Recipes: their values against the sources, and the models and environments made from them."""
 
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ SAME_WITH_LSTMS = {
     "PendulumNoVel-v1": "PendulumNoVel-v1",
     "LunarLanderNoVel-v3": "LunarLanderNoVel-v2",
 }
-# What an entry of rl_zoo3 leaves to the defaults of SB3.
+# SB3's defaults for values that an entry of rl_zoo3 may omit.
 DEFAULTS = {"clip_range": 0.2, "learning_rate": 3e-4, "n_envs": 1}
 
 
@@ -194,7 +194,7 @@ def test_wrappers_and_arguments_of_the_environment(wrapper: str | type[RescaleAc
 def test_none_is_no_wrapper_and_no_normalization() -> None:
     env = recipe("ppo_clip", "PongNoFrameskip-v4", env_wrapper=None, normalize=None).make_env(n_envs=1)
     assert unwrap_vec_normalize(env) is None
-    # Four of ALE's frames in colour.
+    # Four of ALE's colour frames.
     assert env.observation_space.shape == (210, 160, 12)
 
 
@@ -228,7 +228,7 @@ def test_what_was_trained_is_loaded_with_its_statistics(normalised: Recipe, tmp_
     assert trained_in.gamma == normalised.arguments["gamma"]
     action, loaded_action = (m.predict(state, deterministic=True)[0] for m in (model, loaded))
     np.testing.assert_array_equal(action, loaded_action)
-    # Rewards of Pendulum are negative, and those of an episode of 200 steps are not scaled.
+    # Pendulum's rewards are negative, and 200 of them add up to less than -50 unless they are scaled.
     returns = evaluate(normalised, tmp_path, episodes=2)
     assert returns.shape == (2,)
     assert (returns < -50).all()
@@ -251,7 +251,7 @@ def test_rewards_alone_are_normalised(tmp_path: Path) -> None:
     assert isinstance(trained_in, VecNormalize)
     assert (trained_in.norm_obs, trained_in.norm_reward) == (False, True)
     _, env = load(made, tmp_path)
-    # The first two of Pendulum's observations are the cosine and the sine of an angle, as long as nothing scales them.
+    # The first two values of Pendulum's observations are the cosine and the sine of an angle, unless they are scaled.
     observation = env.reset()
     assert isinstance(observation, np.ndarray)
     np.testing.assert_allclose(np.square(observation[:, :2]).sum(), 1, rtol=1e-5)

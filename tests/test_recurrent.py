@@ -1,4 +1,4 @@
-"""On its reference path PPOClip with an LSTM is sb3-contrib's RecurrentPPO bit for bit."""
+"""On its reference path, PPOClip with an LSTM matches sb3-contrib's RecurrentPPO bit for bit."""
 
 from collections.abc import Callable
 from functools import partial
@@ -81,7 +81,7 @@ def test_same_weights_and_logs_as_sb3_contrib(name: str) -> None:
     assert (ours._n_updates, len(logs[1].updates)) == (theirs._n_updates, 6 // (1 if name == "one environment" else 3))
     for their_values, our_values in zip(*(log.updates for log in logs), strict=True):
         expected = {key: value for key, value in their_values.items() if not key.startswith("time/")}
-        # sb3-contrib leaves out the step size.
+        # Only the exact KL is logged in addition.
         assert set(our_values) - set(their_values) == {"train/kl"}
         for key, value in expected.items():
             assert our_values[key] == pytest.approx(value, rel=1e-5, abs=1e-7, nan_ok=True), key
@@ -93,14 +93,14 @@ def test_target_kl_ends_updates_early() -> None:
 
 
 def test_the_episodes_have_different_lengths() -> None:
-    """Else there would be no padding to leave out."""
+    """Otherwise, there would be no padding to ignore."""
     model = small(PPOClip).learn(48)
     lengths = np.diff(np.flatnonzero(model.rollout_buffer.episode_starts[:16]))
     assert len(set(lengths.tolist())) > 1
 
 
 class Seen(BaseCallback):
-    """What callbacks see of the states of the LSTMs."""
+    """Records the LSTM states that callbacks see."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ def test_predictions_follow_the_states() -> None:
 
 
 def test_memory_is_learned() -> None:
-    """Half of the rewards are the most that there is without memory."""
+    """Without memory, a policy gets at most half of the rewards."""
     env = DummyVecEnv([lambda: Monitor(Recall())] * 8)
     arguments: dict[str, Any] = {"n_steps": 32, "batch_size": 128, "learning_rate": 1e-2}
     model = small(PPOAdaptiveKL, env, desired_kl=0.02, **arguments)
@@ -163,7 +163,7 @@ def test_every_class_trains(variant: Any, updates: Any) -> None:
 
 
 def test_separate_updates_train_a_shared_lstm_for_the_policy() -> None:
-    """No gradient of the value reaches it, as in sb3-contrib."""
+    """Gradients of the value loss do not reach it, as in sb3-contrib."""
     kwargs = {**SMALL, "shared_lstm": True, "enable_critic_lstm": False}
     model = small(PPOClip, policy_kwargs=kwargs, updates=SeparateUpdates())
     of_value = {id(p) for group in model.value_optimizer.param_groups for p in group["params"]}

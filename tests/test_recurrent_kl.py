@@ -1,4 +1,4 @@
-"""The KL of policies with LSTMs, over steps and not over the padding of their sequences."""
+"""The KL of policies with LSTMs, over steps but not over the padding of sequences."""
 
 from typing import Any
 
@@ -30,10 +30,10 @@ def trained(name: str, cls: Any = PPOClip, **more: Any) -> Any:
 
 
 def walked(model: Any, n_envs: int) -> th.Tensor:
-    """The means of the actions in all states of a rollout, found step by step as ``predict`` does."""
+    """Compute the action means in all states of a rollout step by step, as ``predict`` does."""
     buffer, policy = model.rollout_buffer, model.policy
     policy.set_training_mode(False)
-    # Before the first step of the rollout.
+    # The LSTM states before the first step of the rollout.
     states = [
         buffer.to_torch(array.reshape(n_envs, -1, *array.shape[1:])[:, 0]).swapaxes(0, 1).contiguous()
         for array in (buffer.hidden_states_pi, buffer.cell_states_pi)
@@ -58,7 +58,7 @@ def walked(model: Any, n_envs: int) -> th.Tensor:
 @pytest.mark.parametrize("read", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_the_pass_over_a_rollout_finds_what_steps_find(name: str, read: bool) -> None:
-    """Before the buffer is first read, when it is not flat, and afterwards."""
+    """This holds before the buffer is first read, when it is not yet flattened, and afterwards."""
     model = trained(name)
     kind, buffer = kind_of(model.policy), model.rollout_buffer
     if not read:
@@ -66,7 +66,7 @@ def test_the_pass_over_a_rollout_finds_what_steps_find(name: str, read: bool) ->
         model.learn(buffer.buffer_size * buffer.n_envs, reset_num_timesteps=False)
         assert not buffer.generator_ready
         _, (mean, _) = parameters_in_rollout(kind, kind.distributions(buffer))
-        # The rollout is of this policy.
+        # This policy has collected the rollout.
         th.testing.assert_close(mean, buffer.old_parameters[0], rtol=1e-4, atol=1e-6)
         next(buffer.get(4))
     _, (mean, _) = parameters_in_rollout(kind, kind.distributions(buffer))
@@ -99,7 +99,7 @@ def test_of_categories_by_hand() -> None:
 
 
 def _contribs_loss(model: Any, data: Any, kl_coef: float) -> th.Tensor:
-    """sb3-contrib's loss on padded sequences with a penalty in the place of the clipping."""
+    """Compute sb3-contrib's loss on padded sequences, with a penalty instead of clipping."""
     mask = data.mask > 1e-8
     values, log_prob, _ = model.policy.evaluate_actions(
         data.observations, data.actions, data.lstm_states, data.episode_starts

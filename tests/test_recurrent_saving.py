@@ -1,4 +1,4 @@
-"""Models with LSTMs are saved, loaded and resumed, and say what is wrong."""
+"""Models with LSTMs are saved, loaded and resumed, and report errors."""
 
 import io
 from functools import partial
@@ -99,7 +99,7 @@ def test_a_run_that_is_cut_is_the_run_that_is_not(variant: Any, kill_at: int, tm
 
 
 class Spoiled(VecEnvWrapper):
-    """Returns an observation that is not a number at one step."""
+    """Returns an observation with NaN at one step."""
 
     steps = 0
 
@@ -122,7 +122,7 @@ def test_what_is_not_finite_leaves_the_policy_as_it_was() -> None:
     first = small(PPOClip).learn(48)
     for key, weight in first.policy.state_dict().items():
         assert th.equal(model.policy.state_dict()[key], weight)
-    model.learn(48)  # The states begin anew.
+    model.learn(48)  # The LSTM states are reset.
     assert all(bool(p.isfinite().all()) for p in model.policy.parameters())
 
 
@@ -176,7 +176,7 @@ def test_bad_arguments(name: str) -> None:
 
 
 def test_sb3_contrib_missing() -> None:
-    """It is imported for nothing else, and the error says what to install."""
+    """sb3-contrib is only imported for its policies, and the error says what to install."""
     code = "import sys; sys.modules['sb3_contrib'] = None; from sb3_ppo_variants import PPOClip; "
     code += "PPOClip('MlpPolicy', 'CartPole-v1', n_steps=16, batch_size=16).learn(16); print('trained'); "
     code += "PPOClip('MlpLstmPolicy', 'CartPole-v1')"

@@ -1,4 +1,4 @@
-"""Spaces that SB3's policies take for others are refused, with a wrapper that helps."""
+"""Spaces that SB3's policies would misinterpret are refused, and the error suggests a wrapper."""
 
 import re
 from pathlib import Path
@@ -35,7 +35,7 @@ class Strict(NoiseEnv):
 
 
 def advised(error: ArgumentError, env: gymnasium.Env) -> gymnasium.Env:
-    """The environment in the wrapper that the error names."""
+    """Return the environment in the wrapper that the error suggests."""
     expression = re.split("wrap the environment in |one: use ", str(error))[1]
     names = {"gymnasium": gymnasium, "np": np, "env": env, "Discrete": Discrete, "MultiDiscrete": MultiDiscrete}
     return eval(expression, names)
@@ -92,12 +92,12 @@ def test_a_model_of_sb3_in_such_an_environment(tmp_path: Path) -> None:
     model.set_env(env)
     with pytest.raises(ArgumentError, match=r"^env.action_space=Discrete\(3, start=5\) does not start at 0"):
         model.learn(8)
-    # Predictions are SB3's: numbers from 0.
+    # Predictions are still SB3's, which start at 0.
     assert model.predict(np.zeros(3, np.float32))[0] in Discrete(3)
 
 
 class Scalar(BaseFeaturesExtractor):
-    """Takes observations without dimensions."""
+    """Accepts observations without dimensions."""
 
     def forward(self, observations: th.Tensor) -> th.Tensor:
         return observations.reshape(-1, 1)

@@ -1,4 +1,4 @@
-"""What SB3's callbacks count and remember goes on when a run is resumed."""
+"""SB3's callbacks keep their counts and their state when a run is resumed."""
 
 import inspect
 import re
@@ -63,7 +63,7 @@ def test_all_that_is_logged_beside_evaluations_is_equal(wrap: Any, kill_at: int,
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_better_model_is_not_overwritten(variant: Any, tmp_path: Path) -> None:
     class Falling(gym.Wrapper):
-        """Rewards that fall with every episode of any environment."""
+        """Gives rewards that decrease with every episode of any environment."""
 
         episodes = 0
 
@@ -86,13 +86,13 @@ def test_a_better_model_is_not_overwritten(variant: Any, tmp_path: Path) -> None
     model.learn(model.remaining_timesteps, callback=again, reset_num_timesteps=False)
     assert again[0].best_mean_reward == first[0].best_mean_reward  # type: ignore[attr-defined]
     assert variant.load(tmp_path / "eval" / "best_model").num_timesteps == best
-    # The history is whole, with the evaluations before the kill.
+    # The history is complete, including the evaluations before the kill.
     steps = np.load(tmp_path / "eval" / "evaluations.npz")["timesteps"]
     assert list(steps) == list(range(26, 320, 26))
 
 
 class Triggered(BaseCallback):
-    """Notes the steps at which it is called."""
+    """Records the steps at which it is called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class Triggered(BaseCallback):
 
 
 def cut_and_whole(make: Callable[[Path], BaseCallback], tmp_path: Path, total: int = 320) -> list[tuple[int, Any]]:
-    """Where runs with a callback end, whole and cut, and what it remembers then."""
+    """Run a callback without and with an interruption, and return the final step and the callback of each run."""
     ends = []
     for name, kill_at in (("whole", 10**6), ("cut", 150)):
         folder = tmp_path / name
@@ -158,11 +158,11 @@ def test_callbacks_that_come_and_go(tmp_path: Path) -> None:
     new, alike = evaluation(), [Triggered(), Triggered()]
     model.learn(64, callback=[*alike, ExactCheckpointCallback(64, tmp_path), new], reset_num_timesteps=False)
     assert new.n_calls == alike[0].n_calls == 96 + 32
-    assert alike[1].n_calls == 32  # There was only one.
+    assert alike[1].n_calls == 32  # The checkpoint contains only one such callback.
 
 
 def test_every_callback_of_sb3_is_thought_of() -> None:
-    """All that their methods set, but for arguments and what is made anew when training begins."""
+    """All attributes that their methods set are covered, except arguments and those reset when training begins."""
     made_anew = {"num_timesteps", "locals", "globals", "model", "parent", "pbar", "_is_success_buffer", "callbacks"}
     made_anew |= {"_total_max_episodes"}
     set_somewhere = set()

@@ -1,4 +1,4 @@
-"""A run that is cut short and resumed is the run that was not."""
+"""A run that is interrupted and resumed gives exactly the results of an uninterrupted run."""
 
 import argparse
 import json
@@ -41,7 +41,7 @@ def exact(cls: Any, make_env: Callable[[], VecEnv], folder: Path, kill_at: int =
 
 
 def pendulums(vec_env_cls: Any = DummyVecEnv, **arguments: Any) -> VecEnv:
-    # Truncated after ten steps, so that there are statistics of episodes.
+    # Episodes are truncated after ten steps, so that there are episode statistics.
     make = lambda: gym.wrappers.TimeLimit(gym.make("Pendulum-v1"), 10)  # noqa: E731
     return make_vec_env(make, 2, seed=1, vec_env_cls=vec_env_cls, vec_env_kwargs=arguments)
 
@@ -93,7 +93,7 @@ def test_two_normalizations(tmp_path: Path) -> None:
 
 
 class Slowing(VecNormalize):
-    """A wrapper whose rewards depend on state that VecNormalize does not have."""
+    """A wrapper whose rewards depend on state that ``VecNormalize`` does not have."""
 
     def __init__(self, env: VecEnv):
         super().__init__(env)
@@ -178,7 +178,7 @@ def test_a_run_that_is_cut_twice(tmp_path: Path) -> None:
     run(lambda: small(PPOClip, pendulums), pendulums, tmp_path / "cut", 200, 64, 100)
     model = PPOClip.resume(tmp_path / "cut" / "step_000000128", pendulums())
     model.learn(model.remaining_timesteps, reset_num_timesteps=False)
-    # The checkpoint at 192 was written before; without the callback the last rollout has no seeds of its own.
+    # run() wrote the checkpoint at 192. Resume from it, because without the callback the last rollout was not seeded.
     model = PPOClip.resume(tmp_path / "cut", pendulums())
     assert model.num_timesteps == 192
     model.learn(model.remaining_timesteps, reset_num_timesteps=False)
@@ -211,7 +211,7 @@ def test_an_episode_that_is_cut_is_bootstrapped_and_starts_anew(tmp_path: Path) 
 
     model.learn(20, callback=[Look(), ExactCheckpointCallback(10, tmp_path)])
     starts, bootstrapped = seen[0]
-    # Episodes have 7 steps: the second is cut after 3, and its last state stands for the rest.
+    # Episodes have 7 steps. The second is cut after 3, and bootstrapped from the value of its last state.
     assert list(np.flatnonzero(starts)) == [0, 7]
     assert bootstrapped == pytest.approx(seen[1], rel=1e-5)
     assert list(np.flatnonzero(seen[2][0])) == [0, 7]
@@ -320,7 +320,7 @@ def test_learning_goes_on_in_another_folder(tmp_path: Path) -> None:
 def test_a_new_run_of_a_model_that_was_resumed_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
     small(PPOClip, pendulums).learn(96, callback=ExactCheckpointCallback(64, tmp_path / "first"))
     model = PPOClip.resume(tmp_path / "first", pendulums())
-    assert model.learn(64).num_timesteps == 64  # As many steps as at the checkpoint, but of another run.
+    assert model.learn(64).num_timesteps == 64  # As many steps as at the checkpoint, but in a new run.
     model.learn(32, callback=ExactCheckpointCallback(64, tmp_path / "second"), reset_num_timesteps=False)
     assert Checkpoint.read(tmp_path / "second" / "step_000000064").iterations == 0
 
@@ -354,7 +354,7 @@ def test_remaining_timesteps() -> None:
     model._total_timesteps, model.num_timesteps = 100, 64
     assert model.remaining_timesteps == 36
     assert model.learn(64).remaining_timesteps == 0
-    assert model.learn(65).remaining_timesteps == 0  # Rollouts are whole: 96 steps.
+    assert model.learn(65).remaining_timesteps == 0  # Rollouts are always completed, so these are 96 steps.
 
 
 def test_a_gpu_that_is_no_longer_there_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:

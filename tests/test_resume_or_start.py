@@ -1,4 +1,4 @@
-"""A script that is submitted again and again goes on where it was."""
+"""A script that is submitted repeatedly continues where it stopped."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ ARGUMENTS: dict[str, Any] = {"n_steps": 16, "batch_size": 16, "n_epochs": 2, "se
 
 
 def submitted(cls: Any, folder: Path, kill_at: int | None = None, total: int = 200, **more: Any) -> Any:
-    """The script."""
+    """Run the script."""
     model = cls.resume_or_start(folder, "MlpPolicy", VecNormalize(pendulums()), **{**ARGUMENTS, **more})
     checkpoints = ExactCheckpointCallback(64, folder, at_end=True)
     return model.learn_to(total, callback=[checkpoints, *([KillAt(kill_at)] if kill_at else [])])
@@ -30,7 +30,7 @@ def test_it_goes_on_until_it_is_done(variant: Any, tmp_path: Path) -> None:
             submitted(variant, tmp_path / "cut", kill_at)
     cut = submitted(variant, tmp_path / "cut")
     assert state(cut) == state(whole)
-    assert whole.num_timesteps == 224  # 200 in whole rollouts.
+    assert whole.num_timesteps == 224  # 200 steps, rounded up to complete rollouts.
     again = submitted(variant, tmp_path / "cut", kill_at=1)  # There is nothing left to do.
     assert state(again) == state(whole)
     assert steps(tmp_path / "cut")[-1] == "step_000000224"
@@ -77,7 +77,7 @@ def test_numbers_of_steps(total: Any, tmp_path: Path) -> None:
 
 
 class Ends(BaseCallback):
-    """Ends training within the second rollout, or by an error after it."""
+    """Stops training within the second rollout, or raises an error after it."""
 
     def __init__(self, how: str):
         super().__init__()

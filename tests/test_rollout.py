@@ -1,4 +1,4 @@
-"""Rollout buffers with the parameters of the old policy."""
+"""Rollout buffers with the distribution parameters of the old policy."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ N_STEPS, N_ENVS = 5, 3
 
 
 def numbered_buffer() -> Any:
-    """A full buffer in which every observation, action and value is 10 * step + env."""
+    """Return a full buffer in which every observation, action and value is 10 * step + env."""
     buffer = ParameterRolloutBuffer(N_STEPS, spaces.Box(-1, 99, (1,)), ACTION_SPACES["Discrete"], "cpu", n_envs=N_ENVS)
     for step in range(N_STEPS):
         number = 10.0 * step + np.arange(N_ENVS)
@@ -55,7 +55,7 @@ def test_observations_come_environment_by_environment(rows_at_once: int) -> None
 
 
 class WholeBuffer(RolloutBuffer):
-    """A user's buffer that makes its one minibatch by itself."""
+    """A user's buffer that creates its single minibatch itself."""
 
     def get(self, batch_size: int | None = None) -> Any:
         assert batch_size is not None

@@ -1,4 +1,4 @@
-"""What is saved comes back, and loading changes no more than it is asked to."""
+"""Loading restores what was saved, and changes only what it is asked to change."""
 
 import io
 import warnings

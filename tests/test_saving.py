@@ -1,4 +1,4 @@
-"""Whatever happens while a model is saved, the old file or the new one is there, whole."""
+"""Whatever happens while a model is saved, either the old or the new file exists and is complete."""
 
 import errno
 import io
@@ -25,7 +25,7 @@ from sb3_ppo_variants.saving import atomic
 
 
 def model_of(number: int, cls: Any = PPOClip, **arguments: Any) -> Any:
-    """A model that says in every weight and in its steps which one it is."""
+    """Create a model that has its number in every weight and as its number of steps."""
     model = cls("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), n_steps=8, batch_size=16, device="cpu", **arguments)
     renumber(model, number)
     return model
@@ -118,7 +118,7 @@ def test_all_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(atomic.os, "fsync", note)
     model_of(1).save(tmp_path / "model.zip")
-    # The file while it had a temporary name, the folder when it had its own.
+    # The file is synced under its temporary name, and the folder after the file has been renamed.
     assert synced == [("file", 0), ("folder", 1)]
 
 
@@ -146,10 +146,10 @@ def test_no_room_for_a_checkpoint(tmp_path: Path) -> None:
 
 @contextmanager
 def not_as_root() -> Iterator[None]:
-    """Without the rights of root, which no folder keeps out."""
+    """Drop the rights of root, who can write to any folder."""
     file = io.BytesIO()
     model_of(1).save(file)
-    PPOClip.load(file)  # Imports what another user may not be allowed to read.
+    PPOClip.load(file)  # Triggers imports of files that another user may not be able to read.
     user = os.geteuid()
     os.seteuid(user or 65534)
     try:

@@ -1,4 +1,4 @@
-"""Models are saved wherever SB3 saves them."""
+"""Models can be saved wherever SB3 can save them."""
 
 import errno
 import os

@@ -42,7 +42,7 @@ def test_a_bad_value_is_refused_by_name_at_the_update_that_meets_it(name: str, b
     model = PPOFixedKL("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), n_steps=32, **arguments)
     with pytest.raises(ArgumentError, match=rf"^{name}\(0.25\)={bad!r} is not allowed"):
         model.learn(256, callback=log)
-    # The two updates before it were made.
+    # The two updates before it were completed.
     assert model._n_updates == 20
 
 

@@ -34,7 +34,7 @@ def make(cls: Any = PPOClip, action_space: spaces.Space = BOX, updates: Any = No
 
 
 def collected(*args: Any, **arguments: Any) -> Any:
-    """A model with a full rollout buffer, of the reference path."""
+    """Return a model with a full rollout buffer from the reference path."""
     model = make(*args, **arguments, fast=False)
     _, callback = model._setup_learn(N_STEPS * N_ENVS)
     model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
@@ -42,9 +42,9 @@ def collected(*args: Any, **arguments: Any) -> Any:
 
 
 def spinning_up(model: Any, eps: float, target_kl: float) -> tuple[Any, int]:
-    """The update of https://spinningup.openai.com's ppo.py: the policy and the number of its steps.
+    """Make the update of https://spinningup.openai.com's ppo.py, and return the policy and the number of its steps.
 
-    It differs as SB3 does: in the estimator of the KL that ends the steps of the policy, and in clipping gradients.
+    It follows SB3 in two details: the KL estimator that ends the steps of the policy, and clipping gradients.
     """
     policy, buffer = deepcopy(model.policy), model.rollout_buffer
     critic = {*policy.mlp_extractor.value_net.parameters(), *policy.value_net.parameters()}
@@ -90,7 +90,7 @@ def test_an_update_is_spinning_ups(target_kl: float, fast: bool, double_precisio
         th.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-9)
         assert not th.equal(got.float(), old)
     logged = model.logger.name_to_value
-    # The pass that target_kl ended counts as begun.
+    # The pass that target_kl ended early counts as well.
     assert logged["train/policy_epochs"] == min(steps + 1, 4) and logged["train/value_epochs"] == 6
     assert model._n_updates == min(steps + 1, 4)
 
@@ -104,7 +104,7 @@ def test_the_paths_agree(variant: Any, space: str, double_precision: Double) -> 
     model = collected(variant, ACTION_SPACES.get(space, BOX), use_sde=space == "gSDE", **shared, **own)
     double_precision(model)
     if space == "gSDE":
-        with th.no_grad():  # Noise with a graph cannot be copied.
+        with th.no_grad():  # Noise that requires gradients cannot be deep-copied.
             model.policy.reset_noise()
     trained = []
     for fast in (False, True):
@@ -215,7 +215,7 @@ def test_a_resumed_run_is_the_whole_one(fast: bool, tmp_path: Path) -> None:
     assert {"policy.optimizer", "value_optimizer"} <= whole[0]["parameters"].keys()
 
 
-# What a descent is made with, in steps or at once.
+# The descent of each path, and its method that makes the steps, one by one or all at once.
 STEPS: dict[str, tuple[Any, str]] = {
     "reference": (TorchDescent, "step"),
     "over_arrays": (ArrayDescent, "step"),
@@ -252,7 +252,7 @@ def test_an_update_interrupted_while_it_is_written_is_taken_back(monkeypatch: py
     before, store = deepcopy(model.get_parameters()), Part.store_optimizer
 
     def interrupted(part: Part) -> None:
-        if part.adam.learning_rate == 2e-3:  # That of the values.
+        if part.adam.learning_rate == 2e-3:  # The learning rate of the value function.
             raise KeyboardInterrupt
         store(part)
 

@@ -1,6 +1,6 @@
-"""Training again and again leaves nothing behind: memory, files or threads.
+"""Repeated training does not leak memory, files or threads.
 
-``SOAK_SECONDS`` says for how long, 600 by default.
+``SOAK_SECONDS`` sets the duration, 600 by default.
 """
 
 import gc
@@ -38,7 +38,7 @@ def envs(vec_env: Any = DummyVecEnv, env: Any = NoiseEnv, **arguments: Any) -> V
 
 
 def train_all() -> None:
-    """Train on every path, from the making of the environments to their end."""
+    """Train on every path, from creating the environments to closing them."""
     arguments: dict[str, Any] = {"n_steps": 32, "batch_size": 32, "n_epochs": 2, "device": "cpu"}
     models: list[Any] = [
         PPOClip("MlpPolicy", envs(), **arguments),

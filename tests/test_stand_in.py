@@ -1,4 +1,4 @@
-"""While a model trains, callbacks and wrappers find the environment as it was; afterwards nothing is left in it."""
+"""While a model trains, callbacks and wrappers see the original environment; afterwards it is left unchanged."""
 
 import pickle
 from collections.abc import Callable
@@ -56,12 +56,12 @@ def model_for(env: VecEnv, cls: Any = PPOClip) -> Any:
 
 
 def chain(env: Any) -> list[VecEnv]:
-    """An environment and all within it, which compare by identity."""
+    """List an environment and all environments that it wraps, which compare by identity."""
     return [env, *chain(env.venv)] if isinstance(env, VecEnvWrapper) else [env]
 
 
 class Calls(BaseCallback):
-    """Calls a function once, in the middle of a rollout, and keeps what it returns."""
+    """Calls a function once, in the middle of a rollout, and stores its result."""
 
     def __init__(self, function: Callable[[Any], Any]):
         super().__init__()
@@ -74,7 +74,7 @@ class Calls(BaseCallback):
 
 
 def seen_by_a_callback(callback: BaseCallback) -> list[Any]:
-    """What can be asked of any environment."""
+    """Return the results of queries that any environment supports."""
     env: Any = callback.training_env
     env.set_attr("mine", 3, indices=[1])
     return [
@@ -165,12 +165,12 @@ def test_what_is_set_on_the_stand_in_is_set_on_the_environment() -> None:
 
 
 def test_all_else_is_of_the_environment() -> None:
-    """Also what a later version of SB3 gives a ``VecEnv``."""
+    """This includes attributes that a later version of SB3 adds to ``VecEnv``."""
     env = noise_envs(BOX)
     stand_in = StandIn(env, env)
 
     def same(one: Any, other: Any) -> bool:
-        # Methods are made anew each time they are asked for.
+        # Bound methods are created on each access.
         return one is other or (callable(one) and one == other)
 
     names = {name for name in dir(env) if not name.startswith("_")} - {"step"}
@@ -210,7 +210,7 @@ def test_a_second_model_learns_on_the_same_environment(name: str, of: str) -> No
         assert chain(callback.model.env)[-1] is first
         stand_ins = [each for each in inner.result if isinstance(each, StandIn)]
         assert len(stand_ins) == 1 and stand_ins[0] is not first
-        # Nor does a stand-in stand in for another.
+        # A stand-in does not replace another stand-in.
         assert stand_ins[0]._inner is before[-1]
         return second
 
@@ -244,7 +244,7 @@ def test_an_environment_that_a_callback_sets_stays() -> None:
 
 
 class OfAnotherKind(DummyVecEnv):
-    """Is no environment of SB3 within, as those of some simulators."""
+    """Unwraps to something other than an SB3 environment, as those of some simulators do."""
 
     @property
     def unwrapped(self) -> Any:
@@ -259,7 +259,7 @@ def test_what_is_unwrapped_may_be_of_another_kind() -> None:
 
 
 class Loses(NoiseEnv):
-    """Returns no number at some step."""
+    """Returns ``None`` as the reward at one step."""
 
     def step(self, action: Any) -> Any:
         observation, _, *others = super().step(action)

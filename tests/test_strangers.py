@@ -1,4 +1,4 @@
-"""A file from a stranger sets nothing but what a model has, and costs no more than it is worth."""
+"""A file from a stranger can only set a model's own attributes, and loading it cannot take excessive resources."""
 
 import bz2
 import io
@@ -149,7 +149,7 @@ def test_weights_without_numbers() -> None:
 
 
 def compressed_as(file: io.BytesIO, method: int, size: int = 2**27) -> io.BytesIO:
-    """The file with one more member of 128 MiB of zeros, and a header that says how many."""
+    """Return the file with an extra member of 128 MiB of zeros, whose header states a size."""
     packer: Any = bz2.BZ2Compressor() if method == zipfile.ZIP_BZIP2 else zlib.compressobj(9, zlib.DEFLATED, -15)
     zeros = bytes(2**24)
     packed = b"".join(packer.compress(zeros) for _ in range(8)) + packer.flush()
@@ -183,7 +183,7 @@ SIZES: dict[str, Callable[[], io.BytesIO]] = {
 
 def most_memory(case: str, answers: Any) -> None:
     file = SIZES[case]()
-    # PyTorch's code counts as memory of a forked process from its first use on.
+    # Use PyTorch first, because its code counts as memory of a forked process from the first use on.
     load(zipped(members()))
     NatureCNN(IMAGE, 8)(th.zeros(1, *IMAGE.shape))
     before = resource.getrusage(resource.RUSAGE_SELF)
@@ -217,14 +217,14 @@ def test_tensors_that_are_compressed() -> None:
         for name in whole.namelist():
             packed.writestr(name, whole.read(name), zipfile.ZIP_DEFLATED)
     changed = {**members(), "policy.pth": repacked.getvalue()}
-    PPOAdaptiveKL.load(zipped(changed))  # PyTorch itself takes them, at any ratio.
+    PPOAdaptiveKL.load(zipped(changed))  # PyTorch itself accepts compressed members, at any ratio.
     with pytest.raises(DamagedFileError, match="policy is compressed"):
         load(zipped(changed))
 
 
 def test_arrays_of_bytes() -> None:
     def repickled(pickled: bytes) -> bytes:
-        # Before the last opcode, which ends it: make two GiB of zeros and drop them.
+        # Before the last opcode, which ends the pickle, create 2 GiB of zeros and drop them.
         return pickled[:-1] + b"c__builtin__\nbytearray\n(J\xff\xff\xff\x7ftR0."
 
     repacked = io.BytesIO()

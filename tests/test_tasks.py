@@ -23,7 +23,7 @@ def test_rewards_are_the_weighted_tardiness_of_the_order() -> None:
     env = Scheduling(n_jobs=4)
     for order in permutations(range(4)):
         observation, _ = env.reset(seed=2)
-        # The time left is a share of what all jobs take, as durations / 10 and weights / 5 show them.
+        # Observations contain durations / 10, weights / 5, and the time left as a share of the total duration.
         durations, weights = observation[:, 0] * 10, observation[:, 1] * 5
         due = observation[:, 2] * durations.sum()
         steps = [env.step(np.int64(job)) for job in order]

@@ -1,4 +1,4 @@
-"""BLAS has one limit for the whole process, which models in several threads share."""
+"""BLAS has one thread limit for the whole process, which models in several threads share."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +27,7 @@ def threads_now() -> set[int]:
 
 @pytest.fixture
 def one_thread() -> Callable[[], AbstractContextManager]:
-    """Makes what a backend holds while it computes a network for which BLAS should take one thread."""
+    """Return a function that creates a backend's context for a network that BLAS should compute with one thread."""
     model = PPOClip("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), device="cpu", policy_kwargs={"net_arch": [128, 128]})
     return blas_threads(model.policy, 512)
 
@@ -43,14 +43,14 @@ def test_two_threads_that_overlap(one_thread: Callable[[], AbstractContextManage
         for thread in (first, second) if first_leaves_first else (second, first):
             thread.submit(stacks[thread].close).result()
         assert threads_now() == before
-        # And again.
+        # The limit can be set again.
         with one_thread():
             assert threads_now() == {1}
         assert threads_now() == before
 
 
 def test_a_holder_that_could_not_leave(one_thread: Callable[[], AbstractContextManager]) -> None:
-    """As after an interrupt at the exit."""
+    """An interrupt during the exit has this effect."""
     before = threads_now()
     one_thread().__enter__()
     assert threads_now() == {1}

@@ -1,4 +1,4 @@
-"""Training in several processes is training in one with the environments of all."""
+"""Training in several processes is equivalent to training in one process with all of their environments."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -36,7 +36,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "masked": (PPOAdaptiveKL, {"policy": "MaskableMlpPolicy", "clip_range_vf": 0.2}),
 }
 PATHS = ("reference", "arrays", "native")
-# The columns of rollouts, with their dimensions of environments.
+# The columns of rollouts, and which dimension of each is that of the environments.
 FIELDS = dict.fromkeys(("observations", "actions", "rewards", "values", "log_probs", "advantages", "returns"), 1)
 MORE = {
     "masked": {"action_masks": 1},
@@ -46,17 +46,17 @@ MORE = {
 
 
 def in_double(*args: Any, **arguments: Any) -> Any:
-    """Observations for networks of double precision, where SB3 makes single ones."""
+    """Preprocess observations in double precision, where SB3 uses single precision."""
     observations = preprocess_obs(*args, **arguments)
     assert isinstance(observations, th.Tensor)
     return observations.double()
 
 
 def sequences(buffer: Any, batch_size: int) -> Iterator[Any]:
-    """Minibatches of steps in an order that is given, in which each rank's part begins with a sequence of its own."""
+    """Yield minibatches of steps in a given order, in which each rank's part begins with a new sequence."""
     n = buffer.buffer_size * buffer.n_envs
     if not buffer.generator_ready:
-        next(GET(buffer, batch_size))  # Brings the columns into the order of rows.
+        next(GET(buffer, batch_size))  # Flattens the columns into rows.
     order = np.random.permutation(n)
     for rows in np.split(order, range(batch_size, n, batch_size)):
         begins = np.zeros((n, 1))
@@ -108,7 +108,7 @@ def in_double_columns(buffer: Any, fields: Iterable[str]) -> None:
 
 
 class Recorder(LogRecorder):
-    """Keeps the rollouts and the shuffles of a rank too."""
+    """Also records the rollouts and the shuffles of a rank."""
 
     def __init__(self, case: str):
         super().__init__()
@@ -127,7 +127,7 @@ class Recorder(LogRecorder):
         buffer = self.locals["rollout_buffer"]
         in_double_columns(buffer, self._fields)
         columns = {name: getattr(buffer, name).copy() for name in [*FIELDS, *self._fields]}
-        # Tensors would be shared with this process, which ends.
+        # Tensors would share memory with this process, which will exit.
         self.rollouts.append((columns, [column.numpy() for column in buffer.old_parameters]))
         self.shuffles.append([])
 
@@ -144,14 +144,14 @@ def of_rank(cases: list[tuple[str, str, str]]) -> list[Any]:
 
 
 def united(shuffles: list[np.ndarray], batch: int) -> np.ndarray:
-    """The order of rows in which each minibatch is that of all ranks."""
+    """Return the order of rows in which each minibatch combines those of all ranks."""
     n = len(shuffles[0])
     starts = range(0, n, batch)
     return np.concatenate([rank * n + shuffle[i : i + batch] for i in starts for rank, shuffle in enumerate(shuffles)])
 
 
 def of_one(case: tuple[str, str, str], ranks: list[Any], size: int) -> tuple[dict[str, np.ndarray], list[Any]]:
-    """The updates of a single process with the rollouts of all."""
+    """Make the updates of a single process with the rollouts of all ranks."""
     model = make(*case, N_ENVS * size)
     batch, recorder = model.batch_size, LogRecorder()
     model.batch_size = batch * size
@@ -185,7 +185,7 @@ def test_as_one_process_with_all_environments(size: int) -> None:
         (case, spaces[i % len(spaces)], path)
         for i, case in enumerate(CASES)
         for j, path in enumerate(PATHS)
-        # Of two, each case takes two of the paths.
+        # With two processes, each case runs on two of the paths.
         if size > 2 or (i + j) % 3
     ]
     found = answers(of_rank, size, cases)

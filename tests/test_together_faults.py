@@ -1,4 +1,4 @@
-"""A process that fails ends all others, and names itself."""
+"""If a process fails, all others end with an error that names it."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ SHORT = timedelta(seconds=8)
 
 
 class Troubled(NoiseEnv):
-    """Does something at a step, in rank 1."""
+    """Causes trouble at one step in rank 1."""
 
     def __init__(self, trouble: str, at: int):
         super().__init__(spaces.Box(-1, 1, (1,), np.float32))
@@ -67,7 +67,7 @@ def test_a_process_that_is_killed_or_hangs_is_named(trouble: str) -> None:
     errors = together(learn, 3, trouble, 21, True, timeout=SHORT, lost=1)
     for error in (errors[0], errors[2]):
         assert isinstance(error, ProcessError)
-        assert str(error).startswith("rank 1 ended without a word, or did not answer")
+        assert str(error).startswith("rank 1 ended without reporting an error, or did not answer")
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ def test_merged_moments_are_those_of_all_data() -> None:
 
 
 class Observer(BaseCallback):
-    """Keeps the observations."""
+    """Records the observations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ def test_counts_statistics_and_files_are_those_of_all(tmp_path: Path) -> None:
     for same in ("weights", "mean", "returns", "episodes"):
         np.testing.assert_array_equal(first[same], second[same], err_msg=same)
     assert first["count"] == pytest.approx(512 + 4 + 2e-4, abs=3), "the steps and resets of both"
-    # The positions after a first step follow from the first states alone.
+    # The positions after the first step depend only on the initial states.
     assert not np.isin(first["first"][0, :, [0, 2]], second["first"]).any(), "the environments have seeds of their own"
     assert {path.name for path in tmp_path.iterdir()} >= {"0", "models0", "eval0", "model0.zip"}
     assert not {"models1", "eval1", "model1.zip"} & {path.name for path in tmp_path.iterdir()}

@@ -1,4 +1,4 @@
-"""The tools around SB3, each used once as its documentation shows."""
+"""The tools around SB3, each used once as in the documentation."""
 
 import json
 import re
@@ -74,7 +74,7 @@ def test_every_callback_of_sb3(tmp_path: Path) -> None:
 def test_evaluate_policy() -> None:
     model = PPOClip("MlpPolicy", ENV, seed=0)
     rewards, lengths = evaluate_policy(model, make_vec_env(ENV, seed=0), n_eval_episodes=3, return_episode_rewards=True)
-    # The same by hand. CartPole pays 1 for each step.
+    # Evaluate again by hand. CartPole's reward is 1 for each step.
     env = gym.make(ENV)
     steps: list[int] = []
     observation, _ = env.reset(seed=0)
@@ -106,7 +106,7 @@ def test_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     shown = re.findall(r"```python\n(.*?)```", DOCUMENTATION.read_text(), re.DOTALL)[-1]
     saved = tmp_path / f"ppo-{ENV}.zip"
-    # As the RL Zoo makes those on the Hub.
+    # This is how the RL Zoo creates the models on the Hub.
     theirs = PPO("MlpPolicy", ENV, learning_rate=LinearSchedule(1e-3, 0, 1), clip_range=lambda left: 0.2 * left)
     theirs.save(saved)
     download, upload = Mock(return_value=str(saved)), Mock()

@@ -1,4 +1,4 @@
-"""An update of each variant against a plain loop of its own, with SB3's KL helper and a frozen copy of the policy."""
+"""The update of each variant against a plain loop with SB3's KL helper and a frozen copy of the policy."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -46,7 +46,7 @@ CASES: dict[str, tuple[type[PPOBase], dict[str, Any], Surrogate]] = {
 
 
 def collected(cls: type[PPOBase], action_space: spaces.Space, **arguments: Any) -> PPOBase:
-    """A model with a full rollout buffer, ready to train."""
+    """Return a model with a full rollout buffer, ready to train."""
     arguments = {"learning_rate": 3e-3, "n_epochs": 3, **arguments}
     model = cls("MlpPolicy", noise_envs(action_space, n_envs=3), n_steps=20, batch_size=16, seed=1, **arguments)
     _, callback = model._setup_learn(60)
@@ -56,14 +56,14 @@ def collected(cls: type[PPOBase], action_space: spaces.Space, **arguments: Any) 
 
 
 def normalised(minibatch: th.Tensor, rollout: np.ndarray, how: bool | str) -> th.Tensor:
-    if how == "rollout":  # As in OpenAI Baselines, whose standard deviation is the population's.
+    if how == "rollout":  # As in OpenAI Baselines, with the population standard deviation.
         mean, std = rollout.mean().item(), rollout.std().item()
         return (minibatch - mean) / (std + 1e-8)
     return (minibatch - minibatch.mean()) / (minibatch.std() + 1e-8) if how else minibatch
 
 
 def reference_update(model: PPOBase, surrogate: Surrogate, clip_range_vf: float | None) -> ActorCriticPolicy:
-    """The weights after the update that a model is about to make."""
+    """Return the policy as it should be after the model's next update."""
     policy, old_policy, buffer = deepcopy(model.policy), deepcopy(model.policy), deepcopy(model.rollout_buffer)
     for _ in range(model.n_epochs):
         for batch in buffer.get(model.batch_size):
@@ -112,7 +112,7 @@ def test_update_is_the_equations(fast: bool, name: str, clip_range_vf: float | N
 def test_advantages_and_gradients_are_as_the_arguments_say(fast: bool, max_grad_norm: Any, how: Any) -> None:
     cls, arguments, surrogate = CASES["fixed and clip"]
     shared = {"normalize_advantage": how, "max_grad_norm": max_grad_norm, "fast": fast}
-    # With another epsilon Adam would hide how long gradients are.
+    # With a small epsilon, Adam would hide the length of the gradients.
     model = collected(
         cls, ACTION_SPACES["Box"], policy_kwargs={"optimizer_kwargs": {"eps": 1.0}}, **shared, **arguments
     )
@@ -127,7 +127,7 @@ def test_advantages_and_gradients_are_as_the_arguments_say(fast: bool, max_grad_
 
 
 def test_advantages_over_a_rollout_by_hand() -> None:
-    advantages = np.array([[1.0, 2.0], [3.0, 6.0]], np.float32)  # Of mean 3 and variance (4 + 1 + 0 + 9) / 4.
+    advantages = np.array([[1.0, 2.0], [3.0, 6.0]], np.float32)  # Mean 3, variance (4 + 1 + 0 + 9) / 4.
     normalize = over_rollout(advantages, "rollout")
     assert normalize(th.tensor([6.0, 3.0])).tolist() == pytest.approx([3 / 3.5**0.5, 0.0])
     assert normalize(np.array([1.0])) == pytest.approx(-2 / 3.5**0.5)

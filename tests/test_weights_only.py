@@ -1,4 +1,4 @@
-"""``load(..., weights_only=True)`` reads what a model needs and runs nothing that a file says."""
+"""``load(..., weights_only=True)`` reads everything that a model needs, and runs no code from the file."""
 
 import base64
 import io
@@ -63,7 +63,7 @@ def assert_same(ours: Any, theirs: Any) -> None:
     assert all(th.equal(moments[i][key], moment) for i in expected for key, moment in expected[i].items())
     for name, value in vars(theirs).items():
         if name.startswith("_last_"):
-            assert getattr(ours, name) is None  # There is a reset before it goes on.
+            assert getattr(ours, name) is None  # The environment is reset before training continues.
         elif isinstance(value, bool | int | float | str | spaces.Space | dict):
             assert getattr(ours, name) == value, name
         elif isinstance(value, FloatSchedule) or name == "learning_rate":
@@ -150,7 +150,7 @@ def test_a_file_of_sb3(nothing_is_unpickled: None) -> None:
 
 
 class Canary:
-    """What unpickling it would write."""
+    """Creates a folder when it is unpickled."""
 
     def __init__(self, marker: Path):
         self._marker = str(marker)
@@ -160,7 +160,7 @@ class Canary:
 
 
 def with_canaries(file: io.BytesIO, marker: Path, tensors: bool) -> io.BytesIO:
-    """The file with a canary in the place of every pickle of ``data``, or in the tensors' too."""
+    """Return the file with a canary in place of every pickle in ``data`` and, if ``tensors``, those of the tensors."""
     with zipfile.ZipFile(file) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     data = json.loads(members["data"])
@@ -173,7 +173,7 @@ def with_canaries(file: io.BytesIO, marker: Path, tensors: bool) -> io.BytesIO:
         canary = io.BytesIO()
         th.save(Canary(marker), canary)
         members[name] = canary.getvalue()
-    if "sb3_ppo_variants.json" in members:  # Whoever means harm has the right hashes.
+    if "sb3_ppo_variants.json" in members:  # An attacker can compute the right hashes.
         import hashlib
 
         note = json.loads(members["sb3_ppo_variants.json"])
@@ -204,7 +204,7 @@ def test_canaries(cls: Any, tensors: bool, tmp_path: Path) -> None:
     assert not marker.exists()
     with pytest.raises(DamagedFileError):
         PPOClip.load(file)
-    # They do write it where they are unpickled, and tensors are never read so.
+    # Without weights_only, the canaries in data are unpickled. Tensors are never unpickled in this way.
     assert marker.exists() is not tensors
 
 
@@ -254,7 +254,7 @@ def test_plain_values_come_back(value: Any) -> None:
 
 @dataclass(frozen=True)
 class Dropout:
-    """Such as a further argument of a model."""
+    """An example of a further argument of a model."""
 
     probability: float | Schedule
     layers: tuple[int, ...] | None = None
@@ -299,7 +299,7 @@ def test_what_cannot_be_registered(dropout_is_plain: None) -> None:
     class Counter:
         count: int = field(default=0, init=False)
 
-    register_plain("Dropout", Dropout)  # Once more changes nothing.
+    register_plain("Dropout", Dropout)  # Registering it again changes nothing.
     for word in ("Dropout", "tuple", "class"):
         with pytest.raises(ArgumentError, match=f"word='{word}' already stands for another class"):
             register_plain(word, Counter)

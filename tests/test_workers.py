@@ -1,4 +1,4 @@
-"""A worker that fails is named, its environment closes in time, and no process is left."""
+"""If a worker fails, the error names it, its environment closes in time, and no process is left."""
 
 import os
 import signal
@@ -45,7 +45,7 @@ FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 class Fails(NoiseEnv):
-    """Fails at its third step, its second reset, or when it is made."""
+    """Fails at its third step, at its second reset, or when it is created."""
 
     def __init__(self, name: str, place: str):
         super().__init__(BOX)
@@ -133,7 +133,7 @@ def test_a_worker_of_sb3_is_named_too(name: str) -> None:
 
 
 class Slow(NoiseEnv):
-    """Answers late, and with more than a pipe holds."""
+    """Answers late, and with more data than a pipe can hold."""
 
     def step(self, action: Any) -> Any:
         time.sleep(0.5)
@@ -147,7 +147,7 @@ def test_closing_in_the_middle_of_a_step() -> None:
     env.reset()
     env.step_async(np.zeros((N_ENVS, 2)))
     closes_in_time(env, processes)
-    env.close()  # Again, in vain.
+    env.close()  # A second call does nothing.
     assert [process.exitcode for process in env.processes] == [0] * N_ENVS
 
 
@@ -177,7 +177,7 @@ def test_no_environments() -> None:
 
 
 def test_a_worker_that_can_not_be_started() -> None:
-    """Those before it end at once, not when the error is forgotten."""
+    """The workers before it exit immediately, not only when the error is garbage-collected."""
     lock: Any = threading.Lock()
     before = set(psutil.Process().children(recursive=True))
     with pytest.raises(TypeError, match="pickle"):
@@ -187,7 +187,7 @@ def test_a_worker_that_can_not_be_started() -> None:
 
 
 def test_workers_do_not_outlive_a_parent_that_is_killed() -> None:
-    """Even if they hang."""
+    """This holds even if they hang."""
     script = f"""
         import os, signal, sys
         sys.path.insert(0, {str(Path(__file__).parent)!r})

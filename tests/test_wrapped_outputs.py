@@ -1,4 +1,4 @@
-"""Wrong outputs are named wherever they are noticed: by a wrapper, by what stacks them, or by the check."""
+"""Wrong outputs are named wherever they are noticed: in a wrapper, when they are stacked, or in the check."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -18,7 +18,7 @@ from sb3_ppo_variants import EnvOutputError, WorkerError
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 
 NOT_A_TIME = np.datetime64("NaT")
-# Beside those of WRONG.
+# Rewards in addition to those of WRONG.
 REWARDS: dict[str, Any] = {
     "an object": object(),
     "no time": NOT_A_TIME,
@@ -83,7 +83,7 @@ def test_under_wrappers_in_a_worker(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in ALL if not name.startswith(UNSEEN)])
 def test_in_a_worker_of_sb3(name: str) -> None:
-    """It is found in the worker's answer, which says neither terminated nor truncated."""
+    """It is found in the worker's answer, which contains neither terminated nor truncated."""
     env, quantity = errs(name, lambda env: env, IN_PROCESSES["SB3's"])
     with pytest.raises(EnvOutputError) as caught:
         model_for(env).learn(32)
@@ -101,7 +101,7 @@ def test_a_worker_of_sb3_that_a_wrapper_ends() -> None:
 
 
 class Returns(NoiseEnv):
-    """Returns something else than five values, at some step, or than two from a reset."""
+    """Returns something other than five values from a step, or two from a reset."""
 
     def __init__(self, method: str, returned: Any):
         super().__init__(BOX)
@@ -142,7 +142,7 @@ def test_a_reset_of_another_number_of_values(wrap: Any, returned: Any) -> None:
 
 
 class EndsWith(NoiseEnv):
-    """Returns something else than a dict at the end of an episode, into which wrappers write then."""
+    """Returns an info that is not a dict at the end of an episode, where wrappers write into it."""
 
     def __init__(self, info: Any):
         super().__init__(BOX)
@@ -162,7 +162,7 @@ def test_the_info_at_the_end_of_an_episode(wrapper: str, info: Any) -> None:
 
 
 class Breaks(NoiseEnv):
-    """Has an error of its own."""
+    """Has a bug that raises an error."""
 
     def step(self, action: Any) -> Any:
         one, two = range(action.size + 1)

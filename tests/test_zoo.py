@@ -89,7 +89,7 @@ def test_every_script(algorithm: str, tmp_path: Path) -> None:
     assert list(tmp_path.rglob("*.mp4"))
     zoo(tmp_path, "benchmark", "--log-dir", "logs", "--benchmark-dir", "out", "-n", "500", "--no-hub", "--test-mode")
     assert f"|{algorithm}|{ENV}" in (tmp_path / "out/benchmark.md").read_text().replace(" ", "")
-    # Last, because it makes a run without a model, which is the latest then.
+    # This comes last, because it creates a run without a model, which is then the latest one.
     output = zoo(tmp_path, "train", *of_run, "-n", "500", "-optimize", "--n-trials", "3", "--n-evaluations", "2")
     assert "Best trial" in output
 

@@ -1,4 +1,4 @@
-"""Environments in which something goes wrong, as ``troubled_envs:ID``."""
+"""Environments that fail, registered as ``troubled_envs:ID``."""
 
 import os
 import signal

@@ -1,9 +1,9 @@
-"""Run SB3's own test suite with one of our classes in the place of ``PPO``.
+"""Run SB3's own test suite with one of our classes in place of ``PPO``.
 
     python tests/upstream.py PPOClip [pytest arguments]
 
-The suite is that of the source archive of the installed SB3 version, outside the repository, or of the clone
-of SB3 in the environment variable ``SUITE_SOURCE``. This file is also the pytest plugin that puts the class in place.
+The suite comes from the source archive of the installed SB3 version, which is downloaded, or from the clone of SB3 that
+the environment variable ``SUITE_SOURCE`` names. This file is also the pytest plugin that replaces the class.
 """
 
 import importlib.metadata
@@ -20,11 +20,11 @@ import stable_baselines3
 
 import sb3_ppo_variants
 
-# It edits a saved file and asks for a warning. Ours have hashes, so that loading raises a DamagedFileError.
+# It edits a saved file and expects a warning. Our files contain hashes, so loading raises a DamagedFileError.
 EDITED = "test_load_invalid_object"
-# They ask for a clip_range, which is what a class differs from PPO by.
+# They need PPO's clip_range, which these classes do not have or do not use by default.
 CLIP_RANGE, OLD_CLIP_RANGE = "test_save_load_clip_range_portable", "test_save_load_backward_compatible"
-# It asks for a reward after 1200 steps that PPO too reaches only with few seeds, among them the one it uses.
+# It requires a reward after 1200 steps that even PPO reaches only with few seeds, including the one in the test.
 REWARD = "(test_discrete and env2 and PPO)"
 NOT_APPLICABLE = {
     "PPOClip": [EDITED],
@@ -35,12 +35,12 @@ NOT_APPLICABLE = {
 
 
 def class_variable(plugin: str) -> str:
-    """The environment variable that tells a plugin which class to put in place."""
+    """Return the environment variable that tells a plugin which class to use."""
     return f"SB3_PPO_VARIANTS_{plugin.upper()}_CLASS"
 
 
 def replace_ppo(name: str) -> None:
-    """Let ``from stable_baselines3 import PPO`` give a class of that name that is ours in all else."""
+    """Make ``from stable_baselines3 import PPO`` import our class under that name."""
     ours = type("PPO", (getattr(sb3_ppo_variants, name),), {})
     for module in (stable_baselines3, stable_baselines3.ppo, stable_baselines3.ppo.ppo):
         vars(module)["PPO"] = ours
@@ -49,15 +49,17 @@ def replace_ppo(name: str) -> None:
 def run_suite(distribution: str, plugin: str, name: str, choice: str, pytest_arguments: Sequence[str]) -> int:
     """Run the suite of an installed distribution, and return pytest's exit code.
 
-    :param plugin: the module in this folder that puts the class in place
-    :param name: of the class
-    :param choice: the tests to run, as pytest's ``-k`` takes it
+    :param distribution: name of the distribution
+    :param plugin: the module in this folder that replaces the upstream class
+    :param name: name of our class
+    :param choice: the tests to run, as an expression for pytest's ``-k``
+    :param pytest_arguments: further arguments of pytest
     """
     with tempfile.TemporaryDirectory() as folder:
         root = Path(os.environ.get("SUITE_SOURCE") or _downloaded(distribution, folder))
         shutil.copytree(
             root / "tests", Path(folder, "tests")
-        )  # Away from the sources: the installed package is tested.
+        )  # Run the tests outside the sources, so that they import the installed package.
         shutil.copy(root / "pyproject.toml", folder)
         command = [sys.executable, "-m", "pytest", "-q", "-p", plugin, "-k", choice, *pytest_arguments, "tests"]
         python_path = f"{Path(__file__).parent}:{Path(__file__).parent.parent}"
@@ -66,7 +68,7 @@ def run_suite(distribution: str, plugin: str, name: str, choice: str, pytest_arg
 
 
 def _downloaded(distribution: str, folder: str) -> Path:
-    """The source of an installed distribution, unpacked in a folder."""
+    """Download and unpack the source of an installed distribution."""
     version = importlib.metadata.version(distribution)
     download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:", "-d", folder]
     subprocess.run([*download, f"{distribution}=={version}"], check=True)
@@ -78,7 +80,7 @@ def _downloaded(distribution: str, folder: str) -> Path:
 
 
 def main(name: str, *pytest_arguments: str) -> int:
-    """Run SB3's suite with a class of this name."""
+    """Run SB3's suite with the class of the given name."""
     choice = " and ".join(f"not {test}" for test in NOT_APPLICABLE[name])
     return run_suite("stable_baselines3", "upstream", name, choice, pytest_arguments)
 

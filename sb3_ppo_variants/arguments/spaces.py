@@ -28,7 +28,7 @@ def check_dimensions(observation_space: spaces.Space) -> None:
         if isinstance(part, spaces.Box) and part.shape == ():
             nested = isinstance(observation_space, spaces.Dict)
             advice = "a gymnasium.ObservationWrapper" if nested else "gymnasium.wrappers.ReshapeObservation(env, (1,))"
-            raise ArgumentError(f"{name}={part} has no dimensions, but SB3's policies need one: use {advice}")
+            raise ArgumentError(f"{name}={part} has no dimensions, but SB3's policies need at least one: use {advice}")
 
 
 def check_for_lstm(observation_space: spaces.Space) -> None:

@@ -54,7 +54,7 @@ def of_policy(kind: PolicyKind) -> str | None:
         return f"the policy is of the kind {type(kind).__name__}"
     policy, cls, base = kind.policy, type(kind.policy), kind.policies[0]
     if not isinstance(policy, base):
-        return f"{cls.__name__} is not an {base.__name__}"
+        return f"{cls.__name__} is not a subclass of {base.__name__}"
     for method in WRITTEN_OUT:
         if getattr(cls, method) is not getattr(base, method) or method in vars(policy):
             return f"{cls.__name__} overrides {method}"

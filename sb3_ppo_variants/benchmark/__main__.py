@@ -1,4 +1,4 @@
-"""Measure the variants: what they learn, how fast, and what their guards cost."""
+"""Measure the variants: what they learn, how fast they train, and what their guards cost."""
 
 import argparse
 import sys
@@ -6,7 +6,7 @@ from importlib import import_module
 
 from sb3_ppo_variants.errors import ArgumentError, installation
 
-# Modules of this package, by the name of their command.
+# The module of each command, by the name of the command.
 COMMANDS = {
     "cold": "cold",
     "compare": "compare.command",
@@ -28,9 +28,9 @@ COMMANDS = {
 def main(arguments: list[str] | None = None) -> int:
     """Run the benchmark that the command line names.
 
-    :param arguments: command line; ``None`` takes the process's
-    :return: exit code, 0 if what the benchmark asks for is met
-    :raises SystemExit: for what the command line asks for and is not allowed
+    :param arguments: command-line arguments; ``None`` takes ``sys.argv``
+    :return: exit code, 0 unless runs failed or the benchmark missed its bar
+    :raises SystemExit: if the command line asks for something that is not allowed
     :raises ImportError: naming the extra to install, if a package is missing
     """
     parser = argparse.ArgumentParser(prog="python -m sb3_ppo_variants.benchmark", description=__doc__)

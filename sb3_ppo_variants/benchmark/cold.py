@@ -1,4 +1,4 @@
-"""Compare whole processes: their imports, the time of a short run, and the most memory it takes."""
+"""Compare whole processes: the time of their imports, the time of a short run, and its peak memory."""
 
 import argparse
 import json
@@ -15,7 +15,7 @@ import numpy as np
 from sb3_ppo_variants.benchmark import measuring
 from sb3_ppo_variants.benchmark.measuring import add_options, since
 
-# Imports only what users of the algorithm import, so that SB3's runs have nothing of ours.
+# Imports only what users of the algorithm import, so that runs of SB3's PPO load nothing of this package.
 SCRIPT = """
 import json, resource, sys, time
 from importlib import import_module
@@ -37,7 +37,7 @@ algorithm(policy, env, seed=0, device="cpu", **arguments).learn(steps)
 print(json.dumps([imports, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]))
 """
 IMAGES = {"n_steps": 128, "batch_size": 256, "n_epochs": 4}
-# Environment and number of them, policy, arguments, steps.
+# Environment id and number of environments, policy, arguments, and steps.
 RUNS: dict[str, tuple[tuple[str, int], str, dict[str, int], int]] = {
     "cartpole": (("CartPole-v1", 8), "MlpPolicy", {"n_steps": 256}, 20_000),
     "halfcheetah": (("HalfCheetah-v5", 1), "MlpPolicy", {}, 4096),
@@ -50,10 +50,11 @@ COLUMNS = ("seconds of imports", "seconds in all", "peak memory, MiB")
 def measure(algorithm: str, workload: str) -> list[float]:
     """Train in a new process.
 
-    :return: CPU seconds of importing the algorithm, seconds from its start to its end, and the most memory, in MiB
+    :return: CPU seconds of importing the algorithm, seconds from the start to the end of the process, and its peak
+        memory in MiB
     """
     asked = json.dumps([ALGORITHMS[algorithm], algorithm, *RUNS[workload]])
-    # As after an installation, every module is compiled, once the first runs have been made.
+    # Let Python write bytecode: after the warm-up runs every module is compiled, as after an installation.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     start = time.perf_counter()
     command = [sys.executable, "-W", "ignore", "-c", SCRIPT, asked]
@@ -65,8 +66,8 @@ def measure(algorithm: str, workload: str) -> list[float]:
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     add_options(parser, RUNS, list(RUNS), pairs=5)
-    parser.add_argument("--json", type=Path, help="file for what is measured")
-    parser.add_argument("--report", type=Path, help="measure nothing, print the table of such a file")
+    parser.add_argument("--json", type=Path, help="file for the measurements")
+    parser.add_argument("--report", type=Path, help="print the table of such a file, without measuring")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -78,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
         for workload in options.workloads:
             each = {name: partial(measure, name, workload) for name in ALGORITHMS}
             measured["runs"][workload] = measuring.in_turn(each, options.pairs)
-            # After each, so that an interrupt loses only the last.
+            # Write the file after each workload, so that an interrupt loses only the last one.
             if options.json is not None:
                 options.json.write_text(json.dumps(measured, indent=1) + "\n")
     print("\n".join(table(measured["runs"])))
@@ -86,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def table(runs: dict[str, dict[str, Any]]) -> list[str]:
-    """The medians of SB3's PPO and of PPOClip, and how many times the first the second is, for each workload."""
+    """Return a table of the medians of SB3's PPO and PPOClip, and their ratio PPOClip / PPO, for each workload."""
     lines = [f"| workload | {' | '.join(f'{column}: PPO, PPOClip' for column in COLUMNS)} |", "|---|---|---|---|"]
     for workload, of_workload in runs.items():
         theirs, ours = (np.median(of_workload[name], axis=0) for name in ALGORITHMS)

@@ -1,4 +1,4 @@
-"""Train PPOClip by the recipes and draw what it learned."""
+"""Train PPOClip with the recipes and draw its learning curves."""
 
 import argparse
 import json
@@ -16,7 +16,7 @@ from sb3_ppo_variants.recipes.episodes import Episodes
 
 RECORDS = Path("results/gallery.jsonl")
 GALLERY = Path("docs/gallery")
-# Environments with the mean reward to reach; None where what a recipe asks for takes days without a GPU.
+# The mean return to reach in each environment; None where the recipe takes days without a GPU.
 ENVIRONMENTS: dict[str, float | None] = {
     "CartPole-v1": 500,
     "Pendulum-v1": -180,
@@ -26,7 +26,7 @@ ENVIRONMENTS: dict[str, float | None] = {
     "Humanoid-v5": None,
     "BreakoutNoFrameskip-v4": None,
 }
-# A curve is the mean return of the episodes that ended in each of so many equal spans of steps.
+# A curve has the mean return of the episodes that ended in each of this many equal spans of steps.
 SPANS = 100
 EPISODES = 100
 INTRODUCTION = f"""# What the recipes reach
@@ -39,12 +39,12 @@ no record in `results/gallery.jsonl` yet, and writes this page from the records.
 
 
 def record(env_id: str, seed: int, timesteps: int | None) -> dict[str, Any]:
-    """Train and evaluate once, and return the record of it."""
+    """Train and evaluate once, and return the record."""
     th.set_num_threads(1)
     made, episodes = recipe("ppo_clip", env_id), Episodes()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        # The time of one core, which does not depend on what else runs.
+        # CPU time, which does not depend on what else is running.
         start = time.process_time()
         model = train(made, folder, seed, timesteps, episodes)
         seconds = time.process_time() - start
@@ -64,18 +64,18 @@ def record(env_id: str, seed: int, timesteps: int | None) -> dict[str, Any]:
 
 
 def read(file: Path) -> list[dict[str, Any]]:
-    """The records in a file, a line each, by seed; none if there is no file."""
+    """Read the records in a JSON Lines file, sorted by seed; there are none if the file does not exist."""
     records = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     return sorted(records, key=lambda run: run["seed"])
 
 
 def runs_of(records: list[dict[str, Any]], env_id: str) -> list[dict[str, Any]]:
-    """The records of an environment."""
+    """Return the records of an environment."""
     return [run for run in records if run["env"] == env_id]
 
 
 def summary(runs: list[dict[str, Any]]) -> str:
-    """What runs on one environment reached, in a sentence."""
+    """Summarise the runs in one environment in a sentence."""
     steps, planned = runs[0]["timesteps"], runs[0]["recipe_timesteps"]
     cut = "" if steps >= planned else f" of the recipe's {planned:,}"
     means = ", ".join(f"{run['mean']:.0f}" for run in runs)
@@ -85,18 +85,18 @@ def summary(runs: list[dict[str, Any]]) -> str:
 
 
 def page(records: list[dict[str, Any]], folder: Path) -> str:
-    """The gallery: what each environment's runs reached, with a picture of it in the folder."""
+    """Return the page in Markdown, with the results in each environment, and draw its pictures into the folder."""
     parts = [INTRODUCTION]
     for env_id, bar in ENVIRONMENTS.items():
         if runs := runs_of(records, env_id):
             draw(runs, folder / f"{env_id}.png")
-            goal = "" if bar is None else f" To reach: {bar:g}."
+            goal = "" if bar is None else f" Goal: {bar:g}."
             parts.append(f"## {env_id}\n\n{summary(runs)}{goal}\n\n![learning curve]({env_id}.png)\n")
     return "\n".join(parts)
 
 
 def draw(runs: list[dict[str, Any]], file: Path) -> None:
-    """Draw the learning curves of runs on one environment, a line for each seed and their mean."""
+    """Draw the learning curves of runs in one environment: a line for each seed, and their mean."""
     import pandas as pd
     import seaborn
     from matplotlib.figure import Figure
@@ -122,15 +122,15 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     add_names(parser, "--envs", ENVIRONMENTS, list(ENVIRONMENTS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="seeds (default: 1 2 3)")
-    parser.add_argument("--timesteps", action=Count, help="environment steps (default: the recipe's)")
-    parser.add_argument("--jobs", action=Count, default=2, help="runs at a time (default: %(default)s)")
-    parser.add_argument("--records", type=Path, default=RECORDS, help="file of records (default: %(default)s)")
-    parser.add_argument("--gallery", type=Path, default=GALLERY, help="folder of the page (default: %(default)s)")
-    parser.add_argument("--report", action="store_true", help="train nothing, write the page from what is recorded")
+    parser.add_argument("--timesteps", action=Count, help="environment steps of a run (default: the recipe's)")
+    parser.add_argument("--jobs", action=Count, default=2, help="number of parallel runs (default: %(default)s)")
+    parser.add_argument("--records", type=Path, default=RECORDS, help="file for the records (default: %(default)s)")
+    parser.add_argument("--gallery", type=Path, default=GALLERY, help="folder for the page (default: %(default)s)")
+    parser.add_argument("--report", action="store_true", help="write the page from the records, without training")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Make the runs that have no record yet, record each as it ends, and write the page."""
+    """Make the runs that have no record yet, record each when it ends, and write the page."""
     done = {(run["env"], run["seed"]) for run in read(options.records)}
     plan = [(env, seed, options.timesteps) for env in options.envs for seed in options.seeds if (env, seed) not in done]
     options.records.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Measure what the guards cost: PPOClip with and without them, in alternating runs of one process."""
+"""Measure what the guards cost: PPOClip with and without them, in alternating runs in one process."""
 
 import argparse
 import json
@@ -15,12 +15,12 @@ from sb3_ppo_variants.benchmark.throughput import measure
 from sb3_ppo_variants.benchmark.unguarded import PPOClip, Unguarded
 from sb3_ppo_variants.benchmark.workloads import DEFAULT_WORKLOADS, WORKLOADS
 
-# The share of the time of a run that the guards may take, or of its instructions.
+# The guards may add at most this share to the time of a run, or to its instructions.
 BAR = 0.01
 
 
 def costs(workload: str, pairs: int, fast: bool) -> np.ndarray:
-    """What the guards add to the time of a run, as a share of it, for each pair of runs."""
+    """Return the time that the guards add, relative to a run without them, for each pair of runs."""
     algorithms = {cls.__name__: partial(cls, device="cpu", fast=fast) for cls in (Unguarded, PPOClip)}
     seconds = measure(WORKLOADS[workload], algorithms, pairs)["seconds"]
     return np.array(seconds["PPOClip"]) / np.array(seconds["Unguarded"]) - 1
@@ -29,15 +29,15 @@ def costs(workload: str, pairs: int, fast: bool) -> np.ndarray:
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     add_options(parser, WORKLOADS, [*DEFAULT_WORKLOADS, "halfcheetah-normalized"], pairs=30)
-    parser.add_argument("--reference", action="store_true", help="also with fast=False")
+    parser.add_argument("--reference", action="store_true", help="also measure with fast=False")
     parser.add_argument("--threads", action=Count, default=1, help="torch threads (default: %(default)s)")
     parser.add_argument("--instructions", action="store_true", help="count instructions with valgrind, on every path")
-    parser.add_argument("--json", type=Path, help="file for the measured shares, or the numbers of instructions")
-    parser.add_argument("--report", type=Path, help="print the table of such numbers from a file, and count nothing")
+    parser.add_argument("--json", type=Path, help="file for the measured shares, or the instruction counts")
+    parser.add_argument("--report", type=Path, help="print the table of a file of instruction counts, without counting")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure and print a table, and return whether the cost of a workload is more than the bar."""
+    """Measure and print a table, and return 1 if the guards cost more than the bar on any workload."""
     if options.report is not None or options.instructions:
         return _run_counted(options)
     th.set_num_threads(options.threads)

@@ -1,4 +1,4 @@
-"""Count instructions with valgrind, which are the same whatever else the machine does."""
+"""Count instructions with valgrind. Unlike times, the counts do not depend on what else the machine does."""
 
 import os
 import re
@@ -20,15 +20,16 @@ from sb3_ppo_variants.errors import ArgumentError
 
 CLASSES = {cls.__name__: cls for cls in (Unguarded, PPOClip)}
 PATHS = ("native", "arrays", "reference")
-# With the same seeds two processes do the same.
+# With these, two processes with the same seeds execute the same instructions.
 FIXED = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 VALGRIND = ("valgrind", "--tool=callgrind", "--instr-atstart=no", "--callgrind-out-file=/dev/null")
 
 
 def count(workload: str, name: str, path: str) -> int:
-    """The instructions of a run after one to warm up, counted in a process of its own.
+    """Count the instructions of a run after one warm-up run, in a separate process.
 
-    :param name: of the class
+    :param name: name of the class, a key of ``CLASSES``
+    :param path: one of ``PATHS``
     :raises ArgumentError: if valgrind is not installed
     """
     if shutil.which("valgrind") is None:
@@ -43,7 +44,7 @@ def count(workload: str, name: str, path: str) -> int:
 
 
 def learn(workload: str, name: str, path: str) -> None:
-    """Make the two runs."""
+    """Train twice: once to warm up, and once while instructions are counted."""
     th.set_num_threads(1)
     model = WORKLOADS[workload].model(partial(CLASSES[name], device="cpu", fast=path != "reference"))
     backends = tuple(each for each in choice.BACKENDS if path == "native" or not isinstance(each, Native))
@@ -63,19 +64,19 @@ def _counted() -> Iterator[None]:
 
 def _switch(to: str) -> None:
     asked = subprocess.Popen(["vgdb", f"--pid={os.getpid()}", "instrumentation", to], stdout=subprocess.DEVNULL)
-    while asked.poll() is None:  # valgrind hears of it while it runs, not while it waits.
+    while asked.poll() is None:  # Keep running: valgrind does not react while this process waits.
         pass
     if asked.returncode != 0:
         raise RuntimeError("vgdb could not reach valgrind")
 
 
 def cost(counts: Mapping[str, int]) -> float:
-    """What the guards add to the instructions of a run, as a share of it."""
+    """Return the instructions that the guards add, relative to a run without them."""
     return counts["PPOClip"] / counts["Unguarded"] - 1
 
 
 def table(counted: Mapping[str, Mapping[str, int]]) -> str:
-    """A line for each workload and path."""
+    """Return a table with a row for each workload and path."""
     lines = ["| workload | path | instructions without guards | the guards add |", "|---|---|---|---|"]
     for name, counts in counted.items():
         lines.append(f"| {name.replace(', ', ' | ')} | {counts['Unguarded']:,} | {cost(counts):.2%} |")

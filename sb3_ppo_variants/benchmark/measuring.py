@@ -1,4 +1,4 @@
-"""What the measurements of speed share: their options, runs in turn, quartiles, and what they were made with."""
+"""Helpers for the speed benchmarks: options, alternating runs, quartiles, and the versions and machine of a result."""
 
 import argparse
 import os
@@ -23,31 +23,31 @@ Result = TypeVar("Result")
 
 
 class Count(argparse.Action):
-    """Takes an integer >= 1."""
+    """Accepts an integer >= 1."""
 
     def __init__(self, option_strings: list[str], dest: str, **kwargs: Any):
         super().__init__(option_strings, dest, type=int, **kwargs)
 
     def __call__(self, parser: object, namespace: argparse.Namespace, value: Any, option: str | None = None) -> None:
-        """:raises ArgumentError: (a ``ValueError``) for a smaller one"""
+        """:raises ArgumentError: (a ``ValueError``) if the integer is smaller"""
         if value < 1:
             raise ArgumentError(f"{option} must be an integer >= 1, not {value}")
         setattr(namespace, self.dest, value)
 
 
 def add_names(parser: argparse.ArgumentParser, option: str, names: Iterable[str], default: list[str]) -> None:
-    """Add an option that takes some of these names."""
-    parser.add_argument(option, nargs="+", choices=names, default=default, metavar="NAME", help="of %(choices)s")
+    """Add an option that takes one or more of these names."""
+    parser.add_argument(option, nargs="+", choices=names, default=default, metavar="NAME", help="some of %(choices)s")
 
 
 def add_options(parser: argparse.ArgumentParser, workloads: Iterable[str], default: list[str], pairs: int) -> None:
-    """Add the options that all measurements have."""
+    """Add the options that these benchmarks have in common."""
     add_names(parser, "--workloads", workloads, default)
     parser.add_argument("--pairs", "--rounds", action=Count, default=pairs, help="runs of each (default: %(default)s)")
 
 
 def in_turn(runs: Mapping[str, Callable[[], Result]], pairs: int) -> dict[str, list[Result]]:
-    """What each run gives in ``pairs`` alternating repetitions, after one each to warm up."""
+    """Return the results of each run in ``pairs`` alternating repetitions, after one repetition to warm up."""
     results: dict[str, list[Result]] = {name: [] for name in runs}
     for _ in range(1 + pairs):
         for name, run in runs.items():
@@ -56,12 +56,15 @@ def in_turn(runs: Mapping[str, Callable[[], Result]], pairs: int) -> dict[str, l
 
 
 def since(start: float) -> float:
-    """Seconds since ``time.perf_counter()`` was ``start``, to a microsecond, which keeps files small."""
+    """Return the seconds since ``time.perf_counter()`` was ``start``, rounded to microseconds to keep files small."""
     return round(time.perf_counter() - start, 6)
 
 
 def seconds_to_step(env: VecEnv, n_steps: int) -> float:
-    """Seconds of ``n_steps`` steps of an environment that was reset, with the same random actions at each call."""
+    """Return the seconds that ``n_steps`` steps take, with the same random actions in every call.
+
+    :param env: environment that has been reset
+    """
     env.action_space.seed(0)
     seconds = 0.0
     for _ in range(n_steps):
@@ -73,9 +76,9 @@ def seconds_to_step(env: VecEnv, n_steps: int) -> float:
 
 
 def random_actions(env: VecEnv, space: spaces.Space | None = None) -> np.ndarray:
-    """An action for each environment that its mask allows, where there are masks.
+    """Draw a random action for each environment; if there are masks, one that the mask allows.
 
-    :param space: where they are from; ``None`` takes the space of the environments
+    :param space: action space to draw from; ``None`` takes that of the environments
     """
     space = env.action_space if space is None else space
     sizes = choices(space) if has_masks(env) else None
@@ -88,17 +91,20 @@ def random_actions(env: VecEnv, space: spaces.Space | None = None) -> np.ndarray
 
 
 def quartiles(values: Iterable[float], form: str = ".2f") -> str:
-    """The median of values, and their quartiles, each in this format."""
+    """Format the median of values and, in parentheses, their quartiles.
+
+    :param form: format of each number
+    """
     low, median, high = np.quantile(np.array(values), [0.25, 0.5, 0.75])
     return f"{median:{form}} ({low:{form}} to {high:{form}})"
 
 
 @cache
 def commit() -> str | None:
-    """The commit of this package, with ``-dirty`` where files differ from it; ``None`` outside of its repository."""
+    """Return the commit of this package, with ``-dirty`` if files were changed, or ``None`` outside its repository."""
     file = Path(__file__)
     try:
-        _git("ls-files", "--error-unmatch", file.name, folder=file.parent)  # Else the repository is of something else.
+        _git("ls-files", "--error-unmatch", file.name, folder=file.parent)  # Fails in another project's repository.
         return _git("describe", "--always", "--abbrev=12", "--dirty", "--exclude=*", folder=file.parent)
     except (OSError, subprocess.CalledProcessError):
         return None
@@ -109,7 +115,7 @@ def _git(*arguments: str, folder: Path) -> str:
 
 
 def circumstances(*packages: str) -> dict[str, Any]:
-    """What something was made with: the versions of these packages and those that all of it needs, and the machine."""
+    """Describe how a result was made: the versions of Python, the core packages and these packages, and the machine."""
     names = ("sb3_ppo_variants", "stable_baselines3", "gymnasium", "torch", "numpy", *packages)
     versions = {name: str(import_module(name).__version__) for name in names}
     return {

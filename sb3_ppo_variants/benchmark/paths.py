@@ -1,4 +1,4 @@
-"""Say which path each environment takes with the RL Zoo's settings for PPO, and measure how fast it is."""
+"""Show which path each environment takes with the RL Zoo's settings for PPO, and measure its speed."""
 
 import argparse
 import json
@@ -17,21 +17,21 @@ from sb3_ppo_variants.backends.choice import Choice, choose
 from sb3_ppo_variants.benchmark import measuring
 from sb3_ppo_variants.benchmark.throughput import measure
 from sb3_ppo_variants.benchmark.workloads import Workload
-from sb3_ppo_variants.errors import ArgumentError, refuse
+from sb3_ppo_variants.errors import ArgumentError, installation, refuse
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 from sb3_ppo_variants.recipes.recipe import check_registered, parse
 from sb3_ppo_variants.variants import PPOClip
 
-# The game that stands for all of Atari's.
+# The game that stands for the zoo's "atari" entry.
 ATARI = "BreakoutNoFrameskip-v4"
-# No environments.
+# Entries that are not environments.
 SETTINGS_ONLY = ("default",)
-# Steps over all environments: a measured run has about as many, and its rollouts no more.
+# Steps over all environments: a measured run takes about this many, and a rollout no more than that.
 STEPS = 2048
 
 
 def entries() -> dict[str, Hyperparameters]:
-    """The zoo's settings by environment, with their strings of Python evaluated, as the zoo does.
+    """Return the zoo's settings by environment, with Python expressions evaluated as the zoo does.
 
     :raises ImportError: if rl_zoo3 is not installed
     """
@@ -40,7 +40,7 @@ def entries() -> dict[str, Hyperparameters]:
 
         import_module("rl_zoo3.import_envs")  # Registers the environments of the packages that are installed.
     except ImportError as error:
-        raise ImportError("the RL Zoo is not installed: pip install 'sb3_ppo_variants[zoo]'") from error
+        raise ImportError(f"the RL Zoo is not installed: {installation('zoo')}") from error
     text = resources.files("rl_zoo3").joinpath("hyperparams", "ppo.yml").read_text()
     listed = {name: values for name, values in yaml.safe_load(text).items() if name not in SETTINGS_ONLY}
     listed[ATARI] = listed.pop("atari")
@@ -53,11 +53,11 @@ def _evaluated(key: str, value: Any) -> Any:
 
 
 def path(env_id: str, hyperparameters: Hyperparameters) -> Choice:
-    """The backend that a model of these settings takes, and why.
+    """Return the backend that a model with these settings uses, and why.
 
     :raises ImportError: if a package that the environment needs is missing
     :raises ArgumentError: if there is no such environment
-    :raises gymnasium.error.Error: if it cannot be made
+    :raises gymnasium.error.Error: if the environment cannot be created
     """
     check_registered(env_id)
     recipe = parse(PPOClip, env_id, hyperparameters)
@@ -70,9 +70,9 @@ def path(env_id: str, hyperparameters: Hyperparameters) -> Choice:
 
 
 def ratios(env_id: str, hyperparameters: Hyperparameters, pairs: int) -> np.ndarray:
-    """How many times the speed of SB3's PPO PPOClip has, in each pair of alternating runs on one thread.
+    """Return the speed of PPOClip relative to SB3's PPO, for each pair of alternating runs on one thread.
 
-    The rollouts are those of the settings, or shorter where these have more than ``STEPS`` steps.
+    Rollouts are as long as the settings say, but are cut to ``STEPS`` steps over all environments.
     """
     th.set_num_threads(1)
     recipe = parse(PPOClip, env_id, hyperparameters)
@@ -88,14 +88,14 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     parser.add_argument("--envs", nargs="+", metavar="ID", help="only these environments of the zoo's file")
     parser.add_argument(
-        "--pairs", action=measuring.Count, help="also measure the speed over SB3's PPO, in PAIRS of runs"
+        "--pairs", action=measuring.Count, help="also measure the speed over SB3's PPO, in this many pairs of runs"
     )
-    parser.add_argument("--json", type=Path, help="file for what is measured")
-    parser.add_argument("--report", type=Path, help="make nothing, print the table of such a file")
+    parser.add_argument("--json", type=Path, help="file for the results")
+    parser.add_argument("--report", type=Path, help="print the table of such a file, without measuring")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print a table of all environments that can be made, and the others below."""
+    """Print a table of all environments that can be created, and list the others below it."""
     found = _found(options) if options.report is None else json.loads(options.report.read_text())
     print(table(found["environments"]))
     if found["missing"]:
@@ -119,14 +119,14 @@ def _found(options: argparse.Namespace) -> dict[str, Any]:
             if options.pairs is not None:
                 measured = ratios(name, listed[name], options.pairs)
                 found["environments"][name]["ratios"] = measured.round(3).tolist()
-        # After each, so that an interrupt loses only the last.
+        # Write the file after each environment, so that an interrupt loses only the last one.
         if options.json is not None:
             options.json.write_text(json.dumps(found, indent=1) + "\n")
     return found
 
 
 def table(environments: dict[str, dict[str, Any]]) -> str:
-    """A line for each environment: its path, why, and the median speed over SB3's PPO with quartiles, if measured."""
+    """Return a table of the environments: path, reason and, if measured, speed over SB3's PPO (median, quartiles)."""
     lines = ["| environment | path | why | speed over SB3's PPO |", "|---|---|---|---|"]
     for name, found in environments.items():
         speed = measuring.quartiles(found["ratios"]) if "ratios" in found else ""

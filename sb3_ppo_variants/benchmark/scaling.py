@@ -1,4 +1,4 @@
-"""Measure how training scales with processes, and tell from its parts how it would with many more."""
+"""Measure how training scales with the number of processes, and estimate from its parts how it scales to many more."""
 
 import argparse
 import json
@@ -14,14 +14,14 @@ from sb3_ppo_variants.benchmark.measuring import add_options, circumstances, in_
 
 
 class Workload(NamedTuple):
-    """An environment, how many of it and steps each process has in a rollout, and its rows of a minibatch."""
+    """An environment, and for each process its number of environments, steps of a rollout and rows of a minibatch."""
 
     env_id: str
     n_envs: int
     n_steps: int
     batch_size: int
     n_parameters: int
-    """Of the policy."""
+    """Number of parameters of the policy."""
 
 
 WORKLOADS = {
@@ -32,10 +32,10 @@ WORKLOADS = {
     "humanoid-8": Workload("Humanoid-v5", 8, 256, 64, 54_179),
 }
 SIZES = (12_000, 200_000)
-"""Numbers of floats whose averages are timed."""
+"""Sizes, in floats, of the vectors whose averaging is timed."""
 MANY = (8, 64, 512)
 EPOCHS = 10
-ASSUMPTIONS = """The model: every process trains as fast as one alone and waits for nothing but the means of gradients,
+ASSUMPTIONS = """The model: every process trains as fast as one alone and waits only for the means of gradients,
 one for each minibatch. A mean costs what it does in a ring: 2 (W - 1) (a + b n / W) for W processes and n floats. The
 latency a and the time b of a float are those of the two sizes measured above, between two processes of one machine. So
 the model leaves out slower networks between machines, waits for the slowest process, and algorithms faster than a ring.
@@ -43,7 +43,7 @@ The rows of a minibatch grow with W, which may need another step size."""
 
 
 def launch(processes: int, *arguments: object) -> Any:
-    """What rank 0 of some new processes measures."""
+    """Run ``scaling_run`` in new processes, and return what rank 0 measures."""
     module = ["sb3_ppo_variants.benchmark.scaling_run", *map(str, arguments)]
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
     command = [sys.executable, "-W", "ignore", "-m", *(launcher if processes > 1 else []), *module]
@@ -52,7 +52,7 @@ def launch(processes: int, *arguments: object) -> Any:
 
 
 def measure(workload: Workload, processes: int, pairs: int) -> dict[str, list[float]]:
-    """Steps per second of one process, of many with as many environments each, and of SB3 with all environments."""
+    """Measure steps per second of one process, of several with as many environments each, and of SB3 with all those."""
     env_id, n_envs, n_steps, batch_size, _ = workload
     of_each, of_all = (n_envs, n_steps, batch_size), (n_envs * processes, n_steps, batch_size * processes)
     return in_turn(
@@ -68,9 +68,9 @@ def measure(workload: Workload, processes: int, pairs: int) -> dict[str, list[fl
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     add_options(parser, WORKLOADS, list(WORKLOADS), pairs=5)
-    parser.add_argument("--processes", type=int, default=2, help="processes (default: %(default)s)")
-    parser.add_argument("--json", type=Path, help="file for what was measured")
-    parser.add_argument("--report", type=Path, help="measure nothing, print the tables of such a file")
+    parser.add_argument("--processes", type=int, default=2, help="number of processes (default: %(default)s)")
+    parser.add_argument("--json", type=Path, help="file for the measurements")
+    parser.add_argument("--report", type=Path, help="print the tables of such a file, without measuring")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def rates_table(rates: dict[str, dict[str, list[float]]]) -> list[str]:
-    """Steps per second, and their ratios to those of one process."""
+    """Return a table of the steps per second, and of their ratio to those of one process."""
     lines = ["| workload | | steps/s | over 1 process |", "|---|---|---|---|"]
     for name, of_runs in rates.items():
         alone = np.array(of_runs["1 process"])
@@ -100,13 +100,13 @@ def rates_table(rates: dict[str, dict[str, list[float]]]) -> list[str]:
 
 
 def averages_table(averages: dict[str, list[float]]) -> list[str]:
-    """What the mean of a gradient costs."""
+    """Return a table of the time it takes to average a gradient over two processes."""
     lines = ["| floats | microseconds for their mean over 2 processes |", "|---|---|"]
     return [*lines, *(f"| {size} | {quartiles(np.array(of) * 1e6, '.0f')} |" for size, of in averages.items())]
 
 
 def model_table(measured: dict[str, Any]) -> list[str]:
-    """The share of the speed of W processes that is left when gradients are averaged."""
+    """Return a table of the share of W times the speed of one process that remains when gradients are averaged."""
     small, large = (float(np.median(measured["averages"][str(size)])) for size in SIZES)
     # 2 (W - 1) (a + b n / W) with W = 2.
     per_float = max(large - small, 0.0) / (SIZES[1] - SIZES[0])

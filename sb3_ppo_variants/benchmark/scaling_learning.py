@@ -1,4 +1,4 @@
-"""Compare what processes learn together with what one learns with the environments of all."""
+"""Compare what several processes learn together with what one process learns with all their environments."""
 
 import argparse
 import json
@@ -12,7 +12,7 @@ from sb3_ppo_variants.benchmark.compare.statistics import bands
 from sb3_ppo_variants.benchmark.measuring import Count, circumstances
 from sb3_ppo_variants.benchmark.scaling import launch
 
-# Of all processes: the same rollouts and minibatches, however many share them.
+# Environments, steps of each, and minibatch size over all processes: the same, however many processes share them.
 N_ENVS, N_STEPS, BATCH_SIZE = 2, 1024, 128
 POINTS = 100
 Curves = dict[str, list[list[tuple[int, float]]]]
@@ -21,11 +21,11 @@ Curves = dict[str, list[list[tuple[int, float]]]]
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     parser.add_argument("--env", default="HalfCheetah-v5", help="environment (default: %(default)s)")
-    parser.add_argument("--timesteps", action=Count, default=1_000_000, help="of a run (default: %(default)s)")
-    parser.add_argument("--seeds", action=Count, default=3, help="runs of each (default: %(default)s)")
-    parser.add_argument("--json", type=Path, help="file for what was learned")
-    parser.add_argument("--report", type=Path, help="train nothing, print the table of such a file")
-    parser.add_argument("--picture", type=Path, help="PNG file for the learning curves, with SVG and PDF beside it")
+    parser.add_argument("--timesteps", action=Count, default=1_000_000, help="steps of a run (default: %(default)s)")
+    parser.add_argument("--seeds", action=Count, default=3, help="number of seeds (default: %(default)s)")
+    parser.add_argument("--json", type=Path, help="file for the learning curves")
+    parser.add_argument("--report", type=Path, help="print the table of such a file, without training")
+    parser.add_argument("--picture", type=Path, help="PNG file for the learning curves, next to which SVG and PDF go")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -53,7 +53,7 @@ def _train(env_id: str, timesteps: int, seeds: int) -> Curves:
 
 
 def table(curves: Curves) -> list[str]:
-    """The mean return of the last 100 episodes of each run."""
+    """Return a table of the mean return of the last 100 episodes of each run."""
     lines = ["| | mean | per seed |", "|---|---|---|"]
     for label, of_label in curves.items():
         last = [points[-1][1] for points in of_label]

@@ -1,4 +1,4 @@
-"""What each process of the scaling benchmark runs: ``torchrun -m sb3_ppo_variants.benchmark.scaling_run``."""
+"""The program of each process in the scaling benchmark: ``torchrun -m sb3_ppo_variants.benchmark.scaling_run``."""
 
 import json
 import sys
@@ -22,7 +22,7 @@ ROLLOUTS = 6
 
 
 def rate(algorithm: str, env_id: str, n_envs: int, n_steps: int, batch_size: int) -> float:
-    """Steps per second of all processes, over some rollouts with their updates after one to warm up."""
+    """Measure the steps per second of all processes, over several rollouts and updates after one to warm up."""
     cls = {"PPO": PPO, "PPOClip": PPOClip}[algorithm]
     env = make_vec_env(env_id, n_envs, seed=0)
     model = cls("MlpPolicy", env, n_steps=n_steps, batch_size=batch_size, seed=0, device="cpu")
@@ -33,7 +33,7 @@ def rate(algorithm: str, env_id: str, n_envs: int, n_steps: int, batch_size: int
 
 
 def seconds_to_average(size: int) -> float:
-    """The median of seconds that the mean of so many floats over all processes takes."""
+    """Return the median of the seconds that it takes to average ``size`` floats over all processes."""
     processes, vector = current("auto"), th.zeros(size)
     seconds = []
     for _ in range(REPETITIONS):
@@ -44,7 +44,7 @@ def seconds_to_average(size: int) -> float:
 
 
 class Curve(BaseCallback):
-    """The mean return of the last 100 episodes of all processes, before each rollout."""
+    """Records the mean return of the last 100 episodes of all processes before each rollout."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Curve(BaseCallback):
 def learn(
     env_id: str, n_envs: int, n_steps: int, batch_size: int, timesteps: int, seed: int
 ) -> list[tuple[int, float]]:
-    """The learning curve, with observations and rewards normalised."""
+    """Train with normalised observations and rewards, and return the learning curve."""
     env = VecNormalize(make_vec_env(env_id, n_envs, seed=seed))
     model = PPOClip("MlpPolicy", env, n_steps=n_steps, batch_size=batch_size, seed=seed, device="cpu")
     curve = Curve()
@@ -74,7 +74,7 @@ MEASURES: dict[str, Callable[..., Any]] = {"average": seconds_to_average, "learn
 
 
 def main(what: str, *arguments: str) -> None:
-    """Measure, and have rank 0 print it."""
+    """Measure, and print the result on rank 0."""
     th.set_num_threads(1)
     together = init_processes()
     measured = MEASURES[what](*(int(argument) if argument.isdigit() else argument for argument in arguments))

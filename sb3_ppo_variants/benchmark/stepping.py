@@ -16,13 +16,13 @@ from sb3_ppo_variants.benchmark.measuring import Count, add_options, circumstanc
 from sb3_ppo_variants.envs import make_ale_vec_env, make_envpool_vec_env, make_gymnasium_vec_env
 
 MakeEnv = Callable[[int], VecEnv]
-# The first is what the others are compared with.
+# The environments that the others are compared with.
 REFERENCE = "SB3's DummyVecEnv"
 BREAKOUT, HALFCHEETAH = "BreakoutNoFrameskip-v4", "HalfCheetah-v5"
 
 
 def _breakout(**kwargs: Any) -> gym.Env:
-    # Registered here, because the processes of a SubprocVecEnv begin with nothing.
+    # Register the games here, because the processes of a SubprocVecEnv start without them.
     import ale_py
 
     gym.register_envs(ale_py)
@@ -52,7 +52,7 @@ WORKLOADS: dict[str, dict[str, MakeEnv]] = {
 
 
 def measure(envs: dict[str, MakeEnv], n_envs: int, n_steps: int, pairs: int) -> dict[str, list[float]]:
-    """Seconds of each run of ``n_steps`` steps of all environments, in turn, with the same random actions."""
+    """Run ``n_steps`` steps in each of the ``envs`` in turn, with the same random actions, and return the seconds."""
     venvs = {name: make(n_envs) for name, make in envs.items()}
     for venv in venvs.values():
         venv.reset()
@@ -63,7 +63,7 @@ def measure(envs: dict[str, MakeEnv], n_envs: int, n_steps: int, pairs: int) -> 
 
 
 def rows(name: str, n_envs: int, n_steps: int, measured: dict[str, list[float]]) -> list[str]:
-    """The lines of the table for one workload."""
+    """Return the rows of the table for one workload."""
     lines = []
     for envs, seconds in measured.items():
         ratio = quartiles(np.array(measured[REFERENCE]) / np.array(seconds))
@@ -74,14 +74,16 @@ def rows(name: str, n_envs: int, n_steps: int, measured: dict[str, list[float]])
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     add_options(parser, WORKLOADS, list(WORKLOADS), pairs=7)
-    parser.add_argument("--n-envs", action=Count, default=8, help="environments (default: %(default)s)")
-    parser.add_argument("--steps", action=Count, default=1000, help="steps of each in a run (default: %(default)s)")
+    parser.add_argument("--n-envs", action=Count, default=8, help="number of environments (default: %(default)s)")
+    parser.add_argument(
+        "--steps", action=Count, default=1000, help="steps of each environment in a run (default: %(default)s)"
+    )
     parser.add_argument("--json", type=Path, help="file for the measured seconds")
-    parser.add_argument("--report", type=Path, help="measure nothing, print the table of such a file")
+    parser.add_argument("--report", type=Path, help="print the table of such a file, without measuring")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure and print a table of medians, with quartiles of the speed over that of SB3's ``DummyVecEnv``."""
+    """Measure and print a table of medians, with quartiles of the speed relative to SB3's ``DummyVecEnv``."""
     n_envs, n_steps = options.n_envs, options.steps
     if options.report is None:
         runs = {name: measure(WORKLOADS[name], n_envs, n_steps, options.pairs) for name in options.workloads}

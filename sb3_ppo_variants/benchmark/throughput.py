@@ -1,4 +1,4 @@
-"""Compare the speed of the variants with that of SB3's PPO, or of sb3-contrib's, in alternating runs of one process."""
+"""Compare the speed of the variants with SB3's PPO, or with sb3-contrib's, in alternating runs in one process."""
 
 import argparse
 import json
@@ -18,7 +18,7 @@ from sb3_ppo_variants.benchmark import measuring
 from sb3_ppo_variants.benchmark.measuring import Count, quartiles, since
 from sb3_ppo_variants.benchmark.workloads import BARS, DEFAULT_WORKLOADS, WORKLOADS, Algorithms, Workload
 
-# The algorithms that are not ours.
+# The algorithms of other packages.
 THEIRS = ("PPO", "MaskablePPO", "RecurrentPPO", "SBX PPO")
 
 
@@ -38,17 +38,17 @@ class RolloutTimer(BaseCallback):
 
 
 def _learn(model: OnPolicyAlgorithm, rollouts: int) -> tuple[float, float]:
-    """Seconds of a run and of its rollouts."""
+    """Train, and return the seconds of the run and of its rollouts."""
     timer, start = RolloutTimer(), time.perf_counter()
     model.learn(model.n_steps * model.n_envs * rollouts, callback=timer)
     return since(start), round(timer.seconds, 6)
 
 
 def measure(workload: Workload, algorithms: Algorithms, pairs: int) -> dict[str, Any]:
-    """Run every algorithm in turn, ``pairs`` times, after one run each to warm up.
+    """Run the algorithms in turn, ``pairs`` times each, after one warm-up run each.
 
-    :return: ``steps`` of all environments in a run, ``seconds`` and ``rollout_seconds`` of each run by algorithm, and
-        ``floor``: seconds that the environments alone take for as many steps, with random actions
+    :return: ``steps`` over all environments in a run, ``seconds`` and ``rollout_seconds`` of each run by algorithm, and
+        ``floor``: the seconds that the environments alone take for the same number of steps, with random actions
     """
     models = {name: workload.model(algorithm, name not in THEIRS) for name, algorithm in algorithms.items()}
     learn = {name: partial(_learn, model, workload.rollouts) for name, model in models.items()}
@@ -66,7 +66,7 @@ def measure(workload: Workload, algorithms: Algorithms, pairs: int) -> dict[str,
 
 
 def rows(name: str, measured: dict[str, Any]) -> list[str]:
-    """The lines of the table for one workload."""
+    """Return the rows of the table for one workload."""
     lines = []
     for algorithm, of_runs in measured["seconds"].items():
         seconds = np.array(of_runs)
@@ -78,7 +78,7 @@ def rows(name: str, measured: dict[str, Any]) -> list[str]:
 
 
 def bars(runs: Mapping[str, dict[str, Any]]) -> list[str]:
-    """The lines of a table of the workloads that are to have some speed: what PPOClip has, and what it is to have."""
+    """Return a table of the workloads that have a bar: the measured speed of PPOClip, the bar and the goal."""
     lines = ["| workload | speed over SB3's PPO | bar | goal |", "|---|---|---|---|"]
     for name, bar in BARS.items():
         if name in runs:
@@ -92,12 +92,12 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     measuring.add_options(parser, WORKLOADS, DEFAULT_WORKLOADS, pairs=7)
     measuring.add_names(parser, "--algorithms", variants.__all__, ["PPOClip"])
-    parser.add_argument("--bars", action="store_true", help="PPOClip beside the speed that it is to have")
+    parser.add_argument("--bars", action="store_true", help="compare the speed of PPOClip with its bars and goals")
     parser.add_argument("--reference", action="store_true", help="also run PPOClip with fast=False")
     parser.add_argument("--peers", action="store_true", help="also run SBX's PPO (pip install sbx-rl)")
     parser.add_argument("--threads", action=Count, default=1, help="torch threads (default: %(default)s)")
     parser.add_argument("--json", type=Path, help="file for the measured seconds")
-    parser.add_argument("--report", type=Path, help="measure nothing, print the table of such a file")
+    parser.add_argument("--report", type=Path, help="print the table of such a file, without measuring")
 
 
 def _algorithms(options: argparse.Namespace) -> Algorithms:
@@ -116,7 +116,7 @@ def _algorithms(options: argparse.Namespace) -> Algorithms:
 
 
 def _measured(options: argparse.Namespace) -> dict[str, Any]:
-    """All workloads, written to the file after each, so that an interrupt loses only the last."""
+    """Measure all workloads, and write the file after each, so that an interrupt loses only the last one."""
     th.set_num_threads(options.threads)
     algorithms = _algorithms(options)
     measured: dict[str, Any] = {**measuring.circumstances(), "threads": options.threads, "runs": {}}
@@ -132,7 +132,7 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure and print a table of medians, with quartiles of the speed over that of the first of its workload."""
+    """Measure and print a table of medians, with quartiles of the speed relative to the workload's first algorithm."""
     if options.bars and "PPOClip" not in options.algorithms:
         raise SystemExit("--bars needs PPOClip among --algorithms")
     measured = _measured(options) if options.report is None else json.loads(options.report.read_text())

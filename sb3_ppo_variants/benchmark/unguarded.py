@@ -13,14 +13,14 @@ from sb3_ppo_variants.variants import PPOClip
 
 
 class NoSnapshot:
-    """Keeps nothing to go back to."""
+    """Replaces ``Snapshot``, and saves nothing that could be restored."""
 
     def __init__(self, policy: object, optimizers: object):
         pass
 
 
 class Unguarded(PPOClip):
-    """Takes the same steps without a check; with PyTorch, updates cannot be undone."""
+    """Takes the same steps as ``PPOClip``, but checks nothing and cannot undo updates made with PyTorch."""
 
     _guarded = False
 

@@ -1,4 +1,4 @@
-"""What the speed is measured on: environments, and how to train on them."""
+"""The workloads of the speed benchmarks: environments, and how to train on them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from sb3_ppo_variants.recipes.recipe import parse
 from sb3_ppo_variants.variants import PPOClip
 
 Algorithms = Mapping[str, Callable[..., OnPolicyAlgorithm]]
-# Steps of a rollout over all environments, for the workloads that differ in their number.
+# Steps of a rollout over all environments, for workloads that exist with several numbers of environments.
 ROLLOUT, POOLED_ROLLOUT = 2048, 4096
 N_ENVS = (1, 8, 32, 128)
 BREAKOUT = "BreakoutNoFrameskip-v4"
@@ -25,26 +25,26 @@ BREAKOUT = "BreakoutNoFrameskip-v4"
 
 @dataclass(frozen=True)
 class Workload:
-    """An environment and how to train on it; a run is one rollout and its update, or several of them."""
+    """An environment and how to train on it. A run is one or more rollouts, each with its update."""
 
     make_env: Callable[[], VecEnv]
     policy: str
     settings: dict[str, Any]
     own_env: Callable[[], VecEnv] | None = None
-    """What our classes train on, if it is not what SB3's does."""
+    """The environment for this package's classes, if it differs from that of SB3's."""
     rollouts: int = 1
     baseline: str = BASELINE
     """The setting of ``compare`` that the others are compared with."""
 
     def model(self, algorithm: Callable[..., OnPolicyAlgorithm], ours: bool = True) -> OnPolicyAlgorithm:
-        """A new model of this workload.
+        """Create a model for this workload.
 
-        :param ours: whether the algorithm is one of ours
+        :param ours: whether the algorithm belongs to this package
         """
         return algorithm(self.policy, self.env(ours), seed=0, **self.settings)
 
     def with_baseline(self, algorithms: Algorithms) -> Algorithms:
-        """The algorithms, after the one that they are compared with."""
+        """Return the algorithms, preceded by the one that they are compared with."""
         cls: Any = load_class(ALGORITHMS[self.baseline])
 
         def make(policy: str, *args: Any, **arguments: Any) -> OnPolicyAlgorithm:
@@ -53,7 +53,7 @@ class Workload:
         return {cls.__name__: make, **algorithms}
 
     def env(self, ours: bool = True) -> VecEnv:
-        """A new environment."""
+        """Create the environment."""
         return self.own_env() if ours and self.own_env is not None else self.make_env()
 
 
@@ -70,14 +70,14 @@ def _pooled(env: str, n_envs: int, rollout: int) -> Workload:
 
 
 def _zoo(env: str, rollouts: int = 1, **changes: Any) -> Workload:
-    """By the recipe, which is the RL Zoo's."""
+    """Return a workload with the RL Zoo's hyperparameters, which the recipes contain."""
     made = parse(PPOClip, env, {**ENVIRONMENTS[env], **changes})
     settings = {name: value for name, value in made.arguments.items() if name != "policy"}
     return Workload(made.make_env, made.arguments["policy"], settings, rollouts=rollouts)
 
 
 IMAGES = {"n_steps": 128, "batch_size": 256, "n_epochs": 4}
-# rl_zoo3 2.9.2, hyperparams/ppo.yml, with rollouts of half the length.
+# From rl_zoo3 2.9.2, hyperparams/ppo.yml, with rollouts half as long.
 GSDE = {"n_steps": 512, "gamma": 0.9, "learning_rate": 1e-3, "use_sde": True, "sde_sample_freq": 4}
 WORKLOADS = {
     "halfcheetah": _with_envs("HalfCheetah-v5", 1),
@@ -117,7 +117,7 @@ for _n_envs in (1, 8):
 
 
 class Bar(NamedTuple):
-    """How many times the speed of SB3's PPO a workload is to have."""
+    """The required speed of PPOClip on a workload, and the goal, as multiples of the speed of SB3's PPO."""
 
     workload: str
     least: float

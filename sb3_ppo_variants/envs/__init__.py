@@ -1,4 +1,4 @@
-"""Vectorised environments: what steps many at once as SB3's ``VecEnv``, and worker processes that are watched."""
+"""Vectorised environments: gymnasium's, ALE's and EnvPool's as SB3's ``VecEnv``, and supervised worker processes."""
 
 from sb3_ppo_variants.envs.actions import ActionsAsDrawn
 from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv

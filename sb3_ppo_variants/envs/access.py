@@ -1,4 +1,4 @@
-"""Attributes and methods of the environments inside a vector environment, as far as it gives access to them."""
+"""Access to attributes and methods of the environments inside a vector environment, as far as its kind allows it."""
 
 import re
 from typing import Any
@@ -13,7 +13,7 @@ from sb3_ppo_variants.guards.exchange import Exchange
 
 
 class Access:
-    """Access to a vector environment without environments inside: all share its own attributes."""
+    """Access to a vector environment that contains no single environments: all share its own attributes."""
 
     takes_any_seed = False
 
@@ -21,18 +21,18 @@ class Access:
         self.env = env
 
     def begin(self) -> None:
-        """Called before each command to the environments, since an interrupt may have cut the last one short."""
+        """Prepare for a command to the environments, because an interrupt may have cut the last one short."""
 
     def closing(self) -> dict[str, Any]:
-        """The arguments of ``close``."""
+        """Return the arguments for the vector environment's ``close``."""
         return {}
 
     def has(self, name: str) -> bool:
-        """Whether all environments have the attribute."""
+        """Check whether all environments have the attribute."""
         return hasattr(self.env, name)
 
     def get(self, name: str, indices: list[int]) -> list[Any]:
-        """The attribute of each environment."""
+        """Return the attribute of each environment."""
         return [getattr(self.env, name)] * len(indices)
 
     def set(self, name: str, value: Any, indices: list[int]) -> None:
@@ -46,7 +46,7 @@ class Access:
         raise NotImplementedError(f"{type(self.env).__name__} has no single environments to call {name}() on")
 
     def is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: list[int]) -> list[bool]:
-        """Whether each environment has a wrapper of the class."""
+        """Check which environments are wrapped with the class."""
         return [False] * len(indices)
 
     def _need(self, name: str) -> None:
@@ -60,7 +60,7 @@ class Access:
 
 
 class _InProcess(Access):
-    """Access to the environments of a ``SyncVectorEnv``. Its own ``get_attr`` would call what is callable."""
+    """Access to the environments of a ``SyncVectorEnv``, whose own ``get_attr`` would call callable attributes."""
 
     env: SyncVectorEnv
     takes_any_seed = True
@@ -83,9 +83,9 @@ class _InProcess(Access):
 
 
 class _InWorkers(Access):
-    """Access to the environments of an ``AsyncVectorEnv``, which asks all of its workers or none.
+    """Access to the environments of an ``AsyncVectorEnv``, which can only query all of its workers at once.
 
-    A worker that is asked for an attribute it does not have ends, and one that is asked for a method calls it.
+    A worker exits if it is asked for an attribute that its environment lacks, and calls callable attributes.
     """
 
     env: AsyncVectorEnv
@@ -117,7 +117,7 @@ class _InWorkers(Access):
     def set(self, name: str, value: Any, indices: list[int]) -> None:
         self._need_all(indices)
         self.begin()
-        # It would take a list as one value for each environment.
+        # set_attr takes a list as one value per environment.
         self.env.set_attr(name, [value] * self.env.num_envs)
 
     def call(self, name: str, indices: list[int], args: tuple, kwargs: dict[str, Any]) -> list[Any]:
@@ -133,7 +133,7 @@ class _InWorkers(Access):
 
 
 def access(env: VectorEnv) -> Access:
-    """Access to the environments in a vector environment."""
+    """Return the access to the environments in a vector environment."""
     inner = env.unwrapped
     if isinstance(inner, SyncVectorEnv):
         return _InProcess(inner)

@@ -1,4 +1,4 @@
-"""What environments are given as actions."""
+"""A wrapper that keeps SB3 from clipping actions."""
 
 from typing import Any
 
@@ -11,18 +11,18 @@ from sb3_ppo_variants.errors import ArgumentError
 
 
 class ActionsAsDrawn(gym.Wrapper, RecordConstructorArgs):
-    """Passes each action to the environment as the policy drew it.
+    """Passes each action to the environment as the policy sampled it.
 
-    SB3 clips actions to the bounds of ``env.action_space`` before the environment sees them, and needs finite bounds.
-    The bounds of this wrapper are finite, but so wide that nothing is clipped: the largest numbers of the space's type.
+    SB3 clips actions to the bounds of ``env.action_space`` before the environment sees them, and requires finite
+    bounds. This wrapper sets finite bounds that are too wide to clip anything: the largest values of the space's dtype.
     The environment then decides what to do with an action outside its own bounds. MuJoCo environments limit the torque,
     but compute the control cost from the unclipped action.
 
-    Policies with ``squash_output=True``, and algorithms such as SAC, scale actions to the bounds and cannot be used.
-    Random actions come from ``env.own_action_space.sample()``.
+    Policies with ``squash_output=True``, and algorithms such as SAC, rescale actions to the bounds, so they cannot be
+    used with this wrapper. To sample random actions, call ``env.own_action_space.sample()``.
 
     :param env: an environment with a ``Box`` of floating-point actions
-    :raises ArgumentError: if it has other actions
+    :raises ArgumentError: if ``env`` has a different action space
     """
 
     def __init__(self, env: gym.Env[Any, Any]):

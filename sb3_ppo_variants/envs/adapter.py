@@ -1,4 +1,4 @@
-"""SB3's ``VecEnv`` over a vector environment of gymnasium."""
+"""An SB3 ``VecEnv`` that wraps a gymnasium vector environment."""
 
 import warnings
 from collections.abc import Sequence
@@ -24,21 +24,23 @@ SEEDS = 2**31
 
 
 class GymnasiumVecEnv(VecEnv):
-    """A vector environment of gymnasium for SB3's algorithms, callbacks and wrappers.
+    """Makes a gymnasium vector environment usable with SB3's algorithms, callbacks and wrappers.
 
-    In every autoreset mode, a step returns the same as SB3's ``DummyVecEnv`` with the same environments, in arrays that
-    later steps do not change. Wrap it in SB3's ``VecMonitor`` to get episode statistics.
+    In every autoreset mode, a step returns what SB3's ``DummyVecEnv`` would return with the same environments. Later
+    steps do not overwrite the returned arrays. Wrap it in SB3's ``VecMonitor`` to get episode statistics.
 
     :param env: a ``SyncVectorEnv``, ``AsyncVectorEnv``, ``AtariVectorEnv`` or any other vector environment that steps
         all its environments at once
     :param autoreset_mode: the autoreset mode of ``env``, if its metadata does not contain it
-    :raises ArgumentError: if ``env`` is of another kind, or its autoreset mode is unknown or does not work with it
-    :raises NotImplementedError: if dictionaries or tuples of observations are nested
+    :raises ArgumentError: if ``env`` is not such an environment, or its autoreset mode is unknown or not supported
+    :raises NotImplementedError: if ``Dict`` or ``Tuple`` observation spaces are nested
     """
 
     def __init__(self, env: VectorEnv, autoreset_mode: AutoresetMode | str | None = None):
         if not isinstance(env, VectorEnv):
-            raise ArgumentError(f"env={env} must be a gymnasium.vector.VectorEnv; SB3's make_vec_env takes others")
+            raise ArgumentError(
+                f"env={env} must be a gymnasium.vector.VectorEnv; for single environments use SB3's make_vec_env"
+            )
         check_for_nested_spaces(env.single_observation_space)
         check_life_loss_info(env)
         self._end_of_episode = end_of_episode(env, autoreset_mode)
@@ -54,9 +56,9 @@ class GymnasiumVecEnv(VecEnv):
         self.env, self._access = env, access(env)
 
     def reset(self) -> VecEnvObs:
-        """Reset all environments, with the seeds and options that were set since the last reset.
+        """Reset all environments with the seeds and options that were set since the last reset.
 
-        :raises ArgumentError: if the options differ between environments, or ``env`` returns only some environments
+        :raises ArgumentError: if the options differ between environments, or ``env`` resets only some environments
         """
         options = self._options[0]
         if any(other != options for other in self._options):
@@ -70,15 +72,15 @@ class GymnasiumVecEnv(VecEnv):
         return rows.owned(observations)
 
     def _reset_env(self, seed: int | None, options: dict[str, Any] | None) -> tuple[VecEnvObs, dict[str, Any]]:
-        """Reset ``env``, whose environments take ``seed``, ``seed + 1`` and so on."""
+        """Reset ``env``, seeding its environments with ``seed``, ``seed + 1`` and so on."""
         self._access.begin()
         return self.env.reset(seed=seed, options=options)
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
         """Set the seeds for the next reset; see SB3.
 
-        :param seed: seed of the first environment, counted up over the others; ``None`` draws one. Backends that are
-            not written in Python take it modulo 2**31
+        :param seed: seed of the first environment, incremented for each further one; ``None`` draws a random seed.
+            Except for ``SyncVectorEnv`` and ``AsyncVectorEnv``, it is taken modulo ``2**31 - num_envs``
         """
         last = SEEDS - self.num_envs
         if seed is None:
@@ -86,7 +88,7 @@ class GymnasiumVecEnv(VecEnv):
         return super().seed(seed if self._access.takes_any_seed else seed % last)
 
     def step_async(self, actions: np.ndarray) -> None:
-        """Take the actions for the next step."""
+        """Store the actions for the next step."""
         self._actions = np.asarray(actions, dtype=self.env.single_action_space.dtype)
 
     def step_wait(self) -> VecEnvStepReturn:
@@ -112,9 +114,9 @@ class GymnasiumVecEnv(VecEnv):
             self._closed = True
 
     def get_images(self) -> Sequence[np.ndarray | None]:
-        """An image of each environment.
+        """Render each environment.
 
-        :return: RGB images, or ``None`` for each without ``render_mode="rgb_array"``
+        :return: an RGB image of each environment; all are ``None`` unless ``render_mode="rgb_array"``
         """
         if self.render_mode != "rgb_array":
             warnings.warn(f"render_mode={self.render_mode!r} does not return images: create it with 'rgb_array'")
@@ -126,30 +128,30 @@ class GymnasiumVecEnv(VecEnv):
         return self.env.render()
 
     def has_attr(self, attr_name: str) -> bool:
-        """Whether all environments have the attribute."""
+        """Check whether all environments have the attribute."""
         return self._access.has(attr_name)
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """The attribute of each environment, or of those with the indices."""
+        """Return the attribute of each environment, or only of those in ``indices``."""
         return self._access.get(attr_name, list(self._get_indices(indices)))
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """Set the attribute of each environment to the value.
 
-        :raises ArgumentError: if ``indices`` names some environments, and the backend reaches all or none
+        :raises ArgumentError: if ``indices`` selects some environments, but the backend can only reach all at once
         """
         self._access.set(attr_name, value, list(self._get_indices(indices)))
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list:
-        """Call the method of each environment and return what each returned.
+        """Call the method of each environment and return the results.
 
-        :raises ArgumentError: if ``indices`` names some environments, and the backend reaches all or none
+        :raises ArgumentError: if ``indices`` selects some environments, but the backend can only reach all at once
         :raises NotImplementedError: if the backend has no single environments
         """
         return self._access.call(method_name, list(self._get_indices(indices)), method_args, method_kwargs)
 
     def env_is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: VecEnvIndices = None) -> list[bool]:
-        """Whether each environment has a wrapper of the class."""
+        """Check which environments are wrapped with the class."""
         return self._access.is_wrapped(wrapper_class, list(self._get_indices(indices)))

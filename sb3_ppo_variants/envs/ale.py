@@ -1,17 +1,17 @@
 """Atari games in the vector environment of the Arcade Learning Environment (ALE), which steps them in threads.
 
-From the same state of the emulator, the same actions give the same rewards, lives, ends of episodes and episode returns
-as with SB3's ``make_atari_env``. What differs:
+Given the same emulator state, the same actions lead to the same rewards, lives, episode ends and episode returns as
+with SB3's ``make_atari_env``. The differences are:
 
-- A game begins with up to ``noop_max`` no-ops, the last of which is FIRE in games that have this action. SB3 takes
+- A game begins with up to ``noop_max`` no-ops; in games with a FIRE action, FIRE replaces the last of them. SB3 takes
   1 to ``noop_max`` no-ops, then FIRE and the third action for ``frame_skip`` frames each.
-- After a lost life the agent acts at once. SB3 takes a no-op first, then FIRE and the third action in games that
-  have FIRE.
-- The emulator turns frames grey and scales them itself; some pixels differ slightly.
-- The length of an episode in ``info["episode"]`` is in steps of the agent, not in frames.
-- A limit of frames counts from the agent's first step.
+- After losing a life, the agent acts immediately. SB3 takes a no-op first, then FIRE and the third action in games
+  that have FIRE.
+- The emulator itself converts frames to greyscale and resizes them, so some pixels differ slightly.
+- The episode length in ``info["episode"]`` counts agent steps, not frames.
+- A limit on the number of frames counts from the agent's first step.
 - ``reset`` begins a new game even after a lost life.
-- ``action_repeat_probability`` replaces the game's own unless it is 0. SB3 applies both.
+- A nonzero ``action_repeat_probability`` replaces the game's own. SB3 applies both.
 """
 
 from inspect import signature
@@ -32,7 +32,7 @@ from sb3_ppo_variants.envs.atari import VecClipReward, VecEpisodicLife
 from sb3_ppo_variants.envs.making import ARGUMENTS, check_not_given, is_atari, seed_and_monitor, spec_of
 from sb3_ppo_variants.errors import ArgumentError, installation
 
-# The arguments of SB3's AtariWrapper with their defaults, and the values that they may have.
+# The arguments of SB3's AtariWrapper: their defaults, and the rules for their values.
 DEFAULTS = {name: argument.default for name, argument in signature(AtariWrapper).parameters.items() if name != "env"}
 WRAPPER_RULES = {
     "noop_max": integer("an integer >= 0", lambda value: value >= 0),
@@ -43,10 +43,10 @@ WRAPPER_RULES = {
     "action_repeat_probability": FRACTION,
 }
 ONE_FRAME = "env_kwargs={'frameskip': 1}"
-# AtariEnv's own, for ids that do not set them.
+# Defaults of AtariEnv, for ids that do not set these arguments.
 GAME_DEFAULTS = {"frameskip": 4, "repeat_action_probability": 0.25}
 
-# What env_kwargs may contain, and the arguments that set the rest of AtariVectorEnv's.
+# The arguments of AtariVectorEnv: those that env_kwargs may contain, and what to use instead of the others.
 GAME = (
     "frameskip",
     "repeat_action_probability",
@@ -83,23 +83,23 @@ def make_ale_vec_env(
     monitor_kwargs: dict[str, Any] | None = None,
     n_stack: int = 4,
 ) -> VecEnv:
-    """Do the same as SB3's ``make_atari_env`` and ``VecFrameStack``, with ALE's ``AtariVectorEnv``.
+    """Create Atari games as SB3's ``make_atari_env`` and ``VecFrameStack`` do, but with ALE's ``AtariVectorEnv``.
 
     The spaces are the same, so you can train a model with one and evaluate it with the other. The documentation lists
     the differences.
 
-    :param env_id: id of a game, such as ``"BreakoutNoFrameskip-v4"``, after ``module:`` if importing the module
-        registers it
+    :param env_id: id of a game, such as ``"BreakoutNoFrameskip-v4"``; prefix it with ``module:`` if importing that
+        module registers it
     :param n_envs: number of games, >= 1
     :param seed: seed for the first reset
-    :param monitor_dir: folder for the monitor file; ``None`` writes none. Infos have episode statistics in either
-        case, of whole games and of rewards before clipping
+    :param monitor_dir: folder for the monitor file; ``None`` writes no file. In either case, infos contain episode
+        statistics, which cover whole games and rewards before clipping
     :param wrapper_kwargs: arguments of SB3's ``AtariWrapper``
     :param env_kwargs: arguments of the game: ``frameskip``, ``repeat_action_probability``, ``full_action_space``,
         ``continuous``, ``continuous_action_threshold`` and ``max_num_frames_per_episode``, and of ``AtariVectorEnv``:
         ``num_threads``, ``thread_affinity_offset`` and ``use_fire_reset``
     :param monitor_kwargs: further arguments of ``VecMonitor``
-    :param n_stack: number of frames in an observation, >= 1, along its last dimension
+    :param n_stack: number of frames stacked along the last dimension of an observation, >= 1
     :raises ArgumentError: if an argument has a value that is not allowed, the game is unknown, or frames would be
         skipped twice
     """
@@ -125,9 +125,9 @@ def check_frame_skip(env_id: str, frame_skip: int = 4, env_kwargs: dict[str, Any
     """Check that an Atari game and its wrapper do not both skip frames.
 
     :param env_id: id of the game
-    :param frame_skip: frames for each action in the wrapper, such as SB3's ``AtariWrapper``
+    :param frame_skip: frames per action in the wrapper, such as SB3's ``AtariWrapper``
     :param env_kwargs: arguments of the game
-    :raises ArgumentError: if both do, naming what to use instead, or if there is no such game
+    :raises ArgumentError: if both skip frames (the message says what to use instead), or if there is no such game
     """
     env_kwargs = env_kwargs or {}
     spec = _spec(env_id)
@@ -139,7 +139,7 @@ def check_frame_skip(env_id: str, frame_skip: int = 4, env_kwargs: dict[str, Any
 
 
 def _without_frame_skip(spec: EnvSpec) -> str:
-    """How to make the game without skipped frames. Not every game has an id for it."""
+    """Return how to create the game without frame skipping, for a message. Not every game has an id for that."""
     other = f"{spec.name}NoFrameskip-v4"
     return f"'{other}', or {ONE_FRAME}" if other in gym.registry else ONE_FRAME
 
@@ -177,16 +177,16 @@ def _atari_vector_env(env_id: str, n_envs: int, wrapper: dict[str, Any], env_kwa
         num_envs=n_envs,
         frameskip=skip_in_game * wrapper["frame_skip"],
         maxpool=wrapper["frame_skip"] > 1,
-        # It counts the FIRE at the start too, and stops one before.
+        # AtariVectorEnv takes fewer than noop_max no-ops, and counts the FIRE at the start as one of them.
         noop_max=wrapper["noop_max"] + 1,
         img_height=wrapper["screen_size"],
         img_width=wrapper["screen_size"],
-        # Lives and rewards are handled outside the monitor; episodic_life would begin a new game.
+        # Wrappers outside the monitor handle lives and rewards; episodic_life would begin a new game.
         episodic_life=False,
         reward_clipping=False,
         grayscale=True,
         stack_num=1,
-        # In SAME_STEP the info of the last step, with its lives, is lost.
+        # SAME_STEP would lose the info of the last step, including its lives.
         autoreset_mode=AutoresetMode.NEXT_STEP,
         **game,
     )
@@ -195,6 +195,6 @@ def _atari_vector_env(env_id: str, n_envs: int, wrapper: dict[str, Any], env_kwa
 
 
 def _channels_last(env: VectorEnv, size: int) -> VectorEnv:
-    """Put the one channel of grey frames last, as SB3's ``WarpFrame`` does."""
+    """Put the single channel of greyscale frames last, as SB3's ``WarpFrame`` does."""
     space = spaces.Box(0, 255, (size, size, 1), np.uint8)
     return TransformObservation(env, lambda frames: frames.reshape(-1, size, size, 1), single_observation_space=space)

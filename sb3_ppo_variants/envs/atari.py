@@ -1,6 +1,6 @@
 """SB3's ``EpisodicLifeEnv`` and ``ClipRewardEnv`` for vectorised Atari games.
 
-Put them around a ``VecMonitor``, so that its statistics are of whole games and of the game's own rewards.
+Wrap them around a ``VecMonitor``, so that its statistics cover whole games and unclipped rewards.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ class VecEpisodicLife(VecEnvWrapper):
     def reset(self) -> VecEnvObs:
         """Reset all games, whether they are over or not.
 
-        :raises ArgumentError: if there is no ``lives`` in an info
+        :raises ArgumentError: if an info has no ``lives``
         """
         observations = self.venv.reset()
         self._lives = self._lives_at_reset()
@@ -43,14 +43,14 @@ class VecEpisodicLife(VecEnvWrapper):
     def step_wait(self) -> VecEnvStepReturn:
         """Step all games; dones are also True where a life was lost.
 
-        :raises ArgumentError: if there is no ``lives`` in an info
+        :raises ArgumentError: if an info has no ``lives``
         """
         observations, rewards, dones, infos = self.venv.step_wait()
         lives = self._lives_in(infos)
-        # A game may go on for some frames without lives, as Qbert does.
+        # A game may continue for some frames with 0 lives, as Qbert does.
         lost = (lives > 0) & (lives < self._lives)
         for i in np.flatnonzero(lost).tolist():
-            # A lost life ends the episode even in a step that a limit cuts off.
+            # Losing a life terminates the episode, even in a step in which a limit truncates it.
             infos[i]["TimeLimit.truncated"] = False
             if not dones[i]:
                 infos[i]["terminal_observation"] = rows.take(observations, i)
@@ -59,13 +59,13 @@ class VecEpisodicLife(VecEnvWrapper):
 
 
 class VecClipReward(VecEnvWrapper):
-    """Takes the sign of each reward."""
+    """Clips rewards to {+1, 0, -1} by their sign."""
 
     def reset(self) -> VecEnvObs:
         """Reset all environments."""
         return self.venv.reset()
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Step all environments, with rewards of -1, 0 and 1."""
+        """Step all environments and clip the rewards."""
         observations, rewards, dones, infos = self.venv.step_wait()
         return observations, np.sign(rewards), dones, infos

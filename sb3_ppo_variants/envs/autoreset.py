@@ -1,7 +1,8 @@
-"""What to do at the end of an episode in each of gymnasium's autoreset modes.
+"""Handles the end of an episode in each of gymnasium's autoreset modes.
 
 SB3's ``VecEnv`` resets within the step that ends an episode: that step returns the first observation of the next
-episode, and the last of the old one in its info. See https://farama.org/Vector-Autoreset-Mode for gymnasium's modes.
+episode, and has the last observation of the old one in its info. For gymnasium's modes, see
+https://farama.org/Vector-Autoreset-Mode.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,17 +20,18 @@ from sb3_ppo_variants.envs.rows import Infos, per_env
 from sb3_ppo_variants.errors import ArgumentError
 
 # Takes the environment, and the observations, dones and infos of a step that ended an episode. It writes the first
-# observations of the new episodes and ``terminal_observation`` into them, and returns the info of each reset.
+# observations of the new episodes into the observations and ``terminal_observation`` into the infos, and returns the
+# info of each reset by the index of its environment.
 EndOfEpisode = Callable[[VectorEnv, VecEnvObs, np.ndarray, Infos], dict[int, dict[str, Any]]]
 
 
 def reset_in_the_step(env: VectorEnv, observations: VecEnvObs, dones: np.ndarray, infos: Infos) -> dict[int, Any]:
-    """SAME_STEP: the new episode has begun; the last observation and info of the old one are in the info."""
+    """Handle SAME_STEP: the new episode has begun, and its info contains the last observation and info of the old."""
     reset_infos = {}
-    # This wrapper puts its statistics of the old episode into the info of the new one.
+    # RecordEpisodeStatistics puts the statistics of the old episode into the info of the new one.
     of_the_old = [wrapper._stats_key for wrapper in _wrappers(env) if isinstance(wrapper, RecordEpisodeStatistics)]
     for i, info in enumerate(infos):
-        # ALE fills final_obs for all environments; it is out of date for those that are not done.
+        # ALE fills final_obs for all environments; it is stale for those that are not done.
         final_observation, final_info = info.pop("final_obs", None), info.pop("final_info", {})
         if dones[i]:
             if final_observation is None:
@@ -41,7 +43,7 @@ def reset_in_the_step(env: VectorEnv, observations: VecEnvObs, dones: np.ndarray
 
 
 def reset_at_once(env: VectorEnv, observations: VecEnvObs, dones: np.ndarray, infos: Infos) -> dict[int, Any]:
-    """NEXT_STEP and DISABLED: reset the environments that are done at once.
+    """Handle NEXT_STEP and DISABLED by immediately resetting the environments that are done.
 
     In NEXT_STEP they would otherwise reset themselves in the next step and ignore its action.
     """
@@ -56,7 +58,7 @@ def reset_at_once(env: VectorEnv, observations: VecEnvObs, dones: np.ndarray, in
             problem = "must reset only the environments in options['reset_mask'], or be in AutoresetMode.SAME_STEP"
             raise ArgumentError(f"env={env} {problem}")
         first, reset_infos = rows.take(first, dones), [reset_infos[i] for i in ended]
-    # Otherwise it is EnvPool, which returns only those that were reset.
+    # Otherwise env is EnvPool's, which returns only the environments that were reset.
     rows.put(observations, dones, first)
     return dict(zip(ended, reset_infos, strict=True))
 
@@ -67,9 +69,9 @@ def _resets_others(env: VectorEnv) -> bool:
 
 @contextmanager
 def _others_kept(env: VectorEnv, mask: np.ndarray) -> Iterator[None]:
-    """Keep the environments outside the mask as they are through a reset.
+    """Preserve the environments outside the mask during a reset.
 
-    gymnasium's CartPoleVectorEnv resets all poles whatever the mask; its state is in two arrays.
+    gymnasium's ``CartPoleVectorEnv`` ignores the mask and resets all poles. Its state consists of two arrays.
     """
     inner: Any = env.unwrapped
     if not _resets_others(env):
@@ -81,14 +83,16 @@ def _others_kept(env: VectorEnv, mask: np.ndarray) -> Iterator[None]:
 
 
 def end_of_episode(env: VectorEnv, mode: AutoresetMode | str | None) -> EndOfEpisode:
-    """What to do at the end of an episode, given the mode of an environment that does not declare it.
+    """Return the function that handles the end of an episode.
 
+    :param env: the vector environment
+    :param mode: its autoreset mode, if it does not declare one
     :raises ArgumentError: if the mode is unknown, or does not work with the environment
     """
     known = _mode(env, mode)
     inner = env.unwrapped
     if isinstance(inner, AsyncVectorEnv) and known is AutoresetMode.NEXT_STEP and not inner.shared_memory:
-        # Its workers forget that they were reset, and reset again in the next step.
+        # Without shared memory, the workers forget that they were reset, and reset again in the next step.
         raise ArgumentError(f"env={env} must be created with shared_memory=True or in AutoresetMode.SAME_STEP")
     if known is AutoresetMode.SAME_STEP:
         return reset_in_the_step
@@ -103,13 +107,13 @@ def _wrappers(env: VectorEnv) -> Iterator[VectorWrapper]:
 
 
 def _check_wrappers(env: VectorEnv) -> None:
-    """Refuse the wrappers that cannot reset some environments: they raise, or forget the returns of all."""
+    """Refuse wrappers that cannot reset only some environments: they raise an error or lose the returns of all."""
     instead: dict[type[VectorWrapper], str] = {
         NormalizeObservation: "SB3's VecNormalize",
         NormalizeReward: "SB3's VecNormalize, or AutoresetMode.SAME_STEP",
     }
     if isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv):
-        # These two take the mask out of the options before the wrapper sees it.
+        # These two remove the mask from the options before the wrapper sees it.
         instead[RecordEpisodeStatistics] = "SB3's VecMonitor, or AutoresetMode.SAME_STEP"
     for wrapper in _wrappers(env):
         for refused, use in instead.items():
@@ -119,8 +123,8 @@ def _check_wrappers(env: VectorEnv) -> None:
 
 
 def _mode(env: VectorEnv, given: AutoresetMode | str | None) -> AutoresetMode:
-    # ALE writes its mode into the metadata of gymnasium's base class, which all environments without metadata share:
-    # an attribute comes first, and the metadata of the base class does not count.
+    # ALE writes its mode into the metadata of gymnasium's base class, which all environments without metadata of their
+    # own share. So an attribute takes precedence, and the metadata of the base class is ignored.
     metadata = {} if env.metadata is VectorEnv.metadata else env.metadata
     declared = getattr(env.unwrapped, "autoreset_mode", metadata.get("autoreset_mode"))
     try:

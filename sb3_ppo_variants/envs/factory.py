@@ -1,4 +1,4 @@
-"""gymnasium's own vector environments from an id."""
+"""Creates gymnasium's own vector environments from an id."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,17 +33,17 @@ def make_gymnasium_vec_env(
     monitor_kwargs: dict[str, Any] | None = None,
     wrapper_kwargs: dict[str, Any] | None = None,
 ) -> VecEnv:
-    """Do the same as SB3's ``make_vec_env``, with one of gymnasium's vector environments.
+    """Create environments as SB3's ``make_vec_env`` does, but in one of gymnasium's vector environments.
 
-    :param env_id: id of the environment; with ``"sync"`` and ``"async"`` also a function that makes one
+    :param env_id: id of the environment or, with ``"sync"`` and ``"async"``, a function that creates it
     :param n_envs: number of environments, >= 1
     :param seed: seed for the first reset
-    :param start_index: number of the first environment, in the names of monitor files
-    :param monitor_dir: folder for monitor files; ``None`` writes none. Infos have episode statistics in either case
+    :param start_index: index of the first environment in the names of monitor files
+    :param monitor_dir: folder for monitor files; ``None`` writes none. In either case, infos contain episode statistics
     :param wrapper_class: wrapper around each environment; not with ``"vector_entry_point"``
     :param env_kwargs: arguments of the environment
-    :param vectorization_mode: ``"sync"`` steps the environments one after the other in this process, ``"async"`` each
-        in a process of its own, and ``"vector_entry_point"`` takes the vector environment registered for the id
+    :param vectorization_mode: ``"sync"`` steps the environments one after the other in this process, ``"async"`` steps
+        each in its own process, and ``"vector_entry_point"`` uses the vector environment registered for the id
     :param vec_env_kwargs: arguments of ``SyncVectorEnv`` or ``AsyncVectorEnv``; not with ``"vector_entry_point"``
     :param monitor_kwargs: arguments of ``Monitor``, or of ``VecMonitor`` with ``"vector_entry_point"``
     :param wrapper_kwargs: arguments of the wrapper
@@ -62,7 +62,7 @@ def make_gymnasium_vec_env(
 
 
 def _check_game(env_id: str, wrapper_kwargs: dict[str, Any], env_kwargs: dict[str, Any] | None) -> None:
-    with suppress(gym.error.Error, ImportError):  # gym.make says what is wrong with the id.
+    with suppress(gym.error.Error, ImportError):  # gym.make will report what is wrong with the id.
         if is_atari(spec_of(env_id)):
             check_frame_skip(env_id, wrapper_kwargs.get("frame_skip", DEFAULTS["frame_skip"]), env_kwargs)
 
@@ -83,5 +83,5 @@ def _native(env_id: str | Callable[..., gym.Env], n_envs: int, env_kwargs: dict[
 
 
 def _vectorized(make: Callable[..., VectorEnv], env_fns: list[Callable[[], gym.Env]], **kwargs: Any) -> GymnasiumVecEnv:
-    # In this mode a reset costs no extra message to the workers.
+    # In SAME_STEP mode, a reset needs no extra message to the workers.
     return GymnasiumVecEnv(make(env_fns, **{"autoreset_mode": AutoresetMode.SAME_STEP, **kwargs}))

@@ -1,4 +1,4 @@
-"""What the functions that make environments have in common."""
+"""Helpers that the functions that create environments share."""
 
 import os
 from collections.abc import Mapping
@@ -22,9 +22,9 @@ ARGUMENTS = {
 
 
 def spec_of(env_id: str) -> EnvSpec:
-    """The specification that is registered for an id.
+    """Return the specification that is registered for an id.
 
-    :param env_id: the id, after ``module:`` if importing the module registers it
+    :param env_id: the id, prefixed with ``module:`` if importing that module registers it
     :raises gymnasium.error.Error: if there is no such id
     :raises ImportError: if there is no such module
     """
@@ -35,12 +35,17 @@ def spec_of(env_id: str) -> EnvSpec:
 
 
 def is_atari(spec: EnvSpec) -> bool:
-    """Whether it is a game of the Arcade Learning Environment."""
+    """Check whether a specification is that of an Atari game of the Arcade Learning Environment."""
     return str(spec.entry_point).startswith("ale_py")
 
 
 def check_not_given(env_kwargs: Mapping[str, Any], instead: Mapping[str, str]) -> None:
-    """:raises ArgumentError: for an argument of the environment that is set in another way, saying how"""
+    """Check that ``env_kwargs`` contains no argument that has to be set in another way.
+
+    :param env_kwargs: arguments of the environment
+    :param instead: what to use instead, for each argument that is not allowed
+    :raises ArgumentError: if it contains one, saying what to use instead
+    """
     for name in env_kwargs:
         if name in instead:
             raise ArgumentError(f"env_kwargs={env_kwargs} must not contain {name!r}: use {instead[name]} instead")
@@ -49,7 +54,7 @@ def check_not_given(env_kwargs: Mapping[str, Any], instead: Mapping[str, str]) -
 def seed_and_monitor(
     venv: VecEnv, seed: int | None, monitor_dir: str | None, kwargs: dict[str, Any] | None, start_index: int = 0
 ) -> VecMonitor:
-    """Seed environments, and put a ``VecMonitor`` around them, which writes ``<start_index>.monitor.csv``."""
+    """Seed environments and wrap them in a ``VecMonitor``, which writes ``<start_index>.monitor.csv``."""
     venv.seed(seed)
     filename = None if monitor_dir is None else os.path.join(monitor_dir, str(start_index))
     return VecMonitor(venv, filename, **(kwargs or {}))

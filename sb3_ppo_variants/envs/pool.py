@@ -1,4 +1,4 @@
-"""EnvPool, which steps its own versions of many environments in threads."""
+"""EnvPool's own implementations of many environments, which it steps in threads."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,21 +14,21 @@ from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
 from sb3_ppo_variants.envs.making import ARGUMENTS, check_not_given, seed_and_monitor
 from sb3_ppo_variants.errors import ArgumentError, installation
 
-# What other arguments set, and what would change the episode statistics of Atari games if it were true.
+# EnvPool's arguments that other arguments set, and those that would change the episode statistics of Atari games.
 DECIDED = {"num_envs": "n_envs", "seed": "seed", "batch_size": "n_envs", "env_seed": "seed"}
 WRAPPED = {"episodic_life": "VecEpisodicLife", "reward_clip": "VecClipReward"}
 
 
 class EnvPoolVecEnv(GymnasiumVecEnv):
-    """EnvPool's environments. They can only be seeded when they are made, so that a new seed makes them anew."""
+    """EnvPool's environments. They can only be seeded when they are created, so a new seed recreates them."""
 
     def __init__(self, make: Callable[[int], VectorEnv]):
         self._make = make
         super().__init__(make(0))
         space = self.action_space
         if isinstance(space, spaces.Box):
-            # gymnasium's actions are in single precision, EnvPool's in double, and SB3 refuses to load a model for
-            # another space.
+            # Actions are single precision in gymnasium but double precision in EnvPool, and SB3 refuses to load a
+            # model for a different space.
             self.action_space = spaces.Box(space.low.astype(np.float32), space.high.astype(np.float32))
 
     def _reset_env(self, seed: int | None, options: dict[str, Any] | None) -> tuple[VecEnvObs, dict[str, Any]]:
@@ -50,12 +50,13 @@ def make_envpool_vec_env(
     env_kwargs: dict[str, Any] | None = None,
     monitor_kwargs: dict[str, Any] | None = None,
 ) -> VecEnv:
-    """Do the same as SB3's ``make_vec_env``, with EnvPool.
+    """Create environments as SB3's ``make_vec_env`` does, but with EnvPool.
 
     :param env_id: id of one of EnvPool's environments
     :param n_envs: number of environments, >= 1
-    :param seed: seed of the first environment, modulo 2**31, counted up over the others
-    :param monitor_dir: folder for the monitor file; ``None`` writes none. Infos have episode statistics in either case
+    :param seed: seed of the first environment, taken modulo ``2**31 - n_envs`` and incremented for each further one
+    :param monitor_dir: folder for the monitor file; ``None`` writes none. In either case, infos contain episode
+        statistics
     :param env_kwargs: arguments of ``envpool.make``, such as ``num_threads`` and ``max_episode_steps``
     :param monitor_kwargs: further arguments of ``VecMonitor``
     :raises ImportError: if EnvPool is not installed

@@ -1,6 +1,6 @@
-"""What all environments return together, and what each of them does.
+"""Batched observations and infos of a vector environment, and those of single environments.
 
-Observations are one array, or a dictionary or tuple of arrays, with a row for each environment.
+Observations are an array, or a dictionary or tuple of arrays, with one row per environment.
 """
 
 from collections.abc import Callable
@@ -27,38 +27,38 @@ def _arrays(observations: VecEnvObs) -> list[np.ndarray]:
 
 
 def owned(observations: VecEnvObs) -> VecEnvObs:
-    """A copy, since many backends use the memory of an observation again in the next step."""
+    """Return a copy, because many backends reuse the memory of observations in the next step."""
     return _each(np.array, observations)
 
 
 def take(observations: VecEnvObs, index: int | np.ndarray) -> Any:
-    """A copy of the row of one environment, or of the rows in a mask."""
+    """Return a copy of the row of one environment, or of the rows that a mask selects."""
     return _each(lambda array: array[index].copy(), observations)
 
 
 def count(observations: VecEnvObs) -> int:
-    """The number of rows."""
+    """Return the number of rows."""
     return len(_arrays(observations)[0])
 
 
 def put(observations: VecEnvObs, mask: np.ndarray, new: VecEnvObs) -> None:
-    """Replace the rows in the mask by those of ``new``, which has only these."""
+    """Replace the rows that a mask selects with ``new``, which contains only those rows."""
     for array, values in zip(_arrays(observations), _arrays(new), strict=True):
         array[mask] = values
 
 
 def equal(first: VecEnvObs, second: VecEnvObs) -> bool:
-    """Whether all values are equal, where NaN equals NaN."""
+    """Check whether all values are equal, treating NaN as equal to NaN."""
     pairs = zip(_arrays(first), _arrays(second), strict=True)
     return all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs)
 
 
 def per_env(vector_infos: dict[str, Any], n_envs: int) -> Infos:
-    """Split the info of a vector environment.
+    """Split the info of a vector environment into one info per environment.
 
-    A Boolean array ``_key`` beside ``key`` says which environments have a value. ALE and EnvPool have no such arrays:
-    there all environments do. A value that is not one for each environment, such as a number, goes to all. Dictionaries
-    are split likewise, and no info shares memory with the arrays.
+    A Boolean array ``_key`` next to ``key`` says which environments have a value. ALE and EnvPool have no such arrays,
+    because all environments have a value. A value without one entry per environment, such as a number, is copied to
+    all. Dictionaries are split in the same way. No info shares memory with the arrays.
     """
     infos: Infos = [{} for _ in range(n_envs)]
     for key, values in vector_infos.items():

@@ -1,4 +1,4 @@
-"""SB3's ``SubprocVecEnv`` without waiting for ever for workers that have failed."""
+"""A version of SB3's ``SubprocVecEnv`` that does not wait forever for workers that have failed."""
 
 import multiprocessing as mp
 import os
@@ -26,35 +26,36 @@ from sb3_ppo_variants.guards.masks import check_stays
 from sb3_ppo_variants.guards.workers import how_it_ended
 from sb3_ppo_variants.guards.wrapped import check_outputs
 
-# Environments may have something to write before they close. Workers that still run after that time are terminated,
-# and after the second killed.
+# Environments may need time to write files before they close. Workers that are still running after SECONDS_TO_CLOSE are
+# terminated, and those still running SECONDS_TO_END later are killed.
 SECONDS_TO_CLOSE = 3.0
 SECONDS_TO_END = 0.5
 
 
 class Failure(NamedTuple):
-    """What a worker sends in place of a result."""
+    """A worker's message in place of a result when it fails."""
 
     traceback: str
     wrong_output: EnvOutputError | None
 
 
 class SafeSubprocVecEnv(SubprocVecEnv):
-    """A ``SubprocVecEnv`` that says which worker failed, and why.
+    """A ``SubprocVecEnv`` that reports which worker failed, and why.
 
-    If a worker raises an error, ends or does not answer in time, you get a :class:`~sb3_ppo_variants.WorkerError` with
-    its index and traceback. Each worker checks the outputs of its environment before they are stacked. :meth:`close`
-    takes at most four seconds, whatever the workers do, and no worker outlives the process that started it.
+    If a worker raises an error, exits or does not answer in time, you get a :class:`~sb3_ppo_variants.WorkerError` with
+    its index and any traceback. Each worker checks the outputs of its environment before they are stacked.
+    :meth:`close` takes at most four seconds, whatever the workers do, and no worker outlives the process that started
+    it.
 
     If an interrupt, an error or the timeout leaves an answer pending, the next command discards it. A worker becomes
-    useless only if a message was cut off in the middle. A Ctrl-C does not reach the workers.
+    unusable only if a message was cut off in the middle. Workers ignore Ctrl-C.
 
     :param env_fns: functions that create the environments, at least one
     :param start_method: how to start the processes, one of ``multiprocessing.get_all_start_methods()``; as in SB3,
         ``None`` selects ``"forkserver"`` if it is available, and otherwise ``"spawn"``
-    :param timeout: seconds that a worker may take to answer, > 0; ``None`` waits for ever
+    :param timeout: seconds that a worker may take to answer, > 0; ``None`` waits forever
     :raises ArgumentError: if an argument has a value that is not allowed
-    :raises WorkerError: if an environment cannot be made
+    :raises WorkerError: if an environment cannot be created
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         self.closed = False
         methods = mp.get_all_start_methods()
         context = mp.get_context(start_method or ("forkserver" if "forkserver" in methods else "spawn"))
-        # In place of pipes: SB3's methods send to these and receive from them.
+        # Workers take the place of pipes, because SB3's methods call send() and recv() on self.remotes.
         self.remotes: list[Worker] = []
         self.processes = []
         try:
@@ -81,7 +82,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
             raise
 
     def close(self) -> None:
-        """Ask the workers to end, and end those that do not."""
+        """Ask the workers to exit, then terminate or kill those that do not."""
         if self.closed:
             return
         self.closed = True
@@ -101,7 +102,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
 
 
 class Worker:
-    """A process with an environment, and the parent's end of the pipe to it."""
+    """A process that runs an environment, and the parent's end of the pipe to it."""
 
     def __init__(self, context: Any, env_index: int, env_fn: Callable[[], gym.Env], timeout: float | None):
         self._env_index = env_index
@@ -114,13 +115,13 @@ class Worker:
         make_env = CloudpickleWrapper(partial(_checked_env, env_fn, env_index))
         self.process = context.Process(target=_work, args=(child, pipe, make_env), daemon=True)
         self.process.start()
-        # Now, or the next process would inherit it and keep it open.
+        # Close it now, or the next process would inherit it and keep it open.
         child.close()
 
     def send(self, command: tuple[str, Any]) -> None:
         """Send a command.
 
-        :raises WorkerError: if the worker has ended, does not take it in time, or its pipe has become useless
+        :raises WorkerError: if the worker has exited, does not take it in time, or its pipe has become unusable
         """
         try:
             self._exchange.send(command)
@@ -133,8 +134,8 @@ class Worker:
     def recv(self) -> Any:
         """Receive the answer to the last command.
 
-        :raises WorkerError: if the worker raised, ended or does not answer in time
-        :raises EnvOutputError: if the environment returned something of a wrong type or shape
+        :raises WorkerError: if the worker raised an error, exited or does not answer in time
+        :raises EnvOutputError: if the environment returned something with the wrong type, shape or range
         """
         while True:
             try:
@@ -161,17 +162,20 @@ class Worker:
         raise WorkerError(self._env_index, problem)
 
     def ask_to_end(self) -> None:
-        """Ask the worker to end, if it has not."""
+        """Ask the worker to exit, unless its pipe is unusable."""
         if not self._exchange.useless:
             with suppress(OSError):
                 self._exchange.pipe.send(("close", None))
 
     def join(self, deadline: float) -> None:
-        """Wait for the worker to end, until a time of ``time.monotonic``, unless it hangs or could not be asked."""
+        """Wait for the worker to exit, unless it hangs or could not be asked to.
+
+        :param deadline: when to stop waiting, on the clock of ``time.monotonic``
+        """
         if self._hangs or self._exchange.useless:
             return
         pipe = self._exchange.pipe
-        # The worker blocks while an answer that nobody reads fills the pipe.
+        # The worker would block if an answer that nobody reads filled the pipe.
         with suppress(EOFError, OSError):
             while wait([pipe, self.process.sentinel], max(0.0, deadline - time.monotonic())):
                 if not pipe.poll():
@@ -189,9 +193,9 @@ def _checked_env(env_fn: Callable[[], gym.Env], env_index: int) -> gym.Env:
 
 
 def _work(child: Connection, parent: Connection, make_env: CloudpickleWrapper) -> None:
-    """Do what SB3's worker does, and report its errors."""
+    """Run SB3's worker and report its errors."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    # A Ctrl-C goes to all processes of a terminal. Whether training goes on is for the parent to say.
+    # Ctrl-C interrupts all processes of a terminal, but the parent decides whether training continues.
     signal.signal(signal.SIGINT, lambda *_: None)
     try:
         _worker(child, parent, make_env)
@@ -202,7 +206,7 @@ def _work(child: Connection, parent: Connection, make_env: CloudpickleWrapper) -
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent ends, even if the environment hangs."""
+    """Exit when the parent process ends, even if the environment hangs."""
     parent = mp.parent_process()
     assert parent is not None
     parent.join()

@@ -24,7 +24,7 @@ class Supervised(CallbackList):
         super().__init__([*callbacks, *bars])
         self._training = False
         self.failed = False
-        """Whether training ended by an error or an interrupt."""
+        """Whether training ended with an error or an interrupt."""
 
     @contextmanager
     def to_the_end(self) -> Iterator[None]:

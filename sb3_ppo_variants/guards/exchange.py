@@ -31,7 +31,7 @@ class Exchange:
     def __init__(self, pipe: Connection, env_index: int, process: BaseProcess | None = None):
         self.pipe = pipe
         self.last: Any = None
-        """What was received last."""
+        """The last answer that was received."""
         self._env_index = env_index
         self._process = process
         self._unanswered = 0

@@ -210,8 +210,8 @@ def check_stays(env: gym.Env, env_index: int) -> gym.Env:
         if asked:
             changed = np.flatnonzero(check.fitted(ask(), env_index) != asked.pop())
             if len(changed):
-                found = f"another one at {changed.tolist()} than when the policy asked for it"
-                watch.refuse("action mask", found, "the same until the step", env_index)
+                found = f"different at {changed.tolist()} from the one that the policy received"
+                watch.refuse("action mask", found, "unchanged until the step", env_index)
         return step(action)
 
     def forgetful_reset(**arguments: Any) -> Any:

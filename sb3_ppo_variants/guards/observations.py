@@ -109,7 +109,7 @@ def shown(value: object) -> str:
     try:
         text = repr(value)
     except Exception:  # For example, for an integer of more than 4300 digits.
-        return f"a {type(value).__name__} that can not be shown"
+        return f"a {type(value).__name__} that cannot be printed"
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 

@@ -44,7 +44,7 @@ def blame_output(error: Exception, check: EnvCheck) -> None:
     try:
         method = inside[-1].f_code.co_name
         if inside[-1] is frames[-1] and method in RESULTS and "unpack" in str(error):
-            check.refuse_count(method, f"of another form ({error})")
+            check.refuse_count(method, f"something else ({error})")
         check.parts({part: found[name] for part, names in NAMES.items() for name in names if name in found})
     except GuardError as named:
         raise named from error

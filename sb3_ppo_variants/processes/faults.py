@@ -42,8 +42,8 @@ class Faults:
             gone = [rank for rank in range(self._size) if not self._is_set(f"here/{rank}")]
         except RuntimeError as error:
             return f"the process that holds the group's store is gone, which is rank 0 or torchrun: {error}"
-        names = " and ".join(f"rank {rank}" for rank in gone) or "a process that has come back since"
-        return f"{names} ended without a word, or did not answer in time"
+        names = " and ".join(f"rank {rank}" for rank in gone) or "a process that has recovered since"
+        return f"{names} ended without reporting an error, or did not answer in time"
 
     def _set(self, key: str, value: str) -> None:
         self._store.set(f"{PREFIX}/{key}", value)

@@ -11,9 +11,9 @@ class Processes:
     """A process that trains alone, so that there is nothing to communicate."""
 
     rank: int = 0
-    """The number of this process."""
+    """The rank of this process."""
     size: int = 1
-    """How many processes there are."""
+    """The number of processes."""
 
     def average(self, tensor: th.Tensor) -> None:
         """Replace a tensor with its mean over the processes.

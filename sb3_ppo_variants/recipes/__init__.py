@@ -1,4 +1,4 @@
-"""Hyperparameters for the environments that PPO is usually tried on, and training with them."""
+"""Hyperparameters for common PPO environments, and functions to train with them."""
 
 from sb3_ppo_variants.recipes.protocols import PROTOCOLS, Protocol
 from sb3_ppo_variants.recipes.recipe import (

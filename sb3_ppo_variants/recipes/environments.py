@@ -1,9 +1,9 @@
-"""Hyperparameters for PPO's usual environments, in the format of the RL Zoo, with the source of each.
+"""Hyperparameters for common PPO environments in the format of the RL Zoo, with the source of each.
 
-Keys are ids of environments, ``"atari"`` for every other Atari game, ``"mujoco"`` for the paper's setting of MuJoCo,
-``"spinning-up"`` for Spinning Up's and ``"default"`` for all other environments. Besides arguments of the algorithm an
-entry may have ``n_timesteps``, ``n_envs``, ``env_wrapper``, ``frame_stack`` and ``normalize``. ``"lin_x"`` is x times
-the remaining progress, which goes from 1 to 0.
+Keys are environment ids, ``"atari"`` for all other Atari games, ``"mujoco"`` for the paper's MuJoCo settings,
+``"spinning-up"`` for those of Spinning Up, and ``"default"`` for all other environments. Besides arguments of the
+algorithm, an entry may contain ``n_timesteps``, ``n_envs``, ``env_wrapper``, ``frame_stack`` and ``normalize``.
+``"lin_x"`` is x times the remaining progress, which goes from 1 to 0.
 """
 
 from copy import deepcopy
@@ -13,11 +13,11 @@ from torch import nn
 
 Hyperparameters = dict[str, Any]
 
-# An entry reads best as a paragraph.
+# Entries are easier to read as paragraphs.
 # fmt: off
 
 # Table 3 of https://arxiv.org/abs/1707.06347, with observations and rewards normalised as in the code released with the
-# paper (numbers 6 and 8 of the details for continuous actions in
+# paper (details 6 and 8 for continuous actions in
 # https://iclr-blog-track.github.io/2022/03/25/ppo-implementation-details).
 MUJOCO: Hyperparameters = {
     "policy": "MlpPolicy", "n_timesteps": 1_000_000, "n_envs": 1, "normalize": True,
@@ -26,7 +26,7 @@ MUJOCO: Hyperparameters = {
 }
 
 # The defaults of Spinning Up's PPO (https://github.com/openai/spinningup, spinup/algos/pytorch/ppo/ppo.py): policy and
-# value are updated separately, over the full batch.
+# value networks are updated separately, on the full batch.
 SPINNING_UP: Hyperparameters = {
     "policy": "MlpPolicy", "n_timesteps": 3_000_000, "n_envs": 1,
     "n_steps": 4000, "batch_size": 4000, "learning_rate": 3e-4, "target_kl": 0.01,
@@ -52,7 +52,7 @@ LUNAR_LANDER: Hyperparameters = {
     "gamma": 0.999, "gae_lambda": 0.98, "clip_range": 0.2, "ent_coef": 0.01,
 }
 
-# What rl_zoo3's tuned settings for MuJoCo have in common.
+# Shared by rl_zoo3's tuned settings for MuJoCo.
 TUNED: Hyperparameters = {
     "policy": "MlpPolicy", "n_timesteps": 1_000_000, "n_envs": 1, "normalize": True, "n_steps": 512,
 }
@@ -60,7 +60,7 @@ TUNED_POLICY: Hyperparameters = {
     "log_std_init": -2, "ortho_init": False, "activation_fn": nn.ReLU, "net_arch": {"pi": [256, 256], "vf": [256, 256]},
 }
 
-# What rl_zoo3's settings for tasks without velocities (rl_zoo3 2.9.2, hyperparams/ppo_lstm.yml) have in common.
+# Shared by rl_zoo3's settings for tasks without velocities (rl_zoo3 2.9.2, hyperparams/ppo_lstm.yml).
 LSTM: Hyperparameters = {
     "policy": "MlpLstmPolicy", "normalize": True,
     "policy_kwargs": {
@@ -81,7 +81,7 @@ ENVIRONMENTS: dict[str, Hyperparameters] = {
         "n_steps": 32, "batch_size": 256, "n_epochs": 20, "learning_rate": "lin_0.001",
         "gamma": 0.98, "gae_lambda": 0.8, "clip_range": "lin_0.2", "ent_coef": 0.0,
     },
-    # rl_zoo3 2.9.2, hyperparams/ppo.yml, with an annealed step size and twice the steps in place of gSDE.
+    # rl_zoo3 2.9.2, hyperparams/ppo.yml, with an annealed learning rate and twice the timesteps instead of gSDE.
     "Pendulum-v1": {
         "policy": "MlpPolicy", "n_timesteps": 200_000, "n_envs": 4,
         "n_steps": 1024, "batch_size": 64, "n_epochs": 10, "learning_rate": "lin_0.001",
@@ -116,8 +116,9 @@ ENVIRONMENTS: dict[str, Hyperparameters] = {
         "gamma": 0.95, "gae_lambda": 0.9, "clip_range": 0.3, "ent_coef": 0.00238306,
         "vf_coef": 0.431892, "max_grad_norm": 2, "policy_kwargs": TUNED_POLICY,
     },
-    # Our own task, of sb3_ppo_variants.tasks. Episodes are short and of one length, so that nothing is discounted. In
-    # short trials wider networks than SB3's learned more; normalisation, an entropy bonus or larger steps did not help.
+    # This package's own task, in sb3_ppo_variants.tasks. Episodes are short and of equal length, so rewards are not
+    # discounted. In short trials, networks wider than SB3's learned more; normalisation, an entropy bonus or larger
+    # steps did not help.
     "Scheduling-v0": {
         "policy": "MaskableMlpPolicy", "n_timesteps": 300_000, "n_envs": 8,
         "n_steps": 128, "batch_size": 256, "n_epochs": 10, "learning_rate": "lin_0.001",
@@ -129,13 +130,13 @@ ENVIRONMENTS: dict[str, Hyperparameters] = {
         "n_steps": 32, "batch_size": 256, "n_epochs": 20, "learning_rate": "lin_0.001",
         "gamma": 0.98, "gae_lambda": 0.8, "clip_range": "lin_0.2", "ent_coef": 0.0,
     },
-    # Without rl_zoo3's gSDE.
+    # As in rl_zoo3, but without gSDE.
     "PendulumNoVel-v1": {
         **LSTM, "n_timesteps": 100_000, "n_envs": 4,
         "n_steps": 1024, "n_epochs": 10, "learning_rate": 1e-3,
         "gamma": 0.9, "gae_lambda": 0.95, "clip_range": 0.2, "ent_coef": 0.0,
     },
-    # rl_zoo3's for the previous version, -v2.
+    # rl_zoo3's settings for the previous version, -v2.
     "LunarLanderNoVel-v3": {
         **LSTM, "n_timesteps": 5_000_000, "n_envs": 32,
         "n_steps": 512, "batch_size": 128, "n_epochs": 4,
@@ -155,12 +156,12 @@ ENVIRONMENTS: dict[str, Hyperparameters] = {
 
 
 def clipped() -> dict[str, Hyperparameters]:
-    """The hyperparameters of each environment for the clipped objective."""
+    """Return the hyperparameters of each environment for the clipped objective."""
     return {name: deepcopy(entry) for name, entry in ENVIRONMENTS.items()}
 
 
 def unclipped(**objective: Any) -> dict[str, Hyperparameters]:
-    """The hyperparameters of each environment for another objective, with the objective's own arguments in each."""
+    """Return the hyperparameters of each environment for another objective, including the objective's arguments."""
     return {
         name: {**{key: value for key, value in entry.items() if key != "clip_range"}, **objective}
         for name, entry in clipped().items()

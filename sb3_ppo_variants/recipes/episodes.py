@@ -1,4 +1,4 @@
-"""The episodes of a training."""
+"""A record of the episodes of a training run."""
 
 from itertools import pairwise
 from typing import Any
@@ -8,7 +8,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 
 class Episodes(BaseCallback):
-    """Keeps the return of every episode and the step at which it ended."""
+    """Records the return of every episode and the timestep at which it ended."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,14 +20,14 @@ class Episodes(BaseCallback):
         return True
 
     def note(self, step: int, infos: list[dict[str, Any]]) -> None:
-        """Keep the episodes that ended in a step, by their infos."""
+        """Record the episodes that ended in a step, as its infos report them."""
         for info in infos:
             if "episode" in info:
                 self.ends.append(step)
                 self.returns.append(float(info["episode"]["r"]))
 
     def spans(self, timesteps: int, number: int) -> list[np.ndarray]:
-        """The returns of the episodes that ended in each of a number of equal spans of the training's timesteps."""
+        """Divide the timesteps into ``number`` equal spans, and list the returns of the episodes that ended in each."""
         ends, returns = np.array(self.ends), np.array(self.returns)
         edges = np.linspace(0, timesteps, number + 1)
         return [returns[(low < ends) & (ends <= high)] for low, high in pairwise(edges)]

@@ -1,4 +1,4 @@
-"""Hyperparameters of :class:`~sb3_ppo_variants.PPOClip`, which are those that PPO was tuned with."""
+"""Hyperparameters of :class:`~sb3_ppo_variants.PPOClip`: those that were tuned for PPO."""
 
 from sb3_ppo_variants.recipes.environments import clipped
 

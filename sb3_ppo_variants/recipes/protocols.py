@@ -1,4 +1,4 @@
-"""Protocols of the paper's experiments with MuJoCo: what surrounds the objectives, which decides how they compare."""
+"""Protocols for the paper's MuJoCo experiments: the settings around the objectives, which decide how they compare."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ ACTIONS_AS_DRAWN = "sb3_ppo_variants.envs.ActionsAsDrawn"
 
 @dataclass(frozen=True)
 class Protocol:
-    """Hyperparameters that replace those of Table 3, ``"mujoco"``.
+    """Hyperparameters that override those of Table 3, the entry ``"mujoco"``.
 
-    :param says: what the protocol is, as clauses
+    :param says: description of the protocol, as clauses
     :param changes: hyperparameters in the RL Zoo's format
-    :param annealed: names of hyperparameters that go to 0 linearly
+    :param annealed: names of hyperparameters that are annealed linearly to 0
     """
 
     says: str
@@ -23,7 +23,7 @@ class Protocol:
     annealed: Sequence[str] = ()
 
     def anneal(self, hyperparameters: Hyperparameters) -> Hyperparameters:
-        """Let those numbers go to 0 that the protocol anneals; what is no number stays as it is."""
+        """Anneal the protocol's ``annealed`` hyperparameters, except those that are not numbers."""
         numbers = {name: hyperparameters.get(name) for name in self.annealed}
         return hyperparameters | {n: f"lin_{value!r}" for n, value in numbers.items() if isinstance(value, float | int)}
 
@@ -56,7 +56,7 @@ PROTOCOLS = {
 
 
 def protocol_of(name: str) -> Protocol:
-    """The protocol of a name.
+    """Return the protocol with the given name.
 
     :raises ArgumentError: if there is none
     """

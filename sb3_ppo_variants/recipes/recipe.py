@@ -29,7 +29,7 @@ ALGORITHMS: dict[str, type[PPOBase]] = {
     "ppo_fixed_kl": PPOFixedKL,
     "ppo_unclipped": PPOUnclipped,
 }
-# The hyperparameters that are not arguments of the algorithm, besides ``n_timesteps``.
+# Hyperparameters, besides ``n_timesteps``, that are not arguments of the algorithm.
 ENVIRONMENT_KEYS = ("n_envs", "normalize", "env_wrapper", "frame_stack", "env_kwargs")
 
 Wrapper = str | Callable[..., gym.Env]
@@ -38,7 +38,7 @@ Wrappers = Wrapper | dict[Wrapper, Hyperparameters] | Sequence[Wrapper | dict[Wr
 
 @dataclass(frozen=True)
 class Recipe:
-    """Hyperparameters for an environment, sorted by what they are for.
+    """Hyperparameters for an environment, grouped by what they configure.
 
     :param env_id: id of the environment
     :param algorithm: class of the algorithm
@@ -46,9 +46,9 @@ class Recipe:
     :param n_timesteps: environment steps to train for
     :param n_envs: number of environments
     :param normalize: arguments of ``VecNormalize``; ``None`` for no normalisation
-    :param frame_stack: frames in an observation
-    :param env_wrapper: wrappers of each environment, innermost first: one or a list, each the class or its import path,
-        or a dict of that and its arguments
+    :param frame_stack: number of frames stacked in an observation
+    :param env_wrapper: wrapper of each environment, or a list of wrappers, innermost first. Each is a class, its import
+        path, or a dict that maps either of these to the wrapper's arguments
     :param env_kwargs: arguments of the environment
     """
 
@@ -65,14 +65,14 @@ class Recipe:
     def make_env(
         self, n_envs: int | None = None, seed: int | None = None, monitor_dir: str | None = None, training: bool = True
     ) -> VecEnv:
-        """The environment that the recipe asks for.
+        """Create the environment of the recipe.
 
-        :param n_envs: number of environments, >= 1; ``None`` takes the recipe's
+        :param n_envs: number of environments, >= 1; ``None`` uses the recipe's
         :param seed: seed of the first environment
-        :param monitor_dir: folder for the returns of episodes; ``None`` writes none
-        :param training: whether ``VecNormalize`` updates its statistics and scales rewards. For an evaluation pass
-            ``False``, and load the statistics by ``VecNormalize.load`` or ``sync_envs_normalization``
-        :raises ArgumentError: if a number of environments or frames is not allowed, or both an Atari game and its
+        :param monitor_dir: folder for monitor files; ``None`` writes none
+        :param training: whether ``VecNormalize`` updates its statistics and scales rewards. For evaluation, pass
+            ``False``, and load the statistics with ``VecNormalize.load`` or ``sync_envs_normalization``
+        :raises ArgumentError: if the number of environments or frames is not allowed, or both an Atari game and its
             wrapper would skip frames
         """
         n_envs = self.n_envs if n_envs is None else n_envs
@@ -100,14 +100,14 @@ class Recipe:
 def recipe(
     algorithm: str, env_id: str, entry: str | None = None, protocol: str | None = None, **changes: Any
 ) -> Recipe:
-    """The recipe for an algorithm and an environment.
+    """Return the recipe for an algorithm and an environment.
 
     :param algorithm: a key of ``ALGORITHMS``
     :param env_id: id of a registered environment
-    :param entry: the hyperparameters to take: an environment's id, ``"atari"``, ``"mujoco"`` (the paper's Table 3),
-        ``"spinning-up"`` or ``"default"``; ``None`` takes ``"mujoco"`` with a protocol, and else chooses as
+    :param entry: the hyperparameters to use: an environment's id, ``"atari"``, ``"mujoco"`` (the paper's Table 3),
+        ``"spinning-up"`` or ``"default"``; ``None`` uses ``"mujoco"`` with a protocol, and otherwise chooses as
         :func:`select` does
-    :param protocol: how the paper's experiments are made, a key of ``PROTOCOLS``; ``None`` takes the entry as it is
+    :param protocol: protocol of the paper's experiments, a key of ``PROTOCOLS``; ``None`` uses the entry unchanged
     :param changes: hyperparameters to add or change, in the format of the RL Zoo
     :raises ArgumentError: if the algorithm, environment, entry or protocol is unknown, or a changed value is not
         allowed
@@ -124,16 +124,16 @@ def recipe(
 
 
 def entries_of(algorithm: str) -> dict[str, Hyperparameters]:
-    """The hyperparameters of every environment for an algorithm, a key of ``ALGORITHMS``."""
+    """Return the hyperparameters of every environment for an algorithm, a key of ``ALGORITHMS``."""
     return import_module(f"sb3_ppo_variants.recipes.{algorithm}").hyperparams
 
 
 def select(entries: dict[str, Hyperparameters], env_id: str, entry: str | None = None) -> Hyperparameters:
-    """The hyperparameters that suit an environment.
+    """Return the hyperparameters for an environment.
 
     :param entries: hyperparameters in the format of the RL Zoo
     :param env_id: id of a registered environment
-    :param entry: the key to take; ``None`` tries the environment's id, then the id without ``module:``, then
+    :param entry: the key to use; ``None`` tries the environment's id, then the id without ``module:``, then
         ``"atari"`` for an Atari game or ``"default"`` for any other environment
     :raises ArgumentError: if the environment is not registered or there is no such entry
     """
@@ -147,25 +147,31 @@ def select(entries: dict[str, Hyperparameters], env_id: str, entry: str | None =
 
 
 def check_registered(env_id: str) -> None:
-    """:raises ArgumentError: if there is no such environment after importing what registers it"""
+    """Check that an environment is registered, after importing the modules that may register it.
+
+    :raises ArgumentError: if it is not
+    """
     with suppress(ImportError):
-        import_module("ale_py")  # It registers the Atari games.
-    import_module("sb3_ppo_variants.tasks")  # It registers its own.
+        import_module("ale_py")  # Registers the Atari games.
+    import_module("sb3_ppo_variants.tasks")  # Registers this package's tasks.
     try:
         spec_of(env_id)
-    except Exception as error:  # The module may raise anything.
+    except Exception as error:  # Importing the module that the id names may raise anything.
         raise ArgumentError(f"env_id={env_id!r} is not a registered environment: {error}") from error
 
 
 def check_skipped_frames(env_id: str, env_wrapper: Wrappers, env_kwargs: Hyperparameters | None = None) -> None:
-    """:raises ArgumentError: if both an Atari game and one of its wrappers, in the RL Zoo's format, skip frames"""
+    """Check that an Atari game and its wrappers, which are in the RL Zoo's format, do not both skip frames.
+
+    :raises ArgumentError: if they do
+    """
     for wrapper, arguments in _wrappers(env_wrapper):
         if wrapper is AtariWrapper and is_atari(spec_of(env_id)):
             check_frame_skip(env_id, arguments.get("frame_skip", 4), env_kwargs)
 
 
 def _wrappers(env_wrapper: Wrappers) -> Iterator[tuple[Callable[..., gym.Env], Hyperparameters]]:
-    """The class of each wrapper, and its arguments."""
+    """Yield the class and the arguments of each wrapper."""
     if env_wrapper is None:
         return
     for listed in env_wrapper if isinstance(env_wrapper, list | tuple) else [env_wrapper]:
@@ -177,11 +183,11 @@ def _wrappers(env_wrapper: Wrappers) -> Iterator[tuple[Callable[..., gym.Env], H
 
 
 def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperparameters) -> Recipe:
-    """A recipe from hyperparameters in the format of the RL Zoo.
+    """Create a recipe from hyperparameters in the format of the RL Zoo.
 
     :param algorithm: class of the algorithm
     :param env_id: id of the environment
-    :param hyperparameters: an entry of a file of the RL Zoo, with its strings of Python evaluated
+    :param hyperparameters: an entry of one of the RL Zoo's files, with strings of Python code already evaluated
     :raises ArgumentError: if ``n_timesteps``, ``normalize`` or a schedule has a value that is not allowed
     """
     arguments = {name: schedule(name, value) for name, value in deepcopy(hyperparameters).items()}
@@ -192,7 +198,7 @@ def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperpar
 
 
 def _steps(n_timesteps: float) -> int:
-    # The zoo's files write 1e6.
+    # The RL Zoo's files contain floats such as 1e6.
     if isinstance(n_timesteps, float) and n_timesteps.is_integer():
         n_timesteps = int(n_timesteps)
     COUNT.check("n_timesteps", n_timesteps)
@@ -200,7 +206,7 @@ def _steps(n_timesteps: float) -> int:
 
 
 def _normalization(normalize: bool | Hyperparameters | None) -> Hyperparameters | None:
-    """The arguments of ``VecNormalize``; ``None`` for no normalisation."""
+    """Return the arguments of ``VecNormalize``, or ``None`` for no normalisation."""
     if isinstance(normalize, dict):
         return normalize
     if normalize is None or isinstance(normalize, bool):
@@ -209,7 +215,7 @@ def _normalization(normalize: bool | Hyperparameters | None) -> Hyperparameters 
 
 
 def schedule(name: str, value: Any) -> Any:
-    """The schedule that ``"lin_x"`` stands for, or any other value as it is.
+    """Return the schedule that ``"lin_x"`` stands for, or any other value unchanged.
 
     :raises ArgumentError: if x is not a number
     """

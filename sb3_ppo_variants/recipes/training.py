@@ -31,10 +31,10 @@ def train(
     """Train a model, and save it with the statistics of its ``VecNormalize``.
 
     :param made: the recipe
-    :param folder: for ``model.zip``, ``vecnormalize.pkl`` and the returns of episodes, ``*.monitor.csv``
+    :param folder: folder for ``model.zip``, ``vecnormalize.pkl`` and the monitor files, ``*.monitor.csv``
     :param seed: seed of the run
-    :param timesteps: environment steps; ``None`` takes the recipe's
-    :param callback: callback or callbacks of the training
+    :param timesteps: environment steps; ``None`` uses the recipe's
+    :param callback: callback or callbacks to call during training
     :param progress_bar: whether to show progress (needs tqdm and rich)
     :return: the model
     """
@@ -45,7 +45,7 @@ def train(
 
 
 def build(made: Recipe, seed: int | None = None, monitor_dir: str | None = None) -> BaseAlgorithm:
-    """The recipe's model in the recipe's environment, both with the seed."""
+    """Create the recipe's model and environment, both with the same seed."""
     return made.algorithm(env=made.make_env(seed=seed, monitor_dir=monitor_dir), seed=seed, **made.arguments)
 
 
@@ -60,10 +60,10 @@ def save(model: BaseAlgorithm, folder: str | os.PathLike[str]) -> None:
 
 
 def load(made: Recipe, folder: str | os.PathLike[str], seed: int | None = None) -> tuple[BaseAlgorithm, VecEnv]:
-    """The model that :func:`train` saved and an environment to evaluate it in, normalised as in its training.
+    """Load the model that :func:`train` saved, with an environment to evaluate it in, normalised as in training.
 
     :param made: the recipe
-    :param folder: the folder that :func:`train` was given
+    :param folder: the folder that was passed to :func:`train`
     :param seed: seed of the environment
     """
     env = made.make_env(n_envs=1, seed=seed, training=False)
@@ -74,13 +74,14 @@ def load(made: Recipe, folder: str | os.PathLike[str], seed: int | None = None) 
 
 
 def evaluate(made: Recipe, folder: str | os.PathLike[str], episodes: int) -> np.ndarray:
-    """The returns of the saved model in new episodes, shape ``(episodes,)``.
+    """Evaluate the saved model in new episodes.
 
     The policy is deterministic, except in Atari games, as in the RL Zoo.
 
     :param made: the recipe
-    :param folder: the folder that :func:`train` was given
+    :param folder: the folder that was passed to :func:`train`
     :param episodes: number of episodes
+    :return: the return of each episode, shape ``(episodes,)``
     """
     model, env = load(made, folder, EVALUATION_SEED)
     evaluate_policy = _evaluation(model)
@@ -92,7 +93,7 @@ def evaluate(made: Recipe, folder: str | os.PathLike[str], episodes: int) -> np.
 
 
 def _evaluation(model: BaseAlgorithm) -> Callable[..., Any]:
-    """The function that evaluates the policy of a model: SB3's, or sb3-contrib's if actions are masked."""
+    """Return the ``evaluate_policy`` for a model: SB3's, or sb3-contrib's if actions are masked."""
     policy: Any = model.policy
     if not kind_of(policy).takes_masks:
         return evaluation.evaluate_policy
@@ -102,19 +103,19 @@ def _evaluation(model: BaseAlgorithm) -> Callable[..., Any]:
 
 
 def main(env_id: str, description: str | None) -> None:
-    """The command line of an example, with its description for ``--help``: train, evaluate, print."""
+    """Run the command line of an example, described by ``--help``: train, evaluate and print the result."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algo", default="ppo_clip", help="ppo_clip, ppo_adaptive_kl, ppo_fixed_kl or ppo_unclipped")
     parser.add_argument("--timesteps", type=int, help="environment steps (default: the recipe's)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--episodes", type=int, default=100, help="episodes of the evaluation (default: %(default)s)")
+    parser.add_argument("--episodes", type=int, default=100, help="evaluation episodes (default: %(default)s)")
     parser.add_argument("--folder", type=Path, help="where to save (default: runs/ALGORITHM/ENVIRONMENT)")
     options = parser.parse_args()
     folder = options.folder or Path("runs", options.algo, env_id)
     made = recipe(options.algo, env_id)
     init_processes()
     if rank := current("auto").rank:
-        # torchrun has started several. Rank 0 saves for all; the others keep their episodes beside it.
+        # torchrun has started several processes. Rank 0 saves the model for all; the others use subfolders.
         train(made, folder / f"rank_{rank}", options.seed, options.timesteps)
         return
     start = time.perf_counter()

@@ -35,7 +35,7 @@ def check_class(cls: type[BaseAlgorithm], archive: Archive, converts: bool = Fal
     for name in NEEDED:
         if name not in archive.data:
             raise DamagedFileError(archive.name, name, "is missing")
-    how = f"set_parameters() can read its parameters, {cls.__name__}.from_ppo() its hyperparameters too"
+    how = f"set_parameters() reads its parameters, and {cls.__name__}.from_ppo() also reads its hyperparameters"
     if NOTE in archive.members:
         classes = archive.note.get("classes")
         if not isinstance(classes, list) or not classes:
@@ -46,7 +46,7 @@ def check_class(cls: type[BaseAlgorithm], archive: Archive, converts: bool = Fal
         return
     missing = [name for name in OF_PPO if name not in archive.data]
     if missing:
-        raise OtherClassError(archive.name, DATA, f"has no {', '.join(missing)}: it is not a file of PPO")
+        raise OtherClassError(archive.name, DATA, f"has no {', '.join(missing)}, so it is not a file of PPO")
     if not (converts or getattr(cls, "reads_sb3s_ppo", False)):
         policy = archive.data["policy_class"]
         module = str(policy.get("__module__")) if isinstance(policy, dict) else ""

@@ -26,7 +26,7 @@ def fault_of_optimizer(optimizer: th.optim.Optimizer, given: Mapping[str, Any]) 
     if not isinstance(groups, list) or not all(isinstance(group, Mapping) for group in groups):
         return "has param_groups that are not dictionaries"
     if [_size(group) for group in groups] != [_size(group) for group in expected["param_groups"]]:
-        return "has param_groups of other sizes than this model's"
+        return "has parameter groups whose sizes differ from this model's"
     for group, expected_group in zip(groups, expected["param_groups"], strict=True):
         # Groups saved by older versions of PyTorch have fewer options, but always these.
         if missing := [key for key in ("lr", "params") if key in expected_group and key not in group]:
@@ -73,7 +73,7 @@ def _faults_of_moments(moments: Mapping[str, Any], parameter: th.Tensor) -> Iter
         elif numbers.layout is not th.strided or numbers.device.type == "meta" or numbers.is_complex():
             yield f"has a {key} that does not hold real numbers"
         elif not numbers.isfinite().all() or (key in NOT_NEGATIVE and (numbers < 0).any()):
-            yield f"has a {key} with numbers that no update leaves, such as {_odd(numbers)}"
+            yield f"has a {key} with invalid values, such as {_odd(numbers)}"
 
 
 def _odd(numbers: th.Tensor) -> float:

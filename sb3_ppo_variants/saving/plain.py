@@ -73,7 +73,7 @@ def decode(value: Any) -> Any:
         _, _, make = WORDS[word]
         return make(**parts)
     except (TypeError, ValueError, AssertionError, AttributeError, KeyError, OverflowError, ImportError) as error:
-        raise NotPlainError(f"{word} cannot be made of {parts}: {error!r}") from error
+        raise NotPlainError(f"{word} cannot be built from {parts}: {error!r}") from error
 
 
 @cache
@@ -129,7 +129,7 @@ def _array_parts(array: np.ndarray) -> dict[str, Any]:
 def _array(dtype: str, shape: list[int], data: str) -> np.ndarray:
     kind = np.dtype(dtype)
     if kind.kind not in "biuf":
-        raise ValueError(f"{dtype} is not a type of numbers")
+        raise ValueError(f"{dtype} is not a numeric type")
     return np.frombuffer(base64.b64decode(data), kind).reshape(shape).copy()
 
 

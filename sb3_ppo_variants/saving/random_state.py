@@ -35,7 +35,7 @@ class RandomState:
         th.set_rng_state(th.from_numpy(self.torch))
         for index, state in enumerate(self.cuda):
             if index >= th.cuda.device_count():
-                warnings.warn(f"There is no cuda:{index} to restore the random state of, so the run will differ.")
+                warnings.warn(f"There is no cuda:{index}, so its random state is not restored and the run will differ.")
                 break
             th.cuda.set_rng_state(th.from_numpy(state), index)
 

@@ -31,10 +31,10 @@ def _is_episode(value: Any) -> bool:
 
 
 EPISODES = Rule(
-    "a queue of dicts with numbers r and l", lambda value: isinstance(value, deque) and all(map(_is_episode, value))
+    "a deque of dicts with numbers r and l", lambda value: isinstance(value, deque) and all(map(_is_episode, value))
 ).or_none()
 SUCCESSES = Rule(
-    "a queue of truth values", lambda value: isinstance(value, deque) and all(map(_is_number, value))
+    "a deque of booleans", lambda value: isinstance(value, deque) and all(map(_is_number, value))
 ).or_none()
 # Rules for attributes that are not arguments, or that the constructor changes.
 OF_STATE: Mapping[str, Rule] = {

@@ -125,6 +125,6 @@ def check_same_run(path: Path, given: BaseAlgorithm, resumed: BaseAlgorithm, nam
         comparable = plain.is_plain(value) and plain.is_plain(of_run)
         if name not in MAY_DIFFER and comparable and plain.encode(value) != plain.encode(of_run):
             raise ArgumentError(
-                f"{name}={value!r}, but the run in {path} has {of_run!r}. Choose another folder for another run, or "
-                "continue that one as it was"
+                f"{name}={value!r}, but the run in {path} has {of_run!r}. Choose another folder for this run, or "
+                "pass the arguments of the run in that folder"
             )

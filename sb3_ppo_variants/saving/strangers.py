@@ -102,7 +102,7 @@ def _fault_of_tensors(content: bytes) -> str | None:
     except (zipfile.BadZipFile, OSError, EOFError) as error:
         return f"cannot be read: {error}"
     if any(BYTES in pickled for pickled in pickles):
-        return "makes arrays of bytes, of any size, which the states of a model do not have"
+        return "creates byte arrays, which may be of any size and which no state of a model contains"
     return None
 
 

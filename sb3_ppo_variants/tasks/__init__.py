@@ -1,6 +1,6 @@
-"""Tasks for masked and recurrent policies; importing this registers ``Scheduling-v0`` and those of :mod:`.memory`.
+"""Tasks for masked and recurrent policies. Importing this module registers ``Scheduling-v0`` and the ``NoVel`` tasks.
 
-An id that names this module is enough: ``"sb3_ppo_variants.tasks:Scheduling-v0"``.
+An id that names the module imports it: ``"sb3_ppo_variants.tasks:Scheduling-v0"``.
 """
 
 from sb3_ppo_variants.tasks.memory import HiddenNumbers

@@ -1,6 +1,6 @@
-"""Tasks that need a memory: gymnasium's without the velocities, which follow from several observations.
+"""Tasks that need memory: gymnasium's tasks without velocities, which can be inferred from several observations.
 
-They have the RL Zoo's names, such as ``CartPoleNoVel-v1`` for ``CartPole-v1``.
+They are named as in the RL Zoo, such as ``CartPoleNoVel-v1`` for ``CartPole-v1``.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-# The same as in the RL Zoo.
+# Indices of the velocities in each observation, as in the RL Zoo.
 VELOCITIES = {
     "CartPole-v1": [1, 3],
     "Pendulum-v1": [2],
@@ -20,10 +20,10 @@ VELOCITIES = {
 
 
 class HiddenNumbers(gym.ObservationWrapper[np.ndarray, Any, np.ndarray]):
-    """Sets some numbers of each observation to 0.
+    """Sets some entries of each observation to 0.
 
     :param env: an environment whose observations are vectors
-    :param hidden: their indices
+    :param hidden: indices of the entries
     """
 
     def __init__(self, env: gym.Env, hidden: Sequence[int]):
@@ -33,17 +33,17 @@ class HiddenNumbers(gym.ObservationWrapper[np.ndarray, Any, np.ndarray]):
         self._seen[list(hidden)] = 0
 
     def observation(self, observation: np.ndarray) -> np.ndarray:
-        """The observation without the numbers."""
+        """Return the observation with the hidden entries set to 0."""
         return observation * self._seen
 
 
 def without_velocities(env_id: str, **arguments: Any) -> gym.Env:
-    """One of the tasks of ``VELOCITIES``, made with these arguments, without its velocities."""
+    """Create one of the tasks of ``VELOCITIES`` with the given arguments, but without its velocities."""
     return HiddenNumbers(gym.make(env_id, **arguments), VELOCITIES[env_id])
 
 
 for _env_id in VELOCITIES:
     _name, _version = _env_id.split("-v")
-    # The RL Zoo registers the same tasks.
+    # The RL Zoo registers tasks with the same ids.
     if (_new_id := f"{_name}NoVel-v{_version}") not in gym.registry:
         gym.register(_new_id, f"{__name__}:without_velocities", kwargs={"env_id": _env_id})

@@ -1,4 +1,4 @@
-"""A task whose actions are masked: in which order to do jobs."""
+"""A task with masked actions: deciding the order of jobs."""
 
 from typing import Any
 
@@ -12,14 +12,14 @@ DURATION, WEIGHT, DUE, DONE = range(4)
 
 
 class Scheduling(gym.Env[np.ndarray, np.int64]):
-    """Jobs wait for one machine, and each costs its weight for each unit of time that it is late.
+    """Jobs wait for one machine, and each job costs its weight per unit of time that it is late.
 
-    Each reset draws the jobs: durations from 1 to 10, weights from 1 to 5, and due dates. An action selects the next
+    Each reset samples new jobs: durations from 1 to 10, weights from 1 to 5, and due dates. An action selects the next
     job; finished jobs are masked. An episode ends when all jobs are done. The reward is the negative cost of the job,
-    divided by the cost of all jobs if each of them were late by the total duration.
+    divided by what all jobs would cost if each of them were late by the total duration.
 
-    Observations have a row for each job: its duration and weight, the time left until it is due, each between -1 and 1,
-    and 1 if it is done.
+    Observations have one row per job: its duration, its weight and the time left until it is due, each scaled to
+    [-1, 1], and 1 if it is done.
 
     :param n_jobs: number of jobs, >= 1
     """
@@ -30,7 +30,7 @@ class Scheduling(gym.Env[np.ndarray, np.int64]):
         self._n_jobs = n_jobs
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
-        """Draw new jobs."""
+        """Sample new jobs."""
         super().reset(seed=seed)
         self._durations = self.np_random.integers(1, 11, self._n_jobs)
         self._weights = self.np_random.integers(1, 6, self._n_jobs)
@@ -41,9 +41,9 @@ class Scheduling(gym.Env[np.ndarray, np.int64]):
         return self._observation(), {}
 
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict]:
-        """Do a job.
+        """Do the selected job.
 
-        :raises ValueError: if it is done already
+        :raises ValueError: if it is already done
         """
         if self._done[action]:
             raise ValueError(f"job {action} is already done; action_masks() tells which jobs are not")
@@ -54,7 +54,7 @@ class Scheduling(gym.Env[np.ndarray, np.int64]):
         return self._observation(), -float(cost), bool(self._done.all()), False, {}
 
     def action_masks(self) -> np.ndarray:
-        """Which jobs are not done yet, shape ``(n_jobs,)``."""
+        """Return which jobs are not done yet, shape ``(n_jobs,)``."""
         return ~self._done
 
     def _observation(self) -> np.ndarray:
@@ -67,9 +67,9 @@ class Scheduling(gym.Env[np.ndarray, np.int64]):
 
 
 def make(n_jobs: int = N_JOBS) -> gym.Env:
-    """The environment."""
+    """Create the environment."""
     return Scheduling(n_jobs)
 
 
-# By a function, since gymnasium warns if SB3's make_vec_env asks a class without images for them.
+# Register a function, because gymnasium would warn when SB3's make_vec_env requests images from a class without them.
 gym.register("Scheduling-v0", f"{__name__}:make")

@@ -14,7 +14,7 @@ except ImportError as error:
 from sb3_ppo_variants.zoo.registry import register
 
 register()
-# Python looks for a package's modules in the folders of its __path__, in this order: a script that is not in this
-# folder, such as train, is rl_zoo3's own.
+# Python searches the folders of a package's __path__ in order for its modules, so a script that is not in this folder,
+# such as train, is rl_zoo3's own.
 for folder in rl_zoo3.__path__:
     __path__ += [folder, f"{folder}/plots"]

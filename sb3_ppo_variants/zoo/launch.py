@@ -1,4 +1,4 @@
-"""Runs scripts of rl_zoo3 in which a function has to be replaced."""
+"""Runs those scripts of rl_zoo3 in which a function has to be replaced."""
 
 import runpy
 import subprocess
@@ -11,9 +11,9 @@ from typing import Any
 
 
 def launch(script: str) -> None:
-    """Run a script of rl_zoo3 so that the scripts it starts know this package's algorithms too.
+    """Run a script of rl_zoo3 so that the scripts it starts also know this package's algorithms.
 
-    It starts them by ``subprocess.call``, and has no option for another command.
+    It starts them with ``subprocess.call``, and has no option to change the command.
 
     :param script: name of the script's module in ``rl_zoo3``
     """
@@ -23,7 +23,7 @@ def launch(script: str) -> None:
 
 @contextmanager
 def replaced(module: ModuleType, name: str, function: Callable[..., object]) -> Iterator[None]:
-    """Replace a function of a module, and put it back at the end."""
+    """Replace a function of a module while the context is active."""
     original = getattr(module, name)
     setattr(module, name, function)
     try:
@@ -33,10 +33,10 @@ def replaced(module: ModuleType, name: str, function: Callable[..., object]) -> 
 
 
 def call_ours(command: Sequence[str], *args: Any, **kwargs: Any) -> int:
-    """Call a command, with a script of rl_zoo3 replaced by this package's.
+    """Run a command, replacing scripts of rl_zoo3 with this package's.
 
-    rl_zoo3 runs ``python``, which may be another interpreter, and ``enjoy.py`` in the working directory, which only a
-    clone of its repository has.
+    rl_zoo3 runs ``python``, which may be a different interpreter, and ``enjoy.py`` in the working directory, which only
+    exists in a clone of its repository.
     """
     match command:
         case ["python", "enjoy.py", *options]:

@@ -12,20 +12,20 @@ from sb3_ppo_variants.zoo.launch import launch, replaced
 
 
 def push_to_hub() -> None:
-    """Run rl_zoo3's script so that it starts, and so that the card it writes names this package."""
-    # Not imported by name: the package has a function of the same name.
+    """Run rl_zoo3's script, with its import fixed and with this package's commands in the model card."""
+    # "from huggingface_sb3 import push_to_hub" would import the function of the same name.
     integration: Any = import_module("huggingface_sb3.push_to_hub")
-    # rl_zoo3 2.9.2 imports a function that sb3-team-hf-integration 3 renamed, and which returned a dict before.
+    # rl_zoo3 2.9.2 imports a function that sb3-team-hf-integration 3 has renamed, and that used to return a dict.
     integration.generate_metadata = lambda *args: integration._generate_metadata(*args).to_dict()
     with replaced(repocard, "metadata_save", save_card):
         launch("push_to_hub")
 
 
 def save_card(path: Path, metadata: dict[str, object]) -> None:
-    """Save rl_zoo3's model card with the commands that know this package's algorithms.
+    """Save rl_zoo3's model card with commands that know this package's algorithms.
 
-    :param path: the card, which rl_zoo3 has written
-    :param metadata: for the card
+    :param path: path of the card that rl_zoo3 has written
+    :param metadata: metadata to save in the card
     """
     card = path.read_text(encoding="utf-8").replace("python -m rl_zoo3.", "python -m sb3_ppo_variants.zoo.")
     path.write_text(card.replace("pip install rl_zoo3", installation("zoo")), encoding="utf-8")

@@ -6,7 +6,7 @@ import sys
 from sb3_ppo_variants.zoo.launch import launch
 
 if __name__ == "__main__":
-    # rl_zoo3 records every video before it finds that it cannot join them.
+    # rl_zoo3 would record every video before it fails to join them.
     if shutil.which("ffmpeg") is None:
         sys.exit("record_training joins videos with the program ffmpeg, which is not on the PATH: install ffmpeg first")
     launch("record_training")

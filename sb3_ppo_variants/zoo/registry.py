@@ -1,4 +1,4 @@
-"""Makes this package's algorithms known to rl_zoo3."""
+"""Registers this package's algorithms with rl_zoo3."""
 
 import warnings
 from tempfile import TemporaryDirectory
@@ -23,13 +23,14 @@ Upstream = exp_manager.ExperimentManager
 
 
 class ExperimentManager(Upstream):
-    """rl_zoo3's, with this package's hyperparameters for its algorithms unless ``--conf-file`` names others.
+    """rl_zoo3's experiment manager, which uses this package's hyperparameters for this package's algorithms.
 
-    ``--vec-env subproc`` takes worker processes that say why they fail.
+    ``--conf-file`` overrides these. ``--vec-env subproc`` uses :class:`~sb3_ppo_variants.envs.SafeSubprocVecEnv`, whose
+    workers report why they fail.
     """
 
     def __init__(self, args: Any, algo: str, env_id: str, log_folder: str, *others: Any, **options: Any):
-        # Of processes that train together the first one writes.
+        # Of several processes that train together, only rank 0 writes to the log folder.
         self._unread = TemporaryDirectory() if init_processes() and dist.get_rank() > 0 else None
         super().__init__(args, algo, env_id, self._unread.name if self._unread else log_folder, *others, **options)
 
@@ -42,13 +43,13 @@ class ExperimentManager(Upstream):
         return super().setup_experiment()
 
     def read_hyperparameters(self) -> tuple[Hyperparameters, Hyperparameters]:
-        """Read the hyperparameters; see rl_zoo3. Warn if an Atari game and its wrapper both skip frames."""
+        """Read the hyperparameters (see rl_zoo3), and warn if an Atari game and its wrapper both skip frames."""
         hyperparams, saved = super().read_hyperparameters()
         env_id, env_kwargs = self.env_name.gym_id, self.env_kwargs or hyperparams.get("env_kwargs")
         try:
             check_skipped_frames(env_id, hyperparams.get("env_wrapper"), env_kwargs)
         except ArgumentError:
-            # rl_zoo3 goes on, so that others' runs with it can be repeated.
+            # rl_zoo3 accepts this, so that earlier runs with it stay reproducible.
             warnings.warn(f"{env_id} skips frames, and AtariWrapper skips again: add --env-kwargs frameskip:1")
         return hyperparams, saved
 
@@ -57,10 +58,10 @@ class ExperimentManager(Upstream):
         hyperparams = Upstream._preprocess_schedules(hyperparams)
         for name, value in hyperparams.items():
             if isinstance(value, SimpleLinearSchedule):
-                # A model with SB3's is loaded without rl_zoo3.
+                # A model with SB3's schedule can be loaded without rl_zoo3.
                 hyperparams[name] = LinearSchedule(value.initial_value, 0.0, 1.0)
             elif name == "kl_coef":
-                # rl_zoo3 makes schedules of arguments that its own algorithms have.
+                # rl_zoo3 only converts arguments of its own algorithms to schedules.
                 hyperparams[name] = schedule(name, value)
         return hyperparams
 
@@ -71,5 +72,5 @@ def register() -> None:
         ALGOS[name] = algorithm
         HYPERPARAMS_SAMPLER[name] = sampler(name)
         HYPERPARAMS_CONVERTER[name] = convert_onpolicy_params
-    # Its scripts take the class from here when they are imported.
+    # rl_zoo3's scripts import the class from this module.
     exp_manager.ExperimentManager = ExperimentManager  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""What ``-optimize`` searches."""
+"""Search spaces for ``-optimize``."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from rl_zoo3.hyperparams_opt import convert_onpolicy_params
 
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 
-# The arguments of each objective. The paper's values are in the middle of each range.
+# The arguments of each objective. The paper's values lie in the middle of each range.
 OBJECTIVES: dict[str, Callable[[Trial], Hyperparameters]] = {
     "ppo_clip": lambda trial: {"clip_range": trial.suggest_categorical("clip_range", [0.1, 0.2, 0.3, 0.4])},
     "ppo_adaptive_kl": lambda trial: {
@@ -20,14 +20,14 @@ OBJECTIVES: dict[str, Callable[[Trial], Hyperparameters]] = {
 
 
 def sampler(algorithm: str) -> Callable[..., Hyperparameters]:
-    """The sampler of an algorithm's hyperparameters, for rl_zoo3, which passes more than a trial."""
+    """Return the sampler of an algorithm's hyperparameters, which ignores rl_zoo3's arguments other than the trial."""
     return lambda trial, *_: convert_onpolicy_params({**_suggest_shared(trial), **OBJECTIVES[algorithm](trial)})
 
 
 def _suggest_shared(trial: Trial) -> Hyperparameters:
-    """The arguments that all variants share, under the names and in the ranges of rl_zoo3's PPO.
+    """Suggest the arguments that all variants share, with the names and ranges of rl_zoo3's PPO.
 
-    rl_zoo3's own sampler would add a clip range, which only one of the variants has.
+    rl_zoo3's own sampler would add a clip range, which only one variant has.
     """
     return {
         "batch_size_pow": trial.suggest_int("batch_size_pow", 4, 10),

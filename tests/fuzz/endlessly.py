@@ -1,4 +1,4 @@
-"""Run the fuzz targets, round after round with other examples, for ``FUZZ_SECONDS``, or until one fails."""
+"""Run rounds of the fuzz targets, each with different examples, for ``FUZZ_SECONDS`` or until one fails."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ def main() -> int:
         left = end - time.monotonic()
         if left <= 0:
             return 0
-        print(f"{left:.0f} seconds are left; this round is that of FUZZ_SEED={seed}", flush=True)
+        print(f"{left:.0f} seconds are left; this round has FUZZ_SEED={seed}", flush=True)
         failed = pytest.main([str(Path(__file__).parent), f"--hypothesis-seed={seed}", "-q", *sys.argv[1:]])
         if failed:
             return int(failed)

@@ -1,7 +1,7 @@
-"""How long the fuzz targets run, and what they draw from.
+"""Settings of the fuzz targets, and the spaces that they draw.
 
-``make test`` runs the same few examples each time. With ``FUZZ_SECONDS`` set, as by ``make fuzz``, a run makes more of
-them, different each time, and failures are kept in ``.hypothesis`` to be tried again first.
+``make test`` runs the same few examples each time. If ``FUZZ_SECONDS`` is set, as by ``make fuzz``, each run draws more
+and different examples. Failures are kept in ``.hypothesis``, and later runs try them first.
 """
 
 import os
@@ -17,7 +17,7 @@ ENDLESS = "FUZZ_SECONDS" in os.environ
 
 
 def fuzz(examples: int, endless: int) -> Callable[[Any], Any]:
-    """A decorator with the number of examples in ``make test``, and in a round of ``make fuzz``."""
+    """Return a decorator that sets the number of examples in ``make test`` and in a round of ``make fuzz``."""
     every: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
     every["phases"] = [Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink]
     if ENDLESS:

@@ -1,4 +1,4 @@
-"""The kinds of policies, each with what may be drawn for it."""
+"""The kinds of policies, with strategies for the environments and arguments of each."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ NETWORK: dict[str, st.SearchStrategy[Any]] = {
     "activation_fn": st.sampled_from([th.nn.Tanh, th.nn.ReLU]),
     "ortho_init": st.booleans(),
     "share_features_extractor": st.booleans(),
-    # Adam with a smaller beta2 or eps makes steps of gradients that are nothing but rounding.
+    # With a smaller beta2 or eps, Adam takes full steps even if a gradient consists only of rounding errors.
     "optimizer_kwargs": st.fixed_dictionaries(
         {"betas": st.tuples(st.floats(0, 0.99), st.floats(0.9, 0.999)), "eps": st.sampled_from([1e-5, 1e-2])}
     ),
@@ -44,10 +44,10 @@ GSDE = st.fixed_dictionaries({"use_sde": st.just(True)}, optional={"sde_sample_f
 
 
 class Kind(NamedTuple):
-    """A kind of policy."""
+    """A kind of policy, with strategies for its environments and arguments."""
 
     policy: str
-    """The names of its policies, around what they are for."""
+    """The names of its policies, with ``{}`` in place of ``Mlp`` or ``MultiInput``."""
     make_envs: Callable[[spaces.Space, spaces.Space, int], VecEnv]
     action_spaces: st.SearchStrategy[spaces.Space]
     networks: st.SearchStrategy[Arguments]

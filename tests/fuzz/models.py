@@ -1,4 +1,4 @@
-"""Random models, and what an update makes of them."""
+"""Random models and their states after an update."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ State = dict[str, Any]
 
 
 def scheduled(low: float, high: float) -> st.SearchStrategy[Any]:
-    """A number or a schedule that begins with it."""
+    """Draw a number, or a schedule that starts from one."""
     numbers = st.floats(low, high)
     return numbers | st.builds(lambda start: LinearSchedule(start, low, 1.0), numbers)
 
@@ -38,7 +38,7 @@ SEPARATE = st.builds(
     value_learning_rate=scheduled(0, 1e-2),
     value_max_grad_norm=optional(st.floats(0, 1)),
 )
-# At least two rows in a minibatch are needed where advantages are normalised, unless the last one has fewer.
+# If advantages are normalised, each minibatch needs at least two rows, except the last one.
 SETTINGS = st.fixed_dictionaries(
     {"n_steps": st.integers(2, 9), "batch_size": st.integers(2, 20), "n_epochs": st.integers(1, 3)},
     optional={
@@ -74,7 +74,7 @@ OBJECTIVES: st.SearchStrategy[tuple[Any, dict[str, Any]]] = st.one_of(
 
 @st.composite
 def made(draw: st.DrawFn, settings: st.SearchStrategy[Any] = SETTINGS | SINGLE_ROWS, most_envs: int = 3) -> Any:
-    """A random model of any kind."""
+    """Draw a random model of any kind."""
     cls, own = draw(OBJECTIVES)
     kind = draw(st.sampled_from([*KINDS.values()]))
     observation_space = draw(kind.observation_spaces)
@@ -86,7 +86,7 @@ def made(draw: st.DrawFn, settings: st.SearchStrategy[Any] = SETTINGS | SINGLE_R
 
 @st.composite
 def collected(draw: st.DrawFn) -> Any:
-    """A random model with a full rollout buffer, that the policy has moved away from."""
+    """Draw a random model with a full rollout buffer, whose policy has since changed."""
     model = draw(made())
     _, callback = model._setup_learn(100)
     model.collect_rollouts(model.env, callback, model.rollout_buffer, model.n_steps)
@@ -94,18 +94,18 @@ def collected(draw: st.DrawFn) -> Any:
     for parameter in model.policy.parameters():
         parameter.data += moved * th.randn(parameter.shape)
     if model.use_sde:
-        with th.no_grad():  # Matrices that were drawn with gradients cannot be copied.
+        with th.no_grad():  # Exploration matrices that require gradients cannot be deep-copied.
             model.policy.reset_noise(model.n_envs)
     return model
 
 
 PATHS = ("reference", "arrays", "native")
-"""Not every model has the last ones; policies with LSTMs have a fast path of their own instead."""
+"""Not every model supports the fast paths. Policies with LSTMs have a fast path of their own instead."""
 
 
 @contextmanager
 def along(path: str, model: Any) -> Iterator[None]:
-    """Within it a model takes a path, or the next slower one that takes it."""
+    """Run the model on a path, or on the next slower one that supports it, while the context is active."""
     backends = [backend for backend in choice.BACKENDS if path == "native" or not isinstance(backend, Native)]
     model.fast = path != "reference"
     with mock.patch.object(choice, "BACKENDS", tuple(backends)):
@@ -113,7 +113,7 @@ def along(path: str, model: Any) -> Iterator[None]:
 
 
 def in_double(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the model and the old policy compute in double precision."""
+    """Make the model and the old policy compute in double precision."""
     old = model.rollout_buffer.old_parameters
     in_double_precision(monkeypatch, model)
     buffer = model.rollout_buffer
@@ -124,7 +124,7 @@ def in_double(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def state_of(model: Any) -> State:
-    """All that an update changes."""
+    """Return everything that an update changes."""
     optimizers = [model.policy.optimizer, *([model.value_optimizer] if hasattr(model, "value_optimizer") else [])]
     return {
         "policy": {name: tensor.clone() for name, tensor in model.policy.state_dict().items()},
@@ -135,7 +135,7 @@ def state_of(model: Any) -> State:
 
 
 def updated(model: Any, path: str) -> tuple[State, dict[str, Any] | str]:
-    """What an update makes of a copy: its state, and its log or the error that it ended in."""
+    """Update a copy of the model, and return its state and its log, or its state and the error that it raised."""
     model = deepcopy(model)
     np.random.seed(3)
     outcome: dict[str, Any] | str

@@ -1,4 +1,4 @@
-"""An environment that goes wrong at a random step is named, and training can go on from there."""
+"""If an environment fails at a random step, the error names it, and training can continue."""
 
 from collections.abc import Callable
 from functools import partial
@@ -55,7 +55,7 @@ MASK_FAULTS = st.tuples(st.just(MASK), NOTHING_LIKE_IT | NOT_FINITE | st.just(np
 
 
 class Errs(NoiseEnv):
-    """Goes wrong once."""
+    """Fails once, at a given step."""
 
     def __init__(self, at: int, place: str, value: Any):
         super().__init__(ACTION_SPACES["Discrete"])
@@ -75,7 +75,7 @@ class Errs(NoiseEnv):
 
 
 class ErrsWithMasks(Errs):
-    """Allows two of three actions, or goes wrong with that."""
+    """Allows two of three actions, or returns a wrong mask once."""
 
     def action_masks(self) -> Any:
         if self._place == MASK and self._taken == self._at - 1:

@@ -1,4 +1,4 @@
-"""Random bytes in saved files: each file is refused by name, or holds what was saved."""
+"""Random bytes in saved files: either loading names the damage, or the model is the one that was saved."""
 
 import io
 import zipfile
@@ -44,7 +44,7 @@ def loaded(cls: Any, content: bytes, weights_only: bool) -> Any:
 
 
 def assert_whole(model_of: tuple[Any, str], content: bytes, weights_only: bool) -> None:
-    """Either it is refused, naming a part, or it is as it was."""
+    """Assert that the file is refused with the name of a part, or that the model is unchanged."""
     cls, kind = model_of
     expected = state_of(loaded(cls, saved(cls, kind), weights_only))
     try:
@@ -61,7 +61,7 @@ def assert_whole(model_of: tuple[Any, str], content: bytes, weights_only: bool) 
 
 
 POSITIONS = st.floats(0, 1, exclude_max=True)
-# From where, in parts of the length, how many bytes are replaced, and by what.
+# For each change: its position as a fraction of the length, the number of bytes to replace, and the new bytes.
 CHANGES = st.lists(st.tuples(POSITIONS, st.integers(0, 8), st.binary(max_size=8)), min_size=1, max_size=4)
 
 
@@ -83,7 +83,7 @@ def test_bytes_of_a_file(model: Any, changes: list[tuple[float, int, bytes]], we
 @fuzz(examples=40, endless=100)
 @given(model=MODELS, data=st.data(), changes=CHANGES, weights_only=st.booleans())
 def test_bytes_of_a_member(model: Any, data: st.DataObject, changes: Any, weights_only: bool) -> None:
-    """The checksums of the archive are right, so that the hashes of this package must find it."""
+    """The archive's checksums are correct, so only this package's hashes can detect the change."""
     with zipfile.ZipFile(io.BytesIO(saved(*model))) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     name = data.draw(st.sampled_from(sorted(members)))

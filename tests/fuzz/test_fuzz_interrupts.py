@@ -1,4 +1,4 @@
-"""An interrupt at a random line: an update is made, or it is not, as a whole, and training can go on."""
+"""An interrupt at a random line: the update is applied completely or not at all, and training can continue."""
 
 import sys
 from collections.abc import Callable
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class Interrupter:
-    """Counts the lines that Python runs, and raises a ``KeyboardInterrupt`` at one of them."""
+    """Counts the lines that Python executes, and raises a ``KeyboardInterrupt`` at one of them."""
 
     def __init__(self, at: int | None):
         self.lines = 0
@@ -35,9 +35,9 @@ class Interrupter:
 
 
 def interrupted(function: Callable[[], Any], at: int | None) -> int:
-    """Call a function, with an interrupt at a line.
+    """Call a function and interrupt it at a line.
 
-    :return: the lines run
+    :return: the number of executed lines
     """
     interrupter = Interrupter(at)
     np.random.seed(3)
@@ -61,7 +61,7 @@ def is_same(one: State, other: State) -> bool:
 
 
 def comparable(model: Any) -> State:
-    """The state, in types that PyTorch compares."""
+    """Return the state in types that PyTorch can compare."""
     state = state_of(model)
     optimizers = [optimizer["state"] for optimizer in state["optimizers"]]
     return {**state, "optimizers": optimizers, "kl_coef": state["kl_coef"] or 0.0}
@@ -70,7 +70,7 @@ def comparable(model: Any) -> State:
 @fuzz(examples=40, endless=60)
 @given(model=collected(), path=st.sampled_from(PATHS), alone=st.booleans(), place=st.floats(0, 1), late=st.booleans())
 def test_interrupts(model: Any, path: str, alone: bool, place: float, late: bool) -> None:
-    """Which line it is differs from machine to machine; what is asserted holds for each."""
+    """The line differs between machines; the assertions hold for every line."""
 
     def update(model: Any) -> None:
         model.train() if alone else model.learn(1)
@@ -81,18 +81,18 @@ def test_interrupts(model: Any, path: str, alone: bool, place: float, late: bool
             before, n_lines = comparable(model), interrupted(lambda: update(whole), None)
         after = comparable(whole)
         with along(path, model):
-            # Many of the interrupts go to the end, where the update is written.
+            # Place half of the interrupts near the end, where the update is written.
             interrupted(lambda: update(model), 1 + int((n_lines - 1) * (1 - (1 - place) / 20 if late else place)))
             left = comparable(model)
             assert is_same(left, before) or is_same(left, after)
             assert alone or th.is_grad_enabled()
             assert goes_on(model)
     finally:
-        th.set_grad_enabled(True)  # An interrupt of ``train`` alone may have left them off.
+        th.set_grad_enabled(True)  # An interrupt of ``train`` alone may have left gradients disabled.
 
 
 def goes_on(model: Any) -> bool:
-    """Whether a model trains, or says why it cannot: some of these networks are far from any that is trained."""
+    """Check that a model trains or says why it cannot, because some of these random networks are extreme."""
     made = model._n_updates
     try:
         model.learn(1)

@@ -1,4 +1,4 @@
-"""What SB3's policies cannot take is refused at construction, and everything else trains."""
+"""Spaces that SB3's policies do not support are refused at construction, and all others can be trained with."""
 
 from typing import Any
 

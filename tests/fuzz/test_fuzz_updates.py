@@ -1,4 +1,4 @@
-"""From the same rollout all paths make the same update, in double precision, whatever the model is."""
+"""From the same rollout, all paths compute the same update in double precision, for any model."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def test_all_paths_make_the_same_update(model: Any) -> None:
     event(f"{type(model).__name__}: {'an update' if isinstance(wanted, dict) else wanted.partition(' of ')[0]}")
     for fast, got in others:
         if isinstance(wanted, str):
-            assert isinstance(got, str), f"the reference ended in {wanted}, another path in none"
+            assert isinstance(got, str), f"the reference raised {wanted}, another path nothing"
             assert_close(reference, before)
             assert_close(fast, before)
         else:

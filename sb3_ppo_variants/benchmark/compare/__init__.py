@@ -1,1 +1,1 @@
-"""Compare algorithms over environments and seeds: what to run, running it, and the report."""
+"""Compare algorithms over environments and seeds: plan the runs, execute them, and report the results."""

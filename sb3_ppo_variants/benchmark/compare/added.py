@@ -1,7 +1,7 @@
-"""Runs that others recorded, as further lines of a report.
+"""Runs that were recorded elsewhere, as additional settings in a report.
 
-They are folders of SB3's ``Monitor`` and ``EvalCallback``, such as the RL Zoo's, and CSV files with CleanRL's
-``charts/episodic_return``, as Weights & Biases exports them and openrlbenchmark's runs have them.
+They are read from folders that SB3's ``Monitor`` and ``EvalCallback`` wrote, such as the RL Zoo's, and from CSV files
+with CleanRL's ``charts/episodic_return``, as Weights & Biases exports them, for instance from openrlbenchmark's runs.
 """
 
 import json
@@ -23,7 +23,7 @@ from sb3_ppo_variants.errors import ArgumentError
 EVALUATIONS = "evaluations.npz"
 RETURN = "charts/episodic_return"
 STEPS = ("global_step", "_step", "Step")
-# The RL Zoo's folders, and the runs of CleanRL.
+# Names of the RL Zoo's folders and of CleanRL's runs, which begin with the environment.
 IN_FOLDER, IN_NAME = re.compile(r"(.+-v\d+)_\d+"), re.compile(r"(.+?)__.+__\d+__\d+")
 
 
@@ -31,8 +31,8 @@ IN_FOLDER, IN_NAME = re.compile(r"(.+-v\d+)_\d+"), re.compile(r"(.+?)__.+__\d+__
 class Episodes:
     """The episodes of a run: the steps at which they ended, ascending, and their returns.
 
-    :param env: the environment, ``None`` if it is not known
-    :param seconds: of the run, ``None`` if they are not known
+    :param env: id of the environment, ``None`` if it is not known
+    :param seconds: duration of the run, ``None`` if it is not known
     """
 
     env: str | None
@@ -42,9 +42,9 @@ class Episodes:
 
 
 def read(texts: Iterable[str]) -> list[Record]:
-    """The runs that ``LABEL=PATH`` and ``LABEL@ENV=PATH`` name, as records without conditions.
+    """Read the runs at ``LABEL=PATH`` or ``LABEL@ENV=PATH`` as records without conditions.
 
-    :raises ArgumentError: if there are none, or their environment is not known
+    :raises ArgumentError: if there are no runs, or their environment is not known
     """
     runs: dict[tuple[str, str], list[Episodes]] = defaultdict(list)
     for text in texts:
@@ -73,9 +73,9 @@ def _found(text: str, path: Path) -> list[Episodes]:
 
 
 def beside(added: Iterable[Record], found: Iterable[Record]) -> list[Record]:
-    """The added runs, under each of the conditions of the found ones that have their environment.
+    """Return the added runs, once for each of the conditions under which the found runs include their environment.
 
-    :raises ArgumentError: if none has
+    :raises ArgumentError: if no found run is in the environment of an added one
     """
     conditions = {digest(record["conditions"]): (record["conditions"], set[str]()) for record in found}
     for record in found:
@@ -94,7 +94,7 @@ def beside(added: Iterable[Record], found: Iterable[Record]) -> list[Record]:
 
 
 def _records(label: str, env: str, runs: list[Episodes]) -> Iterator[Record]:
-    # One number for all, for runs of other lengths would be other settings.
+    # All runs get the same number of timesteps, because runs of different lengths would count as different settings.
     longest = int(max(run.ends[-1] for run in runs))
     for seed, run in enumerate(runs):
         last = run.returns[-LAST:]
@@ -119,7 +119,7 @@ def _runs(path: Path) -> Iterator[Episodes]:
 
 
 def _monitored(folder: Path) -> Episodes:
-    """The training episodes of all the environments of a run."""
+    """Return the training episodes of all environments of a run."""
     with open(get_monitor_files(str(folder))[0]) as lines:
         env = json.loads(lines.readline().removeprefix("#")).get("env_id")
     frame = load_results(str(folder))
@@ -128,7 +128,7 @@ def _monitored(folder: Path) -> Episodes:
 
 
 def _evaluated(folder: Path) -> Episodes:
-    """The episodes of all evaluations."""
+    """Return the episodes of all evaluations of a run."""
     found, named = np.load(folder / EVALUATIONS), IN_FOLDER.fullmatch(folder.name)
     results = found["results"]
     ends = np.repeat(found["timesteps"], results.shape[1]).astype(float)
@@ -136,7 +136,7 @@ def _evaluated(folder: Path) -> Episodes:
 
 
 def _exported(file: Path) -> Iterator[Episodes]:
-    """The runs of a file, a column each."""
+    """Yield the runs in a file, one per column."""
     frame = pd.read_csv(file)
     steps = next((name for name in STEPS if name in frame), None)
     for column in frame.columns if steps else []:

@@ -1,4 +1,4 @@
-"""Where runs are made: processes of this machine, or a cluster, by joblib's backends."""
+"""Where the runs are executed: in processes of this machine or on a cluster, with joblib's backends."""
 
 import os
 import time
@@ -22,7 +22,13 @@ Work = Callable[[Run], Record]
 
 @dataclass(frozen=True)
 class Pool:
-    """A joblib backend by its name, runs at a time, what it raises when a worker is gone, and what it takes besides."""
+    """A joblib backend.
+
+    :param backend: name of the backend
+    :param jobs: number of parallel runs
+    :param lost: the error that the backend raises when a worker is lost
+    :param options: further options of the backend
+    """
 
     backend: str
     jobs: int
@@ -30,9 +36,9 @@ class Pool:
     options: dict[str, Any] = field(default_factory=dict)
 
     def records(self, runs: Iterable[Run], work: Work) -> Iterator[Record]:
-        """The records of runs, each as it is ready."""
-        # With one worker joblib would work in this process. No more runs are handed out than may be made at a time, so
-        # that when a worker is gone it is known which runs it may have been.
+        """Yield the record of each run as soon as it is ready."""
+        # With one worker, joblib would work in this process. No more runs are dispatched than may be executed at a
+        # time, so that when a worker is lost, only these can be to blame.
         with parallel_config(self.backend, **self.options):
             at_once = max(self.jobs, 2)
             parallel = Parallel(at_once, pre_dispatch=self.jobs, batch_size=1, return_as="generator_unordered")
@@ -40,9 +46,9 @@ class Pool:
 
 
 def make(runs: Iterable[Run], work: Work, pool: Pool) -> Generator[Record, None, None]:
-    """The records of all runs, each as it is ready, whatever happens to workers.
+    """Yield the record of each run as soon as it is ready, even if workers are lost.
 
-    Runs that were being made when a worker was lost are made again, one at a time. The one that loses its worker again
+    Runs that were in progress when a worker was lost are made again, one at a time. A run that loses its worker again
     is recorded as failed.
     """
     waiting = {run.name: run for run in runs}
@@ -78,12 +84,12 @@ def _alone(run: Run, work: Work, pool: Pool) -> Record:
 
 @contextmanager
 def connect(backend: str, address: str | None, jobs: int | None) -> Iterator[Pool]:
-    """The pool that the command line asks for.
+    """Yield the pool that the command line asks for.
 
     :param backend: ``loky``, ``ray`` or ``dask``
     :param address: address of the cluster; ``None`` starts one on this machine
-    :param jobs: runs at a time; ``None`` for as many as there are cores
-    :raises SystemExit: if its package is missing, or there is no such cluster
+    :param jobs: number of parallel runs; ``None`` for one per core
+    :raises SystemExit: if the package of the backend is missing, or there is no such cluster
     """
     if backend == "loky":
         together = {"initializer": _end_with, "initargs": (os.getpid(),)}
@@ -93,7 +99,7 @@ def connect(backend: str, address: str | None, jobs: int | None) -> Iterator[Poo
 
 
 def _end_with(parent: int) -> None:
-    """End this process soon after its parent, which may have been killed and have told nobody."""
+    """End this process soon after its parent ends, because a parent that is killed cannot end its workers."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -111,7 +117,8 @@ def _ray(address: str | None, jobs: int | None) -> Iterator[Pool]:
         raise SystemExit(f"--backend ray needs Ray: {installation('ray')}") from error
 
     class Generating(RayBackend):
-        # Its pool calls back as results come, which is all that this needs; joblib says no of all pools of its kind.
+        # Ray's pool calls back as results arrive, which is all that generators need. joblib disables them for all
+        # multiprocessing pools.
         supports_return_generator = True
 
     register_parallel_backend("ray", Generating)
@@ -129,7 +136,7 @@ def _dask(address: str | None, jobs: int | None) -> Iterator[Pool]:
     except ImportError as error:
         raise SystemExit(f"--backend dask needs Dask: {installation('dask')}") from error
 
-    # Runs with torch inside must not share a process.
+    # Runs must not share a process, because PyTorch's seeds and number of threads are global.
     started = {} if address else {"n_workers": jobs or os.cpu_count(), "threads_per_worker": 1, "dashboard_address": ""}
     try:
         client = Client(address, **started)

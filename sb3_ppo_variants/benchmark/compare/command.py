@@ -1,4 +1,4 @@
-"""Compare algorithms over environments and seeds: settings x environments x seeds, resumable, with a report."""
+"""Compare algorithms over environments and seeds (settings x environments x seeds), resumably, and write a report."""
 
 import argparse
 from contextlib import closing
@@ -25,37 +25,39 @@ INTERRUPTED = 130
 
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    names = f"{', '.join(ALGORITHMS)} or module:Class, each with arguments of its own: {EXAMPLE}"
+    names = f"{', '.join(ALGORITHMS)} or module:Class, optionally with arguments: {EXAMPLE}"
     what = parser.add_argument_group("what to compare")
     what.add_argument("--algos", nargs="+", metavar="ALGO", help=f"{names} (default: {' '.join(FIRST)})")
-    what.add_argument("--envs", nargs="+", metavar="ID", help="ids of environments (default: CartPole-v1)")
+    what.add_argument("--envs", nargs="+", metavar="ID", help="environment ids (default: CartPole-v1)")
     what.add_argument("--seeds", type=int, metavar="N", help="number of seeds: 0 to N-1 (default: 3)")
-    what.add_argument("--preset", choices=PRESETS, help="a comparison with a name; other options change it")
-    what.add_argument("--settings", choices=("all", "headline"), help="cut of the preset (default: all)")
-    how = parser.add_argument_group("under which conditions")
+    what.add_argument("--preset", choices=PRESETS, help="a named comparison; other options change it")
+    what.add_argument("--settings", choices=("all", "headline"), help="which settings of the preset (default: all)")
+    how = parser.add_argument_group("conditions")
     how.add_argument(
-        "--protocol", choices=PROTOCOLS, help="how the paper's experiments are made; implies --entry mujoco"
+        "--protocol", choices=PROTOCOLS, help="protocol of the paper's experiments; implies --entry mujoco"
     )
-    how.add_argument("--timesteps", type=int, help="environment steps of a run (default: the hyperparameters')")
+    how.add_argument("--timesteps", type=int, help="environment steps of a run (default: from the hyperparameters)")
     how.add_argument("--hyperparams", type=Path, metavar="FILE", help="yml or py file in the RL Zoo's format")
-    how.add_argument("--entry", help="hyperparameters to take in all environments, such as mujoco (default: their own)")
+    how.add_argument("--entry", help="hyperparameters for all environments, such as mujoco (default: each its own)")
     how.add_argument("-p", "--param", action="append", default=[], metavar="NAME=VALUE", help="change a hyperparameter")
-    how.add_argument("--normalize", action=argparse.BooleanOptionalAction, help="normalise by VecNormalize")
+    how.add_argument("--normalize", action=argparse.BooleanOptionalAction, help="normalise with VecNormalize")
     how.add_argument("--anneal", action=argparse.BooleanOptionalAction, help="anneal the step size to 0")
     where = parser.add_argument_group("where to run")
-    where.add_argument("--out", type=Path, default=OUT, help="folder of records and report (default: %(default)s)")
-    where.add_argument("--jobs", type=int, help="runs at a time (default: as many as there are cores)")
-    where.add_argument("--backend", choices=("loky", "ray", "dask"), default="loky", help="default: local processes")
+    where.add_argument("--out", type=Path, default=OUT, help="folder for records and report (default: %(default)s)")
+    where.add_argument("--jobs", type=int, help="number of parallel runs (default: one per core)")
+    where.add_argument(
+        "--backend", choices=("loky", "ray", "dask"), default="loky", help="joblib backend (default: local processes)"
+    )
     where.add_argument("--address", help="address of the Ray or Dask cluster (default: start one here)")
-    where.add_argument("--checkpoints", action="store_true", help="save each trained model in the folder")
-    also = parser.add_argument_group("where runs log to, besides their records")
-    also.add_argument("--tensorboard", type=Path, metavar="DIR", help="folder for TensorBoard")
-    also.add_argument("--wandb", metavar="PROJECT", help="project at Weights & Biases")
+    where.add_argument("--checkpoints", action="store_true", help="save each trained model in the --out folder")
+    also = parser.add_argument_group("additional logs")
+    also.add_argument("--tensorboard", type=Path, metavar="DIR", help="folder for TensorBoard logs")
+    also.add_argument("--wandb", metavar="PROJECT", help="Weights & Biases project")
     where.add_argument("--dry-run", action="store_true", help="show the plan and stop")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show the plan, make the runs that have no record, record each as it ends, and write the report.
+    """Show the plan, make the runs that have no record, record each when it ends, and write the report.
 
     Runs that failed before are made again.
 
@@ -121,7 +123,7 @@ def _conditions(options: argparse.Namespace, preset: Conditions) -> Conditions:
 
 
 def _missing(options: argparse.Namespace, plan: Plan) -> list[Run]:
-    """Show the plan and what is missing of it, and return that, checked."""
+    """Show the plan and its progress, and return the missing runs after checking them."""
     found, problems = records.read(options.out / RECORDS)
     status = {record["name"]: record["status"] for record in found}
     missing = [run for run in plan.runs if status.get(run.name) != "finished"]
@@ -160,13 +162,13 @@ def _make_folders(out: Path) -> None:
 
 
 def _make(options: argparse.Namespace, plan: Plan, missing: list[Run], tracking: Tracking) -> int:
-    """Make the missing runs, record each as it ends, and return how many failed."""
+    """Make the missing runs, record each when it ends, and return how many failed."""
     from sb3_ppo_variants.benchmark.compare.execution import perform
     from sb3_ppo_variants.benchmark.compare.progress import Display
 
     states = options.out / STATES
     for left in [*states.glob("*"), *(options.out / RECORDS).glob("*.tmp")]:
-        # By a command that was killed.
+        # Left over from a command that was killed.
         left.unlink()
     checkpoints = (options.out / CHECKPOINTS).absolute() if options.checkpoints else None
     work = partial(perform, states=states.absolute(), checkpoints=checkpoints, tracking=tracking)
@@ -176,7 +178,7 @@ def _make(options: argparse.Namespace, plan: Plan, missing: list[Run], tracking:
         with (
             backends.connect(options.backend, options.address, options.jobs) as pool,
             Display(plan.runs, missing, states) as display,
-            # Closed, it ends the workers, also when this process is interrupted.
+            # Closing the generator ends the workers, even if this process is interrupted.
             closing(backends.make(missing, work, pool)) as made,
         ):
             for record in made:

@@ -1,4 +1,4 @@
-"""What all settings of a comparison have in common, and the hyperparameters that follow for each."""
+"""The conditions that all settings of a comparison share, and the resulting hyperparameters of each setting."""
 
 import hashlib
 import inspect
@@ -30,13 +30,16 @@ class File(NamedTuple):
 
 
 def read(path: Path) -> File:
-    """Read a yml or py file of hyperparameters in the RL Zoo's format, or raise :class:`ArgumentError`, saying why."""
+    """Read a yml or py file of hyperparameters in the RL Zoo's format.
+
+    :raises ArgumentError: if it cannot be read, saying why
+    """
     try:
         content = path.read_bytes()
         found = run_path(str(path))["hyperparams"] if path.suffix == ".py" else yaml.safe_load(content)
         entries = {env_id: {key: _evaluated(key, value) for key, value in found[env_id].items()} for env_id in found}
     except Exception as error:
-        # Of the user's own code, whatever it is.
+        # A py file is the user's own code, which may raise anything.
         raise ArgumentError(
             f"--hyperparams {path} cannot be read: {type(error).__name__}: {error}\n"
             "It must be a yml file, or a py file that defines hyperparams, with a dict for each environment."
@@ -45,7 +48,7 @@ def read(path: Path) -> File:
 
 
 def _evaluated(name: str, value: object) -> object:
-    # In the zoo's yml files these are Python expressions; like a py file, they are the user's own.
+    # In the zoo's yml files these are Python expressions. Like a py file, they are the user's own code.
     if name in ("policy_kwargs", "normalize", "env_kwargs") and isinstance(value, str):
         return eval(value, {"nn": nn})
     return value
@@ -53,17 +56,18 @@ def _evaluated(name: str, value: object) -> object:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What is the same for all settings of a comparison.
+    """The conditions that all settings of a comparison share.
 
-    :param preset: name of the preset, if it is one
+    :param preset: name of the preset, if there is one
     :param timesteps: environment steps of a run; ``None`` takes those of each environment's hyperparameters
-    :param entry: key of the hyperparameters for all environments; ``None`` takes each environment's
-    :param file: hyperparameters to take instead of the recipes
-    :param parameters: hyperparameters that replace those
-    :param normalize: whether ``VecNormalize`` normalises; ``None`` leaves it to the hyperparameters
-    :param anneal: whether the step size goes to 0 linearly; ``None`` leaves it to the hyperparameters, or the protocol
-    :param protocol: name of the protocol whose hyperparameters replace those of the entry, if it is one
-    :param switched: what is different from the protocol, in words
+    :param entry: key of the hyperparameters for all environments; ``None`` takes each environment's own
+    :param file: hyperparameters to use instead of the recipes
+    :param parameters: hyperparameters that replace those of the entry, the file or the protocol
+    :param normalize: whether to normalise with ``VecNormalize``; ``None`` leaves it to the hyperparameters
+    :param anneal: whether to anneal the step size linearly to 0; ``None`` leaves it to the hyperparameters, or to the
+        protocol
+    :param protocol: name of the protocol whose hyperparameters replace those of the entry, if there is one
+    :param switched: what differs from the protocol, in words
     :raises ArgumentError: (a ``ValueError``) if ``normalize`` and ``parameters`` contradict each other
     """
 
@@ -84,21 +88,21 @@ class Conditions:
             raise ArgumentError(f"-p normalize={given} contradicts {switch}; pass only one of them")
 
     def under(self, protocol: str | None) -> "Conditions":
-        """The conditions under a protocol instead of their own; under their own for ``None``."""
+        """Return the conditions with this protocol instead of their own; ``None`` leaves them unchanged."""
         if protocol is None:
             return self
         return replace(self, protocol=protocol, entry=self.entry or "mujoco", normalize=None, anneal=None)
 
     def description(self) -> dict[str, Any]:
-        """The conditions as JSON can hold them, with the name of the file."""
+        """Return the conditions as JSON-serialisable values, with the name of the file instead of its contents."""
         parameters = plain("parameters", self.parameters)
         described = {**asdict(self), "file": self.file and self.file.name, "parameters": parameters}
-        # Records of earlier versions are without these, and are found again.
+        # Records of earlier versions lack these two. Leaving them out if they are None lets those records still match.
         return {k: v for k, v in described.items() if v is not None or k not in ("protocol", "switched")}
 
 
 class Resolved(NamedTuple):
-    """All hyperparameters of a run, in the RL Zoo's format, its steps, and what its algorithm does not have."""
+    """All hyperparameters of a run, in the RL Zoo's format, its steps, and those that its algorithm does not use."""
 
     hyperparameters: Hyperparameters
     timesteps: int
@@ -106,18 +110,21 @@ class Resolved(NamedTuple):
 
 
 def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
-    """The hyperparameters of a setting in an environment; what is not known raises :class:`ArgumentError`."""
+    """Determine the hyperparameters of a setting in an environment.
+
+    :raises ArgumentError: if something is unknown or not allowed
+    """
     conditions = conditions.under(setting.protocol)
     algorithm = load_class(setting.path)
     known = accepted(algorithm)
     shared, timesteps = _shared(setting, env_id, conditions)
     dropped = [name for name in shared if not _applies(name, known)]
     if conditions.file is None and not issubclass(algorithm, OnPolicyAlgorithm):
-        # The recipes are of PPO. What has the same name elsewhere may be something else.
+        # The recipes are for PPO. In other kinds of algorithms, an argument of the same name may mean something else.
         dropped += sorted(known.keys() & shared.keys() - {"policy", *recipes.ENVIRONMENT_KEYS, *conditions.parameters})
     given = {name: value for name, value in shared.items() if name not in dropped} | setting.arguments
     defaults = {name: value for name, value in known.items() if value is not inspect.Parameter.empty}
-    # Networks this small are fastest on a CPU, and the same everywhere.
+    # Networks this small are fastest on a CPU, and runs then use the same device on every machine.
     hyperparameters = {**defaults, "device": "cpu", **given}
     hyperparameters["policy"] = policy_of(setting, hyperparameters.get("policy"))
     later = added_later(algorithm)
@@ -136,14 +143,14 @@ def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
 
 
 def of_environment(env_id: str, conditions: Conditions) -> Hyperparameters:
-    """Those hyperparameters that make the environment."""
+    """Return the hyperparameters that define the environment."""
     shared, _ = _shared(Setting("ppo_clip"), env_id, conditions)
     return {name: value for name, value in shared.items() if name in recipes.ENVIRONMENT_KEYS}
 
 
 def _shared(setting: Setting, env_id: str, conditions: Conditions) -> tuple[Hyperparameters, int]:
-    """The hyperparameters without a setting's own arguments, and the steps of a run."""
-    # An algorithm without hyperparameters of its own takes those of PPOClip.
+    """Return the hyperparameters without the setting's own arguments, and the steps of a run."""
+    # An algorithm without hyperparameters of its own uses those of PPOClip.
     name = setting.name if setting.name in recipes.ALGORITHMS else "ppo_clip"
     entries = recipes.entries_of(name) if conditions.file is None else conditions.file.entries
     shared = recipes.select(entries, env_id, conditions.entry)
@@ -163,14 +170,14 @@ def _shared(setting: Setting, env_id: str, conditions: Conditions) -> tuple[Hype
 
 
 def _applies(name: str, known: Mapping[str, object]) -> bool:
-    """Whether a hyperparameter that all settings share is for an algorithm with these arguments."""
-    # A penalty that is clipped too is another objective, which a setting asks for by an argument of its own.
+    """Return whether a shared hyperparameter applies to an algorithm with these arguments."""
+    # A penalised objective that is also clipped is a different one, which a setting must request with its own argument.
     clips_a_penalty = name == "clip_range" and known.get(name) is None
     return name in recipes.ENVIRONMENT_KEYS or (name in known and not clips_a_penalty)
 
 
 def _of_sb3(setting: Setting, hyperparameters: Hyperparameters) -> Hyperparameters:
-    """What takes the place of values that only this package's algorithms know."""
+    """Return replacements for values that only this package's algorithms accept, or refuse those without one."""
     if "normalize_advantage" not in setting.arguments and hyperparameters.get("normalize_advantage") == "rollout":
         raise ArgumentError(
             f"{setting.name} cannot normalise advantages over the rollout: leave it out, or give it its own "
@@ -181,7 +188,7 @@ def _of_sb3(setting: Setting, hyperparameters: Hyperparameters) -> Hyperparamete
 
 
 def _annealed(learning_rate: object, anneal: bool) -> str | float:
-    """The step size, going to 0 linearly or constant."""
+    """Return the step size, annealed linearly to 0 or constant."""
     if isinstance(learning_rate, float | int):
         return f"lin_{learning_rate!r}" if anneal else learning_rate
     with suppress(ValueError):

@@ -1,4 +1,4 @@
-"""Pictures of what happens during training."""
+"""Pictures of learning curves, and of the values that updates log."""
 
 from pathlib import Path
 from typing import cast
@@ -13,9 +13,9 @@ from sb3_ppo_variants.benchmark.compare.records import Record, curve, is_spanned
 from sb3_ppo_variants.benchmark.compare.scores import Comparison, random_scores
 from sb3_ppo_variants.benchmark.compare.statistics import Intervals, bands
 
-# Means of single spans are drawn over so many of them, so that a picture shows trends.
+# Curves of means over single spans are averaged over this many spans, so that a picture shows trends.
 SMOOTHED = 5
-# What is drawn of what updates log, with its name in the picture.
+# The logged values to draw, with their names in the picture.
 QUANTITIES = {
     "kl": "KL(old || new)",
     "kl_coef": "β",
@@ -26,12 +26,15 @@ QUANTITIES = {
 
 
 def learned(comparison: Comparison, env: str, label: str) -> tuple[np.ndarray, Intervals] | None:
-    """The steps of a setting's curve in an environment, and its mean over seeds with 95% bootstrap intervals."""
+    """Return the mean curve of a setting in an environment over its steps, with 95% bootstrap intervals over seeds.
+
+    :return: the steps, and the curve with its interval; ``None`` if no run has an episode
+    """
     records = [record for record in _of(comparison, env, label) if record["last_returns"]]
     if not records:
         return None
     values = pd.DataFrame([curve(record) for record in records], dtype=float)
-    # Where no episode has ended there is no mean, and where none did in a span that of the span before.
+    # There is no mean before the first episode has ended. A span in which none ended takes the mean of the span before.
     whole = values.ffill(axis=1).dropna(axis=1)
     if any(map(is_spanned, records)):
         whole = whole.T.rolling(SMOOTHED, min_periods=1).mean().T
@@ -57,13 +60,13 @@ def curves(comparison: Comparison, env: str, file: Path) -> None:
 
 
 def seconds_of(comparison: Comparison, label: str) -> float:
-    """The mean seconds of a setting's runs, NaN where they are not known."""
+    """Return the mean wall-clock seconds of a setting's runs, NaN if those of any run are not known."""
     known = [record["wall_seconds"] for record in comparison.records if record["label"] == label]
     return float(np.mean([np.nan if seconds is None else seconds for seconds in known]))
 
 
 def efficiency(comparison: Comparison, shares: np.ndarray, found: Intervals, file: Path) -> None:
-    """Draw the interquartile mean over environments by the share of the steps, and by the time that it took."""
+    """Draw the interquartile mean over environments, against the share of the steps and against the time."""
     figure, (by_steps, by_time) = pyplot.subplots(1, 2, figsize=(10, 4.2), layout="constrained", sharey=True)
     look = looks(comparison.labels)
     for label in found[0]:
@@ -77,9 +80,9 @@ def efficiency(comparison: Comparison, shares: np.ndarray, found: Intervals, fil
 
 
 def training(comparison: Comparison, file: Path) -> bool:
-    """Draw what the updates logged, a row for each quantity and a column for each environment.
+    """Draw the values that updates logged, with a row for each quantity and a column for each environment.
 
-    :return: whether there is something to draw; records of earlier versions have nothing
+    :return: whether there is anything to draw; records of earlier versions have no logged values
     """
     logged = {name for record in comparison.records for name in record.get("training", {})}
     names = [name for name in QUANTITIES if name in logged]
@@ -110,7 +113,7 @@ def training(comparison: Comparison, file: Path) -> bool:
 
 
 def _logged(axes: pyplot.Axes, records: list[Record], name: str, label: str, look: tuple[dict, dict]) -> None:
-    """The mean over seeds of what was logged; at this size intervals would hide one another."""
+    """Draw the mean over seeds of a logged value. At this size, intervals would hide one another."""
     rows = [record["training"][name] for record in records if name in record.get("training", {})]
     if rows:
         mean = cast(pd.Series, pd.DataFrame(rows, dtype=float).ffill(axis=1).mean())

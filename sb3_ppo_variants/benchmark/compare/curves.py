@@ -1,23 +1,23 @@
-"""The curve of a run: at each of some steps, the mean return of the episodes that ended last."""
+"""The learning curve of a run: at regular steps, the mean return of the most recent episodes."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-# The score of a run is the mean return of so many of its last episodes.
+# The score of a run is the mean return of this many of its last episodes.
 LAST = 100
-# A curve has a point at the end of each of so many equal spans of steps.
+# A curve has a point at the end of each of this many equal spans of steps.
 SPANS = 100
 
 
 def trailing(ends: Sequence[float], returns: Sequence[float], steps: int) -> list[float | None]:
-    """The mean return of the last ``LAST`` episodes, or of all if there were fewer, at the end of each span.
+    """Return the mean return of the last ``LAST`` episodes, or of all if there were fewer, at the end of each span.
 
-    The last point is the score.
+    The last point is the score. A point is ``None`` if no episode has ended yet.
 
     :param ends: the step at which each episode ended, ascending
-    :param returns: what they returned
-    :param steps: those of the run
+    :param returns: the return of each episode
+    :param steps: number of steps of the run
     """
     sums = np.concatenate([[0.0], np.cumsum(returns)])
     ended = np.searchsorted(ends, np.arange(1, SPANS + 1) * (steps / SPANS), side="right")

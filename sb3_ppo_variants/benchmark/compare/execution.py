@@ -1,4 +1,4 @@
-"""One run, in whatever process: from what it is to its record."""
+"""Executes one run, in any process, and returns its record."""
 
 import json
 import math
@@ -30,7 +30,7 @@ NOWHERE = Tracking()
 
 
 class State(BaseCallback):
-    """Says how far a run is, in a file in a folder, unless this machine does not have it."""
+    """Writes the progress of a run to a file in a folder, if this machine has that folder."""
 
     def __init__(self, run: Run, episodes: Episodes, folder: Path | None):
         super().__init__()
@@ -40,7 +40,7 @@ class State(BaseCallback):
         self._on_training_start()
 
     def _on_training_start(self) -> None:
-        # Again, without the imports of the environment, which the first run of a process makes.
+        # Restart the clocks, to leave out the imports of the environment, which only the first run of a process makes.
         self._begun = time.perf_counter(), time.process_time()
 
     def _on_step(self) -> bool:
@@ -48,7 +48,7 @@ class State(BaseCallback):
         return True
 
     def note(self, step: int) -> None:
-        """Write that the run is at this step, if the last time is long enough ago."""
+        """Write that the run is at this step, if the last write was long enough ago."""
         now = time.monotonic()
         if self._file is None or now < self._next:
             return
@@ -58,14 +58,14 @@ class State(BaseCallback):
             "label": run.label, "env": run.env, "seed": run.seed, "timesteps": run.timesteps, "steps": step,
             "reward": round(sum(returns) / len(returns), 2) if returns else None,
         }  # fmt: skip
-        # The command tells of a full disk when it writes the record; a run that is being made need not know.
+        # A full disk must not stop the run. The command reports it when it writes the record.
         with suppress(OSError):
             temporary = self._file.with_suffix(".tmp")
             temporary.write_text(json.dumps(progress))
             temporary.replace(self._file)
 
     def seconds(self) -> tuple[float, float]:
-        """Seconds of the training so far, on the clock and of the processor."""
+        """Return the wall-clock and CPU seconds of the training so far."""
         clock, processor = self._begun
         return round(time.perf_counter() - clock, 2), round(time.process_time() - processor, 2)
 
@@ -78,13 +78,13 @@ class State(BaseCallback):
 def perform(
     run: Run, states: Path | None = None, checkpoints: Path | None = None, tracking: Tracking = NOWHERE
 ) -> Record:
-    """Make a run, and return its record, which what it raises becomes part of.
+    """Execute a run and return its record. If the run raises an error, the record contains the traceback.
 
-    :param states: folder that says how far the runs are
-    :param checkpoints: folder for a folder with the trained model; ``None`` saves none
-    :param tracking: where what is logged goes besides the record
+    :param states: folder for the progress of the runs; ``None`` writes none
+    :param checkpoints: folder in which a folder with the trained model is saved; ``None`` saves none
+    :param tracking: where to log, besides the record
     """
-    # The same arithmetic everywhere: how sums are split over threads changes their rounding.
+    # Compute with one thread everywhere, because the way sums are split over threads changes their rounding.
     th.set_num_threads(1)
     episodes, logged = Episodes(), Logged()
     state = State(run, episodes, states)
@@ -104,7 +104,7 @@ def perform(
 
 
 def record_of(run: Run, status: str, result: Made, wall: float | None = None, cpu: float | None = None) -> Record:
-    """The record of a run with what it reached and the seconds it took, on the clock and of the processor."""
+    """Return the record of a run with its result and the wall-clock and CPU seconds it took."""
     made = {"format": FORMAT, "name": run.name, "status": status, **run.identity, **result, "commit": commit()}
     return cast(Record, {**made, **circumstances(), "wall_seconds": wall, "cpu_seconds": cpu})
 
@@ -115,13 +115,13 @@ def _train(run: Run, callback: BaseCallback, checkpoints: Path | None, tracking:
         if logger is not None:
             model.set_logger(logger)
         model.learn(run.timesteps, callback=callback)
-        # What the last update logged.
+        # SB3 dumps the log before each update, so the values of the last update are still to be written.
         model.logger.dump(model.num_timesteps)
     if checkpoints is not None:
         try:
             save(model, checkpoints / run.name)
         except OSError as error:
-            # What was learned is in the record all the same.
+            # The run still counts: its results are in the record.
             warnings.warn(f"the model of {run.name} could not be saved: {error}")
     env = model.get_env()
     assert env is not None
@@ -131,7 +131,7 @@ def _train(run: Run, callback: BaseCallback, checkpoints: Path | None, tracking:
 
 def _act_randomly(run: Run, episodes: Episodes, state: State) -> int:
     env = run.recipe().make_env(seed=run.seed)
-    # Within the environment's bounds, and not those that are too wide to be reached.
+    # Draw actions within the environment's own bounds, not within the much wider ones that ActionsAsDrawn sets.
     as_drawn = all(env.env_is_wrapped(ActionsAsDrawn))
     space = env.get_attr("own_action_space")[0] if as_drawn else env.action_space
     space.seed(run.seed)
@@ -147,7 +147,7 @@ def _act_randomly(run: Run, episodes: Episodes, state: State) -> int:
 
 
 def _measured(episodes: Episodes, steps: int) -> Result:
-    """What a record says of the episodes, whose returns must be finite."""
+    """Return the part of the record about the episodes, whose returns must be finite."""
     for number, value in enumerate(episodes.returns):
         if not math.isfinite(value):
             raise ValueError(f"the return of episode {number}, which ended at step {episodes.ends[number]}, is {value}")

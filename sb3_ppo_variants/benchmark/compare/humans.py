@@ -1,12 +1,12 @@
-"""Scores of Atari games as shares of a human's."""
+"""Human-normalised scores of Atari games."""
 
 import re
 
 import pandas as pd
 
-# The undiscounted returns of a random policy and of a professional human tester, from up to 30 no-ops at the beginning
-# and with at most 30 minutes of play, as in DeepMind's DQN Zoo (https://github.com/google-deepmind/dqn_zoo,
-# atari_data.py). They are those of Wang et al. 2016, "Dueling Network Architectures for Deep Reinforcement Learning".
+# The undiscounted returns of a random policy and of a professional human tester, after up to 30 initial no-ops and with
+# at most 30 minutes of play, as in DeepMind's DQN Zoo (https://github.com/google-deepmind/dqn_zoo, atari_data.py). They
+# come from Wang et al. 2016, "Dueling Network Architectures for Deep Reinforcement Learning".
 RANDOM_AND_HUMAN = {
     "Alien": (227.8, 7127.7), "Amidar": (5.8, 1719.5), "Assault": (222.4, 742), "Asterix": (210, 8503.3),
     "Asteroids": (719.1, 47388.7), "Atlantis": (12850, 29028.1), "BankHeist": (14.2, 753.1),
@@ -30,15 +30,15 @@ GAME = re.compile(r"(?:ALE/)?([A-Za-z]+?)(?:NoFrameskip|Deterministic)?-v\d+")
 
 
 def game_of(env: str) -> str | None:
-    """The game that an environment is, ``None`` if it is none of those with a human's score."""
+    """Return the name of an environment's Atari game, or ``None`` if there is no human score for it."""
     found = GAME.fullmatch(env)
     return found[1] if found and found[1] in RANDOM_AND_HUMAN else None
 
 
 def normalised(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows of Atari games, with 0 for the random policy of the literature and 1 for its human in ``normalised``.
+    """Return the rows of Atari games, with ``normalised`` 0 for the published random policy and 1 for the human.
 
-    :param frame: with ``env`` and ``score``
+    :param frame: table with the columns ``env`` and ``score``
     """
     games = frame["env"].map(game_of, na_action="ignore")
     found = frame[games.notna()].copy()

@@ -1,4 +1,4 @@
-"""The curves of a comparison as a page in which lines can be hidden and parts enlarged, which needs no network."""
+"""The curves of a comparison as an interactive page, which needs no network. Lines can be hidden and parts enlarged."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -13,16 +13,16 @@ from sb3_ppo_variants.benchmark.compare.plots import Line, looks
 from sb3_ppo_variants.benchmark.compare.scores import Comparison, random_scores
 
 DASHES: dict[Line, str] = {"solid": "solid", "dashed": "dash", "dotted": "dot", "dashdot": "dashdot"}
-# Of the second and the third trace of a setting's curve, which follow its line.
+# Properties of the second and third traces of a setting: the invisible edges of the band around its line.
 INVISIBLE = {"mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip"}
 STYLE = "body { font: 15px/1.5 sans-serif; margin: 1rem auto; max-width: 75rem; padding: 0 1rem; color: #222 }"
-# Nothing is sent anywhere.
+# Without the button that sends the data to Plotly.
 CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["sendChartToCloud"]}
 HELP = "Click a name to hide its line, double-click it to see it alone, drag to enlarge a part."
 
 
 def page(comparisons: Iterable[Comparison]) -> str:
-    """A page with the learning curves of all environments, and plotly's code in it."""
+    """Return an HTML page with the learning curves in all environments, which includes plotly's code."""
     parts = []
     for comparison in comparisons:
         if comparison.envs:
@@ -35,7 +35,7 @@ def page(comparisons: Iterable[Comparison]) -> str:
 
 
 def document(title: str, style: str, body: str) -> str:
-    """A page in HTML that fits the width of any screen."""
+    """Return an HTML page that fits the width of any screen."""
     head = '<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">'
     return f"<!doctype html>\n{head}\n<title>{title}</title>\n<style>{style}</style>\n{body}"
 
@@ -69,7 +69,7 @@ def _figure(comparison: Comparison, env: str) -> go.Figure:
 
 
 def _axis(by_steps: Sequence[np.ndarray], by_minutes: Sequence[np.ndarray]) -> dict[str, object]:
-    """Buttons for what the curves are drawn over."""
+    """Return buttons that choose what the curves are drawn over."""
     names = {"environment steps": by_steps, "minutes of a run, mean": by_minutes}
     buttons = [
         {"label": name, "method": "update", "args": [{"x": [x.tolist() for x in of]}, {"xaxis.title.text": name}]}

@@ -1,4 +1,4 @@
-"""What the updates of a run logged."""
+"""The values that the updates of a run log."""
 
 import math
 from collections import defaultdict
@@ -6,7 +6,7 @@ from collections import defaultdict
 import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
 
-# Of SB3's names and ours after "train/".
+# The logged values to keep: names of SB3 and of this package, without "train/".
 KEPT = (
     "kl", "approx_kl", "entropy_loss", "explained_variance", "value_loss", "std", "kl_coef", "clip_range",
     "clip_fraction",
@@ -14,7 +14,7 @@ KEPT = (
 
 
 class Logged(BaseCallback):
-    """Keeps what each update logged, with the step at which it was made."""
+    """Keeps the values that each update logs, with the step of the update."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Logged(BaseCallback):
         self._keep()
 
     def _keep(self) -> None:
-        # SB3 clears them when it writes the log, between a rollout and its update.
+        # Read the values before SB3 dumps and clears them, which it does between a rollout and its update.
         for name in KEPT:
             value = self.logger.name_to_value.get(f"train/{name}")
             if value is not None and math.isfinite(value):
@@ -39,7 +39,7 @@ class Logged(BaseCallback):
                 self._values[name].append(float(value))
 
     def curves(self, timesteps: int, number: int) -> dict[str, list[float | None]]:
-        """By name, the mean over the updates in each of a number of equal spans of the training's timesteps."""
+        """Return, by name, the mean over the updates in each of ``number`` equal spans of the training's timesteps."""
         return {name: self._curve(name, timesteps, number) for name in self._values}
 
     def _curve(self, name: str, timesteps: int, number: int) -> list[float | None]:

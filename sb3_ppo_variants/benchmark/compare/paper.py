@@ -1,4 +1,4 @@
-"""Table 1 of the PPO paper (https://arxiv.org/abs/1707.06347), and ours beside it."""
+"""Table 1 of the PPO paper (https://arxiv.org/abs/1707.06347), and how our results compare with it."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from sb3_ppo_variants.benchmark.compare.settings import parse
 
 @dataclass(frozen=True)
 class Row:
-    """A setting as the command line gives it, what the paper calls it, and its average normalised score."""
+    """A setting in the format of the command line, with the paper's name and average normalised score for it."""
 
     setting: str
     name: str
@@ -49,7 +49,7 @@ ENVS = [
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its 95% confidence interval, NaN where there is none."""
+    """A number with its 95% confidence interval, whose ends are NaN if there is none."""
 
     value: float
     low: float
@@ -57,7 +57,7 @@ class Estimate:
 
     @property
     def is_certain(self) -> bool:
-        """Whether there is an interval, for which it takes two seeds."""
+        """Whether there is an interval, which takes at least two seeds."""
         return not math.isnan(self.low)
 
     def __str__(self) -> str:
@@ -67,10 +67,10 @@ class Estimate:
 
 
 def beside(ours: Mapping[str, Estimate], signs: np.ndarray, incomplete: Iterable[str] = ()) -> list[str]:
-    """The paper's column beside ours, their rank correlation, and how far they agree, in blocks of Markdown.
+    """Return the paper's column next to ours, their rank correlation, and how far they agree, as blocks of Markdown.
 
     :param ours: the average normalised score of each setting, by label
-    :param signs: what :func:`orders` returns
+    :param signs: the array that :func:`orders` returns
     :param incomplete: labels of settings that have runs, but none that count
     """
     here = {**dict.fromkeys(incomplete, "incomplete"), **ours}
@@ -86,7 +86,7 @@ def beside(ours: Mapping[str, Estimate], signs: np.ndarray, incomplete: Iterable
 
 
 def findings(ours: Mapping[str, Estimate]) -> list[str]:
-    """Whether the paper's worst and best settings are so here."""
+    """Say whether the paper's worst and best settings are also the worst and best here."""
     lines = []
     named = {row.label: row.name for row in TABLE_1}
     worst, best = parse(NONE).label, parse(BEST).label
@@ -94,7 +94,7 @@ def findings(ours: Mapping[str, Estimate]) -> list[str]:
         lower = [f"{named.get(label, label)} is lower" for label in ours if ours[label].value < ours[worst].value]
         lines.append(f"{named[worst]} is the worst: {'; '.join(['no', *lower]) if lower else 'yes'}")
     if best in ours and not ours[best].is_certain:
-        lines.append(f"whether {named[best]} is beaten beyond its CI can not be said of one seed")
+        lines.append(f"whether {named[best]} is beaten beyond its CI cannot be said from one seed")
     elif best in ours:
         above = [f"{named.get(label, label)} is above" for label in ours if ours[label].value > ours[best].high]
         lines.append(f"{named[best]} is not beaten beyond its CI: {'; '.join(['no', *above]) if above else 'yes'}")
@@ -104,11 +104,12 @@ def findings(ours: Mapping[str, Estimate]) -> list[str]:
 def orders(
     ours: Mapping[str, Estimate], differences: Mapping[tuple[str, str], Estimate]
 ) -> tuple[list[str], np.ndarray]:
-    """The settings that are in both columns, the paper's best first, and whether each two are in its order here.
+    """Return the settings in both columns, the paper's best first, and whether each pair has the same order here.
 
-    :param differences: of the first setting's score and the second's, by both labels
-    :return: their names, and an array with 2 and 1 at ``[i, j]`` where the i-th is above the j-th in the paper and
-        here, beyond noise and within, -1 and -2 where it is the other way round here, and 0 where neither is above
+    :param differences: the first setting's score minus the second's, by both labels
+    :return: names of the settings, and an array of signs. For settings of which the i-th is above the j-th in the
+        paper, ``[i, j]`` is 2 (beyond noise) or 1 (within noise) if it is above here too, and -2 or -1 if the order is
+        reversed here. All other elements are 0
     """
     rows = sorted((row for row in TABLE_1 if row.label in ours), key=lambda row: -row.score)
     signs = np.zeros((len(rows), len(rows)), dtype=int)
@@ -120,7 +121,7 @@ def orders(
 
 
 def agreement(signs: np.ndarray) -> str:
-    """How many pairs are in the paper's order."""
+    """Say how many pairs of settings are in the paper's order."""
     same, beyond = int((signs > 0).sum()), int((signs == 2).sum())
     other, other_beyond = int((signs < 0).sum()), int((signs == -2).sum())
     return (

@@ -1,4 +1,4 @@
-"""What the settings of a comparison have in common, in what they differ, and the command that makes them."""
+"""The hyperparameters that the settings of a comparison share, those that differ, and the command for the runs."""
 
 import json
 import shlex
@@ -11,17 +11,17 @@ from sb3_ppo_variants.benchmark.compare.presets import PRESETS
 from sb3_ppo_variants.benchmark.compare.scores import Comparison
 from sb3_ppo_variants.benchmark.compare.settings import parse
 
-# Shown at once where they are shared; the rest on a click.
+# Hyperparameters that are shown at once if all settings share them. A click shows the others.
 FIRST = (
     "policy", "policy_kwargs", "n_envs", "n_steps", "batch_size", "n_epochs", "learning_rate", "gamma", "gae_lambda",
     "clip_range", "ent_coef", "vf_coef", "max_grad_norm", "normalize_advantage", "normalize", "env_wrapper", "updates",
 )  # fmt: skip
-# In place of what a setting does not have.
+# Shown for a hyperparameter that a setting does not have.
 LACKING = "-"
 
 
 def blocks(comparison: Comparison) -> list[str]:
-    """Tables of the hyperparameters, in blocks of Markdown."""
+    """Return tables of the hyperparameters, as blocks of Markdown."""
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for record in comparison.records:
         rows[record["label"], record["env"]] = {name: _text(v) for name, v in record["hyperparameters"].items()}
@@ -51,7 +51,7 @@ def _listed(values: Mapping[str, str]) -> str:
 
 
 def _differences(rows: Mapping[tuple[str, str], Mapping[str, str]], names: list[str]) -> str:
-    """A row for each setting, or for each of its environments where these differ."""
+    """Return a table with a row for each setting, or for each of its environments if they differ."""
     by_label: dict[str, list[tuple[str, list[str]]]] = {}
     for (label, env), row in rows.items():
         by_label.setdefault(label, []).append((env, [row.get(name, LACKING) for name in names]))
@@ -66,7 +66,7 @@ def _differences(rows: Mapping[tuple[str, str], Mapping[str, str]], names: list[
 
 
 def command(comparison: Comparison) -> str | None:
-    """The command that makes the runs; ``None`` where it cannot be known, as of a file of hyperparameters."""
+    """Return the command that makes the runs, or ``None`` if it cannot be known, as with a file of hyperparameters."""
     conditions = comparison.conditions
     if conditions["file"] is not None or any("#" in label for label in comparison.labels):
         return None
@@ -88,7 +88,7 @@ def command(comparison: Comparison) -> str | None:
 
 
 def _options(conditions: Mapping[str, Any]) -> list[str]:
-    """The conditions as options."""
+    """Return the conditions as command-line options."""
     words = []
     protocol = conditions.get("protocol")
     if protocol:
@@ -106,6 +106,6 @@ def _parameters(items: Iterable[tuple[str, object]]) -> list[str]:
 
 
 def _setting(label: str) -> str:
-    """A setting as the command line takes it."""
+    """Return a setting in the format of the command line."""
     name, _, arguments = label.partition(" ")
     return f"{name}:{arguments}" if arguments else name

@@ -1,4 +1,4 @@
-"""All runs of a comparison, known and checked before the first begins."""
+"""The runs of a comparison, all planned and checked before the first one starts."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
@@ -15,19 +15,19 @@ from sb3_ppo_variants.recipes.recipe import Recipe
 from sb3_ppo_variants.recipes.training import build
 from sb3_ppo_variants.variants import PPOClip
 
-# Scores are scaled so that this policy has 0. Its run ends after as many episodes as count for a score, or these steps.
+# Normalised scores are 0 for this policy. Its run ends after the episodes that a score needs, or after this many steps.
 RANDOM = "random policy"
 RANDOM_TIMESTEPS = 1_000_000
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training: all that it depends on.
+    """One run, with everything that its result depends on.
 
     :param label: the setting in words, or ``RANDOM``
     :param algorithm: ``module:Class``, empty for the random policy
-    :param hyperparameters: of algorithm and environment, in the RL Zoo's format
-    :param conditions: what the settings of the comparison have in common
+    :param hyperparameters: hyperparameters of the algorithm and the environment, in the RL Zoo's format
+    :param conditions: the conditions that all settings of the comparison share
     """
 
     label: str
@@ -40,35 +40,36 @@ class Run:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What the run is, as JSON can hold it."""
+        """The fields of the run, as JSON-serialisable values."""
         return {**asdict(self), "hyperparameters": plain("hyperparameters", self.hyperparameters)}
 
     @property
     def name(self) -> str:
-        """A name for the run's files: in words, and the digest of its identity."""
+        """A name for the run's files: a readable part, and the digest of the run's identity."""
         words = f"{self.label}-{self.env}-{self.seed}"
         readable = "".join(letter if letter.isalnum() or letter in "-_.=" else "_" for letter in words)
         return f"{readable[:100]}-{digest({'format': FORMAT, **self.identity})}"
 
     def recipe(self) -> Recipe:
-        """The recipe of the run."""
+        """Return the recipe of the run."""
         recipes.check_registered(self.env)
         settings = {**self.hyperparameters, "n_timesteps": self.timesteps}
         return recipes.parse(load_class(self.algorithm or "sb3_ppo_variants:PPOClip"), self.env, settings)
 
 
 class Plan(NamedTuple):
-    """The runs in the order in which they begin, and lines to know of them."""
+    """The runs in the order in which they start, and notes about them for the user."""
 
     runs: list[Run]
     notes: list[str]
 
 
 def make_plan(settings: list[Setting], envs: list[str], seeds: int, conditions: Conditions) -> Plan:
-    """All settings in all environments with all seeds, which are 0, 1, ...
+    """Plan all settings in all environments with all seeds, which are 0, 1, ...
 
-    Seeds go up slowest, so that a plan that is cut short has every setting in every environment. What is not known, and
-    two settings that are the same, raise :class:`ArgumentError`.
+    The seed is the outermost loop, so that a plan that is cut short has every setting in every environment.
+
+    :raises ArgumentError: if something is unknown or not allowed, or two settings are the same
     """
     if seeds < 1:
         raise ArgumentError(f"--seeds must be at least 1, not {seeds}")
@@ -90,20 +91,20 @@ def make_plan(settings: list[Setting], envs: list[str], seeds: int, conditions: 
 
 
 def together(plans: Iterable[Plan]) -> Plan:
-    """Plans as one: the first seed in the first environment under all conditions, then in the next environment."""
+    """Merge plans: the first seed runs in the first environment under all conditions, then in the next environment."""
     runs, notes = [], []
     for plan in plans:
         runs += plan.runs
         notes += plan.notes
     envs = list(dict.fromkeys(run.env for run in runs))
-    # Those of a single plan stay in their order.
+    # The runs of a single plan keep their order.
     several = len({digest(run.conditions) for run in runs}) > 1
     ordered = sorted(runs, key=lambda run: (run.seed, envs.index(run.env))) if several else runs
     return Plan(ordered, list(dict.fromkeys(notes)))
 
 
 def _refuse_unknown(dropped: set[str], settings: list[Setting]) -> None:
-    """Refuse a hyperparameter that no setting has, unless it is one of PPO."""
+    """Refuse a hyperparameter that no setting has, unless PPO has it."""
     arguments = {argument for setting in settings for argument in accepted(load_class(setting.path))} - RESERVED.keys()
     for name in sorted(dropped - accepted(PPOClip).keys()):
         known = ", ".join([*recipes.ENVIRONMENT_KEYS, *sorted(arguments)])
@@ -126,8 +127,11 @@ def _refuse_same(runs: list[Run]) -> None:
 
 
 def check(runs: Iterable[Run]) -> None:
-    """Make the model of every setting in every environment once, or raise :class:`ArgumentError` naming both."""
-    # The same hyperparameters under other conditions are the same model.
+    """Create the model of every setting in every environment once.
+
+    :raises ArgumentError: if that fails, naming the setting and the environment
+    """
+    # The same hyperparameters give the same model, even under other conditions.
     for run in {(run.label, run.env, digest(run.identity["hyperparameters"])): run for run in runs}.values():
         try:
             with quieted():

@@ -1,4 +1,4 @@
-"""Pictures of a comparison, each as PNG, SVG and PDF, with a look for each of ``labels``, all of its settings."""
+"""Pictures of a comparison, each as PNG, SVG and PDF. ``labels`` are all its settings, each with its own style."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,25 +19,25 @@ from sb3_ppo_variants.benchmark.compare.statistics import Intervals
 
 Color = tuple[float, float, float]
 Line = Literal["solid", "dashed", "dotted", "dashdot"] | tuple[float, tuple[float, ...]]
-# The pictures go into files, without a window. The same records give the same files.
+# Pictures are drawn to files, without a window. The same records always give the same files.
 matplotlib.use("agg")
 matplotlib.rcParams.update({"svg.hashsalt": "sb3_ppo_variants", "pdf.fonttype": 42})
-# Twelve and five have no common divisor, so that sixty settings look different.
+# Twelve colours and five line styles have no common divisor, so that sixty settings look different.
 COLORS = [*seaborn.color_palette("tab10"), (0.0, 0.0, 0.5), (1.0, 0.8, 0.0)]
 LINES: list[Line] = ["solid", "dashed", "dotted", "dashdot", (0, (6, 1, 1, 1, 1, 1))]
 SMALL, MEDIUM = 9, 11
-# Besides PNG, for papers.
+# Vector formats that are written besides PNG, for use in papers.
 VECTOR = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
 def looks(labels: Sequence[str]) -> tuple[dict[str, Color], dict[str, Line]]:
-    """A colour and a style of line for each setting."""
+    """Return a colour and a line style for each setting."""
     return dict(zip(labels, cycle(COLORS), strict=False)), dict(zip(labels, cycle(LINES), strict=False))
 
 
 def save(figure: Figure, file: Path) -> None:
-    """Write a figure to a PNG file, and to an SVG and a PDF file beside it."""
-    # A tight box has room for all names.
+    """Write a figure to a PNG file, and to an SVG and a PDF file next to it."""
+    # A tight bounding box leaves room for all names.
     figure.savefig(file, dpi=130, bbox_inches="tight")
     for suffix, metadata in VECTOR.items():
         figure.savefig(file.with_suffix(suffix), bbox_inches="tight", metadata=metadata)
@@ -45,16 +45,16 @@ def save(figure: Figure, file: Path) -> None:
 
 
 def legend(figure: Figure, axes: Axes) -> None:
-    """A legend of the lines in some axes, to the right of the figure."""
+    """Add a legend for the lines in these axes, to the right of the figure."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
-        # Outside of the figure, which grows by it, however long the names are.
+        # The legend is outside the figure, so the picture grows with it, however long the names are.
         figure.legend(handles, labels, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=SMALL)
 
 
 @contextmanager
 def drawn(file: Path) -> Iterator[Axes]:
-    """Axes whose picture is saved in a file, with a legend beside it."""
+    """Yield axes, and save their picture with a legend to a file at the end of the context."""
     figure, axes = pyplot.subplots(figsize=(6.5, 4.5), layout="constrained")
     yield axes
     legend(figure, axes)
@@ -64,7 +64,7 @@ def drawn(file: Path) -> Iterator[Axes]:
 def band(
     axes: Axes, x: np.ndarray, label: str, intervals: Intervals, look: tuple[Mapping[str, Color], Mapping[str, Line]]
 ) -> None:
-    """Draw the line of a setting with its interval."""
+    """Draw the curve of a setting with its interval."""
     points, ends = intervals
     colors, lines = look
     axes.plot(x, points[label], color=colors[label], linestyle=lines[label], label=label)
@@ -74,8 +74,8 @@ def band(
 
 
 def aggregates(estimates: Mapping[str, Mapping[str, Estimate]], labels: Sequence[str], file: Path) -> None:
-    """Draw a bar from end to end of the interval of each setting's aggregates, with a line at the estimate."""
-    # The first is drawn at the bottom.
+    """Draw the intervals of each setting's aggregates as bars, with a line at each estimate."""
+    # rliable draws the first setting at the bottom.
     rows = {label: list(estimates[label].values()) for label in reversed(list(estimates))}
     figure, _ = plot_utils.plot_interval_estimates(
         {label: [estimate.value for estimate in row] for label, row in rows.items()},
@@ -83,7 +83,7 @@ def aggregates(estimates: Mapping[str, Mapping[str, Estimate]], labels: Sequence
         metric_names=list(next(iter(estimates.values()))),
         colors=looks(labels)[0],
         xlabel="normalised score",
-        # Below the numbers of the axis, however low the picture is.
+        # Keeps the label below the numbers of the axis, whatever the height of the picture.
         xlabel_y_coordinate=0.1 - 1.7 / len(rows),
     )
     for axes in figure.axes:
@@ -104,10 +104,11 @@ def performance_profiles(profiles: Intervals, taus: np.ndarray, labels: Sequence
 
 
 def orders(names: Sequence[str], signs: np.ndarray, file: Path) -> None:
-    """Draw for each two settings whether they are in the paper's order here, the best in the paper first.
+    """Draw for each pair of settings whether it has the paper's order here, with the paper's best setting first.
 
-    :param signs: at ``[i, j]``, of settings of which the paper has the first above the second: 2 and 1 where that is so
-        here, beyond noise and within, -1 and -2 where it is the other way round, and 0 where there is nothing to say
+    :param signs: the array that ``paper.orders`` returns: for settings of which the i-th is above the j-th in the
+        paper, ``[i, j]`` is 2 (beyond noise) or 1 (within noise) if it is above here too, and -2 or -1 if the order is
+        reversed here. All other elements are 0
     """
     colors = ["#b2182b", "#f4a582", "#ffffff", "#a6dba0", "#1b7837"]
     meanings = ["reversed beyond noise", "reversed within noise", "", "the same within noise", "the same beyond noise"]

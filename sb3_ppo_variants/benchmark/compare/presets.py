@@ -1,4 +1,4 @@
-"""Comparisons with a name: the paper's Table 1, and Atari games."""
+"""Named comparisons: the paper's Table 1, a study of what it depends on, and Atari games."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,9 +10,14 @@ from sb3_ppo_variants.benchmark.compare.settings import BASELINE
 
 @dataclass(frozen=True)
 class Preset:
-    """What the command line takes from a preset unless it is given: settings by the name of the cut, and the rest.
+    """The defaults of the command line for a named comparison.
 
-    ``why`` is the reason for the conditions. With ``studied`` all is compared under each of those instead.
+    :param settings: the settings of each cut, by name
+    :param envs: the environments
+    :param conditions: the conditions that all settings share
+    :param seeds: number of seeds
+    :param why: the reason for the conditions
+    :param studied: if not empty, the settings are compared under each of these conditions instead of ``conditions``
     """
 
     settings: Mapping[str, list[str]]
@@ -23,9 +28,9 @@ class Preset:
     studied: Sequence[Conditions] = ()
 
     def cut(self, name: str, protocol: str | None) -> list[str]:
-        """The settings of a cut under a protocol.
+        """Return the settings of a cut under a protocol.
 
-        SB3's PPO cannot follow the paper's. It is compared in its own then, unless only the headline is asked for.
+        SB3's PPO cannot follow the paper's protocols. It then runs under its own, or is left out of the headline.
         """
         if protocol in (None, "sb3"):
             return self.settings[name]
@@ -40,11 +45,12 @@ STUDY = Conditions("table1-study", timesteps=500_000, entry="mujoco")
 
 
 def _switched(what: str, anneal: bool | None = None, **changes: object) -> Conditions:
-    """The released code's conditions with one ingredient changed."""
+    """Return the conditions of the released code with one ingredient changed."""
     return replace(STUDY, protocol="released-code", switched=what, anneal=anneal, parameters=changes)
 
 
-# Each ingredient of the released code alone as users of SB3 have it, and at the end as the text has it.
+# The three protocols, then the released code with one ingredient changed at a time: to what users of SB3 have, and last
+# with advantages that are not normalised at all.
 STUDIED = [
     replace(STUDY, protocol="released-code"),
     replace(STUDY, protocol="text"),
@@ -57,7 +63,7 @@ STUDIED = [
     _switched("advantages normalised in each minibatch", normalize_advantage=True),
     _switched("advantages not normalised", normalize_advantage=False),
 ]
-# What is compared if nothing is said.
+# The comparison without --preset.
 DEFAULT = Preset({"all": FIRST}, ["CartPole-v1"], Conditions())
 PRESETS = {
     "paper-table1": Preset(

@@ -1,4 +1,4 @@
-"""Shows how far the runs are: a bar over all of them, and each that is being made."""
+"""Shows the progress of the runs: a bar for all of them, and a row for each one in progress."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -15,11 +15,11 @@ from sb3_ppo_variants.benchmark.compare.records import Record
 
 
 class Display(Progress):
-    """A live display in a terminal, and a line for each finished run elsewhere.
+    """A line for each run that has ended and, in a terminal, a live display.
 
     :param runs: all runs of the plan
-    :param missing: those that are not finished
-    :param states: folder that says how far these are
+    :param missing: the runs that are not finished
+    :param states: folder with the progress of these runs
     """
 
     def __init__(self, runs: Iterable[Run], missing: Iterable[Run], states: Path):
@@ -36,7 +36,7 @@ class Display(Progress):
         self.add_task("", total=max(1, sum(self._steps.values())), completed=self._finished_steps())
 
     def ended(self, record: Record) -> None:
-        """Tell of a run that finished or failed."""
+        """Report a run that finished or failed."""
         failed = record["status"] == "failed"
         self._done.add(record["name"])
         self._failed += failed
@@ -45,14 +45,14 @@ class Display(Progress):
         self.tell(f"{counted} {record['label']}, {record['env']}, seed {record['seed']}: {what}", red=failed)
 
     def tell(self, text: str, red: bool) -> None:
-        """Print a line, in red where the user should see to it."""
+        """Print a line, in red if it needs the user's attention."""
         self.console.print(text, style="red" if red else None, highlight=False, markup=False, soft_wrap=True)
 
     def _finished_steps(self) -> int:
         return sum(steps for name, steps in self._steps.items() if name in self._done)
 
     def get_renderables(self) -> Iterator[RenderableType]:
-        """A row for each run that is being made, and the bar."""
+        """Yield a table with a row for each run in progress, and the bar."""
         states = running(self._states)
         failed = f", {self._failed} failed" if self._failed else ""
         steps = self._finished_steps() + sum(state["steps"] for state in states if state["label"] != RANDOM)
@@ -68,10 +68,10 @@ class Display(Progress):
 
 
 def running(folder: Path) -> list[dict[str, Any]]:
-    """What the runs that are being made say of themselves."""
+    """Return what the runs in progress last wrote about themselves."""
     states = []
     for file in sorted(folder.glob("*.json")):
-        # It is removed when its run ends.
+        # The file is removed when its run ends.
         with suppress(FileNotFoundError):
             states.append(json.loads(file.read_text()))
     return states

@@ -1,4 +1,4 @@
-"""Which settings are better than which beyond noise, in a line and as a table."""
+"""Which settings are better than others beyond noise, as a sentence and as a table."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import pandas as pd
 
 from sb3_ppo_variants.benchmark.compare.paper import Estimate
 
-# The first minus the second, by both.
+# The first setting's score minus the second's, by both labels.
 Differences = Mapping[tuple[str, str], Estimate]
 NOISE = """\
 A setting is better than another beyond noise where the 95% interval of the difference of their interquartile means,
@@ -17,7 +17,7 @@ places that these comparisons allow."""
 
 @dataclass(frozen=True)
 class Ranked:
-    """A setting with the settings that it is better and worse than beyond noise, of so many in all."""
+    """A setting, the settings that it is better and worse than beyond noise, and the number of all settings."""
 
     label: str
     value: Estimate
@@ -27,13 +27,13 @@ class Ranked:
 
     @property
     def ranks(self) -> str:
-        """The best rank that it may have, and the worst."""
+        """The range from the best to the worst rank that the setting may have."""
         best, worst = 1 + len(self.worse), self.settings - len(self.better)
         return str(best) if best == worst else f"{best} to {worst}"
 
 
 def ranked(values: Mapping[str, Estimate], differences: Differences) -> list[Ranked]:
-    """The settings from the highest value down."""
+    """Return the settings in order of their values, the highest first."""
     labels = sorted(values, key=lambda label: -values[label].value)
     return [
         Ranked(
@@ -48,7 +48,7 @@ def ranked(values: Mapping[str, Estimate], differences: Differences) -> list[Ran
 
 
 def verdict(ranking: list[Ranked]) -> str:
-    """What can be said of the best setting, in a line."""
+    """Say in a line what is known about the best setting."""
     best, others = ranking[0], ranking[1:]
     said = f"**{best.label}** has the highest interquartile mean, {best.value.value:.2f}"
     if not others:
@@ -65,7 +65,7 @@ def verdict(ranking: list[Ranked]) -> str:
 
 
 def table(ranking: list[Ranked]) -> str:
-    """A row for each setting, in Markdown."""
+    """Return a Markdown table with a row for each setting."""
     rows = [(each.label, each.ranks, each.value, len(each.better), len(each.worse)) for each in ranking]
     columns = ["setting", "rank", "IQM", "better than", "worse than"]
     return pd.DataFrame(rows, columns=columns).to_markdown(index=False, disable_numparse=True)

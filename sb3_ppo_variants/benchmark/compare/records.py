@@ -1,4 +1,4 @@
-"""Records of runs: a file each, written whole or not at all."""
+"""Records of runs. Each has its own file, which is written completely or not at all."""
 
 import gzip
 import hashlib
@@ -14,42 +14,42 @@ from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 from sb3_ppo_variants.saving.atomic import write_atomically
 
-# Goes up when a record means something else. A run has another name for each, so that no record is overwritten.
+# Increases when the meaning of records changes. It is part of what names a run, so that no old record is overwritten.
 FORMAT = 1
-# The algorithm of runs that somebody else recorded.
+# Stands for the algorithm of runs that were recorded elsewhere.
 ADDED = "added"
 
 
 class Result(TypedDict, total=False):
-    """What a finished run reached, or what a failed one raised. Without an episode there is no score."""
+    """The results of a finished run, or the error of a failed one. There is no score if no episode ended."""
 
     error: str
     score: float | None
     steps: int
     last_returns: list[float]
     curve: list[float | None]
-    # The steps at which they ended, and their returns.
+    # "ends", the steps at which the episodes ended, and "returns".
     episodes: dict[str, Sequence[float]] | None
 
 
 class Made(Result, total=False):
-    """With what records of earlier versions lack."""
+    """A result with the fields that records of earlier versions lack."""
 
-    # Of what the updates logged, by name: the mean over those in each span of steps.
+    # By name of a logged value, its mean over the updates in each span of steps.
     training: dict[str, list[float | None]]
-    # The mean return of the last episodes at the end of each span, of runs whose episodes were left out.
+    # The mean return of the last episodes at the end of each span, for records without their episodes.
     trailing: list[float | None]
-    # That the package was at; None where it is not in a repository.
+    # The commit of this package; None outside its repository.
     commit: str | None
 
 
 class Record(Made):
-    """All of a run, as JSON can hold it. ``status`` is ``"finished"`` or ``"failed"``."""
+    """Everything about a run, as JSON-serialisable values. ``status`` is ``"finished"`` or ``"failed"``."""
 
     format: int
     name: str
     status: str
-    # What the run is. Two that are the same have the same result.
+    # The identity of the run. Two runs with the same identity have the same result.
     label: str
     algorithm: str
     env: str
@@ -57,7 +57,7 @@ class Record(Made):
     timesteps: int
     hyperparameters: Hyperparameters
     conditions: dict[str, Any]
-    # What they may differ in. The seconds are unknown of a run that lost its process.
+    # Two such runs may differ in these. The seconds are unknown if the process of the run was lost.
     versions: dict[str, str]
     machine: str
     wall_seconds: float | None
@@ -65,7 +65,7 @@ class Record(Made):
 
 
 class Writer:
-    """Writes records into a folder. One that the disk refuses waits, and is tried again with each that follows."""
+    """Writes records to a folder. A record that cannot be written waits, and is tried again with every later one."""
 
     def __init__(self, folder: Path):
         self._folder = folder
@@ -73,9 +73,9 @@ class Writer:
         self.problem = ""
 
     def write(self, record: Record) -> list[Record]:
-        """Write a record and those that wait, and return what is now on the disk.
+        """Write a record and those that are waiting, and return the records that were written.
 
-        ``problem`` says why some still wait, and is empty if none does.
+        ``problem`` says why some are still waiting, and is empty if none are.
         """
         tried, self._waiting, self.problem = [*self._waiting, record], [], ""
         written = []
@@ -85,20 +85,20 @@ class Writer:
                 write_atomically(file, (json.dumps(each, allow_nan=False) + "\n").encode())
             except OSError as error:
                 self._waiting.append(each)
-                self.problem = f"{file} could not be written: {error}. Records that wait: {len(self._waiting)}"
+                self.problem = f"{file} could not be written: {error}. Records not yet written: {len(self._waiting)}"
             else:
                 written.append(each)
         return written
 
 
 def read(folder: Path) -> tuple[list[Record], list[str]]:
-    """The records in a folder by name, and a line for each file that is none of this version's."""
+    """Read the records in a folder, sorted by name, and return a line for each file that this version cannot read."""
     records, problems = [], []
     for file in sorted(folder.glob("*.json")):
         try:
             records.append(_checked(file.read_text()))
         except (ValueError, OSError) as error:
-            problems.append(f"{file} is left as it is and not used: {error}")
+            problems.append(f"{file} is ignored: {error}")
     return records, problems
 
 
@@ -117,7 +117,7 @@ def _checked(text: str) -> Record:
 
 
 def merged(records: Iterable[Record]) -> tuple[list[Record], list[str]]:
-    """Each run once, finished rather than failed, and a line for each of which two records say different things."""
+    """Keep one record of each run, preferably a finished one, and return a line for each run whose scores differ."""
     found: dict[str, Record] = {}
     problems = []
     for record in records:
@@ -126,7 +126,7 @@ def merged(records: Iterable[Record]) -> tuple[list[Record], list[str]]:
             found[record["name"]] = record
         elif record["status"] == "finished" and record["score"] != other["score"]:
             problems.append(
-                f"{record['name']} is there twice, with scores {other['score']}, which is used, and {record['score']}"
+                f"{record['name']} occurs twice, with scores {other['score']}, which is used, and {record['score']}"
             )
     return list(found.values()), problems
 
@@ -134,7 +134,7 @@ def merged(records: Iterable[Record]) -> tuple[list[Record], list[str]]:
 def pack(records: Iterable[Record], file: Path) -> None:
     """Write records to one small ``.jsonl.gz`` file, with their curves, but without the list of all episodes."""
     lines = [json.dumps({**record, **_trailing(record), "episodes": None}) + "\n" for record in records]
-    # Without the time, so that the same records give the same file.
+    # The file contains no timestamp, so that the same records give the same file.
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, gzip.compress("".join(lines).encode(), mtime=0))
 
@@ -147,17 +147,20 @@ def _trailing(record: Record) -> Made:
 
 
 def is_spanned(record: Record) -> bool:
-    """Whether the curve of a run is of the episodes in each span, as in exported records of earlier versions."""
+    """Return whether a run's curve averages the episodes in each span, as in records exported by earlier versions."""
     return not (record.get("episodes") or record.get("trailing"))
 
 
 def curve(record: Record) -> list[float | None]:
-    """The learning curve of a run: of its last episodes, or of those in each span in records of earlier versions."""
+    """Return the learning curve of a run: over its last episodes, or those in each span if :func:`is_spanned`."""
     return _trailing(record).get("trailing") or record.get("trailing") or record["curve"]
 
 
 def unpack(file: Path) -> tuple[list[Record], list[str]]:
-    """The records in a file that :func:`pack` wrote, and a line for each that is none of this version's."""
+    """Read the records in a file that :func:`pack` wrote, and return a line for each that this version cannot read.
+
+    :raises ArgumentError: if the file cannot be read
+    """
     try:
         packed = file.read_bytes()
         if not packed:
@@ -175,7 +178,7 @@ def unpack(file: Path) -> tuple[list[Record], list[str]]:
 
 
 def plain(name: str, value: object) -> object:
-    """A value as JSON can hold it, with classes and functions by their import path; no other objects are allowed."""
+    """Convert a value for JSON. Classes and functions become their import paths; other objects are not allowed."""
     if isinstance(value, dict):
         return {str(key): plain(f"{name}[{key!r}]", part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -194,6 +197,6 @@ def plain(name: str, value: object) -> object:
 
 
 def digest(value: object) -> str:
-    """A short name for a value that JSON can hold, the same in every process."""
+    """Return a short hash of a JSON-serialisable value, which is the same in every process."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]

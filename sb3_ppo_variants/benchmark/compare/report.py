@@ -1,4 +1,4 @@
-"""The report of a comparison, from records alone."""
+"""The report of a comparison, made from its records alone."""
 
 import base64
 import re
@@ -70,12 +70,12 @@ img { max-width: 100% } pre { background: #f4f4f4; padding: .6rem; overflow-x: a
 def write(
     records: Iterable[Record], problems: list[str], running: int, folder: Path, baseline: str | None = None
 ) -> list[Path]:
-    """Write ``report.md``, ``report.html`` with its pictures inside, ``interactive.html`` and ``scores.csv``.
+    """Write ``report.md``, ``report.html`` with embedded pictures, ``interactive.html`` and ``scores.csv``.
 
-    :param problems: what to say of records that can not be used
-    :param running: number of runs that are being made
-    :param baseline: label of the setting that the others are compared with; ``None`` takes SB3's PPO, if it is one
-    :return: the files
+    :param problems: lines about records that cannot be used
+    :param running: number of runs in progress
+    :param baseline: label of the setting that the others are compared with; ``None`` takes SB3's PPO, if it is included
+    :return: paths of the files
     :raises ArgumentError: if no setting has this label
     """
     pictures = folder / PICTURES
@@ -104,7 +104,7 @@ def write(
 
 
 def _study(compared: list[Comparison], pictures: Path) -> list[str]:
-    """What the conditions of a study do, if there are several."""
+    """Return the section on the study of Table 1, which is empty unless it has runs under several conditions."""
     studied = [comparison for comparison in compared if comparison.conditions["preset"] == STUDY and comparison.records]
     if len(studied) < 2:
         return []
@@ -124,7 +124,10 @@ def _check_baseline(baseline: str | None, compared: list[Comparison]) -> None:
 
 
 def section(comparison: Comparison, frame: pd.DataFrame, pictures: Path, baseline: str | None = None) -> list[str]:
-    """What records under the same conditions, and their table, say: blocks of Markdown, and pictures in a folder."""
+    """Return the section on a comparison as blocks of Markdown, and draw its pictures into a folder.
+
+    :param frame: the scores of the comparison, as ``scores.table`` returns them
+    """
     blocks = [f"## {comparison.title} ({comparison.name})", tables.summary(comparison.own), *tables.added(comparison)]
     if not frame.empty:
         normalised = _normalised(comparison, frame, pictures, baseline or comparison.baseline)
@@ -145,7 +148,7 @@ def section(comparison: Comparison, frame: pd.DataFrame, pictures: Path, baselin
 
 
 def _human(frame: pd.DataFrame) -> list[str]:
-    """The scores in Atari games as shares of a human's, if there are some."""
+    """Return the section on human-normalised scores, which is empty if there are no Atari games."""
     games = humans.normalised(frame)
     if games.empty:
         return []
@@ -226,14 +229,14 @@ def _image(text: str, file: Path) -> str:
 
 
 def html(text: str, folder: Path) -> str:
-    """The report, in Markdown, as one page with its pictures, of this folder, inside."""
+    """Convert the report from Markdown to a single HTML page, with its pictures, from the folder, embedded."""
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
 
     def inside(found: re.Match[str]) -> str:
         return f'src="data:image/png;base64,{base64.b64encode((folder / found[1]).read_bytes()).decode()}"'
 
     body = re.sub(rf'src="({PICTURES}/[^"]+)"', inside, body)
-    # All other tags are shown as text, whatever is in the records.
+    # Only these tags are restored. All others are shown as text, whatever the records contain.
     body = re.sub(
         r"<p>&lt;details&gt;&lt;summary&gt;([^<]*)&lt;/summary&gt;</p>", r"<details><summary>\1</summary>", body
     )

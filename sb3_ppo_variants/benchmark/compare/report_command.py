@@ -1,4 +1,4 @@
-"""Report what a comparison has recorded so far, in report.md, report.html and scores.csv."""
+"""Write a report of the runs recorded so far: report.md, report.html, interactive.html and scores.csv."""
 
 import argparse
 import re
@@ -11,26 +11,26 @@ from sb3_ppo_variants.benchmark.compare import records
 from sb3_ppo_variants.errors import ArgumentError
 
 OUT = Path("runs/compare")
-# Folders in it: of finished and failed runs, and of how far the others are.
+# Subfolders: the records of finished and failed runs, and the progress of the others.
 RECORDS, STATES = "records", "running"
-# In it too: held by the command that makes runs.
+# A file in the same folder, which the command that makes runs keeps locked.
 LOCK = ".lock"
 
 
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of the report."""
-    parser.add_argument("--out", type=Path, help=f"folder of records and report (default: {OUT})")
+    parser.add_argument("--out", type=Path, help=f"folder for records and report (default: {OUT})")
     parser.add_argument("--from", dest="files", type=Path, nargs="+", help="report these exported records, into --out")
     parser.add_argument("--baseline", metavar="SETTING", help="compare with this setting (default: sb3_ppo)")
     parser.add_argument(
         "--add", nargs="+", default=[], metavar="LABEL=PATH",
-        help="draw runs of others too: a folder of the RL Zoo, or a csv file of CleanRL's",
+        help="also include runs recorded elsewhere: a folder from the RL Zoo, or a csv file from CleanRL",
     )  # fmt: skip
     parser.add_argument("--export", type=Path, metavar="FILE", help="also pack the records into a .jsonl.gz file")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the report of the records there are."""
+    """Write the report of the existing records."""
     out = options.out or OUT
     if options.files:
         if options.out is None:
@@ -54,10 +54,11 @@ def report(
     baseline: str | None = None,
     add: Sequence[str] = (),
 ) -> None:
-    """Write the report of records, and of problems with others, into a folder, and pack the records into a file.
+    """Write the report of records, and of problems with others, into a folder.
 
-    :param baseline: the setting that the others are compared with, as reports or the command line name it
-    :param add: runs that somebody else recorded, as ``LABEL=PATH``
+    :param export: file to pack the records into; ``None`` packs none
+    :param baseline: the setting that the others are compared with, in the format of reports or of the command line
+    :param add: runs that were recorded elsewhere, as ``LABEL=PATH``
     """
     from sb3_ppo_variants.benchmark.compare import added
     from sb3_ppo_variants.benchmark.compare.report import write
@@ -75,7 +76,7 @@ def report(
 
 
 def _running(out: Path) -> int:
-    """How many runs are being made; what a killed command left says nothing."""
+    """Return the number of runs in progress. Files that a killed command left over do not count."""
     from sb3_ppo_variants.benchmark.compare.progress import running
 
     if not (out / LOCK).exists():

@@ -1,4 +1,4 @@
-"""Tables of scores, from records."""
+"""Tables of scores, made from records."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, BASELINE
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs under the same conditions: finished trainings, of the random policy, and failed."""
+    """Runs under the same conditions: finished training runs, runs of the random policy, and failed runs."""
 
     conditions: dict[str, Any]
     records: list[Record]
@@ -31,7 +31,7 @@ class Comparison:
 
     @property
     def title(self) -> str:
-        """The preset or the environments, and the protocol with what was switched in it, in words."""
+        """The preset or the environments, the protocol, and what was changed in the protocol, in words."""
         conditions = self.conditions
         what = conditions["preset"] or ", ".join(self.envs) or "No finished run"
         protocol = [f"protocol {conditions['protocol']}"] if conditions.get("protocol") else []
@@ -40,22 +40,22 @@ class Comparison:
 
     @property
     def circumstances(self) -> str:
-        """What was switched in the protocol, or else the protocol."""
+        """What was changed in the protocol, or else the protocol, or else the name."""
         return self.conditions.get("switched") or self.conditions.get("protocol") or self.name
 
     @property
     def labels(self) -> list[str]:
-        """The settings: the paper's in its order, and then the others."""
+        """The labels of the settings: those of the paper in its order, then the others."""
         return sorted({record["label"] for record in self.records}, key=order)
 
     @property
     def own(self) -> "Comparison":
-        """Without the runs that somebody else recorded."""
+        """The comparison without the runs that were recorded elsewhere."""
         return replace(self, records=[record for record in self.records if record["algorithm"] != ADDED])
 
     @property
     def baseline(self) -> str:
-        """What the others are compared with: SB3's PPO, whatever its arguments."""
+        """The setting that the others are compared with: SB3's PPO, whatever its arguments."""
         return next((label for label in self.labels if label.split(" ")[0] == BASELINE), BASELINE)
 
     @property
@@ -65,7 +65,7 @@ class Comparison:
 
 
 def order(label: str) -> tuple[int, int, str]:
-    """Where a setting stands in tables."""
+    """Return the key by which settings are sorted in tables."""
     in_paper, known = [row.label for row in TABLE_1], list(ALGORITHMS)
     name = label.split(" ")[0]
     return (
@@ -76,7 +76,7 @@ def order(label: str) -> tuple[int, int, str]:
 
 
 def comparisons(records: Iterable[Record]) -> list[Comparison]:
-    """The records, those under the same conditions together."""
+    """Group the records by their conditions."""
     parts: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         parts[digest(record["conditions"])].append(record)
@@ -91,13 +91,13 @@ def comparisons(records: Iterable[Record]) -> list[Comparison]:
 
 
 def _place(comparison: Comparison) -> tuple[str, bool, list[str], str]:
-    """Where a comparison stands in a report: protocols before what is switched in one."""
+    """Return the key by which comparisons are sorted in a report: complete protocols before those with changes."""
     conditions = comparison.conditions
     return conditions["preset"] or "", bool(conditions.get("switched")), comparison.envs, comparison.name
 
 
 def _told_apart(records: list[Record]) -> list[Record]:
-    """With other labels where one label stands for different hyperparameters, as when their defaults changed."""
+    """Give records different labels if they share one despite different hyperparameters, as when defaults changed."""
     kinds: dict[tuple[str, str], set[str]] = defaultdict(set)
     for record in records:
         kinds[record["label"], record["env"]].add(_kind(record))
@@ -114,11 +114,11 @@ def _kind(record: Record) -> str:
 
 
 def table(comparison: Comparison) -> pd.DataFrame:
-    """A row for each finished training.
+    """Return a table with a row for each finished training run.
 
-    :return: ``label``, ``env``, ``seed``, ``timesteps``, ``score`` (NaN if no episode ended), ``normalised`` (NaN if
-        not known), ``episodes`` (that the score is the mean of), ``steps``, ``wall_seconds``, ``cpu_seconds`` and
-        ``steps_per_second``
+    :return: table with the columns ``label``, ``env``, ``seed``, ``timesteps``, ``score`` (NaN if no episode ended),
+        ``normalised`` (NaN if not known), ``episodes`` (number of episodes that the score is the mean of), ``steps``,
+        ``wall_seconds``, ``cpu_seconds`` and ``steps_per_second``
     """
     columns = ["label", "env", "seed", "timesteps", "score", "steps", "wall_seconds", "cpu_seconds"]
     frame = pd.DataFrame(comparison.records, columns=columns)
@@ -131,14 +131,14 @@ def table(comparison: Comparison) -> pd.DataFrame:
 
 
 def random_scores(comparison: Comparison) -> dict[str, float]:
-    """The score of the random policy in each environment where it was measured."""
+    """Return the score of the random policy in each environment where it was measured."""
     return {record["env"]: record["score"] for record in comparison.random if record["score"] is not None}
 
 
 def normalised(frame: pd.DataFrame, random: dict[str, float]) -> pd.Series:
-    """Scores shifted and scaled in each environment so that the random policy has 0 and the best run 1.
+    """Shift and scale scores in each environment so that the random policy has 0 and the best run 1.
 
-    NaN where the random policy was not measured, or where no run is better than it.
+    They are NaN where the random policy was not measured, or no run is better than it.
     """
     low = frame["env"].map(random).astype(float)
     span = frame.groupby("env")["score"].transform("max") - low
@@ -146,12 +146,12 @@ def normalised(frame: pd.DataFrame, random: dict[str, float]) -> pd.Series:
 
 
 def normalised_curves(comparison: Comparison, frame: pd.DataFrame) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """The curves of each setting, scaled as its scores are, from where every run that counts has one.
+    """Return the curves of each setting, scaled like its scores, from where every run that counts has a value.
 
-    Added runs have none here, as their steps may be others.
+    Added runs are left out, because their numbers of steps may differ.
 
-    :return: the share of the steps at each point, shape ``(points,)``, and by setting an array of shape
-        ``(seeds, environments, points)``
+    :return: the share of the steps at each point, shape ``(points,)``, and an array of shape
+        ``(seeds, environments, points)`` for each setting
     """
     random, best = random_scores(comparison), frame.groupby("env")["score"].max()
     own = comparison.own.labels
@@ -171,12 +171,12 @@ def normalised_curves(comparison: Comparison, frame: pd.DataFrame) -> tuple[np.n
 
 
 def unscaled(frame: pd.DataFrame) -> list[str]:
-    """The environments without normalised scores."""
+    """Return the environments without normalised scores."""
     return sorted(set(frame["env"]) - set(frame["env"][frame["normalised"].notna()]))
 
 
 def matrices(frame: pd.DataFrame) -> tuple[dict[str, pd.DataFrame], list[str]]:
-    """The normalised scores of each setting, shape ``(seeds, environments)``, and the settings that have none.
+    """Return the normalised scores of each setting, shape ``(seeds, environments)``, and the settings without any.
 
     Only seeds with a run in every environment that has normalised scores count.
     """

@@ -1,4 +1,4 @@
-"""What is compared: algorithms, each with arguments of its own."""
+"""The settings to compare: algorithms, each with its own arguments."""
 
 import ast
 import inspect
@@ -11,7 +11,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from sb3_ppo_variants import recipes
 from sb3_ppo_variants.errors import ArgumentError, installation
 
-# Where each algorithm comes from. SB3's PPO is what the others are compared with.
+# The import path of each algorithm. The others are compared with SB3's PPO.
 BASELINE = "sb3_ppo"
 EXAMPLE = "ppo_clip:clip_range=0.1"
 MASKABLE = "sb3_contrib:MaskablePPO"
@@ -23,7 +23,7 @@ ALGORITHMS = {
     "contrib_maskable_ppo": MASKABLE,
     "contrib_recurrent_ppo": "sb3_contrib:RecurrentPPO",
 }
-# What is no hyperparameter, and why.
+# Arguments that a comparison does not take as hyperparameters, with the reason or the option to use instead.
 NO_PART = "it does not change what is learned"
 RESERVED = {
     "env": "use --envs",
@@ -36,8 +36,8 @@ RESERVED = {
     "data_parallel": "each run is one process",
 }
 
-# The arguments of this package's classes that every record has. One that they are given later is recorded only where it
-# is not at its default, so that the runs made before have the same names.
+# The arguments of this package's classes that every record contains. Arguments that the classes gained later are only
+# recorded if they are not at their defaults, so that earlier runs keep their names.
 RECORDED = frozenset({
     "policy", "learning_rate", "n_steps", "batch_size", "n_epochs", "gamma", "gae_lambda", "clip_range",
     "clip_range_vf", "normalize_advantage", "ent_coef", "vf_coef", "max_grad_norm", "use_sde", "sde_sample_freq",
@@ -45,13 +45,13 @@ RECORDED = frozenset({
     "desired_kl", "kl_coef", "objective",
 })  # fmt: skip
 
-# A comma or the beginning, before a name and "=": commas within a value are followed by no name.
+# A name and "=", at the beginning or after a comma. A comma within a value is not followed by a name and "=".
 ASSIGNMENT = re.compile(r"(?:^|,)\s*([A-Za-z_]\w*)\s*=")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """An algorithm, a key of ``ALGORITHMS`` or ``module:Class``, with arguments and perhaps a protocol of its own."""
+    """An algorithm (a key of ``ALGORITHMS`` or ``module:Class``), its arguments and, optionally, its own protocol."""
 
     name: str
     arguments: dict[str, object] = field(default_factory=dict)
@@ -66,12 +66,12 @@ class Setting:
 
     @property
     def path(self) -> str:
-        """``module:Class``."""
+        """The import path of the algorithm, ``module:Class``."""
         return ALGORITHMS.get(self.name, self.name)
 
 
 def parse(text: str) -> Setting:
-    """The setting that ``name`` or ``name:argument=value,...`` stands for; a name may also be ``module:Class``."""
+    """Parse ``name`` or ``name:argument=value,...`` into a setting, where the name may also be ``module:Class``."""
     name, *given = re.split(r":(?=\s*\w+\s*=)", text, maxsplit=1)
     arguments = assignments(given[0]) if given else {}
     protocol = arguments.pop("protocol", None)
@@ -89,7 +89,7 @@ def parse(text: str) -> Setting:
 
 
 def assignments(text: str) -> dict[str, object]:
-    """The values in ``name=value,name=value``, each a Python literal or else text, such as ``lin_3e-4``."""
+    """Parse ``name=value,name=value``, where each value is a Python literal or else text, such as ``lin_3e-4``."""
     before, *parts = ASSIGNMENT.split(text)
     names, values = parts[::2], parts[1::2]
     if before.strip() or not names or not all(value.strip() for value in values):
@@ -108,14 +108,14 @@ def _literal(text: str) -> object:
 
 
 def load_class(path: str) -> type[BaseAlgorithm]:
-    """The class at ``module:Class``, which must be an algorithm of SB3's kind."""
+    """Import the class at ``module:Class``, which must derive from SB3's ``BaseAlgorithm``."""
     module, _, name = path.partition(":")
     if not module or not name or module in ALGORITHMS:
         names = ", ".join(ALGORITHMS)
         raise ArgumentError(f"{path} is not a setting: name {names} or module:Class, and arguments as in {EXAMPLE}")
     try:
         found = getattr(import_module(module), name)
-    except Exception as error:  # Of the module's own code, whatever it is.
+    except Exception as error:  # The module's own code may raise anything.
         extra = f"; {installation('contrib')}" if module == "sb3_contrib" else ""
         raise ArgumentError(f"{path} cannot be imported: {type(error).__name__}: {error}{extra}") from error
     if not (isinstance(found, type) and issubclass(found, BaseAlgorithm)):
@@ -124,12 +124,12 @@ def load_class(path: str) -> type[BaseAlgorithm]:
 
 
 def policy_of(setting: Setting, policy: object) -> object:
-    """The name by which an algorithm knows a policy: sb3-contrib's masked ones are ``MlpPolicy`` and so on there."""
+    """Return an algorithm's name for a policy: sb3-contrib's maskable policies are called ``MlpPolicy`` and so on."""
     return policy.removeprefix("Maskable") if setting.path == MASKABLE and isinstance(policy, str) else policy
 
 
 def accepted(algorithm: type) -> dict[str, object]:
-    """The arguments of a class with their defaults, those of its bases too where it hands arguments on by ``**``."""
+    """Return the arguments of a class with their defaults, including those of its bases if it takes ``**kwargs``."""
     arguments: dict[str, object] = {}
     for base in algorithm.__mro__:
         parameters = inspect.signature(base).parameters.values()
@@ -141,7 +141,7 @@ def accepted(algorithm: type) -> dict[str, object]:
 
 
 def added_later(algorithm: type) -> dict[str, object]:
-    """The arguments besides ``RECORDED`` that a class has from this package, with their defaults in it."""
+    """Return the arguments, besides ``RECORDED``, that a class has from this package, with their defaults there."""
     package = __name__.partition(".")[0]
     own = next((base for base in algorithm.__mro__ if base.__module__.partition(".")[0] == package), None)
     return {} if own is None else {name: value for name, value in accepted(own).items() if name not in RECORDED}

@@ -1,4 +1,4 @@
-"""How sure a comparison is: rliable's aggregates with stratified bootstrap intervals.
+"""The uncertainty of a comparison: rliable's aggregates with stratified bootstrap intervals.
 
 Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice".
 """
@@ -41,16 +41,16 @@ def _reproducible() -> Iterator[None]:
 def _estimates(
     scores: Mapping[str, list[np.ndarray]], functions: Mapping[str, Callable[..., float]]
 ) -> dict[str, dict[str, Estimate]]:
-    """The value of each function for each setting, by setting and function.
+    """Return the value of each function for each setting, by setting and function.
 
-    The scores are the matrices that the functions take. There is no interval where there are fewer than two seeds, of
-    which resampling would make one without a width.
+    The scores of a setting are the matrices that the functions take. There is no interval with fewer than two seeds,
+    because resampling a single seed would give an interval of zero width.
     """
     if not scores:
         return {}
     with _reproducible():
         points, intervals = library.get_interval_estimates(
-            # It resamples matrices in a list independently of each other.
+            # rliable resamples the matrices of a list independently of each other.
             {label: of if len(of) > 1 else of[0] for label, of in scores.items()},
             lambda *matrices: np.array([function(*matrices) for function in functions.values()]),
             reps=REPETITIONS,
@@ -68,12 +68,12 @@ def _estimates(
 
 
 def aggregates(scores: Scores) -> dict[str, dict[str, Estimate]]:
-    """Mean, interquartile mean, optimality gap and median of each setting."""
+    """Return the mean, interquartile mean, optimality gap and median of each setting."""
     return _estimates({label: [own] for label, own in scores.items()}, AGGREGATES)
 
 
 def against(scores: Scores, baseline: str) -> dict[str, dict[str, Estimate]]:
-    """Each setting but the baseline compared with it: probability of improvement and difference of the IQM."""
+    """Compare the other settings with the baseline: probability of improvement, and difference of the IQMs."""
     if baseline not in scores:
         return {}
     pairs = {label: [own, scores[baseline]] for label, own in scores.items() if label != baseline}
@@ -85,17 +85,17 @@ def against(scores: Scores, baseline: str) -> dict[str, dict[str, Estimate]]:
 
 
 def probability_of_improvement(own: np.ndarray, other: np.ndarray) -> float:
-    """The share of pairs of runs in which the first is better, ties by half, averaged over environments.
+    """Return the share of pairs of runs in which the first is better, averaged over environments. Ties count half.
 
-    It is what rliable's function of the name returns, which also makes a test and so takes a hundred times as long.
+    rliable's function of the same name returns the same value, but also runs a test and takes a hundred times as long.
     """
     return float((np.sign(own[:, None] - other[None]) + 1).mean() / 2)
 
 
 def differences(scores: Scores, name: str) -> dict[tuple[str, str], Estimate]:
-    """An aggregate of the first setting minus that of the second, for each two.
+    """Return an aggregate of the first setting minus that of the second, for each pair of settings.
 
-    :param name: of the aggregate, a key of ``AGGREGATES``
+    :param name: name of the aggregate, a key of ``AGGREGATES``
     """
     function = AGGREGATES[name]
     values = {label: function(own) for label, own in scores.items()}
@@ -110,24 +110,27 @@ def differences(scores: Scores, name: str) -> dict[tuple[str, str], Estimate]:
 
 
 def _bootstrapped(own: np.ndarray, function: Callable[..., float]) -> np.ndarray:
-    """The values of a function for resampled seeds, those of each environment by themselves."""
+    """Return the values of a function for resampled seeds. Each environment's seeds are resampled separately."""
     return library.StratifiedBootstrap(own).apply(function, reps=REPETITIONS)[:, 0]
 
 
 def taus(scores: Scores) -> np.ndarray:
-    """The scores of a performance profile: from the lowest, or -1 if that is lower, to the highest."""
+    """Return the thresholds of performance profiles: from the lowest score, but not below -1, to the highest."""
     found = np.concatenate([own.ravel() for own in scores.values()])
     return np.linspace(max(found.min(), -1.0), found.max(), 61)
 
 
 def profiles(scores: Scores) -> Intervals:
-    """The performance profile of each setting: the share of runs with a score above each of :func:`taus`."""
+    """Return the performance profile of each setting: the share of runs with a score above each of :func:`taus`."""
     with _reproducible():
         return library.create_performance_profile(scores, taus(scores), reps=PROFILE_REPETITIONS)
 
 
 def efficiency(curves: Mapping[str, np.ndarray]) -> Intervals:
-    """The interquartile mean of each setting's normalised curves, shape ``(seeds, environments, points)``, by point."""
+    """Return the interquartile mean of each setting's normalised curves at each point.
+
+    :param curves: arrays of shape ``(seeds, environments, points)``, by setting
+    """
 
     def iqm(of: np.ndarray) -> np.ndarray:
         return trim_mean(of.reshape(-1, of.shape[-1]), 0.25, axis=0)
@@ -137,8 +140,8 @@ def efficiency(curves: Mapping[str, np.ndarray]) -> Intervals:
 
 
 def bands(curves: Mapping[str, np.ndarray]) -> Intervals:
-    """The mean over seeds of each setting's curves, shape ``(seeds, points)``."""
+    """Return the mean over seeds of each setting's curves, shape ``(seeds, points)``."""
     with _reproducible():
-        # One environment, in which seeds are resampled.
+        # Add an axis for a single environment, in which the seeds are resampled.
         matrices = {label: seeds[:, None] for label, seeds in curves.items()}
         return library.get_interval_estimates(matrices, lambda seeds: seeds.mean(axis=(0, 1)), reps=PROFILE_REPETITIONS)

@@ -1,4 +1,4 @@
-"""What Table 1 depends on: its headline under each protocol, and under the released code's with one thing changed."""
+"""What Table 1 depends on: its headline under each protocol, and with one ingredient of the released code changed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from sb3_ppo_variants.benchmark.compare.scores import Comparison, random_scores,
 from sb3_ppo_variants.benchmark.compare.settings import parse
 
 STUDY = "table1-study"
-# Of the settings in the paper's Table 1.
+# Short names and scores of the settings in the paper's Table 1.
 SHORT = {row.label: "none" if row.setting == NONE else row.name.split(", ")[-1] for row in TABLE_1}
 SCORES = {row.label: row.score for row in TABLE_1}
 LABELS = [parse(text).label for text in HEADLINE]
@@ -34,12 +34,12 @@ one is the random policy."""
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the settings reached under some conditions.
+    """The results of the settings under one set of conditions.
 
-    :param conditions: these, in a few words
-    :param comparison: its runs
-    :param scores: mean normalised scores, a row for each environment in which all settings have one, a column for each
-        setting
+    :param conditions: the conditions, in a few words
+    :param comparison: the runs under these conditions
+    :param scores: mean normalised scores, with a row for each environment in which all settings have a score, and a
+        column for each setting
     """
 
     conditions: str
@@ -48,7 +48,7 @@ class Outcome:
 
     @property
     def means(self) -> pd.Series:
-        """The mean over environments of each setting, the best first."""
+        """The mean score of each setting over environments, the best first."""
         return self.scores.mean().sort_values(ascending=False)
 
     @property
@@ -58,13 +58,13 @@ class Outcome:
 
     @property
     def said_of_none(self) -> str:
-        """Whether having no limit is the worst."""
+        """Whether the setting without clipping or penalty is the worst, in words."""
         where = (self.scores.idxmin(axis="columns") == WORST).sum()
         return f"{'yes' if self.means.index[-1] == WORST else 'no'}; in {where} of {len(self.scores)} environments"
 
 
 def outcomes(comparisons: Sequence[Comparison]) -> list[Outcome]:
-    """The outcome under each of the study's conditions that has a run, in the order of the study."""
+    """Return the outcome under each of the study's conditions that has runs, in the order of the study."""
     place = {digest(each.description()): number for number, each in enumerate(PRESETS[STUDY].studied)}
     found = [comparison for comparison in comparisons if digest(comparison.conditions) in place and comparison.records]
     return [
@@ -79,7 +79,7 @@ def _scores(comparison: Comparison) -> pd.DataFrame:
 
 
 def counted(found: Sequence[Outcome]) -> str:
-    """How much of the study there is, as a list."""
+    """Say how much of the study is done, as a Markdown list."""
     preset = PRESETS[STUDY]
     planned = len(preset.studied) * _planned()
     made = sum(len(outcome.comparison.records) for outcome in found)
@@ -92,13 +92,13 @@ def counted(found: Sequence[Outcome]) -> str:
 
 
 def _planned() -> int:
-    """The runs under one of the conditions."""
+    """Return the number of runs planned under each of the conditions."""
     preset = PRESETS[STUDY]
     return len(preset.settings["all"]) * len(preset.envs) * preset.seeds
 
 
 def overview(found: Sequence[Outcome]) -> str:
-    """Scores, order and Kendall's tau under each of the conditions, in Markdown."""
+    """Return a Markdown table of the scores, the order and Kendall's tau under each of the conditions."""
     rows = []
     for outcome in found:
         runs = f"{len(outcome.comparison.records)} of {_planned()}"
@@ -114,7 +114,7 @@ def overview(found: Sequence[Outcome]) -> str:
 
 
 def draw(found: Sequence[Outcome], file: Path) -> None:
-    """Draw the scores: a row for each of the conditions and a column for each environment."""
+    """Draw the scores, with a row for each of the conditions and a column for each environment."""
     envs = [env for env in PRESETS[STUDY].envs if any(env in outcome.comparison.envs for outcome in found)]
     figure, grid = pyplot.subplots(
         len(found), len(envs), figsize=(2.4 * len(envs) + 2.6, 1.0 * len(found) + 0.6), layout="constrained",
@@ -137,7 +137,7 @@ def draw(found: Sequence[Outcome], file: Path) -> None:
 
 
 def _panel(axes: Axes, comparison: Comparison, base: Comparison | None, env: str) -> None:
-    """The scores under some conditions in an environment, a line for each setting."""
+    """Draw the scores in one environment under one set of conditions, with a row for each setting."""
     for place, (label, color) in enumerate(zip(LABELS, COLORS, strict=False)):
         values = _of(comparison, env, label)
         axes.plot(values, [place] * len(values), "o", color=color, markersize=5, fillstyle="none", alpha=0.7)

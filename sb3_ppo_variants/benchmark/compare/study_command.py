@@ -1,4 +1,4 @@
-"""Write what the study of Table 1 has found so far into its page."""
+"""Write the current results of the Table 1 study into its page."""
 
 import argparse
 from pathlib import Path
@@ -9,7 +9,7 @@ from sb3_ppo_variants.saving.atomic import write_atomically
 
 RESULTS = Path("results/table1-study.jsonl.gz")
 PAGE = Path("docs/table1-study.md")
-# Lines of the page; what is between them is replaced.
+# Lines of the page, between which the text is replaced.
 BEGIN = "<!-- What follows is made by `python -m sb3_ppo_variants.benchmark study`. -->"
 END = "<!-- This is the end of what is made. -->"
 
@@ -23,7 +23,7 @@ def add_command(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write tables and a picture of the records into the page, and the picture into a folder of the page's name."""
+    """Write tables and a picture of the records into the page, and save the picture in a folder of the same name."""
     parts = [records.unpack(file) for file in options.files]
     found, twice = records.merged(record for part, _ in parts for record in part)
     for problem in [*(line for _, part in parts for line in part), *twice]:
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _around(page: Path) -> tuple[str, str]:
-    """What is before and after the part of a page that is made."""
+    """Return the text before and after the generated part of a page."""
     try:
         text = page.read_text()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a report says in tables and lists, in Markdown."""
+"""The tables and lists of a report, in Markdown."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -15,21 +15,21 @@ from sb3_ppo_variants.recipes import PROTOCOLS
 
 
 def markdown(frame: pd.DataFrame) -> str:
-    """A table with a row for each setting, in Markdown."""
+    """Format a table with a row for each setting as Markdown."""
     return frame.rename_axis("setting").to_markdown(disable_numparse=True)
 
 
 def final_scores(comparison: Comparison, frame: pd.DataFrame) -> str:
-    """The mean score of each setting in each environment, with the standard deviation over seeds."""
+    """Return a table of the mean score of each setting in each environment, with the standard deviation over seeds."""
     cells = frame.groupby(["label", "env"])["score"].apply(_mean).unstack()
     cells.loc[RANDOM] = pd.Series(random_scores(comparison), dtype=float).map(_number)
     return markdown(cells.loc[[RANDOM, *comparison.labels], comparison.envs].fillna(""))
 
 
 def across(comparisons: Sequence[Comparison], level: int = 3) -> list[str]:
-    """The mean score of each setting under each of several conditions, a table for each environment, in Markdown.
+    """Return a table for each environment, with the mean score of each setting under each of several conditions.
 
-    :param level: of the headings
+    :param level: level of the headings
     """
     rows = [
         (comparison.circumstances, record["env"], record["label"], record["score"])
@@ -47,21 +47,21 @@ def across(comparisons: Sequence[Comparison], level: int = 3) -> list[str]:
 
 
 def estimates(found: Mapping[str, Mapping[str, Estimate]], seeds: Mapping[str, int]) -> str:
-    """Estimates of each setting, a column for each."""
+    """Return a table of the estimates of each setting, with a column for each estimate."""
     frame = pd.DataFrame.from_dict(found, orient="index")
     frame.insert(0, "seeds", pd.Series(seeds))
     return markdown(frame)
 
 
 def shares_of_humans(games: pd.DataFrame) -> str:
-    """The mean human-normalised score of each setting in each game."""
+    """Return a table of the mean human-normalised score of each setting in each game."""
     cells = games.groupby(["label", "env"], sort=False)["normalised"].mean().unstack()
     return markdown(cells.map("{:.3f}".format))
 
 
 def speed(frame: pd.DataFrame) -> str:
-    """Steps per second and time of each setting, means over its runs."""
-    # Runs that were added from elsewhere have no time.
+    """Return a table of the steps per second and the times of each setting, as means over its runs."""
+    # Runs that were recorded elsewhere may have no times.
     settings = frame.dropna(subset="wall_seconds").groupby("label", sort=False)
     means = settings[["steps_per_second", "wall_seconds", "cpu_seconds"]].mean().map("{:.0f}".format)
     means.columns = pd.Index(["steps per second", "seconds of a run", "seconds of CPU of a run"])
@@ -70,7 +70,7 @@ def speed(frame: pd.DataFrame) -> str:
 
 
 def failures(failed: Sequence[Record]) -> list[str]:
-    """The failed runs with what they raised."""
+    """Return the failed runs with their tracebacks."""
     return [
         f"{record['label']}, {record['env']}, seed {record['seed']}:\n\n```\n{record['error'].strip()}\n```"
         for record in failed
@@ -86,12 +86,12 @@ def _mean(of_seeds: pd.Series) -> str:
 
 
 def _number(value: float) -> str:
-    """Four digits, which is more than seeds agree in."""
+    """Format a number with four digits, which is more than seeds agree on."""
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def summary(comparison: Comparison) -> str:
-    """Which runs there are, under which conditions, with which versions and on which machines."""
+    """List the conditions of a comparison, its numbers of runs, and the versions and machines that made them."""
     trainings = [*comparison.records, *comparison.failed]
     everything = [*trainings, *comparison.random]
     counts = [
@@ -114,7 +114,7 @@ def summary(comparison: Comparison) -> str:
 
 
 def added(comparison: Comparison) -> list[str]:
-    """Which settings are runs that somebody else recorded, and how many."""
+    """Say which settings were recorded elsewhere, and how many runs each of them has."""
     others = [label for label in comparison.labels if label not in comparison.own.labels]
     if not others:
         return []
@@ -138,7 +138,7 @@ def _conditions(comparison: Comparison) -> list[str]:
     preset = PRESETS.get(conditions["preset"] or "")
     if preset is None:
         return lines
-    # The reason is that of the preset's own conditions.
+    # The reason is about the preset's own conditions, not about a protocol.
     why = [preset.why] if preset.why and protocol is None else []
     return [_shares(comparison, preset), *lines, *why]
 
@@ -148,10 +148,10 @@ def _yes_or_no(value: bool | None) -> str | None:
 
 
 def _shares(comparison: Comparison, preset: Preset) -> str:
-    """How much of its preset a comparison is."""
+    """Say how much of its preset a comparison covers."""
     labels = {parse(text).label for text in preset.cut("all", comparison.conditions.get("protocol"))}
     seeds = {record["seed"] for record in comparison.records}
-    # Not all settings need have all seeds.
+    # Count each run, because not every setting needs to have every seed.
     made = sum(
         record["label"] in labels and record["env"] in preset.envs and record["seed"] < preset.seeds
         for record in comparison.records
@@ -168,5 +168,5 @@ def _shares(comparison: Comparison, preset: Preset) -> str:
 
 
 def count(things: Collection[object], name: str) -> str:
-    """How many things of a name, in words."""
+    """Return the number of things with their name, such as "1 seed" or "3 seeds"."""
     return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""What runs log, sent to TensorBoard and Weights & Biases besides being recorded."""
+"""Sends what runs log to TensorBoard and Weights & Biases, besides recording it."""
 
 import shutil
 from collections.abc import Iterator
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from stable_baselines3.common.logger import KVWriter, Logger, TensorBoardOutputFormat
 
 from sb3_ppo_variants.benchmark.compare.plan import Run
+from sb3_ppo_variants.errors import installation
 
 if TYPE_CHECKING:
     from wandb.sdk.wandb_run import Run as WandbRun
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 class Tracking:
     """Where runs log to.
 
-    :param tensorboard: folder for a folder of each run; ``None`` for nowhere
-    :param wandb: project at Weights & Biases; ``None`` for nowhere
+    :param tensorboard: folder in which each run gets its own folder for TensorBoard; ``None`` writes none
+    :param wandb: project at Weights & Biases; ``None`` does not log there
     :param wandb_folder: folder for the files of wandb
     """
 
@@ -33,17 +34,17 @@ class Tracking:
     def check(self) -> None:
         """Exit, naming the extra to install, if a package is missing."""
         if self.tensorboard is not None and find_spec("tensorboard") is None:
-            raise SystemExit("--tensorboard needs TensorBoard: pip install 'sb3_ppo_variants[examples]'")
+            raise SystemExit(f"--tensorboard needs TensorBoard: {installation('examples')}")
         if self.wandb is not None and find_spec("wandb") is None:
-            raise SystemExit("--wandb needs Weights & Biases: pip install 'sb3_ppo_variants[wandb]'")
+            raise SystemExit(f"--wandb needs Weights & Biases: {installation('wandb')}")
 
     @contextmanager
     def logger(self, run: Run) -> Iterator[Logger | None]:
-        """The logger for a run's model, or ``None`` if it is to log nowhere."""
+        """Yield the logger for a run's model, or ``None`` to leave the model's own logger."""
         formats: list[KVWriter] = []
         if self.tensorboard is not None:
             folder = self.tensorboard / run.name
-            # Of the run's beginning before a command was killed.
+            # An earlier attempt at this run, which failed or was killed, may have left logs here.
             shutil.rmtree(folder, ignore_errors=True)
             formats.append(TensorBoardOutputFormat(str(folder)))
         try:
@@ -58,7 +59,7 @@ class Tracking:
 
     @contextmanager
     def _tracked(self, run: Run, project: str) -> Iterator["WandbRun"]:
-        """A run of Weights & Biases, which is failed if something is raised in it."""
+        """Start a run of Weights & Biases, which is marked as failed if an error is raised within the context."""
         import wandb
 
         self.wandb_folder.mkdir(parents=True, exist_ok=True)
@@ -72,7 +73,7 @@ class Tracking:
 
 
 class ToWandb(KVWriter):
-    """Writes the numbers of SB3's logger to a run of Weights & Biases."""
+    """Writes numbers from SB3's logger to a run of Weights & Biases."""
 
     def __init__(self, run: "WandbRun"):
         self._run = run
@@ -82,4 +83,4 @@ class ToWandb(KVWriter):
         self._run.log({name: value for name, value in key_values.items() if isinstance(value, Real)}, step=step)
 
     def close(self) -> None:
-        """Do nothing: the run is ended where it was begun."""
+        """Do nothing: the context that started the run ends it."""

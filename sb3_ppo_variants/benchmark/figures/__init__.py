@@ -1,1 +1,1 @@
-"""The figures of the pages about the objectives, and what is measured for them."""
+"""The figures of the pages about the objectives, and the measurements for them."""

@@ -1,4 +1,4 @@
-"""What an update does to a policy that chooses between two arms, of which the first pays 1 and the second nothing."""
+"""The effect of an update on the policy of a two-armed bandit, whose first arm pays 1 and whose second pays nothing."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -9,36 +9,39 @@ from sb3_ppo_variants.backends.arrays.discrete import Categorical
 from sb3_ppo_variants.objectives import AdaptiveKL, ArrayObjective, Batch
 
 Kept = TypeVar("Kept", bound=ArrayObjective)
-# Enough small steps up the gradient to come to rest, where there is a place to rest.
+# Enough small steps of gradient ascent to converge, if the objective has a maximum.
 STEPS, STEP_SIZE = 2000, 0.05
 ARMS = np.array([[0], [1]])
 
 
 def advantages(prob: float) -> np.ndarray:
-    """Those of the two arms, with mean 0 and standard deviation 1 under a policy that takes the first with ``prob``."""
+    """Return the advantages of the two arms.
+
+    They have mean 0 and standard deviation 1 under a policy that takes the first arm with probability ``prob``.
+    """
     pays = np.array([1.0, 0.0])
     return (pays - prob) / np.sqrt(prob * (1 - prob))
 
 
 def _policy(logit: float) -> Categorical:
-    """The policy in the one state, a row for each arm; ``logit`` is that of the first arm, and 0 of the second."""
+    """Return the policy in the only state, with a row for each arm. The first arm has this logit, the second 0."""
     return Categorical(np.array([[logit, 0.0]] * 2))
 
 
 def logit(prob: float) -> float:
-    """The logit of a probability."""
+    """Return the logit of a probability."""
     return float(np.log(prob / (1 - prob)))
 
 
 def value_and_slope(objective: ArrayObjective, old: float, new: float) -> tuple[float, float]:
-    """The objective without sampling noise, and its derivative with respect to the logit of the first arm.
+    """Return the objective without sampling noise, and its derivative with respect to the logit of the first arm.
 
-    :param old: the probability of the first arm by the old policy
-    :param new: that by the new one
+    :param old: the probability of the first arm under the old policy
+    :param new: the probability of the first arm under the new policy
     """
     old_policy, policy = _policy(logit(old)), _policy(logit(new))
     ratio = np.exp(policy.log_prob(ARMS) - old_policy.log_prob(ARMS))
-    # The mean over a batch with each arm once, where the old policy takes the first with the probability ``old``.
+    # The batch has each arm once. These weights turn its mean into the expectation under the old policy.
     weighted = 2 * np.array([old, 1 - old]) * advantages(old)
     losses, d_log_ratio, d_kl = objective.gradient(Batch(ratio, weighted, policy.kl_from(old_policy)))
     (d_logits,) = policy.gradient(ARMS, d_log_ratio, 0.0, old_policy, d_kl)
@@ -46,7 +49,7 @@ def value_and_slope(objective: ArrayObjective, old: float, new: float) -> tuple[
 
 
 def update(objective: ArrayObjective, old: float, steps: int = STEPS) -> float:
-    """The probability of the first arm after climbing the objective from the old policy."""
+    """Return the probability of the first arm after gradient ascent on the objective from the old policy."""
     position, prob = logit(old), old
     for _ in range(steps):
         position += STEP_SIZE * value_and_slope(objective, old, prob)[1]
@@ -55,12 +58,12 @@ def update(objective: ArrayObjective, old: float, steps: int = STEPS) -> float:
 
 
 def kl(old: float, new: float) -> float:
-    """KL(old || new) in nats."""
+    """Return KL(old || new) in nats."""
     return float(_policy(logit(new)).kl_from(_policy(logit(old)))[0])
 
 
 def learn(objective: ArrayObjective, updates: int) -> list[float]:
-    """The probability of the first arm before and after each of so many updates, from 1/2 on."""
+    """Return the probability of the first arm, which starts at 1/2, before the first update and after each one."""
     probs = [0.5]
     for _ in range(updates):
         probs.append(update(objective, probs[-1]))
@@ -68,7 +71,10 @@ def learn(objective: ArrayObjective, updates: int) -> list[float]:
 
 
 def adapt(objective: AdaptiveKL, updates: int, old: float = 0.5) -> tuple[list[float], list[float]]:
-    """beta and the KL of each update, where each meets a new bandit on which the policy is still undecided."""
+    """Return beta and the KL of each update.
+
+    Each update is on a new bandit, whose first arm the policy takes with probability ``old``.
+    """
     coefficients, divergences = [], []
     for _ in range(updates):
         coefficients.append(objective.kl_coef)
@@ -78,5 +84,5 @@ def adapt(objective: AdaptiveKL, updates: int, old: float = 0.5) -> tuple[list[f
 
 
 def climbed(make: Callable[[float], ArrayObjective], coefficients: list[float], old: float = 0.5) -> list[float]:
-    """The probability of the first arm after one update, for each coefficient."""
+    """Return the probability of the first arm after one update, for each coefficient."""
     return [update(make(coefficient), old) for coefficient in coefficients]

@@ -1,4 +1,4 @@
-"""Pictures of what an update does to a policy that chooses between two arms."""
+"""Pictures of the effect of an update on the policy of a two-armed bandit."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ def _settings(objectives: Sequence[tuple[ArrayObjective, str]], palette: str) ->
 
 
 def _draw(file: Path, settings: list[tuple[ArrayObjective, str, str]]) -> None:
-    """Each objective by the probability of the better arm, and that probability by update."""
+    """Draw each objective over the probability of the better arm, and that probability over the updates."""
     with picture(file, height=3.9) as grid:
         by_prob, by_update = grid[0]
         for objective, label, color in [(Unclipped(), r"$rA$", PLAIN), *settings]:
@@ -46,12 +46,12 @@ def _draw(file: Path, settings: list[tuple[ArrayObjective, str, str]]) -> None:
 
 
 def clip(file: Path) -> None:
-    """Draw what ε does."""
+    """Draw the effect of ε."""
     _draw(file, _settings([(Clipped(e), rf"$\epsilon = {e:g}$") for e in EPSILONS], "crest"))
 
 
 def penalty(file: Path) -> None:
-    """Draw what β does."""
+    """Draw the effect of β."""
     _draw(file, _settings([(KLPenalized(kl_coef=b), rf"$\beta = {b:g}$") for b in COEFFICIENTS], "flare"))
 
 
@@ -71,5 +71,5 @@ def adaptive(file: Path) -> None:
 
 
 def _target(axes: Axes, desired_kl: float) -> None:
-    """The band in which β stays as it is."""
+    """Draw the band of KLs in which β does not change."""
     axes.axhspan(desired_kl / TOLERANCE, desired_kl * TOLERANCE, color="#2c8c57", alpha=0.16, linewidth=0)

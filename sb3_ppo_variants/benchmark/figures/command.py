@@ -1,4 +1,4 @@
-"""Draw the figures of the pages about the objectives, by the objectives' own code and from committed records."""
+"""Draw the figures of the pages about the objectives, with the objectives' own code and from committed records."""
 
 import argparse
 from collections.abc import Callable
@@ -37,8 +37,8 @@ FIGURES: dict[str, Callable[[Path], None]] = {
 
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument("--out", type=Path, default=OUT, help="folder of the pictures (default: %(default)s)")
-    parser.add_argument("--only", nargs="+", choices=FIGURES, metavar="NAME", help="some of %(choices)s")
+    parser.add_argument("--out", type=Path, default=OUT, help="folder for the pictures (default: %(default)s)")
+    parser.add_argument("--only", nargs="+", choices=FIGURES, metavar="NAME", help="draw only some of %(choices)s")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -27,39 +27,39 @@ NAMES = ("exact", "k1", "k2", "k3")
 
 
 class Measured(TypedDict):
-    """Of one run: by name a value for each update."""
+    """The measurements of one run: lists with a value for each update, in dicts with a list for each name."""
 
     algorithm: str
     seed: int
     kl_coef: list[float]
-    """beta in the update; none of an objective without."""
+    """beta in each update; empty if the objective has none."""
     means: dict[str, list[float]]
-    """Over the rollout."""
+    """The mean of each estimate over the rollout."""
     deviations: dict[str, list[float]]
     """The standard deviation of the mean of a minibatch."""
     agreements: dict[str, list[float]]
-    """The share of minibatches on which the rule for beta decides as it does by the exact KL of the rollout."""
+    """The share of minibatches on which the rule for beta makes the same decision as with the rollout's exact KL."""
 
 
 def estimates(samples: Moved) -> dict[str, np.ndarray]:
-    """The exact KL and its three estimates of http://joschu.net/blog/kl-approx.html, shape ``(samples,)`` each."""
+    """Return the exact KL and its estimates of http://joschu.net/blog/kl-approx.html, each of shape ``(samples,)``."""
     log_ratio = samples.log_ratio
     values = (samples.kl, -log_ratio, 0.5 * log_ratio**2, approximate_kls(log_ratio))
     return dict(zip(NAMES, values, strict=True))
 
 
 def decision(kl: float) -> float:
-    """What the rule of section 4 of the paper multiplies beta by: 1/2, 1 or 2."""
+    """Return the factor by which the rule of section 4 of the paper multiplies beta: 1/2, 1 or 2."""
     return adapt_kl_coef(1.0, kl, DESIRED_KL)
 
 
 class _AfterUpdate(PPOBase):
-    """Measures after each update. The logger has what the update recorded."""
+    """Measures the estimates after each update."""
 
     measured: Measured
 
     def train(self) -> None:
-        """Update, and measure."""
+        """Update the policy, and measure."""
         coefficient: float | None = getattr(self, "current_kl_coef", None)
         super().train()
         if coefficient is not None:
@@ -76,18 +76,18 @@ class _AfterUpdate(PPOBase):
 
 
 class _Clip(_AfterUpdate, PPOClip):
-    """Equation 7."""
+    """Equation 7 of the paper."""
 
 
 class _AdaptiveKL(_AfterUpdate, PPOAdaptiveKL):
-    """Equation 8."""
+    """Equation 8 of the paper, with the adaptive beta of section 4."""
 
 
 ALGORITHMS: dict[str, type[_AfterUpdate]] = {"ppo_clip": _Clip, "ppo_adaptive_kl": _AdaptiveKL}
 
 
 def measure(algorithm: str, seed: int, timesteps: int = TIMESTEPS) -> Measured:
-    """A training run in Hopper by the paper's Table 3, with observations and rewards normalised."""
+    """Train in Hopper with the paper's Table 3 and normalised observations and rewards, and return the measurements."""
     made = replace(recipe(algorithm, ENV, entry="mujoco"), algorithm=ALGORITHMS[algorithm])
     model = cast(_AfterUpdate, build(made, seed))
     model.measured = Measured(algorithm=algorithm, seed=seed, kl_coef=[], means={}, deviations={}, agreements={})
@@ -97,14 +97,14 @@ def measure(algorithm: str, seed: int, timesteps: int = TIMESTEPS) -> Measured:
 
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument("--seeds", action=Count, default=3, help="seeds: 0 to N-1 (default: %(default)s)")
-    parser.add_argument("--timesteps", action=Count, default=TIMESTEPS, help="of each run (default: %(default)s)")
-    parser.add_argument("--json", type=Path, default=RESULTS, help="file for what is measured (default: %(default)s)")
-    parser.add_argument("--report", type=Path, help="measure nothing, print the table of such a file")
+    parser.add_argument("--seeds", action=Count, default=3, help="number of seeds, from 0 up (default: %(default)s)")
+    parser.add_argument("--timesteps", action=Count, default=TIMESTEPS, help="steps of each run (default: %(default)s)")
+    parser.add_argument("--json", type=Path, default=RESULTS, help="file for the measurements (default: %(default)s)")
+    parser.add_argument("--report", type=Path, help="print the table of such a file, without measuring")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, write the file that ``figures`` draws, and print a table."""
+    """Measure, write the measurements to a file, and print a table."""
     th.set_num_threads(1)
     if options.report is None:
         runs = [measure(name, seed, options.timesteps) for name in ALGORITHMS for seed in range(options.seeds)]
@@ -117,9 +117,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def table(runs: list[Measured]) -> list[str]:
-    """Medians over all updates of all seeds, a line for each estimate."""
+    """Return a table with a row for each estimate: medians, and the mean agreement, over all updates of all seeds."""
     lines = [
-        "| training | estimate | off the exact KL of the rollout | noise of a minibatch | β as by the exact KL |",
+        "| training | estimate | distance from the exact KL | noise of a minibatch | same decision on β |",
         "|---|---|---|---|---|",
     ]
     for algorithm in ALGORITHMS:

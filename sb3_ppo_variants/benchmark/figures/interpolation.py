@@ -32,7 +32,7 @@ OBJECTIVES: dict[str, ArrayObjective] = {
 
 
 class Line(TypedDict):
-    """What was measured with one seed: by name a value for each of ``FACTORS``."""
+    """The measurements with one seed: by name, a value for each of ``FACTORS``."""
 
     seed: int
     values: dict[str, list[float]]
@@ -44,7 +44,7 @@ class AlongTheLine(PPOClip):
     values: dict[str, list[float]]
 
     def train(self) -> None:
-        """Update, and measure."""
+        """Update the policy, and measure along the line."""
         old = parameters_to_vector(self.policy.parameters()).detach().clone()
         super().train()
         new = parameters_to_vector(self.policy.parameters()).detach().clone()
@@ -61,7 +61,7 @@ class AlongTheLine(PPOClip):
 
 
 def measured(model: PPOClip) -> dict[str, float]:
-    """The mean KL, each objective, and E[clip(r) A] without the minimum, all over the rollout."""
+    """Return the mean KL, each objective, and E[clip(r) A] without the minimum, all over the rollout."""
     samples = moved(model)
     ratio = np.exp(samples.log_ratio)
     batch = Batch(ratio, samples.advantages, samples.kl)
@@ -71,7 +71,7 @@ def measured(model: PPOClip) -> dict[str, float]:
 
 
 def line(seed: int) -> Line:
-    """One update from a new policy, with the hyperparameters of the paper's Table 3 and what its text says."""
+    """Measure one update of a new policy, with the paper's Table 3 and the protocol ``text``."""
     made = replace(recipe("ppo_clip", ENV, protocol="text"), algorithm=AlongTheLine)
     model = cast(AlongTheLine, build(made, seed))
     model.learn(model.n_steps)
@@ -80,12 +80,12 @@ def line(seed: int) -> Line:
 
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument("--seeds", action=Count, default=5, help="seeds: 0 to N-1 (default: %(default)s)")
-    parser.add_argument("--json", type=Path, default=RESULTS, help="file for what is measured (default: %(default)s)")
+    parser.add_argument("--seeds", action=Count, default=5, help="number of seeds, from 0 up (default: %(default)s)")
+    parser.add_argument("--json", type=Path, default=RESULTS, help="file for the measurements (default: %(default)s)")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, and write the file that ``figures`` draws."""
+    """Measure, and write the file that the ``figures`` command draws."""
     th.set_num_threads(1)
     lines = [line(seed) for seed in range(options.seeds)]
     found = {**circumstances("mujoco"), "env": ENV, "factors": FACTORS.tolist(), "lines": lines}

@@ -1,4 +1,4 @@
-"""The look of the pictures: SVG on white, which is legible on light and on dark pages."""
+"""The style of the pictures: SVG on white, which is legible on light and dark pages."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-# The pictures go into files, without a window. The same data give the same files.
+# Pictures are drawn to files, without a window. The same data always give the same files.
 matplotlib.use("agg")
 STYLE: Any = {
     "svg.hashsalt": "sb3_ppo_variants",
@@ -39,7 +39,7 @@ PLAIN, CLIP, FIXED, ADAPTIVE = "#8a8f98", "#1f6fb4", "#d1661d", "#2c8c57"
 
 
 def shades(palette: str, number: int) -> Sequence[str]:
-    """Colours for a coefficient that grows, from light to dark."""
+    """Return colours from light to dark, for a growing coefficient."""
     return seaborn.color_palette(palette, number).as_hex()
 
 
@@ -47,7 +47,7 @@ def shades(palette: str, number: int) -> Sequence[str]:
 def picture(
     file: Path, rows: int = 1, columns: int = 2, height: float = 3.3, sharey: bool = False
 ) -> Iterator[np.ndarray]:
-    """Axes in an array, whose picture is saved in a file."""
+    """Yield axes in an array, and save the picture to a file at the end of the context."""
     with matplotlib.rc_context(STYLE):
         layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08)
         figure, grid = pyplot.subplots(
@@ -59,7 +59,7 @@ def picture(
 
 
 def below(axes: Axes, columns: int) -> None:
-    """A legend of the lines in some axes, below the whole figure."""
+    """Add a legend for the lines in these axes, below the whole figure."""
     figure = axes.get_figure()
     assert figure is not None
     handles, labels = axes.get_legend_handles_labels()

@@ -1,4 +1,4 @@
-"""Pictures of what was measured: figure 2 of the paper, and learning curves."""
+"""Pictures of measurements: figure 2 of the paper, and learning curves."""
 
 import json
 from collections.abc import Sequence

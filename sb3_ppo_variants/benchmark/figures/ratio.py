@@ -12,14 +12,14 @@ from sb3_ppo_variants.objectives import ArrayObjective, Batch, Clipped, KLPenali
 RATIO = np.linspace(0.01, 1.99, 397)
 EPSILON = 0.2
 COEFFICIENTS = (0.3, 1.0, 3.0, 10.0)
-# Of the action taken, one of two, so that its ratio alone says what the KL is.
+# Probability of the action taken. There are only two actions, so its ratio alone determines the KL.
 OLD_PROB = 0.5
 
 
 def by_ratio(objective: ArrayObjective, ratio: np.ndarray, advantage: float) -> tuple[np.ndarray, np.ndarray]:
-    """An objective, and its derivative with respect to log r, for one sample.
+    """Return an objective, and its derivative with respect to log r, for one sample at each ratio.
 
-    The policy chooses between two actions, of which the old one took each with ``OLD_PROB``.
+    The policy chooses between two actions, each of which the old policy took with probability ``OLD_PROB``.
     """
     prob = OLD_PROB * ratio
     old, new = (Categorical(np.log(np.stack([p, 1 - p], axis=1))) for p in (np.full_like(ratio, OLD_PROB), prob))
@@ -27,7 +27,7 @@ def by_ratio(objective: ArrayObjective, ratio: np.ndarray, advantage: float) -> 
     losses, d_log_ratio, d_kl = objective.gradient(Batch(ratio, np.full_like(ratio, advantage), kl))
     taken = np.zeros((len(ratio), 1), dtype=int)
     (d_logits,) = new.gradient(taken, d_log_ratio, 0.0, old, d_kl)
-    # The logit moves log r by 1 - p. Derivatives are those of a mean over as many samples as there are ratios.
+    # The derivative of log r with respect to the logit is 1 - p. The gradient is that of the mean over all ratios.
     return -losses, -len(ratio) * d_logits[:, 0] / (1 - prob)
 
 
@@ -60,7 +60,7 @@ def _bounds(axes: Axes) -> None:
 
 
 def clip(file: Path) -> None:
-    """Draw the clipped objective beside the unclipped one."""
+    """Draw the clipped objective together with the unclipped one."""
     with picture(file, rows=2, height=5.6) as grid:
         _draw(grid, Unclipped(), r"$r A$", PLAIN, linestyle="dashed", linewidth=1.6)
         _draw(grid, Clipped(EPSILON), rf"$\min(r A,\ \mathrm{{clip}}(r)\,A)$, $\epsilon = {EPSILON}$", CLIP)
@@ -88,7 +88,7 @@ def penalty(file: Path) -> None:
 
 
 def penalty_and_clip(file: Path) -> None:
-    """Draw the objective that is clipped and penalised."""
+    """Draw the objective that is both clipped and penalised."""
     with picture(file, rows=2, height=5.6) as grid:
         _draw(grid, Clipped(EPSILON), rf"clipped, $\epsilon = {EPSILON}$", CLIP, linestyle="dashed", linewidth=1.6)
         _draw(grid, KLPenalized(kl_coef=1.0), r"penalty, $\beta = 1$", FIXED, linestyle="dashed", linewidth=1.6)

@@ -11,18 +11,18 @@ from sb3_ppo_variants.rollouts.buffer import WithParameters, in_rows
 
 
 class Moved(NamedTuple):
-    """Arrays of shape ``(samples,)``, a row for each step of the rollout."""
+    """Arrays of shape ``(samples,)``, with an element for each step of the rollout."""
 
     log_ratio: np.ndarray
     """log pi(a|s) - log pi_old(a|s) of the action taken."""
     kl: np.ndarray
     """The exact KL(old || new) of the state, in nats."""
     advantages: np.ndarray
-    """Those of the rollout, with mean 0 and standard deviation 1."""
+    """The advantages of the rollout, with mean 0 and standard deviation 1."""
 
 
 def moved(model: PPOBase) -> Moved:
-    """How far the policy has moved; its observations and actions must be boxes."""
+    """Compute how far the policy has moved. Its observation and action spaces must be ``Box`` spaces."""
     buffer, policy = model.rollout_buffer, model.policy
     assert isinstance(buffer, WithParameters) and buffer.old_parameters is not None
     observations, actions = (th.as_tensor(in_rows(buffer, a)) for a in (buffer.observations, buffer.actions))
