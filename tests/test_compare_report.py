@@ -162,7 +162,7 @@ def test_records_that_lack_something_are_not_used(tmp_path: Path) -> None:
     torn: Any = {name: value for name, value in RECORDS[2].items() if name != "curve"}
     write(tmp_path, [torn, *RECORDS[3:]])
     assert main(["report", "--out", str(tmp_path)]) == 0
-    assert "not used: it lacks curve" in text_of(tmp_path / "report.md")
+    assert "is ignored: it lacks curve" in text_of(tmp_path / "report.md")
 
 
 @pytest.mark.parametrize("options", [[], ["--from", "nowhere.jsonl.gz"]])

@@ -158,9 +158,9 @@ def test_a_second_optimizer_is_checked() -> None:
     model = small(PPOClip, updates=SeparateUpdates()).learn(64)
     model.save(file)
     small(PPOClip).save(without)
-    with pytest.raises(DamagedFileError, match=r"BytesIO: policy\.optimizer has param_groups of other"):
+    with pytest.raises(DamagedFileError, match=r"BytesIO: policy\.optimizer has parameter groups whose sizes"):
         PPOClip.load(without, updates=SeparateUpdates())
-    with pytest.raises(DamagedFileError, match=r"BytesIO: policy\.optimizer has param_groups of other"):
+    with pytest.raises(DamagedFileError, match=r"BytesIO: policy\.optimizer has parameter groups whose sizes"):
         PPOClip.load(file, updates=None)
     parameters = deepcopy(model.get_parameters())
     parameters["value_optimizer"]["state"][0]["exp_avg"] = th.ones(9)

@@ -231,7 +231,7 @@ def test_arrays_of_bytes() -> None:
     with zipfile.ZipFile(io.BytesIO(members()[OPTIMIZER])) as whole, zipfile.ZipFile(repacked, "w") as packed:
         for name in whole.namelist():
             packed.writestr(name, repickled(whole.read(name)) if name.endswith(".pkl") else whole.read(name))
-    with pytest.raises(DamagedFileError, match=r"policy\.optimizer makes arrays of bytes"):
+    with pytest.raises(DamagedFileError, match=r"policy\.optimizer creates byte arrays"):
         load(zipped({**members(), OPTIMIZER: repacked.getvalue()}))
 
 
