@@ -1,6 +1,7 @@
 """Fixtures and hooks for all tests."""
 
 import multiprocessing
+import pickle
 from collections.abc import Callable, Generator
 from functools import partial
 from importlib import import_module
@@ -8,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import gymnasium as gym
 import pytest
 import torch as th
@@ -88,6 +90,18 @@ def over_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
 def each_fast_path(request: pytest.FixtureRequest) -> None:
     """Run the test once with each fast path."""
     request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def nothing_is_unpickled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail if anything is unpickled."""
+
+    class Forbidden(pickle.Unpickler):
+        def __init__(self, *_: object, **__: object):
+            raise AssertionError("unpickled")
+
+    for module, name in ((pickle, "loads"), (pickle, "load"), (pickle, "Unpickler"), (cloudpickle, "loads")):
+        monkeypatch.setattr(module, name, Forbidden)
 
 
 @pytest.fixture

@@ -1,15 +1,17 @@
-"""Runs that are interrupted and resumed, to compare with uninterrupted runs."""
+"""Small models, and runs that are interrupted and resumed, to compare with uninterrupted runs."""
 
 import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import KVWriter, Logger
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_ppo_variants import ExactCheckpointCallback
 
@@ -111,3 +113,18 @@ def run(
         model.learn(model.remaining_timesteps, callback=checkpoints(), reset_num_timesteps=False, **learn)
     model.env.close()
     return state(model), written.values
+
+
+def small(cls: Any, make_env: Callable[[], VecEnv], policy: str = "MlpPolicy", **arguments: Any) -> Any:
+    settings: dict[str, Any] = {"n_steps": 16, "batch_size": 16, "n_epochs": 2, "seed": 3, "device": "cpu"}
+    return cls(policy, make_env(), **{**settings, **arguments})
+
+
+def pendulums(vec_env_cls: Any = DummyVecEnv, **arguments: Any) -> VecEnv:
+    # Episodes are truncated after ten steps, so that there are episode statistics.
+    make = lambda: gym.wrappers.TimeLimit(gym.make("Pendulum-v1"), 10)  # noqa: E731
+    return make_vec_env(make, 2, seed=1, vec_env_cls=vec_env_cls, vec_env_kwargs=arguments)
+
+
+def steps(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())

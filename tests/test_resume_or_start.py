@@ -4,10 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from resuming import KillAt, Killed, state
+from resuming import KillAt, Killed, pendulums, state, steps
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecNormalize
-from test_resume import pendulums, steps
 
 from helpers import VARIANTS
 from sb3_ppo_variants import ArgumentError, DamagedFileError, ExactCheckpointCallback, PPOClip

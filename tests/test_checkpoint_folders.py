@@ -1,0 +1,140 @@
+"""Folders of checkpoints: which are kept, damaged ones, and folders of other runs."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from resuming import pendulums, small, steps
+from stable_baselines3.common.callbacks import CallbackList
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecNormalize
+
+from sb3_ppo_variants import ArgumentError, DamagedFileError, ExactCheckpointCallback, PPOAdaptiveKL, PPOClip
+from sb3_ppo_variants.saving.checkpoint import Checkpoint
+
+
+def test_the_last_ones_are_kept(tmp_path: Path) -> None:
+    small(PPOClip, pendulums).learn(200, callback=ExactCheckpointCallback(32, tmp_path, keep_last=2))
+    assert steps(tmp_path) == ["step_000000160", "step_000000192"]
+
+
+def test_all_are_kept(tmp_path: Path) -> None:
+    small(PPOClip, pendulums).learn(100, callback=ExactCheckpointCallback(50, tmp_path, keep_last=None))
+    assert steps(tmp_path) == ["step_000000000", "step_000000064"]
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    small(PPOClip, lambda: VecNormalize(pendulums())).learn(128, callback=ExactCheckpointCallback(32, folder))
+    return sorted(folder.iterdir())
+
+
+@pytest.mark.parametrize("file", ["model.zip", "state.json", "vecnormalize.pkl", "SHA256SUMS"])
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "removed"])
+def test_a_damaged_newest_one_falls_back_to_the_one_before(file: str, damage: str, tmp_path: Path) -> None:
+    newest = checkpoints(tmp_path)[-1] / file
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    if damage == "removed":
+        newest.unlink()
+    else:
+        newest.write_bytes(content if damage == "flipped" else content[:-1])
+    with pytest.warns(UserWarning, match=r"step_000000096.* going back to step_000000064"):
+        model = PPOClip.resume(tmp_path, VecNormalize(pendulums()))
+    assert model.num_timesteps == 64
+    model.learn(64, callback=ExactCheckpointCallback(32, tmp_path), reset_num_timesteps=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert PPOClip.resume(tmp_path, VecNormalize(pendulums())).num_timesteps == 96
+
+
+@pytest.mark.parametrize("n_lines", range(3))
+def test_a_list_of_files_that_is_cut_short(n_lines: int, tmp_path: Path) -> None:
+    hashes = checkpoints(tmp_path)[-1] / "SHA256SUMS"
+    hashes.write_text("".join(hashes.read_text().splitlines(keepends=True)[:n_lines]))
+    with pytest.warns(UserWarning, match=r"step_000000096: SHA256SUMS does not name .*; going back to step_000000064"):
+        model = PPOClip.resume(tmp_path, VecNormalize(pendulums()))
+    model.learn(32, callback=ExactCheckpointCallback(32, tmp_path), reset_num_timesteps=False)
+
+
+def test_none_is_whole(tmp_path: Path) -> None:
+    for folder in checkpoints(tmp_path):
+        (folder / "state.json").unlink()
+    with pytest.raises(DamagedFileError, match=r"every checkpoint is damaged: .*step_000000032: state.json is missing"):
+        PPOClip.resume(tmp_path, VecNormalize(pendulums()))
+
+
+def test_there_is_none(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="There is no checkpoint in"):
+        PPOClip.resume(tmp_path, pendulums())
+
+
+def test_another_environment_is_refused(tmp_path: Path) -> None:
+    checkpoints(tmp_path)
+    with pytest.raises(ArgumentError, match="env has 0 VecNormalize wrappers, but the run had 1"):
+        PPOClip.resume(tmp_path, pendulums())
+    with pytest.raises(ArgumentError, match=r"env.num_envs=3 is not allowed; allowed: 2"):
+        PPOClip.resume(tmp_path, VecNormalize(make_vec_env("Pendulum-v1", 3)))
+
+
+def test_another_class_is_refused(tmp_path: Path) -> None:
+    checkpoints(tmp_path)
+    with pytest.raises(DamagedFileError, match="this is a PPOClip, not a PPOAdaptiveKL"):
+        PPOAdaptiveKL.resume(tmp_path, VecNormalize(pendulums()))
+
+
+def test_a_folder_of_another_run_is_refused_before_it_is_touched(tmp_path: Path) -> None:
+    before = [path.name for path in checkpoints(tmp_path)]
+    with pytest.raises(ArgumentError, match=r"path=.*step_000000096, a checkpoint of another run"):
+        small(PPOClip, pendulums).learn(64, callback=ExactCheckpointCallback(32, tmp_path))
+    earlier = PPOClip.resume(tmp_path / "step_000000032", VecNormalize(pendulums()))
+    with pytest.raises(ArgumentError, match="contains step_000000096"):
+        earlier.learn(64, callback=ExactCheckpointCallback(32, tmp_path), reset_num_timesteps=False)
+    assert steps(tmp_path) == before
+
+
+def test_learning_goes_on_in_the_same_folder(tmp_path: Path) -> None:
+    model = small(PPOClip, pendulums)
+    for _ in range(2):
+        model.learn(64, callback=ExactCheckpointCallback(32, tmp_path, None), reset_num_timesteps=False)
+    assert steps(tmp_path) == [f"step_{step:09d}" for step in (0, 32, 64, 96)]
+
+
+def test_learning_goes_on_in_another_folder(tmp_path: Path) -> None:
+    model = small(PPOClip, pendulums)
+    for folder in ("first", "second"):
+        callback = ExactCheckpointCallback(1000, tmp_path / folder)
+        model.learn(64, callback=callback, reset_num_timesteps=False)
+    assert steps(tmp_path / "second") == ["step_000000064"]
+    assert PPOClip.resume(tmp_path / "second", pendulums()).num_timesteps == 64
+
+
+def test_a_new_run_of_a_model_that_was_resumed_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
+    small(PPOClip, pendulums).learn(96, callback=ExactCheckpointCallback(64, tmp_path / "first"))
+    model = PPOClip.resume(tmp_path / "first", pendulums())
+    assert model.learn(64).num_timesteps == 64  # As many steps as at the checkpoint, but in a new run.
+    model.learn(32, callback=ExactCheckpointCallback(64, tmp_path / "second"), reset_num_timesteps=False)
+    assert Checkpoint.read(tmp_path / "second" / "step_000000064").iterations == 0
+
+
+def test_two_of_them_are_refused(tmp_path: Path) -> None:
+    two = [ExactCheckpointCallback(32, tmp_path / name) for name in "ab"]
+    with pytest.raises(ArgumentError, match="several ExactCheckpointCallbacks: pass one"):
+        small(PPOClip, pendulums).learn(64, callback=[two[0], CallbackList([two[1]])])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("every", 0), ("every", 1.5), ("path", 3), ("keep_last", 0), ("keep_last", "all")]
+)
+def test_bad_arguments(name: str, value: Any, tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"every": 1, "path": tmp_path, name: value}
+    with pytest.raises(ArgumentError, match=f"{name}="):
+        ExactCheckpointCallback(**arguments)
+
+
+def test_a_callback_that_is_not_told_of_rollouts_says_so(tmp_path: Path) -> None:
+    from stable_baselines3.common.callbacks import EveryNTimesteps
+
+    with pytest.raises(RuntimeError, match="does not see where rollouts begin"):
+        small(PPOClip, pendulums).learn(64, callback=EveryNTimesteps(32, ExactCheckpointCallback(32, tmp_path)))
