@@ -2,7 +2,7 @@
 
 import json
 from itertools import pairwise
-from math import log, sqrt
+from math import exp, log, sqrt
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -62,6 +62,11 @@ def test_clipped_updates_multiply_the_probability_by_the_bound() -> None:
     probs = bandit.learn(Clipped(0.2), 3)
     for before, after in pairwise(probs):
         assert 1.2 * before <= after < 1.2 * before + 0.012
+
+
+def test_the_first_step_of_an_ascent() -> None:
+    # dL/dlogit = 2 p (1 - p) = 1/2 at p = 1/2, so a step of 0.05 leads to the logit 0.025.
+    assert bandit.ascent(Unclipped(), 0.5, 1) == pytest.approx([0.5, 1 / (1 + exp(-0.025))])
 
 
 def test_nothing_ends_an_unclipped_update() -> None:

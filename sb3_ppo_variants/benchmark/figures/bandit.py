@@ -48,13 +48,18 @@ def value_and_slope(objective: ArrayObjective, old: float, new: float) -> tuple[
     return -float(losses.mean()), -float(d_logits[:, 0].sum())
 
 
+def ascent(objective: ArrayObjective, old: float, steps: int = STEPS) -> list[float]:
+    """Return the probability of the first arm before gradient ascent on the objective, and after each step of it."""
+    position, probs = logit(old), [old]
+    for _ in range(steps):
+        position += STEP_SIZE * value_and_slope(objective, old, probs[-1])[1]
+        probs.append(float(1 / (1 + np.exp(-position))))
+    return probs
+
+
 def update(objective: ArrayObjective, old: float, steps: int = STEPS) -> float:
     """Return the probability of the first arm after gradient ascent on the objective from the old policy."""
-    position, prob = logit(old), old
-    for _ in range(steps):
-        position += STEP_SIZE * value_and_slope(objective, old, prob)[1]
-        prob = 1 / (1 + np.exp(-position))
-    return float(prob)
+    return ascent(objective, old, steps)[-1]
 
 
 def kl(old: float, new: float) -> float:

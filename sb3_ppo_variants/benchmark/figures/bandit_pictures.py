@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from sb3_ppo_variants.benchmark.figures.bandit import adapt, learn, update, value_and_slope
-from sb3_ppo_variants.benchmark.figures.look import PLAIN, below, picture, shades
+from sb3_ppo_variants.benchmark.figures.bandit import adapt, ascent, kl, learn, update, value_and_slope
+from sb3_ppo_variants.benchmark.figures.look import CLIP, FIXED, PLAIN, below, picture, shades
 from sb3_ppo_variants.objectives import AdaptiveKL, ArrayObjective, Clipped, KLPenalized, Unclipped
 from sb3_ppo_variants.objectives.kl_penalized import TOLERANCE
 
@@ -53,6 +53,23 @@ def clip(file: Path) -> None:
 def penalty(file: Path) -> None:
     """Draw the effect of β."""
     _draw(file, _settings([(KLPenalized(kl_coef=b), rf"$\beta = {b:g}$") for b in COEFFICIENTS], "flare"))
+
+
+def unclipped(file: Path) -> None:
+    """Draw how far the steps of one update take the policy, with and without a limit."""
+    with picture(file, height=3.9) as grid:
+        probability, divergence = grid[0]
+        for objective, label, color in (
+            (Unclipped(), r"$rA$", PLAIN),
+            (KLPenalized(kl_coef=1.0), r"$\beta = 1$", FIXED),
+            (Clipped(0.2), r"$\epsilon = 0.2$", CLIP),
+        ):
+            probs = ascent(objective, OLD)[1:]
+            for axes, values in ((probability, probs), (divergence, [kl(OLD, prob) for prob in probs])):
+                axes.plot(range(1, len(values) + 1), values, color=color, label=label)
+        probability.set(title="probability of the better arm", xlabel="gradient steps of one update", xscale="log")
+        divergence.set(title="KL(old || new) in nats", xlabel="gradient steps of one update", xscale="log")
+        below(probability, columns=3)
 
 
 def adaptive(file: Path) -> None:

@@ -21,6 +21,7 @@ FIGURES: dict[str, Callable[[Path], None]] = {
     "ratio-unclipped": ratio.unclipped,
     "bandit-clip": bandit_pictures.clip,
     "bandit-penalty": bandit_pictures.penalty,
+    "bandit-unclipped": bandit_pictures.unclipped,
     "bandit-adaptive": bandit_pictures.adaptive,
     "interpolation": measured_pictures.interpolated,
     "interpolation-penalty": measured_pictures.interpolated_penalty,
