@@ -4,8 +4,6 @@ This layer is a third of the computation. Bytes have so few bits that processors
 times faster than single-precision numbers.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
@@ -16,21 +14,18 @@ from torch import nn
 
 from sb3_ppo_variants.backends.native import filters
 from sb3_ppo_variants.backends.native.filters import Filtered, Taken
+from sb3_ppo_variants.backends.views import view_of
 from sb3_ppo_variants.policies.kind import Acted, Acting
 
 SHAPE = (filters.FILTERS, filters.CHANNELS, filters.SIZE, filters.SIZE)
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-@contextmanager
-def unscaled(policy: ActorCriticPolicy) -> Iterator[None]:
-    """Keep a policy from scaling images while the context is active."""
-    normalize = policy.normalize_images
-    policy.normalize_images = False
-    try:
-        yield
-    finally:
-        policy.normalize_images = normalize
+def unscaled(policy: ActorCriticPolicy) -> ActorCriticPolicy:
+    """Return a view of a policy that does not scale images."""
+    view = view_of(policy)
+    view.normalize_images = False
+    return view
 
 
 class FirstLayer:
@@ -40,10 +35,10 @@ class FirstLayer:
     """
 
     def __init__(self, policy: ActorCriticPolicy):
-        self._policy = policy
-        self._cnn = cast(nn.Sequential, policy.features_extractor.cnn)
-        self._convolution = cast(nn.Conv2d, self._cnn[0])
-        self._rest = self._cnn[2:]
+        cnn = cast(nn.Sequential, policy.features_extractor.cnn)
+        self._convolution = cast(nn.Conv2d, cnn[0])
+        self.rest = _without_first_layer(policy, cnn)
+        """A view of the policy that takes the output of its first layer as observations."""
 
     @classmethod
     def of(cls, policy: ActorCriticPolicy) -> "FirstLayer | None":
@@ -68,15 +63,13 @@ class FirstLayer:
         weight, bias = self._convolution.weight, self._convolution.bias
         return Filtered.apply(weight / 255.0, bias, Taken(images, rows))
 
-    @contextmanager
-    def computed(self) -> Iterator[None]:
-        """Let the policy take the output of its first layer as observations while the context is active."""
-        with unscaled(self._policy):
-            try:
-                self._cnn.forward = self._rest.forward  # type: ignore[method-assign]
-                yield
-            finally:
-                vars(self._cnn).pop("forward", None)
+
+def _without_first_layer(policy: ActorCriticPolicy, cnn: nn.Sequential) -> ActorCriticPolicy:
+    rest = view_of(cnn)
+    rest.forward = cnn[2:].forward  # type: ignore[method-assign]
+    extractor = view_of(policy.features_extractor, cnn=rest)
+    names = ("features_extractor", "pi_features_extractor", "vf_features_extractor")
+    return unscaled(view_of(policy, **dict.fromkeys(names, extractor)))
 
 
 def _takes_patches(layer: nn.Conv2d) -> bool:
@@ -93,26 +86,20 @@ class ActingAfter:
     """Acts with a policy whose first layer is computed separately.
 
     :param first: the first layer of the policy
-    :param acting: acts with the policy on the output of that layer
+    :param acting: acts with the rest of the policy
     """
 
     def __init__(self, first: FirstLayer, acting: Acting):
         self._first, self._acting = first, acting
 
     def act(self, observations: PyTorchObs, episode_starts: np.ndarray) -> Acted:
-        output = self._output(observations)
-        with self._first.computed():
-            return self._acting.act(output, episode_starts)
+        return self._acting.act(self._output(observations), episode_starts)
 
     def terminal_value(self, observation: PyTorchObs, env_index: int) -> th.Tensor:
-        output = self._output(observation)
-        with self._first.computed():
-            return self._acting.terminal_value(output, env_index)
+        return self._acting.terminal_value(self._output(observation), env_index)
 
     def last_values(self, observations: PyTorchObs, dones: np.ndarray) -> th.Tensor:
-        output = self._output(observations)
-        with self._first.computed():
-            return self._acting.last_values(output, dones)
+        return self._acting.last_values(self._output(observations), dones)
 
     def _output(self, observations: PyTorchObs) -> th.Tensor:
         assert isinstance(observations, th.Tensor)

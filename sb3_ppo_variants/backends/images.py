@@ -7,7 +7,8 @@ the process.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -104,14 +105,6 @@ def _lay(weight: th.Tensor, optimizers: list[Optimizer], memory_format: th.memor
             state[moment] = state[moment].contiguous(memory_format=memory_format)
 
 
-@contextmanager
-def _of_update(policy: ActorCriticPolicy, optimizers: list[Optimizer]) -> Iterator[None]:
-    first = FirstLayer.of(policy)
-    ready: AbstractContextManager[None] = unscaled(policy) if first is None else first.computed()
-    with fused(optimizers), ready:
-        yield
-
-
 class ScaledImages:
     """The images of a rollout, channels-last and with bytes scaled to [0, 1].
 
@@ -149,11 +142,15 @@ class FilteredImages:
 
 
 class ImageMinibatches(Minibatches):
-    """The minibatches that a buffer would return, with observations in the form that the policy takes in an update."""
+    """The minibatches that a buffer would return, with scaled images or the output of the first layer as observations.
 
-    def __init__(self, plan: UpdatePlan):
+    :param first: the first layer of the policy, if it is computed separately
+    :param plan: the plan of the update, with a view of the policy that takes these observations
+    """
+
+    def __init__(self, first: FirstLayer | None, plan: UpdatePlan):
         super().__init__(plan)
-        buffer, first = plan.buffer, FirstLayer.of(plan.kind.policy)
+        buffer = plan.buffer
         self._images_at: Callable[[np.ndarray], th.Tensor] = (
             ScaledImages(buffer, max(plan.batch_size, ROWS_AT_ONCE)) if first is None else FilteredImages(first, buffer)
         )
@@ -189,7 +186,7 @@ class ImageActor(TorchActor):
     """Acts with the first layer of a policy computed separately from the rest."""
 
     def __init__(self, first: FirstLayer, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer):
-        super().__init__(model, plan.kind, buffer)
+        super().__init__(model, type(plan.kind)(first.rest), buffer)
         self._acting = ActingAfter(first, self._acting)
 
 
@@ -198,7 +195,6 @@ class Images(Reference):
 
     path = "fast"
     how = "images are laid out for convolutions"
-    update = staticmethod(partial(TorchUpdate, ImageMinibatches))
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
         policy = plan.kind.policy
@@ -213,10 +209,10 @@ class Images(Reference):
 
     @contextmanager
     def prepared(self, plan: UpdatePlan, updating: bool) -> Iterator[None]:
-        """Use the fastest layout of weights, and in updates set up the policy and Adam, while the context is active."""
-        # Rollouts leave Adam and the policy's inputs alone: a callback may save the optimizer or call the policy.
+        """Use the fastest layout of weights, and in updates a fused Adam, while the context is active."""
         policy, optimizers = plan.kind.policy, plan.optimizers
-        task = _of_update(policy, optimizers) if updating else _inputs_first(policy, optimizers)
+        # Rollouts leave Adam alone, because a callback may save it.
+        task = fused(optimizers) if updating else _inputs_first(policy, optimizers)
         with memory.kept(), _channels_last(policy, optimizers), task:
             yield
 
@@ -225,3 +221,8 @@ class Images(Reference):
         if first is None:
             return super().actor(model, plan, buffer, n_steps)
         return ImageActor(first, model, plan, buffer)
+
+    def update(self, plan: UpdatePlan) -> TorchUpdate:
+        first = FirstLayer.of(plan.kind.policy)
+        view = unscaled(plan.kind.policy) if first is None else first.rest
+        return TorchUpdate(partial(ImageMinibatches, first), replace(plan, kind=type(plan.kind)(view)))

@@ -1,7 +1,6 @@
 """The reference backend: PyTorch, bit-identical to SB3 wherever SB3 computes the same."""
 
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
@@ -17,7 +16,6 @@ class Reference:
 
     path = "reference"
     how = "PyTorch computes everything"
-    update = staticmethod(partial(TorchUpdate, Minibatches))
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
         return None
@@ -27,3 +25,6 @@ class Reference:
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
         return TorchActor(model, plan.kind, buffer)
+
+    def update(self, plan: UpdatePlan) -> TorchUpdate:
+        return TorchUpdate(Minibatches, plan)

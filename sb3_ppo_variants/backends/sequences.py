@@ -5,21 +5,26 @@ sequences. Here one call processes all sequences of a minibatch. In rollouts PyT
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch as th
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 from torch import nn
 
 from sb3_ppo_variants.backends import obstacles
 from sb3_ppo_variants.backends.images import fused
 from sb3_ppo_variants.backends.reference import Reference
+from sb3_ppo_variants.backends.torch_actor import TorchActor
 from sb3_ppo_variants.backends.torch_update import Minibatches, TorchUpdate
+from sb3_ppo_variants.backends.views import view_of
 from sb3_ppo_variants.policies.feed_forward import FeedForward
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.rollouts.buffer import Samples, with_parameters
+from sb3_ppo_variants.rollouts.loop import Actor
 from sb3_ppo_variants.updates.plan import UpdatePlan
 
 if TYPE_CHECKING:
@@ -66,14 +71,11 @@ def _policy_obstacle(kind: "Recurrent") -> str | None:
     return None
 
 
-@contextmanager
-def _by_cells(policy: ActorCriticPolicy) -> Iterator[None]:
-    """Compute single steps with PyTorch's LSTM cell, much cheaper than an LSTM call, while the context is active."""
-    policy._process_sequence = partial(_process, policy._process_sequence)  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del policy._process_sequence
+def _by_cells(policy: ActorCriticPolicy) -> ActorCriticPolicy:
+    """Return a view of a policy that computes single steps with PyTorch's LSTM cell, much cheaper than an LSTM call."""
+    view = view_of(policy)
+    view._process_sequence = partial(_process, policy._process_sequence)  # type: ignore[assignment]
+    return view
 
 
 def _process(
@@ -111,7 +113,6 @@ class Sequences(Reference):
 
     path = "fast"
     how = "LSTMs run over whole sequences"
-    update = staticmethod(partial(TorchUpdate, SequenceMinibatches))
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
         kind = recurrent(plan.kind)
@@ -122,8 +123,12 @@ class Sequences(Reference):
         return _policy_obstacle(kind)
 
     def prepared(self, plan: UpdatePlan, updating: bool) -> AbstractContextManager[None]:
-        """Use LSTM cells in rollouts, and a fused Adam in updates, while the context is active."""
-        if not updating:
-            return _by_cells(plan.kind.policy)
-        plain = obstacles.of_optimizers(plan.kind.policy, plan.optimizers) is None
+        """Use a fused Adam in updates while the context is active."""
+        plain = updating and obstacles.of_optimizers(plan.kind.policy, plan.optimizers) is None
         return fused(plan.optimizers) if plain else nullcontext()
+
+    def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
+        return TorchActor(model, type(plan.kind)(_by_cells(plan.kind.policy)), buffer)
+
+    def update(self, plan: UpdatePlan) -> TorchUpdate:
+        return TorchUpdate(SequenceMinibatches, plan)
