@@ -132,6 +132,11 @@ def test_the_pages_have_the_speeds_beside_sb3_contrib(
         assert f" | {ratio} | {rate} |" in text
 
 
+def test_the_page_has_the_estimates_of_the_kl(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kl-estimators", "--report", str(ROOT / "results" / "kl-estimators.json")]) == 0
+    assert capsys.readouterr().out in (ROOT / "docs" / "details.md").read_text()
+
+
 def test_the_table_of_what_can_be_used_has_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["throughput", "--report", str(ROOT / "results" / "throughput-variants.json")]) == 0
     reports = [ROOT / "docs" / name / "report.md" for name in ("table1-200k", "masked", "recurrent")]
