@@ -38,6 +38,7 @@ OPTIONAL = [
     "matplotlib",
     "moviepy",
     "mujoco",
+    "onnxruntime",
     "optuna",
     "pandas",
     "plotly",
