@@ -156,7 +156,7 @@ FAULTS: dict[str, tuple[Callable[[Members], Members], str]] = {
     ),
     "fewer groups": (
         lambda m: with_state(m, OPTIMIZER, lambda state: state["param_groups"].clear()),
-        r"policy.optimizer (is not what was saved|has param_groups of other sizes)",
+        r"policy.optimizer (is not what was saved|has parameter groups whose sizes)",
     ),
     "no groups": (
         lambda m: with_state(m, OPTIMIZER, lambda state: state.pop("param_groups") and None),

@@ -25,7 +25,7 @@ STATES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "amsgrad without its moments": (lambda state: state["param_groups"][0].update(amsgrad=True), "max_exp_avg_sq"),
     "a moment too many": (lambda state: [m.update(other=m["exp_avg"]) for m in state["state"].values()], "other"),
     "a moment too few": (lambda state: [m.pop("exp_avg_sq") for m in state["state"].values()], "not step"),
-    "negative squares": (lambda state: first(state)["exp_avg_sq"].fill_(-1), "exp_avg_sq with numbers that no update"),
+    "negative squares": (lambda state: first(state)["exp_avg_sq"].fill_(-1), "exp_avg_sq with invalid values"),
     "steps that were not made": (lambda state: first(state).update(step=th.tensor(-5.0)), "step with .* such as -5"),
     "a NaN": (lambda state: first(state)["exp_avg"].fill_(float("nan")), "exp_avg with .* such as nan"),
     "a moment that is a text": (lambda state: first(state).update(step="5"), "step that is not a number"),

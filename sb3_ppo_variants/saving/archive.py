@@ -158,7 +158,7 @@ def _members(name: str, content: bytes) -> dict[str, bytes]:
     except DamagedFileError:
         raise
     except zipfile.BadZipFile as error:
-        fault = "is damaged" if members else "cannot be read: it wasn't a zip-file, or is truncated"
+        fault = "is damaged" if members else "cannot be read; it wasn't a zip-file, or is truncated"
         raise DamagedFileError(name, part, f"{fault}: {error}") from error
     except Exception as error:  # Decompressors may raise anything.
         raise DamagedFileError(name, part, f"is damaged: {error!r}") from error
