@@ -15,8 +15,10 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack,
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from helpers import ACTION_SPACES, NoiseEnv
+from sb3_ppo_variants.backends.native.finite import native_test
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.guards import guarded
+from sb3_ppo_variants.guards.finite import FiniteTest, finite_test
 
 BOX = ACTION_SPACES["Box"]
 OBSERVATIONS: dict[str, spaces.Space] = {
@@ -136,6 +138,23 @@ def test_a_step_that_is_replaced_on_the_object_is_taken() -> None:
     env.step_wait = lambda: theirs  # type: ignore[method-assign]
     with checked_steps(env) as stepped:
         assert stepped.step(np.ones((3, 2))) is theirs
+
+
+@pytest.mark.parametrize("test", [finite_test, native_test])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_whether_an_array_is_finite_now(test: FiniteTest, dtype: Any) -> None:
+    array = np.zeros((3, 5), dtype)
+    is_finite = test(array)
+    limits = np.finfo(dtype)
+    for value in (0.0, -1.0, limits.max, limits.min, limits.smallest_subnormal):
+        array[...] = value
+        assert is_finite()
+    for value in (np.nan, np.inf, -np.inf):
+        for place in range(array.size):
+            array.flat[place] = value
+            assert not is_finite()
+            array.flat[place] = limits.max
+            assert is_finite()
 
 
 def test_too_few_actions() -> None:

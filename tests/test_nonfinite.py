@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from faulty import AT_END, INF, NAN, WITHIN, Fault, faulty_envs, model_for, state, stopped
+from faulty import AT_END, INF, N_ENVS, N_STEPS, NAN, WITHIN, Fault, faulty_envs, model_for, state, stopped
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import (
@@ -142,6 +142,48 @@ def test_from_a_wrapper(place: str, validate: bool, fast: bool) -> None:
     # Without validation, an observation may only be noticed when the policy's action for it is not finite.
     assert error.quantity == place or (error.quantity == "action" and not validate)
     assert error.env_index == 1
+
+
+class SpoiledActions(VecEnvWrapper):
+    """Passes on an action that the policy did not draw."""
+
+    def __init__(self, env: VecEnv, fault: Fault | None):
+        super().__init__(env)
+        self._fault = fault
+        self._taken = 0
+
+    def reset(self) -> Any:
+        return self.venv.reset()
+
+    def step_async(self, actions: np.ndarray) -> None:
+        self._taken += 1
+        if self._fault and self._fault.at == self._taken:
+            actions = actions.copy()
+            actions[1] = self._fault.value
+        self.venv.step_async(actions)
+
+    def step_wait(self) -> Any:
+        return self.venv.step_wait()
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_an_action_from_a_wrapper(fast: bool) -> None:
+    fault = Fault("action", NAN)
+    error = stopped(lambda fault: VecMonitor(SpoiledActions(faulty_envs(None), fault)), fault, fast=fast)
+    assert (error.quantity, error.env_index, error.step) == ("action", 1, fault.step)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_actions_too_large_for_single_precision(fast: bool) -> None:
+    """exp(100) is infinite in single precision. The reference path takes steps as SB3 does, with clipped actions."""
+    model = model_for(faulty_envs(None), fast=fast)
+    with th.no_grad():
+        model.policy.log_std.fill_(100.0)
+    before = state(model)
+    with pytest.raises(NonFiniteError):
+        model.learn(N_STEPS * N_ENVS)
+    assert th.equal(state(model), before)
+    assert model.num_timesteps == (0 if fast else N_STEPS * N_ENVS)
 
 
 def test_in_a_rollout_the_part_of_an_observation_is_named() -> None:

@@ -9,6 +9,8 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.utils import obs_as_tensor
 
+from sb3_ppo_variants.guards.actions import check_actions
+from sb3_ppo_variants.guards.watch import Watch
 from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.policies.kind import Acted, PolicyKind
 from sb3_ppo_variants.rollouts.buffer import WithParameters
@@ -29,6 +31,7 @@ class TorchActor:
         self._acting = kind.acting(model)
         self._buffer = buffer
         self._bounds = bounds_of(kind.policy)
+        self._watch = Watch(lambda: model.num_timesteps)
         self._parameters: list[Parameters | None] = []
         self._observations: Observations
         self._acted: Acted
@@ -47,6 +50,7 @@ class TorchActor:
             clipped_actions = policy.unscale_action(actions)
         elif self._bounds is not None:
             clipped_actions = np.clip(actions, *self._bounds)
+        check_actions(clipped_actions, self._watch)
         self._observations, self._acted = observations, acted
         self._seen = {
             "obs_tensor": obs_tensor,

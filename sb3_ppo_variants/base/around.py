@@ -8,6 +8,7 @@ import torch as th
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_ppo_variants.backends.arrays.threads import ONE_THREAD
+from sb3_ppo_variants.backends.native.finite import native_test
 from sb3_ppo_variants.guards import check_seen, guarded
 from sb3_ppo_variants.guards.interrupts import interrupts_can_be_held
 from sb3_ppo_variants.updates.finite import check_parameters
@@ -39,7 +40,7 @@ def checked(model: OnPolicyAlgorithm) -> Iterator[None]:
     not finite, that is reported instead of the original error.
     """
     try:
-        with guarded(model):
+        with guarded(model, native_test):
             yield
     except (ValueError, RuntimeError):
         check_parameters(model.policy)

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -64,8 +65,8 @@ def _counted() -> Iterator[None]:
 
 def _switch(to: str) -> None:
     asked = subprocess.Popen(["vgdb", f"--pid={os.getpid()}", "instrumentation", to], stdout=subprocess.DEVNULL)
-    while asked.poll() is None:  # Keep running: valgrind does not react while this process waits.
-        pass
+    while asked.poll() is None:  # A process that only waits does not react, and one that only polls is counted.
+        time.sleep(0.01)
     if asked.returncode != 0:
         raise RuntimeError("vgdb could not reach valgrind")
 

@@ -1,6 +1,6 @@
 """Steps of SB3's ``DummyVecEnv`` with the same results and fewer copies."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy, deepcopy
 from typing import Any, TypeGuard
 
@@ -8,7 +8,10 @@ import numpy as np
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
-from sb3_ppo_variants.guards.outputs import EnvCheck
+from sb3_ppo_variants.guards.finite import FiniteTest, finite_test
+from sb3_ppo_variants.guards.observations import observation_check
+from sb3_ppo_variants.guards.outputs import NUMBERS, EnvCheck
+from sb3_ppo_variants.guards.watch import HUGE_REWARD, Watch
 from sb3_ppo_variants.guards.wrapped import blame_output
 
 IMMUTABLE = frozenset({bool, int, float, str, type(None), np.bool_, np.float32, np.float64, np.int32, np.int64})
@@ -29,37 +32,64 @@ class DummySteps:
     this, nor does an ``info`` of numbers, strings, arrays, and dicts of numbers and strings.
 
     :param env: the environment
-    :param checks: a check for each environment, or none at all
+    :param watch: raises errors for values that are not allowed; ``None`` to check nothing
+    :param test: creates the test whether observations are finite
     """
 
-    def __init__(self, env: DummyVecEnv, checks: Sequence[EnvCheck] = ()):
+    def __init__(self, env: DummyVecEnv, watch: Watch | None = None, test: FiniteTest = finite_test):
         self._env = env
-        self._checks = checks
         self.step_async = env.step_async
         arrays: Any = env.buf_obs
         self._rows = arrays[None] if None in arrays else _DictRows(arrays)
+        space = env.observation_space
+        self._shape, self._dtype = space.shape, space.dtype
+        self._checks = [] if watch is None else [EnvCheck(space, i, watch) for i in range(env.num_envs)]
+        self._stacked = None if watch is None else observation_check(space, watch, env.num_envs)
+        self._are_finite = _test_of_all([*arrays.values()], test)
 
     def step_wait(self) -> VecEnvStepReturn:
         """Step each environment, and reset it if its episode ended."""
         env, rows, checks, actions = self._env, self._rows, self._checks, self._env.actions
         rewards, dones, infos = env.buf_rews, env.buf_dones, env.buf_infos
+        # Local variables, because looking up others takes a third of the time of a check.
+        shape, dtype, array = self._shape, self._dtype, np.ndarray
+        low, high, numbers = -HUGE_REWARD, HUGE_REWARD, NUMBERS
         for i, single in enumerate(env.envs):
             try:
                 returned = single.step(actions[i])
             except Exception as error:
                 self._blame(error, i)
                 raise
-            observation, reward, terminated, truncated, info = checks[i].step(returned) if checks else returned
+            try:
+                observation, reward, terminated, truncated, info = returned
+            except (TypeError, ValueError):
+                self._refuse(returned, i)
+                raise
+            # What nearly all environments return needs no conversion, and is recognised here without a call.
+            unusual = checks and not (
+                type(observation) is array
+                and observation.dtype is dtype
+                and observation.shape == shape
+                and (type(reward) is float or type(reward) in numbers)
+                and low < reward < high
+                and (terminated is False or terminated is True)
+                and (truncated is False or truncated is True)
+                and type(info) is dict
+            )
+            if unusual:
+                observation, reward, terminated, truncated, info = checks[i].step(returned)
             done = terminated or truncated
             rewards[i], dones[i], infos[i] = reward, done, info
             info["TimeLimit.truncated"] = truncated and not terminated
             if done:
-                if checks:
+                if checks and (unusual or not self._is_finite(observation, i)):
                     checks[i].terminal(observation)
                 info["terminal_observation"] = observation
                 first = self._first(i)
                 observation, env.reset_infos[i] = checks[i].reset(first) if checks else first
             rows[i] = observation
+        if checks and not self._are_finite():
+            self._name_wrong()
         return rows.copy(), rewards.copy(), dones.copy(), [_copied(info) for info in infos]
 
     def reset(self) -> VecEnvObs:
@@ -71,6 +101,8 @@ class DummySteps:
             self._rows[i], env.reset_infos[i] = checks[i].reset(first) if checks else first
         env._reset_seeds()
         env._reset_options()
+        if checks and not self._are_finite():
+            self._name_wrong()
         return self._rows.copy()
 
     def _first(self, i: int, **arguments: Any) -> Any:
@@ -83,6 +115,26 @@ class DummySteps:
     def _blame(self, error: Exception, i: int) -> None:
         if self._checks:
             blame_output(error, self._checks[i])
+
+    def _refuse(self, returned: Any, i: int) -> None:
+        if self._checks:
+            self._checks[i].step(returned)
+
+    def _is_finite(self, observation: Any, i: int) -> bool:
+        self._rows[i] = observation
+        return self._are_finite()
+
+    def _name_wrong(self) -> None:
+        if self._stacked is not None:
+            self._stacked.check_numbers(self._rows, "observation", None)
+
+
+def _test_of_all(arrays: Sequence[np.ndarray], test: FiniteTest) -> Callable[[], bool]:
+    """Return a function that tells whether arrays are finite; it always returns False if one contains integers."""
+    if any(array.dtype.kind != "f" for array in arrays):
+        return lambda: False
+    tests = [*map(test, arrays)]
+    return tests[0] if len(tests) == 1 else lambda: all(is_finite() for is_finite in tests)
 
 
 class _DictRows(dict[str, np.ndarray]):

@@ -3,32 +3,40 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
-from gymnasium import spaces
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 from sb3_ppo_variants.errors import EnvOutputError
+from sb3_ppo_variants.guards.actions import CheckedActions, may_change_actions
 from sb3_ppo_variants.guards.dummy import DummySteps, can_step
-from sb3_ppo_variants.guards.finite import is_finite
+from sb3_ppo_variants.guards.finite import FiniteTest, finite_test
 from sb3_ppo_variants.guards.observations import observation_check
 from sb3_ppo_variants.guards.outputs import EnvCheck, StackCheck
 from sb3_ppo_variants.guards.stand_in import standing_in
+from sb3_ppo_variants.guards.steps import Steps
 from sb3_ppo_variants.guards.watch import Watch
 from sb3_ppo_variants.guards.workers import check_answers, exchanging, named_workers
 
 
 @contextmanager
-def guarded(model: OnPolicyAlgorithm) -> Iterator[None]:
-    """Check what a model's environments receive and return, below all wrappers, while the context is active."""
+def guarded(model: OnPolicyAlgorithm, test: FiniteTest = finite_test) -> Iterator[None]:
+    """Check what a model's environments receive and return, below all wrappers, while the context is active.
+
+    :param test: creates the tests whether observations are finite
+    """
 
     def steps() -> int:
         return model.num_timesteps
 
     watch = Watch(steps)
+
+    def make_steps(env: VecEnv) -> Steps:
+        checked: Steps = DummySteps(env, watch, test) if can_step(env) else CheckedStacks(env, watch)
+        return CheckedActions(checked, watch) if may_change_actions(model.env) else checked
+
     try:
-        stand_in = standing_in(model, lambda env: CheckedSteps(env, watch))
+        stand_in = standing_in(model, make_steps)
         with stand_in as env, named_workers(env, steps), exchanging(env):
             yield
     except EnvOutputError as error:
@@ -51,32 +59,24 @@ def check_seen(model: OnPolicyAlgorithm) -> None:
 STACKING = (TypeError, ValueError, KeyError, AssertionError)
 
 
-class CheckedSteps:
-    """Steps and resets of a vectorised environment, which raise a ``GuardError`` for values that are not allowed."""
+class CheckedStacks:
+    """Steps and resets of environments that stack their outputs themselves.
+
+    They raise a ``GuardError`` for values that are not allowed.
+    """
 
     def __init__(self, env: VecEnv, watch: Watch):
-        self._watch = watch
-        # Actions in other spaces are integers, which are always finite.
-        self._checks_actions = isinstance(env.action_space, spaces.Box)
         self._observations = observation_check(env.observation_space, watch, env.num_envs)
-        checks = [EnvCheck(env.observation_space, i, watch) for i in range(env.num_envs)]
-        self._steps = DummySteps(env, checks) if can_step(env) else env
-        self._stacks = None if can_step(env) else StackCheck(checks, watch)
-        self._env, self._checks = env, checks
-
-    def step_async(self, actions: np.ndarray) -> None:
-        """Start a step; the actions must be finite."""
-        if self._checks_actions and not is_finite(actions):
-            row = int(np.argmin(np.isfinite(actions).reshape(len(actions), -1).all(axis=1)))
-            self._watch.refuse_number("action", actions[row], row)
-        self._steps.step_async(actions)
+        self._checks = [EnvCheck(env.observation_space, i, watch) for i in range(env.num_envs)]
+        self._stacks = StackCheck(self._checks, watch)
+        self._env = env
+        self.step_async = env.step_async
 
     def step_wait(self) -> VecEnvStepReturn:
         """Finish the step, and check its results."""
         try:
-            returned = self._steps.step_wait()
-            if self._stacks is not None:
-                self._stacks.check(*returned)
+            returned = self._env.step_wait()
+            self._stacks.check(*returned)
             self._check_observations(returned[0])
         except STACKING:
             check_answers(self._env, self._checks)
@@ -86,7 +86,7 @@ class CheckedSteps:
     def reset(self) -> VecEnvObs:
         """Reset all environments, and check their observations."""
         try:
-            observations = self._steps.reset()
+            observations = self._env.reset()
             self._check_observations(observations)
         except STACKING:
             check_answers(self._env, self._checks)
@@ -94,6 +94,5 @@ class CheckedSteps:
         return observations
 
     def _check_observations(self, observations: VecEnvObs) -> None:
-        if self._stacks is not None:
-            observations = self._observations.fitted(observations, "observation", None)
-        self._observations.check_numbers(observations, "observation", None)
+        fitted = self._observations.fitted(observations, "observation", None)
+        self._observations.check_numbers(fitted, "observation", None)

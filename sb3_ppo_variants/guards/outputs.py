@@ -27,20 +27,14 @@ class EnvCheck:
         self._env_index = env_index
         self._watch = watch
         self._observation = observation_check(space, watch)
-        self._shape, self._dtype = space.shape, space.dtype
 
     def step(self, returned: object) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Convert the values that ``env.step`` returned to forms that NumPy can write unchanged.
 
         :raises GuardError: if a value has a wrong type or shape, or the reward is not finite
         """
-        # This runs at every step, so the types that nearly all environments return are recognised without a call.
-        if type(returned) is not tuple or len(returned) != 5:
-            returned = self._values(returned, "step", 5)
-        observation, reward, terminated, truncated, info = returned
-        array = type(observation) is np.ndarray
-        if not (array and observation.dtype is self._dtype and observation.shape == self._shape):
-            observation = self._observation.fitted(observation, "observation", self._env_index)
+        observation, reward, terminated, truncated, info = self._values(returned, "step", 5)
+        observation = self._observation.fitted(observation, "observation", self._env_index)
         if type(reward) not in NUMBERS or not -HUGE_REWARD < reward < HUGE_REWARD:
             reward = self._number(reward)
         if type(terminated) not in FLAGS:

@@ -3,20 +3,12 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
-from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
-
-class _Steps(Protocol):
-    """The steps and resets of a vectorised environment; see SB3's ``VecEnv``."""
-
-    def step_async(self, actions: np.ndarray) -> None: ...
-    def step_wait(self) -> VecEnvStepReturn: ...
-    def reset(self) -> VecEnvObs: ...
+from sb3_ppo_variants.guards.steps import Steps
 
 
 def _delegated(path: str) -> Any:
@@ -34,7 +26,7 @@ class StandIn(VecEnv):
     _inner: VecEnv
 
     # VecEnv.__init__ is not called: it would set attributes that belong to the environment.
-    def __init__(self, env: VecEnv, steps: _Steps):
+    def __init__(self, env: VecEnv, steps: Steps):
         object.__setattr__(self, "_inner", env)
         object.__setattr__(self, "_own_steps", steps)
 
@@ -73,7 +65,7 @@ def original(env: VecEnv) -> VecEnv:
 
 
 @contextmanager
-def standing_in(model: BaseAlgorithm, make_steps: Callable[[VecEnv], _Steps]) -> Iterator[VecEnv]:
+def standing_in(model: BaseAlgorithm, make_steps: Callable[[VecEnv], Steps]) -> Iterator[VecEnv]:
     """Replace a model's environment, below all wrappers, with a stand-in while the context is active.
 
     :param make_steps: creates the stand-in's steps from the environment without wrappers, which is yielded

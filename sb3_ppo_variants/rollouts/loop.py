@@ -26,6 +26,7 @@ class Actor(Protocol):
         """Draw an action for each environment.
 
         :return: the actions as the environments take them
+        :raises NonFiniteError: if an action is not finite
         """
 
     def seen(self) -> dict[str, Any]:

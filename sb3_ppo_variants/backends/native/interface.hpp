@@ -86,5 +86,5 @@ template <class T> struct Acting {
     T *outputs, *actions, *clipped, *log_probs, *values;
     int64_t rows, action_size;
     int64_t step;
-    int64_t is_finite;  // Whether all outputs are finite.
+    int64_t is_finite;  // Whether all outputs and actions are finite.
 };

@@ -26,7 +26,7 @@ class Library:
         self._functions = ctypes.CDLL(str(path))
         self._functions.ppo_instructions.restype = ctypes.c_char_p
         self._functions.ppo_use.restype = ctypes.c_int64
-        for name in ("ppo_descend", "ppo_act", "ppo_normalize"):
+        for name in ("ppo_descend", "ppo_act", "ppo_normalize", "ppo_are_finite"):
             for dtype in ("float32", "float64"):
                 getattr(self._functions, f"{name}_{dtype}").restype = ctypes.c_int64
 
@@ -70,6 +70,13 @@ class Library:
         :param structure: a ``Normalizing``, whose contents may change between calls
         """
         return partial(getattr(self._functions, f"ppo_normalize_{dtype}"), ctypes.byref(structure))
+
+    def are_finite(self, dtype: np.dtype, structure: Structure) -> Callable[[], bool]:
+        """Return a function that tells whether numbers are finite.
+
+        :param structure: a ``Numbers``, whose contents may change between calls
+        """
+        return partial(getattr(self._functions, f"ppo_are_finite_{dtype}"), ctypes.byref(structure))
 
 
 def _with_memory(function: Callable[..., int], structures: Sequence[Structure]) -> Callable[[], object]:

@@ -119,7 +119,7 @@ class Steps:
         """Compute a step and fill its rows.
 
         :param features: features of any numeric type, shape ``(states per step, inputs)``
-        :raises NonFiniteError: if the policy network's output is not finite
+        :raises NonFiniteError: if the policy network's output or an action is not finite
         """
         if features.shape != self.features.shape:
             raise ValueError(f"the features have the shape {features.shape}; allowed: {self.features.shape}")
@@ -129,6 +129,7 @@ class Steps:
         self._run()
         if not self._structure.is_finite:
             check_finite(outputs)
+            check_finite(self.actions[step])
 
 
 def library_in_use() -> Any:

@@ -106,6 +106,12 @@ class Normalizing(Structure):
     ]
 
 
+class Numbers(Structure):
+    """Numbers of any meaning."""
+
+    _fields_ = _fields("numbers", "count")
+
+
 def as_array(layers: Sequence[Layer]) -> ctypes.Array:
     """Return layers as one contiguous array, to which a pointer to the first layer gives access."""
     array = (Layer * len(layers))(*layers)
