@@ -150,16 +150,19 @@ class _DictRows(dict[str, np.ndarray]):
 
 def _copied(info: dict[str, Any]) -> dict[str, Any]:
     """Return a copy that is as independent as a deep copy."""
-    if type(info) is dict:
-        if IMMUTABLE.issuperset(map(type, info.values())):
-            return info.copy()
-        if all(map(_is_flat, info.values())):
-            return {key: value if type(value) in IMMUTABLE else copy(value) for key, value in info.items()}
-    return deepcopy(info)
+    if type(info) is not dict:
+        return deepcopy(info)
+    copied = info.copy()
+    for key, value in info.items():
+        if type(value) not in IMMUTABLE:
+            if not _is_flat(value):
+                return deepcopy(info)
+            copied[key] = copy(value)
+    return copied
 
 
 def _is_flat(value: Any) -> bool:
-    """Return whether a shallow copy of the value is as independent as a deep copy."""
+    """Return whether a shallow copy of an array or dict is as independent as a deep copy."""
     if type(value) is np.ndarray:
         return not value.dtype.hasobject
-    return type(value) in IMMUTABLE or (type(value) is dict and IMMUTABLE.issuperset(map(type, value.values())))
+    return type(value) is dict and IMMUTABLE.issuperset(map(type, value.values()))

@@ -16,6 +16,7 @@ template <class T, class Distribution> class Actor {
         for (int64_t start = 0; start < acting.rows; start += STATES) {
             const int64_t left = acting.rows - start, row = acting.step * acting.rows + start;
             inputs.gather(acting.features + start * inputs.width, nullptr, left < STATES ? left : STATES);
+            if (inputs.states > FEW) inputs.arrange();
             if (acting.outputs) act(acting, row);
             if (acting.values) memcpy(acting.values + row, critic.evaluate(inputs), inputs.states * sizeof(T));
         }

@@ -70,6 +70,7 @@ template <class T, class Distribution> class Descending {
         take_advantages(indices, count);
         for (int64_t start = 0; start < count; start += STATES) {
             inputs.gather(rollout.features, indices + start, count - start < STATES ? count - start : STATES);
+            inputs.arrange();
             if (terms.of_policy) {
                 policy_slopes(indices + start, advantages + start, count, sums);
                 actor.backward(inputs, start > 0);

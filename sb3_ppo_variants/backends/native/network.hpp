@@ -10,7 +10,7 @@ constexpr int64_t STRIDE = stride_of(STATES);
 // Up to this many states are cheaper one by one, if no gradients are needed.
 constexpr int64_t FEW = 2;
 
-// Features of states, stored by state and by feature.
+// Features of states, stored by state and, once they are arranged, by feature.
 template <class T> struct Inputs {
     int64_t width, states = 0, columns = 0;
     T *by_state, *by_feature;
@@ -20,18 +20,18 @@ template <class T> struct Inputs {
           by_state(memory.take<T>(STATES * stride_of(width))),
           by_feature(memory.take<T>(width * STRIDE)) {}
 
-    // Copies the features of `count` rows, the first ones if `indices` is null.
+    // Copies the features of `count` rows, the first ones if `indices` is null, but only by state.
     void gather(const T* features, const int64_t* indices, int64_t count) {
         states = count;
         columns = padded(count);
+        for (int64_t i = 0; i < count; ++i)
+            memcpy(by_state + i * stride_of(width), features + (indices ? indices[i] : i) * width, width * sizeof(T));
+    }
+
+    // Copies the gathered features by feature, as `forward` and `backward` need them.
+    void arrange() {
         const int64_t row = stride_of(width);
-        for (int64_t i = 0; i < columns; ++i) {
-            T* to = by_state + i * row;
-            if (i < count)
-                memcpy(to, features + (indices ? indices[i] : i) * width, width * sizeof(T));
-            else
-                memset(to, 0, width * sizeof(T));
-        }
+        for (int64_t i = states; i < columns; ++i) memset(by_state + i * row, 0, width * sizeof(T));
         transpose(by_state, row, columns, width, by_feature, STRIDE);
     }
 };
@@ -73,7 +73,8 @@ template <class T> class Mlp {
         for (T*& d : gradients) d = memory.take<T>(widest * STRIDE);
     }
 
-    // Returns the output of the last layer. Those of the other layers may not be kept.
+    // Returns the output of the last layer. Those of the other layers may not be kept. More than a few states must be
+    // arranged.
     const T* evaluate(const Inputs<T>& inputs) {
         if (inputs.states > FEW) return forward(inputs);
         for (int64_t state = 0; state < inputs.states; ++state) {
