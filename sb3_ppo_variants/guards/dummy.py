@@ -42,7 +42,9 @@ class DummySteps:
         arrays: Any = env.buf_obs
         self._rows = arrays[None] if None in arrays else _DictRows(arrays)
         space = env.observation_space
-        self._shape, self._dtype = space.shape, space.dtype
+        # The type and length of observations that are vectors; no observation has a length of -1.
+        self._dtype = space.dtype
+        self._length = space.shape[0] if space.shape is not None and len(space.shape) == 1 else -1
         self._checks = [] if watch is None else [EnvCheck(space, i, watch) for i in range(env.num_envs)]
         self._stacked = None if watch is None else observation_check(space, watch, env.num_envs)
         self._are_finite = _test_of_all([*arrays.values()], test)
@@ -52,7 +54,7 @@ class DummySteps:
         env, rows, checks, actions = self._env, self._rows, self._checks, self._env.actions
         rewards, dones, infos = env.buf_rews, env.buf_dones, env.buf_infos
         # Local variables, because looking up others takes a third of the time of a check.
-        shape, dtype, array = self._shape, self._dtype, np.ndarray
+        array, dtype, length = np.ndarray, self._dtype, self._length
         low, high, numbers = -HUGE_REWARD, HUGE_REWARD, NUMBERS
         for i, single in enumerate(env.envs):
             try:
@@ -65,24 +67,24 @@ class DummySteps:
             except (TypeError, ValueError):
                 self._refuse(returned, i)
                 raise
-            # What nearly all environments return needs no conversion, and is recognised here without a call.
-            unusual = checks and not (
+            # Vectors and numbers of the usual types need no conversion. Recognising them here saves a call.
+            if checks and not (
                 type(observation) is array
                 and observation.dtype is dtype
-                and observation.shape == shape
+                and observation.ndim == 1
+                and len(observation) == length
                 and (type(reward) is float or type(reward) in numbers)
                 and low < reward < high
                 and (terminated is False or terminated is True)
                 and (truncated is False or truncated is True)
                 and type(info) is dict
-            )
-            if unusual:
+            ):
                 observation, reward, terminated, truncated, info = checks[i].step(returned)
             done = terminated or truncated
             rewards[i], dones[i], infos[i] = reward, done, info
             info["TimeLimit.truncated"] = truncated and not terminated
             if done:
-                if checks and (unusual or not self._is_finite(observation, i)):
+                if checks and not self._is_finite(observation, i):
                     checks[i].terminal(observation)
                 info["terminal_observation"] = observation
                 first = self._first(i)
@@ -121,6 +123,9 @@ class DummySteps:
             self._checks[i].step(returned)
 
     def _is_finite(self, observation: Any, i: int) -> bool:
+        """Return whether an observation is certainly finite; it is written to the row of its environment."""
+        if type(observation) is not np.ndarray or observation.dtype is not self._dtype:
+            return False
         self._rows[i] = observation
         return self._are_finite()
 
