@@ -45,7 +45,7 @@ class DummySteps:
         # The type and length of observations that are vectors; no observation has a length of -1.
         self._dtype = space.dtype
         self._length = space.shape[0] if space.shape is not None and len(space.shape) == 1 else -1
-        self._checks = [] if watch is None else [EnvCheck(space, i, watch) for i in range(env.num_envs)]
+        self._checks = [] if watch is None else EnvCheck.of_each(env, watch)
         self._stacked = None if watch is None else observation_check(space, watch, env.num_envs)
         self._are_finite = _test_of_all([*arrays.values()], test)
 

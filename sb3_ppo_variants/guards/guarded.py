@@ -67,7 +67,7 @@ class CheckedStacks:
 
     def __init__(self, env: VecEnv, watch: Watch):
         self._observations = observation_check(env.observation_space, watch, env.num_envs)
-        self._checks = [EnvCheck(env.observation_space, i, watch) for i in range(env.num_envs)]
+        self._checks = EnvCheck.of_each(env, watch)
         self._stacks = StackCheck(self._checks, watch)
         self._env = env
         self.step_async = env.step_async

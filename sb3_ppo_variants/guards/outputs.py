@@ -6,8 +6,9 @@ from typing import Any, NoReturn, TypeGuard
 
 import numpy as np
 from gymnasium import spaces
+from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_ppo_variants.guards.observations import observation_check, shown
+from sb3_ppo_variants.guards.observations import ArrayCheck, DictCheck, observation_check, shown
 from sb3_ppo_variants.guards.watch import HUGE_REWARD, Watch
 
 # Types that need no conversion.
@@ -21,12 +22,22 @@ class EnvCheck:
     """Refuses values that NumPy would silently change when it writes them to the arrays of a ``VecEnv``.
 
     It does not check that observations are finite, because checking those of all environments at once is faster.
+
+    :param observation: the check of observations
+    :param env_index: index of the environment
+    :param watch: raises the errors
     """
 
-    def __init__(self, space: spaces.Space, env_index: int, watch: Watch):
+    def __init__(self, observation: ArrayCheck | DictCheck, env_index: int, watch: Watch):
+        self._observation = observation
         self._env_index = env_index
         self._watch = watch
-        self._observation = observation_check(space, watch)
+
+    @classmethod
+    def of_each(cls, env: VecEnv, watch: Watch) -> list["EnvCheck"]:
+        """Return the checks of stacked environments."""
+        observation = observation_check(env.observation_space, watch)
+        return [cls(observation, i, watch) for i in range(env.num_envs)]
 
     def step(self, returned: object) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Convert the values that ``env.step`` returned to forms that NumPy can write unchanged.
@@ -47,14 +58,16 @@ class EnvCheck:
 
     def reset(self, returned: object) -> tuple[Any, dict[str, Any]]:
         """Convert the values that ``env.reset`` returned; see :meth:`step`."""
-        observation, info = self._values(returned, "reset", 2)
+        if type(returned) is not tuple or len(returned) != 2:
+            returned = self._values(returned, "reset", 2)
+        observation, info = returned
         if not isinstance(info, dict):
             self._refuse("info", info, "a dict")
         return self._observation.fitted(observation, "observation", self._env_index), info
 
     def below(self, space: spaces.Space) -> "EnvCheck":
         """Return the check of the same environment below a wrapper."""
-        return EnvCheck(space, self._env_index, self._watch)
+        return EnvCheck(observation_check(space, self._watch), self._env_index, self._watch)
 
     def parts(self, found: Mapping[str, Any]) -> None:
         """Check some of the values that ``env.step`` returned, by name; see :meth:`step`."""

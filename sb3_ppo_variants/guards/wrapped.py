@@ -6,6 +6,7 @@ from typing import Any
 import gymnasium as gym
 
 from sb3_ppo_variants.errors import GuardError
+from sb3_ppo_variants.guards.observations import observation_check
 from sb3_ppo_variants.guards.outputs import RESULTS, EnvCheck
 from sb3_ppo_variants.guards.watch import TypesOnly
 
@@ -64,7 +65,8 @@ def check_outputs(env: gym.Env, env_index: int) -> gym.Env:
 
     The process of the model checks that numbers are finite, because it knows the step.
     """
-    check = EnvCheck(env.observation_space, env_index, TypesOnly(lambda: None))
+    watch = TypesOnly(lambda: None)
+    check = EnvCheck(observation_check(env.observation_space, watch), env_index, watch)
     step, reset = env.step, env.reset
 
     def checked_step(action: Any) -> Any:
