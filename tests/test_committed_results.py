@@ -132,6 +132,13 @@ def test_the_pages_have_the_speeds_beside_sb3_contrib(
         assert f" | {ratio} | {rate} |" in text
 
 
+def test_the_page_has_the_speeds_with_many_environments(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["throughput", "--report", str(ROOT / "results" / "throughput-n-envs.json")]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if "| PPOClip |" in line]
+    text = (ROOT / "docs" / "speed.md").read_text()
+    assert len(rows) == 8 and all(row in text for row in rows)
+
+
 def test_the_page_has_the_estimates_of_the_kl(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kl-estimators", "--report", str(ROOT / "results" / "kl-estimators.json")]) == 0
     assert capsys.readouterr().out in (ROOT / "docs" / "details.md").read_text()
