@@ -110,21 +110,31 @@ def test_without_validation(place: str, use_sde: bool) -> None:
     assert error.quantity == quantity
 
 
-class SpoiledBetween(VecEnvWrapper):
-    """Corrupts what the environments return, after it has been checked."""
+class Faulty(VecEnvWrapper):
+    """A wrapper with a fault at one of its steps."""
 
     def __init__(self, env: VecEnv, fault: Fault | None):
         super().__init__(env)
         self._fault = fault
         self._taken = 0
 
+    def _is_next(self) -> bool:
+        self._taken += 1
+        return self._fault is not None and self._fault.at == self._taken
+
     def reset(self) -> Any:
         return self.venv.reset()
 
     def step_wait(self) -> Any:
-        self._taken += 1
+        return self.venv.step_wait()
+
+
+class SpoiledBetween(Faulty):
+    """Corrupts what the environments return, after it has been checked."""
+
+    def step_wait(self) -> Any:
         observations, rewards, dones, infos = self.venv.step_wait()
-        if self._fault and self._fault.at == self._taken:
+        if self._is_next() and self._fault:
             array: Any = observations if self._fault.place == "observation" else rewards
             array[1] = self._fault.value
         return observations, rewards, dones, infos
@@ -144,26 +154,14 @@ def test_from_a_wrapper(place: str, validate: bool, fast: bool) -> None:
     assert error.env_index == 1
 
 
-class SpoiledActions(VecEnvWrapper):
+class SpoiledActions(Faulty):
     """Passes on an action that the policy did not draw."""
 
-    def __init__(self, env: VecEnv, fault: Fault | None):
-        super().__init__(env)
-        self._fault = fault
-        self._taken = 0
-
-    def reset(self) -> Any:
-        return self.venv.reset()
-
     def step_async(self, actions: np.ndarray) -> None:
-        self._taken += 1
-        if self._fault and self._fault.at == self._taken:
+        if self._is_next() and self._fault:
             actions = actions.copy()
             actions[1] = self._fault.value
         self.venv.step_async(actions)
-
-    def step_wait(self) -> Any:
-        return self.venv.step_wait()
 
 
 @pytest.mark.parametrize("fast", [False, True])

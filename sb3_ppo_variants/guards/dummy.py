@@ -53,7 +53,7 @@ class DummySteps:
         """Step each environment, and reset it if its episode ended."""
         env, rows, checks, actions = self._env, self._rows, self._checks, self._env.actions
         rewards, dones, infos = env.buf_rews, env.buf_dones, env.buf_infos
-        # Local variables, because looking up others takes a third of the time of a check.
+        # Local variables, because this runs at every step and looking up others takes longer.
         array, dtype, length = np.ndarray, self._dtype, self._length
         low, high, numbers = -HUGE_REWARD, HUGE_REWARD, NUMBERS
         for i, single in enumerate(env.envs):
