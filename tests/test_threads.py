@@ -7,8 +7,6 @@ from contextlib import AbstractContextManager, ExitStack
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from helpers import ACTION_SPACES, noise_envs
-from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.backends.arrays.threads import blas_threads
 
 N_THREADS = 2
@@ -28,8 +26,7 @@ def threads_now() -> set[int]:
 @pytest.fixture
 def one_thread() -> Callable[[], AbstractContextManager]:
     """Return a function that creates a backend's context for a network that BLAS should compute with one thread."""
-    model = PPOClip("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), device="cpu", policy_kwargs={"net_arch": [128, 128]})
-    return blas_threads(model.policy, 512)
+    return blas_threads(weights=128 * 128, rows=512)
 
 
 @pytest.mark.parametrize("first_leaves_first", [True, False])

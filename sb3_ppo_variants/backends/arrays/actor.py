@@ -46,7 +46,7 @@ class ArrayActor:
         bias = parameters["action_net.bias"]
         self._networks = make_networks(architecture, parameters)
         self._features = Features(policy, bias.dtype)
-        self._threads = blas_threads(policy, buffer.n_envs)
+        self._threads = blas_threads(max(array.size for array in parameters.values()), buffer.n_envs)
         shape = (n_steps, buffer.n_envs, len(bias))
         self._drawn = architecture.noise(shape, th.from_numpy(bias).dtype)
         self._noise = architecture.kind.in_steps(self._drawn)

@@ -7,7 +7,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_ppo_variants.backends.arrays.actor import ArrayActor
-from sb3_ppo_variants.backends.arrays.networks import ROWS_AT_ONCE, ActorCritic
+from sb3_ppo_variants.backends.arrays.networks import ROWS_AT_ONCE, ArrayActorCritic
 from sb3_ppo_variants.backends.arrays.obstacles import obstacle
 from sb3_ppo_variants.backends.arrays.threads import blas_threads
 from sb3_ppo_variants.backends.arrays.update import ArrayDescent, ArrayUpdate
@@ -21,7 +21,7 @@ class Arrays:
 
     path = "fast"
     how = "the networks are computed over arrays"
-    update = staticmethod(partial(ArrayUpdate, ActorCritic, ArrayDescent))
+    update = staticmethod(partial(ArrayUpdate, ArrayActorCritic, ArrayDescent))
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
         return obstacle(plan)
@@ -30,9 +30,10 @@ class Arrays:
         """Limit BLAS to one thread in updates if that is faster. In rollouts the actor sets the limit."""
         if not updating:
             return nullcontext()
-        return blas_threads(plan.kind.policy, max(plan.batch_size, ROWS_AT_ONCE))()
+        weights = max(parameter.numel() for parameter in plan.parameters.values())
+        return blas_threads(weights, max(plan.batch_size, ROWS_AT_ONCE))()
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
         masks = Masks(model) if plan.kind.takes_masks else None
         sde_sample_freq = model.sde_sample_freq if model.use_sde else -1
-        return ArrayActor(ActorCritic, plan.kind.policy, buffer, n_steps, masks, sde_sample_freq)
+        return ArrayActor(ArrayActorCritic, plan.kind.policy, buffer, n_steps, masks, sde_sample_freq)

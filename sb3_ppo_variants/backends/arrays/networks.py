@@ -1,5 +1,6 @@
 """The networks of SB3's ``ActorCriticPolicy`` over arrays."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -121,8 +122,8 @@ class Acted(NamedTuple):
     values: np.ndarray
 
 
-class ActorCritic:
-    """The policy and value networks over arrays.
+class ActorCritic(ABC):
+    """The policy and value networks.
 
     :param architecture: architecture of the networks
     :param arrays: values of the parameters by their names in the policy
@@ -130,19 +131,19 @@ class ActorCritic:
 
     def __init__(self, architecture: Architecture, arrays: Mapping[str, np.ndarray]):
         self._architecture = architecture
-        self._actor_trunk = Mlp(linear_layers(architecture.actor, arrays), architecture.activation)
-        self._critic_trunk = Mlp(linear_layers(architecture.critic, arrays), architecture.activation)
-        self._action_net, self._value_net = linear_layers(["action_net", "value_net"], arrays)
         self._log_std = architecture.log_std_of(arrays)
 
+    @abstractmethod
     def action_output(self, features: np.ndarray) -> np.ndarray:
         """Return the output of the policy network for features of shape ``(batch, inputs)``."""
-        return self._architecture.output(self._action_net, self._actor_trunk.forward(features)[-1])
 
+    @abstractmethod
     def action_outputs(self, features: np.ndarray) -> np.ndarray:
         """Like :meth:`action_output`, for any number of states."""
-        chunks = [features[start : start + ROWS_AT_ONCE] for start in range(0, len(features), ROWS_AT_ONCE)]
-        return np.concatenate([*map(self.action_output, chunks)])
+
+    @abstractmethod
+    def values(self, features: np.ndarray) -> np.ndarray:
+        """Return the values, shape ``(batch, 1)``."""
 
     def distribution(self, output: np.ndarray) -> Distribution:
         """Return the action distributions for the result of :meth:`action_output`."""
@@ -151,10 +152,6 @@ class ActorCritic:
     def snapshot(self, output: np.ndarray) -> Distribution:
         """Like :meth:`distribution`, but later changes of the parameters do not affect the result."""
         return self._architecture.distribution(output, *(array.copy() for array in self._log_std))
-
-    def values(self, features: np.ndarray) -> np.ndarray:
-        """Return the values, shape ``(batch, 1)``."""
-        return self._value_net.forward(self._critic_trunk.forward(features)[-1])
 
     def act(self, features: np.ndarray, noise: Any, masks: np.ndarray | None = None) -> Acted:
         """Draw actions.
@@ -166,6 +163,26 @@ class ActorCritic:
         output = masked(self.action_output(features), masks)
         actions, log_probs = self.distribution(output).sample(noise)
         return Acted(output, actions, log_probs, self.values(features))
+
+
+class ArrayActorCritic(ActorCritic):
+    """The policy and value networks over arrays."""
+
+    def __init__(self, architecture: Architecture, arrays: Mapping[str, np.ndarray]):
+        super().__init__(architecture, arrays)
+        self._actor_trunk = Mlp(linear_layers(architecture.actor, arrays), architecture.activation)
+        self._critic_trunk = Mlp(linear_layers(architecture.critic, arrays), architecture.activation)
+        self._action_net, self._value_net = linear_layers(["action_net", "value_net"], arrays)
+
+    def action_output(self, features: np.ndarray) -> np.ndarray:
+        return self._architecture.output(self._action_net, self._actor_trunk.forward(features)[-1])
+
+    def action_outputs(self, features: np.ndarray) -> np.ndarray:
+        chunks = [features[start : start + ROWS_AT_ONCE] for start in range(0, len(features), ROWS_AT_ONCE)]
+        return np.concatenate([*map(self.action_output, chunks)])
+
+    def values(self, features: np.ndarray) -> np.ndarray:
+        return self._value_net.forward(self._critic_trunk.forward(features)[-1])
 
 
 # Creates networks from their architecture and their parameters by name.

@@ -101,7 +101,7 @@ def _network_obstacle(policy: Any, parameters: Sequence[nn.Parameter]) -> str | 
     kinds = {type(layer) for layer in hidden[1::2]}
     if len(kinds) > 1 or not kinds <= set(ACTIVATIONS):
         return f"the activation is {', '.join(sorted(kind.__name__ for kind in kinds))}"
-    others = {*map(id, parameters)} - {id(p) for layer in linear for p in layer.parameters()}
+    others = {*map(id, parameters)} - {id(p) for layer in linear for p in (layer.weight, layer.bias)}
     if others - {id(getattr(policy, "log_std", None))}:
         return "the policy has parameters outside its layers"
     return None

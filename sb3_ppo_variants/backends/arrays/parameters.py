@@ -1,6 +1,6 @@
 """The parameters of a policy, their gradients and Adam's moments, each as one vector."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple, TypedDict
 
@@ -21,8 +21,7 @@ class Layout:
     def __init__(self, named: Mapping[str, nn.Parameter]):
         self.parameters = list(named.values())
         sizes = [parameter.numel() for parameter in self.parameters]
-        self._sizes, self._shapes = sizes, [parameter.shape for parameter in self.parameters]
-        self._slices = [slice(end - size, end) for end, size in zip(accumulate(sizes), sizes, strict=True)]
+        self.slices = [slice(end - size, end) for end, size in zip(accumulate(sizes), sizes, strict=True)]
         self._by_name = {name: i for i, name in enumerate(named)}
 
     def gather(self, tensors: Sequence[th.Tensor]) -> np.ndarray:
@@ -31,30 +30,24 @@ class Layout:
 
     def scatter(self, vector: np.ndarray, tensors: Sequence[th.Tensor]) -> None:
         """Copy a vector back into tensors, one per parameter."""
-        with th.no_grad():
-            for piece, tensor in zip(self.pieces(vector), tensors, strict=True):
-                tensor.copy_(piece)
-
-    def pieces(self, vector: np.ndarray) -> Iterator[th.Tensor]:
-        """Return the parts of a vector as tensors in the parameters' shapes, sharing its memory."""
-        parts = th.from_numpy(vector).split(self._sizes)
-        return (part.view(shape) for part, shape in zip(parts, self._shapes, strict=True))
+        for where, tensor in zip(self.slices, tensors, strict=True):
+            _write(vector[where], tensor)
 
     def views(self, vector: np.ndarray) -> dict[str, np.ndarray]:
         """Return the parts of a vector by parameter name, in the parameters' shapes, sharing its memory."""
-        return {name: vector[self._slices[i]].reshape(self.parameters[i].shape) for name, i in self._by_name.items()}
+        return {name: vector[self.slices[i]].reshape(self.parameters[i].shape) for name, i in self._by_name.items()}
 
     def side_by_side(self, vector: np.ndarray, names: Sequence[str]) -> np.ndarray:
         """Return the parts of consecutive parameters of the same shape as one stacked array, sharing memory."""
         first, last = self._by_name[names[0]], self._by_name[names[-1]]
-        both = vector[self._slices[first].start : self._slices[last].stop]
+        both = vector[self.slices[first].start : self.slices[last].stop]
         return both.reshape(len(names), *self.parameters[first].shape)
 
     def part(self, parameters: Sequence[nn.Parameter]) -> tuple[slice, "Layout"]:
         """Return the slice of the vector that consecutive parameters occupy, and the layout of that slice."""
         wanted = {id(parameter) for parameter in parameters}
         named = {name: self.parameters[i] for name, i in self._by_name.items() if id(self.parameters[i]) in wanted}
-        where = [self._slices[self._by_name[name]] for name in named]
+        where = [self.slices[self._by_name[name]] for name in named]
         return slice(where[0].start, where[-1].stop), Layout(named)
 
 
@@ -110,18 +103,24 @@ class Moments(NamedTuple):
 
     def write(self, optimizer: Optimizer, layout: Layout) -> None:
         """Write this state to the torch optimizer."""
-        columns = layout.pieces(self.first), layout.pieces(self.second), self.steps, self.known
-        with th.no_grad():
-            for parameter, first, second, steps, known in zip(layout.parameters, *columns, strict=True):
-                if not known:
-                    optimizer.state.pop(parameter, None)
-                    continue
-                state = optimizer.state[parameter]
-                if not state:
-                    state.update(_fresh(parameter))
-                state["exp_avg"].copy_(first)
-                state["exp_avg_sq"].copy_(second)
-                state["step"].fill_(steps)
+        rows = zip(layout.parameters, layout.slices, self.steps, self.known, strict=True)
+        for parameter, where, steps, known in rows:
+            if not known:
+                optimizer.state.pop(parameter, None)
+                continue
+            state = optimizer.state[parameter]
+            if not state:
+                state.update(_fresh(parameter))
+            _write(self.first[where], state["exp_avg"])
+            _write(self.second[where], state["exp_avg_sq"])
+            state["step"].fill_(steps)
+
+
+def _write(values: np.ndarray, tensor: th.Tensor) -> None:
+    """Copy values into a tensor of any shape."""
+    # Through NumPy, because PyTorch takes twice as long to view and copy small tensors.
+    array = tensor.detach().numpy()
+    array[...] = values.reshape(array.shape)
 
 
 def _fresh(parameter: nn.Parameter) -> AdamState:

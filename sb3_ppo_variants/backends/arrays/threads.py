@@ -5,7 +5,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 
-from stable_baselines3.common.policies import ActorCriticPolicy
 from threadpoolctl import LibController, ThreadpoolController
 
 # Sizes of matrix products, in multiplications. OpenBLAS starts to use threads at the first. Only well above the second
@@ -55,13 +54,13 @@ class OneThread:
 ONE_THREAD = OneThread()
 
 
-def blas_threads(policy: ActorCriticPolicy, rows: int) -> Callable[[], AbstractContextManager[None]]:
+def blas_threads(weights: int, rows: int) -> Callable[[], AbstractContextManager[None]]:
     """Return a factory of contexts, which limit BLAS to one thread if that is faster.
 
-    :param policy: its largest layer determines the size of the products
+    :param weights: number of weights in the largest layer
     :param rows: number of rows that the networks process at a time
     """
-    multiplications = rows * max(parameter.numel() for parameter in policy.parameters())
+    multiplications = rows * weights
     return _one_thread if THREADS_BEGIN < multiplications <= THREADS_PAY else nullcontext
 
 

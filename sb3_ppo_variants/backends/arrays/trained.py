@@ -10,7 +10,13 @@ from torch import nn
 from sb3_ppo_variants.backends.arrays.distribution import Distribution
 from sb3_ppo_variants.backends.arrays.masks import masked
 from sb3_ppo_variants.backends.arrays.mlp import Linear, Mlp
-from sb3_ppo_variants.backends.arrays.networks import ActorCritic, Architecture, MakeNetworks, linear_layers
+from sb3_ppo_variants.backends.arrays.networks import (
+    ActorCritic,
+    Architecture,
+    ArrayActorCritic,
+    MakeNetworks,
+    linear_layers,
+)
 from sb3_ppo_variants.backends.arrays.parameters import Layout
 from sb3_ppo_variants.updates.plan import UpdatePlan
 
@@ -37,7 +43,7 @@ class TrainedNetworks:
     :param make: creates the networks that evaluate the policy outside of :meth:`forward`
     """
 
-    def __init__(self, plan: UpdatePlan, make: MakeNetworks = ActorCritic):
+    def __init__(self, plan: UpdatePlan, make: MakeNetworks = ArrayActorCritic):
         parts = [descent.parameters for descent in plan.descents]
         self.architecture = Architecture.of(plan.kind.policy)
         # If the hidden layers have the same shapes, one product computes a layer of both networks.

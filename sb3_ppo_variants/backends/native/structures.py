@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -29,8 +30,16 @@ class Structure(ctypes.Structure):
 def _as_field(value: np.ndarray | ctypes.Array | float | None) -> float | None:
     if isinstance(value, np.ndarray):
         assert value.flags.c_contiguous
-        return value.ctypes.data
+        return _address(value)
     return ctypes.addressof(value) if isinstance(value, ctypes.Array) else value
+
+
+def _address(array: Any) -> int:
+    try:
+        # Takes a third of the time of array.ctypes, and every rollout and update needs many addresses.
+        return ctypes.addressof(ctypes.c_char.from_buffer(array))
+    except (TypeError, ValueError):  # The array is read-only or empty.
+        return array.ctypes.data
 
 
 def _fields(pointers: str = "", counts: str = "", numbers: str = "") -> list[tuple[str, type]]:
