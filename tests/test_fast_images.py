@@ -216,6 +216,25 @@ def test_when_the_first_layer_is_computed_apart() -> None:
     assert first_layer_of(share_features_extractor=False) is None
 
 
+def test_another_network_in_place_of_the_convolutions() -> None:
+    class Pooled(th.nn.Module):
+        def forward(self, images: th.Tensor) -> th.Tensor:
+            return images.mean((2, 3)).repeat(1, 128)
+
+    model: Any = PPOClip("CnnPolicy", noise_envs(ACTION_SPACES["Box"], FRAMES), n_steps=8, batch_size=16)
+    model.policy.features_extractor.cnn = Pooled()
+    model.policy.features_extractor.linear = th.nn.Identity()
+    model.policy.optimizer = th.optim.Adam(model.policy.parameters())
+    assert choose(model._plan(), "auto").backend.path == "reference"
+    model.learn(16)
+
+
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
+def test_a_batch_larger_than_the_rollout() -> None:
+    env = noise_envs(ACTION_SPACES["Box"], FRAMES)
+    PPOClip("CnnPolicy", env, n_steps=8, batch_size=10**12, n_epochs=1, fast=True).learn(16)
+
+
 @needs_filters
 def test_hooks_of_the_first_layer_are_called() -> None:
     model: Any = PPOClip("CnnPolicy", noise_envs(ACTION_SPACES["Box"], FRAMES), n_steps=8, batch_size=16)

@@ -2,6 +2,7 @@
 
 import _ctypes
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -21,9 +22,11 @@ from sb3_ppo_variants.backends.arrays.mlp import TANH
 from sb3_ppo_variants.backends.arrays.networks import Architecture
 from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.backends.native import library as native
-from sb3_ppo_variants.backends.native import obstacles
+from sb3_ppo_variants.backends.native import obstacles, update
 from sb3_ppo_variants.backends.native.networks import NativeActorCritic, Steps
+from sb3_ppo_variants.backends.native.together import Together
 from sb3_ppo_variants.objectives import Clipped
+from sb3_ppo_variants.processes import Processes
 
 Double = Callable[[Any], None]
 BOX = ACTION_SPACES["Box"]
@@ -153,6 +156,47 @@ def test_passes_that_end_early_leave_the_generator_as_the_reference_does(double_
         passes = updated(model, fast)._n_updates
         following.append((passes, np.random.random()))
     assert following[0] == following[1] and 1 <= passes < model.n_epochs
+
+
+@pytest.mark.usefixtures("each_fast_path")
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
+@pytest.mark.parametrize("batch_size", [10**12, sys.maxsize])
+def test_a_batch_larger_than_the_rollout_is_the_rollout(batch_size: int) -> None:
+    model = collected(PPOClip, BOX)
+    model.batch_size = model.n_steps * model.n_envs
+    wanted = updated(model, fast=True).get_parameters()
+    model.batch_size = batch_size
+    th.testing.assert_close(updated(model, fast=True).get_parameters(), wanted, rtol=0, atol=0)
+
+
+class Two(Processes):
+    """Two processes that always have the same numbers."""
+
+    size = 2
+
+    def gather(self, tensor: th.Tensor) -> th.Tensor:
+        return th.stack([tensor, tensor])
+
+
+class Interrupted(Together):
+    """Behaves as if an interrupt arrived when the library calls back, which Python notices before the first line."""
+
+    def _average_gradient(self) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.usefixtures("natively")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_before_a_callback_ends_the_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = collected(PPOClip, BOX)
+    model.fast = True
+    before = deepcopy(model.policy.state_dict())
+    monkeypatch.setattr(PPOClip, "processes", Two())
+    monkeypatch.setattr(update, "Together", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.train()
+    th.testing.assert_close(model.policy.state_dict(), before, rtol=0, atol=0)
+    assert model._n_updates == 0
 
 
 @pytest.mark.usefixtures("natively")

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.running_mean_std import RunningMeanStd
-from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecFrameStack, VecNormalize
 
 from helpers import ACTION_SPACES, noise_envs
 from sb3_ppo_variants import PPOClip
@@ -99,6 +99,32 @@ def test_steps(name: str, settings: str, n_envs: int, steps_of: StepsOf) -> None
         if i == 50:
             for env in (ours, theirs):
                 env.training = not env.training
+
+
+class ByColumns(VecEnvWrapper):
+    """Returns observations in another memory layout."""
+
+    def reset(self) -> Any:
+        return np.asfortranarray(self.venv.reset())
+
+    def step_wait(self) -> Any:
+        observations, *others = self.venv.step_wait()
+        assert isinstance(observations, np.ndarray)
+        return np.asfortranarray(observations), *others
+
+
+def test_observations_in_another_memory_layout(steps_of: StepsOf) -> None:
+    space = spaces.Box(-1, 1, (5,), np.float32)
+    theirs, ours = (VecNormalize(ByColumns(noise_envs(BOX, space, n_envs=64))) for _ in range(2))
+    for env in (theirs, ours):
+        env.seed(5)
+        env.reset()
+    steps = steps_of(ours)
+    for _ in range(20):
+        actions = np.zeros((64, 2), np.float32)
+        for got, wanted in zip(steps.step(actions), theirs.step(actions), strict=True):
+            assert_same(got, wanted)
+    assert_same(state(ours), state(theirs))
 
 
 class Keeps(BaseCallback):

@@ -76,6 +76,7 @@ def _takes_patches(layer: nn.Conv2d) -> bool:
     """Whether a convolution is one that the native library computes."""
     return (
         layer.weight.shape == SHAPE
+        and (layer.groups, layer.padding_mode) == (1, "zeros")
         and layer.weight.dtype == th.float32
         and layer.bias is not None
         and (layer.stride, layer.padding, layer.dilation) == ((filters.STEP,) * 2, (0, 0), (1, 1))

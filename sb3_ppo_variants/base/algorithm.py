@@ -170,15 +170,16 @@ class PPOBase(MaskedActions):
     def _plan(self) -> UpdatePlan:
         check_settings(self.__dict__, {**self.rules, **self.own_rules})  # Callbacks may have set them.
         clip_range_vf, progress = self.clip_range_vf, self._current_progress_remaining
+        buffer = self.rollout_buffer
         return UpdatePlan(
             kind=kind_of(self.policy),
-            buffer=self.rollout_buffer,
+            buffer=buffer,
             objective=self._objective(),
             ent_coef=self.ent_coef,
             vf_coef=self.vf_coef,
             clip_range_vf=None if clip_range_vf is None else current_value("clip_range_vf", clip_range_vf, progress),
             normalize_advantage=self.normalize_advantage,
-            batch_size=self.batch_size,
+            batch_size=min(self.batch_size, buffer.buffer_size * buffer.n_envs),
             descents=self._division.descents(self),
             processes=self.processes,
         )

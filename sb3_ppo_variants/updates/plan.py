@@ -53,7 +53,7 @@ class UpdatePlan:
     :param vf_coef: coefficient of the value loss
     :param clip_range_vf: clipping of the value loss
     :param normalize_advantage: how advantages are normalised; see :mod:`sb3_ppo_variants.updates.advantages`
-    :param batch_size: rows in a minibatch
+    :param batch_size: rows in a minibatch, at most those of the rollout
     :param descents: the descents, in the order in which they run
     :param processes: the processes that share the update
     """

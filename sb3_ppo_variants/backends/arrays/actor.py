@@ -11,7 +11,7 @@ from stable_baselines3.common.utils import obs_as_tensor
 
 from sb3_ppo_variants.backends.arrays.features import Features, as_batch
 from sb3_ppo_variants.backends.arrays.gae import compute_returns_and_advantage
-from sb3_ppo_variants.backends.arrays.networks import Architecture, MakeNetworks, parameter_views
+from sb3_ppo_variants.backends.arrays.networks import ActorCritic, Architecture, MakeNetworks
 from sb3_ppo_variants.backends.arrays.threads import blas_threads
 from sb3_ppo_variants.guards.masks import Masks
 from sb3_ppo_variants.rollouts.buffer import WithParameters
@@ -23,7 +23,7 @@ CPU = th.device("cpu")
 class ArrayActor:
     """Acts as the policy does, but draws all random numbers of a rollout at its start (except for gSDE).
 
-    It reads the policy's parameters without copying them, so that callbacks may change them in place.
+    It reads the policy's parameters without copying them, so that callbacks may change their values.
 
     :param make_networks: creates the networks
     :param policy: the policy
@@ -42,15 +42,16 @@ class ArrayActor:
         masks: Masks | None = None,
         sde_sample_freq: int = -1,
     ):
-        architecture, parameters = Architecture.of(policy), parameter_views(policy)
-        bias = parameters["action_net.bias"]
-        self._networks = make_networks(architecture, parameters)
-        self._features = Features(policy, bias.dtype)
-        self._threads = blas_threads(max(array.size for array in parameters.values()), buffer.n_envs)
-        shape = (n_steps, buffer.n_envs, len(bias))
-        self._drawn = architecture.noise(shape, th.from_numpy(bias).dtype)
-        self._noise = architecture.kind.in_steps(self._drawn)
         self._policy, self._sde_sample_freq = policy, sde_sample_freq
+        self._parameters = dict(policy.named_parameters())
+        self._architecture, self._make_networks = Architecture.of(policy), make_networks
+        self._read()
+        bias = self._parameters["action_net.bias"]
+        self._dtype = bias.dtype
+        self._features = Features(policy, bias.detach().numpy().dtype)
+        self._threads = blas_threads(max(each.numel() for each in self._parameters.values()), buffer.n_envs)
+        self._drawn = self._architecture.noise((n_steps, buffer.n_envs, len(bias)), bias.dtype)
+        self._noise = self._architecture.kind.in_steps(self._drawn)
         self._shape = (buffer.n_envs, *(policy.action_space.shape or ()))
         self._bounds = bounds_of(policy)
         self._buffer: Any = buffer
@@ -65,8 +66,37 @@ class ArrayActor:
             else _like(steps, buffer.n_envs, space)
         )
         self._outputs: list[np.ndarray] = []
+        self._own_parameters: list[tuple[np.ndarray, ...]] = []
         self._step: tuple[Observations, np.ndarray, np.ndarray, np.ndarray]
         self._clipped: np.ndarray
+
+    def _read(self) -> None:
+        """Create the networks from where the policy's parameters are in memory."""
+        self._addresses = self._current_addresses()
+        arrays = {name: parameter.detach().numpy() for name, parameter in self._parameters.items()}
+        self._networks = self._make_networks(self._architecture, arrays)
+
+    def _current_addresses(self) -> list[int]:
+        return [*map(th.Tensor.data_ptr, self._parameters.values())]
+
+    def _current(self) -> ActorCritic:
+        """Return the networks, after creating them again if the policy's parameters have moved in memory.
+
+        Assigning ``parameter.data`` moves them, and so does sending them to another process.
+
+        :raises RuntimeError: if their type has changed too
+        """
+        if self._current_addresses() != self._addresses:
+            self._read()
+            dtypes = {parameter.dtype for parameter in self._parameters.values()}
+            if dtypes != {self._dtype}:
+                raise RuntimeError(f"the policy's parameters changed from {self._dtype} to {dtypes} during a rollout")
+        return self._networks
+
+    def _begin_step(self) -> ActorCritic:
+        networks = self._current()
+        self._own_parameters.append(networks.own_parameters())
+        return networks
 
     def act(self, step: int, observations: Observations) -> np.ndarray:
         if self._sde_sample_freq > 0 and step % self._sde_sample_freq == 0:
@@ -74,8 +104,9 @@ class ArrayActor:
         features = self._features(observations)
         if self._masks is not None:
             self._allowed = self._masks.now()
+        networks = self._begin_step()
         with self._threads():
-            output, actions, log_probs, values = self._networks.act(features, next(self._noise), self._allowed)
+            output, actions, log_probs, values = networks.act(features, next(self._noise), self._allowed)
         actions = actions.reshape(self._shape)
         self._outputs.append(output)
         self._step = observations, actions, values, log_probs
@@ -104,7 +135,7 @@ class ArrayActor:
         }
 
     def terminal_value(self, observation: Observations, env_index: int) -> float:
-        return self._networks.values(self._features(as_batch(observation)))[0, 0]
+        return self._current().values(self._features(as_batch(observation)))[0, 0]
 
     def store(self, rewards: np.ndarray, episode_starts: np.ndarray) -> None:
         """Write the step to the buffer as ``RolloutBuffer.add`` does, but without its copies."""
@@ -124,13 +155,22 @@ class ArrayActor:
 
     def finish(self, observations: Observations, dones: np.ndarray) -> th.Tensor:
         self._buffer.full = self._buffer.pos == self._buffer.buffer_size
-        values = self._networks.values(self._features(observations))
+        values = self._current().values(self._features(observations))
         compute_returns_and_advantage(self._buffer, values[:, 0], dones)
         if isinstance(self._buffer, WithParameters):
-            outputs = np.stack(self._outputs, axis=1)
-            old = self._networks.distribution(outputs.reshape(-1, outputs.shape[-1]))
-            self._buffer.old_parameters = tuple(map(th.from_numpy, old.parameters()))
+            self._store_parameters(self._buffer)
         return th.from_numpy(values)
+
+    def _store_parameters(self, buffer: WithParameters) -> None:
+        """Store the parameters of the distributions that the actions were drawn from."""
+        own = self._own_parameters
+        if all((steps == steps[0]).all() for steps in map(np.array, zip(*own, strict=True))):
+            outputs = np.stack(self._outputs, axis=1)
+            old = self._networks.snapshot(outputs.reshape(-1, outputs.shape[-1]), own[0])
+            buffer.old_parameters = tuple(map(th.from_numpy, old.parameters()))
+        else:
+            olds = [self._networks.snapshot(*step).parameters() for step in zip(self._outputs, own, strict=True)]
+            buffer.set_parameters([tuple(map(th.from_numpy, old)) for old in olds])
 
 
 def _like(array: np.ndarray, n_envs: int, space: spaces.Space) -> np.ndarray:

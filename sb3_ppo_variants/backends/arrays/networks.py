@@ -149,9 +149,17 @@ class ActorCritic(ABC):
         """Return the action distributions for the result of :meth:`action_output`."""
         return self._architecture.distribution(output, *self._log_std)
 
-    def snapshot(self, output: np.ndarray) -> Distribution:
-        """Like :meth:`distribution`, but later changes of the parameters do not affect the result."""
-        return self._architecture.distribution(output, *(array.copy() for array in self._log_std))
+    def own_parameters(self) -> tuple[np.ndarray, ...]:
+        """Return a copy of the distribution's own parameters: the logarithm of the standard deviation, or nothing."""
+        return tuple(array.copy() for array in self._log_std)
+
+    def snapshot(self, output: np.ndarray, own_parameters: tuple[np.ndarray, ...] | None = None) -> Distribution:
+        """Like :meth:`distribution`, but later changes of the parameters do not affect the result.
+
+        :param own_parameters: an earlier result of :meth:`own_parameters`; ``None`` takes the current one
+        """
+        own_parameters = self.own_parameters() if own_parameters is None else own_parameters
+        return self._architecture.distribution(output, *own_parameters)
 
     def act(self, features: np.ndarray, noise: Any, masks: np.ndarray | None = None) -> Acted:
         """Draw actions.
@@ -192,8 +200,3 @@ MakeNetworks = Callable[[Architecture, Mapping[str, np.ndarray]], ActorCritic]
 def linear_layers(names: Sequence[str], arrays: Mapping[str, np.ndarray]) -> list[Linear]:
     """Return the layers with these names."""
     return [Linear(arrays[f"{name}.weight"], arrays[f"{name}.bias"][..., None, :]) for name in names]
-
-
-def parameter_views(policy: ActorCriticPolicy) -> dict[str, np.ndarray]:
-    """Return the values of a policy's parameters by name, sharing memory with them."""
-    return {name: parameter.detach().numpy() for name, parameter in policy.named_parameters()}

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.distributions import (
     BernoulliDistribution,
@@ -16,11 +17,14 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor, MlpExtractor
 from torch import nn
+from torch.nn.modules.module import _has_any_global_hook
+from torch.optim import Optimizer
 
 from sb3_ppo_variants.backends import obstacles
 from sb3_ppo_variants.backends.arrays.networks import ACTIVATIONS
 from sb3_ppo_variants.kl import MissingKLError, exact_kl, is_built_in, is_masked
 from sb3_ppo_variants.objectives import arrays_obstacle
+from sb3_ppo_variants.rollouts.buffer import WithParameters
 from sb3_ppo_variants.updates.plan import UpdatePlan
 
 DISTRIBUTIONS = (
@@ -44,11 +48,14 @@ def obstacle(plan: UpdatePlan) -> str | None:
         or obstacles.of_policy(plan.kind)
         or obstacles.of_buffer(plan.buffer, plan.kind)
         or _hooks_obstacle(plan)
+        or _methods_obstacle(plan)
         or _distribution_obstacle(policy)
         or _features_obstacle(policy)
         or _network_obstacle(policy, parameters)
         or obstacles.of_tensors(parameters)
         or obstacles.of_training(parameters, plan.optimizers)
+        or _moments_obstacle(plan.optimizers)
+        or _rollout_obstacle(plan)
     )
 
 
@@ -61,6 +68,18 @@ def _hooks_obstacle(plan: UpdatePlan) -> str | None:
     for words, (objects, names) in owners.items():
         if any(getattr(owner, name) for owner in objects for name in names):
             return f"{words} hooks"
+    return "all modules have hooks" if _has_any_global_hook() else None
+
+
+def _methods_obstacle(plan: UpdatePlan) -> str | None:
+    for module in plan.modules:
+        for method in ("forward", "forward_actor", "forward_critic"):
+            if method in vars(module):
+                return f"a {type(module).__name__} has its own {method}"
+    for optimizer in plan.optimizers:
+        # PyTorch's schedulers of the learning rate replace the method too, to count its calls.
+        if "step" in vars(optimizer) and not hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+            return "the optimizer has its own step"
     return None
 
 
@@ -79,11 +98,15 @@ def _distribution_obstacle(policy: ActorCriticPolicy) -> str | None:
 
 
 def _features_obstacle(policy: Any) -> str | None:
-    for extractor in (policy.pi_features_extractor, policy.vf_features_extractor):
+    extractors = policy.pi_features_extractor, policy.vf_features_extractor
+    for extractor in extractors:
         parts = [*extractor.extractors.values()] if type(extractor) is CombinedExtractor else [extractor]
         for part in parts:
             if type(part) not in (FlattenExtractor, nn.Flatten):
                 return f"features come from a {type(part).__name__}"
+    first, second = ([*getattr(extractor, "extractors", ())] for extractor in extractors)
+    if type(extractors[0]) is not type(extractors[1]) or first != second:
+        return "actor and critic have different features"
     space = policy.observation_space
     if any(map(is_image_space, space.values() if isinstance(space, spaces.Dict) else [space])):
         return "observations are images"
@@ -93,7 +116,11 @@ def _features_obstacle(policy: Any) -> str | None:
 def _network_obstacle(policy: Any, parameters: Sequence[nn.Parameter]) -> str | None:
     if type(policy.mlp_extractor) is not MlpExtractor:
         return f"hidden layers are in a {type(policy.mlp_extractor).__name__}"
-    hidden = [*policy.mlp_extractor.policy_net, *policy.mlp_extractor.value_net]
+    trunks = policy.mlp_extractor.policy_net, policy.mlp_extractor.value_net
+    for trunk in trunks:
+        if type(trunk) is not nn.Sequential:
+            return f"hidden layers are in a {type(trunk).__name__}"
+    hidden = [*trunks[0], *trunks[1]]
     linear = [*hidden[::2], policy.action_net, policy.value_net]
     for layer in linear:
         if type(layer) is not nn.Linear or layer.bias is None:
@@ -101,7 +128,64 @@ def _network_obstacle(policy: Any, parameters: Sequence[nn.Parameter]) -> str | 
     kinds = {type(layer) for layer in hidden[1::2]}
     if len(kinds) > 1 or not kinds <= set(ACTIVATIONS):
         return f"the activation is {', '.join(sorted(kind.__name__ for kind in kinds))}"
-    others = {*map(id, parameters)} - {id(p) for layer in linear for p in (layer.weight, layer.bias)}
+    of_layers = [id(parameter) for layer in linear for parameter in (layer.weight, layer.bias)]
+    if len({*of_layers}) < len(of_layers):
+        return "layers share parameters"
+    others = {*map(id, parameters)} - {*of_layers}
     if others - {id(getattr(policy, "log_std", None))}:
         return "the policy has parameters outside its layers"
+    return _sizes_obstacle(policy, trunks) or _log_std_obstacle(policy, others)
+
+
+def _sizes_obstacle(policy: Any, trunks: Sequence[Any]) -> str | None:
+    """Check that each layer takes what the previous one returns, because the library does not check it."""
+    for trunk, head in zip(trunks, (policy.action_net, policy.value_net), strict=True):
+        sizes = [policy.pi_features_extractor.features_dim]
+        for layer in (*trunk[::2], head):
+            if layer.weight.shape != (len(layer.bias), sizes[-1]):
+                return f"a layer has weights of shape {tuple(layer.weight.shape)} for {sizes[-1]} inputs"
+            sizes.append(len(layer.bias))
+    if len(policy.value_net.bias) != 1:
+        return f"the value network has {len(policy.value_net.bias)} outputs"
+    categories = getattr(policy.action_dist, "action_dims", None)
+    if isinstance(categories, Sequence | np.ndarray) and sum(categories) != len(policy.action_net.bias):
+        return f"the policy network has {len(policy.action_net.bias)} outputs for {sum(categories)} categories"
     return None
+
+
+def _log_std_obstacle(policy: Any, others: set[int]) -> str | None:
+    """Check that ``log_std`` is a parameter with the shape that SB3 gives it."""
+    distribution, outputs = policy.action_dist, len(policy.action_net.bias)
+    if isinstance(distribution, DiagGaussianDistribution):
+        shape: tuple[int, ...] = (outputs,)
+    elif isinstance(distribution, StateDependentNoiseDistribution):
+        shape = (policy.action_net.weight.shape[1], outputs if distribution.full_std else 1)
+    else:
+        return None
+    if id(policy.log_std) not in others:
+        return "log_std is not a parameter"
+    return None if policy.log_std.shape == shape else f"log_std has the shape {tuple(policy.log_std.shape)}"
+
+
+def _moments_obstacle(optimizers: Sequence[Optimizer]) -> str | None:
+    """Check that Adam has the same number of steps for all parameters, and moments of their type and shape."""
+    for optimizer in optimizers:
+        steps = set()
+        for parameter in optimizer.param_groups[0]["params"]:
+            state = optimizer.state.get(parameter) or {}
+            steps.add(float(state.get("step", 0)))
+            for moment in (state[name] for name in ("exp_avg", "exp_avg_sq") if name in state):
+                if (moment.dtype, moment.device, moment.shape) != (parameter.dtype, parameter.device, parameter.shape):
+                    return f"Adam has moments in {moment.dtype} for parameters in {parameter.dtype}"
+        if len(steps) > 1:
+            return "Adam has made more steps with some parameters than with others"
+    return None
+
+
+def _rollout_obstacle(plan: UpdatePlan) -> str | None:
+    """Check that the rollout has a single standard deviation, if it does not depend on the state."""
+    old = plan.buffer.old_parameters if isinstance(plan.buffer, WithParameters) else None
+    if old is None or not isinstance(plan.kind.policy.action_dist, DiagGaussianDistribution):
+        return None
+    std = old[1].numpy()
+    return "the standard deviation changed during the rollout" if (std != std[0]).any() else None

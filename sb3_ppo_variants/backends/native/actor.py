@@ -6,7 +6,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.policies import ActorCriticPolicy
 
 from sb3_ppo_variants.backends.arrays.actor import ArrayActor
-from sb3_ppo_variants.backends.native.networks import NativeActorCritic
+from sb3_ppo_variants.backends.native.networks import NativeActorCritic, Steps
 from sb3_ppo_variants.rollouts.loop import Observations
 
 
@@ -19,6 +19,7 @@ class NativeActor(ArrayActor):
     """
 
     def __init__(self, policy: ActorCriticPolicy, buffer: RolloutBuffer, n_steps: int):
+        self._steps: Steps | None = None
         super().__init__(NativeActorCritic, policy, buffer, n_steps)
         assert isinstance(self._networks, NativeActorCritic) and isinstance(self._drawn, np.ndarray)
         # Bounds of another type change the type of the clipped actions. NumPy takes care of those.
@@ -30,10 +31,18 @@ class NativeActor(ArrayActor):
         self._all_clipped = None if self._steps.clipped is None else self._steps.clipped.reshape(shape)
         self._takes_integers = isinstance(policy.action_space, spaces.Discrete | spaces.MultiDiscrete)
         # In single precision, observations of the right shape are used as features without conversion.
-        self._are_features = self._drawn.dtype == np.float32 and not isinstance(policy.observation_space, spaces.Dict)
+        self._are_features = self._drawn.dtype == np.float32 and isinstance(policy.observation_space, spaces.Box)
+
+    def _read(self) -> None:
+        super()._read()
+        if self._steps is not None:
+            assert isinstance(self._networks, NativeActorCritic)
+            self._steps.use(self._networks.structure)
 
     def act(self, step: int, observations: Observations) -> np.ndarray:
+        self._begin_step()
         steps = self._steps
+        assert steps is not None
         are_features = self._are_features and observations.shape == steps.features.shape
         steps.take(step, observations if are_features else self._features(observations))
         actions = self._all_actions[step]

@@ -21,21 +21,21 @@
 namespace INSTRUCTIONS {
 
 template <class T, class Distribution>
-int64_t descend_with(const Networks<T>& networks, const Rollout<T>& rollout, const Terms& terms, const Passes& passes,
+int64_t descend_with(const Networks<T>& networks, const Rollout<T>& rollout, const Terms& terms, const Pass& pass,
                      Adam<T>& adam, Outcome& outcome, void* memory) {
     Memory pieces{static_cast<char*>(memory)};
-    Descending<T, Distribution> descending(networks, rollout, terms, passes, adam, pieces);
+    Descending<T, Distribution> descending(networks, rollout, terms, pass, adam, pieces);
     if (memory) descending.run(outcome);
     return pieces.used;
 }
 
 template <class T>
-int64_t descend(const Networks<T>& networks, const Rollout<T>& rollout, const Terms& terms, const Passes& passes,
+int64_t descend(const Networks<T>& networks, const Rollout<T>& rollout, const Terms& terms, const Pass& pass,
                 Adam<T>& adam, Outcome& outcome, void* memory) {
     const auto with = networks.distribution == GAUSSIAN      ? descend_with<T, Gaussian<T>>
                       : networks.distribution == CATEGORICAL ? descend_with<T, Categorical<T>>
                                                              : descend_with<T, Bernoulli<T>>;
-    return with(networks, rollout, terms, passes, adam, outcome, memory);
+    return with(networks, rollout, terms, pass, adam, outcome, memory);
 }
 
 template <class T, class Distribution>

@@ -3,32 +3,28 @@ namespace INSTRUCTIONS {
 
 template <class T, class Distribution> class Descending {
   public:
-    Descending(const Networks<T>& networks, const Rollout<T>& rollout, const Terms& terms, const Passes& passes,
+    Descending(const Networks<T>& networks, const Rollout<T>& rollout, const Terms& terms, const Pass& pass,
                Adam<T>& adam, Memory& memory)
-        : rollout(rollout), terms(terms), passes(passes), adam(adam),
+        : rollout(rollout), terms(terms), pass(pass), adam(adam),
           inputs(networks.actor[0].inputs, memory),
           actor(networks.actor, networks.actor_layers, networks.activation, memory),
           critic(networks.critic, networks.critic_layers, networks.activation, memory),
           distribution(networks, memory), n_outputs(networks.actor[networks.actor_layers - 1].outputs),
-          advantages(memory.take<T>(passes.batch_size)),
+          advantages(memory.take<T>(pass.batch_size)),
           last_gradient(memory.take<T>(ends_early() ? adam.size : 0)) {}
 
     void run(Outcome& outcome) {
-        for (outcome.epochs = 1; outcome.epochs <= passes.epochs; ++outcome.epochs) {
-            const int64_t* indices = passes.permutations + (outcome.epochs - 1) * rollout.rows;
-            for (int64_t start = 0; start < rollout.rows; start += passes.batch_size) {
-                const int64_t left = rollout.rows - start;
-                const int64_t count = left < passes.batch_size ? left : passes.batch_size;
-                if (!minibatch(indices + start, count, outcome)) return;
-            }
+        for (int64_t start = 0; start < rollout.rows; start += pass.batch_size) {
+            const int64_t left = rollout.rows - start;
+            const int64_t count = left < pass.batch_size ? left : pass.batch_size;
+            if (!minibatch(pass.permutation + start, count, outcome)) return;
         }
-        --outcome.epochs;
     }
 
   private:
     const Rollout<T>& rollout;
     const Terms& terms;
-    const Passes& passes;
+    const Pass& pass;
     Adam<T>& adam;
     Inputs<T> inputs;
     Mlp<T> actor, critic;
@@ -36,7 +32,7 @@ template <class T, class Distribution> class Descending {
     int64_t n_outputs;
     T *advantages, *last_gradient;
 
-    bool ends_early() const { return passes.most_kl < INFINITY; }
+    bool ends_early() const { return pass.most_kl < INFINITY; }
 
     // Returns whether to continue.
     bool minibatch(const int64_t* indices, int64_t count, Outcome& outcome) {
@@ -45,22 +41,25 @@ template <class T, class Distribution> class Descending {
         if (ends_early()) memcpy(last_gradient, adam.gradient, bytes);
         loss_and_gradient(indices, count).write(terms, count, measured);
         double approx_kl = measured[APPROX_KL];
-        if (ends_early() && passes.average_kl && !passes.average_kl(&approx_kl)) return fail(outcome);
-        if (terms.of_policy && approx_kl > passes.most_kl) {
+        if (ends_early() && pass.average_kl) {
+            outcome.averaged = 0;
+            pass.average_kl(&approx_kl);
+            if (!outcome.averaged) return false;
+        }
+        if (terms.of_policy && approx_kl > pass.most_kl) {
             // No step follows, so restore the gradient of the last step.
             memcpy(adam.gradient, last_gradient, bytes);
             return false;
         }
-        if (passes.average_gradient && !passes.average_gradient()) return fail(outcome);
+        if (pass.average_gradient) {
+            outcome.averaged = 0;
+            pass.average_gradient();
+            if (!outcome.averaged) return false;
+        }
         outcome.norm = clip_norm(adam.gradient, adam.size, adam.max_norm);
         if (!(outcome.norm < INFINITY)) return false;
         step(adam);
         return true;
-    }
-
-    static bool fail(Outcome& outcome) {
-        outcome.failed = 1;
-        return false;
     }
 
     Sums loss_and_gradient(const int64_t* indices, int64_t count) {
@@ -86,7 +85,7 @@ template <class T, class Distribution> class Descending {
 
     void take_advantages(const int64_t* indices, int64_t count) {
         const bool in_order = terms.advantages == NORMALIZED_IN_ORDER;
-        const int64_t first = indices - passes.permutations;
+        const int64_t first = indices - pass.permutation;
         for (int64_t i = 0; i < count; ++i) advantages[i] = rollout.advantages[in_order ? first + i : indices[i]];
         if (terms.advantages == NORMALIZED) normalize(advantages, count);
     }

@@ -43,7 +43,7 @@ template <class T> struct Rollout {
 };
 
 // How the advantages of a minibatch are normalised: not at all, by its own mean and standard deviation, or in advance
-// by those of the minibatches that processes share. In the last case the advantages are in the order of the passes.
+// by those of the minibatches that processes share. In the last case the advantages are in the order of the pass.
 enum { NOT_NORMALIZED, NORMALIZED, NORMALIZED_IN_ORDER };
 
 // The terms of the loss. An infinite range means no clipping.
@@ -59,23 +59,23 @@ template <class T> struct Adam {
     double learning_rate, beta1, beta2, epsilon, max_norm;
 };
 
-// Passes over the rollout, with a permutation of its rows for each. They end early once approx_kl exceeds `most_kl`.
+// A pass over the rollout in the order of a permutation of its rows. It ends early once approx_kl exceeds `most_kl`.
 //
-// Two functions average over the processes that train together. They are null in a process that trains alone, and
-// return 0 on failure.
-struct Passes {
-    const int64_t* permutations;
-    int64_t (*average_kl)(double* approx_kl);
-    int64_t (*average_gradient)();
-    int64_t epochs, batch_size;
+// Two functions average over the processes that train together. They are null in a process that trains alone.
+struct Pass {
+    const int64_t* permutation;
+    void (*average_kl)(double* approx_kl);
+    void (*average_gradient)();
+    int64_t batch_size;
     double most_kl;
 };
 
-// The outcome of the passes.
+// The outcome of a descent, to which each pass adds its part.
 struct Outcome {
     double* measured;  // One row per minibatch.
-    int64_t minibatches, epochs, failed;
-    double norm;  // The norm of the last gradient. The passes end if it is not finite.
+    int64_t minibatches;
+    int64_t averaged;  // Each function that averages sets this to 1. If it stays 0, it failed and the pass ends.
+    double norm;  // The norm of the last gradient. The pass ends if it is not finite.
 };
 
 // The inputs and outputs of acting. Outputs that are null are not computed. The features are those of one step; the

@@ -49,9 +49,11 @@ class Library:
         return bool(self._functions.ppo_use(instructions.encode()))
 
     def descent(self, dtype: np.dtype, *structures: Structure) -> Callable[[], object]:
-        """Return a function that makes the passes of a descent.
+        """Return a function that makes a pass of a descent.
 
-        :param structures: ``Networks``, ``Rollout``, ``Terms``, ``Passes``, ``Adam`` and ``Outcome``
+        The contents of the structures may change between calls.
+
+        :param structures: ``Networks``, ``Rollout``, ``Terms``, ``Pass``, ``Adam`` and ``Outcome``
         """
         return _with_memory(getattr(self._functions, f"ppo_descend_{dtype}"), structures)
 

@@ -89,6 +89,11 @@ class NativeActorCritic(ActorCritic):
         acting = structures.Acting(features, None, None, None, *results, rows, self._action_size, 0, 1)
         library_in_use().acting(self._dtype, self._structure, acting)()
 
+    @property
+    def structure(self) -> structures.Networks:
+        """The networks in the form that the library takes."""
+        return self._structure
+
     def steps(self, noise: np.ndarray, bounds: Bounds) -> "Steps":
         """Return the steps of a rollout with these networks; see :class:`Steps`."""
         return Steps(self._structure, self._inputs, self._action_size, noise, bounds)
@@ -110,10 +115,15 @@ class Steps:
         self.outputs, self.actions = (np.zeros((n_steps, rows, size), dtype) for size in (outputs, action_size))
         self.log_probs, self.values = np.zeros((n_steps, rows), dtype), np.zeros((n_steps, rows, 1), dtype)
         self.clipped = None if bounds is None else np.zeros_like(self.actions)
-        low, high = bounds or (None, None)
+        low, high = (None, None) if bounds is None else map(np.ascontiguousarray, bounds)
         results = (self.outputs, self.actions, self.clipped, self.log_probs, self.values)
         self._structure = structures.Acting(self.features, noise, low, high, *results, rows, action_size, 0, 1)
-        self._run = library_in_use().acting(dtype, networks, self._structure)
+        self._dtype = dtype
+        self.use(networks)
+
+    def use(self, networks: structures.Networks) -> None:
+        """Take the next steps with other networks of the same sizes."""
+        self._run = library_in_use().acting(self._dtype, networks, self._structure)
 
     def take(self, step: int, features: np.ndarray) -> None:
         """Compute a step and fill its rows.

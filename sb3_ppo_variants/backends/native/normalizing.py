@@ -72,4 +72,10 @@ class NativeSteps(NormalizedSteps):
 
 
 def _alike(array: Any, other: np.ndarray) -> bool:
-    return type(array) is np.ndarray and array.dtype is other.dtype and array.shape == other.shape
+    # NumPy sums arrays of another layout in another order.
+    return (
+        type(array) is np.ndarray
+        and array.dtype is other.dtype
+        and array.shape == other.shape
+        and array.flags.c_contiguous
+    )

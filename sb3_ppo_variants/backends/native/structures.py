@@ -9,7 +9,7 @@ import numpy as np
 POINTER, COUNT, NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
 # How the advantages of minibatches are normalised: not at all, by the library within each minibatch, or in advance and
-# in the order of the passes.
+# in the order of the pass.
 NOT_NORMALIZED, NORMALIZED, NORMALIZED_IN_ORDER = range(3)
 
 # The columns of the statistics of minibatches.
@@ -29,7 +29,8 @@ class Structure(ctypes.Structure):
 
 def _as_field(value: np.ndarray | ctypes.Array | float | None) -> float | None:
     if isinstance(value, np.ndarray):
-        assert value.flags.c_contiguous
+        if not value.flags.c_contiguous:
+            raise ValueError("the library takes only contiguous arrays")
         return _address(value)
     return ctypes.addressof(value) if isinstance(value, ctypes.Array) else value
 
@@ -85,16 +86,16 @@ class Adam(Structure):
     _fields_ = _fields("parameters gradient first second", "size steps", "learning_rate beta1 beta2 epsilon max_norm")
 
 
-class Passes(Structure):
-    """Passes over the rollout."""
+class Pass(Structure):
+    """A pass over the rollout."""
 
-    _fields_ = _fields("permutations average_kl average_gradient", "epochs batch_size", "most_kl")
+    _fields_ = _fields("permutation average_kl average_gradient", "batch_size", "most_kl")
 
 
 class Outcome(Structure):
-    """The outcome of the passes."""
+    """The outcome of a descent."""
 
-    _fields_ = _fields("measured", "minibatches epochs failed", "norm")
+    _fields_ = _fields("measured", "minibatches averaged", "norm")
 
 
 class Acting(Structure):

@@ -1,4 +1,4 @@
-"""Descents, each made by one call of the library."""
+"""Descents, each pass made by one call of the library."""
 
 from math import inf
 
@@ -26,54 +26,51 @@ class NativeDescent:
         self._part = part
         views = networks.layout.views
         self._dtype = part.vector.dtype
-        self._together = Together(plan.processes, part.gradient) if plan.processes.size > 1 else None
         self._networks = as_structure(networks.architecture, views(networks.vector), views(networks.gradient))
         self._trained, self._rollout = networks, rollout
         self._rows = len(rollout.features)
         self._per_pass = -(-self._rows // plan.batch_size)
+        self._epochs = 0
         self._minibatches = np.zeros((descent.epochs * self._per_pass, len(structures.MEASURED)))
-        self._outcome = structures.Outcome(self._minibatches, 0, 0, 0, 0.0)
+        self._outcome = structures.Outcome(self._minibatches, 0, 1, 0.0)
+        alone = plan.processes.size == 1
+        self._together = None if alone else Together(plan.processes, part.gradient, self._outcome)
 
     def descend(self) -> Ended:
         descent, outcome, together, adam = self._descent, self._outcome, self._together, self._adam()
         steps_before = adam.steps
-        random_state = np.random.get_state()
-        permutations = self._permutations(descent.epochs)
-        passes = structures.Passes(
-            permutations,
+        permutation, advantages = np.zeros(self._rows, np.int64), np.array(self._rollout.advantages, self._dtype)
+        pass_ = structures.Pass(
+            permutation,
             *(together.addresses if together else (None, None)),
-            descent.epochs,
             self._plan.batch_size,
             inf if descent.target_kl is None else TOLERATED * descent.target_kl,
         )
-        rollout, normalized = self._normalized(permutations)
-        given = _as_structure(rollout, self._trained), self._terms(normalized), passes
-        library_in_use().descent(self._dtype, self._networks, *given, adam, outcome)()
-        self._part.adam.steps = adam.steps
-        if together and outcome.failed:
-            raise together.error
-        check_norm(outcome.norm)
-        if adam.steps - steps_before == outcome.minibatches:
-            return Ended(outcome.epochs)
-        # Leave the generator as if no permutations had been drawn for the passes that did not begin.
-        np.random.set_state(random_state)
-        self._permutations(outcome.epochs)
-        return Ended(outcome.epochs, together.approx_kl if together else self._measured("approx_kl")[-1])
+        rollout = _as_structure(self._rollout._replace(advantages=advantages), self._trained)
+        run = library_in_use().descent(self._dtype, self._networks, rollout, self._terms(), pass_, adam, outcome)
+        # One call per pass, so that an interrupt is noticed after a pass.
+        for self._epochs in range(1, descent.epochs + 1):
+            permutation[...] = np.random.permutation(self._rows)
+            if self._normalized == structures.NORMALIZED_IN_ORDER:
+                ordered = self._rollout.advantages[permutation]
+                advantages[...] = normalized(ordered, self._plan.batch_size, self._plan.processes)
+            run()
+            self._part.adam.steps = adam.steps
+            if together and not outcome.averaged:
+                raise together.error
+            check_norm(outcome.norm)
+            if adam.steps - steps_before < outcome.minibatches:
+                return Ended(self._epochs, together.approx_kl if together else self._measured("approx_kl")[-1])
+        return Ended(self._epochs)
 
-    def _permutations(self, epochs: int) -> np.ndarray:
-        return np.stack([np.random.permutation(self._rows) for _ in range(epochs)]).astype(np.int64, copy=False)
+    @property
+    def _normalized(self) -> int:
+        """How advantages are normalised."""
+        if not in_minibatches(self._plan.normalize_advantage):
+            return structures.NOT_NORMALIZED
+        return structures.NORMALIZED if self._plan.processes.size == 1 else structures.NORMALIZED_IN_ORDER
 
-    def _normalized(self, permutations: np.ndarray) -> tuple[Rows, int]:
-        """Return the rollout for the passes, and how its advantages are normalised."""
-        plan, rollout = self._plan, self._rollout
-        if not in_minibatches(plan.normalize_advantage):
-            return rollout, structures.NOT_NORMALIZED
-        if plan.processes.size == 1:
-            return rollout, structures.NORMALIZED
-        advantages = normalized(rollout.advantages[permutations], plan.batch_size, plan.processes)
-        return rollout._replace(advantages=advantages.ravel()), structures.NORMALIZED_IN_ORDER
-
-    def _terms(self, normalized: int) -> structures.Terms:
+    def _terms(self) -> structures.Terms:
         plan, descent, objective = self._plan, self._descent, self._plan.objective
         return structures.Terms(
             inf if objective.clip_range is None else float(objective.clip_range),
@@ -81,7 +78,7 @@ class NativeDescent:
             float(plan.ent_coef),
             float(plan.vf_coef),
             inf if plan.clip_range_vf is None else float(plan.clip_range_vf),
-            normalized,
+            self._normalized,
             descent.of_policy,
             descent.of_value,
         )
@@ -114,7 +111,7 @@ class NativeDescent:
         if descent.of_value:
             names += ["value_loss"]
         values = {name: self._measured(name).copy() for name in names}
-        return Measured(values, epoch_start=(self._outcome.epochs - 1) * self._per_pass)
+        return Measured(values, epoch_start=(self._epochs - 1) * self._per_pass)
 
 
 def _as_structure(rollout: Rows, networks: TrainedNetworks) -> structures.Rollout:

@@ -1,0 +1,158 @@
+"""What the fast paths would compute differently takes the reference path, even if it changes after construction."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.torch_layers import CombinedExtractor
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
+
+from helpers import ACTION_SPACES, noise_envs
+from sb3_ppo_variants import PPOClip
+from sb3_ppo_variants.backends.choice import choose
+
+PARTS: dict[str, spaces.Space] = {key: spaces.Box(-1, 1, (2,), np.float32) for key in "ab"}
+
+
+def make(action_space: spaces.Space = ACTION_SPACES["Box"], **arguments: Any) -> Any:
+    arguments = {"policy": "MlpPolicy", "env": noise_envs(action_space), **arguments}
+    return PPOClip(**arguments, n_steps=16, batch_size=16, n_epochs=1, seed=0, device="cpu")
+
+
+def why(model: Any) -> str:
+    """Return the reason for the path that the next rollout would take."""
+    chosen = choose(model._plan(), "auto")
+    return f"{chosen.backend.path}: {chosen.why}"
+
+
+def optimizer_anew(policy: Any) -> None:
+    policy.optimizer = th.optim.Adam(policy.parameters(), lr=3e-4, eps=1e-5)
+
+
+class Doubled(nn.Sequential):
+    def forward(self, inputs: th.Tensor) -> th.Tensor:
+        return 2 * super().forward(inputs)
+
+
+def one_deviation(policy: Any) -> None:
+    policy.log_std = nn.Parameter(th.zeros(1))
+    optimizer_anew(policy)
+
+
+def fixed_deviation(policy: Any) -> None:
+    del policy.log_std
+    policy.register_buffer("log_std", th.zeros(2))
+    optimizer_anew(policy)
+
+
+def more_values(policy: Any) -> None:
+    policy.value_net = nn.Linear(64, 2)
+    optimizer_anew(policy)
+
+
+def narrower(policy: Any) -> None:
+    policy.value_net = nn.Linear(32, 1)
+    optimizer_anew(policy)
+
+
+def shared(policy: Any) -> None:
+    policy.mlp_extractor.value_net = policy.mlp_extractor.policy_net
+    optimizer_anew(policy)
+
+
+def doubled(policy: Any) -> None:
+    policy.mlp_extractor.policy_net = Doubled(*policy.mlp_extractor.policy_net)
+
+
+def own_forward(policy: Any) -> None:
+    policy.action_net.forward = policy.action_net.forward
+
+
+def own_critic(policy: Any) -> None:
+    policy.mlp_extractor.forward_critic = policy.mlp_extractor.forward_critic
+
+
+def own_step(policy: Any) -> None:
+    policy.optimizer.step = policy.optimizer.step
+
+
+CHANGES: dict[Callable[[Any], None], str] = {
+    one_deviation: "log_std has the shape (1,)",
+    fixed_deviation: "log_std is not a parameter",
+    more_values: "the value network has 2 outputs",
+    narrower: "a layer has weights of shape (1, 32) for 64 inputs",
+    shared: "layers share parameters",
+    doubled: "hidden layers are in a Doubled",
+    own_forward: "a Linear has its own forward",
+    own_critic: "a MlpExtractor has its own forward_critic",
+    own_step: "the optimizer has its own step",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changed_policies(change: Callable[[Any], None]) -> None:
+    model = make()
+    assert why(model).startswith("fast: ")
+    change(model.policy)
+    assert why(model) == f"reference: {CHANGES[change]}"
+
+
+@pytest.mark.parametrize("change", [one_deviation, fixed_deviation, shared, doubled])
+def test_changed_policies_train_on_the_reference_path(change: Callable[[Any], None]) -> None:
+    model = make()
+    change(model.policy)
+    before = model.policy.action_net.weight.clone()
+    model.learn(32)
+    assert not th.equal(model.policy.action_net.weight, before)
+
+
+def test_too_few_categories() -> None:
+    model = make(spaces.MultiDiscrete([3, 2]))
+    model.policy.action_net = nn.Linear(64, 4)
+    optimizer_anew(model.policy)
+    assert why(model) == "reference: the policy network has 4 outputs for 5 categories"
+
+
+def test_a_critic_that_sees_something_else() -> None:
+    env = noise_envs(ACTION_SPACES["Box"], spaces.Dict(PARTS))
+    model = make(env=env, policy="MultiInputPolicy", policy_kwargs={"share_features_extractor": False})
+    assert why(model).startswith("fast: ")
+    model.policy.vf_features_extractor = CombinedExtractor(spaces.Dict({"b": PARTS["b"]}))
+    assert why(model) == "reference: actor and critic have different features"
+
+
+def test_a_scheduler_of_the_learning_rate_is_no_obstacle() -> None:
+    model = make()
+    th.optim.lr_scheduler.LambdaLR(model.policy.optimizer, lambda epoch: 1.0)
+    assert why(model).startswith("fast: ")
+
+
+@pytest.fixture
+def _global_hook() -> Iterator[None]:
+    handle = register_module_forward_hook(lambda *_: None)
+    yield
+    handle.remove()
+
+
+@pytest.mark.usefixtures("_global_hook")
+def test_hooks_of_all_modules() -> None:
+    assert why(make()) == "reference: all modules have hooks"
+
+
+def test_parameters_with_different_numbers_of_steps() -> None:
+    model = make()
+    model.policy.value_net.requires_grad_(False)
+    model.learn(32)
+    model.policy.value_net.requires_grad_(True)
+    assert why(model) == "reference: Adam has made more steps with some parameters than with others"
+
+
+def test_moments_of_another_type() -> None:
+    model = make()
+    model.learn(32)
+    model.policy.double()
+    assert why(model) == "reference: Adam has moments in torch.float32 for parameters in torch.float64"
