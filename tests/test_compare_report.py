@@ -5,6 +5,7 @@ import gzip
 import math
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ from comparing import CONDITIONS, RECORDS, record, text_of, write
 from sb3_ppo_variants.benchmark.__main__ import main
 from sb3_ppo_variants.benchmark.compare import paper, parameters, records, scores
 from sb3_ppo_variants.benchmark.compare.command import _plan, add_command
+from sb3_ppo_variants.benchmark.compare.conditions import Conditions
 from sb3_ppo_variants.benchmark.compare.paper import Estimate
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM
+from sb3_ppo_variants.benchmark.compare.presets import PRESETS
+from sb3_ppo_variants.benchmark.compare.records import digest
 
 pytestmark = pytest.mark.usefixtures("few_repetitions", "blank_pictures")
 
@@ -98,17 +102,20 @@ def test_the_command_is_the_one_that_made_the_runs(arguments: list[str]) -> None
 
 
 def test_a_study_is_a_table_over_its_conditions(tmp_path: Path) -> None:
-    def under(protocol: str, switched: str | None, first: float) -> list[Any]:
-        conditions = {**CONDITIONS, "preset": "table1-study", "protocol": protocol, "switched": switched}
-        name = f"{protocol}-{switched}"
+    def under(conditions: Conditions, first: float) -> list[Any]:
+        described = conditions.description()
+        name = digest(described)
         return [
-            record("ppo_clip", "A-v0", seed, first + seed, conditions=conditions, name=f"{name}-{seed}")
+            record("ppo_clip", "A-v0", seed, first + seed, conditions=described, name=f"{name}-{seed}")
             for seed in range(2)
         ]
 
-    write(tmp_path, [*under("released-code", "actions clipped", 5.0), *under("text", None, 1.0)])
+    _, text, _, clipped, *_ = PRESETS["table1-study"].studied
+    # Shorter runs are not part of the study.
+    write(tmp_path, [*under(clipped, 5.0), *under(text, 1.0), *under(replace(text, timesteps=200), 9.0)])
     assert main(["report", "--out", str(tmp_path)]) == 0
-    table = text_of(tmp_path / "report.md").partition("## What Table 1 depends on")[2].partition("\n## ")[0]
+    section = text_of(tmp_path / "report.md").partition("## What Table 1 depends on")[2].partition("\n## ")[0]
+    table = section.partition("\n### A-v0\n")[2]
     rows = [line for line in table.splitlines() if line.startswith("| ")]
     assert rows == [
         "| conditions | ppo_clip |",

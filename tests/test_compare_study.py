@@ -52,10 +52,10 @@ def test_all_of_the_study(tmp_path: Path) -> None:
     assert made.startswith(f"before\n\n{BEGIN}\n\n- 320 of 320 runs are recorded\n\n###")
     assert made.endswith(f"{END}\n\nafter\n") and "old" not in made and "no run yet" not in made
     paper = "ε = 0.2, d_targ = 0.01, β = 1, none | 1.00 | yes; in 4 of 4 environments |"
-    assert f"| released-code | 32 of 32 | 4 | -0.50 | 1.00 | 0.75 | 0.50 | {paper}" in made
+    assert f"| released-code | 32 of 32 | -0.50 | 1.00 | 0.75 | 0.50 | {paper}" in made
     # Three of six pairs are in the paper's order.
     best = "none, ε = 0.2, d_targ = 0.01, β = 1 | 0.00 | no; in 0 of 4 environments |"
-    assert f"| text | 32 of 32 | 4 | 1.00 | 0.75 | 0.50 | 0.25 | {best}" in made
+    assert f"| text | 32 of 32 | 1.00 | 0.75 | 0.50 | 0.25 | {best}" in made
     assert "none, β = 1, d_targ = 0.01, ε = 0.2 | -1.00 | no; in 0 of 4 environments |" in made
     assert made.count("#### ") == 4 and "| actions clipped | -50 ± 0 (2) |" in made
 
@@ -66,9 +66,40 @@ def test_a_part_of_the_study(tmp_path: Path) -> None:
     other: Any = record("ppo_clip", "A-v0", 0, 1)
     made = page_of([*whole, *unequal[6:], other], tmp_path)
     assert "- 14 of 320 runs are recorded\n- no run yet: text, sb3, gradients clipped at 0.5, rewards" in made
-    assert "| released-code | 4 of 32 | 1 | -0.50 | 1.00 |" in made
+    assert "| released-code | 4 of 32 | -0.50 | 1.00 |" in made
     # Under the second condition, one setting has no runs, and another lacks an environment.
-    assert "| actions clipped | 10 of 32 | 0 | | | | | | | |" in made
+    assert "| actions clipped | 10 of 32 | | | | | | | |" in made
+
+
+@pytest.mark.usefixtures("blank_pictures")
+def test_all_conditions_are_compared_over_the_same_environments(tmp_path: Path) -> None:
+    first, second = PRESET.envs[:2]
+    more = [*runs(0, AS_IN_THE_PAPER, [first]), *runs(0, NONE_IS_BEST, [second])]
+    made = page_of([*more, *runs(1, REVERSED, [first])], tmp_path)
+    # Over both environments, the mean of "none" would be 0.25 instead of -0.50.
+    assert "| released-code | 16 of 32 | -0.50 | 1.00 | 0.75 | 0.50 |" in made and "in 1 of 1 environments" in made
+    assert f"All rows are over {first}: the environments in which all four settings have a run" in made
+    apart = page_of([*runs(0, AS_IN_THE_PAPER, [first]), *runs(1, REVERSED, [second])], tmp_path)
+    assert "There are no mean scores: in no environment" in apart and "| text | 8 of 32 | | | | | | | |" in apart
+
+
+@pytest.mark.usefixtures("blank_pictures")
+def test_only_planned_runs_count_as_done(tmp_path: Path) -> None:
+    conditions = PRESET.studied[0].description()
+    others = [record("trpo", PRESET.envs[0], 0, 1, conditions=conditions, name="trpo")]
+    failed = record(RANDOM, "C-v0", 0, None, conditions=conditions, name="failed", status="failed", error="no")
+    made = page_of([*runs(0, AS_IN_THE_PAPER, [*PRESET.envs, "C-v0"], seeds=3), *others, failed], tmp_path)
+    assert "- 32 of 320 runs are recorded\n" in made and "| released-code | 32 of 32 |" in made
+
+
+@pytest.mark.usefixtures("blank_pictures")
+def test_equal_scores_have_no_order(tmp_path: Path) -> None:
+    made = page_of(
+        [*runs(0, [50, 50, 50, 50], PRESET.envs[:1]), *runs(1, [50, 50, 75, 100], PRESET.envs[:1])], tmp_path
+    )
+    assert "| undefined | no; in 0 of 1 environments |" in made
+    # "none" is as good as another setting, so it is not the worst.
+    assert made.count("| no; in 0 of 1 environments |") == 2
 
 
 def test_pages_and_records_that_are_not_the_studys_are_refused(tmp_path: Path) -> None:

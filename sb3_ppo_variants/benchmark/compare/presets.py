@@ -1,11 +1,12 @@
 """Named comparisons: the paper's Table 1, a study of what it depends on, and Atari games."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sb3_ppo_variants.benchmark.compare import paper
 from sb3_ppo_variants.benchmark.compare.conditions import Conditions
-from sb3_ppo_variants.benchmark.compare.settings import BASELINE
+from sb3_ppo_variants.benchmark.compare.records import Record
+from sb3_ppo_variants.benchmark.compare.settings import BASELINE, parse
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,19 @@ class Preset:
             return self.settings[name]
         of_paper = [text for text in self.settings[name] if text != BASELINE]
         return of_paper if name == "headline" or len(of_paper) == len(self.settings[name]) else [*of_paper, IN_ITS_OWN]
+
+    def labels(self, protocol: str | None) -> set[str]:
+        """Return the labels of all settings under a protocol."""
+        return {parse(text).label for text in self.cut("all", protocol)}
+
+    def planned(self, records: Iterable[Record], protocol: str | None) -> list[Record]:
+        """Return the records of the runs that the preset has under a protocol, without those of other options."""
+        labels = self.labels(protocol)
+        return [
+            record
+            for record in records
+            if record["label"] in labels and record["env"] in self.envs and record["seed"] < self.seeds
+        ]
 
 
 IN_ITS_OWN = f"{BASELINE}:protocol=sb3"

@@ -104,17 +104,22 @@ def write(
 
 
 def _study(compared: list[Comparison], pictures: Path) -> list[str]:
-    """Return the section on the study of Table 1, which is empty unless it has runs under several conditions."""
-    studied = [comparison for comparison in compared if comparison.conditions["preset"] == STUDY and comparison.records]
-    if len(studied) < 2:
+    """Return the section on the study of Table 1, which is empty unless it has runs under several of its conditions."""
+    found = study.outcomes(compared)
+    if len(found) < 2:
         return []
-    blocks = ["## What Table 1 depends on"]
-    if found := study.outcomes(studied):
-        file = pictures / f"{STUDY}.png"
-        study.draw(found, file)
-        blocks += [study.counted(found), study.overview(found), study.EXPLAINED]
-        blocks += [_image("Scores under each of the conditions", file), study.PICTURED]
-    return [*blocks, ACROSS, *tables.across(studied)]
+    file = pictures / f"{STUDY}.png"
+    study.draw(found, file)
+    return [
+        "## What Table 1 depends on",
+        study.counted(found),
+        study.overview(found),
+        study.explained(found),
+        _image("Scores under each of the conditions", file),
+        study.PICTURED,
+        ACROSS,
+        *tables.across([outcome.comparison for outcome in found]),
+    ]
 
 
 def _check_baseline(baseline: str | None, compared: list[Comparison]) -> None:

@@ -1,5 +1,6 @@
 """What Table 1 depends on: its headline under each protocol, and with one ingredient of the released code changed."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from scipy.stats import kendalltau
 from sb3_ppo_variants.benchmark.compare.paper import NONE, TABLE_1
 from sb3_ppo_variants.benchmark.compare.plots import COLORS, MEDIUM, SMALL, save
 from sb3_ppo_variants.benchmark.compare.presets import HEADLINE, PRESETS
-from sb3_ppo_variants.benchmark.compare.records import digest
+from sb3_ppo_variants.benchmark.compare.records import Record, digest
 from sb3_ppo_variants.benchmark.compare.scores import Comparison, random_scores, table
 from sb3_ppo_variants.benchmark.compare.settings import parse
 
@@ -25,8 +26,8 @@ LABELS = [parse(text).label for text in HEADLINE]
 WORST = parse(NONE).label
 EXPLAINED = """\
 The four columns of settings are mean normalised scores: in each environment the random policy has 0 and the best run
-under the same conditions 1. They are over the environments in which all four settings have a run. τ is Kendall's tau
-between these scores and the paper's: 1 for the same order, -1 for the reverse."""
+under the same conditions 1. τ is Kendall's tau between these scores and the paper's: 1 for the same order, -1 for the
+reverse."""
 PICTURED = """\
 Score of each run (circles) and mean over seeds (dots); the short lines are the means under `released-code`, the dashed
 one is the random policy."""
@@ -38,8 +39,8 @@ class Outcome:
 
     :param conditions: the conditions, in a few words
     :param comparison: the runs under these conditions
-    :param scores: mean normalised scores, with a row for each environment in which all settings have a score, and a
-        column for each setting
+    :param scores: mean normalised scores, with a row for each environment in which all settings have a score under all
+        of the conditions, and a column for each setting
     """
 
     conditions: str
@@ -52,24 +53,35 @@ class Outcome:
         return self.scores.mean().sort_values(ascending=False)
 
     @property
-    def tau(self) -> float:
+    def tau(self) -> str:
         """Kendall's tau between the means and the paper's scores."""
-        return float(kendalltau([SCORES[label] for label in LABELS], self.means[LABELS])[0])
+        tau, _ = kendalltau([SCORES[label] for label in LABELS], self.means[LABELS])
+        return "undefined" if math.isnan(tau) else f"{tau:.2f}"
 
     @property
     def said_of_none(self) -> str:
         """Whether the setting without clipping or penalty is the worst, in words."""
-        where = (self.scores.idxmin(axis="columns") == WORST).sum()
-        return f"{'yes' if self.means.index[-1] == WORST else 'no'}; in {where} of {len(self.scores)} environments"
+        others = self.scores.drop(columns=WORST)
+        where = (self.scores[WORST] < others.min(axis="columns")).sum()
+        worst = self.scores[WORST].mean() < others.mean().min()
+        return f"{'yes' if worst else 'no'}; in {where} of {len(self.scores)} environments"
 
 
 def outcomes(comparisons: Sequence[Comparison]) -> list[Outcome]:
-    """Return the outcome under each of the study's conditions that has runs, in the order of the study."""
+    """Return the outcome under each of the study's conditions that has runs, in the order of the study.
+
+    All scores are over the same environments, so that they can be compared. Conditions without an environment in which
+    all settings have a score do not count in their choice, and have no scores.
+    """
     place = {digest(each.description()): number for number, each in enumerate(PRESETS[STUDY].studied)}
     found = [comparison for comparison in comparisons if digest(comparison.conditions) in place and comparison.records]
+    found.sort(key=lambda comparison: place[digest(comparison.conditions)])
+    complete = [_scores(comparison) for comparison in found]
+    envs = [set(scores.index) for scores in complete if len(scores)]
+    shared = set.intersection(*envs) if envs else set()
     return [
-        Outcome(comparison.circumstances, comparison, _scores(comparison))
-        for comparison in sorted(found, key=lambda comparison: place[digest(comparison.conditions)])
+        Outcome(comparison.circumstances, comparison, scores[scores.index.isin(shared)])
+        for comparison, scores in zip(found, complete, strict=True)
     ]
 
 
@@ -82,8 +94,8 @@ def counted(found: Sequence[Outcome]) -> str:
     """Say how much of the study is done, as a Markdown list."""
     preset = PRESETS[STUDY]
     planned = len(preset.studied) * _planned()
-    made = sum(len(outcome.comparison.records) for outcome in found)
-    failed = sum(len(outcome.comparison.failed) for outcome in found)
+    made = sum(_made(outcome.comparison.records) for outcome in found)
+    failed = sum(_made(outcome.comparison.failed) for outcome in found)
     names = [each.switched or each.protocol or "" for each in preset.studied]
     missing = [name for name in names if name not in {outcome.conditions for outcome in found}]
     lines = [f"{made} of {planned} runs are recorded{f', {failed} failed' if failed else ''}"]
@@ -97,25 +109,39 @@ def _planned() -> int:
     return len(preset.settings["all"]) * len(preset.envs) * preset.seeds
 
 
+def _made(records: Sequence[Record]) -> int:
+    """Return how many of the records are of planned runs. Other options may have added more."""
+    # The preset has the same settings under all protocols.
+    return len(PRESETS[STUDY].planned(records, None))
+
+
 def overview(found: Sequence[Outcome]) -> str:
     """Return a Markdown table of the scores, the order and Kendall's tau under each of the conditions."""
     rows = []
     for outcome in found:
-        runs = f"{len(outcome.comparison.records)} of {_planned()}"
-        row = {"conditions": outcome.conditions, "runs": runs, "environments": len(outcome.scores)}
+        row = {"conditions": outcome.conditions, "runs": f"{_made(outcome.comparison.records)} of {_planned()}"}
         if len(outcome.scores):
             row |= {SHORT[label]: f"{outcome.means[label]:.2f}" for label in LABELS}
             row["from the best"] = ", ".join(SHORT[label] for label in outcome.means.index)
-            row |= {"τ": f"{outcome.tau:.2f}", "none is the worst": outcome.said_of_none}
+            row |= {"τ": outcome.tau, "none is the worst": outcome.said_of_none}
         rows.append(row)
-    columns = ["conditions", "runs", "environments", *map(SHORT.__getitem__, LABELS), "from the best", "τ"]
+    columns = ["conditions", "runs", *map(SHORT.__getitem__, LABELS), "from the best", "τ"]
     frame = pd.DataFrame(rows, columns=[*columns, "none is the worst"])
     return frame.fillna("").to_markdown(index=False, disable_numparse=True)
 
 
+def explained(found: Sequence[Outcome]) -> str:
+    """Say what the numbers of :func:`overview` are, and over which environments."""
+    envs = sorted({env for outcome in found for env in outcome.scores.index})
+    if not envs:
+        return "There are no mean scores: in no environment do all four settings have a run under all conditions."
+    where = "the environments in which all four settings have a run under all conditions with scores"
+    return f"{EXPLAINED}\n\nAll rows are over {', '.join(envs)}: {where}."
+
+
 def draw(found: Sequence[Outcome], file: Path) -> None:
     """Draw the scores, with a row for each of the conditions and a column for each environment."""
-    envs = [env for env in PRESETS[STUDY].envs if any(env in outcome.comparison.envs for outcome in found)]
+    envs = sorted({env for outcome in found for env in outcome.comparison.envs})
     figure, grid = pyplot.subplots(
         len(found), len(envs), figsize=(2.4 * len(envs) + 2.6, 1.0 * len(found) + 0.6), layout="constrained",
         squeeze=False, sharex="col", sharey=True,
@@ -127,8 +153,7 @@ def draw(found: Sequence[Outcome], file: Path) -> None:
         row[0].set_ylabel(fill(outcome.conditions, 19), rotation=0, ha="right", va="center", fontsize=SMALL)
         row[0].yaxis.set_label_coords(-0.42, 0.5)
         if len(outcome.scores):
-            said = f"τ = {outcome.tau:.2f}\n{len(outcome.scores)} of {len(PRESETS[STUDY].envs)} envs."
-            row[-1].annotate(said, (1.04, 0.5), xycoords="axes fraction", va="center", fontsize=SMALL)
+            row[-1].annotate(f"τ = {outcome.tau}", (1.04, 0.5), xycoords="axes fraction", va="center", fontsize=SMALL)
     for axes, env in zip(grid[0], envs, strict=True):
         axes.set_title(env, fontsize=MEDIUM)
     for axes in grid[-1]:

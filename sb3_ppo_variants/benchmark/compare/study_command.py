@@ -61,7 +61,7 @@ def _made(found: list[records.Record], folder: Path) -> list[str]:
         study.counted(reached),
         "### The order of the four settings",
         study.overview(reached),
-        study.EXPLAINED,
+        study.explained(reached),
         f"![Scores under each of the conditions]({picture}.png)",
         f"{study.PICTURED}\n[SVG]({picture}.svg), [PDF]({picture}.pdf).",
         "### Scores",

@@ -10,7 +10,6 @@ from sb3_ppo_variants.benchmark.compare.plan import RANDOM
 from sb3_ppo_variants.benchmark.compare.presets import PRESETS, Preset
 from sb3_ppo_variants.benchmark.compare.records import Record
 from sb3_ppo_variants.benchmark.compare.scores import Comparison, order, random_scores
-from sb3_ppo_variants.benchmark.compare.settings import parse
 from sb3_ppo_variants.recipes import PROTOCOLS
 
 
@@ -149,13 +148,11 @@ def _yes_or_no(value: bool | None) -> str | None:
 
 def _shares(comparison: Comparison, preset: Preset) -> str:
     """Say how much of its preset a comparison covers."""
-    labels = {parse(text).label for text in preset.cut("all", comparison.conditions.get("protocol"))}
+    protocol = comparison.conditions.get("protocol")
+    labels = preset.labels(protocol)
     seeds = {record["seed"] for record in comparison.records}
     # Count each run, because not every setting needs to have every seed.
-    made = sum(
-        record["label"] in labels and record["env"] in preset.envs and record["seed"] < preset.seeds
-        for record in comparison.records
-    )
+    made = len(preset.planned(comparison.records, protocol))
     steps = sorted({record["timesteps"] for record in comparison.records})
     shares = [
         f"{len(labels & set(comparison.labels))} of {len(labels)} settings",
