@@ -106,6 +106,17 @@ def test_the_papers_table_is_beside_ours() -> None:
     assert signs.tolist() == [[0, -2, -1, 2], [0, 0, 1, 2], [0, 0, 0, 2], [0, 0, 0, 0]]
 
 
+def test_equal_scores_are_ties_beside_the_papers_table() -> None:
+    none, _, clipped, *_ = (row.label for row in paper.TABLE_1)
+    ours = dict.fromkeys((none, clipped), estimate(0.5))
+    _, signs = paper.orders(ours, dict.fromkeys(permutations(ours, 2), estimate(0.0)))
+    text = "\n".join(paper.beside(ours, signs))
+    assert "over 2 settings: not defined, because all scores in a column are equal." in text
+    assert "no clipping or penalty is the worst: no; clipping, ε = 0.2 is equal" in text
+    assert "of 1 pairs of settings that differ in the paper, 0 are in the same order here" in text
+    assert text.endswith("; 1 are equal here")
+
+
 def test_the_papers_column() -> None:
     column = [-0.39, 0.76, 0.82, 0.70, 0.68, 0.74, 0.71, 0.62, 0.71, 0.72, 0.69]
     assert [row.score for row in paper.TABLE_1] == column
@@ -177,7 +188,11 @@ def test_what_is_better_beyond_noise() -> None:
     assert (last.label, last.worse, last.ranks) == ("b", ["a"], "2 to 3")
     said = "It is better beyond noise than b, and cannot be told apart from c."
     assert ranking.verdict(order) == f"**a** has the highest interquartile mean, 0.97. {said}"
-    assert ranking.verdict([each for each in order if each.label == "a"]).endswith("there is no other setting.")
+    alone, pair = order[:1], [each for each in order if each.label in "ab"]
+    assert ranking.verdict(alone).endswith("0.97; there is no other setting.")
+    assert ranking.verdict(alone, ["d"]).endswith("0.97; no other setting has a seed in every environment.")
+    assert ranking.verdict(pair).endswith("and is better than all others beyond noise.")
+    assert ranking.verdict(pair, ["d"]).endswith("and is better than all others that count beyond noise.")
 
 
 @pytest.mark.usefixtures("few_repetitions")
@@ -187,6 +202,18 @@ def test_one_seed_says_nothing_of_noise() -> None:
     order = ranking.ranked(values, statistics.differences(arrays, "IQM"))
     assert [each.ranks for each in order] == ["1 to 2", "1 to 2"]
     assert "With a single seed, nothing can be said about noise" in ranking.verdict(order)
+
+
+@pytest.mark.usefixtures("few_repetitions")
+def test_a_setting_with_one_seed_leaves_the_others_their_verdict() -> None:
+    def said(arrays: dict[str, np.ndarray]) -> str:
+        values = {label: row["IQM"] for label, row in statistics.aggregates(arrays).items()}
+        return ranking.verdict(ranking.ranked(values, statistics.differences(arrays, "IQM")))
+
+    several = {"a": np.array([[1.0, 0.9], [0.95, 1.0]]), "b": np.array([[0.1, 0.2], [0.15, 0.1]])}
+    worst = said({**several, "c": np.zeros((1, 2))})
+    assert worst.endswith("It is better beyond noise than b, and cannot be told apart from c (a single seed).")
+    assert said({**several, "c": np.ones((1, 2))}).endswith("With its single seed, it cannot be told apart from a, b.")
 
 
 def test_episodes_of_spans() -> None:

@@ -81,8 +81,10 @@ def beside(ours: Mapping[str, Estimate], signs: np.ndarray, incomplete: Iterable
     if len(rows) < 2:
         return blocks
     tau, _ = kendalltau([row.score for row in rows], [ours[row.label].value for row in rows])
-    blocks.append(f"Kendall's tau between the columns, over {len(rows)} settings: {tau:.2f}.")
-    return [*blocks, "\n".join(f"- {line}" for line in [*findings(ours), agreement(signs)])]
+    known = "not defined, because all scores in a column are equal" if math.isnan(tau) else f"{tau:.2f}"
+    blocks.append(f"Kendall's tau between the columns, over {len(rows)} settings: {known}.")
+    pairs = sum(one.score != other.score for one, other in combinations(rows, 2))
+    return [*blocks, "\n".join(f"- {line}" for line in [*findings(ours), agreement(signs, pairs)])]
 
 
 def findings(ours: Mapping[str, Estimate]) -> list[str]:
@@ -91,8 +93,12 @@ def findings(ours: Mapping[str, Estimate]) -> list[str]:
     named = {row.label: row.name for row in TABLE_1}
     worst, best = parse(NONE).label, parse(BEST).label
     if worst in ours:
-        lower = [f"{named.get(label, label)} is lower" for label in ours if ours[label].value < ours[worst].value]
-        lines.append(f"{named[worst]} is the worst: {'; '.join(['no', *lower]) if lower else 'yes'}")
+        against = [
+            f"{named.get(label, label)} is {'lower' if found.value < ours[worst].value else 'equal'}"
+            for label, found in ours.items()
+            if label != worst and found.value <= ours[worst].value
+        ]
+        lines.append(f"{named[worst]} is the worst: {'; '.join(['no', *against]) if against else 'yes'}")
     if best in ours and not ours[best].is_certain:
         lines.append(f"whether {named[best]} is beaten beyond its CI cannot be said from one seed")
     elif best in ours:
@@ -120,11 +126,17 @@ def orders(
     return [row.name for row in rows], signs
 
 
-def agreement(signs: np.ndarray) -> str:
-    """Say how many pairs of settings are in the paper's order."""
+def agreement(signs: np.ndarray, pairs: int) -> str:
+    """Say how many pairs of settings are in the paper's order.
+
+    :param signs: the array that :func:`orders` returns
+    :param pairs: number of pairs that differ in the paper
+    """
     same, beyond = int((signs > 0).sum()), int((signs == 2).sum())
     other, other_beyond = int((signs < 0).sum()), int((signs == -2).sum())
+    equal = pairs - same - other
     return (
-        f"of {same + other} pairs of settings that differ in the paper, {same} are in the same order here, {beyond} of "
+        f"of {pairs} pairs of settings that differ in the paper, {same} are in the same order here, {beyond} of "
         f"them beyond noise, and {other} are reversed, {other_beyond} of them beyond noise"
+        f"{f'; {equal} are equal here' if equal else ''}"
     )

@@ -1,6 +1,6 @@
 """Which settings are better than others beyond noise, as a sentence and as a table."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import pandas as pd
@@ -31,6 +31,11 @@ class Ranked:
         best, worst = 1 + len(self.worse), self.settings - len(self.better)
         return str(best) if best == worst else f"{best} to {worst}"
 
+    @property
+    def named(self) -> str:
+        """The setting in a sentence, which says if it has too few seeds for an interval."""
+        return self.label if self.value.is_certain else f"{self.label} (a single seed)"
+
 
 def ranked(values: Mapping[str, Estimate], differences: Differences) -> list[Ranked]:
     """Return the settings in order of their values, the highest first."""
@@ -47,19 +52,25 @@ def ranked(values: Mapping[str, Estimate], differences: Differences) -> list[Ran
     ]
 
 
-def verdict(ranking: list[Ranked]) -> str:
-    """Say in a line what is known about the best setting."""
+def verdict(ranking: list[Ranked], incomplete: Collection[str] = ()) -> str:
+    """Say in a line what is known about the best setting.
+
+    :param incomplete: labels of settings that have runs, but none that count
+    """
     best, others = ranking[0], ranking[1:]
     said = f"**{best.label}** has the highest interquartile mean, {best.value.value:.2f}"
     if not others:
-        return f"{said}; there is no other setting."
-    if not all(each.value.is_certain for each in ranking):
+        none = "no other setting has a seed in every environment" if incomplete else "there is no other setting"
+        return f"{said}; {none}."
+    if not any(each.value.is_certain for each in ranking):
         return f"{said}. With a single seed, nothing can be said about noise."
-    alike = [each.label for each in others if each.label not in best.better]
+    alike = [each.named for each in others if each.label not in best.better]
     if not alike:
-        return f"{said}, and is better than all others beyond noise."
+        return f"{said}, and is better than all others {'that count ' if incomplete else ''}beyond noise."
     if not best.better:
-        return f"{said}. It is not better than any other beyond noise: it cannot be told apart from {', '.join(alike)}."
+        certain = best.value.is_certain
+        why = "It is not better than any other beyond noise: it" if certain else "With its single seed, it"
+        return f"{said}. {why} cannot be told apart from {', '.join(alike)}."
     better = f"It is better beyond noise than {', '.join(best.better)}"
     return f"{said}. {better}, and cannot be told apart from {', '.join(alike)}."
 

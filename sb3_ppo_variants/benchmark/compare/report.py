@@ -194,7 +194,12 @@ def _normalised(comparison: Comparison, frame: pd.DataFrame, pictures: Path, bas
     arrays = {label: matrix.to_numpy() for label, matrix in found.items()}
     aggregates = statistics.aggregates(arrays)
     order = ranking.ranked({n: row["IQM"] for n, row in aggregates.items()}, statistics.differences(arrays, "IQM"))
-    blocks += [ranking.verdict(order), ranking.table(order), ranking.NOISE, tables.estimates(aggregates, seeds)]
+    blocks += [
+        ranking.verdict(order, incomplete),
+        ranking.table(order),
+        ranking.NOISE,
+        tables.estimates(aggregates, seeds),
+    ]
     if compared := statistics.against(arrays, baseline):
         of = tables.count(range(seeds[baseline]), "seed")
         blocks += [f"Against {baseline} ({of}): {AGAINST}", tables.estimates(compared, seeds)]
