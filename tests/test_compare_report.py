@@ -25,16 +25,17 @@ from sb3_ppo_variants.benchmark.compare.records import digest
 pytestmark = pytest.mark.usefixtures("few_repetitions", "blank_pictures")
 
 
-@pytest.mark.parametrize("given", ["ppo_clip clip_range=0.1", "ppo_clip:clip_range=0.1"])
+@pytest.mark.parametrize(
+    "given", ["ppo_clip clip_range=0.1, n_epochs=5", "ppo_clip:n_epochs=5,clip_range=0.1"], ids=["label", "setting"]
+)
 def test_any_setting_is_the_baseline(given: str, tmp_path: Path) -> None:
-    renamed: list[Any] = [
-        {**each, "label": "ppo_clip clip_range=0.1"} if each["label"] == "ppo_clip" else each for each in RECORDS
-    ]
+    label = "ppo_clip clip_range=0.1, n_epochs=5"
+    renamed: list[Any] = [{**each, "label": label} if each["label"] == "ppo_clip" else each for each in RECORDS]
     write(tmp_path, renamed)
     assert main(["report", "--out", str(tmp_path), "--baseline", given]) == 0
     text = text_of(tmp_path / "report.md")
     # In each environment, 3 of 4 pairs are better.
-    assert "Against ppo_clip clip_range=0.1 (2 seeds)" in text and "| sb3_ppo | 2 | 0.75 (" in text
+    assert f"Against {label} (2 seeds)" in text and "| sb3_ppo | 2 | 0.75 (" in text
     with pytest.raises(SystemExit, match="--baseline 'trpo' is not one of the recorded settings: ppo_clip clip_"):
         main(["report", "--out", str(tmp_path), "--baseline", "trpo"])
 

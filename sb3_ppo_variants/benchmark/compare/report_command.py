@@ -1,13 +1,13 @@
 """Write a report of the runs recorded so far: report.md, report.html, interactive.html and scores.csv."""
 
 import argparse
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from sb3_ppo_variants.benchmark.compare import records
+from sb3_ppo_variants.benchmark.compare.settings import named
 from sb3_ppo_variants.errors import ArgumentError
 
 OUT = Path("runs/compare")
@@ -68,7 +68,7 @@ def report(
         if export is not None:
             records.pack(found, export)
         lines = added.beside(added.read(add), found)
-        label = None if baseline is None else re.sub(r":(?=\s*\w+\s*=)", " ", baseline)
+        label = None if baseline is None else named(baseline).label
         files = write([*found, *lines], [*problems, *twice], _running(out), out, label)
     except OSError as error:
         raise SystemExit(f"the report could not be written: {error}") from error

@@ -70,21 +70,27 @@ class Setting:
         return ALGORITHMS.get(self.name, self.name)
 
 
-def parse(text: str) -> Setting:
-    """Parse ``name`` or ``name:argument=value,...`` into a setting, where the name may also be ``module:Class``."""
+def named(text: str) -> Setting:
+    """Return the setting that ``name`` or ``name:argument=value,...`` names, whether or not it exists."""
     name, *given = re.split(r":(?=\s*\w+\s*=)", text, maxsplit=1)
     arguments = assignments(given[0]) if given else {}
     protocol = arguments.pop("protocol", None)
-    if protocol is not None and protocol not in recipes.PROTOCOLS:
-        raise ArgumentError(f"protocol={protocol} in {text} is none of the protocols: {', '.join(recipes.PROTOCOLS)}")
-    setting = Setting(name, arguments, None if protocol is None else str(protocol))
+    return Setting(name, arguments, None if protocol is None else str(protocol))
+
+
+def parse(text: str) -> Setting:
+    """Parse ``name`` or ``name:argument=value,...`` into a setting, where the name may also be ``module:Class``."""
+    setting = named(text)
+    if setting.protocol is not None and setting.protocol not in recipes.PROTOCOLS:
+        known_protocols = ", ".join(recipes.PROTOCOLS)
+        raise ArgumentError(f"protocol={setting.protocol} in {text} is none of the protocols: {known_protocols}")
     known = accepted(load_class(setting.path))
     for argument in setting.arguments:
         if argument in RESERVED:
             raise ArgumentError(f"{argument} cannot be an argument of a setting, as in {text}: {RESERVED[argument]}")
         if argument not in known and argument not in recipes.ENVIRONMENT_KEYS:
             names = ", ".join([*sorted(known.keys() - RESERVED.keys()), *recipes.ENVIRONMENT_KEYS, "protocol"])
-            raise ArgumentError(f"{name} has no argument {argument}; it has {names}")
+            raise ArgumentError(f"{setting.name} has no argument {argument}; it has {names}")
     return setting
 
 
