@@ -1,5 +1,6 @@
 """Other people's runs in a report, human-normalised scores of Atari games, and logging to other tools."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -72,6 +73,19 @@ def test_added_runs_are_lines_of_the_report(tmp_path: Path) -> None:
     assert {each["label"] for each in records.unpack(packed)[0]} == {each["label"] for each in RECORDS}
 
 
+def test_added_runs_are_shown_while_no_own_run_has_finished(tmp_path: Path) -> None:
+    write(tmp_path / "out", RECORDS[:1])
+    monitored = tmp_path / "zoo" / "A-v0_1"
+    monitored.mkdir(parents=True)
+    header = json.dumps({"t_start": 0.0, "env_id": "A-v0"})
+    (monitored / "0.monitor.csv").write_text(f"#{header}\nr,l,t\n60,10,4\n")
+    assert main(["report", "--out", str(tmp_path / "out"), "--add", f"zoo={tmp_path / 'zoo'}"]) == 0
+    text = text_of(tmp_path / "out" / "report.md")
+    assert "| zoo | 60 (1) |" in text and "### Command" not in text and "### Hyperparameters" not in text
+    # The run took 4 seconds for 10 steps, with unknown seconds of CPU.
+    assert "| zoo | 1 | 2 | 4 | |" in text
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -99,12 +113,18 @@ def test_human_normalised_scores(tmp_path: Path) -> None:
     assert {env: game_of(env) for env in ids} == ids
     frame = pd.DataFrame({"env": ["CartPole-v1", "PongNoFrameskip-v4"], "score": [500.0, -20.7 + 35.3 / 2]})
     assert normalised(frame)["normalised"].tolist() == pytest.approx([0.5])
-    runs = [record("ppo_clip", "BreakoutNoFrameskip-v4", seed, 30.5) for seed in range(2)]
-    write(tmp_path, [*RECORDS, *runs])
+    games = ["BreakoutNoFrameskip-v4", "PongNoFrameskip-v4"]
+    runs = [
+        record("ppo_clip", env, seed, score)
+        for env, score in zip(games, (30.5, 14.6), strict=True)
+        for seed in range(2)
+    ]
+    write(tmp_path, [*RECORDS, *runs, record("trpo", games[0], 0, 30.5)])
     assert main(["report", "--out", str(tmp_path)]) == 0
     shares = text_of(tmp_path / "report.md").partition("### Human-normalised scores")[2].partition("\n### ")[0]
-    assert "| ppo_clip | 1.000 |" in shares and "A-v0" not in shares
+    assert "| ppo_clip | 1.000 | 1.000 |" in shares and "A-v0" not in shares
     assert "| ppo_clip | 2 | 1.00 (1.00 to 1.00) |" in shares
+    assert "| trpo | 1.000 | |" in shares and "Without such a seed: trpo." in shares
 
 
 def test_runs_are_tracked_elsewhere_and_learn_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

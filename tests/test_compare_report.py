@@ -79,6 +79,7 @@ def test_the_interactive_page_needs_no_network(tmp_path: Path) -> None:
         ["--algos", "ppo_clip", "ppo_clip:clip_range=0.1,n_epochs=5", "--envs", "CartPole-v1", "Pendulum-v1"],
         ["--algos", "ppo_clip", "--entry", "mujoco", "--no-normalize", "--anneal", "-p", "n_steps=64,gamma=0.9"],
         ["--preset", "paper-table1", "--envs", "Pendulum-v1", "--protocol", "text", "--no-anneal"],
+        ["--algos", "ppo_clip", "--envs", "Pendulum-v1", "--protocol", "text", "--entry", "default"],
         ["--preset", "paper-table1", "--envs", "Pendulum-v1", "--settings", "headline"],
         ["--preset", "table1-study", "--envs", "Pendulum-v1", "--timesteps", "64"],
     ],
@@ -100,6 +101,27 @@ def test_the_command_is_the_one_that_made_the_runs(arguments: list[str]) -> None
         assert command is not None
         found |= runs_of(shlex.split(command)[4:])
     assert found == {run.name for run in plan.runs if run.algorithm}
+
+
+def test_runs_under_conditions_that_a_study_lacks_have_no_command() -> None:
+    conditions = replace(PRESETS["table1-study"].studied[0], anneal=False).description()
+    (comparison,) = scores.comparisons([record("ppo_clip", "A-v0", 0, 1.0, conditions=conditions)])
+    assert parameters.command(comparison) is None
+
+
+def test_the_entry_and_its_file_are_named(tmp_path: Path) -> None:
+    write(tmp_path, [record("ppo_clip", "A-v0", 0, 1.0, conditions={**CONDITIONS, "entry": "mine", "file": "my.yml"})])
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    assert "- hyperparameters of: mine in my.yml\n" in text_of(tmp_path / "report.md")
+
+
+def test_a_random_policy_that_failed_is_no_setting(tmp_path: Path) -> None:
+    failed = record(RANDOM, "B-v0", 0, None, status="failed", error="no", timesteps=1_000_000)
+    write(tmp_path, [RECORDS[0], failed, *RECORDS[2:]])
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    text = text_of(tmp_path / "report.md")
+    assert "- runs: 8 finished, 0 failed (2 settings, 2 environments, 2 seeds)\n- steps of a run: 100\n" in text
+    assert "random policy, B-v0, seed 0:\n\n```\nno\n```" in text
 
 
 def test_a_study_is_a_table_over_its_conditions(tmp_path: Path) -> None:

@@ -3,13 +3,13 @@
 import json
 import shlex
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
-from sb3_ppo_variants.benchmark.compare.presets import PRESETS
+from sb3_ppo_variants.benchmark.compare.presets import PRESETS, Preset
 from sb3_ppo_variants.benchmark.compare.scores import Comparison
-from sb3_ppo_variants.benchmark.compare.settings import parse
 
 # Hyperparameters that are shown at once if all settings share them. A click shows the others.
 FIRST = (
@@ -66,35 +66,39 @@ def _differences(rows: Mapping[tuple[str, str], Mapping[str, str]], names: list[
 
 
 def command(comparison: Comparison) -> str | None:
-    """Return the command that makes the runs, or ``None`` if it cannot be known, as with a file of hyperparameters."""
+    """Return the command that makes the runs, or ``None`` if there is none, as with a file of hyperparameters."""
     conditions = comparison.conditions
     if conditions["file"] is not None or any("#" in label for label in comparison.labels):
         return None
-    preset = conditions["preset"]
+    name = conditions["preset"]
+    preset = PRESETS.get(name or "")
     words = ["python", "-m", "sb3_ppo_variants.benchmark", "compare"]
-    words += ["--preset", preset] if preset else []
-    studied = preset in PRESETS and len(PRESETS[preset].studied) > 0
-    if not studied:
+    words += ["--preset", name] if name else []
+    if preset is None or not preset.studied:
         words += _options(conditions)
+    elif not _studies(preset, conditions):
+        return None
     if conditions["timesteps"] is not None:
         words += ["--timesteps", str(conditions["timesteps"])]
     labels = comparison.labels
-    of_preset = PRESETS[preset].cut("all", conditions.get("protocol")) if preset in PRESETS else []
-    if {parse(text).label for text in of_preset} != set(labels):
+    if preset is None or preset.labels(conditions.get("protocol")) != set(labels):
         words += ["--algos", *map(_setting, labels)]
     words += ["--envs", *comparison.envs]
     words += ["--seeds", str(1 + max(record["seed"] for record in comparison.records))]
     return shlex.join(words)
 
 
+def _studies(preset: Preset, conditions: Mapping[str, Any]) -> bool:
+    """Return whether a preset compares its settings under these conditions, with any number of steps."""
+    return any(replace(each, timesteps=conditions["timesteps"]).description() == conditions for each in preset.studied)
+
+
 def _options(conditions: Mapping[str, Any]) -> list[str]:
     """Return the conditions as command-line options."""
     words = []
-    protocol = conditions.get("protocol")
-    if protocol:
-        words += ["--protocol", protocol]
-    elif conditions["entry"]:
-        words += ["--entry", conditions["entry"]]
+    for name in ("protocol", "entry"):
+        if conditions.get(name):
+            words += [f"--{name}", conditions[name]]
     for name in ("normalize", "anneal"):
         if conditions[name] is not None:
             words.append(f"--{name}" if conditions[name] else f"--no-{name}")

@@ -47,7 +47,7 @@ the probability that a run is better, and the difference of the interquartile me
 HUMAN = """\
 In Atari games, with 0 for the random policy and 1 for the human tester of
 [Wang et al. 2016](https://arxiv.org/abs/1511.06581): means over seeds, and aggregates over games with 95% bootstrap
-intervals."""
+intervals. Only seeds with a run in every game count in the aggregates."""
 CURVES = f"""\
 Mean over seeds with 95% bootstrap intervals. A point is the mean return of the {LAST} episodes that ended last, or of
 all if there were fewer, so that a curve ends at the score. At first, these are the episodes that ended early."""
@@ -143,13 +143,19 @@ def section(comparison: Comparison, frame: pd.DataFrame, pictures: Path, baselin
         training = _file(comparison, "training", pictures)
         if curve_plots.training(comparison, training):
             blocks += ["### Training", TRAINING, _image("What the updates logged", training)]
-        blocks += ["### Hyperparameters", *parameters.blocks(comparison.own)]
-        if (command := parameters.command(comparison.own)) is not None:
-            blocks += ["### Command", f"```sh\n{command}\n```"]
-        blocks += ["### Speed", tables.speed(frame)]
+        blocks += [*_parameters(comparison.own), "### Speed", tables.speed(frame)]
     if comparison.failed:
         blocks += ["### Failed runs", *tables.failures(comparison.failed)]
     return blocks
+
+
+def _parameters(own: Comparison) -> list[str]:
+    """Return the sections on hyperparameters and the command, which are empty while there are only added runs."""
+    if not own.records:
+        return []
+    blocks = ["### Hyperparameters", *parameters.blocks(own)]
+    command = parameters.command(own)
+    return blocks if command is None else [*blocks, "### Command", f"```sh\n{command}\n```"]
 
 
 def _human(frame: pd.DataFrame) -> list[str]:
@@ -157,9 +163,9 @@ def _human(frame: pd.DataFrame) -> list[str]:
     games = humans.normalised(frame)
     if games.empty:
         return []
-    found, _ = scores.matrices(games)
+    found, incomplete = scores.matrices(games)
     arrays = {label: matrix.to_numpy() for label, matrix in found.items()}
-    blocks = ["### Human-normalised scores", HUMAN, tables.shares_of_humans(games)]
+    blocks = ["### Human-normalised scores", HUMAN, tables.shares_of_humans(games), *_without(incomplete)]
     if arrays:
         seeds = {label: len(matrix) for label, matrix in found.items()}
         blocks.append(tables.estimates(statistics.aggregates(arrays), seeds))
@@ -186,8 +192,7 @@ def _normalised(comparison: Comparison, frame: pd.DataFrame, pictures: Path, bas
     if left_out := scores.unscaled(frame):
         envs = ", ".join(left_out)
         blocks.append(f"Without {envs}, where no run beats the random policy, or the random policy has no score.")
-    if incomplete:
-        blocks.append(f"Without such a seed: {', '.join(incomplete)}.")
+    blocks += _without(incomplete)
     if not found:
         return blocks
     seeds = {label: len(matrix) for label, matrix in found.items()}
@@ -210,6 +215,10 @@ def _normalised(comparison: Comparison, frame: pd.DataFrame, pictures: Path, bas
     plots.performance_profiles(statistics.profiles(arrays), statistics.taus(arrays), comparison.labels, profiles)
     blocks += [_image("Aggregates of normalised scores", bars), _image("Performance profiles", profiles)]
     return [*blocks, *_efficiency(comparison, frame, pictures)]
+
+
+def _without(incomplete: list[str]) -> list[str]:
+    return [f"Without such a seed: {', '.join(incomplete)}."] if incomplete else []
 
 
 def _paper(

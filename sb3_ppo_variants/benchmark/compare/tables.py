@@ -55,14 +55,14 @@ def estimates(found: Mapping[str, Mapping[str, Estimate]], seeds: Mapping[str, i
 def shares_of_humans(games: pd.DataFrame) -> str:
     """Return a table of the mean human-normalised score of each setting in each game."""
     cells = games.groupby(["label", "env"], sort=False)["normalised"].mean().unstack()
-    return markdown(cells.map("{:.3f}".format))
+    return markdown(_formatted(cells, "{:.3f}"))
 
 
 def speed(frame: pd.DataFrame) -> str:
     """Return a table of the steps per second and the times of each setting, as means over its runs."""
     # Runs that were recorded elsewhere may have no times.
     settings = frame.dropna(subset="wall_seconds").groupby("label", sort=False)
-    means = settings[["steps_per_second", "wall_seconds", "cpu_seconds"]].mean().map("{:.0f}".format)
+    means = _formatted(settings[["steps_per_second", "wall_seconds", "cpu_seconds"]].mean(), "{:.0f}")
     means.columns = pd.Index(["steps per second", "seconds of a run", "seconds of CPU of a run"])
     means.insert(0, "runs", settings.size())
     return markdown(means)
@@ -84,6 +84,11 @@ def _mean(of_seeds: pd.Series) -> str:
     return f"{_number(known.mean())}{spread} ({len(known)})"
 
 
+def _formatted(cells: pd.DataFrame, form: str) -> pd.DataFrame:
+    """Format numbers, and leave the cells of unknown ones blank."""
+    return cells.map(lambda value: "" if pd.isna(value) else form.format(value))
+
+
 def _number(value: float) -> str:
     """Format a number with four digits, which is more than seeds agree on."""
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
@@ -91,8 +96,9 @@ def _number(value: float) -> str:
 
 def summary(comparison: Comparison) -> str:
     """List the conditions of a comparison, its numbers of runs, and the versions and machines that made them."""
-    trainings = [*comparison.records, *comparison.failed]
-    everything = [*trainings, *comparison.random]
+    failed = [record for record in comparison.failed if record["label"] != RANDOM]
+    trainings = [*comparison.records, *failed]
+    everything = [*comparison.records, *comparison.failed, *comparison.random]
     counts = [
         count({record["label"] for record in trainings}, "setting"),
         count({record["env"] for record in trainings}, "environment"),
@@ -102,8 +108,8 @@ def summary(comparison: Comparison) -> str:
     versions = sorted({", ".join(f"{n} {v}" for n, v in record["versions"].items()) for record in everything})
     lines = [
         *_conditions(comparison),
-        f"runs: {len(comparison.records)} finished, {len(comparison.failed)} failed ({', '.join(counts)})",
-        f"steps of a run: {', '.join(f'{number:,}' for number in steps)}",
+        f"runs: {len(comparison.records)} finished, {len(failed)} failed ({', '.join(counts)})",
+        *([f"steps of a run: {', '.join(f'{number:,}' for number in steps)}"] if steps else []),
         *(["runs of different versions are compared here"] if len(versions) > 1 else []),
         *(f"versions: {line}" for line in versions),
         *(f"commit: {commit}" for commit in sorted({record.get("commit") or "" for record in everything}) if commit),
@@ -125,10 +131,11 @@ def added(comparison: Comparison) -> list[str]:
 def _conditions(comparison: Comparison) -> list[str]:
     conditions = comparison.conditions
     protocol = conditions.get("protocol")
+    sources = [source for source in (conditions["entry"], conditions["file"]) if source is not None]
     given = {
         "protocol": protocol and f"{protocol}, {PROTOCOLS[protocol].says}",
         "but": conditions.get("switched"),
-        "hyperparameters of": conditions["entry"] or conditions["file"],
+        "hyperparameters of": " in ".join(sources) or None,
         "changed": conditions["parameters"] or None,
         "normalised by VecNormalize": _yes_or_no(conditions["normalize"]),
         "step size annealed to 0": _yes_or_no(conditions["anneal"]),
@@ -159,7 +166,11 @@ def _shares(comparison: Comparison, preset: Preset) -> str:
         f"{len(set(preset.envs) & set(comparison.envs))} of {len(preset.envs)} environments",
         f"{len(seeds)} {'instead of' if len(seeds) > preset.seeds else 'of'} {preset.seeds} seeds",
         f"{made} of {len(labels) * len(preset.envs) * preset.seeds} runs",
-        f"{' or '.join(f'{number:,}' for number in steps)} of {preset.conditions.timesteps:,} steps",
+        *(
+            [f"{' or '.join(f'{number:,}' for number in steps)} of {preset.conditions.timesteps:,} steps"]
+            if steps
+            else []
+        ),
     ]
     return f"coverage of the preset: {', '.join(shares)}"
 
