@@ -1,5 +1,6 @@
 """Each run of a comparison is made exactly once, whatever happens in between."""
 
+import itertools
 import json
 import os
 import sys
@@ -17,7 +18,7 @@ from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.benchmark.compare import backends, records
 from sb3_ppo_variants.benchmark.compare.backends import Pool, make
 from sb3_ppo_variants.benchmark.compare.conditions import Conditions
-from sb3_ppo_variants.benchmark.compare.execution import LAST, perform
+from sb3_ppo_variants.benchmark.compare.execution import LAST, State, perform
 from sb3_ppo_variants.benchmark.compare.plan import Run, make_plan
 from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, parse
 from sb3_ppo_variants.recipes import recipe
@@ -165,7 +166,7 @@ def test_a_full_disk_loses_nothing(
 ) -> None:
     # Each record syncs the disk twice: its file and its folder.
     disk(5, 1000)
-    with pytest.raises(SystemExit, match=r"json could not be written: .*No space left on device.*makes these runs"):
+    with pytest.raises(SystemExit, match=r"json could not be written: .*No space left on device.*makes these again"):
         compare(tmp_path, "--seeds", "2")
     before = files(tmp_path)
     assert len(before) == 2
@@ -189,6 +190,39 @@ def test_records_that_a_full_disk_refused_are_written_when_it_has_room(
     assert contents(tmp_path / "full") == contents(tmp_path / "roomy")
     assert shown.index("Records not yet written: 2") < shown.index("1/5 ")
     assert [f"{number}/5 " in shown for number in range(1, 6)] == [True] * 5
+
+
+def test_an_interrupted_command_names_the_records_that_are_not_written(
+    tmp_path: Path, disk: Callable[[int, int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(InProcess):
+        def records(self, runs: Any, work: Any) -> Iterator[records.Record]:
+            yield from itertools.islice(map(work, runs), 2)
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def connect(*_: Any) -> Iterator[Pool]:
+        yield Interrupted("none", 1, Lost)
+
+    monkeypatch.setattr(backends, "connect", connect)
+    # The first record is written, the second is not.
+    disk(3, 1000)
+    with pytest.raises(
+        SystemExit, match=r"No space left.*not yet written: 1 \(ppo_clip-CartPole-v1-0-\w+\); all others"
+    ):
+        compare(tmp_path)
+    assert len(files(tmp_path)) == 1
+    # Now the disk has room, and only the rest is missing.
+    disk(0, 0)
+    assert compare(tmp_path) == 130
+    assert len(files(tmp_path)) == 3
+
+
+@pytest.mark.usefixtures("in_process")
+def test_the_states_of_killed_workers_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(State, "close", lambda _: None)
+    assert compare(tmp_path) == 0
+    assert (tmp_path / "running").is_dir() and not list((tmp_path / "running").iterdir())
 
 
 @pytest.mark.usefixtures("in_process")

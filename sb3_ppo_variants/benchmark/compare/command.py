@@ -172,21 +172,22 @@ def _make(options: argparse.Namespace, plan: Plan, missing: list[Run], tracking:
         left.unlink()
     checkpoints = (options.out / CHECKPOINTS).absolute() if options.checkpoints else None
     work = partial(perform, states=states.absolute(), checkpoints=checkpoints, tracking=tracking)
-    writer = records.Writer(options.out / RECORDS)
+    if not missing:
+        return 0
     failed = 0
-    if missing:
-        with (
-            backends.connect(options.backend, options.address, options.jobs) as pool,
-            Display(plan.runs, missing, states) as display,
-            # Closing the generator ends the workers, even if this process is interrupted.
-            closing(backends.make(missing, work, pool)) as made,
-        ):
-            for record in made:
-                failed += record["status"] == "failed"
-                for written in writer.write(record):
-                    display.ended(written)
-                if writer.problem:
-                    display.tell(writer.problem, red=True)
-    if writer.problem:
-        raise SystemExit(f"{writer.problem}; all others are safe, and the same command makes these runs again")
+    with (
+        records.Writer(options.out / RECORDS) as writer,
+        backends.connect(options.backend, options.address, options.jobs) as pool,
+        Display(plan.runs, missing, states) as display,
+        # Closing the generator ends the workers, even if this process is interrupted.
+        closing(backends.make(missing, work, pool)) as made,
+    ):
+        for record in made:
+            failed += record["status"] == "failed"
+            # A process that was killed leaves its state.
+            (states / f"{record['name']}.json").unlink(missing_ok=True)
+            for written in writer.write(record):
+                display.ended(written)
+            if writer.problem:
+                display.tell(writer.problem, red=True)
     return failed

@@ -65,29 +65,49 @@ class Record(Made):
 
 
 class Writer:
-    """Writes records to a folder. A record that cannot be written waits, and is tried again with every later one."""
+    """Writes records to a folder. A record that cannot be written waits, and is tried again with every later one.
+
+    As a context manager, it tries once more at the end and after a Ctrl-C, and raises a ``SystemExit`` that names the
+    records that still cannot be written.
+    """
 
     def __init__(self, folder: Path):
         self._folder = folder
-        self._waiting: list[Record] = []
+        self._waiting: dict[str, Record] = {}
         self.problem = ""
+
+    def __enter__(self) -> "Writer":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind in (None, KeyboardInterrupt):
+            self._try()
+            if self._waiting:
+                names = ", ".join(self._waiting)
+                raise SystemExit(
+                    f"{self.problem} ({names}); all others are safe, and the same command makes these again"
+                )
 
     def write(self, record: Record) -> list[Record]:
         """Write a record and those that are waiting, and return the records that were written.
 
         ``problem`` says why some are still waiting, and is empty if none are.
         """
-        tried, self._waiting, self.problem = [*self._waiting, record], [], ""
-        written = []
-        for each in tried:
-            file = self._folder / f"{each['name']}.json"
+        self._waiting[record["name"]] = record
+        return self._try()
+
+    def _try(self) -> list[Record]:
+        written, failure = [], ""
+        for name, record in list(self._waiting.items()):
+            file = self._folder / f"{name}.json"
             try:
-                write_atomically(file, (json.dumps(each, allow_nan=False) + "\n").encode())
+                write_atomically(file, (json.dumps(record, allow_nan=False) + "\n").encode())
             except OSError as error:
-                self._waiting.append(each)
-                self.problem = f"{file} could not be written: {error}. Records not yet written: {len(self._waiting)}"
+                failure = f"{file} could not be written: {error}"
             else:
-                written.append(each)
+                # Until it is written, a record waits, even if a Ctrl-C comes in between.
+                written.append(self._waiting.pop(name))
+        self.problem = f"{failure}. Records not yet written: {len(self._waiting)}" if failure else ""
         return written
 
 
