@@ -1,12 +1,14 @@
 """Records for the tests of the comparison, some made by hand and some by its command."""
 
+import argparse
 import re
 from pathlib import Path
 from typing import Any
 
 from sb3_ppo_variants.benchmark.__main__ import main
 from sb3_ppo_variants.benchmark.compare import records
-from sb3_ppo_variants.benchmark.compare.plan import RANDOM
+from sb3_ppo_variants.benchmark.compare.command import _plan, add_command
+from sb3_ppo_variants.benchmark.compare.plan import RANDOM, Plan
 
 CONDITIONS: dict[str, Any] = {
     "preset": None, "timesteps": 100, "entry": None, "file": None, "parameters": {}, "normalize": None, "anneal": None,
@@ -53,6 +55,13 @@ def text_of(report: Path) -> str:
 
 def compare(out: Path, *arguments: str) -> int:
     return main(["compare", "--out", str(out), *ALGOS, *SHORT, *arguments])
+
+
+def planned(arguments: list[str]) -> Plan:
+    """Return the plan of the command with these arguments."""
+    parser = argparse.ArgumentParser()
+    add_command(parser)
+    return _plan(parser.parse_args(arguments))
 
 
 def written(out: Path) -> dict[str, records.Record]:

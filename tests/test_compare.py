@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from comparing import planned
 from stable_baselines3 import PPO
 from torch import nn
 
@@ -143,6 +144,15 @@ def test_hyperparameters_of_a_file(name: str, text: str, tmp_path: Path) -> None
     before = conditions.description()["file"]
     file.write_text(text.replace("0.3", "0.4"))
     assert Conditions(file=read(file)).description()["file"] != before
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_protocol_changes_the_hyperparameters_of_a_file(own: bool, tmp_path: Path) -> None:
+    (tmp_path / "mine.yml").write_text(YML)
+    given = ["ppo_clip:protocol=text"] if own else ["ppo_clip", "--protocol", "text"]
+    (_, run) = planned(["--seeds", "1", "--hyperparams", str(tmp_path / "mine.yml"), "--algos", *given]).runs
+    # The file has n_steps=16, and the protocol does not clip gradients.
+    assert (run.hyperparameters["n_steps"], run.hyperparameters["max_grad_norm"]) == (16, None)
 
 
 FAULTY = {

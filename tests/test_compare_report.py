@@ -1,6 +1,5 @@
 """The text of a report, from records made by hand."""
 
-import argparse
 import gzip
 import math
 import re
@@ -11,11 +10,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from comparing import CONDITIONS, RECORDS, record, text_of, write
+from comparing import CONDITIONS, RECORDS, planned, record, text_of, write
 
 from sb3_ppo_variants.benchmark.__main__ import main
 from sb3_ppo_variants.benchmark.compare import paper, parameters, records, scores
-from sb3_ppo_variants.benchmark.compare.command import _plan, add_command
 from sb3_ppo_variants.benchmark.compare.conditions import Conditions
 from sb3_ppo_variants.benchmark.compare.paper import Estimate
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM
@@ -85,21 +83,13 @@ def test_the_interactive_page_needs_no_network(tmp_path: Path) -> None:
     ],
 )
 def test_the_command_is_the_one_that_made_the_runs(arguments: list[str]) -> None:
-    def runs_of(given: list[str]) -> set[str]:
-        return {run.name for run in _plan(options_of(given)).runs if run.algorithm}
-
-    def options_of(given: list[str]) -> argparse.Namespace:
-        parser = argparse.ArgumentParser()
-        add_command(parser)
-        return parser.parse_args(given)
-
-    plan = _plan(options_of([*arguments, "--seeds", "2"]))
+    plan = planned([*arguments, "--seeds", "2"])
     made: list[Any] = [{**record(run.label, run.env, run.seed, 1.0), **run.identity} for run in plan.runs]
     commands = {parameters.command(comparison) for comparison in scores.comparisons(made)}
     found: set[str] = set()
     for command in commands:
         assert command is not None
-        found |= runs_of(shlex.split(command)[4:])
+        found |= {run.name for run in planned(shlex.split(command)[4:]).runs if run.algorithm}
     assert found == {run.name for run in plan.runs if run.algorithm}
 
 

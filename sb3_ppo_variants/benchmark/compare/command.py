@@ -34,7 +34,9 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--settings", choices=("all", "headline"), help="which settings of the preset (default: all)")
     how = parser.add_argument_group("conditions")
     how.add_argument(
-        "--protocol", choices=PROTOCOLS, help="protocol of the paper's experiments; implies --entry mujoco"
+        "--protocol",
+        choices=PROTOCOLS,
+        help="protocol of the paper's experiments; implies --entry mujoco, unless there are --hyperparams",
     )
     how.add_argument("--timesteps", type=int, help="environment steps of a run (default: from the hyperparameters)")
     how.add_argument("--hyperparams", type=Path, metavar="FILE", help="yml or py file in the RL Zoo's format")
@@ -92,12 +94,14 @@ def _plan(options: argparse.Namespace) -> Plan:
     preset = PRESETS.get(options.preset, DEFAULT)
     cut = options.settings or "all"
     if cut not in preset.settings:
-        raise ArgumentError(f"--settings {cut} needs a --preset to take the settings from: {', '.join(PRESETS)}")
+        having = ", ".join(name for name, each in PRESETS.items() if cut in each.settings)
+        raise ArgumentError(f"--settings {cut} needs a --preset that has these settings: {having}")
     if options.algos and options.settings:
         raise ArgumentError("--algos and --settings both select what to compare; pass only one of them")
-    if options.protocol and preset.studied:
+    if preset.studied and (given := _changes(options)):
         raise ArgumentError(
-            f"--protocol {options.protocol} cannot change --preset {options.preset}, which compares all"
+            f"{', '.join(given)} cannot change --preset {options.preset}, which has conditions of its own; "
+            "leave this out, or change --preset paper-table1 instead"
         )
     conditions = [_conditions(options, each) for each in preset.studied or [preset.conditions]]
     if options.address is not None and options.backend == "loky":
@@ -110,6 +114,15 @@ def _plan(options: argparse.Namespace) -> Plan:
     return together(make_plan(settings, envs, seeds, each) for each in conditions)
 
 
+def _changes(options: argparse.Namespace) -> list[str]:
+    """Return the options that change the conditions, as given."""
+    values = {"--protocol": options.protocol, "--hyperparams": options.hyperparams, "--entry": options.entry}
+    given = [f"{name} {value}" for name, value in values.items() if value is not None]
+    switches = {"normalize": options.normalize, "anneal": options.anneal}
+    given += [f"--{name}" if value else f"--no-{name}" for name, value in switches.items() if value is not None]
+    return [*given, *(f"-p {text}" for text in options.param)]
+
+
 def _conditions(options: argparse.Namespace, preset: Conditions) -> Conditions:
     names = ("timesteps", "entry", "normalize", "anneal")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
@@ -118,7 +131,8 @@ def _conditions(options: argparse.Namespace, preset: Conditions) -> Conditions:
     if options.param:
         given["parameters"] = {**preset.parameters, **assignments(",".join(options.param))}
     if options.hyperparams is not None:
-        given = {"entry": None, "file": read(options.hyperparams), **given}
+        # A file has entries of its own, so no entry is implied.
+        given |= {"entry": options.entry, "file": read(options.hyperparams)}
     return replace(preset, **given)
 
 

@@ -66,7 +66,7 @@ class Conditions:
     :param normalize: whether to normalise with ``VecNormalize``; ``None`` leaves it to the hyperparameters
     :param anneal: whether to anneal the step size linearly to 0; ``None`` leaves it to the hyperparameters, or to the
         protocol
-    :param protocol: name of the protocol whose hyperparameters replace those of the entry, if there is one
+    :param protocol: name of the protocol whose hyperparameters replace those of the entry or file, if there is one
     :param switched: what differs from the protocol, in words
     :raises ArgumentError: (a ``ValueError``) if ``normalize`` and ``parameters`` contradict each other
     """
@@ -91,7 +91,9 @@ class Conditions:
         """Return the conditions with this protocol instead of their own; ``None`` leaves them unchanged."""
         if protocol is None:
             return self
-        return replace(self, protocol=protocol, entry=self.entry or "mujoco", normalize=None, anneal=None)
+        # A file has entries of its own.
+        entry = self.entry or ("mujoco" if self.file is None else None)
+        return replace(self, protocol=protocol, entry=entry, normalize=None, anneal=None)
 
     def description(self) -> dict[str, Any]:
         """Return the conditions as JSON-serialisable values, with the name of the file instead of its contents."""
