@@ -121,7 +121,8 @@ def _network_obstacle(policy: Any, parameters: Sequence[nn.Parameter]) -> str | 
         if type(trunk) is not nn.Sequential:
             return f"hidden layers are in a {type(trunk).__name__}"
     hidden = [*trunks[0], *trunks[1]]
-    linear = [*hidden[::2], policy.action_net, policy.value_net]
+    heads = policy.action_net, policy.value_net
+    linear = [*hidden[::2], *heads]
     for layer in linear:
         if type(layer) is not nn.Linear or layer.bias is None:
             return f"the networks have a {layer} where a layer with weights and biases is expected"
@@ -134,22 +135,26 @@ def _network_obstacle(policy: Any, parameters: Sequence[nn.Parameter]) -> str | 
     others = {*map(id, parameters)} - {*of_layers}
     if others - {id(getattr(policy, "log_std", None))}:
         return "the policy has parameters outside its layers"
-    return _sizes_obstacle(policy, trunks) or _log_std_obstacle(policy, others)
+    networks = [[*trunk, head] for trunk, head in zip(trunks, heads, strict=True)]
+    return _sizes_obstacle(policy, networks) or _log_std_obstacle(policy, others)
 
 
-def _sizes_obstacle(policy: Any, trunks: Sequence[Any]) -> str | None:
+def _sizes_obstacle(policy: Any, networks: Iterable[Sequence[Any]]) -> str | None:
     """Check that each layer takes what the previous one returns, because the library does not check it."""
-    for trunk, head in zip(trunks, (policy.action_net, policy.value_net), strict=True):
-        sizes = [policy.pi_features_extractor.features_dim]
-        for layer in (*trunk[::2], head):
-            if layer.weight.shape != (len(layer.bias), sizes[-1]):
-                return f"a layer has weights of shape {tuple(layer.weight.shape)} for {sizes[-1]} inputs"
-            sizes.append(len(layer.bias))
-    if len(policy.value_net.bias) != 1:
-        return f"the value network has {len(policy.value_net.bias)} outputs"
+    outputs = []
+    for layers in networks:
+        size = policy.pi_features_extractor.features_dim
+        for layer in layers[::2]:
+            shape = layer.weight.shape
+            if shape != (len(layer.bias), size):
+                return f"a layer has weights of shape {tuple(shape)} for {size} inputs"
+            size = shape[0]
+        outputs.append(size)
+    if outputs[1] != 1:
+        return f"the value network has {outputs[1]} outputs"
     categories = getattr(policy.action_dist, "action_dims", None)
-    if isinstance(categories, Sequence | np.ndarray) and sum(categories) != len(policy.action_net.bias):
-        return f"the policy network has {len(policy.action_net.bias)} outputs for {sum(categories)} categories"
+    if isinstance(categories, Sequence | np.ndarray) and sum(categories) != outputs[0]:
+        return f"the policy network has {outputs[0]} outputs for {sum(categories)} categories"
     return None
 
 
@@ -175,7 +180,7 @@ def _moments_obstacle(optimizers: Sequence[Optimizer]) -> str | None:
             state = optimizer.state.get(parameter) or {}
             steps.add(float(state.get("step", 0)))
             for moment in (state[name] for name in ("exp_avg", "exp_avg_sq") if name in state):
-                if (moment.dtype, moment.device, moment.shape) != (parameter.dtype, parameter.device, parameter.shape):
+                if moment.dtype is not parameter.dtype or moment.shape != parameter.shape:
                     return f"Adam has moments in {moment.dtype} for parameters in {parameter.dtype}"
         if len(steps) > 1:
             return "Adam has made more steps with some parameters than with others"
