@@ -59,6 +59,12 @@ def test_exports_of_cleanrl(tmp_path: Path) -> None:
     assert run["env"] == "B-v5" and run["episodes"] == {"ends": [5, 9], "returns": [1, 2]}
 
 
+def test_a_step_may_be_a_fraction(tmp_path: Path) -> None:
+    (tmp_path / "run.csv").write_text("global_step,charts/episodic_return\n90.5,3\n")
+    (run,) = added.read([f"CleanRL@A-v0={tmp_path / 'run.csv'}"])
+    assert run["steps"] == run["timesteps"] == 91 and records.curve(run) == [None] * 99 + [3.0]
+
+
 def test_added_runs_are_lines_of_the_report(tmp_path: Path) -> None:
     write(tmp_path / "out", RECORDS)
     columns = {f"A-v0__ppo__{seed}__17 - charts/episodic_return": [50.0 + seed, 60.0] for seed in (1, 2)}

@@ -9,7 +9,17 @@ import pytest
 from comparing import CONDITIONS, RECORDS, record
 from rliable import metrics
 
-from sb3_ppo_variants.benchmark.compare import curve_plots, curves, paper, plots, ranking, records, scores, statistics
+from sb3_ppo_variants.benchmark.compare import (
+    curve_plots,
+    curves,
+    interactive,
+    paper,
+    plots,
+    ranking,
+    records,
+    scores,
+    statistics,
+)
 from sb3_ppo_variants.benchmark.compare.paper import Estimate
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM
 from sb3_ppo_variants.benchmark.compare.settings import parse
@@ -153,6 +163,8 @@ def test_a_curve_is_of_the_last_episodes_and_ends_at_the_score() -> None:
     # After 10 steps two episodes have ended, and after 500 steps 125.
     assert points[0] == 0.5 and points[49] == sum(returns[25:125]) / 100
     assert curves.trailing([30], [7.0], 100) == [None] * 29 + [7.0] * 71
+    # Multiples of 0.29 and 0.57 are rounded, to 28.999 and 56.999.
+    assert [curves.trailing([steps], [7.0], steps)[-1] for steps in (29, 57)] == [7.0, 7.0]
 
 
 def test_a_curve_goes_on_where_no_episode_ended() -> None:
@@ -164,6 +176,35 @@ def test_a_curve_goes_on_where_no_episode_ended() -> None:
     assert steps.tolist() == pytest.approx(list(range(2, 101)))
     # Means of 1, 1, 4, 4, 1, 1, each over the point and up to four before it.
     assert points["ppo_clip"][:6].tolist() == pytest.approx([1.0, 1.0, 2.0, 2.5, 2.2, 2.2])
+
+
+def test_runs_that_are_over_leave_the_mean() -> None:
+    """The mean return of a run of 100 steps is 1, and 3 from step 50. That of a run of 40 steps is 5."""
+    episodes = [{"ends": [10, 50], "returns": [1.0, 5.0]}, {"ends": [20, 40], "returns": [5.0, 5.0]}]
+    runs = [
+        record("CleanRL", "A-v0", seed, 5.0, steps=steps, episodes=of)
+        for seed, (steps, of) in enumerate(zip((100, 40), episodes, strict=True))
+    ]
+    (comparison,) = scores.comparisons(runs)
+    found = curve_plots.learned(comparison, "A-v0", "CleanRL")
+    assert found is not None
+    steps, (points, ends) = found
+    assert steps.tolist() == list(range(20, 101)) and ends["CleanRL"].shape == (2, 81)
+    assert points["CleanRL"].tolist() == [3.0] * 21 + [1.0] * 9 + [3.0] * 51
+
+
+def test_a_curve_without_a_point_is_left_out() -> None:
+    (comparison,) = scores.comparisons([record("CleanRL", "A-v0", 0, 3.0, episodes={"ends": [101], "returns": [3.0]})])
+    assert curve_plots.learned(comparison, "A-v0", "CleanRL") is None
+    assert interactive._figure(comparison, "A-v0").data == ()
+
+
+def test_minutes_are_those_of_the_environment() -> None:
+    runs = [record("ppo_clip", env, 0, 1.0, wall_seconds=seconds) for env, seconds in (("A-v0", 60.0), ("B-v0", 600.0))]
+    (comparison,) = scores.comparisons(runs)
+    for env, minutes in (("A-v0", 1.0), ("B-v0", 10.0)):
+        _, button = interactive._figure(comparison, env).layout.updatemenus[0].buttons
+        assert button.args[0]["x"][0][-1] == pytest.approx(minutes)
 
 
 def test_normalised_curves_end_at_the_normalised_scores() -> None:

@@ -9,6 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import cast
 
@@ -95,13 +96,13 @@ def beside(added: Iterable[Record], found: Iterable[Record]) -> list[Record]:
 
 def _records(label: str, env: str, runs: list[Episodes]) -> Iterator[Record]:
     # All runs get the same number of timesteps, because runs of different lengths would count as different settings.
-    longest = int(max(run.ends[-1] for run in runs))
+    longest = ceil(max(run.ends[-1] for run in runs))
     for seed, run in enumerate(runs):
         last = run.returns[-LAST:]
         yield {
             "format": FORMAT, "name": f"{label}-{env}-{seed}", "status": "finished", "label": label, "algorithm": ADDED,
             "env": env, "seed": seed, "timesteps": longest, "hyperparameters": {}, "conditions": {},
-            "score": float(np.mean(last)), "steps": int(run.ends[-1]), "last_returns": last, "curve": [],
+            "score": float(np.mean(last)), "steps": ceil(run.ends[-1]), "last_returns": last, "curve": [],
             "episodes": {"ends": run.ends, "returns": run.returns}, "versions": {}, "machine": "",
             "wall_seconds": run.seconds, "cpu_seconds": None,
         }  # fmt: skip

@@ -28,18 +28,31 @@ QUANTITIES = {
 def learned(comparison: Comparison, env: str, label: str) -> tuple[np.ndarray, Intervals] | None:
     """Return the mean curve of a setting in an environment over its steps, with 95% bootstrap intervals over seeds.
 
-    :return: the steps, and the curve with its interval; ``None`` if no run has an episode
+    Runs that were recorded elsewhere may differ in length. Then the mean is over those that are not over yet.
+
+    :return: the steps, and the curve with its interval; ``None`` if there is no point at which every run has an episode
     """
     records = [record for record in _of(comparison, env, label) if record["last_returns"]]
-    if not records:
-        return None
-    values = pd.DataFrame([curve(record) for record in records], dtype=float)
+    lengths = np.array([record["steps"] for record in records])
+    longest = lengths.max(initial=0)
+    values = pd.DataFrame([curve(record, longest) for record in records], dtype=float)
     # There is no mean before the first episode has ended. A span in which none ended takes the mean of the span before.
     whole = values.ffill(axis=1).dropna(axis=1)
+    if whole.empty:
+        return None
     if any(map(is_spanned, records)):
         whole = whole.T.rolling(SMOOTHED, min_periods=1).mean().T
-    steps = (np.array(whole.columns, dtype=float) + 1) / SPANS * np.mean([record["steps"] for record in records])
-    return steps, bands({label: whole.to_numpy()})
+    steps = (np.array(whole.columns, dtype=float) + 1) * longest / SPANS
+    return steps, _bands(label, whole.where(steps <= lengths[:, None]))
+
+
+def _bands(label: str, values: pd.DataFrame) -> Intervals:
+    """Return the mean of curves, of which some end early, with its interval."""
+    runs = values.count()
+    parts = [values.loc[:, runs == number].dropna() for number in sorted(set(runs), reverse=True)]
+    found = [bands({label: part.to_numpy()}) for part in parts]
+    points, ends = ([each[label] for each in of] for of in zip(*found, strict=True))
+    return {label: np.concatenate(points)}, {label: np.concatenate(ends, axis=1)}
 
 
 def _of(comparison: Comparison, env: str, label: str) -> list[Record]:
@@ -63,6 +76,12 @@ def seconds_of(comparison: Comparison, label: str) -> float:
     """Return the mean wall-clock seconds of a setting's runs, NaN if those of any run are not known."""
     known = [record["wall_seconds"] for record in comparison.records if record["label"] == label]
     return float(np.mean([np.nan if seconds is None else seconds for seconds in known]))
+
+
+def pace(comparison: Comparison, env: str, label: str) -> float:
+    """Return the mean wall-clock seconds of a step in an environment, NaN if those of any run are not known."""
+    runs = pd.DataFrame(_of(comparison, env, label), columns=["wall_seconds", "steps"], dtype=float)
+    return runs["wall_seconds"].sum(skipna=False) / runs["steps"].sum()
 
 
 def efficiency(comparison: Comparison, shares: np.ndarray, found: Intervals, file: Path) -> None:

@@ -20,7 +20,7 @@ def trailing(ends: Sequence[float], returns: Sequence[float], steps: int) -> lis
     :param steps: number of steps of the run
     """
     sums = np.concatenate([[0.0], np.cumsum(returns)])
-    ended = np.searchsorted(ends, np.arange(1, SPANS + 1) * (steps / SPANS), side="right")
+    ended = np.searchsorted(ends, np.arange(1, SPANS + 1) * steps / SPANS, side="right")
     first = np.maximum(ended - LAST, 0)
     return [
         round(float(sums[end] - sums[begin]) / int(end - begin), 4) if end else None

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from matplotlib.colors import to_hex
 from plotly.offline import get_plotlyjs
 
-from sb3_ppo_variants.benchmark.compare.curve_plots import learned, seconds_of
+from sb3_ppo_variants.benchmark.compare.curve_plots import learned, pace
 from sb3_ppo_variants.benchmark.compare.plots import Line, looks
 from sb3_ppo_variants.benchmark.compare.scores import Comparison, random_scores
 
@@ -56,9 +56,8 @@ def _figure(comparison: Comparison, env: str) -> go.Figure:
         figure.add_scatter(x=steps, y=low, legendgroup=label, **INVISIBLE)
         fill = f"rgba{(*(round(255 * part) for part in colors[label]), 0.15)}"
         figure.add_scatter(x=steps, y=high, legendgroup=label, fill="tonexty", fillcolor=fill, **INVISIBLE)
-        minutes = steps / steps[-1] * seconds_of(comparison, label) / 60
         by_steps += 3 * [steps]
-        by_minutes += 3 * [minutes]
+        by_minutes += 3 * [steps * pace(comparison, env, label) / 60]
     if env in (random := random_scores(comparison)):
         figure.add_hline(random[env], line_color="#999999", annotation_text="random policy")
     figure.update_layout(

@@ -159,11 +159,11 @@ def pack(records: Iterable[Record], file: Path) -> None:
     write_atomically(file, gzip.compress("".join(lines).encode(), mtime=0))
 
 
-def _trailing(record: Record) -> Made:
+def _trailing(record: Record, steps: int | None = None) -> Made:
     episodes = record.get("episodes")
     if record["status"] != "finished" or not episodes:
         return {}
-    return {"trailing": trailing(episodes["ends"], episodes["returns"], record["steps"])}
+    return {"trailing": trailing(episodes["ends"], episodes["returns"], steps or record["steps"])}
 
 
 def is_spanned(record: Record) -> bool:
@@ -171,9 +171,12 @@ def is_spanned(record: Record) -> bool:
     return not (record.get("episodes") or record.get("trailing"))
 
 
-def curve(record: Record) -> list[float | None]:
-    """Return the learning curve of a run: over its last episodes, or those in each span if :func:`is_spanned`."""
-    return _trailing(record).get("trailing") or record.get("trailing") or record["curve"]
+def curve(record: Record, steps: int | None = None) -> list[float | None]:
+    """Return the learning curve of a run: over its last episodes, or those in each span if :func:`is_spanned`.
+
+    :param steps: number of steps that the curve extends over, if there are episodes; ``None`` for those of the run
+    """
+    return _trailing(record, steps).get("trailing") or record.get("trailing") or record["curve"]
 
 
 def unpack(file: Path) -> tuple[list[Record], list[str]]:
