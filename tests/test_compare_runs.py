@@ -16,7 +16,7 @@ from filelock import FileLock
 
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.benchmark.compare import backends, records
-from sb3_ppo_variants.benchmark.compare.backends import Pool, make
+from sb3_ppo_variants.benchmark.compare.backends import Pool, connect, make
 from sb3_ppo_variants.benchmark.compare.conditions import Conditions
 from sb3_ppo_variants.benchmark.compare.execution import LAST, State, perform
 from sb3_ppo_variants.benchmark.compare.plan import Run, make_plan
@@ -265,6 +265,36 @@ def test_a_missing_cluster_names_its_extra(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(SystemExit, match=rf"pip install '\.\[{backend}\]'"):
         compare(tmp_path, "--backend", backend)
+
+
+@pytest.mark.parametrize("backend, name", [("ray", "Ray cluster"), ("dask", "Dask scheduler")])
+def test_an_address_without_a_port_is_refused(backend: str, name: str) -> None:
+    with pytest.raises(SystemExit, match=f"no {name} answers at --address nonsense: "), connect(backend, "nonsense", 1):
+        pass
+
+
+class Growing:
+    """A Dask client whose cluster has more cores at each look."""
+
+    def __init__(self, *_: object, **__: object):
+        self._cores = iter([0, 0, 3, 4])
+
+    def ncores(self) -> dict[str, int]:
+        return {"tcp://127.0.0.1:1": next(self._cores)}
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def test_a_cluster_gets_time_for_its_first_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("distributed.Client", Growing)
+    monkeypatch.setattr(backends, "SECONDS_BETWEEN_LOOKS", 0)
+    with connect("dask", "127.0.0.1:1", None) as pool:
+        assert pool.jobs == 3
+    monkeypatch.setattr(backends, "SECONDS_FOR_CORES", -1)
+    with pytest.raises(SystemExit, match="too few cores, 0 instead of 1: add workers, "):
+        connect("dask", "127.0.0.1:1", 4).__enter__()
 
 
 OTHER_TASKS = {

@@ -17,6 +17,8 @@ from sb3_ppo_variants.benchmark.compare.records import Record
 from sb3_ppo_variants.errors import installation
 
 SECONDS_BETWEEN_LOOKS = 0.5
+# Workers of a cluster that has just been started may join it a little later.
+SECONDS_FOR_CORES = 60
 Work = Callable[[Run], Record]
 
 
@@ -89,7 +91,7 @@ def connect(backend: str, address: str | None, jobs: int | None) -> Iterator[Poo
     :param backend: ``loky``, ``ray`` or ``dask``
     :param address: address of the cluster; ``None`` starts one on this machine
     :param jobs: number of parallel runs; ``None`` for one per core
-    :raises SystemExit: if the package of the backend is missing, or there is no such cluster
+    :raises SystemExit: if the package of the backend is missing, there is no such cluster, or it has too few cores
     """
     if backend == "loky":
         together = {"initializer": _end_with, "initargs": (os.getpid(),)}
@@ -124,10 +126,12 @@ def _ray(address: str | None, jobs: int | None) -> Iterator[Pool]:
     register_parallel_backend("ray", Generating)
     try:
         context = ray.init(address=address, log_to_driver=False)
-    except ConnectionError as error:
+    except (ConnectionError, ValueError) as error:
         raise SystemExit(f"no Ray cluster answers at --address {address}: {error}") from error
     with context:
-        yield Pool("ray", jobs or int(ray.cluster_resources()["CPU"]), ray.exceptions.RayError)
+        # Ray's pool has a core for each worker, and with one worker joblib would not use the pool.
+        cores = _cores(lambda: ray.cluster_resources().get("CPU", 0), max(jobs or 1, 2))
+        yield Pool("ray", jobs or cores, ray.exceptions.RayError)
 
 
 def _dask(address: str | None, jobs: int | None) -> Iterator[Pool]:
@@ -140,7 +144,20 @@ def _dask(address: str | None, jobs: int | None) -> Iterator[Pool]:
     started = {} if address else {"n_workers": jobs or os.cpu_count(), "threads_per_worker": 1, "dashboard_address": ""}
     try:
         client = Client(address, **started)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise SystemExit(f"no Dask scheduler answers at --address {address}: {error}") from error
     with client:
-        yield Pool("dask", jobs or sum(client.ncores().values()), KilledWorker)
+        cores = _cores(lambda: sum(client.ncores().values()), 1)
+        yield Pool("dask", jobs or cores, KilledWorker)
+
+
+def _cores(count: Callable[[], float], needed: int) -> int:
+    """Return the number of cores of a cluster, as soon as it has as many as needed."""
+    end = time.monotonic() + SECONDS_FOR_CORES
+    while (cores := int(count())) < needed:
+        if time.monotonic() > end:
+            raise SystemExit(
+                f"the cluster has too few cores, {cores} instead of {needed}: add workers, or pass a smaller --jobs"
+            )
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    return cores
