@@ -18,7 +18,7 @@ from sb3_ppo_variants.benchmark.compare import added, records
 from sb3_ppo_variants.benchmark.compare.conditions import Conditions
 from sb3_ppo_variants.benchmark.compare.execution import perform
 from sb3_ppo_variants.benchmark.compare.humans import game_of, normalised
-from sb3_ppo_variants.benchmark.compare.plan import make_plan
+from sb3_ppo_variants.benchmark.compare.plan import RANDOM, make_plan
 from sb3_ppo_variants.benchmark.compare.settings import parse
 from sb3_ppo_variants.benchmark.compare.tracking import Tracking
 
@@ -112,6 +112,13 @@ def test_what_cannot_be_added_is_refused(
     elsewhere = added.read(["zoo@C-v0=run.csv"])
     with pytest.raises(ArgumentError, match="zoo has runs in C-v0, and the records are of A-v0, B-v0; if one of these"):
         added.beside(elsewhere, RECORDS)
+
+
+@pytest.mark.parametrize("label", ["ppo_clip", RANDOM])
+def test_an_added_setting_needs_its_own_name(label: str, tmp_path: Path) -> None:
+    (tmp_path / "run.csv").write_text("global_step,charts/episodic_return\n1,2\n")
+    with pytest.raises(ArgumentError, match=f"--add {label}=PATH: the report has a setting of this name"):
+        added.beside(added.read([f"{label}@A-v0={tmp_path / 'run.csv'}"]), RECORDS)
 
 
 def test_human_normalised_scores(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -146,6 +147,32 @@ def test_other_hyperparameters_are_never_under_one_label() -> None:
     (comparison,) = scores.comparisons([*RECORDS, changed])
     labels = {each["seed"]: each["label"] for each in comparison.records if each["label"].startswith("ppo_clip #")}
     assert labels[2] not in (labels[0], labels[1]) and labels[0] == labels[1]
+
+
+def test_a_changed_default_gives_the_same_labels_in_all_environments() -> None:
+    """The environments have their own ``n_envs``. The default of ``gamma`` changes from 0.9 to 0.5 after seed 0."""
+    own: dict[str, Any] = {"A-v0": {"n_envs": 1}, "B-v0": {"n_envs": 8}, "C-v0": {"n_envs": 8}}
+    trained: list[Any] = [
+        record("ppo_clip", env, seed, 50, hyperparameters={**of, "gamma": gamma})
+        for env, of in own.items()
+        for seed, gamma in enumerate([0.9, 0.5, 0.5])
+        # In one of the environments, no run is older than the change.
+        if (env, seed) != ("C-v0", 0)
+    ]
+    (comparison,) = scores.comparisons([*trained, *(record(RANDOM, env, 0, 0) for env in own)])
+    old, new = ({r["label"] for r in comparison.records if (r["seed"] > 0) == later} for later in (False, True))
+    assert len(old) == len(new) == 1 and old != new
+    found, incomplete = scores.matrices(scores.table(comparison))
+    assert {label: matrix.shape for label, matrix in found.items()} == {new.pop(): (2, 3)} and incomplete == [*old]
+
+
+def test_several_random_policies_are_noted() -> None:
+    again = record(RANDOM, "A-v0", 0, 20, name="again", algorithm="", hyperparameters={"env_wrapper": "w"})
+    first: list[Any] = [{**each, "algorithm": ""} if each["label"] == RANDOM else each for each in RECORDS]
+    found, problems = records.merged([*first, again])
+    name = scores.comparisons(found)[0].name
+    assert problems == [f"the random policy has different scores in A-v0 ({name}): 10, which is used, and 20"]
+    assert scores.random_scores(scores.comparisons(found)[0]) == {"A-v0": 10, "B-v0": -50}
 
 
 def test_settings_look_different() -> None:

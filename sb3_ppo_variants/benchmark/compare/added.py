@@ -18,6 +18,7 @@ import pandas as pd
 from stable_baselines3.common.monitor import get_monitor_files, load_results
 
 from sb3_ppo_variants.benchmark.compare.curves import LAST
+from sb3_ppo_variants.benchmark.compare.plan import RANDOM
 from sb3_ppo_variants.benchmark.compare.records import ADDED, FORMAT, Record, digest
 from sb3_ppo_variants.errors import ArgumentError
 
@@ -76,13 +77,16 @@ def _found(text: str, path: Path) -> list[Episodes]:
 def beside(added: Iterable[Record], found: Iterable[Record]) -> list[Record]:
     """Return the added runs, once for each of the conditions under which the found runs include their environment.
 
-    :raises ArgumentError: if no found run is in the environment of an added one
+    :raises ArgumentError: if no found run is in the environment of an added one, or a found run has its label
     """
     conditions = {digest(record["conditions"]): (record["conditions"], set[str]()) for record in found}
     for record in found:
         conditions[digest(record["conditions"])][1].add(record["env"])
+    taken = {RANDOM, *(record["label"] for record in found)}
     lines: list[Record] = []
     for record in added:
+        if record["label"] in taken:
+            raise ArgumentError(f"--add {record['label']}=PATH: the report has a setting of this name; choose another LABEL")
         own = [{**record, "conditions": each} for each, envs in conditions.values() if record["env"] in envs]
         if not own:
             known = ", ".join(sorted({env for _, envs in conditions.values() for env in envs}))

@@ -5,6 +5,7 @@ import hashlib
 import json
 import math
 import zlib
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
@@ -137,7 +138,11 @@ def _checked(text: str) -> Record:
 
 
 def merged(records: Iterable[Record]) -> tuple[list[Record], list[str]]:
-    """Keep one record of each run, preferably a finished one, and return a line for each run whose scores differ."""
+    """Keep one record of each run, preferably a finished one, and return a line for each run whose scores differ.
+
+    There is also a line for each environment in which the random policy was measured with different results, as when
+    the environment's wrappers changed.
+    """
     found: dict[str, Record] = {}
     problems = []
     for record in records:
@@ -148,7 +153,20 @@ def merged(records: Iterable[Record]) -> tuple[list[Record], list[str]]:
             problems.append(
                 f"{record['name']} occurs twice, with scores {other['score']}, which is used, and {record['score']}"
             )
-    return list(found.values()), problems
+    return list(found.values()), [*problems, *_several_random(found.values())]
+
+
+def _several_random(records: Iterable[Record]) -> list[str]:
+    measured: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for record in records:
+        if not record["algorithm"] and record["status"] == "finished" and record["score"] is not None:
+            measured[digest(record["conditions"])[:6], record["env"]].append(record["score"])
+    return [
+        f"the random policy has different scores in {env} ({name}): {of[0]}, which is used, and "
+        + ", ".join(map(str, of[1:]))
+        for (name, env), of in measured.items()
+        if len(set(of)) > 1
+    ]
 
 
 def pack(records: Iterable[Record], file: Path) -> None:

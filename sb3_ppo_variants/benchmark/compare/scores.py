@@ -97,20 +97,34 @@ def _place(comparison: Comparison) -> tuple[str, bool, list[str], str]:
 
 
 def _told_apart(records: list[Record]) -> list[Record]:
-    """Give records different labels if they share one despite different hyperparameters, as when defaults changed."""
-    kinds: dict[tuple[str, str], set[str]] = defaultdict(set)
+    """Give records different labels if they share one despite different hyperparameters, as when defaults changed.
+
+    The labels depend only on the values that changed, so that they are the same in all environments.
+    """
+    kinds: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for record in records:
-        kinds[record["label"], record["env"]].add(_kind(record))
-    return [
-        {**record, "label": f"{record['label']} #{_kind(record)}"}
-        if len(kinds[record["label"], record["env"]]) > 1
-        else record
-        for record in records
-    ]
+        kinds[record["label"], record["env"]].append(_values(record))
+    changed: dict[str, set[str]] = defaultdict(set)
+    for (label, _), of in kinds.items():
+        changed[label] |= _differing(of)
+    return [_labelled(record, changed[record["label"]]) for record in records]
 
 
-def _kind(record: Record) -> str:
-    return digest([record["hyperparameters"], record["timesteps"]])[:6]
+def _values(record: Record) -> dict[str, Any]:
+    return {**record["hyperparameters"], "timesteps": record["timesteps"]}
+
+
+def _differing(kinds: list[dict[str, Any]]) -> set[str]:
+    """Return the names that do not have the same value in all of the dicts."""
+    names = {name for kind in kinds for name in kind}
+    return {name for name in names if len({digest(kind.get(name, "no value")) for kind in kinds}) > 1}
+
+
+def _labelled(record: Record, changed: set[str]) -> Record:
+    if not changed:
+        return record
+    values = {name: value for name, value in _values(record).items() if name in changed}
+    return {**record, "label": f"{record['label']} #{digest(values)[:6]}"}
 
 
 def table(comparison: Comparison) -> pd.DataFrame:
@@ -131,8 +145,8 @@ def table(comparison: Comparison) -> pd.DataFrame:
 
 
 def random_scores(comparison: Comparison) -> dict[str, float]:
-    """Return the score of the random policy in each environment where it was measured."""
-    return {record["env"]: record["score"] for record in comparison.random if record["score"] is not None}
+    """Return the score of the random policy in each environment where it was measured, the first one of several."""
+    return {record["env"]: record["score"] for record in reversed(comparison.random) if record["score"] is not None}
 
 
 def normalised(frame: pd.DataFrame, random: dict[str, float]) -> pd.Series:
