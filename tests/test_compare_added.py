@@ -35,6 +35,12 @@ def test_a_folder_of_the_zoo(tmp_path: Path) -> None:
     assert run["score"] == pytest.approx(np.mean(run["last_returns"])) and 400 < run["steps"] <= 512
 
 
+def test_a_torn_episode_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "0.monitor.csv").write_text('#{"t_start": 0.0, "env_id": "A-v0"}\nr,l,t\n5.0,20,0.5\n7.0,')
+    (run,) = added.read([f"zoo={tmp_path}"])
+    assert run["episodes"] == {"ends": [20.0], "returns": [5.0]}
+
+
 def test_evaluations(tmp_path: Path) -> None:
     folder = tmp_path / "CartPole-v1_3"
     evaluated = EvalCallback(gym.make("CartPole-v1"), n_eval_episodes=3, eval_freq=64, log_path=str(folder), verbose=0)
@@ -99,6 +105,8 @@ def test_added_runs_are_shown_while_no_own_run_has_finished(tmp_path: Path) -> N
         ("zoo=nowhere", "has no episodes: PATH must be a folder with"),
         ("zoo=run.csv", "does not name the environment of the runs; write LABEL@ENV=PATH"),
         ("zoo=torn.csv", "cannot be read: EmptyDataError"),
+        ("zoo=empty", "cannot be read: EOFError"),
+        ("zoo=damaged", "cannot be read: BadZipFile"),
     ],
 )
 def test_what_cannot_be_added_is_refused(
@@ -107,6 +115,9 @@ def test_what_cannot_be_added_is_refused(
     monkeypatch.chdir(tmp_path)
     Path("run.csv").write_text("global_step,charts/episodic_return\n1,2\n")
     Path("torn.csv").write_text("")
+    for folder, content in (("empty", b""), ("damaged", b"PK\x03\x04")):
+        Path(folder).mkdir()
+        Path(folder, "evaluations.npz").write_bytes(content)
     with pytest.raises(ArgumentError, match=message):
         added.read([text])
     elsewhere = added.read(["zoo@C-v0=run.csv"])

@@ -64,7 +64,8 @@ def read(texts: Iterable[str]) -> list[Record]:
 def _found(text: str, path: Path) -> list[Episodes]:
     try:
         found = [run for run in _runs(path) if run.ends]
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:
+        # NumPy, pandas and SB3 raise many kinds of errors for files that are damaged or not theirs.
         raise ArgumentError(f"--add {text} cannot be read: {type(error).__name__}: {error}") from error
     if not found:
         raise ArgumentError(
@@ -86,7 +87,7 @@ def beside(added: Iterable[Record], found: Iterable[Record]) -> list[Record]:
     lines: list[Record] = []
     for record in added:
         if record["label"] in taken:
-            raise ArgumentError(f"--add {record['label']}=PATH: the report has a setting of this name; choose another LABEL")
+            raise ArgumentError(f"--add {record['label']}=PATH: the report has a setting of this name, choose another")
         own = [{**record, "conditions": each} for each, envs in conditions.values() if record["env"] in envs]
         if not own:
             known = ", ".join(sorted({env for _, envs in conditions.values() for env in envs}))
@@ -127,7 +128,8 @@ def _monitored(folder: Path) -> Episodes:
     """Return the training episodes of all environments of a run."""
     with open(get_monitor_files(str(folder))[0]) as lines:
         env = json.loads(lines.readline().removeprefix("#")).get("env_id")
-    frame = load_results(str(folder))
+    # If the run was killed, its last line may be torn.
+    frame = load_results(str(folder)).dropna(subset=["r", "l", "t"])
     seconds = float(frame["t"].max()) if len(frame) else None
     return Episodes(env, frame["l"].cumsum().astype(float).tolist(), frame["r"].astype(float).tolist(), seconds)
 
