@@ -232,23 +232,38 @@ def test_an_unknown_workload_is_refused(capsys: pytest.CaptureFixture[str]) -> N
     assert "invalid choice: 'pong'" in capsys.readouterr().err
 
 
-def test_gallery_makes_what_has_no_record_and_shows_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = {"env": "CartPole-v1", "seed": 1, "timesteps": 100_096, "recipe_timesteps": 100_000, "cpu_seconds": 90}
+MADE: dict[str, Any] = {
+    "env": "CartPole-v1", "seed": 1, "timesteps": 100_096, "recipe_timesteps": 100_000, "cpu_seconds": 90,
+    "mean": 480.4, "curve": [None, *range(99)],
+}  # fmt: skip
+
+
+def test_gallery_makes_what_has_no_record_and_shows_all(tmp_path: Path) -> None:
     records = tmp_path / "gallery.jsonl"
-    records.write_text(json.dumps({**made, "mean": 480.4, "curve": [None, *range(99)]}) + "\n")
+    records.write_text(json.dumps({**MADE, "timesteps": 256}) + "\n")
     options = ["--envs", "CartPole-v1", "--seeds", "1", "2", "--timesteps", "256", "--jobs", "1"]
     assert main(["gallery", *options, "--records", str(records), "--gallery", str(tmp_path / "page")]) == 0
     runs = [json.loads(line) for line in records.read_text().splitlines()]
-    assert [(run["seed"], run["timesteps"]) for run in runs] == [(1, 100_096), (2, 256)]
+    assert [(run["seed"], run["timesteps"]) for run in runs] == [(1, 256), (2, 256)]
     assert len(runs[1]["curve"]) == gallery.SPANS
     text = (tmp_path / "page/README.md").read_text()
-    assert f"Reached 480, {runs[1]['mean']:.0f} (seeds 1, 2) after" in text
+    assert f"Reached 480, {runs[1]['mean']:.0f} (seeds 1, 2) after 256 steps of the recipe's 100,000" in text
     assert "Goal: 500." in text
     assert (tmp_path / "page/CartPole-v1.png").read_bytes().startswith(b"\x89PNG")
-    capsys.readouterr()
-    assert gallery.summary(gallery.runs_of(runs, "CartPole-v1")[:1]) == (
+
+
+def test_gallery_shows_the_longest_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records = tmp_path / "gallery.jsonl"
+    whole, cut, other = ({**MADE, **of} for of in ({}, {"seed": 2, "timesteps": 1024}, {"env": "Pendulum-v1"}))
+    records.write_text("\n".join([json.dumps(whole), json.dumps(cut), '{"env": "CartPole-v1", "se']))
+    gallery.append(other, records)
+    found = gallery.read(records)
+    assert found == [whole, other, cut] and f"line 3 of {records} is not used" in capsys.readouterr().out
+    assert gallery.summary(gallery.runs_of(found, "CartPole-v1")) == (
         "Reached 480 (seed 1) after 100,096 steps, in 1.5 minutes of one core each."
     )
+    assert gallery.missing(found, "CartPole-v1", [1, 2, 3], None) == [2, 3]
+    assert gallery.missing(found, "CartPole-v1", [1, 2, 3], 1024) == [3]
 
 
 @pytest.mark.parametrize(("bar", "code"), [(-1e9, 1), (1e9, 0)])

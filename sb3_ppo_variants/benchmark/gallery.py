@@ -64,14 +64,39 @@ def record(env_id: str, seed: int, timesteps: int | None) -> dict[str, Any]:
 
 
 def read(file: Path) -> list[dict[str, Any]]:
-    """Read the records in a JSON Lines file, sorted by seed; there are none if the file does not exist."""
-    records = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    """Read the records in a JSON Lines file, sorted by seed; there are none if the file does not exist.
+
+    A line that an interrupted command left incomplete is not used, and a message says so.
+    """
+    records = []
+    for number, line in enumerate(file.read_text().splitlines() if file.exists() else [], start=1):
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            print(f"line {number} of {file} is not used: {error}")
     return sorted(records, key=lambda run: run["seed"])
 
 
+def append(made: dict[str, Any], file: Path) -> None:
+    """Append a record to a file, on a line of its own even if the last line is incomplete."""
+    text = file.read_text() if file.exists() else ""
+    start = "" if text.endswith("\n") or not text else "\n"
+    with file.open("a") as lines:
+        lines.write(f"{start}{json.dumps(made)}\n")
+
+
 def runs_of(records: list[dict[str, Any]], env_id: str) -> list[dict[str, Any]]:
-    """Return the records of an environment."""
-    return [run for run in records if run["env"] == env_id]
+    """Return the records of the longest runs in an environment, which all have the same number of steps."""
+    runs = [run for run in records if run["env"] == env_id]
+    longest = max((run["timesteps"] for run in runs), default=0)
+    return [run for run in runs if run["timesteps"] == longest]
+
+
+def missing(records: list[dict[str, Any]], env_id: str, seeds: list[int], timesteps: int | None) -> list[int]:
+    """Return the seeds without a record of at least this many steps."""
+    steps = timesteps or recipe("ppo_clip", env_id).n_timesteps
+    done = {run["seed"] for run in records if run["env"] == env_id and run["timesteps"] >= steps}
+    return [seed for seed in seeds if seed not in done]
 
 
 def summary(runs: list[dict[str, Any]]) -> str:
@@ -122,22 +147,30 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     add_names(parser, "--envs", ENVIRONMENTS, list(ENVIRONMENTS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="seeds (default: 1 2 3)")
-    parser.add_argument("--timesteps", action=Count, help="environment steps of a run (default: the recipe's)")
+    parser.add_argument(
+        "--timesteps", action=Count,
+        help="environment steps of a run (default: the recipe's). The page shows the longest runs in each environment",
+    )  # fmt: skip
     parser.add_argument("--jobs", action=Count, default=2, help="number of parallel runs (default: %(default)s)")
     parser.add_argument("--records", type=Path, default=RECORDS, help="file for the records (default: %(default)s)")
     parser.add_argument("--gallery", type=Path, default=GALLERY, help="folder for the page (default: %(default)s)")
     parser.add_argument("--report", action="store_true", help="write the page from the records, without training")
 
 
-def run(options: argparse.Namespace) -> int:
-    """Make the runs that have no record yet, record each when it ends, and write the page."""
-    done = {(run["env"], run["seed"]) for run in read(options.records)}
-    plan = [(env, seed, options.timesteps) for env in options.envs for seed in options.seeds if (env, seed) not in done]
+def make(options: argparse.Namespace) -> None:
+    """Make the runs that have no record yet, and record each when it ends."""
+    done, steps = read(options.records), options.timesteps
+    plan = [(env, seed, steps) for env in options.envs for seed in missing(done, env, options.seeds, steps)]
     options.records.parent.mkdir(parents=True, exist_ok=True)
     in_parallel = Parallel(n_jobs=options.jobs, return_as="generator_unordered")
-    for made in in_parallel(delayed(record)(*run) for run in ([] if options.report else plan)):
-        with options.records.open("a") as lines:
-            lines.write(json.dumps(made) + "\n")
+    for made in in_parallel(delayed(record)(*run) for run in plan):
+        append(made, options.records)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Make the runs that have no record yet, and write the page."""
+    if not options.report:
+        make(options)
     options.gallery.mkdir(parents=True, exist_ok=True)
     text = page(read(options.records), options.gallery)
     (options.gallery / "README.md").write_text(text)
