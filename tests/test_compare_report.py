@@ -63,6 +63,19 @@ def test_what_is_in_records_does_not_become_code(tmp_path: Path) -> None:
     assert evil not in (tmp_path / "interactive.html").read_text()
 
 
+def test_labels_and_tracebacks_are_shown_as_they_are(tmp_path: Path) -> None:
+    label, error = "mod:_A_ b=*x*|[y](z)", "ValueError: no\n```\n**end**"
+    renamed: list[Any] = [{**each, "label": each["label"].replace("ppo_clip", label)} for each in RECORDS]
+    failed = record(label, "A-v0", 2, None, status="failed", error=error)
+    write(tmp_path, [*renamed, failed, record("__B__", "A-v0", 0, 60)])
+    assert main(["report", "--out", str(tmp_path), "--baseline", label]) == 0
+    page = (tmp_path / "report.html").read_text()
+    for shown in (f"apart from {label}.", f"Against {label} (", f">{label}</td>", f"<p>{label}, A-v0"):
+        assert shown in page, shown
+    assert f"<pre><code>{error}\n</code></pre>" in page
+    assert "Without such a seed: __B__." in page and "<em>" not in page
+
+
 def test_the_interactive_page_needs_no_network(tmp_path: Path) -> None:
     write(tmp_path, RECORDS)
     assert main(["report", "--out", str(tmp_path)]) == 0

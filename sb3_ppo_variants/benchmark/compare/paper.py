@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import kendalltau
 
+from sb3_ppo_variants.benchmark.compare.markdown import escaped
 from sb3_ppo_variants.benchmark.compare.settings import parse
 
 
@@ -90,7 +91,7 @@ def beside(ours: Mapping[str, Estimate], signs: np.ndarray, incomplete: Iterable
 def findings(ours: Mapping[str, Estimate]) -> list[str]:
     """Say whether the paper's worst and best settings are also the worst and best here."""
     lines = []
-    named = {row.label: row.name for row in TABLE_1}
+    named = {**{label: escaped(label) for label in ours}, **{row.label: row.name for row in TABLE_1}}
     worst, best = parse(NONE).label, parse(BEST).label
     if worst in ours:
         against = [

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from sb3_ppo_variants.benchmark.compare.markdown import escaped
 from sb3_ppo_variants.benchmark.compare.presets import PRESETS, Preset
 from sb3_ppo_variants.benchmark.compare.scores import Comparison
 
@@ -41,7 +42,7 @@ def _order(name: str) -> tuple[int, str]:
 
 
 def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return escaped(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
 def _listed(values: Mapping[str, str]) -> str:
@@ -58,7 +59,8 @@ def _differences(rows: Mapping[tuple[str, str], Mapping[str, str]], names: list[
     lines = []
     for label, found in by_label.items():
         alike = all(values == found[0][1] for _, values in found)
-        lines += [[label, "all", *found[0][1]]] if alike else [[label, env, *values] for env, values in sorted(found)]
+        text = escaped(label)
+        lines += [[text, "all", *found[0][1]]] if alike else [[text, env, *values] for env, values in sorted(found)]
     frame = pd.DataFrame(lines, columns=["setting", "environment", *names])
     if (frame["environment"] == "all").all():
         frame = frame.drop(columns="environment")

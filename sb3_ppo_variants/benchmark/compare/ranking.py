@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from sb3_ppo_variants.benchmark.compare.markdown import escaped
 from sb3_ppo_variants.benchmark.compare.paper import Estimate
 
 # The first setting's score minus the second's, by both labels.
@@ -17,7 +18,10 @@ places that these comparisons allow."""
 
 @dataclass(frozen=True)
 class Ranked:
-    """A setting, the settings that it is better and worse than beyond noise, and the number of all settings."""
+    """A setting, the settings that it is better and worse than beyond noise, and the number of all settings.
+
+    Their labels are escaped for Markdown.
+    """
 
     label: str
     value: Estimate
@@ -42,10 +46,10 @@ def ranked(values: Mapping[str, Estimate], differences: Differences) -> list[Ran
     labels = sorted(values, key=lambda label: -values[label].value)
     return [
         Ranked(
-            label,
+            escaped(label),
             values[label],
-            better=[other for other in labels if other != label and differences[label, other].low > 0],
-            worse=[other for other in labels if other != label and differences[label, other].high < 0],
+            better=[escaped(other) for other in labels if other != label and differences[label, other].low > 0],
+            worse=[escaped(other) for other in labels if other != label and differences[label, other].high < 0],
             settings=len(labels),
         )
         for label in labels

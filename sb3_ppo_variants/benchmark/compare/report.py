@@ -22,6 +22,7 @@ from sb3_ppo_variants.benchmark.compare import (
 )
 from sb3_ppo_variants.benchmark.compare.curves import LAST
 from sb3_ppo_variants.benchmark.compare.interactive import document, page
+from sb3_ppo_variants.benchmark.compare.markdown import escaped
 from sb3_ppo_variants.benchmark.compare.paper import Estimate
 from sb3_ppo_variants.benchmark.compare.records import Record, is_spanned
 from sb3_ppo_variants.benchmark.compare.scores import Comparison
@@ -207,7 +208,7 @@ def _normalised(comparison: Comparison, frame: pd.DataFrame, pictures: Path, bas
     ]
     if compared := statistics.against(arrays, baseline):
         of = tables.count(range(seeds[baseline]), "seed")
-        blocks += [f"Against {baseline} ({of}): {AGAINST}", tables.estimates(compared, seeds)]
+        blocks += [f"Against {escaped(baseline)} ({of}): {AGAINST}", tables.estimates(compared, seeds)]
     if comparison.conditions["preset"] == PAPER:
         blocks += _paper(comparison, arrays, {n: row["mean"] for n, row in aggregates.items()}, incomplete, pictures)
     bars, profiles = (_file(comparison, name, pictures) for name in ("aggregates", "profiles"))
@@ -218,7 +219,7 @@ def _normalised(comparison: Comparison, frame: pd.DataFrame, pictures: Path, bas
 
 
 def _without(incomplete: list[str]) -> list[str]:
-    return [f"Without such a seed: {', '.join(incomplete)}."] if incomplete else []
+    return [f"Without such a seed: {', '.join(map(escaped, incomplete))}."] if incomplete else []
 
 
 def _paper(

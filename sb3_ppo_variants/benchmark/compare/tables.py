@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pandas as pd
 
+from sb3_ppo_variants.benchmark.compare.markdown import escaped, fenced
 from sb3_ppo_variants.benchmark.compare.paper import Estimate
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM
 from sb3_ppo_variants.benchmark.compare.presets import PRESETS, Preset
@@ -15,7 +16,7 @@ from sb3_ppo_variants.recipes import PROTOCOLS
 
 def markdown(frame: pd.DataFrame) -> str:
     """Format a table with a row for each setting as Markdown."""
-    return frame.rename_axis("setting").to_markdown(disable_numparse=True)
+    return frame.rename(index=escaped).rename_axis("setting").to_markdown(disable_numparse=True)
 
 
 def final_scores(comparison: Comparison, frame: pd.DataFrame) -> str:
@@ -41,7 +42,8 @@ def across(comparisons: Sequence[Comparison], level: int = 3) -> list[str]:
         cells = found.groupby(["conditions", "label"], sort=False)["score"].apply(_mean).unstack().fillna("")
         known = [comparison.circumstances for comparison in comparisons if comparison.circumstances in cells.index]
         table = cells.loc[known, sorted(cells.columns, key=order)]
-        blocks += [f"{level * '#'} {env}", table.rename_axis("conditions").to_markdown(disable_numparse=True)]
+        text = table.rename(columns=escaped).rename_axis("conditions").to_markdown(disable_numparse=True)
+        blocks += [f"{level * '#'} {env}", text]
     return blocks
 
 
@@ -71,7 +73,7 @@ def speed(frame: pd.DataFrame) -> str:
 def failures(failed: Sequence[Record]) -> list[str]:
     """Return the failed runs with their tracebacks."""
     return [
-        f"{record['label']}, {record['env']}, seed {record['seed']}:\n\n```\n{record['error'].strip()}\n```"
+        f"{escaped(record['label'])}, {record['env']}, seed {record['seed']}:\n\n{fenced(record['error'].strip())}"
         for record in failed
     ]
 
@@ -124,7 +126,7 @@ def added(comparison: Comparison) -> list[str]:
     if not others:
         return []
     runs = Counter(record["label"] for record in comparison.records)
-    said = ", ".join(f"{label} ({count(range(runs[label]), 'run')})" for label in others)
+    said = ", ".join(f"{escaped(label)} ({count(range(runs[label]), 'run')})" for label in others)
     return [f"Added from elsewhere: {said}. Hyperparameters, versions and machine are not known."]
 
 
