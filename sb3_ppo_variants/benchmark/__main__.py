@@ -16,6 +16,7 @@ COMMANDS = {
     "interpolation": "figures.interpolation",
     "kl-estimators": "figures.estimators",
     "paths": "paths",
+    "peers": "peers",
     "report": "compare.report_command",
     "scaling": "scaling",
     "scaling-learning": "scaling_learning",
