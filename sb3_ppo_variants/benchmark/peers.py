@@ -31,8 +31,8 @@ env = make_vec_env(env, n_envs)
 algorithm = getattr(import_module(module), name)
 algorithm("MlpPolicy", VecNormalize(env) if normalized else env, device="cpu", **arguments).learn(int(sys.argv[2]))
 """
-# The settings of CleanRL's scripts, as far as the speed depends on them: environment id, number of environments, whether
-# they are normalised, and arguments.
+# The settings of CleanRL's scripts, as far as the speed depends on them: environment id, number of environments,
+# whether they are normalised, and arguments.
 SETTINGS: Mapping[str, tuple[str, int, bool, Mapping[str, int]]] = {
     "cartpole": ("CartPole-v1", 4, False, {"n_steps": 128, "batch_size": 128, "n_epochs": 4}),
     "halfcheetah": ("HalfCheetah-v4", 1, True, {"n_steps": 2048, "batch_size": 64, "n_epochs": 10}),
@@ -148,7 +148,7 @@ def seconds(program: Program, workload: str, steps: int, folder: Path) -> float:
         ended = subprocess.run([python, *arguments], cwd=where, env=variables, capture_output=True, text=True)
         passed = since(start)
     if ended.returncode:
-        raise SystemExit(f"{python} failed with {given[1]}:\n{ended.stderr[-2000:]}")
+        raise SystemExit(f"{python} failed on {workload}:\n{ended.stderr[-2000:]}")
     return passed
 
 
