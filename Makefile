@@ -11,7 +11,8 @@ export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: help install compare table1 train test lint types unit test-slow test-native fuzz test-upstream \
-	test-upstream-contrib learning throughput throughput-bars stepping cold guard-cost gallery docs docs-serve docs-links clean
+	test-upstream-contrib learning throughput throughput-bars stepping cold peers guard-cost gallery docs docs-serve docs-links \
+	clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -86,6 +87,9 @@ stepping: $(INSTALLED)  ## Compare the stepping speed of vector environments wit
 
 cold: $(INSTALLED)  ## Compare the time and memory of whole processes with SB3's PPO (ten minutes)
 	$(BIN)/python -m sb3_ppo_variants.benchmark cold
+
+peers: $(INSTALLED)  ## Compare the speed with other packages, installed into the folder peers (half an hour)
+	$(BIN)/python -m sb3_ppo_variants.benchmark peers --install
 
 guard-cost: $(INSTALLED)  ## Measure the overhead of the guards (a quarter of an hour)
 	$(BIN)/python -m sb3_ppo_variants.benchmark guard --reference

@@ -101,6 +101,11 @@ def _arrays(found: dict[str, pd.DataFrame]) -> statistics.Scores:
     return {label: matrix.to_numpy() for label, matrix in found.items()}
 
 
+def test_the_page_has_the_speeds_of_other_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["peers", "--report", str(ROOT / "results" / "peers.json")]) == 0
+    assert capsys.readouterr().out in (ROOT / "docs" / "speed.md").read_text()
+
+
 def test_the_pages_have_the_speeds(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["throughput", "--bars", "--report", str(ROOT / "results" / "throughput-bars.json")]) == 0
     table = capsys.readouterr().out
