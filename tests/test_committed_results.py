@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent
 BASELINES = {
     "table1-200k": None,
     "sb3-200k": None,
+    "same-learning": None,
     "separate-200k": None,
     "masked": "contrib_maskable_ppo",
     "recurrent": "contrib_recurrent_ppo",
@@ -78,6 +79,17 @@ def test_the_page_and_the_readme_have_the_numbers_beside_sb3() -> None:
     assert f"interquartile mean is higher by {compared['IQM difference']}," in page
     for text in (page, readme):
         assert f"better than one of SB3's with a probability of {compared['P(better)']}." in text
+
+
+def test_the_page_has_the_scores_of_the_same_learning() -> None:
+    report = (ROOT / "docs" / "same-learning" / "report.md").read_text()
+    written = re.findall(
+        r"^\| (\S+-v\d)[^|]*\| [^|]* \| (.*) \| (.*) \|$", section("`PPOClip` beside SB3's `PPO`"), re.M
+    )
+    final = re.findall(
+        r"^\| setting +\| (\S+) +\|\n.*\n.*\n\| ppo_clip +\| (.*?) \(5\) +\|\n\| sb3_ppo +\| (.*?) \(5\)", report, re.M
+    )
+    assert len(written) == 2 and written == final
 
 
 def test_the_page_has_the_numbers_of_separate_updates(monkeypatch: pytest.MonkeyPatch) -> None:

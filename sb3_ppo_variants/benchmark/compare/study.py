@@ -151,7 +151,7 @@ def draw(found: Sequence[Outcome], file: Path) -> None:
         for axes, env in zip(row, envs, strict=True):
             _panel(axes, outcome.comparison, base, env)
         row[0].set_ylabel(fill(outcome.conditions, 19), rotation=0, ha="right", va="center", fontsize=SMALL)
-        row[0].yaxis.set_label_coords(-0.42, 0.5)
+        row[0].yaxis.set_label_coords(-0.5, 0.5)
         if len(outcome.scores):
             row[-1].annotate(f"τ = {outcome.tau}", (1.04, 0.5), xycoords="axes fraction", va="center", fontsize=SMALL)
     for axes, env in zip(grid[0], envs, strict=True):
