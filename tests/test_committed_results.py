@@ -13,6 +13,7 @@ from sb3_ppo_variants.benchmark.compare import paper, records, scores, statistic
 ROOT = Path(__file__).parent.parent
 # For each file of records, the baseline of its report, or None for SB3's PPO.
 BASELINES = {
+    "table1-text": "ppo_clip clip_range=0.2",
     "table1-200k": None,
     "sb3-200k": None,
     "same-learning": None,
@@ -58,8 +59,20 @@ def section(title: str, page: Path = ROOT / "docs" / "results" / "index.md") -> 
     return re.sub(r"(?<=[^|\n])\n(?=[^|\n])", " ", found[1])
 
 
+def test_the_page_has_the_numbers_of_table_1_at_full_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    page, readme = section("Table 1 of the paper"), section("Numbers", ROOT / "README.md")
+    monkeypatch.setattr(statistics, "AGGREGATES", {"mean": statistics.AGGREGATES["mean"]})
+    ours = statistics.aggregates(_arrays(matrices("table1-text")))
+    rows = [
+        f"| {row.name} | {row.score:.2f} | {ours[row.label]['mean']} |" for row in paper.TABLE_1 if row.label in ours
+    ]
+    assert len(rows) == 4
+    for text in (page, readme):
+        assert [line for line in text.splitlines() if re.fullmatch(r"\| .* \| -?0\.\d\d \| .* \|", line)] == rows
+
+
 def test_the_page_has_the_numbers_of_table_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    page = section("Table 1 of the paper")
+    page = section("Table 1 at 200,000 steps")
     monkeypatch.setattr(statistics, "AGGREGATES", {"mean": statistics.AGGREGATES["mean"]})
     found = matrices("table1-200k")
     ours = {label: row["mean"] for label, row in statistics.aggregates(_arrays(found)).items()}
