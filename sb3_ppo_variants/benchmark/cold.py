@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,18 +71,16 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--report", type=Path, help="print the table of such a file, without measuring")
 
 
+def _runs(workload: str) -> dict[str, Callable[[], list[float]]]:
+    return {name: partial(measure, name, workload) for name in ALGORITHMS}
+
+
 def run(options: argparse.Namespace) -> int:
     """Measure SB3's PPO and PPOClip in turn and print a table of medians."""
     if options.report is not None:
         measured = json.loads(options.report.read_text())
     else:
-        measured = {**measuring.circumstances(), "runs": {}}
-        for workload in options.workloads:
-            each = {name: partial(measure, name, workload) for name in ALGORITHMS}
-            measured["runs"][workload] = measuring.in_turn(each, options.pairs)
-            # Write the file after each workload, so that an interrupt loses only the last one.
-            if options.json is not None:
-                options.json.write_text(json.dumps(measured, indent=1) + "\n")
+        measured = measuring.of_workloads(_runs, options.workloads, options.pairs, options.json)
     print("\n".join(table(measured["runs"])))
     return 0
 

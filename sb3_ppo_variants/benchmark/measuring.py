@@ -1,6 +1,7 @@
 """Helpers for the speed benchmarks: options, alternating runs, quartiles, and the versions and machine of a result."""
 
 import argparse
+import json
 import os
 import platform
 import subprocess
@@ -53,6 +54,25 @@ def in_turn(runs: Mapping[str, Callable[[], Result]], pairs: int) -> dict[str, l
         for name, run in runs.items():
             results[name].append(run())
     return {name: of_run[1:] for name, of_run in results.items()}
+
+
+def of_workloads(
+    each_of: Callable[[str], Mapping[str, Callable[[], Result]]],
+    workloads: Iterable[str],
+    pairs: int,
+    file: Path | None,
+) -> dict[str, Any]:
+    """Run the programs of each workload in turn, and return their results with the circumstances.
+
+    :param each_of: returns the runs of a workload by name
+    :param file: JSON file for the results, written after each workload, so that an interrupt loses only the last one
+    """
+    measured: dict[str, Any] = {**circumstances(), "runs": {}}
+    for workload in workloads:
+        measured["runs"][workload] = in_turn(each_of(workload), pairs)
+        if file is not None:
+            file.write_text(json.dumps(measured, indent=1) + "\n")
+    return measured
 
 
 def since(start: float) -> float:

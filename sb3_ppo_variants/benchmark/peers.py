@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -160,6 +160,11 @@ def rate(program: Program, workload: str, folder: Path) -> float:
     return round((long - short) / passed, 1)
 
 
+def _runs(programs: Mapping[str, Program], folder: Path, workload: str) -> dict[str, Callable[[], float]]:
+    having = {name: program for name, program in programs.items() if workload in program.arguments}
+    return {name: partial(rate, program, workload, folder) for name, program in having.items()}
+
+
 def table(runs: Mapping[str, Mapping[str, Sequence[float]]]) -> list[str]:
     """Return a table of each program's speed relative to SB3's PPO, for each workload."""
     lines = ["| workload | program | speed over SB3's PPO | steps/s |", "|---|---|---|---|"]
@@ -187,18 +192,12 @@ def run(options: argparse.Namespace) -> int:
     if options.report is not None:
         measured = json.loads(options.report.read_text())
     else:
-        measured = {**measuring.circumstances(), "runs": {}}
         folder = options.folder.absolute()
-        names = dict.fromkeys(["SB3's PPO", *options.programs])
+        programs = {name: PROGRAMS[name] for name in ["SB3's PPO", *options.programs]}
         if options.install:
-            for name in names:
-                install(PROGRAMS[name], folder)
-        for workload in options.workloads:
-            programs = {name: PROGRAMS[name] for name in names if workload in PROGRAMS[name].arguments}
-            each = {name: partial(rate, program, workload, folder) for name, program in programs.items()}
-            measured["runs"][workload] = measuring.in_turn(each, options.pairs)
-            # Write the file after each workload, so that an interrupt loses only the last one.
-            if options.json is not None:
-                options.json.write_text(json.dumps(measured, indent=1) + "\n")
+            for program in programs.values():
+                install(program, folder)
+        of_each = partial(_runs, programs, folder)
+        measured = measuring.of_workloads(of_each, options.workloads, options.pairs, options.json)
     print("\n".join(table(measured["runs"])))
     return 0
