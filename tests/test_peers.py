@@ -1,6 +1,7 @@
 """The comparison with other packages runs their programs and reports their speed."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,29 @@ def test_a_program_runs_with_its_arguments_and_variables(tmp_path: Path) -> None
     assert (tmp_path / "written").read_text() == "64 set"
 
 
+def test_the_commit_of_a_repository_is_checked_out(tmp_path: Path) -> None:
+    (source := tmp_path / "Source").mkdir()
+
+    def git(*arguments: str) -> str:
+        who = ("-c", "user.name=A", "-c", "user.email=a@example.com")
+        return subprocess.run(["git", *who, *arguments], cwd=source, check=True, capture_output=True, text=True).stdout
+
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "first")
+    first = git("rev-parse", "HEAD").strip()
+    (source / "later").touch()
+    git("add", "later")
+    git("commit", "-q", "-m", "second")
+    program = Program({}, repository=(str(source), first))
+    (folder := tmp_path / "peers").mkdir()
+    for _ in range(2):  # The second call finds the clone of the first.
+        peers.install(program, folder)
+        assert (folder / "source" / ".git").exists() and not (folder / "source" / "later").exists()
+
+
 @pytest.mark.parametrize("name", ["SB3's PPO", "PPOClip"])
 @pytest.mark.parametrize("workload", ["cartpole", pytest.param("halfcheetah", marks=pytest.mark.slow)])
-def test_our_programs_train(name: str, workload: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_our_programs_train(name: str, workload: str, tmp_path: Path) -> None:
     assert peers.seconds(peers.PROGRAMS[name], workload, 64, tmp_path) > 0
 
 

@@ -68,6 +68,8 @@ def of_workloads(
     :param file: JSON file for the results, written after each workload, so that an interrupt loses only the last one
     """
     measured: dict[str, Any] = {**circumstances(), "runs": {}}
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
     for workload in workloads:
         measured["runs"][workload] = in_turn(each_of(workload), pairs)
         if file is not None:

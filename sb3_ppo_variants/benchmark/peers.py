@@ -111,20 +111,20 @@ PROGRAMS = {
 
 
 def install(program: Program, folder: Path) -> None:
-    """Create a program's environment and clone its repository, unless they exist.
+    """Create a program's environment and clone its repository, or complete what an interrupted installation left.
 
     :raises subprocess.CalledProcessError: if pip or git fails
     """
-    if program.environment is not None and not (folder / program.environment).exists():
-        run = partial(subprocess.run, check=True)
+    run = partial(subprocess.run, check=True)
+    if program.environment is not None:
         run([sys.executable, "-m", "venv", folder / program.environment])
         run([_python(program, folder), "-m", "pip", "install", "-q", *program.packages])
     if program.repository is not None:
         address, commit = program.repository
         clone = folder / address.rpartition("/")[2].lower()
         if not clone.exists():
-            subprocess.run(["git", "clone", "-q", address, clone], check=True)
-            subprocess.run(["git", "checkout", "-q", commit], check=True, cwd=clone)
+            run(["git", "clone", "-q", address, clone])
+        run(["git", "checkout", "-q", commit], cwd=clone)
 
 
 def _python(program: Program, folder: Path) -> Path:

@@ -239,15 +239,14 @@ class ArrayDescent:
 def normalized(advantages: np.ndarray, batch_size: int, processes: Processes) -> np.ndarray:
     """Normalise the advantages of consecutive minibatches, each minibatch by itself.
 
-    :param advantages: the advantages of one or several passes, shape ``(..., rows)``
+    :param advantages: the advantages of a pass, shape ``(rows,)``
     :param processes: the processes that share the minibatches
     :return: the normalised advantages, same shape
     """
-    *passes, rows = advantages.shape
-    whole = rows - rows % batch_size
-    parts = [advantages[..., :whole].reshape(*passes, -1, batch_size), advantages[..., None, whole:]]
+    whole = len(advantages) - len(advantages) % batch_size
+    parts = [advantages[:whole].reshape(-1, batch_size), advantages[None, whole:]]
     if processes.size == 1:
         made = [losses.normalized_advantages(part) for part in parts]
     else:
         made = [normalized_together(th.from_numpy(part), processes).numpy() for part in parts if part.size]
-    return np.concatenate([part.reshape(*passes, part.shape[-2] * part.shape[-1]) for part in made], axis=-1)
+    return np.concatenate([part.ravel() for part in made])
