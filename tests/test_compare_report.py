@@ -118,6 +118,18 @@ def test_the_entry_and_its_file_are_named(tmp_path: Path) -> None:
     assert "- hyperparameters of: mine in my.yml\n" in text_of(tmp_path / "report.md")
 
 
+@pytest.mark.parametrize(("entry", "described"), [("mujoco", True), ("Hopper-v5", False)])
+def test_a_protocol_is_described_only_with_the_values_that_it_describes(
+    tmp_path: Path, entry: str, described: bool
+) -> None:
+    conditions = {**CONDITIONS, "entry": entry, "protocol": "text"}
+    write(tmp_path, [record("ppo_clip", "A-v0", 0, 1.0, conditions=conditions)])
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    text = text_of(tmp_path / "report.md")
+    assert "- protocol: text" in text
+    assert ("a constant step size" in text) is described
+
+
 def test_a_random_policy_that_failed_is_no_setting(tmp_path: Path) -> None:
     failed = record(RANDOM, "B-v0", 0, None, status="failed", error="no", timesteps=1_000_000)
     write(tmp_path, [RECORDS[0], failed, *RECORDS[2:]])

@@ -1,6 +1,6 @@
 """What the fast paths would compute differently takes the reference path, even if it changes after construction."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,8 @@ from gymnasium import spaces
 from stable_baselines3.common.torch_layers import CombinedExtractor
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from helpers import ACTION_SPACES, noise_envs
 from sb3_ppo_variants import PPOClip
@@ -131,16 +133,20 @@ def test_a_scheduler_of_the_learning_rate_is_no_obstacle() -> None:
     assert why(model).startswith("fast: ")
 
 
-@pytest.fixture
-def _global_hook() -> Iterator[None]:
-    handle = register_module_forward_hook(lambda *_: None)
-    yield
-    handle.remove()
-
-
-@pytest.mark.usefixtures("_global_hook")
-def test_hooks_of_all_modules() -> None:
-    assert why(make()) == "reference: all modules have hooks"
+@pytest.mark.parametrize(
+    ("register", "what"),
+    [
+        (register_module_forward_hook, "modules"),
+        (register_optimizer_step_pre_hook, "optimizers"),
+        (register_optimizer_step_post_hook, "optimizers"),
+    ],
+)
+def test_global_hooks(register: Callable[[Any], RemovableHandle], what: str) -> None:
+    handle = register(lambda *_: None)
+    try:
+        assert why(make()) == f"reference: all {what} have hooks"
+    finally:
+        handle.remove()
 
 
 def test_parameters_with_different_numbers_of_steps() -> None:

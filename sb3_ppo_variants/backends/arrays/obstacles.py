@@ -19,6 +19,7 @@ from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtr
 from torch import nn
 from torch.nn.modules.module import _has_any_global_hook
 from torch.optim import Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from sb3_ppo_variants.backends import obstacles
 from sb3_ppo_variants.backends.arrays.networks import ACTIVATIONS
@@ -68,6 +69,8 @@ def _hooks_obstacle(plan: UpdatePlan) -> str | None:
     for words, (objects, names) in owners.items():
         if any(getattr(owner, name) for owner in objects for name in names):
             return f"{words} hooks"
+    if _global_optimizer_pre_hooks or _global_optimizer_post_hooks:
+        return "all optimizers have hooks"
     return "all modules have hooks" if _has_any_global_hook() else None
 
 

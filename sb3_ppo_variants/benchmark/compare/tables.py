@@ -134,8 +134,10 @@ def _conditions(comparison: Comparison) -> list[str]:
     conditions = comparison.conditions
     protocol = conditions.get("protocol")
     sources = [source for source in (conditions["entry"], conditions["file"]) if source is not None]
+    # The description names values of this entry too, and another source may have different ones.
+    says = f", {PROTOCOLS[protocol].says}" if protocol and sources == ["mujoco"] else ""
     given = {
-        "protocol": protocol and f"{protocol}, {PROTOCOLS[protocol].says}",
+        "protocol": protocol and f"{protocol}{says}",
         "but": conditions.get("switched"),
         "hyperparameters of": " in ".join(sources) or None,
         "changed": conditions["parameters"] or None,
