@@ -102,6 +102,33 @@ def test_what_it_cannot_compute_is_refused_and_takes_the_reference(name: str) ->
     model.learn(48)
 
 
+class Hooks(BaseCallback):
+    """Counts the calls of the actor's LSTM during each rollout, with a hook."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def _count(self, *_: object) -> None:
+        self.calls += 1
+
+    def _on_rollout_start(self) -> None:
+        policy: Any = self.model.policy
+        self.hook = policy.lstm_actor.register_forward_hook(self._count)
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_end(self) -> None:
+        self.hook.remove()
+
+
+def test_hooks_registered_before_a_rollout_are_called() -> None:
+    hooks = Hooks()
+    small(PPOClip, n_steps=16).learn(48, callback=hooks)
+    assert hooks.calls == 16
+
+
 class Watch(BaseCallback):
     """Pickles the policy during a rollout, and ends the rollout with an error."""
 

@@ -1,8 +1,8 @@
 """The training loop that all variants share."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch as th
@@ -193,17 +193,19 @@ class PPOBase(MaskedActions):
 
         :return: False if a callback ended it early
         """
-        plan = self._plan()
-        backend = choose(plan, self.fast).backend
         rollout, one = together.Rollout(self), one_rollout(rollout_buffer, n_rollout_steps)
-        n_processes = plan.processes.size
+        n_processes = self.processes.size
 
-        def make_actor() -> Actor:
+        @contextmanager
+        def acting() -> Iterator[Actor]:
             rollout.begin()
-            return backend.actor(self, plan, rollout_buffer, n_rollout_steps)
+            plan = self._plan()
+            backend = choose(plan, self.fast).backend
+            with backend.prepared(plan, updating=False):
+                yield backend.actor(self, plan, rollout_buffer, n_rollout_steps)
 
-        with self.run.collecting(), backend.prepared(plan, updating=False), one:
-            going = collect(self, env, callback, rollout_buffer, n_rollout_steps, make_actor, n_processes, native_steps)
+        with self.run.collecting(), one:
+            going = collect(self, env, callback, rollout_buffer, n_rollout_steps, acting, n_processes, native_steps)
             return rollout.end(going)
 
     def train(self) -> None:

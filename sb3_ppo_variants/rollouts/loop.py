@@ -1,6 +1,7 @@
 """The loop that collects rollouts, shared by all backends and policy kinds."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -56,7 +57,7 @@ def collect(
     callback: BaseCallback,
     rollout_buffer: RolloutBuffer,
     n_rollout_steps: int,
-    make_actor: Callable[[], Actor],
+    acting: Callable[[], AbstractContextManager[Actor]],
     n_processes: int = 1,
     steps_of: Callable[[VecEnv], Steps] = fast_steps,
 ) -> bool:
@@ -64,7 +65,7 @@ def collect(
 
     Callbacks find the same names in their ``locals``, and changes that they make there in place take effect.
 
-    :param make_actor: creates the actor; called after ``on_rollout_start``
+    :param acting: returns a context with the actor; called after ``on_rollout_start``, which may change the policy
     :param n_processes: number of processes that collect rollouts together; the steps of all of them count
     :param steps_of: returns the object that steps the environments
     :return: False if the callback ended the rollout early
@@ -74,7 +75,6 @@ def collect(
     if model.use_sde:
         model.policy.reset_noise(env.num_envs)
     callback.on_rollout_start()
-    actor = make_actor()
     callback.update_locals(
         {
             "self": model,
@@ -86,11 +86,12 @@ def collect(
     )
     # An empty list of callbacks reads no locals, so there is no need to build them at each step.
     heard = not isinstance(callback, CallbackList) or len(callback.callbacks) > 0
-    steps = steps_of(env)
-    for step in range(n_rollout_steps):
-        if not _step(model, steps, callback, heard, actor, step, n_processes):
-            return False
-    values = actor.finish(model._last_obs, np.asarray(model._last_episode_starts))
+    with acting() as actor:
+        steps = steps_of(env)
+        for step in range(n_rollout_steps):
+            if not _step(model, steps, callback, heard, actor, step, n_processes):
+                return False
+        values = actor.finish(model._last_obs, np.asarray(model._last_episode_starts))
     callback.update_locals({"n_steps": n_rollout_steps, "values": values})
     callback.on_rollout_end()
     return True
