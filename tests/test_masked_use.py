@@ -15,10 +15,11 @@ from sb3_contrib.common.envs import InvalidActionEnvDiscrete
 from sb3_contrib.common.maskable.callbacks import MaskableEvalCallback
 from sb3_contrib.common.maskable.evaluation import evaluate_policy
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
+from sb3_contrib.common.wrappers import ActionMasker
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 from fresh import ended, run_code_anew
 from helpers import VARIANTS, VECTOR, noise_envs
@@ -153,6 +154,24 @@ def test_masks_that_are_ignored_are_warned_of() -> None:
 class InvalidOrNot(MaskedNoiseEnv):
     def step(self, action: Any) -> Any:
         return super(MaskedNoiseEnv, self).step(action)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_environments_in_workers_are_not_asked_for_their_id(masked: bool) -> None:
+    """The specification of this environment contains a function that cannot be sent by a worker."""
+
+    def make() -> gym.Env:
+        env = gym.wrappers.TransformReward(gym.make("CartPole-v1"), lambda reward: 2 * float(reward))
+        return ActionMasker(env, lambda _: np.ones(2, bool)) if masked else env
+
+    env = SubprocVecEnv([make])
+    if masked:
+        with pytest.warns(UserWarning, match=r"^the environment has action_masks\(\), which ActorCriticPolicy ignores"):
+            assert small(env=env, policy="MlpPolicy").learn(16).num_timesteps == 16
+    else:
+        with pytest.raises(ArgumentError, match=r"but the environment has no action_masks\(\)"):
+            small(env=env).learn(16)
+    env.close()
 
 
 PREDICTIONS: list[tuple[Any, str]] = [

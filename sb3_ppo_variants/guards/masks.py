@@ -180,13 +180,13 @@ def check_given(masks: object, takes_masks: bool, policy: str, space: spaces.Spa
 
 
 def _name(env: VecEnv) -> str:
-    """Return the id of the environments, or else the name of their class if they are in this process."""
+    """Return the id of the environments, or else the name of their class, if they are in this process."""
+    # Environments in other processes are not asked: a spec with a lambda cannot be sent, which would end the worker.
     inside = getattr(env.unwrapped, "envs", [])
-    with suppress(AttributeError, NotImplementedError):
-        spec = env.get_attr("spec")[0]
-        if spec is not None:
-            return spec.id
-    return type(inside[0].unwrapped).__name__ if inside else "the environment"
+    if not inside:
+        return "the environment"
+    first: gym.Env = inside[0].unwrapped
+    return type(first).__name__ if first.spec is None else first.spec.id
 
 
 def check_stays(env: gym.Env, env_index: int) -> gym.Env:
