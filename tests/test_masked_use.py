@@ -101,6 +101,21 @@ def test_a_class_derived_from_sb3_contribs() -> None:
     assert model.logger.name_to_value["train/kl"] > 0
 
 
+class ByName(MaskableActorCriticPolicy):
+    """Takes masks by name only, as sb3-contrib's algorithm passes them."""
+
+    def evaluate_actions(self, obs: Any, actions: Any, **masks: Any) -> Any:
+        return super().evaluate_actions(obs, actions, **masks)
+
+    def get_distribution(self, obs: Any, *, action_masks: Any = None) -> Any:
+        return super().get_distribution(obs, action_masks)
+
+
+def test_masks_are_passed_by_name() -> None:
+    ours, theirs = (small(cls, masked_envs(MULTI), ByName).learn(96) for cls in (PPOClip, MaskablePPO))
+    th.testing.assert_close(ours.policy.state_dict(), theirs.policy.state_dict(), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize(
     ("mask", "problem"),

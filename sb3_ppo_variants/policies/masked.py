@@ -94,7 +94,10 @@ class Masked:
         actions = samples.actions
         if isinstance(self.policy.action_space, spaces.Discrete):
             actions = actions.long().flatten()
-        values, log_prob, entropy = self.policy.evaluate_actions(samples.observations, actions, samples.more)
+        # As in sb3-contrib, masks are always passed by name.
+        values, log_prob, entropy = self.policy.evaluate_actions(
+            samples.observations, actions, action_masks=samples.more
+        )
         return Evaluated(values.flatten(), log_prob, entropy)
 
     def evaluate_values(self, samples: Samples) -> th.Tensor:
@@ -106,7 +109,8 @@ class Masked:
     def distributions(self, buffer: RolloutBuffer) -> Iterator[Distribution]:
         assert isinstance(buffer, MaskableRolloutBuffer | MaskableDictRolloutBuffer)
         for where in chunks(buffer):
-            yield self.policy.get_distribution(observations_at(buffer, where), buffer.action_masks[where])
+            masks = buffer.action_masks[where]
+            yield self.policy.get_distribution(observations_at(buffer, where), action_masks=masks)
 
     def of_first_state(self, observations: PyTorchObs) -> tuple[Distribution, th.Tensor]:
         return self.policy.get_distribution(observations), self.policy.predict_values(observations)
@@ -116,7 +120,7 @@ class Masked:
         cls, contribs = type(self.policy), MaskableActorCriticPolicy
         if all(getattr(cls, name) is getattr(contribs, name) for name in (method, "_get_action_dist_from_latent")):
             return self.policy.action_dist
-        return self.policy.get_distribution(observations, masks)
+        return self.policy.get_distribution(observations, action_masks=masks)
 
 
 class MaskedActing:
