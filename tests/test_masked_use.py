@@ -204,6 +204,23 @@ def test_masks_that_predict_does_not_take(masks: Any, problem: str) -> None:
         small(env=masked_envs(DISCRETE)).predict(np.zeros(3, np.float32), action_masks=masks)
 
 
+DICT = spaces.Dict({"vector": VECTOR, "digit": spaces.Discrete(4)})
+
+
+@pytest.mark.parametrize(("n_masks", "n_observations"), [(1, 4), (8, 4), (0, 4), (2, None)])
+@pytest.mark.parametrize("space", [VECTOR, DICT])
+def test_predict_takes_one_mask_for_each_observation(
+    space: spaces.Space, n_masks: int, n_observations: int | None
+) -> None:
+    policy = "MaskableMlpPolicy" if space is VECTOR else "MaskableMultiInputPolicy"
+    model = small(env=masked_envs(DISCRETE, space), policy=policy)
+    observations: Any = masked_envs(DISCRETE, space, n_envs=n_observations).reset() if n_observations else space.sample()
+    with pytest.raises(ArgumentError, match=f"^action_masks: {n_masks} masks for {n_observations or 1} observations"):
+        model.predict(observations, action_masks=np.ones((n_masks, 3)))
+    actions, _ = model.predict(observations, action_masks=np.ones((n_observations or 1, 3)))
+    assert actions.shape == (() if n_observations is None else (4,))
+
+
 def test_what_does_not_fit_masks() -> None:
     with pytest.raises(ArgumentError, match="ActorCriticPolicy does not use masks"):
         small(env=noise_envs(DISCRETE), policy="MlpPolicy").predict(VECTOR.sample(), action_masks=np.ones(3))

@@ -33,6 +33,10 @@ class MaskedActions(SavedAlgorithm):
         policy: Any = self.policy
         takes_masks = kind_of(policy).takes_masks
         given = masks.check_given(action_masks, takes_masks, type(policy).__name__, self.action_space)
+        if given and not isinstance(observation, tuple):  # The policy itself refuses tuples.
+            tensors = policy.obs_to_tensor(observation)[0]
+            n_observations = len(next(iter(tensors.values())) if isinstance(tensors, dict) else tensors)
+            masks.check_number(len(given[masks.METHOD]), n_observations)
         return policy.predict(observation, state, episode_start, deterministic, **given)
 
     def _check_env_for_masks(self) -> None:

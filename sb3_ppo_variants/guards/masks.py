@@ -151,7 +151,7 @@ def check_env(env: VecEnv, policy: str, takes_masks: bool) -> None:
         )
 
 
-def check_given(masks: object, takes_masks: bool, policy: str, space: spaces.Space) -> dict[str, object]:
+def check_given(masks: object, takes_masks: bool, policy: str, space: spaces.Space) -> dict[str, np.ndarray]:
     """Check the masks passed to ``predict``.
 
     :param masks: the masks; ``None`` if there are none
@@ -177,6 +177,14 @@ def check_given(masks: object, takes_masks: bool, policy: str, space: spaces.Spa
     if not all(part.any(axis=1).all() for part in parts):
         refuse("action_masks", masks, "at least one action for each observation")
     return {METHOD: rows.astype(bool)}
+
+
+def check_number(n_masks: int, n_observations: int) -> None:
+    """:raises ArgumentError: if ``predict`` gets more or fewer masks than observations"""
+    if n_masks != n_observations:
+        raise ArgumentError(
+            f"action_masks: {n_masks} masks for {n_observations} observations; pass one mask for each observation"
+        )
 
 
 def _name(env: VecEnv) -> str:
