@@ -124,6 +124,14 @@ def test_the_paths_agree(variant: Any, space: str, double_precision: Double) -> 
         assert fast_logged[key] == pytest.approx(value, rel=1e-5, abs=1e-7), key
 
 
+@pytest.mark.parametrize("space", ACTION_SPACES)
+def test_a_new_model_can_be_copied(space: str) -> None:
+    """PyTorch refuses to copy tensors with a graph, such as those of a distribution that was computed with gradients."""
+    model = make(action_space=ACTION_SPACES[space])
+    copied = deepcopy(model).policy.state_dict()
+    th.testing.assert_close(copied, model.policy.state_dict(), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize(("own", "expected"), [(None, float("inf")), (0.7, 0.7)])
 def test_gradients_that_are_not_clipped(own: float | None, expected: float) -> None:
     model = make(updates=SeparateUpdates(value_max_grad_norm=own), max_grad_norm=None)

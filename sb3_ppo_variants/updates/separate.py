@@ -1,7 +1,7 @@
 """Separate updates of policy and value, as in Spinning Up's PPO."""
 
 from collections.abc import Callable, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -121,13 +121,17 @@ def divided_parameters(policy: ActorCriticPolicy) -> tuple[list[th.nn.Parameter]
     """
     space = deepcopy(policy.observation_space)  # Sampling advances the random generator of a space.
     observation, _ = policy.obs_to_tensor(space.sample())
-    training = policy.training
+    training, distribution = policy.training, policy.action_dist
     policy.set_training_mode(False)
-    with th.enable_grad():
-        distribution, values = kind_of(policy).of_first_state(observation)
-        log_prob = distribution.log_prob(distribution.get_actions(deterministic=True))
-        actor, critic = _depends(policy, log_prob), _depends(policy, values)
-    policy.set_training_mode(training)
+    policy.action_dist = copy(distribution)  # It keeps the graph of what it computes, and graphs cannot be copied.
+    try:
+        with th.enable_grad():
+            computed, values = kind_of(policy).of_first_state(observation)
+            log_prob = computed.log_prob(computed.get_actions(deterministic=True))
+            actor, critic = _depends(policy, log_prob), _depends(policy, values)
+    finally:
+        policy.action_dist = distribution
+        policy.set_training_mode(training)
     shared = sorted(actor & critic)
     if shared:
         others = f" and {len(shared) - 1} more" if len(shared) > 1 else ""
