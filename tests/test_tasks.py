@@ -69,3 +69,17 @@ def test_velocities_are_hidden_and_nothing_else(env_id: str) -> None:
         expected[VELOCITIES[env_id]] = 0
         np.testing.assert_array_equal(seen, expected)
         assert (reward, ends) == (expected_reward, expected_ends)
+
+
+def test_time_limits_and_thresholds_are_those_of_the_whole_tasks() -> None:
+    for env_id in VELOCITIES:
+        whole, spec = gym.spec(env_id.replace("NoVel", "")), gym.spec(env_id)
+        assert (spec.max_episode_steps, spec.reward_threshold) == (whole.max_episode_steps, whole.reward_threshold)
+
+
+@pytest.mark.parametrize(("arguments", "length"), [({}, 200), ({"max_episode_steps": 300}, 300)])
+def test_the_time_limit_can_be_changed(arguments: dict[str, Any], length: int) -> None:
+    env = gym.make("PendulumNoVel-v1", **arguments)
+    env.reset(seed=0)
+    truncated = [bool(env.step(np.zeros(1, np.float32))[3]) for _ in range(length)]
+    assert truncated == [False] * (length - 1) + [True]

@@ -39,11 +39,18 @@ class HiddenNumbers(gym.ObservationWrapper[np.ndarray, Any, np.ndarray]):
 
 def without_velocities(env_id: str, **arguments: Any) -> gym.Env:
     """Create one of the tasks of ``VELOCITIES`` with the given arguments, but without its velocities."""
-    return HiddenNumbers(gym.make(env_id, **arguments), VELOCITIES[env_id])
+    # The time limit of the new task, which users may change, is the only one.
+    return HiddenNumbers(gym.make(env_id, max_episode_steps=-1, **arguments), VELOCITIES[env_id])
 
 
 for _env_id in VELOCITIES:
     _name, _version = _env_id.split("-v")
     # The RL Zoo registers tasks with the same ids.
     if (_new_id := f"{_name}NoVel-v{_version}") not in gym.registry:
-        gym.register(_new_id, f"{__name__}:without_velocities", kwargs={"env_id": _env_id})
+        gym.register(
+            _new_id,
+            f"{__name__}:without_velocities",
+            reward_threshold=gym.spec(_env_id).reward_threshold,
+            max_episode_steps=gym.spec(_env_id).max_episode_steps,
+            kwargs={"env_id": _env_id},
+        )
