@@ -1,5 +1,7 @@
 """Rollout buffers with the distribution parameters of the old policy."""
 
+import pickle
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -62,6 +64,23 @@ class WholeBuffer(RolloutBuffer):
         arrays = (self.observations, self.actions, self.values, self.log_probs, self.advantages, self.returns)
         flat = [self.to_torch(self.swap_and_flatten(array)) for array in arrays]
         yield RolloutBufferSamples(flat[0], flat[1], *(tensor.flatten() for tensor in flat[2:]))
+
+
+@pytest.mark.parametrize(
+    ("policy", "buffer_class"),
+    [("MlpPolicy", None), ("MlpPolicy", WholeBuffer), ("MlpLstmPolicy", None), ("MaskableMlpPolicy", None)],
+)
+def test_buffers_can_be_pickled(policy: str, buffer_class: Any) -> None:
+    if policy != "MlpPolicy":
+        pytest.importorskip("sb3_contrib")
+    env = noise_envs(ACTION_SPACES["Discrete"])
+    model = PPOClip(policy, env, n_steps=16, batch_size=16, rollout_buffer_class=buffer_class)
+    buffer: Any = model.rollout_buffer
+    buffer.rewards[:], buffer.old_parameters = 0.5, (th.ones(32),)
+    loaded = pickle.loads(pickle.dumps(buffer))
+    assert type(loaded) is type(buffer)
+    assert (loaded.rewards == 0.5).all() and th.equal(loaded.old_parameters[0], th.ones(32))
+    assert type(deepcopy(buffer)) is type(buffer)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

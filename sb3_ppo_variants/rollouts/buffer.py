@@ -95,7 +95,19 @@ def with_parameters(
     """
     if issubclass(buffer_class, WithParameters):
         return buffer_class
-    return SB3S.get(buffer_class) or type(buffer_class.__name__, (columns, buffer_class), {})
+    namespace = {"__module__": __name__, "__reduce__": _reduced}
+    return SB3S.get(buffer_class) or type(buffer_class.__name__, (columns, buffer_class), namespace)
+
+
+def _reduced(buffer: WithParameters) -> tuple[Any, ...]:
+    """Return how to pickle a buffer of a class that was created on demand, which pickle does not find by its name."""
+    columns, buffer_class = type(buffer).__bases__
+    return _empty, (buffer_class, columns), *object.__reduce__(buffer)[2:]
+
+
+def _empty(buffer_class: type[RolloutBuffer], columns: type[WithParameters]) -> WithParameters:
+    cls = with_parameters(buffer_class, columns)
+    return cls.__new__(cls)
 
 
 def in_rows(buffer: RolloutBuffer, array: np.ndarray) -> np.ndarray:
