@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,14 @@ from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from helpers import ACTION_SPACES, VARIANTS, VECTOR, LogRecorder
-from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOCustom, SeparateUpdates
+from sb3_ppo_variants import (
+    ArgumentError,
+    ExactCheckpointCallback,
+    PPOAdaptiveKL,
+    PPOClip,
+    PPOCustom,
+    SeparateUpdates,
+)
 from sb3_ppo_variants.objectives import Unclipped
 
 BOX = ACTION_SPACES["Box"]
@@ -111,6 +119,27 @@ class Seen(BaseCallback):
         both = [tensor.tolist() for pair in (*states, *before) for tensor in pair]
         self.steps.append((both, self.locals["episode_starts"].tolist()))
         return self.num_timesteps < 60
+
+
+class Zeroed(BaseCallback):
+    """Checks that the first rollout, and each rollout after a checkpoint, begins with states of zero."""
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_start(self) -> None:
+        states: Any = self.model._last_lstm_states  # type: ignore[attr-defined]
+        expected = small(RecurrentPPO)._last_lstm_states
+        for theirs, ours in zip(expected, states, strict=True):
+            assert th.equal(th.stack(ours), th.stack(theirs))
+
+
+def test_new_episodes_begin_with_states_of_zero(tmp_path: Path) -> None:
+    callback = Zeroed()
+    small(PPOClip).learn(96, callback=[ExactCheckpointCallback(48, tmp_path), callback])
+    assert callback.n_calls == 32
+    resumed = PPOClip.resume(tmp_path, ragged_envs())
+    resumed.learn(48, callback=callback, reset_num_timesteps=False)
 
 
 def test_callbacks_see_the_states_and_may_end_a_rollout() -> None:

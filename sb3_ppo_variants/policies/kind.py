@@ -84,7 +84,7 @@ class PolicyKind(Protocol):
 
     @classmethod
     def make_policy(cls, model: OnPolicyAlgorithm) -> BasePolicy:
-        """Create the policy of a model."""
+        """Create the policy of a model, and the state that the model keeps for it between rollouts, if any."""
 
     def buffer_arguments(self, model: OnPolicyAlgorithm) -> dict[str, Any]:
         """Return the arguments of the buffer's constructor in addition to SB3's."""

@@ -97,7 +97,9 @@ class Recurrent:
     def make_policy(cls, model: OnPolicyAlgorithm) -> BasePolicy:
         if model.policy_class.__init__ in [policy.__init__ for policy in cls.policies]:
             _check_lstm(model.policy_kwargs)
-        return FeedForward.make_policy(model)
+        policy = FeedForward.make_policy(model).to(model.device)
+        model._last_lstm_states = _zeros(policy, model.n_envs)  # type: ignore[attr-defined]
+        return policy
 
     def buffer_arguments(self, model: OnPolicyAlgorithm) -> dict[str, Any]:
         n_layers, _, size = self.policy.lstm_hidden_state_shape
@@ -193,7 +195,7 @@ class RecurrentActing:
     def __init__(self, policy: Policy, model: OnPolicyAlgorithm):
         self._policy = policy
         self._model = model
-        self._states: RNNStates = getattr(model, "_last_lstm_states", None) or _zeros(policy, model.n_envs)
+        self._states: RNNStates = model._last_lstm_states  # type: ignore[attr-defined]
 
     def act(self, observations: PyTorchObs, episode_starts: np.ndarray) -> Acted:
         before = self._model._last_lstm_states = self._states  # type: ignore[attr-defined]

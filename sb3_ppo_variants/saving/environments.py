@@ -3,12 +3,13 @@
 import pickle
 
 import numpy as np
+import torch as th
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 
 from sb3_ppo_variants.errors import ArgumentError
 
-# Attributes with the state of the current episodes, named as in sb3-contrib, which does not save them either.
+# Attributes with the states of LSTMs in the current episodes, named as in sb3-contrib, which does not save them either.
 OF_EPISODES = ("_last_lstm_states",)
 
 
@@ -24,7 +25,9 @@ def begin_episodes(model: OnPolicyAlgorithm, seed: int) -> None:
     model._last_obs = env.reset()  # type: ignore[assignment]
     model._last_episode_starts = np.ones(env.num_envs, dtype=bool)
     for name in OF_EPISODES:
-        setattr(model, name, None)
+        if hasattr(model, name):
+            states = getattr(model, name)
+            setattr(model, name, states._make(tuple(map(th.zeros_like, of_lstm)) for of_lstm in states))
     if model._vec_normalize_env is not None:
         model._last_original_obs = model._vec_normalize_env.get_original_obs()
     if model.use_sde:
