@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import zipfile
+from ast import literal_eval
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,24 @@ def test_a_file_of_sb3(nothing_is_unpickled: None) -> None:
     loaded = PPOClip.load(file, env=noise_envs(BOX), weights_only=True, custom_objects=known, device="cpu")
     assert_same(loaded, theirs)
     loaded.learn(64, reset_num_timesteps=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "policy", "alias"),
+    [("MaskablePPO", "MlpPolicy", "MaskableMlpPolicy"), ("RecurrentPPO", "MlpLstmPolicy", "MlpLstmPolicy")],
+)
+def test_files_of_sb3_contrib_load_as_advised(name: str, policy: str, alias: str, nothing_is_unpickled: None) -> None:
+    theirs = small(getattr(pytest.importorskip("sb3_contrib"), name), ACTION_SPACES["Discrete"], policy=policy)
+    file, env = saved(theirs), noise_envs(ACTION_SPACES["Discrete"])
+    with pytest.raises(PickledValueError, match="custom_objects={.*}") as refused:
+        PPOClip.load(file, env, weights_only=True)
+    advised = literal_eval(str(refused.value).partition("custom_objects=")[2])
+    assert advised["policy_class"] == alias
+    ours = PPOClip.load(file, env, weights_only=True, custom_objects=advised)
+    th.testing.assert_close(ours.policy.state_dict(), theirs.policy.state_dict(), rtol=0, atol=0)
+    if name == "MaskablePPO":
+        with pytest.raises(DamagedFileError, match="policy_class is ActorCriticPolicy, which ignores the action masks"):
+            PPOClip.load(file, env, weights_only=True, custom_objects={**advised, "policy_class": "MlpPolicy"})
 
 
 class Canary:

@@ -64,6 +64,12 @@ class Archive:
         """The attributes that are not pickled, as a new dictionary."""
         return {name: value for name, value in self.data.items() if name not in self.pickled}
 
+    @property
+    def policy_module(self) -> str:
+        """The module of the policy's class, which SB3 writes next to the pickled class; empty if it is not there."""
+        recorded = self.data.get("policy_class")
+        return str(recorded.get("__module__")) if isinstance(recorded, dict) else ""
+
     def json(self, member: str) -> dict[str, Any]:
         """Parse a member that is a JSON object.
 

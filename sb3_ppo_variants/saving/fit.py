@@ -48,16 +48,14 @@ def check_class(cls: type[BaseAlgorithm], archive: Archive, converts: bool = Fal
     if missing:
         raise OtherClassError(archive.name, DATA, f"has no {', '.join(missing)}, so it is not a file of PPO")
     if not (converts or getattr(cls, "reads_sb3s_ppo", False)):
-        policy = archive.data["policy_class"]
-        module = str(policy.get("__module__")) if isinstance(policy, dict) else ""
-        whose = "sb3-contrib" if module.startswith(CONTRIB) else "SB3"
+        whose = "sb3-contrib" if archive.policy_module.startswith(CONTRIB) else "SB3"
         raise OtherClassError(archive.name, DATA, f"is of {whose}'s PPO, not of {cls.__name__}; {how}")
 
 
 def policy_class(cls: type[BaseAlgorithm], archive: Archive, attributes: dict[str, Any]) -> type[BasePolicy]:
     """Return the class of the policy, which may be given by an alias.
 
-    :raises DamagedFileError: if the algorithm cannot train such a policy
+    :raises DamagedFileError: if the algorithm cannot train such a policy, or if it ignores the masks of the saved one
     """
     policy = attributes.get("policy_class")
     policy = cls.policy_aliases.get(policy, policy) if isinstance(policy, str) else policy
@@ -65,6 +63,9 @@ def policy_class(cls: type[BaseAlgorithm], archive: Archive, attributes: dict[st
     bound = BasePolicy if NOTE in archive.members or _is_maskable(policy) else ActorCriticPolicy
     if not (isinstance(policy, type) and issubclass(policy, bound)):
         raise DamagedFileError(archive.name, "policy_class", f"is {policy!r}, not a policy class for {cls.__name__}")
+    if archive.policy_module == MASKABLE and not _is_maskable(policy):
+        fault = f"is {policy.__name__}, which ignores the action masks that the saved policy takes"
+        raise DamagedFileError(archive.name, "policy_class", f"{fault}; pass one such as 'MaskableMlpPolicy'")
     return policy
 
 

@@ -26,6 +26,11 @@ EXAMPLES = {
     "clip_range": "0.2",
     "clip_range_vf": "0.2",
 }
+# The same for the policies of sb3-contrib, by the module of their classes.
+POLICIES = {
+    "sb3_contrib.common.maskable.policies": "'MaskableMlpPolicy'",
+    "sb3_contrib.common.recurrent.policies": "'MlpLstmPolicy'",
+}
 
 
 def plain_forms(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,7 +96,8 @@ def _read_plain(archive: Archive, names: list[str], known: Mapping[str, Any]) ->
 
 
 def _refuse_pickled(archive: Archive, names: list[str]) -> NoReturn:
-    objects = ", ".join(f"{name!r}: {EXAMPLES.get(name, '...')}" for name in names)
+    examples = {**EXAMPLES, "policy_class": POLICIES.get(archive.policy_module, EXAMPLES["policy_class"])}
+    objects = ", ".join(f"{name!r}: {examples.get(name, '...')}" for name in names)
     or_env = ", or env for the spaces" if any(name.endswith("_space") for name in names) else ""
     raise PickledValueError(
         f"{archive.name} contains pickled values, which weights_only=True does not unpickle: {', '.join(names)}. "
