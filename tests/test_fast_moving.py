@@ -1,6 +1,7 @@
-"""On the fast paths, callbacks may change the policy's parameters during a rollout, or move them in memory."""
+"""Callbacks may change the policy before a rollout, and on the fast paths change or move its parameters during one."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -9,10 +10,11 @@ import pytest
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
+from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from helpers import ACTION_SPACES, noise_envs
-from sb3_ppo_variants import PPOClip
+from sb3_ppo_variants import ArgumentError, PPOClip
 from sb3_ppo_variants.backends.choice import choose
 
 BOX = ACTION_SPACES["Box"]
@@ -66,6 +68,47 @@ def test_the_next_step_uses_the_changed_policy(change: Callable[[Any], None], us
     model.learn(2 * N_STEPS, callback=callback)
     np.testing.assert_allclose(callback.found[CHANGED:], callback.wanted[CHANGED:], rtol=1e-5, atol=1e-6)
     assert np.allclose(callback.found, callback.wanted, atol=1e-4) == (change is sent_away)
+
+
+def other_activation(model: Any) -> None:
+    model.policy.mlp_extractor.policy_net[1] = model.policy.mlp_extractor.value_net[1] = nn.GELU()
+
+
+def hooked(model: Any) -> None:
+    model.policy.value_net.register_forward_hook(lambda module, inputs, output: output + 3)
+
+
+def other_policy(model: Any) -> None:
+    model.policy = deepcopy(model.policy)
+    model.policy.value_net.bias.data += 100
+
+
+class ChangingBefore(Changing):
+    """Calls the function with the model before the rollout instead."""
+
+    def _on_rollout_start(self) -> None:
+        self.change(self.model)
+
+    def _on_step(self) -> bool:
+        return True
+
+
+@pytest.mark.usefixtures("each_fast_path")
+@pytest.mark.parametrize("fast", ["auto", False])
+@pytest.mark.parametrize("change", [other_activation, hooked, other_policy])
+def test_a_rollout_uses_the_policy_that_was_changed_before_it(change: Callable[[Any], None], fast: Any) -> None:
+    model = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=N_STEPS, batch_size=16, seed=0, device="cpu", fast=fast)
+    callback = ChangingBefore(change)
+    model.learn(2 * N_STEPS, callback=callback)
+    np.testing.assert_allclose(callback.found, callback.wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("each_fast_path")
+def test_a_change_that_is_not_supported_is_refused_before_the_first_step() -> None:
+    model = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=N_STEPS, batch_size=16, device="cpu", fast=True)
+    with pytest.raises(ArgumentError, match="fast=True is not possible, because the activation is GELU"):
+        model.learn(2 * N_STEPS, callback=ChangingBefore(other_activation))
+    assert model.num_timesteps == 0
 
 
 class OtherType(BaseCallback):

@@ -1,7 +1,6 @@
 """Rollouts of the fast path match SB3's, with actions from the same distribution."""
 
 from collections.abc import Callable
-from copy import deepcopy
 from typing import Any
 
 import gymnasium as gym
@@ -13,10 +12,9 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
-from torch import nn
 
 from helpers import ACTION_SPACES, VECTOR, noise_envs
-from sb3_ppo_variants import ArgumentError, PPOClip
+from sb3_ppo_variants import PPOClip
 
 pytestmark = pytest.mark.usefixtures("each_fast_path")
 N_STEPS = 40
@@ -228,50 +226,6 @@ def test_what_a_callback_changes_takes_effect() -> None:
     np.testing.assert_allclose(doubled.rollout_buffer.rewards[alone], 2 * plain.rollout_buffer.rewards[alone])
     values = rolled_out(noise_envs(ACTION_SPACES["Box"]), ChangesPolicy(), fast=True).rollout_buffer.values
     assert values[:5].max() < 50 < values[5:].min()
-
-
-def replace_activation(model: Any) -> None:
-    model.policy.mlp_extractor.policy_net[1] = model.policy.mlp_extractor.value_net[1] = nn.GELU()
-
-
-def add_hook(model: Any) -> None:
-    model.policy.action_net.register_forward_hook(lambda module, inputs, output: output + 3)
-
-
-def replace_policy(model: Any) -> None:
-    model.policy = deepcopy(model.policy)
-    model.policy.value_net.bias.data += 100.0
-
-
-class ChangesModel(BaseCallback):
-    """Calls a function with the model before the first rollout."""
-
-    def __init__(self, function: Callable[[Any], None]):
-        super().__init__()
-        self.function = function
-
-    def _on_rollout_start(self) -> None:
-        if self.n_calls == 0:
-            self.function(self.model)
-
-    def _on_step(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize("fast", ["auto", False])
-@pytest.mark.parametrize("change", [replace_activation, add_hook, replace_policy])
-def test_what_a_callback_changes_before_a_rollout_acts_in_it(change: Callable[[Any], None], fast: Any) -> None:
-    model = rolled_out(noise_envs(ACTION_SPACES["Box"]), ChangesModel(change), fast=fast)
-    (batch,) = model.rollout_buffer.get()
-    with th.no_grad():
-        values, log_prob, _ = model.policy.evaluate_actions(batch.observations, batch.actions)
-    th.testing.assert_close(batch.old_values, values.flatten(), rtol=1e-5, atol=1e-5)
-    th.testing.assert_close(batch.old_log_prob, log_prob, rtol=1e-5, atol=1e-5)
-
-
-def test_a_change_before_a_rollout_that_the_fast_path_does_not_support_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="^fast=True is not possible, because the activation is GELU"):
-        rolled_out(noise_envs(ACTION_SPACES["Box"]), ChangesModel(replace_activation), fast=True)
 
 
 class Stops(BaseCallback):

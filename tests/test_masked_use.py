@@ -104,10 +104,10 @@ def test_a_class_derived_from_sb3_contribs() -> None:
 class ByName(MaskableActorCriticPolicy):
     """Takes masks by name only, as sb3-contrib's algorithm passes them."""
 
-    def evaluate_actions(self, obs: Any, actions: Any, **masks: Any) -> Any:
+    def evaluate_actions(self, obs: Any, actions: Any, **masks: Any) -> Any:  # type: ignore[override]
         return super().evaluate_actions(obs, actions, **masks)
 
-    def get_distribution(self, obs: Any, *, action_masks: Any = None) -> Any:
+    def get_distribution(self, obs: Any, *, action_masks: Any = None) -> Any:  # type: ignore[override]
         return super().get_distribution(obs, action_masks)
 
 
@@ -214,7 +214,9 @@ def test_predict_takes_one_mask_for_each_observation(
 ) -> None:
     policy = "MaskableMlpPolicy" if space is VECTOR else "MaskableMultiInputPolicy"
     model = small(env=masked_envs(DISCRETE, space), policy=policy)
-    observations: Any = masked_envs(DISCRETE, space, n_envs=n_observations).reset() if n_observations else space.sample()
+    observations: Any = (
+        masked_envs(DISCRETE, space, n_envs=n_observations).reset() if n_observations else space.sample()
+    )
     with pytest.raises(ArgumentError, match=f"^action_masks: {n_masks} masks for {n_observations or 1} observations"):
         model.predict(observations, action_masks=np.ones((n_masks, 3)))
     actions, _ = model.predict(observations, action_masks=np.ones((n_observations or 1, 3)))

@@ -126,7 +126,7 @@ def test_the_paths_agree(variant: Any, space: str, double_precision: Double) -> 
 
 @pytest.mark.parametrize("space", ACTION_SPACES)
 def test_a_new_model_can_be_copied(space: str) -> None:
-    """PyTorch refuses to copy tensors with a graph, such as those of a distribution that was computed with gradients."""
+    """PyTorch refuses to copy tensors with a graph, such as those of a distribution computed with gradients."""
     model = make(action_space=ACTION_SPACES[space])
     copied = deepcopy(model).policy.state_dict()
     th.testing.assert_close(copied, model.policy.state_dict(), rtol=0, atol=0)
