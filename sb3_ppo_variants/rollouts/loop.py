@@ -76,13 +76,7 @@ def collect(
         model.policy.reset_noise(env.num_envs)
     callback.on_rollout_start()
     callback.update_locals(
-        {
-            "self": model,
-            "env": env,
-            "callback": callback,
-            "rollout_buffer": rollout_buffer,
-            "n_rollout_steps": n_rollout_steps,
-        }
+        dict(self=model, env=env, callback=callback, rollout_buffer=rollout_buffer, n_rollout_steps=n_rollout_steps)
     )
     # An empty list of callbacks reads no locals, so there is no need to build them at each step.
     heard = not isinstance(callback, CallbackList) or len(callback.callbacks) > 0
