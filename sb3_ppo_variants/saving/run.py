@@ -10,7 +10,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving import plain
-from sb3_ppo_variants.saving.checkpoint import Checkpoint, folders_by_step, is_whole
+from sb3_ppo_variants.saving.checkpoint import Checkpoint, entries_by_step, is_checkpoint, is_replaceable, is_whole
 
 # Arguments whose attributes have other names, and arguments that do not affect the results of a run.
 ATTRIBUTES = {"policy": "policy_class", "stats_window_size": "_stats_window_size"}
@@ -76,7 +76,8 @@ class Run:
     def enter(self, model: "SavedAlgorithm", folder: Path) -> None:
         """Start writing checkpoints to a folder.
 
-        :raises ArgumentError: if the folder contains checkpoints of another run, or ones beyond where this run is
+        :raises ArgumentError: if the folder contains checkpoints of another run, or ones beyond where this run is, or
+            anything else with the name of a checkpoint that the run may write
         """
         last, reached = self._last, -1
         if last is not None and last.folder.parent == folder:
@@ -84,12 +85,9 @@ class Run:
                 reached = last.num_timesteps
         elif self.resumed_from(model) is None:
             self._last = None  # A checkpoint is then due at once in this folder.
-        for step, path in folders_by_step(folder).items():
-            if step > reached and is_whole(path):
-                raise ArgumentError(
-                    f"path={str(folder)!r} contains {path.name}, a checkpoint of another run. Choose another folder, "
-                    "or continue that run with resume()"
-                )
+        for step, path in entries_by_step(folder).items():
+            if step > reached:
+                _check_entry(path, of_this_run=reached >= 0)
 
     def is_due(self, model: "SavedAlgorithm", every: int) -> bool:
         """Return whether the last checkpoint is ``every`` or more steps old, or there is none."""
@@ -107,6 +105,20 @@ class Run:
         checkpoint.begin_episodes(model)
         checkpoint.begin_evaluations(callback)
         return checkpoint
+
+
+def _check_entry(path: Path, of_this_run: bool) -> None:
+    """Check that a checkpoint may replace this one, which is a damaged one of this run."""
+    where = f"path={str(path.parent)!r} contains {path.name}"
+    if is_checkpoint(path) and (not of_this_run or is_whole(path)):
+        raise ArgumentError(
+            f"{where}, a checkpoint of another run. Choose another folder, or continue that run with resume()"
+        )
+    if not is_replaceable(path):
+        raise ArgumentError(
+            f"{where}, which is not a checkpoint or contains other files, and would be replaced. Choose another "
+            "folder, or move it"
+        )
 
 
 def _trained(model: "SavedAlgorithm") -> tuple[int, int]:
