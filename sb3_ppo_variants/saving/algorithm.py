@@ -29,7 +29,8 @@ from sb3_ppo_variants.saving.environments import OF_EPISODES
 from sb3_ppo_variants.saving.fit import check_class, check_parameters
 from sb3_ppo_variants.saving.random_state import kept_random_state
 from sb3_ppo_variants.saving.reading import read_values
-from sb3_ppo_variants.saving.run import Run, check_same_run
+from sb3_ppo_variants.saving.run import Run
+from sb3_ppo_variants.saving.same_run import check_same_run
 from sb3_ppo_variants.saving.strangers import built_within
 from sb3_ppo_variants.saving.values import plain_forms
 
@@ -218,15 +219,16 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     def resume_or_start(cls: type[Self], path: str | Path, policy: Any, env: GymEnv | str, **arguments: Any) -> Self:
         """Resume the run in a folder of checkpoints, or create a new model if there are none.
 
-        Use this with :meth:`learn_to` in scripts that are submitted repeatedly.
+        Use this with :meth:`learn_to` in scripts that are submitted repeatedly. Functions, such as schedules, cannot be
+        compared with those of the run, which continues with its own.
 
         :param path: the folder of the checkpoints
         :param policy: as for the constructor
         :param env: as for the constructor
         :param arguments: further arguments of the constructor
         :return: the model
-        :raises ArgumentError: if an argument other than ``device``, ``verbose`` and ``tensorboard_log`` differs from
-            that of the run, or as in :meth:`resume`
+        :raises ArgumentError: if an argument other than ``device``, ``verbose`` and ``tensorboard_log``, passed or by
+            default, differs from that of the run, or as in :meth:`resume`
         :raises DamagedFileError: if all checkpoints are damaged, naming them
         """
         model = cls(policy, env, **arguments)
@@ -236,7 +238,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             return model
         assert model.env is not None
         resumed = cls.resume(checkpoint.folder, model.env, model.device)
-        check_same_run(Path(path), model, resumed, ["policy", *arguments])
+        check_same_run(Path(path), model, resumed, checkpoint.arguments)
         resumed.verbose, resumed.tensorboard_log = model.verbose, model.tensorboard_log
         return resumed
 

@@ -24,6 +24,7 @@ from sb3_ppo_variants.saving.environments import begin_episodes, pickle_normaliz
 from sb3_ppo_variants.saving.hashes import HASHES, read_hashed, write_hashes
 from sb3_ppo_variants.saving.random_state import RandomState
 from sb3_ppo_variants.saving.remembered import Memories, memories_of, remind, seed_evaluations
+from sb3_ppo_variants.saving.same_run import arguments_of
 
 if TYPE_CHECKING:
     from sb3_ppo_variants.saving.algorithm import SavedAlgorithm
@@ -45,6 +46,7 @@ class Checkpoint:
     :param logged: values that are recorded but not yet written to the log, in the three dictionaries of the logger
     :param normalizations: states of the ``VecNormalize`` wrappers
     :param memories: states of the callbacks of each process; checkpoints of version 0.1.0 have none
+    :param arguments: the model's arguments at the first checkpoint of the run; those of version 0.1.0 have none
     """
 
     folder: Path
@@ -56,6 +58,7 @@ class Checkpoint:
     logged: list[dict[str, Any]]
     normalizations: list[bytes]
     memories: list[Memories] = field(default_factory=list)
+    arguments: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def capture(
@@ -85,6 +88,7 @@ class Checkpoint:
             logged=_recorded(model.logger),
             normalizations=pickle_normalizations(model.env),
             memories=[memories for *_, memories in each],
+            arguments=(last and last.arguments) or arguments_of(model),
         )
 
     @classmethod

@@ -1,20 +1,15 @@
 """The progress of a run: its last checkpoint, and the number of iterations before this call of ``learn``."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.saving import plain
 from sb3_ppo_variants.saving.checkpoint import Checkpoint, entries_by_step, is_checkpoint, is_replaceable, is_whole
 
-# Arguments whose attributes have other names, and arguments that do not affect the results of a run.
-ATTRIBUTES = {"policy": "policy_class", "stats_window_size": "_stats_window_size"}
-MAY_DIFFER = ("device", "verbose", "tensorboard_log", "_init_setup_model")
 if TYPE_CHECKING:
     from sb3_ppo_variants.saving.algorithm import SavedAlgorithm
 
@@ -123,20 +118,3 @@ def _check_entry(path: Path, of_this_run: bool) -> None:
 
 def _trained(model: "SavedAlgorithm") -> tuple[int, int]:
     return model.num_timesteps, model._n_updates
-
-
-def check_same_run(path: Path, given: BaseAlgorithm, resumed: BaseAlgorithm, names: Iterable[str]) -> None:
-    """Check that a model was created with the same arguments as the run that a resumed model continues.
-
-    Arguments without a plain form, such as functions, are not compared.
-
-    :raises ArgumentError: for the first argument that differs
-    """
-    for name in names:
-        value, of_run = (getattr(model, ATTRIBUTES.get(name, name), None) for model in (given, resumed))
-        comparable = plain.is_plain(value) and plain.is_plain(of_run)
-        if name not in MAY_DIFFER and comparable and plain.encode(value) != plain.encode(of_run):
-            raise ArgumentError(
-                f"{name}={value!r}, but the run in {path} has {of_run!r}. Choose another folder for this run, or "
-                "pass the arguments of the run in that folder"
-            )
