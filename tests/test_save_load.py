@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
+from gymnasium import spaces
 from stable_baselines3 import PPO
+from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.utils import ConstantSchedule, LinearSchedule
 
 from helpers import ACTION_SPACES, VARIANTS, noise_envs
@@ -169,6 +171,42 @@ def test_a_second_optimizer_is_checked() -> None:
     del parameters["value_optimizer"]
     with pytest.raises(DamagedFileError, match="value_optimizer is missing"):
         model.set_parameters(parameters)
+
+
+class Counting(FlattenExtractor):
+    """Counts its calls in PyTorch's extra state, and the rows that it has seen in the shape of a buffer."""
+
+    calls = 0
+    seen: th.Tensor
+
+    def __init__(self, observation_space: spaces.Space):
+        super().__init__(observation_space)
+        self.register_buffer("seen", th.zeros(0))
+
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        self.calls, self.seen = self.calls + 1, th.zeros(len(self.seen) + len(observations))
+        return super().forward(observations)
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"calls": self.calls}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        self.calls = state["calls"]
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        self.seen = th.zeros_like(state_dict[prefix + "seen"])
+        super()._load_from_state_dict(state_dict, prefix, *others)
+
+
+def test_modules_with_a_state_of_their_own() -> None:
+    file = io.BytesIO()
+    model = small(PPOClip, policy_kwargs={"features_extractor_class": Counting})
+    for rows in (2, 3):
+        model.predict(np.zeros((rows, 3), dtype=np.float32))
+    model.save(file)
+    for loaded in (PPOClip.load(file), PPO.load(file)):
+        extractor: Any = loaded.policy.features_extractor
+        assert (extractor.calls, len(extractor.seen)) == (2, 5)
 
 
 def test_a_model_of_sb3_goes_on_as_ppoclip() -> None:
