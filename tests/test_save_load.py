@@ -3,6 +3,7 @@
 import io
 import warnings
 import zipfile
+from collections import deque
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -244,3 +245,15 @@ def test_a_file_that_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "text.zip").write_text("no zip")
     with pytest.raises(ValueError, match="wasn't a zip-file"):
         PPOClip.load(tmp_path / "text.zip")
+
+
+@pytest.mark.parametrize("success", [th.tensor(True), [True, False], None])
+@pytest.mark.parametrize("episode", [{"r": th.tensor(1.0), "l": 3}, {"r": np.ones(2), "l": 3}])
+def test_statistics_are_what_the_environment_reports(episode: Any, success: Any) -> None:
+    model = small(PPOClip)
+    model.ep_info_buffer, model.ep_success_buffer = deque([episode]), deque([success])
+    for cls in (PPO, PPOClip):
+        file = io.BytesIO()
+        model.save(file)
+        loaded = cls.load(file)
+        assert str((loaded.ep_info_buffer, loaded.ep_success_buffer)) == str((deque([episode]), deque([success])))

@@ -12,7 +12,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_ppo_variants.arguments.rules import Rule
 from sb3_ppo_variants.saving.archive import Archive
 from sb3_ppo_variants.saving.fit import policy_class
-from sb3_ppo_variants.saving.rules import check_attributes
+from sb3_ppo_variants.saving.rules import OF_STATE, OF_STRANGERS, check_attributes
 from sb3_ppo_variants.saving.strangers import KEPT_OUT, attributes_of, check_rollout, check_tensors
 from sb3_ppo_variants.saving.values import STATISTICS, read_attributes
 
@@ -45,8 +45,8 @@ def read_values(
     given = {**(custom_objects or {}), **arguments}
     if weights_only:
         values = _settable(cls, values, given)
-    rules: Mapping[str, Rule] = {**getattr(cls, "rules", {}), **getattr(cls, "own_rules", {})}
-    check_attributes(cls, rules, archive.name, values, given)
+    rules: Mapping[str, Rule] = {**getattr(cls, "rules", {}), **getattr(cls, "own_rules", {}), **OF_STATE}
+    check_attributes(cls, {**rules, **OF_STRANGERS} if weights_only else rules, archive.name, values, given)
     if any(values.get(name) is None for name in STATISTICS):
         # SB3 only creates the two together, so drop both if one is missing.
         values |= dict.fromkeys(STATISTICS)
