@@ -115,6 +115,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             from people you do not trust: as in SB3, unpickling runs any code that the file contains
         :param reseed: whether to seed the global random generators with the model's seed, as SB3 does
         :param kwargs: attributes to set
+        :raises ArgumentError: if an attribute has a value that is not allowed, or that needs other networks
         :raises DamagedFileError: if the file is damaged or has values that no model can have, naming the part; an
             :class:`OtherClassError` if the file belongs to another class
         :raises PickledValueError: with ``weights_only``, if the model needs a pickled value, saying what to pass for it
@@ -141,6 +142,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         custom_objects: dict[str, Any] | None = None,
         *,
         weights_only: bool = False,
+        reseed: bool = False,
         **arguments: Any,
     ) -> Self:
         """Convert a model of SB3's PPO, or of another class of this package, into a model of this class.
@@ -153,8 +155,9 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``
         :param custom_objects: values that replace those in the file
         :param weights_only: as in :meth:`load`
+        :param reseed: whether to seed the global random generators with the model's seed, as in :meth:`load`
         :param arguments: arguments of the constructor that override those of ``ppo``
-        :raises ArgumentError: if there is no such argument, or if its value is not allowed
+        :raises ArgumentError: if there is no such argument, or if its value is not allowed or needs other networks
         :raises DamagedFileError: if the file is damaged
         :raises OtherClassError: if ``ppo`` belongs to an algorithm other than PPO
         """
@@ -162,7 +165,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             env = ppo.get_env()
         file = converted(cls, ppo, arguments)
         values = attributes(cls, file, arguments)
-        return cls.load(file, env, device, custom_objects, weights_only=weights_only, **values)
+        return cls.load(file, env, device, custom_objects, weights_only=weights_only, reseed=reseed, **values)
 
     def set_parameters(
         self,

@@ -1,6 +1,6 @@
 """Reads and checks the attributes of a model in a file."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from gymnasium import spaces
@@ -10,11 +10,19 @@ from stable_baselines3.common.utils import check_for_correct_spaces
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ppo_variants.arguments.rules import Rule
+from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving.archive import Archive
 from sb3_ppo_variants.saving.fit import policy_class
 from sb3_ppo_variants.saving.rules import OF_STATE, OF_STRANGERS, check_attributes
 from sb3_ppo_variants.saving.strangers import KEPT_OUT, attributes_of, check_rollout, check_tensors
 from sb3_ppo_variants.saving.values import STATISTICS, read_attributes
+
+# Arguments that determine the networks and the optimizers, with functions that return what matters about their values.
+STRUCTURE: Mapping[str, Callable[[Any], Any]] = {
+    "policy_kwargs": lambda value: {**value, "device": None} if isinstance(value, dict) else value,
+    "use_sde": bool,
+    "updates": lambda value: value is None,
+}
 
 
 def read_values(
@@ -32,6 +40,7 @@ def read_values(
     :param arguments: attributes that the caller sets after loading; their values in the file are not checked
     :param weights_only: whether to unpickle nothing, and to limit which attributes the file may set and how much memory
         it may use
+    :raises ArgumentError: if an argument needs other networks or optimizers than those in the file
     :raises DamagedFileError: if an attribute cannot be read, or has a value that no model can have
     :raises PickledValueError: with ``weights_only``, if the model needs a pickled value
     """
@@ -41,6 +50,7 @@ def read_values(
     wrapped = None if env is None else cls._wrap_env(env)
     known = {**arguments, **_spaces_of(wrapped)} if weights_only else None
     values = {"verbose": 0, **read_attributes(archive, custom_objects, known)}
+    _check_structure(archive.name, values, arguments)
     values["policy_class"] = policy_class(cls, archive, values)
     given = {**(custom_objects or {}), **arguments}
     if weights_only:
@@ -56,6 +66,16 @@ def read_values(
         if wrapped is not None:
             check_for_correct_spaces(wrapped, values["observation_space"], values["action_space"])
     return values
+
+
+def _check_structure(file: str, values: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+    for name, essence in STRUCTURE.items():
+        value, of_file = arguments.get(name), values.get(name)
+        if name in arguments and essence(value) != essence(of_file):
+            raise ArgumentError(
+                f"{name}={value!r} needs other networks or optimizers than those in {file}, whose model has "
+                f"{name}={of_file!r}. Leave it out, or create a new model with it"
+            )
 
 
 def _settable(cls: type[BaseAlgorithm], values: dict[str, Any], given: Collection[str]) -> dict[str, Any]:
