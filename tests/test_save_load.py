@@ -171,9 +171,7 @@ def test_arguments_that_need_other_networks(name: str, of_file: Any, value: Any,
     small(PPOClip, **{name: of_file}).save(file)
     for make in (PPOClip.load, PPOAdaptiveKL.from_ppo):
         make(file, weights_only=weights_only, **{name: of_file})
-        with pytest.raises(
-            ArgumentError, match=rf"^{name}=.* needs other networks or optimizers than those in"
-        ):
+        with pytest.raises(ArgumentError, match=rf"^{name}=.* needs other networks or optimizers than those in"):
             make(file, weights_only=weights_only, **{name: value})
 
 
