@@ -132,6 +132,14 @@ def test_a_folder_that_is_damaged_is_not_started_anew(tmp_path: Path) -> None:
         submitted(PPOClip, tmp_path)
 
 
+def test_what_resuming_needs(tmp_path: Path) -> None:
+    env: Any = None
+    with pytest.raises(ArgumentError, match=r"^env=None, but resume"):
+        PPOClip.resume(tmp_path, env)
+    with pytest.raises(ArgumentError, match="takes no reset_num_timesteps"):
+        PPOClip.resume_or_start(tmp_path, "MlpPolicy", pendulums()).learn_to(64, reset_num_timesteps=True)
+
+
 @pytest.mark.parametrize("total", [0, -5, 1.5, None])
 def test_numbers_of_steps(total: Any, tmp_path: Path) -> None:
     model = PPOClip.resume_or_start(tmp_path, "MlpPolicy", pendulums())

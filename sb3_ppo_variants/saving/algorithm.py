@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_ppo_variants.arguments.device import chosen_device
 from sb3_ppo_variants.arguments.rules import COUNT
 from sb3_ppo_variants.arguments.vector import check_no_vector_env
-from sb3_ppo_variants.errors import DamagedFileError
+from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
 from sb3_ppo_variants.processes import ALONE, Processes
 from sb3_ppo_variants.saving.archive import read_archive
 from sb3_ppo_variants.saving.atomic import write_atomically
@@ -210,9 +210,11 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         :return: the model
         :raises FileNotFoundError: if there is no checkpoint
         :raises DamagedFileError: if all checkpoints are damaged, naming them
-        :raises ArgumentError: if the number of environments or processes, or the ``VecNormalize`` wrappers of ``env``,
-            differ from those of the run
+        :raises ArgumentError: if ``env`` is None, or if the number of environments or processes, or the
+            ``VecNormalize`` wrappers of ``env``, differ from those of the run
         """
+        if env is None:
+            raise ArgumentError("env=None, but resume() needs an environment like that of the run")
         checkpoint = find_checkpoint(Path(path))
         model = cls.load(checkpoint.model_file, env, device, custom_objects)
         model.run.resume(model, checkpoint)
@@ -250,9 +252,12 @@ class SavedAlgorithm(OnPolicyAlgorithm):
 
         :param total_timesteps: number of steps of the whole run, rounded up to whole rollouts
         :param callback: callback(s) called at every step
-        :param arguments: further arguments of ``learn``
+        :param arguments: further arguments of ``learn``, except ``reset_num_timesteps``
         :return: the model
+        :raises ArgumentError: if ``reset_num_timesteps`` is passed, or as in ``learn``
         """
+        if "reset_num_timesteps" in arguments:
+            raise ArgumentError("learn_to() takes no reset_num_timesteps, because it continues the run: use learn()")
         COUNT.check("total_timesteps", total_timesteps)
         missing = total_timesteps - self.num_timesteps
         if missing > 0:
