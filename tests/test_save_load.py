@@ -228,6 +228,23 @@ def test_modules_with_a_state_of_their_own() -> None:
         assert (extractor.calls, len(extractor.seen)) == (2, 5)
 
 
+class Adjacent(FlattenExtractor):
+    """Has a sparse buffer."""
+
+    def __init__(self, observation_space: spaces.Space):
+        super().__init__(observation_space)
+        self.register_buffer("neighbours", th.zeros(2, 2).to_sparse())
+
+
+def test_a_sparse_buffer() -> None:
+    file = io.BytesIO()
+    model = small(PPOClip, policy_kwargs={"features_extractor_class": Adjacent})
+    model.policy.features_extractor.neighbours += th.eye(2).to_sparse()
+    model.save(file)
+    loaded: Any = PPOClip.load(file)
+    assert th.equal(loaded.policy.features_extractor.neighbours.to_dense(), th.eye(2))
+
+
 def test_a_model_of_sb3_goes_on_as_ppoclip() -> None:
     file = io.BytesIO()
     theirs = small(PPO, clip_range=0.1).learn(64)

@@ -110,7 +110,7 @@ def _fault_of_module(module: th.nn.Module, given: Mapping[str, Any]) -> str | No
             return f"has a {key} that is not a tensor"
         if given[key].shape != expected[key].shape:
             return f"has a {key} of shape {tuple(given[key].shape)}, not {tuple(expected[key].shape)}"
-        if given[key].layout is not th.strided or given[key].device.type == "meta":
+        if given[key].layout is not expected[key].layout or given[key].device.type == "meta":
             return f"has a {key} without numbers"
     return None
 
