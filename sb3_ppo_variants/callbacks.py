@@ -33,11 +33,13 @@ class ExactCheckpointCallback(BaseCallback):
 
     :param every: environment steps between checkpoints, >= 1
     :param path: folder for the checkpoints
-    :param keep_last: number of checkpoints to keep; ``None`` keeps all
+    :param keep_last: number of checkpoints to keep; ``None`` keeps all. Only checkpoints are ever removed, and none to
+        which you have added files
     :param at_end: whether to write another checkpoint when training ends
     :param verbose: 1 prints the name of each checkpoint
     :raises ArgumentError: if an argument has a value that is not allowed; when training begins, if the folder contains
-        checkpoints of another run, if there is a second callback of this kind, or if the model cannot be resumed
+        checkpoints of another run or anything else that would be replaced, if there is a second callback of this kind,
+        or if the model cannot be resumed
     """
 
     model: SavedAlgorithm

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from resuming import pendulums, small, steps
-from stable_baselines3.common.callbacks import CallbackList
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
@@ -91,6 +91,63 @@ def test_a_folder_of_another_run_is_refused_before_it_is_touched(tmp_path: Path)
     with pytest.raises(ArgumentError, match="contains step_000000096"):
         earlier.learn(64, callback=ExactCheckpointCallback(32, tmp_path), reset_num_timesteps=False)
     assert steps(tmp_path) == before
+
+
+def test_damaged_checkpoints_of_another_run_are_refused(tmp_path: Path) -> None:
+    for folder in checkpoints(tmp_path):
+        (folder / "state.json").write_text("")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ArgumentError, match="contains step_000000096, a checkpoint of another run"):
+        small(PPOClip, pendulums).learn(64, callback=ExactCheckpointCallback(32, tmp_path, keep_last=1))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("step", [0, 64])
+@pytest.mark.parametrize("kept", ["step_{step:09d}", "step_{step:09d}/notes.txt", "step_{step:09d}/model.zip"])
+def test_what_is_no_checkpoint_is_not_replaced(kept: str, step: int, tmp_path: Path) -> None:
+    path = tmp_path / kept.format(step=step)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("precious")
+    model = small(PPOClip, pendulums)
+    with pytest.raises(ArgumentError, match=f"contains step_{step:09d}, which is not a checkpoint"):
+        model.learn(96, callback=ExactCheckpointCallback(32, tmp_path, keep_last=1))
+    assert path.read_text() == "precious"
+    assert model.num_timesteps == 0
+
+
+def test_what_appears_during_training_is_not_replaced(tmp_path: Path) -> None:
+    kept = tmp_path / "step_000000032" / "notes.txt"
+
+    class Appears(BaseCallback):
+        def _on_step(self) -> bool:
+            kept.parent.mkdir(exist_ok=True)
+            kept.write_text("precious")
+            return True
+
+    with pytest.raises(FileExistsError, match="step_000000032 is not a checkpoint or contains other files"):
+        small(PPOClip, pendulums).learn(64, callback=[ExactCheckpointCallback(32, tmp_path), Appears()])
+    assert kept.read_text() == "precious"
+
+
+def test_files_among_the_checkpoints_are_kept(tmp_path: Path) -> None:
+    kept = [tmp_path / "step_1" / "data.txt", tmp_path / "step_2", tmp_path / "step_000000032" / "notes.txt"]
+    small(PPOClip, pendulums).learn(64, callback=ExactCheckpointCallback(32, tmp_path))
+    for path in kept:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("precious")
+    model = PPOClip.resume(tmp_path, pendulums())
+    model.learn(96, callback=ExactCheckpointCallback(32, tmp_path, keep_last=1), reset_num_timesteps=False)
+    assert [path.read_text() for path in kept] == 3 * ["precious"]
+    assert steps(tmp_path) == ["step_000000032", "step_000000096", "step_1", "step_2"]
+
+
+@pytest.mark.parametrize("emptied", [True, False])
+def test_a_damaged_one_is_named_alone(emptied: bool, tmp_path: Path) -> None:
+    folder = checkpoints(tmp_path)[-1]
+    for path in folder.iterdir() if emptied else [folder / "SHA256SUMS"]:
+        path.unlink()
+    with pytest.raises(DamagedFileError, match="step_000000096: SHA256SUMS is missing"):
+        PPOClip.resume_or_start(folder, "MlpPolicy", VecNormalize(pendulums()))
 
 
 def test_learning_goes_on_in_the_same_folder(tmp_path: Path) -> None:

@@ -117,6 +117,16 @@ def test_arguments_of_the_objective_and_others(tmp_path: Path) -> None:
         PPOUnclipped.from_ppo(file, desired_kl=1)
 
 
+@pytest.mark.parametrize("reseed", [False, True])
+def test_reseeding(reseed: bool, tmp_path: Path) -> None:
+    file = saved(trained(), tmp_path)
+    drawn = []
+    for _ in range(2):
+        PPOAdaptiveKL.from_ppo(file, env=noise_envs(BOX), seed=9, reseed=reseed)
+        drawn.append((np.random.random(), th.rand(()).item()))
+    assert (drawn[0] == drawn[1]) is reseed
+
+
 def test_an_objective_of_ones_own(tmp_path: Path) -> None:
     file = saved(trained(), tmp_path)
     objective: Objective = Unclipped()

@@ -73,9 +73,16 @@ class ResetsNoise(BaseCallback):
         return True
 
 
-def test_noise_that_a_callback_draws_takes_effect() -> None:
+class ChangesFrequency(BaseCallback):
+    def _on_step(self) -> bool:
+        self.model.sde_sample_freq = 2
+        return True
+
+
+@pytest.mark.parametrize("callback", [ResetsNoise, ChangesFrequency])
+def test_noise_that_a_callback_changes_takes_effect(callback: Any) -> None:
     acted = [
-        rolled_out(noise_envs(SPACES["Box"], n_envs=3), ResetsNoise(), fast=fast, use_sde=True).rollout_buffer.actions
+        rolled_out(noise_envs(SPACES["Box"], n_envs=3), callback(), fast=fast, use_sde=True).rollout_buffer.actions
         for fast in (False, True)
     ]
     np.testing.assert_allclose(acted[1], acted[0], rtol=1e-4, atol=1e-5)

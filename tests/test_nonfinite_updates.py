@@ -11,6 +11,7 @@ import torch as th
 from faulty import BOX, INF, N_ENVS, N_STEPS, NAN, UPDATES, WITHIN, Fault, faulty_envs, model_for, state, stopped
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.vec_env import (
     DummyVecEnv,
     VecNormalize,
@@ -19,6 +20,7 @@ from stable_baselines3.common.vec_env import (
 from helpers import NoiseEnv
 from sb3_ppo_variants import NonFiniteError, PPOAdaptiveKL, PPOClip
 from sb3_ppo_variants.backends.torch_update import TorchDescent
+from sb3_ppo_variants.updates.finite import Snapshot
 
 
 class TakesNoNaN(NoiseEnv):
@@ -162,6 +164,33 @@ def test_the_model_is_as_good_as_before(tmp_path: Path) -> None:
     # The environment's fault occurs only once.
     model.learn(100, reset_num_timesteps=False)
     assert state(model).isfinite().all()
+
+
+class OddBuffers(FlattenExtractor):
+    """Has a sparse buffer, and one that grows with each batch."""
+
+    seen: th.Tensor
+
+    def __init__(self, observation_space: spaces.Space):
+        super().__init__(observation_space)
+        self.register_buffer("sparse", th.eye(2).to_sparse())
+        self.register_buffer("seen", th.zeros(0))
+
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        self.seen = th.cat([self.seen, observations.detach()[:, 0]])
+        return super().forward(observations)
+
+
+def test_buffers_of_any_layout_and_shape() -> None:
+    model = model_for(faulty_envs(None), fast=False, policy_kwargs={"features_extractor_class": OddBuffers})
+    model.learn(N_STEPS * N_ENVS)
+    snapshot, before = Snapshot(model.policy, []), deepcopy(model.policy.state_dict())
+    for _ in range(2):
+        model.policy.predict_values(th.ones(3, *model.observation_space.shape))
+        model.policy.features_extractor.sparse *= 2
+        snapshot.restore()
+        for name, value in model.policy.state_dict().items():
+            assert th.equal(value.to_dense(), before[name].to_dense()), name
 
 
 def test_an_interrupted_update_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:

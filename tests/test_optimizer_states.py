@@ -27,6 +27,7 @@ STATES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a moment too few": (lambda state: [m.pop("exp_avg_sq") for m in state["state"].values()], "not step"),
     "negative squares": (lambda state: first(state)["exp_avg_sq"].fill_(-1), "exp_avg_sq with invalid values"),
     "steps that were not made": (lambda state: first(state).update(step=th.tensor(-5.0)), "step with .* such as -5"),
+    "a moment without dimensions": (lambda state: first(state).update(exp_avg=th.zeros(())), r"exp_avg of shape \(\)"),
     "a NaN": (lambda state: first(state)["exp_avg"].fill_(float("nan")), "exp_avg with .* such as nan"),
     "a moment that is a text": (lambda state: first(state).update(step="5"), "step that is not a number"),
 }
@@ -41,10 +42,39 @@ def test_odd_states_of_the_optimizer(case: str, weights_only: bool) -> None:
         PPOAdaptiveKL.load(file, weights_only=weights_only)
 
 
+class Mixed(th.optim.Optimizer):
+    """Keeps norms of the rows of matrices, and negative sums of squares of vectors."""
+
+    def __init__(self, params: Any, lr: float):
+        super().__init__(params, {"lr": lr})
+
+    @th.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                gradient, state = parameter.grad, self.state[parameter]
+                if parameter.dim() == 2:
+                    state["norms"] = gradient.norm(dim=1) + state.get("norms", 0)
+                else:
+                    state["sum"] = -(gradient**2) + state.get("sum", 0)
+                parameter.sub_(group["lr"] * gradient)
+
+
+def test_states_of_other_optimizers_hold_finite_numbers() -> None:
+    kwargs = {"optimizer_class": Mixed}
+    model = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=16, batch_size=16, n_epochs=1, policy_kwargs=kwargs).learn(64)
+    parameters: Any = model.get_parameters()
+    model.set_parameters(parameters)
+    next(iter(parameters["policy.optimizer"]["state"].values()))["sum"][0] = float("inf")
+    with pytest.raises(DamagedFileError, match=r"policy\.optimizer has a sum with invalid values, such as inf"):
+        model.set_parameters(parameters)
+
+
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"optimizer_class": th.optim.SGD},
     "momentum": {"optimizer_class": th.optim.SGD, "optimizer_kwargs": {"momentum": 0.9, "nesterov": True}},
     "amsgrad": {"optimizer_kwargs": {"amsgrad": True, "weight_decay": 0.1}},
+    "Adafactor": {"optimizer_class": th.optim.Adafactor},
     **{name: {"optimizer_class": getattr(th.optim, name)} for name in ("AdamW", "NAdam", "RAdam", "Adamax", "Rprop")},
     **{name: {"optimizer_class": getattr(th.optim, name)} for name in ("RMSprop", "ASGD", "Adagrad", "Adadelta")},
 }

@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch as th
 from resuming import KillAt, Killed, pendulums, state, steps
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import VecNormalize
 
 from helpers import VARIANTS
@@ -53,6 +55,68 @@ def test_arguments_of_another_run_are_refused(name: str, value: Any, tmp_path: P
         submitted(PPOClip, tmp_path, **{name: value})
 
 
+def falling(progress: float) -> float:
+    return 1e-3 * progress
+
+
+class OnePolicy(ActorCriticPolicy):
+    pass
+
+
+class OtherPolicy(ActorCriticPolicy):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("name", "of_run", "value"),
+    [
+        ("learning_rate", 1e-3, falling),
+        ("learning_rate", falling, 1e-3),
+        ("clip_range", falling, 0.2),
+        ("policy", OnePolicy, "MlpPolicy"),
+        ("policy", "MlpPolicy", OnePolicy),
+        ("policy", OnePolicy, OtherPolicy),
+        ("policy_kwargs", {"net_arch": [8]}, {"net_arch": [16]}),
+    ],
+)
+def test_arguments_that_are_classes_or_functions(name: str, of_run: Any, value: Any, tmp_path: Path) -> None:
+    def start(argument: Any) -> Any:
+        if name == "policy_kwargs":
+            argument = {**argument, "activation_fn": lambda: th.nn.Tanh()}
+        arguments = {**ARGUMENTS, "policy": "MlpPolicy", name: argument}
+        return PPOClip.resume_or_start(tmp_path, env=pendulums(), **arguments)
+
+    start(of_run).learn(32, callback=ExactCheckpointCallback(64, tmp_path))
+    assert start(of_run).num_timesteps == 0
+    with pytest.raises(ArgumentError, match=rf"^{name}=.*, but the run in .* has "):
+        start(value)
+
+
+def test_arguments_that_are_no_longer_passed(tmp_path: Path) -> None:
+    submitted(PPOClip, tmp_path, gamma=0.9)
+    with pytest.raises(ArgumentError, match=r"^gamma=0\.99, but the run in .* has 0\.9\. "):
+        submitted(PPOClip, tmp_path)
+
+
+class Anneals(BaseCallback):
+    """Changes an argument during the run."""
+
+    def _on_step(self) -> bool:
+        self.model.ent_coef = 0.01  # type: ignore[attr-defined]
+        return True
+
+
+def test_arguments_that_a_callback_changes(tmp_path: Path) -> None:
+    def start(**arguments: Any) -> Any:
+        return PPOClip.resume_or_start(tmp_path, "MlpPolicy", pendulums(), **ARGUMENTS, **arguments)
+
+    for total in (64, 128):
+        start().learn_to(total, callback=[ExactCheckpointCallback(32, tmp_path, at_end=True), Anneals()])
+    assert start().ent_coef == 0.01
+    with pytest.raises(ArgumentError, match=r"^ent_coef=0\.02, but the run in .* has 0\.0\. "):
+        start(ent_coef=0.02)
+
+
 def test_what_may_be_another(tmp_path: Path) -> None:
     submitted(PPOClip, tmp_path / "ckpt", policy_kwargs={"net_arch": [8]})
     logs = str(tmp_path / "logs")
@@ -66,6 +130,14 @@ def test_a_folder_that_is_damaged_is_not_started_anew(tmp_path: Path) -> None:
         (folder / "model.zip").write_bytes(b"")
     with pytest.raises(DamagedFileError, match="every checkpoint is damaged"):
         submitted(PPOClip, tmp_path)
+
+
+def test_what_resuming_needs(tmp_path: Path) -> None:
+    env: Any = None
+    with pytest.raises(ArgumentError, match=r"^env=None, but resume"):
+        PPOClip.resume(tmp_path, env)
+    with pytest.raises(ArgumentError, match="takes no reset_num_timesteps"):
+        PPOClip.resume_or_start(tmp_path, "MlpPolicy", pendulums()).learn_to(64, reset_num_timesteps=True)
 
 
 @pytest.mark.parametrize("total", [0, -5, 1.5, None])

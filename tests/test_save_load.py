@@ -3,6 +3,7 @@
 import io
 import warnings
 import zipfile
+from collections import deque
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
+from gymnasium import spaces
 from stable_baselines3 import PPO
+from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.utils import ConstantSchedule, LinearSchedule
 
 from helpers import ACTION_SPACES, VARIANTS, noise_envs
@@ -153,15 +156,33 @@ def test_a_second_optimizer(weights_only: bool) -> None:
         assert th.equal(moments_of_values(other.get_parameters()), trained)
 
 
+@pytest.mark.parametrize("weights_only", [False, True])
+@pytest.mark.parametrize(
+    ("name", "of_file", "value"),
+    [
+        ("updates", None, SeparateUpdates()),
+        ("updates", SeparateUpdates(), None),
+        ("use_sde", False, True),
+        ("policy_kwargs", {"net_arch": [8]}, {"net_arch": [9]}),
+    ],
+)
+def test_arguments_that_need_other_networks(name: str, of_file: Any, value: Any, weights_only: bool) -> None:
+    file = io.BytesIO()
+    small(PPOClip, **{name: of_file}).save(file)
+    for make in (PPOClip.load, PPOAdaptiveKL.from_ppo):
+        make(file, weights_only=weights_only, **{name: of_file})
+        with pytest.raises(ArgumentError, match=rf"^{name}=.* needs other networks or optimizers than those in"):
+            make(file, weights_only=weights_only, **{name: value})
+
+
+def test_other_settings_of_separate_updates() -> None:
+    file = io.BytesIO()
+    small(PPOClip, updates=SeparateUpdates()).save(file)
+    assert PPOClip.load(file, updates={"policy_epochs": 3}).updates.policy_epochs == 3  # type: ignore[union-attr]
+
+
 def test_a_second_optimizer_is_checked() -> None:
-    file, without = io.BytesIO(), io.BytesIO()
     model = small(PPOClip, updates=SeparateUpdates()).learn(64)
-    model.save(file)
-    small(PPOClip).save(without)
-    with pytest.raises(DamagedFileError, match=r"BytesIO: policy\.optimizer has parameter groups whose sizes"):
-        PPOClip.load(without, updates=SeparateUpdates())
-    with pytest.raises(DamagedFileError, match=r"BytesIO: policy\.optimizer has parameter groups whose sizes"):
-        PPOClip.load(file, updates=None)
     parameters = deepcopy(model.get_parameters())
     parameters["value_optimizer"]["state"][0]["exp_avg"] = th.ones(9)
     with pytest.raises(DamagedFileError, match=r"value_optimizer has exp_avg of shape \(9,\)"):
@@ -169,6 +190,59 @@ def test_a_second_optimizer_is_checked() -> None:
     del parameters["value_optimizer"]
     with pytest.raises(DamagedFileError, match="value_optimizer is missing"):
         model.set_parameters(parameters)
+
+
+class Counting(FlattenExtractor):
+    """Counts its calls in PyTorch's extra state, and the rows that it has seen in the shape of a buffer."""
+
+    calls = 0
+    seen: th.Tensor
+
+    def __init__(self, observation_space: spaces.Space):
+        super().__init__(observation_space)
+        self.register_buffer("seen", th.zeros(0))
+
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        self.calls, self.seen = self.calls + 1, th.zeros(len(self.seen) + len(observations))
+        return super().forward(observations)
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"calls": self.calls}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        self.calls = state["calls"]
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        self.seen = th.zeros_like(state_dict[prefix + "seen"])
+        super()._load_from_state_dict(state_dict, prefix, *others)
+
+
+def test_modules_with_a_state_of_their_own() -> None:
+    file = io.BytesIO()
+    model = small(PPOClip, policy_kwargs={"features_extractor_class": Counting})
+    for rows in (2, 3):
+        model.predict(np.zeros((rows, 3), dtype=np.float32))
+    model.save(file)
+    for loaded in (PPOClip.load(file), PPO.load(file)):
+        extractor: Any = loaded.policy.features_extractor
+        assert (extractor.calls, len(extractor.seen)) == (2, 5)
+
+
+class Adjacent(FlattenExtractor):
+    """Has a sparse buffer."""
+
+    def __init__(self, observation_space: spaces.Space):
+        super().__init__(observation_space)
+        self.register_buffer("neighbours", th.zeros(2, 2).to_sparse())
+
+
+def test_a_sparse_buffer() -> None:
+    file = io.BytesIO()
+    model = small(PPOClip, policy_kwargs={"features_extractor_class": Adjacent})
+    model.policy.features_extractor.neighbours += th.eye(2).to_sparse()
+    model.save(file)
+    loaded: Any = PPOClip.load(file)
+    assert th.equal(loaded.policy.features_extractor.neighbours.to_dense(), th.eye(2))
 
 
 def test_a_model_of_sb3_goes_on_as_ppoclip() -> None:
@@ -206,3 +280,15 @@ def test_a_file_that_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "text.zip").write_text("no zip")
     with pytest.raises(ValueError, match="wasn't a zip-file"):
         PPOClip.load(tmp_path / "text.zip")
+
+
+@pytest.mark.parametrize("success", [th.tensor(True), [True, False], None])
+@pytest.mark.parametrize("episode", [{"r": th.tensor(1.0), "l": 3}, {"r": np.ones(2), "l": 3}])
+def test_statistics_are_what_the_environment_reports(episode: Any, success: Any) -> None:
+    model = small(PPOClip)
+    model.ep_info_buffer, model.ep_success_buffer = deque([episode]), deque([success])
+    for cls in (PPO, PPOClip):
+        file = io.BytesIO()
+        model.save(file)
+        loaded = cls.load(file)
+        assert str((loaded.ep_info_buffer, loaded.ep_success_buffer)) == str((deque([episode]), deque([success])))

@@ -212,13 +212,15 @@ def test_permissions_and_links_are_those_of_an_open_file(tmp_path: Path) -> None
 
 def test_what_a_killed_process_left_is_removed_after_a_while(tmp_path: Path) -> None:
     model = model_of(1)
-    left = [tmp_path / f".model.zip.{name}.tmp" for name in ("old", "new")]
-    for path in left:
+    old, new, of_the_user = (tmp_path / f".model.zip.{name}.tmp" for name in (16 * "0", 16 * "1", "backup"))
+    for path in (old, new, of_the_user):
         path.touch()
-    os.utime(left[0], (0, 0))
+    for path in (old, of_the_user):
+        os.utime(path, (0, 0))
     model.save(tmp_path / "model.zip")
-    assert not left[0].exists()
-    assert left[1].exists()
+    assert not old.exists()
+    assert new.exists()
+    assert of_the_user.exists()
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

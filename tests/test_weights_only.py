@@ -121,6 +121,16 @@ def test_what_is_pickled_is_refused_by_name_with_what_to_pass(nothing_is_unpickl
         assert th.equal(loaded.policy.value_net.weight, model.policy.value_net.weight)
 
 
+def test_what_is_ignored_is_not_refused(nothing_is_unpickled: None, tmp_path: Path) -> None:
+    model = small(PPOClip, tensorboard_log=tmp_path)
+    model.note = object()
+    file = saved(model)
+    loaded = PPOClip.load(file, weights_only=True)
+    assert loaded.tensorboard_log is None and not hasattr(loaded, "note")
+    assert PPOClip.load(file, weights_only=True, tensorboard_log="logs").tensorboard_log == "logs"
+    assert not hasattr(PPOAdaptiveKL.from_ppo(file, weights_only=True), "note")
+
+
 def test_a_file_of_sb3(nothing_is_unpickled: None) -> None:
     theirs = small(PPO, policy_kwargs={"net_arch": [8]}).learn(64)
     file = saved(theirs)

@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_ppo_variants.arguments.device import chosen_device
 from sb3_ppo_variants.arguments.rules import COUNT
 from sb3_ppo_variants.arguments.vector import check_no_vector_env
-from sb3_ppo_variants.errors import DamagedFileError
+from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
 from sb3_ppo_variants.processes import ALONE, Processes
 from sb3_ppo_variants.saving.archive import read_archive
 from sb3_ppo_variants.saving.atomic import write_atomically
@@ -29,7 +29,8 @@ from sb3_ppo_variants.saving.environments import OF_EPISODES
 from sb3_ppo_variants.saving.fit import check_class, check_parameters
 from sb3_ppo_variants.saving.random_state import kept_random_state
 from sb3_ppo_variants.saving.reading import read_values
-from sb3_ppo_variants.saving.run import Run, check_same_run
+from sb3_ppo_variants.saving.run import Run
+from sb3_ppo_variants.saving.same_run import check_same_run
 from sb3_ppo_variants.saving.strangers import built_within
 from sb3_ppo_variants.saving.values import plain_forms
 
@@ -114,6 +115,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             from people you do not trust: as in SB3, unpickling runs any code that the file contains
         :param reseed: whether to seed the global random generators with the model's seed, as SB3 does
         :param kwargs: attributes to set
+        :raises ArgumentError: if an attribute has a value that is not allowed, or that needs other networks
         :raises DamagedFileError: if the file is damaged or has values that no model can have, naming the part; an
             :class:`OtherClassError` if the file belongs to another class
         :raises PickledValueError: with ``weights_only``, if the model needs a pickled value, saying what to pass for it
@@ -140,6 +142,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         custom_objects: dict[str, Any] | None = None,
         *,
         weights_only: bool = False,
+        reseed: bool = False,
         **arguments: Any,
     ) -> Self:
         """Convert a model of SB3's PPO, or of another class of this package, into a model of this class.
@@ -152,8 +155,9 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``
         :param custom_objects: values that replace those in the file
         :param weights_only: as in :meth:`load`
+        :param reseed: whether to seed the global random generators with the model's seed, as in :meth:`load`
         :param arguments: arguments of the constructor that override those of ``ppo``
-        :raises ArgumentError: if there is no such argument, or if its value is not allowed
+        :raises ArgumentError: if there is no such argument, or if its value is not allowed or needs other networks
         :raises DamagedFileError: if the file is damaged
         :raises OtherClassError: if ``ppo`` belongs to an algorithm other than PPO
         """
@@ -161,7 +165,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             env = ppo.get_env()
         file = converted(cls, ppo, arguments)
         values = attributes(cls, file, arguments)
-        return cls.load(file, env, device, custom_objects, weights_only=weights_only, **values)
+        return cls.load(file, env, device, custom_objects, weights_only=weights_only, reseed=reseed, **values)
 
     def set_parameters(
         self,
@@ -206,9 +210,11 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         :return: the model
         :raises FileNotFoundError: if there is no checkpoint
         :raises DamagedFileError: if all checkpoints are damaged, naming them
-        :raises ArgumentError: if the number of environments or processes, or the ``VecNormalize`` wrappers of ``env``,
-            differ from those of the run
+        :raises ArgumentError: if ``env`` is None, or if the number of environments or processes, or the
+            ``VecNormalize`` wrappers of ``env``, differ from those of the run
         """
+        if env is None:
+            raise ArgumentError("env=None, but resume() needs an environment like that of the run")
         checkpoint = find_checkpoint(Path(path))
         model = cls.load(checkpoint.model_file, env, device, custom_objects)
         model.run.resume(model, checkpoint)
@@ -218,15 +224,16 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     def resume_or_start(cls: type[Self], path: str | Path, policy: Any, env: GymEnv | str, **arguments: Any) -> Self:
         """Resume the run in a folder of checkpoints, or create a new model if there are none.
 
-        Use this with :meth:`learn_to` in scripts that are submitted repeatedly.
+        Use this with :meth:`learn_to` in scripts that are submitted repeatedly. Functions, such as schedules, cannot be
+        compared with those of the run, which continues with its own.
 
         :param path: the folder of the checkpoints
         :param policy: as for the constructor
         :param env: as for the constructor
         :param arguments: further arguments of the constructor
         :return: the model
-        :raises ArgumentError: if an argument other than ``device``, ``verbose`` and ``tensorboard_log`` differs from
-            that of the run, or as in :meth:`resume`
+        :raises ArgumentError: if an argument other than ``device``, ``verbose`` and ``tensorboard_log``, passed or by
+            default, differs from that of the run, or as in :meth:`resume`
         :raises DamagedFileError: if all checkpoints are damaged, naming them
         """
         model = cls(policy, env, **arguments)
@@ -236,7 +243,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             return model
         assert model.env is not None
         resumed = cls.resume(checkpoint.folder, model.env, model.device)
-        check_same_run(Path(path), model, resumed, ["policy", *arguments])
+        check_same_run(Path(path), model, resumed, checkpoint.arguments)
         resumed.verbose, resumed.tensorboard_log = model.verbose, model.tensorboard_log
         return resumed
 
@@ -245,9 +252,12 @@ class SavedAlgorithm(OnPolicyAlgorithm):
 
         :param total_timesteps: number of steps of the whole run, rounded up to whole rollouts
         :param callback: callback(s) called at every step
-        :param arguments: further arguments of ``learn``
+        :param arguments: further arguments of ``learn``, except ``reset_num_timesteps``
         :return: the model
+        :raises ArgumentError: if ``reset_num_timesteps`` is passed, or as in ``learn``
         """
+        if "reset_num_timesteps" in arguments:
+            raise ArgumentError("learn_to() takes no reset_num_timesteps, because it continues the run: use learn()")
         COUNT.check("total_timesteps", total_timesteps)
         missing = total_timesteps - self.num_timesteps
         if missing > 0:

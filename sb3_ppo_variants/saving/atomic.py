@@ -18,6 +18,8 @@ from pathlib import Path
 LEFT_OVER_AFTER_SECONDS = 3600
 # File names are limited to 255 bytes, or 143 on some file systems, and a temporary name is longer than its target's.
 LONGEST_STEM = 100
+# The random part of a temporary name, which no file of the user's has.
+RANDOM_BYTES = 8
 # Errors of file systems that cannot flush a file, or the names in a folder, to disk.
 NOT_FORCED = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES, errno.EPERM, errno.EBADF)
 # Errors when a file cannot be replaced, because of its folder or because it is itself a mount point. It may still be
@@ -97,7 +99,7 @@ def remove_folder(folder: Path) -> None:
 
 def _temporary(target: Path) -> Path:
     # The global random generators are left alone, because a run may depend on their state.
-    return target.with_name(f".{_stem(target)}.{secrets.token_hex(8)}.tmp")
+    return target.with_name(f".{_stem(target)}.{secrets.token_hex(RANDOM_BYTES)}.tmp")
 
 
 def _stem(target: Path) -> str:
@@ -105,7 +107,7 @@ def _stem(target: Path) -> str:
 
 
 def _remove_left_over(target: Path) -> None:
-    for name in target.parent.glob(f".{glob.escape(_stem(target))}.*.tmp"):
+    for name in target.parent.glob(f".{glob.escape(_stem(target))}.{2 * RANDOM_BYTES * '[0-9a-f]'}.tmp"):
         with suppress(FileNotFoundError):
             if time.time() - name.stat().st_mtime > LEFT_OVER_AFTER_SECONDS:
                 shutil.rmtree(name) if name.is_dir() else name.unlink()

@@ -6,6 +6,7 @@ these files in ``SHA256SUMS``.
 """
 
 import json
+import os
 import secrets
 import warnings
 from dataclasses import asdict, dataclass, field
@@ -23,6 +24,7 @@ from sb3_ppo_variants.saving.environments import begin_episodes, pickle_normaliz
 from sb3_ppo_variants.saving.hashes import HASHES, read_hashed, write_hashes
 from sb3_ppo_variants.saving.random_state import RandomState
 from sb3_ppo_variants.saving.remembered import Memories, memories_of, remind, seed_evaluations
+from sb3_ppo_variants.saving.same_run import arguments_of
 
 if TYPE_CHECKING:
     from sb3_ppo_variants.saving.algorithm import SavedAlgorithm
@@ -44,6 +46,7 @@ class Checkpoint:
     :param logged: values that are recorded but not yet written to the log, in the three dictionaries of the logger
     :param normalizations: states of the ``VecNormalize`` wrappers
     :param memories: states of the callbacks of each process; checkpoints of version 0.1.0 have none
+    :param arguments: the model's arguments at the first checkpoint of the run; those of version 0.1.0 have none
     """
 
     folder: Path
@@ -55,6 +58,7 @@ class Checkpoint:
     logged: list[dict[str, Any]]
     normalizations: list[bytes]
     memories: list[Memories] = field(default_factory=list)
+    arguments: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def capture(
@@ -75,7 +79,7 @@ class Checkpoint:
         assert model.env is not None
         each = model.processes.exchange("writes a checkpoint", (seed, RandomState.capture(), memories_of(callback)))
         return cls(
-            folder=folder / f"step_{model.num_timesteps:09d}",
+            folder=folder / _name(model.num_timesteps),
             num_timesteps=model.num_timesteps,
             iterations=iterations,
             n_envs=model.env.num_envs,
@@ -84,6 +88,7 @@ class Checkpoint:
             logged=_recorded(model.logger),
             normalizations=pickle_normalizations(model.env),
             memories=[memories for *_, memories in each],
+            arguments=(last and last.arguments) or arguments_of(model),
         )
 
     @classmethod
@@ -109,6 +114,8 @@ class Checkpoint:
         """
         if model.processes.rank > 0:
             return  # The model is the same in all processes.
+        if os.path.lexists(self.folder) and not is_replaceable(self.folder):
+            raise FileExistsError(f"{self.folder} is not a checkpoint or contains other files, so it is not replaced")
         state = asdict(self)
         del state["folder"], state["normalizations"]
         names = _normalization_files(len(self.normalizations))
@@ -185,17 +192,36 @@ def _normalization_files(number: int) -> list[str]:
     return [f"vecnormalize_{i}.pkl" if i > 0 else "vecnormalize.pkl" for i in range(number)]
 
 
-def folders_by_step(folder: Path) -> dict[int, Path]:
-    """Return the folders of checkpoints by step, newest first, including damaged ones."""
+def _name(step: int) -> str:
+    return f"step_{step:09d}"
+
+
+def entries_by_step(folder: Path) -> dict[int, Path]:
+    """Return everything in a folder that has the name of a checkpoint, by step, newest first."""
     steps = {path: path.name.removeprefix("step_") for path in folder.glob("step_*")}
-    found = {int(step): path for path, step in steps.items() if step.isdecimal()}
+    found = {int(step): path for path, step in steps.items() if step.isdecimal() and path.name == _name(int(step))}
     return dict(sorted(found.items(), reverse=True))
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Return whether a path is a checkpoint, which may be damaged. An empty folder counts as one without its files."""
+    names = os.listdir(path) if path.is_dir() else ["not a folder"]
+    return not names or HASHES in names or STATE in names
+
+
+def is_replaceable(path: Path) -> bool:
+    """Return whether a path is a checkpoint and contains nothing else, so that nothing of the user's can be lost."""
+    if path.is_symlink() or not is_checkpoint(path):
+        return False
+    names = os.listdir(path)
+    return {MODEL, STATE, HASHES, *_normalization_files(len(names))}.issuperset(names)
 
 
 def remove_older(checkpoint: Checkpoint, keep_last: int) -> None:
     """Keep the last ``keep_last`` checkpoints up to and including the given one, and remove older ones."""
-    steps = folders_by_step(checkpoint.folder.parent).items()
-    for path in [path for step, path in steps if step < checkpoint.num_timesteps][keep_last - 1 :]:
+    entries = entries_by_step(checkpoint.folder.parent).items()
+    older = [path for step, path in entries if step < checkpoint.num_timesteps and is_checkpoint(path)]
+    for path in filter(is_replaceable, older[keep_last - 1 :]):
         remove_folder(path)
 
 
@@ -215,10 +241,10 @@ def find_checkpoint(path: Path) -> Checkpoint:
     :raises DamagedFileError: if all checkpoints are damaged
     """
     path = path.resolve()
-    if (path / HASHES).exists():
+    if (path / HASHES).exists() or (is_checkpoint(path) and path in entries_by_step(path.parent).values()):
         return Checkpoint.read(path)
     damaged: list[str] = []
-    for folder in folders_by_step(path).values():
+    for folder in filter(is_checkpoint, entries_by_step(path).values()):
         try:
             found = Checkpoint.read(folder)
         except DamagedFileError as error:

@@ -1,6 +1,6 @@
 """Checks that a file fits the class that loads it, and that its parameters fit the model."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch as th
@@ -20,6 +20,8 @@ MASKABLE = "sb3_contrib.common.maskable.policies"
 NEEDED = ("policy_class", "observation_space", "action_space")
 # Parameters that SB3 before 1.7 did not save. SB3 loads files without them, with a warning.
 SINCE_1_7 = ("pi_features_extractor.", "vf_features_extractor.")
+# PyTorch's key for what a module's get_extra_state() returns, which may be anything.
+EXTRA_STATE = "_extra_state"
 
 
 def check_class(cls: type[BaseAlgorithm], archive: Archive, converts: bool = False) -> None:
@@ -95,15 +97,27 @@ def _fault_of_module(module: th.nn.Module, given: Mapping[str, Any]) -> str | No
     missing = [key for key in expected if key not in given]
     if missing and all(key.startswith(SINCE_1_7) for key in missing):
         return None
+    unchecked = tuple(_prefixes_of_own_loading(module))
     for key in [*expected, *given]:
+        if key.startswith(unchecked):
+            continue
         if key not in given:
             return f"has no {key}"
         if key not in expected:
             return f"has {key}, which this model does not have"
+        if key.rpartition(".")[2] == EXTRA_STATE:
+            continue
         if not isinstance(given[key], th.Tensor):
             return f"has a {key} that is not a tensor"
         if given[key].shape != expected[key].shape:
             return f"has a {key} of shape {tuple(given[key].shape)}, not {tuple(expected[key].shape)}"
-        if given[key].layout is not th.strided or given[key].device.type == "meta":
+        if given[key].layout is not expected[key].layout or given[key].device.type == "meta":
             return f"has a {key} without numbers"
     return None
+
+
+def _prefixes_of_own_loading(module: th.nn.Module) -> Iterator[str]:
+    """Yield the prefixes of the keys that modules read in a way of their own, such as with other shapes."""
+    for name, part in module.named_modules(remove_duplicate=False):
+        if not type(part)._load_from_state_dict.__module__.startswith("torch."):
+            yield f"{name}." if name else ""

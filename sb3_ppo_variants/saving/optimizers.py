@@ -1,19 +1,20 @@
 """Checks that the saved state of an optimizer fits before it is set: parameter groups, options and moments.
 
 There is no list of the options and moments of PyTorch's optimizers here. Instead, an optimizer of the same class is
-created with the saved options and takes a step, which reveals both.
+created with the saved options and takes a step, which reveals both. Optimizers from elsewhere may keep moments of any
+names and shapes, so only their numbers are checked.
 """
 
 import inspect
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from numbers import Real
 from typing import Any
 
 import torch as th
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
-# State that is never negative: step counts, and statistics of squared or absolute values.
+# State of PyTorch's optimizers that is never negative: step counts, and statistics of squared or absolute values.
 NOT_NEGATIVE = ("step", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "square_avg", "acc_delta", "sum")
 
 
@@ -47,13 +48,12 @@ def _faults(
     for index in given:
         if index not in indices:
             yield f"has a state for parameter {index}, which this model does not have"
-    for group, own_group in zip(groups, optimizer.param_groups, strict=True):
+    is_known = type(optimizer).__module__.startswith("torch.optim.") or type(optimizer) is RMSpropTFLike
+    for group in groups:
         yield from _faults_of_options(group)
-        for index, parameter in zip(group["params"], own_group["params"], strict=True):
-            yield from _faults_of_moments(given.get(index, {}), parameter)
-    if len({frozenset(moments) for moments in given.values()}) > 1:
-        yield "does not have the same moments for all parameters"
-    if type(optimizer).__module__.startswith("torch.optim.") or type(optimizer) is RMSpropTFLike:
+        for index in group["params"]:
+            yield from _faults_of_moments(given.get(index, {}), NOT_NEGATIVE if is_known else ())
+    if is_known:
         yield from _faults_shown_by_a_step(optimizer, groups, given)
 
 
@@ -64,15 +64,12 @@ def _faults_of_options(group: Mapping[str, Any]) -> Iterator[str]:
                 yield f"has {name}={value}"
 
 
-def _faults_of_moments(moments: Mapping[str, Any], parameter: th.Tensor) -> Iterator[str]:
+def _faults_of_moments(moments: Mapping[str, Any], not_negative: Collection[str]) -> Iterator[str]:
     for key, value in moments.items():
         numbers = value if isinstance(value, th.Tensor) else th.tensor(value if isinstance(value, Real) else 0.0)
-        # A step count has no dimensions.
-        if numbers.dim() > 0 and numbers.shape != parameter.shape:
-            yield f"has {key} of shape {tuple(numbers.shape)} for a parameter of shape {tuple(parameter.shape)}"
-        elif numbers.layout is not th.strided or numbers.device.type == "meta" or numbers.is_complex():
+        if numbers.layout is not th.strided or numbers.device.type == "meta" or numbers.is_complex():
             yield f"has a {key} that does not hold real numbers"
-        elif not numbers.isfinite().all() or (key in NOT_NEGATIVE and (numbers < 0).any()):
+        elif not numbers.isfinite().all() or (key in not_negative and (numbers < 0).any()):
             yield f"has a {key} with invalid values, such as {_odd(numbers)}"
 
 
@@ -86,26 +83,37 @@ def _faults_shown_by_a_step(
     optimizer: th.optim.Optimizer, groups: list[Mapping[str, Any]], given: Mapping[Any, Mapping[str, Any]]
 ) -> Iterator[str]:
     for group, own_group in zip(groups, optimizer.param_groups, strict=True):
-        parameters = dict(zip(group["params"], own_group["params"], strict=True))
-        rehearsed: dict[int, dict[str, Any]] = {}
-        for index, parameter in parameters.items():
-            if parameter.dim() not in rehearsed:
+        rehearsed: dict[th.Size, dict[str, Any]] = {}
+        for index, parameter in zip(group["params"], own_group["params"], strict=True):
+            if parameter.shape not in rehearsed:
                 try:
-                    rehearsed[parameter.dim()] = _rehearsed(type(optimizer), group, parameter)
+                    rehearsed[parameter.shape] = _rehearsed(type(optimizer), group, parameter)
                 except Exception as error:  # An optimizer may raise anything for unknown options.
                     yield f"has options that {type(optimizer).__name__} does not take: {error}"
                     return
-            expected, moments = rehearsed[parameter.dim()], given.get(index, {})
-            if moments and moments.keys() != expected.keys():
-                yield f"has {', '.join(moments)} for a parameter, not {', '.join(expected)}"
-            for key, value in moments.items():
-                if isinstance(expected.get(key), th.Tensor | Real) and not isinstance(value, th.Tensor | Real):
-                    yield f"has a {key} that is not a number"
+            if index in given:
+                yield from _differences(given[index], rehearsed[parameter.shape])
+
+
+def _differences(moments: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
+    if moments and moments.keys() != expected.keys():
+        yield f"has {', '.join(moments)} for a parameter, not {', '.join(expected)}"
+    for key, value in moments.items():
+        if isinstance(expected.get(key), th.Tensor | Real):
+            if not isinstance(value, th.Tensor | Real):
+                yield f"has a {key} that is not a number"
+            elif _shape(value) != _shape(expected[key]):
+                yield f"has {key} of shape {_shape(value)}, not {_shape(expected[key])}"
+
+
+def _shape(value: th.Tensor | Real) -> tuple[int, ...]:
+    # Earlier versions of PyTorch count steps in plain numbers, which the optimizer converts.
+    return tuple(value.shape) if isinstance(value, th.Tensor) else ()
 
 
 def _rehearsed(cls: type[th.optim.Optimizer], group: Mapping[str, Any], like: th.Tensor) -> dict[str, Any]:
-    """Return the state of an optimizer with these options after one step on a parameter with a single element."""
-    parameter = th.nn.Parameter(th.zeros([1] * like.dim(), dtype=like.dtype, device=like.device))
+    """Return the state of an optimizer with these options after one step on a parameter of zeros."""
+    parameter = th.nn.Parameter(th.zeros_like(like))
     parameter.grad = th.zeros_like(parameter)
     takes = inspect.signature(cls).parameters
     make: Any = cls  # Each class has its own options.

@@ -30,12 +30,16 @@ def _is_episode(value: Any) -> bool:
     return isinstance(value, dict) and all(name in value and _is_number(value[name]) for name in ("r", "l"))
 
 
-EPISODES = Rule(
-    "a deque of dicts with numbers r and l", lambda value: isinstance(value, deque) and all(map(_is_episode, value))
-).or_none()
-SUCCESSES = Rule(
-    "a deque of booleans", lambda value: isinstance(value, deque) and all(map(_is_number, value))
-).or_none()
+DEQUE = instance("a deque", deque).or_none()
+# Further rules for files from strangers. Otherwise, as in SB3, statistics are whatever the environments report.
+OF_STRANGERS: Mapping[str, Rule] = {
+    "ep_info_buffer": Rule(
+        "a deque of dicts with numbers r and l", lambda value: isinstance(value, deque) and all(map(_is_episode, value))
+    ).or_none(),
+    "ep_success_buffer": Rule(
+        "a deque of booleans", lambda value: isinstance(value, deque) and all(map(_is_number, value))
+    ).or_none(),
+}
 # Rules for attributes that are not arguments, or that the constructor changes.
 OF_STATE: Mapping[str, Rule] = {
     "num_timesteps": STEPS,
@@ -48,8 +52,8 @@ OF_STATE: Mapping[str, Rule] = {
     "n_envs": COUNT,
     "observation_space": SPACE,
     "action_space": SPACE,
-    "ep_info_buffer": EPISODES,
-    "ep_success_buffer": SUCCESSES,
+    "ep_info_buffer": DEQUE,
+    "ep_success_buffer": DEQUE,
     "action_noise": Rule("None", lambda value: value is None),
     "policy_kwargs": instance("a dict", dict),
     "rollout_buffer_kwargs": instance("a dict", dict),
@@ -61,12 +65,12 @@ def check_attributes(
 ) -> None:
     """Check the attributes of a model.
 
-    :param rules: the rules for the arguments of the class
+    :param rules: the rules for the attributes
     :param values: the attributes, including the class of the policy and the spaces
     :param given: names of attributes that do not come from the file and are checked later, when the model is set up
     :raises DamagedFileError: if an attribute has a value that no model can have, naming the attribute
     """
-    for name, rule in {**rules, **OF_STATE}.items():
+    for name, rule in rules.items():
         if name in values and name not in given:
             _check(file, name, rule, values[name])
     kwargs = {name: value for name, value in values.get("policy_kwargs", {}).items() if name != "device"}

@@ -1,20 +1,15 @@
 """The progress of a run: its last checkpoint, and the number of iterations before this call of ``learn``."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.saving import plain
-from sb3_ppo_variants.saving.checkpoint import Checkpoint, folders_by_step, is_whole
+from sb3_ppo_variants.saving.checkpoint import Checkpoint, entries_by_step, is_checkpoint, is_replaceable, is_whole
 
-# Arguments whose attributes have other names, and arguments that do not affect the results of a run.
-ATTRIBUTES = {"policy": "policy_class", "stats_window_size": "_stats_window_size"}
-MAY_DIFFER = ("device", "verbose", "tensorboard_log", "_init_setup_model")
 if TYPE_CHECKING:
     from sb3_ppo_variants.saving.algorithm import SavedAlgorithm
 
@@ -76,7 +71,8 @@ class Run:
     def enter(self, model: "SavedAlgorithm", folder: Path) -> None:
         """Start writing checkpoints to a folder.
 
-        :raises ArgumentError: if the folder contains checkpoints of another run, or ones beyond where this run is
+        :raises ArgumentError: if the folder contains checkpoints of another run, or ones beyond where this run is, or
+            anything else with the name of a checkpoint that the run may write
         """
         last, reached = self._last, -1
         if last is not None and last.folder.parent == folder:
@@ -84,12 +80,9 @@ class Run:
                 reached = last.num_timesteps
         elif self.resumed_from(model) is None:
             self._last = None  # A checkpoint is then due at once in this folder.
-        for step, path in folders_by_step(folder).items():
-            if step > reached and is_whole(path):
-                raise ArgumentError(
-                    f"path={str(folder)!r} contains {path.name}, a checkpoint of another run. Choose another folder, "
-                    "or continue that run with resume()"
-                )
+        for step, path in entries_by_step(folder).items():
+            if step > reached:
+                _check_entry(path, of_this_run=reached >= 0)
 
     def is_due(self, model: "SavedAlgorithm", every: int) -> bool:
         """Return whether the last checkpoint is ``every`` or more steps old, or there is none."""
@@ -109,22 +102,19 @@ class Run:
         return checkpoint
 
 
+def _check_entry(path: Path, of_this_run: bool) -> None:
+    """Check that a checkpoint may replace this one, which is a damaged one of this run."""
+    where = f"path={str(path.parent)!r} contains {path.name}"
+    if is_checkpoint(path) and (not of_this_run or is_whole(path)):
+        raise ArgumentError(
+            f"{where}, a checkpoint of another run. Choose another folder, or continue that run with resume()"
+        )
+    if not is_replaceable(path):
+        raise ArgumentError(
+            f"{where}, which is not a checkpoint or contains other files, and would be replaced. Choose another "
+            "folder, or move it"
+        )
+
+
 def _trained(model: "SavedAlgorithm") -> tuple[int, int]:
     return model.num_timesteps, model._n_updates
-
-
-def check_same_run(path: Path, given: BaseAlgorithm, resumed: BaseAlgorithm, names: Iterable[str]) -> None:
-    """Check that a model was created with the same arguments as the run that a resumed model continues.
-
-    Arguments without a plain form, such as functions, are not compared.
-
-    :raises ArgumentError: for the first argument that differs
-    """
-    for name in names:
-        value, of_run = (getattr(model, ATTRIBUTES.get(name, name), None) for model in (given, resumed))
-        comparable = plain.is_plain(value) and plain.is_plain(of_run)
-        if name not in MAY_DIFFER and comparable and plain.encode(value) != plain.encode(of_run):
-            raise ArgumentError(
-                f"{name}={value!r}, but the run in {path} has {of_run!r}. Choose another folder for this run, or "
-                "pass the arguments of the run in that folder"
-            )

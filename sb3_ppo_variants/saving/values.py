@@ -1,13 +1,13 @@
 """Reads the attributes of a saved model that SB3 pickles, with or without unpickling."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NoReturn
 
 from gymnasium import spaces
 from stable_baselines3.common.save_util import json_to_data
 
-from sb3_ppo_variants.errors import DamagedFileError, PickledValueError, refuse
+from sb3_ppo_variants.errors import DamagedFileError, PickledValueError
 from sb3_ppo_variants.saving import plain
 from sb3_ppo_variants.saving.archive import NOTE, Archive
 
@@ -44,22 +44,23 @@ def plain_forms(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_attributes(
-    archive: Archive, custom_objects: dict[str, Any] | None, known: Mapping[str, Any] | None
+    archive: Archive,
+    custom_objects: Mapping[str, Any],
+    known: Mapping[str, Any] | None = None,
+    ignored: Collection[str] = (),
 ) -> dict[str, Any]:
     """Read the attributes in a file.
 
     :param custom_objects: values that replace those in the file
     :param known: ``None`` to unpickle. Otherwise nothing is unpickled, and these values are used for attributes without
         a plain form in the file
+    :param ignored: pickled attributes that are not read
     :raises DamagedFileError: if an attribute cannot be read
     :raises PickledValueError: if an attribute must not be unpickled and is not in ``known``, saying what to pass for it
     """
-    if not isinstance(custom_objects, dict | None):
-        refuse("custom_objects", custom_objects, "a dict of attributes, or None")
-    given = custom_objects or {}
-    names = [name for name in archive.pickled if name not in given]
+    names = [name for name in archive.pickled if name not in custom_objects and name not in ignored]
     values = _unpickled(archive, names) if known is None else _read_plain(archive, names, known)
-    return {**values, **{name: value for name, value in given.items() if name in archive.data}}
+    return {**values, **{name: value for name, value in custom_objects.items() if name in archive.data}}
 
 
 def _unpickled(archive: Archive, names: list[str]) -> dict[str, Any]:
@@ -88,7 +89,7 @@ def _read_plain(archive: Archive, names: list[str], known: Mapping[str, Any]) ->
                 raise DamagedFileError(archive.name, NOTE, f"has a {name} that cannot be read: {error}") from error
         elif name in known:
             values[name] = known[name]
-        elif name not in MADE_ANEW + STATISTICS + PARTS:
+        elif name not in STATISTICS:
             refused.append(name)
     if refused:
         _refuse_pickled(archive, refused)

@@ -29,12 +29,17 @@ class Snapshot:
     def restore(self) -> None:
         """Restore the policy and the optimizers to this state."""
         for owner, state in self._states:
+            if isinstance(owner, th.nn.Module):
+                for name, buffer in owner.named_buffers():
+                    # The update may have changed its shape, which load_state_dict() refuses to change back.
+                    if name in state and buffer.shape != state[name].shape:
+                        buffer.data = state[name].clone()
             owner.load_state_dict(state)
 
 
 def _cloned(state: Any) -> Any:
-    # The result equals that of deepcopy, which takes many times as long for a tensor.
-    if isinstance(state, th.Tensor):
+    # The result equals that of deepcopy, which takes many times as long for a tensor, but also copies sparse ones.
+    if isinstance(state, th.Tensor) and state.layout is th.strided:
         return state.detach().clone(memory_format=th.contiguous_format)
     if isinstance(state, dict):
         return {key: _cloned(value) for key, value in state.items()}

@@ -55,7 +55,8 @@ class PPOAdaptiveKL(PPOBase):
     :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``: the CPU for an ``MlpPolicy``, else a GPU if there is one
     :param _init_setup_model: whether to build the networks at construction
     :param desired_kl: d_targ, > 0, in nats per state
-    :param kl_coef: the initial beta, in [1e-6, 1e6]; beta stays within these bounds
+    :param kl_coef: the initial beta, in [1e-6, 1e6]; beta stays within these bounds. ``load`` restores the beta of the
+        saved model, even if you pass it a ``kl_coef``; ``from_ppo`` begins with the ``kl_coef`` that you pass
     :param fast: ``"auto"`` uses the fast path where the policy allows it, and the reference path otherwise; True
         requires the fast path; False uses the reference path
     :param updates: ``SeparateUpdates(...)``, or a dict of its arguments, updates the policy and the value function

@@ -6,6 +6,7 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.utils import obs_as_tensor
 
@@ -30,7 +31,7 @@ class ArrayActor:
     :param buffer: the buffer to fill
     :param n_steps: length of the rollout
     :param masks: returns the action masks; ``None`` if the policy does not use masks
-    :param sde_sample_freq: number of steps between new gSDE matrices; -1 never draws new ones
+    :param model: the model, if it explores with gSDE; callbacks may change its ``sde_sample_freq``
     """
 
     def __init__(
@@ -40,9 +41,9 @@ class ArrayActor:
         buffer: RolloutBuffer,
         n_steps: int,
         masks: Masks | None = None,
-        sde_sample_freq: int = -1,
+        model: OnPolicyAlgorithm | None = None,
     ):
-        self._policy, self._sde_sample_freq = policy, sde_sample_freq
+        self._policy, self._model = policy, model
         self._parameters = dict(policy.named_parameters())
         self._architecture, self._make_networks = Architecture.of(policy), make_networks
         self._read()
@@ -99,7 +100,8 @@ class ArrayActor:
         return networks
 
     def act(self, step: int, observations: Observations) -> np.ndarray:
-        if self._sde_sample_freq > 0 and step % self._sde_sample_freq == 0:
+        sde_sample_freq = -1 if self._model is None else self._model.sde_sample_freq
+        if sde_sample_freq > 0 and step % sde_sample_freq == 0:
             self._policy.reset_noise(self._buffer.n_envs)
         features = self._features(observations)
         if self._masks is not None:

@@ -35,5 +35,4 @@ class Arrays:
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
         masks = Masks(model) if plan.kind.takes_masks else None
-        sde_sample_freq = model.sde_sample_freq if model.use_sde else -1
-        return ArrayActor(ArrayActorCritic, plan.kind.policy, buffer, n_steps, masks, sde_sample_freq)
+        return ArrayActor(ArrayActorCritic, plan.kind.policy, buffer, n_steps, masks, model if model.use_sde else None)
