@@ -74,6 +74,12 @@ def test_it_follows_the_progress_and_keeps_its_state() -> None:
     assert model.objective.updates == 4
 
 
+def test_the_progress_ends_at_zero() -> None:
+    log = LogRecorder()
+    make(Hinge(0.01)).learn(100, callback=log)  # The second rollout of 64 steps takes 28 more than requested.
+    assert [update["train/bound"] for update in log.updates] == pytest.approx([0.0036, 0.0])
+
+
 def test_the_paths_agree(double_precision: Any) -> None:
     model = make(HingeOverArrays(0.01), fast=False, n_epochs=10)
     _, callback = model._setup_learn(64)
