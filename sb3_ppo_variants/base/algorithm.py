@@ -43,10 +43,10 @@ from sb3_ppo_variants.policies.choice import Aliases, kind_of, make_policy_and_b
 from sb3_ppo_variants.processes import Processes, current
 from sb3_ppo_variants.rollouts.loop import Actor, collect
 from sb3_ppo_variants.rollouts.whole import check_is_free, one_rollout
-from sb3_ppo_variants.updates import JOINT, AllOrNothing, NormalizeAdvantage, Outcome, UpdatePlan, Updates, run
+from sb3_ppo_variants.updates import AllOrNothing, NormalizeAdvantage, Outcome, UpdatePlan, Updates, run
 from sb3_ppo_variants.updates.finite import check_rollout
 from sb3_ppo_variants.updates.measured import summary
-from sb3_ppo_variants.updates.separate import separate
+from sb3_ppo_variants.updates.separate import chosen, separate
 
 SelfPPO = TypeVar("SelfPPO", bound="PPOBase")
 
@@ -74,6 +74,7 @@ class PPOBase(MaskedActions):
     updates: Updates | dict[str, Any] | None = None
     data_parallel: bool | Literal["auto"] = "auto"
     value_optimizer: Optimizer
+    _division: Updates
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -144,6 +145,7 @@ class PPOBase(MaskedActions):
     def _make_networks(self) -> None:
         """Create the policy, its optimizers and the rollout buffer."""
         make_policy_and_buffer(self)
+        self._division = chosen(self.updates)
         self._division.prepare(self)
 
     # The parts
@@ -163,12 +165,9 @@ class PPOBase(MaskedActions):
         """The processes that train this model together."""
         return current(self.data_parallel)
 
-    @property
-    def _division(self) -> Updates:
-        return self.updates if isinstance(self.updates, Updates) else JOINT
-
     def _plan(self) -> UpdatePlan:
         check_settings(self.__dict__, {**self.rules, **self.own_rules})  # Callbacks may have set them.
+        self._division = chosen(self.updates, self._division)
         clip_range_vf, progress = self.clip_range_vf, self._current_progress_remaining
         buffer = self.rollout_buffer
         return UpdatePlan(
@@ -289,6 +288,9 @@ class PPOBase(MaskedActions):
     def get_env(self) -> VecEnv | None:
         """Return the environment that the model was given, even while a stand-in replaces it during training."""
         return None if self.env is None else original(self.env)
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "_division"]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         states, tensors = super()._get_torch_save_params()
