@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -78,6 +79,36 @@ def test_every_time(trouble: str) -> None:
         errors = together(learn, 2, trouble, 17 + 3 * time_, time_ % 2 == 0, timeout=SHORT, lost=lost)
         assert isinstance(errors[0], ProcessError)
         assert "rank 1" in str(errors[0])
+
+
+class Interrupts(BaseCallback):
+    """Ctrl-C, which reaches all processes of a terminal."""
+
+    def _on_step(self) -> bool:
+        if self.n_calls == 20 + 5 * dist.get_rank():
+            raise KeyboardInterrupt
+        return True
+
+
+def go_on(folder: str) -> tuple[int, int, str, int]:
+    model = PPOClip("MlpPolicy", NoiseEnv(spaces.Discrete(2)), n_steps=16, batch_size=8, device="cpu")
+    with pytest.raises((KeyboardInterrupt, ProcessError)):
+        model.learn(320, callback=Interrupts())
+    rank = model.processes.rank
+    model.save(Path(folder, f"rank{rank}"))
+    with pytest.raises(ProcessError) as error:
+        model.learn(320)
+    model.data_parallel = False
+    return rank, model.num_timesteps, str(error.value), model.learn(32).num_timesteps
+
+
+def test_after_an_interrupt_processes_keep_their_ranks(tmp_path: Path) -> None:
+    found = together(go_on, 2, str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["rank0.zip"]
+    for rank, (own, steps, error, alone) in enumerate(found):
+        assert own == rank and steps > 0
+        assert error.startswith(f"rank {rank} has left its group of 2 processes after an error: start all processes")
+        assert alone == 32
 
 
 def differ(name: str) -> None:
