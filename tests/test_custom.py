@@ -124,10 +124,19 @@ def test_what_is_no_objective_is_refused(objective: Any) -> None:
         make(objective)
 
 
-@pytest.mark.parametrize("hook", ["_policy_loss", "_coefficients"])
-def test_a_hook_of_earlier_versions_is_refused(hook: str) -> None:
-    with pytest.raises(TypeError, match=f"^Mine.{hook} is not called: define _objective"):
-        type("Mine", (PPOCustom,), {hook: lambda self: None})
+@pytest.mark.parametrize(
+    ("hook", "instead"),
+    [
+        ("_policy_loss", "define _objective"),
+        ("_coefficients", "define _objective"),
+        ("_update_learning_rate", "pass a schedule"),
+    ],
+)
+def test_a_hook_that_is_not_called_is_refused(hook: str, instead: str) -> None:
+    members = {hook: lambda self: None}
+    for bases in ((PPOCustom,), (type("Mixin", (), members), PPOCustom)):
+        with pytest.raises(TypeError, match=f"^Mine.{hook} is not called: {instead}"):
+            type("Mine", bases, members if len(bases) == 1 else {})
 
 
 def test_the_example_of_the_guide() -> None:

@@ -35,6 +35,7 @@ from sb3_ppo_variants.backends.native.normalizing import native_steps
 from sb3_ppo_variants.base import together
 from sb3_ppo_variants.base.around import checked, settings_kept
 from sb3_ppo_variants.base.environment import checked_env
+from sb3_ppo_variants.base.hooks import check_hooks
 from sb3_ppo_variants.base.masking import MaskedActions
 from sb3_ppo_variants.guards import Supervised, original
 from sb3_ppo_variants.kl import exact_kl
@@ -78,9 +79,7 @@ class PPOBase(MaskedActions):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        for hook in ("_policy_loss", "_coefficients"):  # Earlier versions called these hooks.
-            if hook in cls.__dict__:
-                raise TypeError(f"{cls.__name__}.{hook} is not called: define _objective, or use PPOCustom")
+        check_hooks(cls)
 
     def __init__(
         self, policy: str | type[ActorCriticPolicy], env: GymEnv | str, learning_rate: float | Schedule, n_steps: int,
