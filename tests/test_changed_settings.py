@@ -118,7 +118,9 @@ def test_good_values_take_effect(fast: bool) -> None:
 def test_updates_that_need_other_optimizers(given: Any, later: Any, fast: bool, tmp_path: Path) -> None:
     trained = model(fast, updates=given).learn(32)
     trained.updates, before = later, deepcopy(trained.get_parameters())
-    message = f"updates={later} does not fit the optimizers of this model, which was created with updates={given}: create"
+    message = (
+        f"updates={later} does not fit the optimizers of this model, which was created with updates={given}: create"
+    )
     with pytest.raises(ArgumentError, match=f"^{re.escape(message)} a new model"):
         trained.learn(64)
     assert_unchanged(trained, before)

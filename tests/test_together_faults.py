@@ -17,7 +17,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from helpers import NoiseEnv
 from ranks import together
-from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, ProcessError
+from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, ProcessError, SeparateUpdates
 
 TIMES = 10
 SLOW = pytest.mark.slow
@@ -113,7 +113,11 @@ def test_after_an_interrupt_processes_keep_their_ranks(tmp_path: Path) -> None:
 
 def differ(name: str) -> None:
     rank = dist.get_rank()
-    arguments: dict[str, Any] = {"n_epochs": 1 + rank} if name == "n_epochs" else {}
+    different: dict[str, Any] = {
+        "n_epochs": 1 + rank,
+        "updates": SeparateUpdates(value_learning_rate=1e-3 * (1 + rank)),
+    }
+    arguments = {name: different[name]} if name in different else {}
     env = NoiseEnv(spaces.Discrete(2 + rank if name == "action_space" else 2))
     model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=8, device="cpu", **arguments)
     try:
@@ -123,7 +127,8 @@ def differ(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["n_epochs", pytest.param("action_space", marks=SLOW), pytest.param("total_timesteps", marks=SLOW)]
+    "name",
+    ["n_epochs", "updates", pytest.param("action_space", marks=SLOW), pytest.param("total_timesteps", marks=SLOW)],
 )
 def test_differences_are_refused_before_the_first_step(name: str) -> None:
     for error in together(differ, 2, name):

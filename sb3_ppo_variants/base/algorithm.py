@@ -31,12 +31,12 @@ from sb3_ppo_variants.arguments.rules import (
 from sb3_ppo_variants.arguments.schedules import current_value
 from sb3_ppo_variants.arguments.spaces import check_start
 from sb3_ppo_variants.backends.choice import choose
-from sb3_ppo_variants.backends.native.normalizing import native_steps
 from sb3_ppo_variants.base import together
 from sb3_ppo_variants.base.around import checked, settings_kept
 from sb3_ppo_variants.base.environment import checked_env
 from sb3_ppo_variants.base.hooks import check_hooks
 from sb3_ppo_variants.base.masking import MaskedActions
+from sb3_ppo_variants.base.merging import Rollout, explained_variance
 from sb3_ppo_variants.guards import Supervised, original
 from sb3_ppo_variants.kl import exact_kl
 from sb3_ppo_variants.objectives import Objective
@@ -193,7 +193,7 @@ class PPOBase(MaskedActions):
         """
         plan = self._plan()
         backend = choose(plan, self.fast).backend
-        rollout, one = together.Rollout(self), one_rollout(rollout_buffer, n_rollout_steps)
+        rollout, one = Rollout(self), one_rollout(rollout_buffer, n_rollout_steps)
         n_processes = plan.processes.size
 
         def make_actor() -> Actor:
@@ -201,7 +201,9 @@ class PPOBase(MaskedActions):
             return backend.actor(self, plan, rollout_buffer, n_rollout_steps)
 
         with self.run.collecting(), backend.prepared(plan, updating=False), one:
-            going = collect(self, env, callback, rollout_buffer, n_rollout_steps, make_actor, n_processes, native_steps)
+            going = collect(
+                self, env, callback, rollout_buffer, n_rollout_steps, make_actor, n_processes, rollout.steps
+            )
             return rollout.end(going)
 
     def train(self) -> None:
@@ -233,7 +235,7 @@ class PPOBase(MaskedActions):
         if outcome.kl is not None:
             values["kl"] = outcome.kl
         buffer = self.rollout_buffer
-        values["explained_variance"] = together.explained_variance(buffer.values, buffer.returns, plan.processes)
+        values["explained_variance"] = explained_variance(buffer.values, buffer.returns, plan.processes)
         if hasattr(self.policy, "log_std"):
             values["std"] = th.exp(self.policy.log_std).mean().item()
         return values
