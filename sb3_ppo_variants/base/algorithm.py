@@ -38,9 +38,8 @@ from sb3_ppo_variants.base.hooks import check_hooks
 from sb3_ppo_variants.base.masking import MaskedActions
 from sb3_ppo_variants.base.merging import Rollout, explained_variance
 from sb3_ppo_variants.guards import Supervised, original
-from sb3_ppo_variants.kl import exact_kl
 from sb3_ppo_variants.objectives import Objective
-from sb3_ppo_variants.policies.choice import Aliases, kind_of, make_policy_and_buffer
+from sb3_ppo_variants.policies.choice import Aliases, check_kl, kind_of, make_policy_and_buffer
 from sb3_ppo_variants.processes import Processes, current
 from sb3_ppo_variants.rollouts.loop import Actor, collect
 from sb3_ppo_variants.rollouts.whole import check_is_free, one_rollout
@@ -138,7 +137,7 @@ class PPOBase(MaskedActions):
             if name != "learning_rate":
                 setattr(self, name, FloatSchedule(getattr(self, name)))
         if self._objective().needs_kl:
-            exact_kl(self.policy.action_dist)  # If there is none, fail before the first rollout.
+            check_kl(self.policy)  # If it is not known, fail before the first rollout.
         choose(self._plan(), self.fast)  # If fast=True is impossible, fail before the first rollout.
 
     def _make_networks(self) -> None:
