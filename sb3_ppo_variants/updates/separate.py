@@ -27,8 +27,8 @@ class SeparateUpdates(Updates):
 
     This is Spinning Up's algorithm (https://spinningup.openai.com/en/latest/algorithms/ppo.html). The policy's loss is
     the objective and the entropy bonus; the value function's loss is ``vf_coef`` times the value loss.
-    ``learning_rate``, ``max_grad_norm`` and ``target_kl`` apply to the policy only. For full-batch steps, set
-    ``batch_size`` to the size of the rollout.
+    ``learning_rate`` and ``target_kl`` apply to the policy only. For full-batch steps, set ``batch_size`` to the size
+    of the rollout.
 
     :param policy_epochs: passes over the rollout for the policy, >= 1; ``None`` for ``n_epochs``
     :param value_epochs: passes over the rollout for the value function, >= 1; ``None`` for ``n_epochs``
