@@ -22,6 +22,7 @@ class Group(Processes):
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
         self._faults = Faults(self.rank, self.size)
+        Left.latest = None  # The process is in a group again.
 
     def average(self, tensor: th.Tensor) -> None:
         with self._together():
