@@ -1,5 +1,6 @@
 """The adaptation of beta, on sequences worked out by hand and in a real run."""
 
+import io
 from copy import deepcopy
 from itertools import pairwise
 from typing import Any
@@ -111,3 +112,30 @@ def test_the_kl_is_held_near_its_target() -> None:
     ).learn(64 * 2 * 40, callback=keeper)
     late = [log["train/kl"] for log in keeper.logs[10:]]
     assert 0.01 < np.median(late) < 0.04
+
+
+def adapted(kl_coef: float) -> Any:
+    """Return a model whose beta has been halved once, because its policy hardly moves."""
+    settings: dict[str, Any] = {"learning_rate": 1e-9, "n_steps": 16, "batch_size": 16, "n_epochs": 1, "device": "cpu"}
+    model = PPOAdaptiveKL("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), kl_coef=kl_coef, **settings).learn(32)
+    assert model.current_kl_coef == kl_coef / 2
+    return model
+
+
+def test_the_adaptation_begins_anew_when_kl_coef_is_set() -> None:
+    model = adapted(4.0)
+    model.kl_coef = 50.0
+    assert model.current_kl_coef == 50.0
+    model.learn(32)
+    assert model.current_kl_coef == 25.0
+
+
+@pytest.mark.parametrize("how", [{"kl_coef": 50.0}, {"custom_objects": {"kl_coef": 50.0}}], ids=["argument", "object"])
+@pytest.mark.parametrize("weights_only", [False, True])
+def test_the_adaptation_begins_anew_when_a_file_is_loaded_with_another_kl_coef(how: Any, weights_only: bool) -> None:
+    file = io.BytesIO()
+    adapted(4.0).save(file)
+    assert PPOAdaptiveKL.load(file, weights_only=weights_only).current_kl_coef == 2.0
+    model = PPOAdaptiveKL.load(file, env=noise_envs(ACTION_SPACES["Box"]), weights_only=weights_only, **how)
+    assert model.current_kl_coef == 50.0
+    assert model.learn(32).current_kl_coef == 25.0

@@ -1,5 +1,6 @@
 """Settings that are changed after construction are checked before rollouts and updates, on both paths."""
 
+import re
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
 
 from helpers import ACTION_SPACES, VARIANTS, noise_envs
-from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip
+from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, SeparateUpdates
 
 NAN = float("nan")
 N_STEPS, N_ENVS = 16, 2
@@ -110,6 +111,29 @@ def test_good_values_take_effect(fast: bool) -> None:
     trained = model(fast).learn(32)
     trained.n_epochs, trained.batch_size = 5, 4
     assert trained.learn(64)._n_updates == 2 + 2 * 5
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize(("given", "later"), [(SeparateUpdates(), None), (None, SeparateUpdates())])
+def test_updates_that_need_other_optimizers(given: Any, later: Any, fast: bool, tmp_path: Path) -> None:
+    trained = model(fast, updates=given).learn(32)
+    trained.updates, before = later, deepcopy(trained.get_parameters())
+    message = (
+        f"updates={later} does not fit the optimizers of this model, which was created with updates={given}: create"
+    )
+    with pytest.raises(ArgumentError, match=f"^{re.escape(message)} a new model"):
+        trained.learn(64)
+    assert_unchanged(trained, before)
+    trained.updates = given
+    trained.learn(64).save(tmp_path / "model")
+    assert PPOClip.load(tmp_path / "model").updates == given
+
+
+def test_updates_that_need_the_same_optimizers() -> None:
+    trained = model(False, updates=SeparateUpdates()).learn(32)
+    for n, updates in ((5, SeparateUpdates(value_epochs=5)), (7, {"value_epochs": 7})):
+        trained.updates = updates
+        assert trained.learn(32).logger.name_to_value["train/value_epochs"] == n
 
 
 @pytest.mark.parametrize("fast", [False, True])

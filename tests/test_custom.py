@@ -74,6 +74,12 @@ def test_it_follows_the_progress_and_keeps_its_state() -> None:
     assert model.objective.updates == 4
 
 
+def test_the_progress_ends_at_zero() -> None:
+    log = LogRecorder()
+    make(Hinge(0.01)).learn(100, callback=log)  # The second rollout of 64 steps takes 28 more than requested.
+    assert [update["train/bound"] for update in log.updates] == pytest.approx([0.0036, 0.0])
+
+
 def test_the_paths_agree(double_precision: Any) -> None:
     model = make(HingeOverArrays(0.01), fast=False, n_epochs=10)
     _, callback = model._setup_learn(64)
@@ -118,10 +124,19 @@ def test_what_is_no_objective_is_refused(objective: Any) -> None:
         make(objective)
 
 
-@pytest.mark.parametrize("hook", ["_policy_loss", "_coefficients"])
-def test_a_hook_of_earlier_versions_is_refused(hook: str) -> None:
-    with pytest.raises(TypeError, match=f"^Mine.{hook} is not called: define _objective"):
-        type("Mine", (PPOCustom,), {hook: lambda self: None})
+@pytest.mark.parametrize(
+    ("hook", "instead"),
+    [
+        ("_policy_loss", "define _objective"),
+        ("_coefficients", "define _objective"),
+        ("_update_learning_rate", "pass a schedule"),
+    ],
+)
+def test_a_hook_that_is_not_called_is_refused(hook: str, instead: str) -> None:
+    members = {hook: lambda self: None}
+    for bases in ((PPOCustom,), (type("Mixin", (), members), PPOCustom)):
+        with pytest.raises(TypeError, match=f"^Mine.{hook} is not called: {instead}"):
+            type("Mine", bases, members if len(bases) == 1 else {})
 
 
 def test_the_example_of_the_guide() -> None:

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 import torch as th
 
-from sb3_ppo_variants import ArrayObjective, Batch, Gradient, Objective, check_gradient
+from helpers import ACTION_SPACES, noise_envs
+from sb3_ppo_variants import ArgumentError, ArrayObjective, Batch, Gradient, Objective, PPOCustom, check_gradient
 from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized, Unclipped, arrays_obstacle
 
 RATIO = th.tensor([0.5, 1.0, 1.5, 2.0])
@@ -95,6 +97,45 @@ def test_a_wrong_gradient_is_found(name: str, wrong: Wrong) -> None:
 
     with pytest.raises(AssertionError, match=f"{name} is not that of the loss"):
         check_gradient(Mistaken(kl_coef=1.0))
+
+
+@dataclass(frozen=True)
+class Misshapen(ArrayObjective):
+    """Returns the surrogate of a minibatch in a shape that training does not take.
+
+    :param part: what has the wrong shape
+    """
+
+    part: str
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        losses = -batch.advantages * batch.ratio
+        return losses.mean(dim=0, keepdim=True) if self.part == "loss" else losses.mean()
+
+    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
+        losses = -batch.advantages * batch.ratio
+        derivatives = losses / len(losses)
+        if self.part == "d_kl":
+            return Gradient(losses, derivatives, np.zeros_like(losses))
+        return Gradient(losses.mean() if self.part == "losses" else losses, derivatives)
+
+
+MISSHAPEN = {
+    "loss": r"Misshapen.loss returned a tensor of shape \(1,\); allowed: a scalar",
+    "losses": r"Misshapen.gradient returned losses of shape \(\); allowed: \(\d+,\), one number per sample",
+    "d_kl": r"Misshapen.gradient returned a d_kl, but needs_kl is False: set needs_kl = True in its class",
+}
+
+
+@pytest.mark.parametrize("part", MISSHAPEN)
+def test_shapes_are_checked(part: str) -> None:
+    with pytest.raises(ArgumentError, match=MISSHAPEN[part]):
+        check_gradient(Misshapen(part))
+    envs = noise_envs(ACTION_SPACES["Discrete"])
+    settings: dict[str, Any] = {"n_steps": 8, "batch_size": 16, "device": "cpu", "fast": part != "loss"}
+    model = PPOCustom("MlpPolicy", envs, objective=Misshapen(part), **settings)
+    with pytest.raises(ArgumentError, match=MISSHAPEN[part]):
+        model.learn(16)
 
 
 def test_an_objective_that_reads_the_kl_says_so() -> None:

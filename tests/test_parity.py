@@ -10,12 +10,14 @@ from gymnasium import spaces
 from stable_baselines3 import PPO
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from torch.distributions import Categorical
 
 from helpers import ACTION_SPACES, LogRecorder, noise_envs
-from sb3_ppo_variants import PPOClip
+from sb3_ppo_variants import MissingKLError, PPOClip, PPOFixedKL
 
 IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
 DICT = spaces.Dict({"vector": spaces.Box(-1, 1, (3,)), "image": IMAGE, "digit": spaces.Discrete(4)})
@@ -99,6 +101,37 @@ def test_same_weights_and_logs_as_sb3(name: str) -> None:
         assert set(our_values) - set(their_values) == {"train/kl"}
         for key in train_keys:
             assert our_values[key] == pytest.approx(their_values[key], rel=1e-5, abs=1e-7, nan_ok=True), key
+
+
+class OwnNetworks(ActorCriticPolicy):
+    """A policy with networks of its own, and only the methods that SB3's PPO calls."""
+
+    def _build(self, lr_schedule: Any) -> None:
+        self.actor, self.critic = th.nn.Linear(3, 3), th.nn.Linear(3, 1)
+        self.optimizer = th.optim.Adam(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
+
+    def _of(self, obs: Any) -> Categorical:
+        return Categorical(logits=self.actor(obs))
+
+    def forward(self, obs: Any, deterministic: bool = False) -> Any:
+        actions = self._of(obs).sample()
+        return actions, self.critic(obs), self._of(obs).log_prob(actions)
+
+    def evaluate_actions(self, obs: Any, actions: th.Tensor) -> Any:
+        return self.critic(obs), self._of(obs).log_prob(actions), self._of(obs).entropy()
+
+    def predict_values(self, obs: Any) -> th.Tensor:
+        return self.critic(obs)
+
+
+def test_a_policy_with_networks_of_its_own() -> None:
+    own: Any = case(ACTION_SPACES["Discrete"], policy=OwnNetworks)
+    theirs, _ = train(PPO, **own)
+    ours, log = train(PPOClip, **own)
+    assert_same_weights(theirs, ours)
+    assert "train/kl" not in log[-1]
+    with pytest.raises(MissingKLError, match=r"OwnNetworks overrides forward .* override get_distribution too"):
+        PPOFixedKL(OwnNetworks, noise_envs(ACTION_SPACES["Discrete"]))
 
 
 def test_the_cases_train() -> None:

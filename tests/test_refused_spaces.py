@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -12,6 +12,7 @@ from gymnasium import spaces
 from gymnasium.spaces import Discrete, MultiDiscrete
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.policies import MultiInputActorCriticPolicy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
 from helpers import ACTION_SPACES, VARIANTS, VECTOR, NoiseEnv
@@ -122,3 +123,14 @@ def test_a_number_in_a_dict() -> None:
         ArgumentError, match=r"^env.observation_space\['b'\]=.* has no dimensions, .*ObservationWrapper$"
     ):
         PPOClip("MultiInputPolicy", NoiseEnv(ACTION_SPACES["Box"], observation_space))
+
+
+class WithAlias(PPOClip):
+    policy_aliases: ClassVar[dict[str, Any]] = {"TinyPolicy": MultiInputActorCriticPolicy}
+
+
+def test_an_alias_of_a_subclass_stands_for_any_policy() -> None:
+    env: gymnasium.Env = NoiseEnv(ACTION_SPACES["Box"], spaces.Dict({"a": VECTOR}))
+    assert WithAlias("TinyPolicy", env, n_steps=16, batch_size=16).learn(16).num_timesteps == 16
+    with pytest.raises(ArgumentError, match=r"^policy='MlpPolicy' does not support Dict .*: use 'MultiInputPolicy'"):
+        PPOClip("MlpPolicy", env)

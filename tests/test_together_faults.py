@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -16,7 +17,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from helpers import NoiseEnv
 from ranks import together
-from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, ProcessError
+from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, ProcessError, SeparateUpdates
 
 TIMES = 10
 SLOW = pytest.mark.slow
@@ -80,9 +81,43 @@ def test_every_time(trouble: str) -> None:
         assert "rank 1" in str(errors[0])
 
 
+class Interrupts(BaseCallback):
+    """Ctrl-C, which reaches all processes of a terminal."""
+
+    def _on_step(self) -> bool:
+        if self.n_calls == 20 + 5 * dist.get_rank():
+            raise KeyboardInterrupt
+        return True
+
+
+def go_on(folder: str) -> tuple[int, int, str, int]:
+    model = PPOClip("MlpPolicy", NoiseEnv(spaces.Discrete(2)), n_steps=16, batch_size=8, device="cpu")
+    with pytest.raises((KeyboardInterrupt, ProcessError)):
+        model.learn(320, callback=Interrupts())
+    rank = model.processes.rank
+    model.save(Path(folder, f"rank{rank}"))
+    with pytest.raises(ProcessError) as error:
+        model.learn(320)
+    model.data_parallel = False
+    return rank, model.num_timesteps, str(error.value), model.learn(32).num_timesteps
+
+
+def test_after_an_interrupt_processes_keep_their_ranks(tmp_path: Path) -> None:
+    found = together(go_on, 2, str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["rank0.zip"]
+    for rank, (own, steps, error, alone) in enumerate(found):
+        assert own == rank and steps > 0
+        assert error.startswith(f"rank {rank} has left its group of 2 processes after an error: start all processes")
+        assert alone == 32
+
+
 def differ(name: str) -> None:
     rank = dist.get_rank()
-    arguments: dict[str, Any] = {"n_epochs": 1 + rank} if name == "n_epochs" else {}
+    different: dict[str, Any] = {
+        "n_epochs": 1 + rank,
+        "updates": SeparateUpdates(value_learning_rate=1e-3 * (1 + rank)),
+    }
+    arguments = {name: different[name]} if name in different else {}
     env = NoiseEnv(spaces.Discrete(2 + rank if name == "action_space" else 2))
     model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=8, device="cpu", **arguments)
     try:
@@ -92,7 +127,8 @@ def differ(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["n_epochs", pytest.param("action_space", marks=SLOW), pytest.param("total_timesteps", marks=SLOW)]
+    "name",
+    ["n_epochs", "updates", pytest.param("action_space", marks=SLOW), pytest.param("total_timesteps", marks=SLOW)],
 )
 def test_differences_are_refused_before_the_first_step(name: str) -> None:
     for error in together(differ, 2, name):

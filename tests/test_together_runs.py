@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
@@ -14,8 +15,9 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecNormalize
 
 from ranks import answers
-from sb3_ppo_variants import ArgumentError, ExactCheckpointCallback, PPOAdaptiveKL, PPOClip
-from sb3_ppo_variants.base.together import merge_moments
+from sb3_ppo_variants import ArgumentError, ExactCheckpointCallback, Objective, PPOAdaptiveKL, PPOClip, PPOCustom
+from sb3_ppo_variants.base.merging import explained_variance, merge_moments
+from sb3_ppo_variants.processes import current
 
 SETTINGS: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2, "device": "cpu"}
 
@@ -98,16 +100,92 @@ class Stops(BaseCallback):
         return not (dist.get_rank() == 1 and self.num_timesteps >= 150)
 
 
-def stop() -> tuple[int, int]:
+def stop() -> tuple[int, int, int]:
     model = PPOClip("MlpPolicy", make_vec_env("CartPole-v1", n_envs=2), **SETTINGS)
-    model.learn(1024, callback=Stops())
-    return model._n_updates, model.num_timesteps
+    stopped = model.learn(1024, callback=Stops()).num_timesteps
+    updates = model._n_updates
+    return updates, stopped, model.learn(128, reset_num_timesteps=False).num_timesteps
 
 
 def test_a_callback_that_stops_one_stops_all() -> None:
-    (updates, reached), (own_updates, own_reached) = answers(stop, 2)
-    assert updates == own_updates == 2, "one update of two epochs"
-    assert own_reached == 152 and reached == 256
+    for updates, stopped, reached in answers(stop, 2):
+        assert updates == 2, "one update of two epochs"
+        assert stopped == (64 + 38) * 2, "the steps of both, of which one has stopped 26 steps before the other"
+        assert reached == stopped + 128, "the run goes on"
+
+
+class Seen(BaseCallback):
+    """Records the first observations, and the largest number of episodes over which statistics were averaged."""
+
+    first: Any = None
+    most = 0
+
+    def _on_training_start(self) -> None:
+        self.first = self.model._last_obs
+
+    def _on_step(self) -> bool:
+        self.most = max(self.most, len(self.model.ep_info_buffer or ()))
+        return True
+
+
+class Plain(Objective):
+    """Neither a dataclass nor with a ``repr`` of its own."""
+
+    def loss(self, batch: Any) -> th.Tensor:
+        return -(batch.ratio * batch.advantages).mean()
+
+
+def window() -> tuple[int, list[float]]:
+    model = PPOCustom(
+        "MlpPolicy",
+        make_vec_env("CartPole-v1", n_envs=2),
+        **{**SETTINGS, "n_steps": 128, "learning_rate": lambda progress: 1e-3 * progress},
+        stats_window_size=3,
+        policy_kwargs={"activation_fn": lambda: th.nn.LeakyReLU(0.1)},
+        objective=Plain(),
+    )
+    model.learn(1024, callback=(seen := Seen()))
+    return seen.most, [episode["r"] for episode in model.ep_info_buffer or ()]
+
+
+def test_the_window_of_episodes_and_arguments_without_names() -> None:
+    (most, episodes), (own_most, own_episodes) = answers(window, 2)
+    assert most == own_most == len(episodes) == 3
+    assert episodes == own_episodes
+
+
+def seeded(seed: int, differ: bool, reset: bool) -> np.ndarray:
+    model = PPOClip(
+        "MlpPolicy", make_vec_env("CartPole-v1", n_envs=2), seed=seed + differ * dist.get_rank(), **SETTINGS
+    )
+    assert model.env is not None
+    if reset:
+        model.env.reset()
+    model.learn(64, callback=(seen := Seen()))
+    return np.asarray(seen.first)
+
+
+@pytest.mark.parametrize(("differ", "reset"), [(True, False), (False, True)])
+def test_seeds_of_all_environments_differ(differ: bool, reset: bool) -> None:
+    env = gym.make("CartPole-v1")
+    first, second = answers(seeded, 2, 10, differ, reset)
+    np.testing.assert_array_equal(second, [env.reset(seed=seed)[0] for seed in (12, 13)])
+    if not reset:
+        np.testing.assert_array_equal(first, [env.reset(seed=seed)[0] for seed in (10, 11)])
+    assert not np.isin(first, second).any()
+
+
+def explained(offset: float) -> tuple[float, float]:
+    rng = np.random.default_rng(0)
+    returns = (offset + rng.normal(size=(2, 500))).astype(np.float32)
+    values = (returns + 0.5 * rng.normal(size=returns.shape)).astype(np.float32)
+    own, expected = dist.get_rank(), 1 - np.var(returns - np.float64(values)) / np.var(returns, dtype=np.float64)
+    return explained_variance(values[own], returns[own], current("auto")), float(expected)
+
+
+def test_explained_variance_of_large_returns() -> None:
+    for found, expected in answers(explained, 2, 1e5):
+        assert found == pytest.approx(expected, rel=1e-9)
 
 
 def part(folder: str, until: int, resumed: bool) -> tuple[np.ndarray, float]:

@@ -1,6 +1,7 @@
 """Checks of the entries of ``policy_kwargs`` and ``rollout_buffer_kwargs`` that SB3's classes define."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import Any
@@ -34,6 +35,8 @@ GIVEN_TO_BUFFER = (
     "hidden_state_shape",
 )
 GIVEN_TO_OPTIMIZER = ("params", "lr")
+# The aliases that say which observations they are for. An alias of a subclass may stand for any policy.
+ALIAS = re.compile(r"(Maskable)?(Mlp|Cnn|MultiInput)(Lstm)?Policy")
 
 
 def _is_sizes(value: Any) -> bool:
@@ -99,7 +102,7 @@ def check_observations(
     :raises ArgumentError: if the policy does not support them
     """
     check_start("observation", observation_space)
-    if not isinstance(policy, str):
+    if not isinstance(policy, str) or ALIAS.fullmatch(policy) is None:
         return
     takes_dict = "MultiInput" in policy
     if takes_dict and not isinstance(observation_space, spaces.Dict):

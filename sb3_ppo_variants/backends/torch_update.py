@@ -8,7 +8,7 @@ from stable_baselines3.common.distributions import Distribution
 
 from sb3_ppo_variants import losses
 from sb3_ppo_variants.backends.rollout_kl import RolloutKL
-from sb3_ppo_variants.objectives import Batch
+from sb3_ppo_variants.objectives import Batch, loss_of
 from sb3_ppo_variants.policies.kind import Evaluated
 from sb3_ppo_variants.processes.advantages import normalized_together
 from sb3_ppo_variants.rollouts.buffer import Samples
@@ -115,7 +115,7 @@ class TorchDescent:
         log_ratio = evaluated.log_prob - samples.old_log_prob
         ratio = th.exp(log_ratio)
         kl = self._kl.of_minibatch(samples) if self._kl is not None and objective.needs_kl else None
-        policy_loss = objective.loss(Batch(ratio, advantages, kl))
+        policy_loss = loss_of(objective, Batch(ratio, advantages, kl))
         entropy_loss = losses.entropy_loss(evaluated.entropy, evaluated.log_prob)
         with th.no_grad():
             self._note(policy_loss=policy_loss, entropy_loss=entropy_loss, approx_kl=losses.approximate_kl(log_ratio))

@@ -31,22 +31,22 @@ from sb3_ppo_variants.arguments.rules import (
 from sb3_ppo_variants.arguments.schedules import current_value
 from sb3_ppo_variants.arguments.spaces import check_start
 from sb3_ppo_variants.backends.choice import choose
-from sb3_ppo_variants.backends.native.normalizing import native_steps
 from sb3_ppo_variants.base import together
 from sb3_ppo_variants.base.around import checked, settings_kept
 from sb3_ppo_variants.base.environment import checked_env
+from sb3_ppo_variants.base.hooks import check_hooks
 from sb3_ppo_variants.base.masking import MaskedActions
+from sb3_ppo_variants.base.merging import Rollout, explained_variance
 from sb3_ppo_variants.guards import Supervised, original
-from sb3_ppo_variants.kl import exact_kl
 from sb3_ppo_variants.objectives import Objective
-from sb3_ppo_variants.policies.choice import Aliases, kind_of, make_policy_and_buffer
+from sb3_ppo_variants.policies.choice import Aliases, check_kl, kind_of, make_policy_and_buffer
 from sb3_ppo_variants.processes import Processes, current
 from sb3_ppo_variants.rollouts.loop import Actor, collect
 from sb3_ppo_variants.rollouts.whole import check_is_free, one_rollout
-from sb3_ppo_variants.updates import JOINT, AllOrNothing, NormalizeAdvantage, Outcome, UpdatePlan, Updates, run
+from sb3_ppo_variants.updates import AllOrNothing, NormalizeAdvantage, Outcome, UpdatePlan, Updates, run
 from sb3_ppo_variants.updates.finite import check_rollout
 from sb3_ppo_variants.updates.measured import summary
-from sb3_ppo_variants.updates.separate import separate
+from sb3_ppo_variants.updates.separate import chosen, separate
 
 SelfPPO = TypeVar("SelfPPO", bound="PPOBase")
 
@@ -74,12 +74,11 @@ class PPOBase(MaskedActions):
     updates: Updates | dict[str, Any] | None = None
     data_parallel: bool | Literal["auto"] = "auto"
     value_optimizer: Optimizer
+    _division: Updates
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        for hook in ("_policy_loss", "_coefficients"):  # Earlier versions called these hooks.
-            if hook in cls.__dict__:
-                raise TypeError(f"{cls.__name__}.{hook} is not called: define _objective, or use PPOCustom")
+        check_hooks(cls)
 
     def __init__(
         self, policy: str | type[ActorCriticPolicy], env: GymEnv | str, learning_rate: float | Schedule, n_steps: int,
@@ -138,12 +137,13 @@ class PPOBase(MaskedActions):
             if name != "learning_rate":
                 setattr(self, name, FloatSchedule(getattr(self, name)))
         if self._objective().needs_kl:
-            exact_kl(self.policy.action_dist)  # If there is none, fail before the first rollout.
+            check_kl(self.policy)  # If it is not known, fail before the first rollout.
         choose(self._plan(), self.fast)  # If fast=True is impossible, fail before the first rollout.
 
     def _make_networks(self) -> None:
         """Create the policy, its optimizers and the rollout buffer."""
         make_policy_and_buffer(self)
+        self._division = chosen(self.updates)
         self._division.prepare(self)
 
     # The parts
@@ -163,12 +163,9 @@ class PPOBase(MaskedActions):
         """The processes that train this model together."""
         return current(self.data_parallel)
 
-    @property
-    def _division(self) -> Updates:
-        return self.updates if isinstance(self.updates, Updates) else JOINT
-
     def _plan(self) -> UpdatePlan:
         check_settings(self.__dict__, {**self.rules, **self.own_rules})  # Callbacks may have set them.
+        self._division = chosen(self.updates, self._division)
         clip_range_vf, progress = self.clip_range_vf, self._current_progress_remaining
         buffer = self.rollout_buffer
         return UpdatePlan(
@@ -193,7 +190,7 @@ class PPOBase(MaskedActions):
 
         :return: False if a callback ended it early
         """
-        rollout, one = together.Rollout(self), one_rollout(rollout_buffer, n_rollout_steps)
+        rollout, one = Rollout(self), one_rollout(rollout_buffer, n_rollout_steps)
         n_processes = self.processes.size
 
         @contextmanager
@@ -205,7 +202,7 @@ class PPOBase(MaskedActions):
                 yield backend.actor(self, plan, rollout_buffer, n_rollout_steps)
 
         with self.run.collecting(), one:
-            going = collect(self, env, callback, rollout_buffer, n_rollout_steps, acting, n_processes, native_steps)
+            going = collect(self, env, callback, rollout_buffer, n_rollout_steps, acting, n_processes, rollout.steps)
             return rollout.end(going)
 
     def train(self) -> None:
@@ -237,7 +234,7 @@ class PPOBase(MaskedActions):
         if outcome.kl is not None:
             values["kl"] = outcome.kl
         buffer = self.rollout_buffer
-        values["explained_variance"] = together.explained_variance(buffer.values, buffer.returns, plan.processes)
+        values["explained_variance"] = explained_variance(buffer.values, buffer.returns, plan.processes)
         if hasattr(self.policy, "log_std"):
             values["std"] = th.exp(self.policy.log_std).mean().item()
         return values
@@ -291,6 +288,9 @@ class PPOBase(MaskedActions):
     def get_env(self) -> VecEnv | None:
         """Return the environment that the model was given, even while a stand-in replaces it during training."""
         return None if self.env is None else original(self.env)
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "_division"]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         states, tensors = super()._get_torch_save_params()

@@ -1,6 +1,6 @@
 """The policy objectives of the PPO paper, each with its equation, its loss on tensors and its gradient over arrays."""
 
-from sb3_ppo_variants.objectives.checking import check_gradient
+from sb3_ppo_variants.objectives.checking import check_gradient, gradient_of, loss_of
 from sb3_ppo_variants.objectives.clipped import Clipped
 from sb3_ppo_variants.objectives.kl_penalized import AdaptiveKL, KLPenalized
 from sb3_ppo_variants.objectives.objective import ArrayObjective, Batch, Gradient, Objective, arrays_obstacle
@@ -17,4 +17,6 @@ __all__ = [
     "Unclipped",
     "arrays_obstacle",
     "check_gradient",
+    "gradient_of",
+    "loss_of",
 ]

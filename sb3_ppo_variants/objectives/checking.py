@@ -1,11 +1,46 @@
-"""A check that the gradient of an objective over arrays is that of its loss."""
+"""Checks of what objectives return, and that the gradient of an objective over arrays is that of its loss."""
 
 import numpy as np
 import torch as th
 
-from sb3_ppo_variants.objectives.objective import ArrayObjective, Batch
+from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.objectives.objective import ArrayObjective, Batch, Gradient, Objective
 
 SAMPLES = 200
+
+
+def loss_of(objective: Objective, batch: Batch[th.Tensor]) -> th.Tensor:
+    """Return the loss of an objective.
+
+    :raises ArgumentError: if it is not a scalar
+    """
+    loss = objective.loss(batch)
+    if loss.shape != ():
+        raise ArgumentError(
+            f"{type(objective).__name__}.loss returned a tensor of shape {tuple(loss.shape)}; allowed: a scalar, such "
+            "as the mean over the samples"
+        )
+    return loss
+
+
+def gradient_of(objective: ArrayObjective, batch: Batch[np.ndarray]) -> Gradient:
+    """Return the losses and the gradient of an objective.
+
+    :raises ArgumentError: if an array has another shape than ``(batch,)``, or if there is a ``d_kl`` although the
+        objective does not need the KL
+    """
+    found, name = Gradient(*objective.gradient(batch)), type(objective).__name__
+    for field, array in zip(Gradient._fields, found, strict=True):
+        if array is not None and np.shape(array) != batch.ratio.shape:
+            raise ArgumentError(
+                f"{name}.gradient returned {field} of shape {np.shape(array)}; allowed: {batch.ratio.shape}, one "
+                "number per sample"
+            )
+    if found.d_kl is not None and not objective.needs_kl:
+        raise ArgumentError(
+            f"{name}.gradient returned a d_kl, but needs_kl is False: set needs_kl = True in its class, or return None"
+        )
+    return found
 
 
 def check_gradient(objective: ArrayObjective, seed: int = 0) -> None:
@@ -16,17 +51,20 @@ def check_gradient(objective: ArrayObjective, seed: int = 0) -> None:
     :param objective: the objective
     :param seed: seed of the samples
     :raises AssertionError: if the loss or a derivative differs by more than rounding, naming it
+    :raises ArgumentError: (a ``ValueError``) if the loss or a derivative has another shape than in training
     """
     rng = np.random.default_rng(seed)
     log_ratio = rng.normal(scale=0.5, size=SAMPLES)
     advantages = rng.normal(size=SAMPLES) * (rng.random(SAMPLES) > 0.1)
     kl = rng.exponential(0.1, SAMPLES)
+    needs_kl = objective.needs_kl
 
     log_ratio_tensor, kl_tensor = (th.from_numpy(array).requires_grad_() for array in (log_ratio, kl))
-    loss = objective.loss(Batch(log_ratio_tensor.exp(), th.from_numpy(advantages), kl_tensor))
+    tensors = Batch(log_ratio_tensor.exp(), th.from_numpy(advantages), kl_tensor if needs_kl else None)
+    loss = loss_of(objective, tensors)
     d_log_ratio, d_kl = th.autograd.grad(loss, (log_ratio_tensor, kl_tensor), allow_unused=True)
 
-    found = objective.gradient(Batch(np.exp(log_ratio), advantages, kl))
+    found = gradient_of(objective, Batch(np.exp(log_ratio), advantages, kl if needs_kl else None))
     _compare("the mean of losses", found.losses.mean(), loss)
     _compare("d_log_ratio", found.d_log_ratio, d_log_ratio)
     _compare("d_kl", found.d_kl, d_kl)

@@ -9,8 +9,9 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 
 from sb3_ppo_variants.errors import ArgumentError, installation
+from sb3_ppo_variants.kl import exact_kl
 from sb3_ppo_variants.policies.feed_forward import FeedForward
-from sb3_ppo_variants.policies.kind import PolicyKind
+from sb3_ppo_variants.policies.kind import PolicyKind, check_distribution
 from sb3_ppo_variants.rollouts.buffer import with_parameters
 
 
@@ -97,6 +98,15 @@ def kind_of(policy: ActorCriticPolicy) -> PolicyKind:
     """Return the kind of a policy, which evaluates it."""
     kind = _family(type(policy)).kind()
     return kind(policy)
+
+
+def check_kl(policy: ActorCriticPolicy) -> None:
+    """Check that the KL of a policy's distributions is known.
+
+    :raises MissingKLError: if it is not
+    """
+    exact_kl(policy.action_dist)
+    check_distribution(kind_of(policy))
 
 
 def make_policy_and_buffer(model: OnPolicyAlgorithm) -> None:

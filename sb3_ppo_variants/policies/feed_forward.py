@@ -18,7 +18,7 @@ from stable_baselines3.common.policies import (
 from stable_baselines3.common.type_aliases import PyTorchObs
 
 from sb3_ppo_variants.kl import ExactKL, Parameters, kl_and_parameters, known_parameters
-from sb3_ppo_variants.policies.kind import Acted, Evaluated
+from sb3_ppo_variants.policies.kind import Acted, Evaluated, check_distribution, has_distribution
 from sb3_ppo_variants.rollouts.buffer import Samples, WithParameters, rollout_observations
 
 
@@ -54,7 +54,8 @@ class FeedForward:
 
     def act(self, observations: PyTorchObs, episode_starts: np.ndarray) -> Acted:
         actions, values, log_probs = self.policy(observations)
-        return Acted(actions, values, log_probs, known_parameters(self._left_by("forward", observations)))
+        parameters = known_parameters(self._left_by("forward", observations)) if has_distribution(self) else None
+        return Acted(actions, values, log_probs, parameters)
 
     def terminal_value(self, observation: PyTorchObs, env_index: int) -> th.Tensor:
         return self.policy.predict_values(observation)
@@ -79,6 +80,7 @@ class FeedForward:
         return kl_and_parameters(self._left_by("evaluate_actions", samples.observations))
 
     def distributions(self, buffer: RolloutBuffer) -> Iterator[Distribution]:
+        check_distribution(self)
         return map(self.policy.get_distribution, rollout_observations(buffer))
 
     def of_first_state(self, observations: PyTorchObs) -> tuple[Distribution, th.Tensor]:

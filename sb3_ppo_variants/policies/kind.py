@@ -11,7 +11,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.type_aliases import PyTorchObs
 
-from sb3_ppo_variants.kl import ExactKL, Parameters
+from sb3_ppo_variants.kl import ExactKL, MissingKLError, Parameters
 from sb3_ppo_variants.rollouts.buffer import Samples, WithParameters
 
 NOTHING: Mapping[str, Any] = {}
@@ -113,3 +113,27 @@ class PolicyKind(Protocol):
 
     def of_first_state(self, observations: PyTorchObs) -> tuple[Distribution, th.Tensor]:
         """Return the distributions and the values, shape ``(n, 1)``, in initial states of episodes."""
+
+
+def has_distribution(kind: PolicyKind) -> bool:
+    """Return whether ``get_distribution`` belongs to the policy.
+
+    A policy that overrides both methods of training may have networks of its own, about which an inherited
+    ``get_distribution`` knows nothing.
+    """
+    cls, base = type(kind.policy), kind.policies[0]
+    names = ("forward", "evaluate_actions", "get_distribution")
+    forward, evaluate, get = (getattr(cls, name, None) is not getattr(base, name) for name in names)
+    return get or not (forward and evaluate)
+
+
+def check_distribution(kind: PolicyKind) -> None:
+    """Check that the policy's distributions, and with them the KL, are known.
+
+    :raises MissingKLError: if ``get_distribution`` does not belong to the policy
+    """
+    if not has_distribution(kind):
+        raise MissingKLError(
+            f"{type(kind.policy).__name__} overrides forward and evaluate_actions, but not get_distribution, so its KL "
+            "is not known: override get_distribution too"
+        )

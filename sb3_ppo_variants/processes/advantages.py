@@ -1,5 +1,7 @@
 """Normalises the advantages of minibatches and rollouts that are distributed over several processes."""
 
+import math
+
 import torch as th
 
 from sb3_ppo_variants.losses import ADVANTAGE_EPSILON
@@ -26,8 +28,13 @@ def moments_together(advantages: th.Tensor, processes: Processes) -> tuple[float
 
     All processes must have the same number of advantages.
     """
-    variance, mean = th.var_mean(advantages.double(), correction=0)
+    mean, variance = mean_and_variance(advantages, processes)
+    return mean, math.sqrt(variance) + ADVANTAGE_EPSILON
+
+
+def mean_and_variance(numbers: th.Tensor, processes: Processes) -> tuple[float, float]:
+    """Return the mean and the variance of the numbers of all processes, each of which has the same number of them."""
+    variance, mean = th.var_mean(numbers.double(), correction=0)
     variances, means = processes.gather(th.stack([variance, mean])).unbind(dim=1)
     together = means.mean()
-    spread = (variances + (means - together) ** 2).mean().sqrt()
-    return together.item(), spread.item() + ADVANTAGE_EPSILON
+    return together.item(), (variances + (means - together) ** 2).mean().item()

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, NoReturn
 
 import torch as th
 import torch.distributed as dist
@@ -22,6 +22,7 @@ class Group(Processes):
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
         self._faults = Faults(self.rank, self.size)
+        Left.latest = None  # The process is in a group again.
 
     def average(self, tensor: th.Tensor) -> None:
         with self._together():
@@ -62,18 +63,51 @@ class Group(Processes):
 
     def failed(self, error: BaseException) -> None:
         self._faults.tell(error)
-        _leave()
+        self._leave()
 
     @contextmanager
     def _together(self) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
-            _leave()  # The other processes then do not have to wait for the timeout.
+            self._leave()  # The other processes then do not have to wait for the timeout.
             raise ProcessError(self._faults.explain()) from error
 
+    def _leave(self) -> None:
+        Left.latest = Left(self.rank, self.size)
+        _destroy()
 
-def _leave() -> None:
+
+class Left(Processes):
+    """A group that this process has left because of an error. The process keeps its rank, but cannot communicate.
+
+    Without this, each process would believe that it trains alone, and all would write the same files.
+    """
+
+    latest: ClassVar["Left | None"] = None
+    """The group that this process has left last."""
+
+    def __init__(self, rank: int, size: int):
+        self.rank = rank
+        self.size = size
+
+    def average(self, tensor: th.Tensor) -> None:
+        self._refuse()
+
+    def gather(self, tensor: th.Tensor) -> th.Tensor:
+        self._refuse()
+
+    def exchange(self, what: str, content: Content) -> list[Content]:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise ProcessError(
+            f"rank {self.rank} has left its group of {self.size} processes after an error: start all processes anew "
+            "and resume from a checkpoint, or train alone with data_parallel=False"
+        )
+
+
+def _destroy() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -88,6 +122,8 @@ def current(data_parallel: bool | Literal["auto"]) -> Processes:
     if data_parallel is False or not dist.is_available():
         return ALONE
     if not dist.is_initialized():
+        if Left.latest is not None:
+            return Left.latest
         if data_parallel is True and not init_processes():
             raise ArgumentError(
                 "data_parallel=True needs a process group: start the script with torchrun, or call "
@@ -113,5 +149,5 @@ def init_processes(timeout: timedelta = timedelta(minutes=30)) -> bool:
         if gpus:
             th.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % th.cuda.device_count())
         dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=timeout)
-        atexit.register(_leave)  # PyTorch may abort a process that exits without leaving its group.
+        atexit.register(_destroy)  # PyTorch may abort a process that exits without leaving its group.
     return dist.is_initialized()

@@ -1,7 +1,7 @@
 """Steps of SB3's ``VecNormalize`` with bit-identical results and fewer copies."""
 
 from math import sqrt
-from typing import Any, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 from stable_baselines3.common.running_mean_std import RunningMeanStd
@@ -23,7 +23,16 @@ FLOATS = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
 PROMOTES = (np.ones(1, np.float32) / np.float64(1)).dtype == np.float64
 
 
-def fast_steps(env: VecEnv) -> "Steps":
+class Steps(Protocol):
+    """Steps environments: a ``VecEnv``, or an object that takes its steps."""
+
+    num_envs: int
+
+    def step(self, actions: np.ndarray) -> VecEnvStepReturn:
+        """Step the environments."""
+
+
+def fast_steps(env: VecEnv) -> Steps:
     """Return the fastest object that steps an environment.
 
     For an unmodified ``VecNormalize`` this is a :class:`NormalizedSteps`. All other environments, including subclasses
@@ -175,6 +184,3 @@ def _rewards(env: VecNormalize, rewards: np.ndarray) -> np.ndarray:
     scaled = rewards / np.sqrt(variance)
     _clip(scaled, env.clip_reward)
     return scaled.astype(np.float32)
-
-
-Steps: TypeAlias = VecEnv | NormalizedSteps

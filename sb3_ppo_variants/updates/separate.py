@@ -18,7 +18,7 @@ from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.policies.choice import kind_of
 from sb3_ppo_variants.saving import register_plain
 from sb3_ppo_variants.updates.plan import Descent
-from sb3_ppo_variants.updates.updates import Trained, Updates, largest_norm
+from sb3_ppo_variants.updates.updates import JOINT, JointUpdates, Trained, Updates, largest_norm
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class SeparateUpdates(Updates):
 
     This is Spinning Up's algorithm (https://spinningup.openai.com/en/latest/algorithms/ppo.html). The policy's loss is
     the objective and the entropy bonus; the value function's loss is ``vf_coef`` times the value loss.
-    ``learning_rate``, ``max_grad_norm`` and ``target_kl`` apply to the policy only. For full-batch steps, set
-    ``batch_size`` to the size of the rollout.
+    ``learning_rate`` and ``target_kl`` apply to the policy only. For full-batch steps, set ``batch_size`` to the size
+    of the rollout.
 
     :param policy_epochs: passes over the rollout for the policy, >= 1; ``None`` for ``n_epochs``
     :param value_epochs: passes over the rollout for the value function, >= 1; ``None`` for ``n_epochs``
@@ -109,6 +109,26 @@ def separate(arguments: dict[str, Any]) -> SeparateUpdates:
     """
     check_names("updates", arguments, SeparateUpdates, ())
     return SeparateUpdates(**arguments)
+
+
+def chosen(updates: Updates | dict[str, Any] | None, prepared: Updates | None = None) -> Updates:
+    """Return the updates that the argument ``updates`` describes.
+
+    :param updates: the argument, or the attribute, which may have been set after construction
+    :param prepared: the updates that have created the optimizers of the model, if it already has optimizers
+    :raises ArgumentError: if the updates are of another kind than the prepared ones
+    """
+    if isinstance(updates, dict):
+        updates = separate(updates)
+    found = JOINT if updates is None else updates
+    if prepared is not None and type(found) is not type(prepared):
+        before = None if isinstance(prepared, JointUpdates) else prepared
+        raise ArgumentError(
+            f"updates={updates} does not fit the optimizers of this model, which was created with updates={before}: "
+            f"create a new model with updates={updates}, and load the weights into it with "
+            "new.policy.load_state_dict(model.policy.state_dict())"
+        )
+    return found
 
 
 def divided_parameters(policy: ActorCriticPolicy) -> tuple[list[th.nn.Parameter], list[th.nn.Parameter]]:

@@ -55,8 +55,8 @@ class PPOAdaptiveKL(PPOBase):
     :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``: the CPU for an ``MlpPolicy``, else a GPU if there is one
     :param _init_setup_model: whether to build the networks at construction
     :param desired_kl: d_targ, > 0, in nats per state
-    :param kl_coef: the initial beta, in [1e-6, 1e6]; beta stays within these bounds. ``load`` restores the beta of the
-        saved model, even if you pass it a ``kl_coef``; ``from_ppo`` begins with the ``kl_coef`` that you pass
+    :param kl_coef: the initial beta, in [1e-6, 1e6]; beta stays within these bounds. If you change the attribute later,
+        or pass another value to :meth:`load`, the adaptation begins anew with it
     :param fast: ``"auto"`` uses the fast path where the policy allows it, and the reference path otherwise; True
         requires the fast path; False uses the reference path
     :param updates: ``SeparateUpdates(...)``, or a dict of its arguments, updates the policy and the value function
@@ -72,10 +72,12 @@ class PPOAdaptiveKL(PPOBase):
         "desired_kl": POSITIVE,
         "kl_coef": KL_COEF,
         "_adapted_kl_coef": KL_COEF.or_none(),
+        "_adapted_from": KL_COEF.or_none(),
     }
     clip_range: float | Schedule | None
-    # State, not an argument: it is saved with the model, and load() restores it whatever kl_coef is passed.
+    # State, not arguments: beta, and the kl_coef with which its adaptation began. Both are saved with the model.
     _adapted_kl_coef: float | None = None
+    _adapted_from: float | None = None
 
     def __init__(
         self,
@@ -123,10 +125,17 @@ class PPOAdaptiveKL(PPOBase):
             _init_setup_model=_init_setup_model, fast=fast, updates=updates, data_parallel=data_parallel,
         )  # fmt: skip
 
+    def _setup_model(self) -> None:
+        super()._setup_model()
+        if self._adapted_from is None:  # Files from earlier versions do not contain it.
+            self._adapted_from = float(self.kl_coef)
+
     @property
     def current_kl_coef(self) -> float:
         """Beta, as adapted so far."""
-        return float(self.kl_coef) if self._adapted_kl_coef is None else self._adapted_kl_coef
+        if self._adapted_kl_coef is None or self._adapted_from != self.kl_coef:
+            return float(self.kl_coef)
+        return self._adapted_kl_coef
 
     def _objective(self) -> AdaptiveKL:
         clip_range, progress = self.clip_range, self._current_progress_remaining
@@ -138,3 +147,4 @@ class PPOAdaptiveKL(PPOBase):
 
     def _after_update(self, kl: float | None) -> None:
         self._adapted_kl_coef = self._objective().after_update(kl).kl_coef
+        self._adapted_from = float(self.kl_coef)

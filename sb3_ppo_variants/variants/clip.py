@@ -18,8 +18,9 @@ from sb3_ppo_variants.updates import NormalizeAdvantage, Updates
 class PPOClip(PPOBase):
     """PPO with the clipped surrogate objective, equation 7 of https://arxiv.org/abs/1707.06347.
 
-    It maximises E[min(r A, clip(r, 1 - eps, 1 + eps) A)]. With ``clip_range_vf=None``, it equals SB3's ``PPO`` bit for
-    bit. Except for the last three arguments, the arguments, their order and their defaults are those of SB3's ``PPO``.
+    It maximises E[min(r A, clip(r, 1 - eps, 1 + eps) A)]. With ``fast=False`` and ``clip_range_vf=None``, it gives the
+    same weights as SB3's ``PPO``, bit for bit. Except for the last three arguments, the arguments, their order and
+    their defaults are those of SB3's ``PPO``.
 
     :param policy: the policy's class or its alias: ``"MlpPolicy"``, ``"CnnPolicy"``, ``"MultiInputPolicy"``
     :param env: a gymnasium or vectorised environment, or the id of a registered one

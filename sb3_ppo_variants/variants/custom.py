@@ -109,7 +109,8 @@ class PPOCustom(PPOBase):
         )  # fmt: skip
 
     def _objective(self) -> Objective:
-        return self.objective.at(self._current_progress_remaining)
+        # The last rollout may take more steps than requested, and SB3's remaining progress is then negative.
+        return self.objective.at(max(self._current_progress_remaining, 0.0))
 
     def _after_update(self, kl: float | None) -> None:
         self.objective = self.objective.after_update(kl)

@@ -19,7 +19,7 @@ from sb3_ppo_variants.backends.arrays.parameters import Moments, gradients
 from sb3_ppo_variants.backends.arrays.trained import TrainedNetworks
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.guards.finite import is_finite
-from sb3_ppo_variants.objectives import ArrayObjective, Batch
+from sb3_ppo_variants.objectives import ArrayObjective, Batch, gradient_of
 from sb3_ppo_variants.processes import Processes
 from sb3_ppo_variants.processes.advantages import normalized_together
 from sb3_ppo_variants.rollouts.buffer import WithParameters, in_rows
@@ -208,7 +208,8 @@ class ArrayDescent:
         log_prob, entropy = distribution.log_prob(minibatch.actions), distribution.entropy()
         log_ratio = log_prob - minibatch.old_log_prob
         kl = None if minibatch.old is None else distribution.kl_from(minibatch.old)
-        policy_losses, d_log_prob, d_kl = self._objective.gradient(Batch(np.exp(log_ratio), minibatch.advantages, kl))
+        batch = Batch(np.exp(log_ratio), minibatch.advantages, kl)
+        policy_losses, d_log_prob, d_kl = gradient_of(self._objective, batch)
         entropy = -log_prob if entropy is None else entropy
         samples |= {"policy_loss": policy_losses, "entropy": entropy, "log_ratio": log_ratio}
         d_entropy = -self._ent_coef / len(log_ratio)
