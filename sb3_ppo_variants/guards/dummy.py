@@ -15,7 +15,7 @@ from sb3_ppo_variants.guards.watch import HUGE_REWARD, Watch
 from sb3_ppo_variants.guards.wrapped import blame_output
 
 IMMUTABLE = frozenset({bool, int, float, str, type(None), np.bool_, np.float32, np.float64, np.int32, np.int64})
-REPLACED = ("step_wait", "reset", "_save_obs", "_obs_from_buf")
+REPLACED = ("step", "step_wait", "reset", "_save_obs", "_obs_from_buf")
 
 
 def can_step(env: VecEnv) -> TypeGuard[DummyVecEnv]:
@@ -48,6 +48,11 @@ class DummySteps:
         self._checks = [] if watch is None else EnvCheck.of_each(env, watch)
         self._stacked = None if watch is None else observation_check(space, watch, env.num_envs)
         self._are_finite = _test_of_all([*arrays.values()], test)
+
+    def step(self, actions: np.ndarray) -> VecEnvStepReturn:
+        """Take a step."""
+        self.step_async(actions)
+        return self.step_wait()
 
     def step_wait(self) -> VecEnvStepReturn:
         """Step each environment, and reset it if its episode ended."""

@@ -1,8 +1,9 @@
 """Checks the values that a model and its environments exchange during training."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import numpy as np
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
@@ -70,12 +71,22 @@ class CheckedStacks:
         self._checks = EnvCheck.of_each(env, watch)
         self._stacks = StackCheck(self._checks, watch)
         self._env = env
-        self.step_async = env.step_async
+
+    def step(self, actions: np.ndarray) -> VecEnvStepReturn:
+        """Take a step with the environment's own ``step``, which may be overridden, and check its results."""
+        return self._checked(self._env.step, actions)
+
+    def step_async(self, actions: np.ndarray) -> None:
+        """Start a step."""
+        self._env.step_async(actions)
 
     def step_wait(self) -> VecEnvStepReturn:
         """Finish the step, and check its results."""
+        return self._checked(self._env.step_wait)
+
+    def _checked(self, step: Callable[..., VecEnvStepReturn], *actions: np.ndarray) -> VecEnvStepReturn:
         try:
-            returned = self._env.step_wait()
+            returned = step(*actions)
             self._stacks.check(*returned)
             self._check_observations(returned[0])
         except STACKING:
