@@ -5,6 +5,7 @@ from copy import copy, deepcopy
 from typing import Any, TypeGuard
 
 import numpy as np
+from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
@@ -19,10 +20,10 @@ REPLACED = ("step", "step_wait", "reset", "_save_obs", "_obs_from_buf")
 
 
 def can_step(env: VecEnv) -> TypeGuard[DummyVecEnv]:
-    """Return whether an environment is a ``DummyVecEnv`` that steps and resets as SB3's does."""
-    return isinstance(env, DummyVecEnv) and all(
-        getattr(getattr(env, method), "__func__", None) is getattr(DummyVecEnv, method) for method in REPLACED
-    )
+    """Return whether an environment is a ``DummyVecEnv`` that steps and resets as SB3's does, without tuples."""
+    if not isinstance(env, DummyVecEnv) or isinstance(env.observation_space, spaces.Tuple):
+        return False
+    return all(getattr(getattr(env, method), "__func__", None) is getattr(DummyVecEnv, method) for method in REPLACED)
 
 
 class DummySteps:

@@ -87,23 +87,26 @@ class CheckedStacks:
     def _checked(self, step: Callable[..., VecEnvStepReturn], *actions: np.ndarray) -> VecEnvStepReturn:
         try:
             returned = step(*actions)
-            self._stacks.check(*returned)
-            self._check_observations(returned[0])
+            observations, rewards, dones, infos = returned
+            if isinstance(rewards, list):
+                rewards = np.array(rewards)
+            self._stacks.check(rewards, dones, infos)
+            fitted = self._fitted(observations)
         except STACKING:
             check_answers(self._env, self._checks)
             raise
-        return returned
+        return returned if fitted is observations and rewards is returned[1] else (fitted, rewards, dones, infos)
 
     def reset(self) -> VecEnvObs:
         """Reset all environments, and check their observations."""
         try:
-            observations = self._env.reset()
-            self._check_observations(observations)
+            return self._fitted(self._env.reset())
         except STACKING:
             check_answers(self._env, self._checks)
             raise
-        return observations
 
-    def _check_observations(self, observations: VecEnvObs) -> None:
+    def _fitted(self, observations: VecEnvObs) -> VecEnvObs:
+        """Return the observations in the types of their space if these are integers, because backends rely on them."""
         fitted = self._observations.fitted(observations, "observation", None)
         self._observations.check_numbers(fitted, "observation", None)
+        return fitted
