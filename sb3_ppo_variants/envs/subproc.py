@@ -147,9 +147,10 @@ class Worker:
                 self._fail(how_it_ended(self.process.exitcode))
             self._hangs = False
             if isinstance(answer, Failure):
-                if answer.wrong_output is not None:
-                    raise answer.wrong_output
-                self._fail(f"raised an error:\n{answer.traceback}")
+                failure = WorkerError(self._env_index, f"raised an error:\n{answer.traceback}")
+                if answer.wrong_output is None:
+                    raise failure
+                raise answer.wrong_output from failure
             if self._exchange.clean:
                 return answer
 
