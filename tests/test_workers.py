@@ -15,13 +15,14 @@ import numpy as np
 import psutil
 import pytest
 import torch as th
+from gymnasium.vector import AsyncVectorEnv
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
 
 from fresh import ended, run_code
 from helpers import ACTION_SPACES, NoiseEnv
 from sb3_ppo_variants import ArgumentError, PPOClip, WorkerError
-from sb3_ppo_variants.envs import SafeSubprocVecEnv
+from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
 
 BOX = ACTION_SPACES["Box"]
 N_ENVS = 3
@@ -130,6 +131,30 @@ def test_a_worker_of_sb3_is_named_too(name: str) -> None:
     model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, device="cpu")
     with pytest.raises(WorkerError, match=r"the worker of environment 0 .*; SafeSubprocVecEnv"):
         model.learn(100)
+
+
+@pytest.mark.parametrize("name", ["exit at once", "kill"])
+def test_a_worker_of_gymnasium_is_named_too(name: str) -> None:
+    env_fns: list[Any] = [partial(NoiseEnv, BOX), partial(Fails, name, "step"), partial(NoiseEnv, BOX)]
+    inner = AsyncVectorEnv(env_fns, context="fork")
+    env, processes = GymnasiumVecEnv(inner), processes_of(inner)
+    model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, device="cpu")
+    for _ in range(2):
+        with pytest.raises(WorkerError, match=f"the worker of environment 1 {FAULTS[name][1]}"):
+            model.learn(100)
+    closes_in_time(env, processes)
+
+
+@pytest.mark.filterwarnings("ignore:.*ERROR:UserWarning")
+def test_a_worker_of_gymnasium_that_raised_an_error() -> None:
+    inner = AsyncVectorEnv([partial(NoiseEnv, BOX), partial(Fails, "raise", "step")], context="fork")
+    env, processes = GymnasiumVecEnv(inner), processes_of(inner)
+    model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, device="cpu")
+    with pytest.raises(LostTheGame, match="at chess"):
+        model.learn(100)
+    with pytest.raises(WorkerError, match="the worker of environment 1 exited with code 0"):
+        model.learn(100)
+    closes_in_time(env, processes)
 
 
 class Slow(NoiseEnv):

@@ -1,7 +1,6 @@
 """Steps of SB3's ``DummyVecEnv`` with the same results and fewer copies."""
 
 from collections.abc import Callable, Sequence
-from copy import copy, deepcopy
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -9,13 +8,13 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
+from sb3_ppo_variants.guards.copies import copied
 from sb3_ppo_variants.guards.finite import FiniteTest, finite_test
 from sb3_ppo_variants.guards.observations import observation_check
 from sb3_ppo_variants.guards.outputs import NUMBERS, EnvCheck
 from sb3_ppo_variants.guards.watch import HUGE_REWARD, Watch
 from sb3_ppo_variants.guards.wrapped import blame_output
 
-IMMUTABLE = frozenset({bool, int, float, str, type(None), np.bool_, np.float32, np.float64, np.int32, np.int64})
 REPLACED = ("step", "step_wait", "reset", "_save_obs", "_obs_from_buf")
 
 
@@ -98,7 +97,7 @@ class DummySteps:
             rows[i] = observation
         if checks and not self._are_finite():
             self._name_wrong()
-        return rows.copy(), rewards.copy(), dones.copy(), [_copied(info) for info in infos]
+        return rows.copy(), rewards.copy(), dones.copy(), [copied(info) for info in infos]
 
     def reset(self) -> VecEnvObs:
         """Reset each environment."""
@@ -157,23 +156,3 @@ class _DictRows(dict[str, np.ndarray]):
 
     def copy(self) -> dict[str, np.ndarray]:
         return {key: array.copy() for key, array in self.items()}
-
-
-def _copied(info: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy that is as independent as a deep copy."""
-    if type(info) is not dict:
-        return deepcopy(info)
-    copied = info.copy()
-    for key, value in info.items():
-        if type(value) not in IMMUTABLE:
-            if not _is_flat(value):
-                return deepcopy(info)
-            copied[key] = copy(value)
-    return copied
-
-
-def _is_flat(value: Any) -> bool:
-    """Return whether a shallow copy of an array or dict is as independent as a deep copy."""
-    if type(value) is np.ndarray:
-        return not value.dtype.hasobject
-    return type(value) is dict and IMMUTABLE.issuperset(map(type, value.values()))
