@@ -8,6 +8,7 @@ import sys
 import textwrap
 import warnings
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -86,6 +87,11 @@ def test_bad_values_are_refused_at_construction(i: int) -> None:
     else:
         assert isinstance(error, ArgumentError)
         assert re.match(rf"{name}.* (is not allowed; allowed: |has no entry |needs |holds |pass )", str(error), re.S)
+
+
+def test_the_page_says_how_many_bad_values_there_are() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "trust.md").read_text()
+    assert re.findall(r"PPO\w*: \d+ of (\d+) refused at construction", page) == [str(len(BAD))] * 2
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,32 @@ def test_a_step_that_is_replaced_on_the_object_is_taken() -> None:
         assert stepped.step(np.ones((3, 2))) is theirs
 
 
+class OwnWhole(DummyVecEnv):
+    """Overrides ``step``."""
+
+    reward = 7.0
+
+    def step(self, actions: Any) -> VecEnvStepReturn:
+        observations, _, dones, infos = super().step(actions)
+        return observations, np.full(self.num_envs, self.reward), dones, infos
+
+
+@pytest.mark.parametrize("on_the_object", [False, True])
+def test_a_whole_step_of_its_own_is_taken_and_checked(on_the_object: bool) -> None:
+    own: Any = OwnWhole([lambda: NoiseEnv(BOX)])
+    env: Any = own
+    if on_the_object:
+        env = DummyVecEnv([lambda: NoiseEnv(BOX)])
+        env.step = own.step
+    own.reset()
+    with checked_steps(env) as stepped:
+        stepped.reset()
+        assert stepped.step(np.zeros((1, 2)))[1].tolist() == [7.0]
+        own.reward = np.nan
+        with pytest.raises(NonFiniteError, match="reward of environment 0"):
+            stepped.step(np.zeros((1, 2)))
+
+
 @pytest.mark.parametrize("test", [finite_test, native_test])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_whether_an_array_is_finite_now(test: FiniteTest, dtype: Any) -> None:

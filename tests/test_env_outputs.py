@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecEnvWrapper, VecNormalize
 
 from helpers import ACTION_SPACES, VECTOR, NoiseEnv
 from sb3_ppo_variants import EnvOutputError, NonFiniteError, PPOClip
@@ -60,6 +60,10 @@ WRONG: dict[str, tuple[spaces.Space, str, Any, str]] = {
     "observation of fractions for bytes": (BYTES, "observation", np.full(3, 0.5), "observation"),
     "observation too large for bytes": (BYTES, "observation", np.full(3, 256), "observation"),
     "observation negative for bytes": (BYTES, "observation", np.full(3, -1), "observation"),
+    "observation too large for bytes, in floats": (BYTES, "observation", np.full(3, 256.0), "observation"),
+    "observation NaN for bytes": (BYTES, "observation", np.full(3, np.nan), "observation"),
+    "number too large in a float": (NUMBER, "observation", 4.0, "observation"),
+    "bits that are not, in floats": (BITS, "observation", np.array([0.0, 2.0, 0.0]), "observation"),
     "number that is not": (NUMBER, "observation", 1.5, "observation"),
     "number too large": (NUMBER, "observation", 4, "observation"),
     "number negative": (NUMBER, "observation", np.int64(-1), "observation"),
@@ -76,12 +80,15 @@ RIGHT: list[tuple[spaces.Space, str, Any]] = [
     *((VECTOR, "reward", reward) for reward in (1, True, np.float64(1), np.float32(1), np.float16(1), np.int8(1))),
     *((VECTOR, "reward", reward) for reward in (np.array(1.0), np.array(1), th.tensor(1.0))),
     *((VECTOR, "terminated", flag) for flag in (0, np.False_, np.array(False), np.int64(0), th.tensor(False))),
+    *((VECTOR, "terminated", flag) for flag in (0.0, np.float32(0))),
     *((VECTOR, "observation", a) for a in (A.astype(np.float64), A.astype(int), [0.0, 0.0, 0.0], th.zeros(3))),
     (BYTES, "observation", np.full(3, 255)),
     (BYTES, "observation", np.ones(3, bool)),
+    (BYTES, "observation", np.full(3, 255.0)),
     *((NUMBER, "observation", number) for number in (3, np.int64(3), np.int32(3), np.array(3), True)),
-    (NUMBERS, "observation", np.array([1, 3], np.int32)),
-    (BITS, "observation", np.ones(3, bool)),
+    (NUMBER, "observation", 3.0),
+    *((NUMBERS, "observation", np.array([1, 3], dtype)) for dtype in (np.int32, np.float32)),
+    *((BITS, "observation", np.ones(3, dtype)) for dtype in (bool, float)),
     (DICT, "observation", {"b": 3, "a": A.astype(np.float64)}),
 ]
 NAMES = ("observation", "reward", "terminated", "truncated", "info")
@@ -191,6 +198,29 @@ def test_a_last_observation_too_large_for_the_type_of_the_space(wrapper: Any) ->
         model_for(wrapper(DummyVecEnv([partial(Ends, BOX)]))).learn(32)
 
 
+class InFloats(NoiseEnv):
+    """Returns all observations in floats."""
+
+    def reset(self, **arguments: Any) -> Any:
+        observation, info = super().reset(**arguments)
+        return np.asarray(observation, float), info
+
+    def step(self, action: Any) -> Any:
+        observation, *others = super().step(action)
+        return np.asarray(observation, float), *others
+
+
+@pytest.mark.parametrize("space", [BYTES, NUMBER, NUMBERS, BITS])
+def test_integers_in_floats_of_a_worker_of_sb3(space: spaces.Space) -> None:
+    rollouts = []
+    for cls in (NoiseEnv, InFloats):
+        env = SubprocVecEnv([partial(cls, BOX, space)], start_method="fork")
+        env.seed(0)
+        rollouts.append(model_for(env).learn(16).rollout_buffer.observations)
+        env.close()
+    np.testing.assert_array_equal(*rollouts)
+
+
 class TellsNothing(DummyVecEnv):
     """Returns no infos."""
 
@@ -211,3 +241,61 @@ def test_infos_are_missed_where_an_episode_ends(ends: bool) -> None:
         return
     with pytest.raises(EnvOutputError, match=r"the info at step 12 is \[\], but must be a list with a dict for each"):
         model.learn(32)
+
+
+class OtherTypes(DummyVecEnv):
+    """Returns a list of rewards, and dones that are floats."""
+
+    def step_wait(self) -> Any:
+        observations, rewards, dones, infos = super().step_wait()
+        return observations, rewards.tolist(), dones.astype(np.float32), infos
+
+
+def test_rewards_in_a_list_and_dones_that_are_floats() -> None:
+    weights = []
+    for vec_env in (DummyVecEnv, OtherTypes):
+        env = vec_env([partial(NoiseEnv, BOX, deepcopy(VECTOR))] * 2)
+        model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, seed=0, device="cpu").learn(32)
+        weights.append(th.cat([parameter.detach().flatten() for parameter in model.policy.parameters()]))
+    assert th.equal(*weights)
+
+
+class Flattened(VecEnvWrapper):
+    """Joins the two parts of tuples."""
+
+    def __init__(self, env: VecEnv):
+        super().__init__(env, spaces.Box(-1, 1, (6,)))
+
+    def reset(self) -> Any:
+        observations: Any = self.venv.reset()
+        return np.concatenate(observations, axis=1)
+
+    def step_wait(self) -> Any:
+        observations: Any
+        observations, rewards, dones, infos = self.venv.step_wait()
+        for info in infos:
+            if "terminal_observation" in info:
+                info["terminal_observation"] = np.concatenate(info["terminal_observation"])
+        return np.concatenate(observations, axis=1), rewards, dones, infos
+
+
+VEC_ENVS = [DummyVecEnv, *(partial(cls, start_method="fork") for cls in (SubprocVecEnv, SafeSubprocVecEnv))]
+
+
+@pytest.mark.parametrize("vec_env", VEC_ENVS)
+def test_tuples_under_a_wrapper(vec_env: Any) -> None:
+    pair = spaces.Tuple([VECTOR, VECTOR])
+    env = right_and(pair, "reward", 0.0, vec_env)
+    model_for(Flattened(env)).learn(32)
+    env.close()
+    env = right_and(pair, "observation", (A, np.array([0, np.nan, 0], np.float32)), vec_env)
+    with pytest.raises(NonFiniteError, match=r"the observation\[1\] of environment 1 at step 8 is not finite"):
+        model_for(Flattened(env)).learn(32)
+    env.close()
+
+
+def test_a_part_of_a_tuple_of_another_shape() -> None:
+    env = right_and(spaces.Tuple([VECTOR, VECTOR]), "observation", (A, A[:1]), VEC_ENVS[2])
+    with pytest.raises(EnvOutputError, match=r"the observation\[1\] of environment 1 at step 8 is an array of shape"):
+        model_for(Flattened(env)).learn(32)
+    env.close()

@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
-from gymnasium.wrappers.vector import ClipReward, NormalizeObservation, NormalizeReward, RecordEpisodeStatistics
+from gymnasium.wrappers.vector import (
+    ClipReward,
+    DictInfoToList,
+    NormalizeObservation,
+    NormalizeReward,
+    RecordEpisodeStatistics,
+)
 from stable_baselines3.common.atari_wrappers import AtariWrapper
 
 from sb3_ppo_variants import ArgumentError
@@ -230,6 +236,12 @@ def test_wrappers_that_know_no_reset_of_some(mode: str) -> None:
     if mode == "NextStep":  # gymnasium itself refuses the other mode.
         with pytest.raises(ArgumentError, match=r"^NormalizeObservation .*: use SB3's VecNormalize$"):
             GymnasiumVecEnv(NormalizeObservation(inner))
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+def test_a_wrapper_that_returns_lists(mode: str) -> None:
+    with pytest.raises(ArgumentError, match=r"^DictInfoToList .*: leave it out, because GymnasiumVecEnv makes lists"):
+        GymnasiumVecEnv(DictInfoToList(SyncVectorEnv(CARTPOLE, autoreset_mode=mode)))
 
 
 def test_rewards_are_normalized_as_gymnasium_does() -> None:

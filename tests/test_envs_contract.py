@@ -212,6 +212,30 @@ def test_environments_are_within_reach(vectorization: str) -> None:
     venv.close()
 
 
+class Counts(gym.Wrapper):
+    """Counts the calls of a method."""
+
+    calls = 0
+
+    def count(self) -> int:
+        self.calls += 1
+        return self.calls
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_a_method_is_an_attribute_that_is_not_called(vectorization: str) -> None:
+    venv = make_gymnasium_vec_env("CartPole-v1", N_ENVS, wrapper_class=Counts, vectorization_mode=vectorization)
+    venv.reset()
+    assert [method.__name__ for name in ("count", "reset") for method in venv.get_attr(name)] == [
+        *["count"] * N_ENVS,
+        *["reset"] * N_ENVS,
+    ]
+    assert venv.get_attr("calls") == [0] * N_ENVS
+    assert venv.env_method("count") == [1] * N_ENVS
+    venv.reset()
+    venv.close()
+
+
 def test_what_is_one_whole_has_its_own_attributes() -> None:
     venv = make_gymnasium_vec_env("CartPole-v1", N_ENVS, vectorization_mode="vector_entry_point")
     venv.set_attr("gravity", 5.0)

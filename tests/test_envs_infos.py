@@ -1,11 +1,15 @@
 """The infos of a vector environment are split correctly between the environments."""
 
+from copy import deepcopy
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers.vector import ClipReward
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_ppo_variants.envs import GymnasiumVecEnv
 
@@ -70,3 +74,60 @@ def test_some_are_told() -> None:
     venv = GymnasiumVecEnv(Tells({"it": "abc", "_it": np.array([True, False, True])}))
     venv.reset()
     assert [info.get("it") for info in venv.reset_infos] == ["abc", None, "abc"]
+
+
+# The infos of two environments, which differ in type, shape and keys.
+UNLIKE: dict[str, tuple[dict, dict]] = {
+    "numbers": ({"progress": 0, "ok": False, "limit": 1.0}, {"progress": 0.5, "ok": 7, "limit": None}),
+    "arrays": ({"path": np.zeros(1)}, {"path": np.ones(2)}),
+    "arrays that broadcast": ({"path": np.arange(3)}, {"path": np.arange(1)}),
+    "texts": ({"seen": "x"}, {"seen": "hello"}),
+    "dicts": ({"told": {"a": 1}}, {"told": 3.0}),
+    "keys": ({0: 1.0, "a": 1.5, "_a": 2.5}, {0: 2.0, "b": 3.5}),
+}
+
+
+class Says(gym.Env):
+    """Returns the same arrays at every step, and changes one of them; episodes of two steps."""
+
+    observation_space = spaces.Box(0, 9, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, info: dict):
+        self.info = {**deepcopy(info), "count": np.zeros(1)}
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
+        self.steps = 0
+        return np.zeros(1, np.float32), {**deepcopy(self.info), "begins": True}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        self.steps += 1
+        self.info["count"] += 1
+        return np.full(1, self.steps, np.float32), 1.0, self.steps == 2, False, {**self.info}
+
+
+def told(venv: VecEnv) -> list[Any]:
+    """Return the infos of a reset and some steps, and the types of their values."""
+    venv.reset()
+    infos = deepcopy([*venv.reset_infos])
+    for _ in range(5):
+        infos += [*venv.step(np.zeros(2, int))[3], *deepcopy(venv.reset_infos)]
+    venv.close()
+    return [[{key: (type(value), value) for key, value in info.items()} for info in infos]]
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+@pytest.mark.parametrize("name", UNLIKE)
+def test_the_same_infos_as_those_of_sb3(name: str, kind: Any, mode: AutoresetMode) -> None:
+    makers: Any = [lambda i=i: Says(UNLIKE[name][i]) for i in range(2)]
+    context = {"context": "fork"} if kind is AsyncVectorEnv else {}
+    ours = told(GymnasiumVecEnv(kind(makers, autoreset_mode=mode, **context)))
+    np.testing.assert_equal(ours, told(DummyVecEnv(makers)))
+
+
+def test_a_key_that_is_no_text_below_a_wrapper_of_gymnasium() -> None:
+    venv = GymnasiumVecEnv(ClipReward(SyncVectorEnv([lambda: Says({0: 1.0})] * 2), -1, 1))
+    venv.reset()
+    infos: Any = venv.reset_infos
+    assert [info[0] for info in infos] == [1.0, 1.0]

@@ -173,7 +173,7 @@ def test_all_else_is_of_the_environment() -> None:
         # Bound methods are created on each access.
         return one is other or (callable(one) and one == other)
 
-    names = {name for name in dir(env) if not name.startswith("_")} - {"step"}
+    names = {name for name in dir(env) if not name.startswith("_")}
     assert {"envs", "buf_rews", "close", "seed", "unwrapped", "num_envs"} <= names
     assert [name for name in sorted(names) if not same(getattr(stand_in, name), getattr(env, name))] == []
 
@@ -241,6 +241,25 @@ def test_an_environment_that_a_callback_sets_stays() -> None:
     model.learn(128, Calls(lambda callback: callback.model.set_env(other, force_reset=False)))
     assert model.env is other
     assert other.get_attr("_steps") == [32 % 7] * 2
+
+
+def test_a_wrapper_that_a_callback_adds_stays() -> None:
+    def wraps(callback: Any) -> None:
+        callback.model.env = VecNormalize(callback.model.env)
+
+    env = noise_envs(BOX)
+    model = model_for(env).learn(128, Calls(wraps))
+    assert type(model.env) is VecNormalize and model.env.venv is env
+
+
+@pytest.mark.parametrize("name", ["DummyVecEnv", "SubprocVecEnv", "VecNormalize"])
+def test_it_is_an_instance_of_the_same_classes(name: str) -> None:
+    env = ENVS[name]()
+    callback = Calls(lambda callback: (chain(callback.locals["env"])[-1], callback.model.env))
+    model_for(env).learn(64, callback)
+    inner, outer = callback.result
+    assert isinstance(inner, type(chain(env)[-1])) and isinstance(outer, type(env))
+    env.close()
 
 
 class OfAnotherKind(DummyVecEnv):

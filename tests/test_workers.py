@@ -1,5 +1,6 @@
 """If a worker fails, the error names it, its environment closes in time, and no process is left."""
 
+import ctypes
 import os
 import signal
 import sys
@@ -15,13 +16,14 @@ import numpy as np
 import psutil
 import pytest
 import torch as th
+from gymnasium.vector import AsyncVectorEnv
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
 
 from fresh import ended, run_code
 from helpers import ACTION_SPACES, NoiseEnv
 from sb3_ppo_variants import ArgumentError, PPOClip, WorkerError
-from sb3_ppo_variants.envs import SafeSubprocVecEnv
+from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
 
 BOX = ACTION_SPACES["Box"]
 N_ENVS = 3
@@ -132,6 +134,30 @@ def test_a_worker_of_sb3_is_named_too(name: str) -> None:
         model.learn(100)
 
 
+@pytest.mark.parametrize("name", ["exit at once", "kill"])
+def test_a_worker_of_gymnasium_is_named_too(name: str) -> None:
+    env_fns: list[Any] = [partial(NoiseEnv, BOX), partial(Fails, name, "step"), partial(NoiseEnv, BOX)]
+    inner = AsyncVectorEnv(env_fns, context="fork")
+    env, processes = GymnasiumVecEnv(inner), processes_of(inner)
+    model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, device="cpu")
+    for _ in range(2):
+        with pytest.raises(WorkerError, match=f"the worker of environment 1 {FAULTS[name][1]}"):
+            model.learn(100)
+    closes_in_time(env, processes)
+
+
+@pytest.mark.filterwarnings("ignore:.*ERROR:UserWarning")
+def test_a_worker_of_gymnasium_that_raised_an_error() -> None:
+    inner = AsyncVectorEnv([partial(NoiseEnv, BOX), partial(Fails, "raise", "step")], context="fork")
+    env, processes = GymnasiumVecEnv(inner), processes_of(inner)
+    model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, device="cpu")
+    with pytest.raises(LostTheGame, match="at chess"):
+        model.learn(100)
+    with pytest.raises(WorkerError, match="the worker of environment 1 exited with code 0"):
+        model.learn(100)
+    closes_in_time(env, processes)
+
+
 class Slow(NoiseEnv):
     """Answers late, and with more data than a pipe can hold."""
 
@@ -165,6 +191,65 @@ def test_it_is_the_environment_of_sb3_in_all_else() -> None:
     assert th.equal(*weights)
 
 
+class Large(NoiseEnv):
+    """Returns more data than a pipe can hold."""
+
+    def step(self, action: Any) -> Any:
+        *others, info = super().step(action)
+        return *others, {**info, "large": np.zeros(2**21)}
+
+
+def test_closing_while_a_worker_is_stopped_in_the_middle_of_an_answer() -> None:
+    env = SafeSubprocVecEnv([partial(Large, BOX)], start_method="fork")
+    processes = processes_of(env)
+    env.reset()
+    env.step_async(np.zeros((1, 2)))
+    assert env.remotes[0]._exchange.poll(60)
+    os.kill(processes[0].pid, signal.SIGSTOP)
+    closes_in_time(env, processes)
+
+
+def test_waiting_for_a_step_that_another_command_has_replaced() -> None:
+    env = SafeSubprocVecEnv([partial(NoiseEnv, BOX)], start_method="fork")
+    env.reset()
+    env.step_async(np.zeros((1, 2)))
+    env.get_attr("spec")
+    with pytest.raises(WorkerError, match=r"environment 0 has no command to answer: call step_async\(\) before"):
+        env.step_wait()
+    env.close()
+
+
+@pytest.mark.parametrize("error", [TimeoutError, OSError])
+def test_an_error_of_a_handler_of_signals_passes_on(error: type[OSError]) -> None:
+    def fails(*_: Any) -> None:
+        raise error("of the handler")
+
+    env = SafeSubprocVecEnv([partial(Fails, "hang", "step")], start_method="fork", timeout=60)
+    env.reset()
+    handler = signal.signal(signal.SIGALRM, fails)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        with pytest.raises(error, match="of the handler"):
+            for _ in range(3):
+                env.step(np.zeros((1, 2)))
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+        env.close()
+
+
+@pytest.mark.parametrize("timeout", [np.float32(60), 1_000_000])
+def test_other_timeouts(timeout: Any) -> None:
+    env = SafeSubprocVecEnv([partial(NoiseEnv, BOX)], start_method="fork", timeout=timeout)
+    env.reset()
+    env.close()
+
+
+@pytest.mark.parametrize("timeout", [1e7, 1e300, 10**400])
+def test_a_timeout_that_is_too_long(timeout: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"timeout=.*; None waits forever|timeout=.* is not allowed"):
+        SafeSubprocVecEnv([partial(NoiseEnv, BOX)], timeout=timeout)
+
+
 @pytest.mark.parametrize("timeout", [0, -1.0, float("nan"), "5"])
 def test_a_wrong_timeout(timeout: Any) -> None:
     with pytest.raises(ArgumentError, match=r"timeout=.* is not allowed; allowed: a finite number > 0, or None"):
@@ -186,22 +271,35 @@ def test_a_worker_that_can_not_be_started() -> None:
     assert not [process for process in left if "spawn_main" in " ".join(process.cmdline())]
 
 
-def test_workers_do_not_outlive_a_parent_that_is_killed() -> None:
+class HangsInC(NoiseEnv):
+    """Hangs in a step, and keeps all threads of Python from running."""
+
+    def step(self, action: Any) -> Any:
+        ctypes.PyDLL(None).sleep(1000)
+
+
+IN_C = pytest.param("HangsInC(BOX)", marks=pytest.mark.skipif(sys.platform != "linux", reason="needs Linux"))
+
+
+@pytest.mark.parametrize("hanging", ["Fails('hang', 'step')", IN_C])
+def test_workers_do_not_outlive_a_parent_that_is_killed(hanging: str) -> None:
     """This holds even if they hang."""
     script = f"""
         import os, signal, sys
         sys.path.insert(0, {str(Path(__file__).parent)!r})
+        from contextlib import suppress
         from functools import partial
         import numpy as np
         from helpers import NoiseEnv
-        from test_workers import BOX, Fails
+        from test_workers import BOX, Fails, HangsInC
+        from sb3_ppo_variants import WorkerError
         from sb3_ppo_variants.envs import SafeSubprocVecEnv
-        env = SafeSubprocVecEnv([partial(Fails, "hang", "step"), partial(NoiseEnv, BOX)], start_method="fork")
+        env = SafeSubprocVecEnv([lambda: {hanging}, partial(NoiseEnv, BOX)], start_method="fork", timeout=2)
         print(*[process.pid for process in env.processes], flush=True)
         env.reset()
-        for _ in range(2):
-            env.step(np.zeros((2, 2)))
-        env.step_async(np.zeros((2, 2)))
+        with suppress(WorkerError):
+            for _ in range(3):
+                env.step(np.zeros((2, 2)))
         os.kill(os.getpid(), signal.SIGKILL)
     """
     run = ended(run_code, textwrap.dedent(script))

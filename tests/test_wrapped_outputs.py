@@ -185,6 +185,105 @@ def test_an_error_of_a_wrapper_passes_on() -> None:
         model_for(DummyVecEnv([lambda: Monitor(TransformReward(NoiseEnv(BOX), fails))])).learn(32)
 
 
+# Untyped, because these wrappers are wrong.
+Wrapper: Any = gym.Wrapper
+Reshape: Any = gym.wrappers.ReshapeObservation
+NOTHING: dict[str, Any] = {}
+
+
+class Fails(Wrapper):
+    """Has a bug in its first step, after it has given other values to the variables with the output."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        obs, reward = np.append(obs, 1.0), None
+        info["seen"] = NOTHING["no such key"]
+        return obs, reward, terminated, truncated, info
+
+
+class Unpacks(Wrapper):
+    """Has a bug that has nothing to do with the output, which has the right number of values."""
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        one, two = range(3)
+        return observation, reward, terminated, truncated, {**info, "one": one + two}
+
+
+class Loses(Wrapper):
+    """Fails before it steps, with variables of the usual names."""
+
+    def step(self, action: Any) -> Any:
+        reward, info = None, None
+        raise ValueError(f"lost connection with {reward} and {info}")
+
+
+class Reshapes(Reshape):
+    """Calls the ``step`` of a wrapper that changes the observation, and has a bug."""
+
+    def __init__(self, env: gym.Env):
+        super().__init__(env, (1, 3))
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, terminated, truncated, info["no such key"]
+
+
+OF_WRAPPERS: dict[Any, tuple[type[Exception], str]] = {
+    Fails: (KeyError, "no such key"),
+    Unpacks: (ValueError, "too many values to unpack"),
+    Loses: (ValueError, "lost connection"),
+    Reshapes: (KeyError, "no such key"),
+}
+
+
+@pytest.mark.parametrize("wrap", OF_WRAPPERS)
+def test_an_error_of_a_wrapper_with_right_outputs(wrap: Any) -> None:
+    error, message = OF_WRAPPERS[wrap]
+    with pytest.raises(error, match=message) as caught:
+        model_for(DummyVecEnv([lambda: wrap(NoiseEnv(BOX))])).learn(32)
+    assert type(caught.value) is error
+    env = SafeSubprocVecEnv([lambda: wrap(NoiseEnv(BOX))], start_method="fork")
+    with pytest.raises(WorkerError, match=f"{error.__name__}: .*{message}"):
+        model_for(env).learn(32)
+    env.close()
+
+
+class Receives(Wrapper):
+    """Needs a number as the reward, under any name."""
+
+    def step(self, action: Any) -> Any:
+        o, r, te, tr, i = self.env.step(action)
+        return o, r + 1.0, te, tr, i
+
+
+@pytest.mark.parametrize("vec_env", [DummyVecEnv, IN_PROCESSES["ours"]])
+def test_the_error_of_the_wrapper_is_the_cause(vec_env: Any) -> None:
+    env, _ = errs("reward None", Receives, vec_env)
+    with pytest.raises(EnvOutputError, match="the reward of environment 1 at step 8 is None") as caught:
+        model_for(env).learn(32)
+    assert "unsupported operand type" in str(caught.value.__cause__)
+    env.close()
+
+
+class WarmsUp(NoiseEnv):
+    """Calls its own ``step``, with an additional argument, in ``reset``."""
+
+    def reset(self, **arguments: Any) -> Any:
+        super().reset(**arguments)
+        observation, *_, info = self.step(np.zeros(2), warm_up=True)
+        return observation, info
+
+    def step(self, action: Any, warm_up: bool = False) -> Any:
+        return super().step(action)
+
+
+def test_additional_arguments_in_a_worker() -> None:
+    env = SafeSubprocVecEnv([partial(WarmsUp, BOX)], start_method="fork")
+    env.reset()
+    env.close()
+
+
 def test_a_reward_that_wrappers_make_right() -> None:
     space, place, value, _ = WRONG["reward a string"]
     model_for(DummyVecEnv([lambda: Monitor(TransformReward(Errs(space, place, value), float))])).learn(32)

@@ -1,6 +1,8 @@
 """Access to attributes and methods of the environments inside a vector environment, as far as its kind allows it."""
 
 import re
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import gymnasium as gym
@@ -8,8 +10,9 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
 from stable_baselines3.common.env_util import is_wrapped
 
-from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.errors import ArgumentError, WorkerError
 from sb3_ppo_variants.guards.exchange import Exchange
+from sb3_ppo_variants.guards.workers import SECONDS_TO_END, how_it_ended
 
 
 class Access:
@@ -82,10 +85,44 @@ class _InProcess(Access):
         return [is_wrapped(self.env.envs[i], wrapper_class) for i in indices]
 
 
+class _Named(Exchange):
+    """An exchange whose errors name the worker."""
+
+    def __init__(self, pipe: Connection, env_index: int, process: BaseProcess):
+        super().__init__(pipe, env_index, process)
+        self._named = env_index, process
+
+    def send(self, command: tuple[str, Any]) -> None:
+        """See :class:`Exchange`.
+
+        :raises WorkerError: if the worker has ended, or the pipe contains an incomplete message
+        """
+        try:
+            super().send(command)
+        except ConnectionError as error:
+            raise _ended(*self._named) from error
+
+    def receive(self, seconds: float | None) -> Any:
+        """See :class:`Exchange`.
+
+        :raises WorkerError: if the worker has ended, or the pipe contains an incomplete message
+        """
+        try:
+            return super().receive(seconds)
+        except (EOFError, ConnectionError) as error:
+            raise _ended(*self._named) from error
+
+
+def _ended(env_index: int, process: BaseProcess) -> WorkerError:
+    process.join(SECONDS_TO_END)
+    return WorkerError(env_index, how_it_ended(process.exitcode))
+
+
 class _InWorkers(Access):
     """Access to the environments of an ``AsyncVectorEnv``, which can only query all of its workers at once.
 
-    A worker exits if it is asked for an attribute that its environment lacks, and calls callable attributes.
+    A worker exits if it is asked for an attribute that its environment lacks. Its own ``get_attr`` would call callable
+    attributes.
     """
 
     env: AsyncVectorEnv
@@ -94,16 +131,25 @@ class _InWorkers(Access):
     def __init__(self, env: AsyncVectorEnv):
         super().__init__(env)
         pipes: Any = env.parent_pipes
-        exchanges: Any = [p if isinstance(p, Exchange) else Exchange(p, i) for i, p in enumerate(pipes)]
+        exchanges: Any = [
+            pipe if isinstance(pipe, Exchange) else _Named(pipe, i, process)
+            for i, (pipe, process) in enumerate(zip(pipes, env.processes, strict=True))
+        ]
         env.parent_pipes = exchanges
 
     def begin(self) -> None:
         self.env._state = AsyncState.DEFAULT
+        pipes: Any = self.env.parent_pipes
+        if None in pipes:  # gymnasium has closed the pipe of a worker that raised an error.
+            index = pipes.index(None)
+            raise _ended(index, self.env.processes[index])
 
     def closing(self) -> dict[str, Any]:
-        self.begin()
+        self.env._state = AsyncState.DEFAULT
         pipes: Any = self.env.parent_pipes
-        return {"terminate": True} if any(pipe is not None and pipe.useless for pipe in pipes) else {}
+        useless = any(pipe is not None and pipe.useless for pipe in pipes)
+        all_alive = all(process.is_alive() for process in self.env.processes)
+        return {} if all_alive and not useless else {"terminate": True}
 
     def has(self, name: str) -> bool:
         self.begin()
@@ -111,7 +157,7 @@ class _InWorkers(Access):
 
     def get(self, name: str, indices: list[int]) -> list[Any]:
         self._need(name)
-        values = self.env.get_attr(name)
+        values = self.env.call("get_wrapper_attr", name)
         return [values[i] for i in indices]
 
     def set(self, name: str, value: Any, indices: list[int]) -> None:

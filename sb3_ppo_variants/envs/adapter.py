@@ -54,6 +54,7 @@ class GymnasiumVecEnv(VecEnv):
 
     def _use(self, env: VectorEnv) -> None:
         self.env, self._access = env, access(env)
+        rows.collect_infos(env)
 
     def reset(self) -> VecEnvObs:
         """Reset all environments with the seeds and options that were set since the last reset.

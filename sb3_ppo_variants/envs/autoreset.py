@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
-from gymnasium.wrappers.vector import NormalizeObservation, NormalizeReward, RecordEpisodeStatistics
+from gymnasium.wrappers.vector import DictInfoToList, NormalizeObservation, NormalizeReward, RecordEpisodeStatistics
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs
 
 from sb3_ppo_variants.envs import rows
 from sb3_ppo_variants.envs.rows import Infos, per_env
 from sb3_ppo_variants.errors import ArgumentError
+
+LISTS = "returns infos that GymnasiumVecEnv does not expect: leave it out, because GymnasiumVecEnv makes lists of infos"
 
 # Takes the environment, and the observations, dones and infos of a step that ended an episode. It writes the first
 # observations of the new episodes into the observations and ``terminal_observation`` into the infos, and returns the
@@ -94,9 +96,10 @@ def end_of_episode(env: VectorEnv, mode: AutoresetMode | str | None) -> EndOfEpi
     if isinstance(inner, AsyncVectorEnv) and known is AutoresetMode.NEXT_STEP and not inner.shared_memory:
         # Without shared memory, the workers forget that they were reset, and reset again in the next step.
         raise ArgumentError(f"env={env} must be created with shared_memory=True or in AutoresetMode.SAME_STEP")
+    _check_wrappers(env, {DictInfoToList: LISTS})
     if known is AutoresetMode.SAME_STEP:
         return reset_in_the_step
-    _check_wrappers(env)
+    _check_wrappers(env, _resetting_all(env))
     return reset_at_once
 
 
@@ -106,20 +109,24 @@ def _wrappers(env: VectorEnv) -> Iterator[VectorWrapper]:
         env = env.env
 
 
-def _check_wrappers(env: VectorEnv) -> None:
-    """Refuse wrappers that cannot reset only some environments: they raise an error or lose the returns of all."""
-    instead: dict[type[VectorWrapper], str] = {
-        NormalizeObservation: "SB3's VecNormalize",
-        NormalizeReward: "SB3's VecNormalize, or AutoresetMode.SAME_STEP",
+def _resetting_all(env: VectorEnv) -> dict[type[VectorWrapper], str]:
+    """Return wrappers that cannot reset only some environments: they raise an error or lose the returns of all."""
+    problem = "can only reset all environments at once: use SB3's"
+    refused: dict[type[VectorWrapper], str] = {
+        NormalizeObservation: f"{problem} VecNormalize",
+        NormalizeReward: f"{problem} VecNormalize, or AutoresetMode.SAME_STEP",
     }
     if isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv):
         # These two remove the mask from the options before the wrapper sees it.
-        instead[RecordEpisodeStatistics] = "SB3's VecMonitor, or AutoresetMode.SAME_STEP"
+        refused[RecordEpisodeStatistics] = f"{problem} VecMonitor, or AutoresetMode.SAME_STEP"
+    return refused
+
+
+def _check_wrappers(env: VectorEnv, refused: dict[type[VectorWrapper], str]) -> None:
     for wrapper in _wrappers(env):
-        for refused, use in instead.items():
-            if isinstance(wrapper, refused):
-                name = type(wrapper).__name__
-                raise ArgumentError(f"{name} in env={env} can only reset all environments at once: use {use}")
+        for kind, problem in refused.items():
+            if isinstance(wrapper, kind):
+                raise ArgumentError(f"{type(wrapper).__name__} in env={env} {problem}")
 
 
 def _mode(env: VectorEnv, given: AutoresetMode | str | None) -> AutoresetMode:

@@ -8,9 +8,16 @@ from copy import deepcopy
 from typing import Any
 
 import numpy as np
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs
 
+from sb3_ppo_variants.guards.copies import copied
+
 Infos = list[dict[str, Any]]
+
+
+class OfEach(dict[Any, Any]):
+    """Infos by the indices of their environments."""
 
 
 def _each(function: Callable[[np.ndarray], Any], observations: VecEnvObs) -> Any:
@@ -53,16 +60,36 @@ def equal(first: VecEnvObs, second: VecEnvObs) -> bool:
     return all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs)
 
 
-def per_env(vector_infos: dict[str, Any], n_envs: int) -> Infos:
+def collect(vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
+    """Add the info of an environment, as gymnasium's ``_add_info`` does, but without merging it with the others.
+
+    ``_add_info`` writes values of all environments into an array with the type and shape of the first, so ``0.5`` after
+    ``0`` becomes ``0``.
+    """
+    of_each = vector_infos if isinstance(vector_infos, OfEach) else OfEach()
+    of_each.setdefault(env_num, {}).update(copied(env_info))
+    return of_each
+
+
+def collect_infos(env: VectorEnv) -> None:
+    """Make gymnasium's own vector environments return :class:`OfEach`, unless a wrapper reads their infos."""
+    if type(env) in (SyncVectorEnv, AsyncVectorEnv):
+        env._add_info = collect  # type: ignore[method-assign]
+
+
+def per_env(vector_infos: dict[Any, Any], n_envs: int) -> Infos:
     """Split the info of a vector environment into one info per environment.
 
     A Boolean array ``_key`` next to ``key`` says which environments have a value. ALE and EnvPool have no such arrays,
     because all environments have a value. A value without one entry per environment, such as a number, is copied to
     all. Dictionaries are split in the same way. No info shares memory with the arrays.
     """
+    if isinstance(vector_infos, OfEach):
+        return [vector_infos.get(i, {}) for i in range(n_envs)]
     infos: Infos = [{} for _ in range(n_envs)]
+    masks = {f"_{key}" for key in vector_infos}
     for key, values in vector_infos.items():
-        if key[:1] == "_" and key[1:] in vector_infos:
+        if key in masks:
             continue
         has_value = vector_infos.get(f"_{key}")
         for i, value in enumerate(_values(values, n_envs)):

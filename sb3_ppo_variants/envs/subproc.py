@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple, NoReturn
 
 import gymnasium as gym
@@ -20,16 +21,22 @@ from stable_baselines3.common.vec_env.patch_gym import _patch_env
 from stable_baselines3.common.vec_env.subproc_vec_env import _worker
 
 from sb3_ppo_variants.arguments.rules import POSITIVE
-from sb3_ppo_variants.errors import EnvOutputError, WorkerError, refuse
-from sb3_ppo_variants.guards.exchange import Exchange, limit_messages
+from sb3_ppo_variants.errors import ArgumentError, EnvOutputError, WorkerError, refuse
+from sb3_ppo_variants.guards.exchange import Exchange, Unanswered, limit_messages
 from sb3_ppo_variants.guards.masks import check_stays
 from sb3_ppo_variants.guards.workers import how_it_ended
 from sb3_ppo_variants.guards.wrapped import check_outputs
+
+if sys.platform == "linux":
+    import fcntl
 
 # Environments may need time to write files before they close. Workers that are still running after SECONDS_TO_CLOSE are
 # terminated, and those still running SECONDS_TO_END later are killed.
 SECONDS_TO_CLOSE = 3.0
 SECONDS_TO_END = 0.5
+
+# The largest timeout: the system takes milliseconds as a signed 32-bit integer.
+MOST_SECONDS = 2e6
 
 
 class Failure(NamedTuple):
@@ -45,7 +52,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
     If a worker raises an error, exits or does not answer in time, you get a :class:`~sb3_ppo_variants.WorkerError` with
     its index and any traceback. Each worker checks the outputs of its environment before they are stacked.
     :meth:`close` takes at most four seconds, whatever the workers do, and no worker outlives the process that started
-    it.
+    it, unless it hangs in C code that keeps the interpreter's lock, on systems other than Linux.
 
     If an interrupt, an error or the timeout leaves an answer pending, the next command discards it. A worker becomes
     unusable only if a message was cut off in the middle. Workers ignore Ctrl-C.
@@ -53,7 +60,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
     :param env_fns: functions that create the environments, at least one
     :param start_method: how to start the processes, one of ``multiprocessing.get_all_start_methods()``; as in SB3,
         ``None`` selects ``"forkserver"`` if it is available, and otherwise ``"spawn"``
-    :param timeout: seconds that a worker may take to answer, > 0; ``None`` waits forever
+    :param timeout: seconds that a worker may take to answer, > 0 and at most two million; ``None`` waits forever
     :raises ArgumentError: if an argument has a value that is not allowed
     :raises WorkerError: if an environment cannot be created
     """
@@ -62,6 +69,8 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         self, env_fns: list[Callable[[], gym.Env]], start_method: str | None = None, timeout: float | None = None
     ):
         POSITIVE.or_none().check("timeout", timeout)
+        if timeout is not None and timeout > MOST_SECONDS:
+            raise ArgumentError(f"timeout={timeout!r} must be at most {MOST_SECONDS:g} seconds; None waits forever")
         if not env_fns:
             refuse("env_fns", env_fns, "a list of at least one function")
         self.waiting = False
@@ -73,7 +82,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         self.processes = []
         try:
             for i, env_fn in enumerate(env_fns):
-                self.remotes.append(Worker(context, i, env_fn, timeout))
+                self.remotes.append(Worker(context, i, env_fn, None if timeout is None else float(timeout)))
                 self.processes.append(self.remotes[i].process)
             self.remotes[0].send(("get_spaces", None))
             VecEnv.__init__(self, len(env_fns), *self.remotes[0].recv())
@@ -127,29 +136,32 @@ class Worker:
             self._exchange.send(command)
         except BlockingIOError:
             self._fail_to_answer()
-        except OSError:
+        except ConnectionError:
             self.recv()
             self._fail("has ended")
 
     def recv(self) -> Any:
         """Receive the answer to the last command.
 
-        :raises WorkerError: if the worker raised an error, exited or does not answer in time
+        :raises WorkerError: if the worker raised an error, exited, does not answer in time, or was sent no command
         :raises EnvOutputError: if the environment returned something with the wrong type, shape or range
         """
+        if self._exchange.clean:
+            self._fail("has no command to answer: call step_async() before step_wait(), and nothing in between")
         while True:
             try:
                 answer = self._exchange.receive(self._timeout)
-            except (TimeoutError, BlockingIOError):
+            except (Unanswered, BlockingIOError):
                 self._fail_to_answer()
-            except (EOFError, OSError):
+            except (EOFError, ConnectionError):
                 self.process.join(SECONDS_TO_END)
                 self._fail(how_it_ended(self.process.exitcode))
             self._hangs = False
             if isinstance(answer, Failure):
-                if answer.wrong_output is not None:
-                    raise answer.wrong_output
-                self._fail(f"raised an error:\n{answer.traceback}")
+                failure = WorkerError(self._env_index, f"raised an error:\n{answer.traceback}")
+                if answer.wrong_output is None:
+                    raise failure
+                raise answer.wrong_output from failure
             if self._exchange.clean:
                 return answer
 
@@ -180,6 +192,7 @@ class Worker:
             while wait([pipe, self.process.sentinel], max(0.0, deadline - time.monotonic())):
                 if not pipe.poll():
                     break
+                limit_messages(pipe, max(0.0, deadline - time.monotonic()))
                 pipe.recv_bytes()
         self.process.join(max(0.0, deadline - time.monotonic()))
 
@@ -194,7 +207,7 @@ def _checked_env(env_fn: Callable[[], gym.Env], env_index: int) -> gym.Env:
 
 def _work(child: Connection, parent: Connection, make_env: CloudpickleWrapper) -> None:
     """Run SB3's worker and report its errors."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _end_with_parent()
     # Ctrl-C interrupts all processes of a terminal, but the parent decides whether training continues.
     signal.signal(signal.SIGINT, lambda *_: None)
     try:
@@ -209,5 +222,16 @@ def _end_with_parent() -> None:
     """Exit when the parent process ends, even if the environment hangs."""
     parent = mp.parent_process()
     assert parent is not None
+    threading.Thread(target=_exit_after, args=(parent,), daemon=True).start()
+    if sys.platform == "linux":
+        # The thread cannot run while C code holds the interpreter's lock. The sentinel is a pipe that the parent's end
+        # closes, at which Linux then sends SIGKILL.
+        with suppress(OSError):
+            fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, os.getpid())
+            fcntl.fcntl(parent.sentinel, fcntl.F_SETSIG, signal.SIGKILL)
+            fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, fcntl.fcntl(parent.sentinel, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def _exit_after(parent: BaseProcess) -> None:
     parent.join()
     os._exit(1)

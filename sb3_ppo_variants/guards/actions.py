@@ -2,6 +2,7 @@
 
 import numpy as np
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from sb3_ppo_variants.guards.finite import is_finite
 from sb3_ppo_variants.guards.steps import Steps
@@ -38,6 +39,11 @@ class CheckedActions:
     def __init__(self, steps: Steps, watch: Watch):
         self._steps, self._watch = steps, watch
         self.step_wait, self.reset = steps.step_wait, steps.reset
+
+    def step(self, actions: np.ndarray) -> VecEnvStepReturn:
+        """Take a step; the actions must be finite."""
+        check_actions(actions, self._watch)
+        return self._steps.step(actions)
 
     def step_async(self, actions: np.ndarray) -> None:
         """Start a step; the actions must be finite."""

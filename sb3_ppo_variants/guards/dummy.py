@@ -1,28 +1,28 @@
 """Steps of SB3's ``DummyVecEnv`` with the same results and fewer copies."""
 
 from collections.abc import Callable, Sequence
-from copy import copy, deepcopy
 from typing import Any, TypeGuard
 
 import numpy as np
+from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
+from sb3_ppo_variants.guards.copies import copied
 from sb3_ppo_variants.guards.finite import FiniteTest, finite_test
 from sb3_ppo_variants.guards.observations import observation_check
 from sb3_ppo_variants.guards.outputs import NUMBERS, EnvCheck
 from sb3_ppo_variants.guards.watch import HUGE_REWARD, Watch
 from sb3_ppo_variants.guards.wrapped import blame_output
 
-IMMUTABLE = frozenset({bool, int, float, str, type(None), np.bool_, np.float32, np.float64, np.int32, np.int64})
-REPLACED = ("step_wait", "reset", "_save_obs", "_obs_from_buf")
+REPLACED = ("step", "step_wait", "reset", "_save_obs", "_obs_from_buf")
 
 
 def can_step(env: VecEnv) -> TypeGuard[DummyVecEnv]:
-    """Return whether an environment is a ``DummyVecEnv`` that steps and resets as SB3's does."""
-    return isinstance(env, DummyVecEnv) and all(
-        getattr(getattr(env, method), "__func__", None) is getattr(DummyVecEnv, method) for method in REPLACED
-    )
+    """Return whether an environment is a ``DummyVecEnv`` that steps and resets as SB3's does, without tuples."""
+    if not isinstance(env, DummyVecEnv) or isinstance(env.observation_space, spaces.Tuple):
+        return False
+    return all(getattr(getattr(env, method), "__func__", None) is getattr(DummyVecEnv, method) for method in REPLACED)
 
 
 class DummySteps:
@@ -48,6 +48,11 @@ class DummySteps:
         self._checks = [] if watch is None else EnvCheck.of_each(env, watch)
         self._stacked = None if watch is None else observation_check(space, watch, env.num_envs)
         self._are_finite = _test_of_all([*arrays.values()], test)
+
+    def step(self, actions: np.ndarray) -> VecEnvStepReturn:
+        """Take a step."""
+        self.step_async(actions)
+        return self.step_wait()
 
     def step_wait(self) -> VecEnvStepReturn:
         """Step each environment, and reset it if its episode ended."""
@@ -92,7 +97,7 @@ class DummySteps:
             rows[i] = observation
         if checks and not self._are_finite():
             self._name_wrong()
-        return rows.copy(), rewards.copy(), dones.copy(), [_copied(info) for info in infos]
+        return rows.copy(), rewards.copy(), dones.copy(), [copied(info) for info in infos]
 
     def reset(self) -> VecEnvObs:
         """Reset each environment."""
@@ -151,23 +156,3 @@ class _DictRows(dict[str, np.ndarray]):
 
     def copy(self) -> dict[str, np.ndarray]:
         return {key: array.copy() for key, array in self.items()}
-
-
-def _copied(info: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy that is as independent as a deep copy."""
-    if type(info) is not dict:
-        return deepcopy(info)
-    copied = info.copy()
-    for key, value in info.items():
-        if type(value) not in IMMUTABLE:
-            if not _is_flat(value):
-                return deepcopy(info)
-            copied[key] = copy(value)
-    return copied
-
-
-def _is_flat(value: Any) -> bool:
-    """Return whether a shallow copy of an array or dict is as independent as a deep copy."""
-    if type(value) is np.ndarray:
-        return not value.dtype.hasobject
-    return type(value) is dict and IMMUTABLE.issuperset(map(type, value.values()))

@@ -15,6 +15,10 @@ from sb3_ppo_variants.errors import WorkerError
 from sb3_ppo_variants.guards.interrupts import HELD
 
 
+class Unanswered(Exception):
+    """There was no answer in time. A handler of signals may raise a ``TimeoutError`` of its own."""
+
+
 class Exchange:
     """The parent's end of a pipe to a worker that answers each command once, in turn.
 
@@ -82,13 +86,13 @@ class Exchange:
         """Wait for the next answer to any command.
 
         :param seconds: how long to wait; ``None`` for no limit
-        :raises TimeoutError: if there is no answer in that time
+        :raises Unanswered: if there is no answer in that time
         :raises EOFError: if the worker has ended
         :raises WorkerError: if the pipe contains an incomplete message
         """
         self._check()
         if not self._wait(seconds):
-            raise TimeoutError
+            raise Unanswered
         with HELD:
             self._in_message = True
             try:

@@ -1,8 +1,9 @@
 """Checks the values that a model and its environments exchange during training."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import numpy as np
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
@@ -70,29 +71,42 @@ class CheckedStacks:
         self._checks = EnvCheck.of_each(env, watch)
         self._stacks = StackCheck(self._checks, watch)
         self._env = env
-        self.step_async = env.step_async
+
+    def step(self, actions: np.ndarray) -> VecEnvStepReturn:
+        """Take a step with the environment's own ``step``, which may be overridden, and check its results."""
+        return self._checked(self._env.step, actions)
+
+    def step_async(self, actions: np.ndarray) -> None:
+        """Start a step."""
+        self._env.step_async(actions)
 
     def step_wait(self) -> VecEnvStepReturn:
         """Finish the step, and check its results."""
+        return self._checked(self._env.step_wait)
+
+    def _checked(self, step: Callable[..., VecEnvStepReturn], *actions: np.ndarray) -> VecEnvStepReturn:
         try:
-            returned = self._env.step_wait()
-            self._stacks.check(*returned)
-            self._check_observations(returned[0])
+            returned = step(*actions)
+            observations, rewards, dones, infos = returned
+            if isinstance(rewards, list):
+                rewards = np.array(rewards)
+            self._stacks.check(rewards, dones, infos)
+            fitted = self._fitted(observations)
         except STACKING:
             check_answers(self._env, self._checks)
             raise
-        return returned
+        return returned if fitted is observations and rewards is returned[1] else (fitted, rewards, dones, infos)
 
     def reset(self) -> VecEnvObs:
         """Reset all environments, and check their observations."""
         try:
-            observations = self._env.reset()
-            self._check_observations(observations)
+            return self._fitted(self._env.reset())
         except STACKING:
             check_answers(self._env, self._checks)
             raise
-        return observations
 
-    def _check_observations(self, observations: VecEnvObs) -> None:
+    def _fitted(self, observations: VecEnvObs) -> VecEnvObs:
+        """Return the observations in the types of their space if these are integers, because backends rely on them."""
         fitted = self._observations.fitted(observations, "observation", None)
         self._observations.check_numbers(fitted, "observation", None)
+        return fitted

@@ -1,6 +1,7 @@
 """Checks that observations are in their space. The bounds of a ``Box`` are not checked."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 from gymnasium import spaces
@@ -40,9 +41,10 @@ class ArrayCheck:
             self._watch.refuse(quantity, shown(observation), f"a {self._dtype} array of shape {self._shape}", env_index)
         if array.shape != self._shape:
             self._watch.refuse(quantity, f"an array of shape {array.shape}", f"of shape {self._shape}", env_index)
-        if not _keeps_values(array, self._dtype):
+        fitted = _cast(array, self._dtype)
+        if fitted is None:
             self._watch.refuse(quantity, shown(observation), f"representable as {self._dtype}", env_index)
-        return array
+        return fitted
 
     def check_numbers(self, observation: Any, quantity: str, env_index: int | None) -> None:
         """Check the numbers in an observation that :meth:`fitted` returned.
@@ -72,15 +74,28 @@ class ArrayCheck:
         self._watch.refuse(quantity, str(array), str(self._limits), env_index)
 
 
+class Unchecked:
+    """Accepts all observations; see :func:`observation_check`."""
+
+    def fitted(self, observation: object, quantity: str, env_index: int | None) -> Any:
+        """Return the observation."""
+        return observation
+
+    def check_numbers(self, observation: Any, quantity: str, env_index: int | None) -> None:
+        """Accept the observation."""
+
+
 class DictCheck:
-    """Checks observations of a ``Dict`` space; see :func:`observation_check`."""
+    """Checks observations of a ``Dict`` space; see :func:`observation_check`.
 
-    def __init__(self, space: spaces.Space, watch: Watch, n_envs: int):
-        assert isinstance(space, spaces.Dict)
+    :param parts: the spaces by their keys
+    """
+
+    def __init__(self, parts: Mapping[Any, spaces.Space], watch: Watch, n_envs: int):
         self._watch = watch
-        self._checks = {key: ArrayCheck(part, watch, n_envs) for key, part in space.items()}
+        self._checks = {key: _array_check(part, watch, n_envs) for key, part in parts.items()}
 
-    def fitted(self, observation: object, quantity: str, env_index: int | None) -> dict[str, Any]:
+    def fitted(self, observation: object, quantity: str, env_index: int | None) -> Any:
         """See :class:`ArrayCheck`."""
         if not isinstance(observation, dict) or observation.keys() != self._checks.keys():
             found = f"a dict with the keys {[*observation]}" if isinstance(observation, dict) else shown(observation)
@@ -96,12 +111,39 @@ class DictCheck:
             check.check_numbers(observation[key], f"{quantity}[{key!r}]", env_index)
 
 
-def observation_check(space: spaces.Space, watch: Watch, n_envs: int = 0) -> ArrayCheck | DictCheck:
-    """Create the check of a space without nested spaces, or of a ``Dict`` of such spaces.
+class TupleCheck(DictCheck):
+    """Checks observations of a ``Tuple`` space; see :func:`observation_check`."""
+
+    def fitted(self, observation: object, quantity: str, env_index: int | None) -> Any:
+        """See :class:`ArrayCheck`."""
+        if not isinstance(observation, tuple | list) or len(observation) != len(self._checks):
+            self._watch.refuse(quantity, shown(observation), f"a tuple of length {len(self._checks)}", env_index)
+        return tuple(
+            check.fitted(part, f"{quantity}[{i}]", env_index)
+            for (i, check), part in zip(self._checks.items(), observation, strict=True)
+        )
+
+
+ObservationCheck: TypeAlias = ArrayCheck | DictCheck | Unchecked
+
+
+def observation_check(space: spaces.Space, watch: Watch, n_envs: int = 0) -> ObservationCheck:
+    """Create the check of a space of arrays or numbers, or of a ``Dict`` or ``Tuple`` of such spaces.
+
+    Observations of other spaces, such as ``Text`` and spaces that are nested more deeply, are not checked. Policies
+    need wrappers for them.
 
     :param n_envs: number of environments whose observations are stacked; 0 for unstacked observations of one
     """
-    return (DictCheck if isinstance(space, spaces.Dict) else ArrayCheck)(space, watch, n_envs)
+    if isinstance(space, spaces.Dict):
+        return DictCheck(space.spaces, watch, n_envs)
+    if isinstance(space, spaces.Tuple):
+        return TupleCheck(dict(enumerate(space.spaces)), watch, n_envs)
+    return _array_check(space, watch, n_envs)
+
+
+def _array_check(space: spaces.Space, watch: Watch, n_envs: int) -> ArrayCheck | Unchecked:
+    return Unchecked() if space.shape is None or space.dtype is None else ArrayCheck(space, watch, n_envs)
 
 
 def shown(value: object) -> str:
@@ -122,9 +164,13 @@ def _as_array(value: object) -> np.ndarray | None:
     return array if array.dtype.kind in "biuf" else None
 
 
-def _keeps_values(array: np.ndarray, dtype: np.dtype) -> bool:
-    """Return whether a cast keeps all values, except for rounding."""
-    return dtype.kind == "f" or (array.dtype.kind != "f" and np.array_equal(array.astype(dtype), array))
+def _cast(array: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
+    """Cast an array to a type of integers, or return ``None`` if this changes a value; return it for other types."""
+    if dtype.kind == "f":
+        return array
+    with np.errstate(invalid="ignore"):  # Floats may be too large for the type, or NaN.
+        cast = array.astype(dtype)
+    return cast if np.array_equal(cast, array) else None
 
 
 class _Limits:

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_ppo_variants.guards.observations import ArrayCheck, DictCheck, observation_check, shown
+from sb3_ppo_variants.guards.observations import ObservationCheck, observation_check, shown
 from sb3_ppo_variants.guards.watch import HUGE_REWARD, Watch
 
 # Types that need no conversion.
@@ -28,7 +28,7 @@ class EnvCheck:
     :param watch: raises the errors
     """
 
-    def __init__(self, observation: ArrayCheck | DictCheck, env_index: int, watch: Watch):
+    def __init__(self, observation: ObservationCheck, env_index: int, watch: Watch):
         self._observation = observation
         self._env_index = env_index
         self._watch = watch
@@ -84,13 +84,14 @@ class EnvCheck:
         """:raises EnvOutputError: always, for a ``step`` or ``reset`` that returned a wrong number of values"""
         self._watch.refuse(f"result of {method}()", found, RESULTS[method], self._env_index)
 
-    def terminal(self, observation: object) -> None:
-        """Check the last observation of an episode.
+    def terminal(self, observation: object) -> Any:
+        """Check the last observation of an episode, and convert it as :meth:`step` does.
 
         :raises GuardError: if it is not in the space, or not finite
         """
         fitted = self._observation.fitted(observation, "terminal observation", self._env_index)
         self._observation.check_numbers(fitted, "terminal observation", self._env_index)
+        return fitted
 
     def _values(self, returned: object, method: str, count: int) -> tuple[Any, ...] | list[Any]:
         if isinstance(returned, (tuple, list)) and len(returned) == count:
@@ -110,7 +111,7 @@ class EnvCheck:
 
     def _flag(self, name: str, value: object) -> bool:
         flag = _scalar(value)
-        if isinstance(flag, float) or not _is_real(flag) or flag not in (0, 1):
+        if not _is_real(flag) or flag not in (0, 1):
             self._refuse(name, value, "True or False")
         return bool(flag)
 
@@ -125,8 +126,8 @@ class StackCheck:
         self._checks = checks
         self._watch = watch
 
-    def check(self, _: object, rewards: object, dones: object, infos: Any) -> None:
-        """Check the values that ``step_wait`` returned, including the last observations of episodes that ended.
+    def check(self, rewards: object, dones: object, infos: Any) -> None:
+        """Check the values that ``step_wait`` returned, and convert the last observations of episodes that ended.
 
         :raises GuardError: if a value has a wrong type or shape, or is not finite
         """
@@ -136,7 +137,7 @@ class StackCheck:
         for i in ended:
             terminal = infos[i].get("terminal_observation")
             if terminal is not None:
-                self._checks[i].terminal(terminal)
+                infos[i]["terminal_observation"] = self._checks[i].terminal(terminal)
 
     def _check_rewards(self, rewards: object) -> None:
         if not self._is_array(rewards, "biuf"):
@@ -148,7 +149,7 @@ class StackCheck:
 
     def _ended(self, dones: object) -> list[int]:
         """Return the indices of the environments in which an episode ended."""
-        if not self._is_array(dones, "biu") or (dones.dtype.kind != "b" and not np.isin(dones, (0, 1)).all()):
+        if not self._is_array(dones, "biuf") or (dones.dtype.kind != "b" and not np.isin(dones, (0, 1)).all()):
             self._watch.refuse("done", shown(dones), "an array with True or False for each environment", None)
         return [i for i, done in enumerate(dones.tolist()) if done]
 

@@ -19,8 +19,8 @@ class StandIn(VecEnv):
     """A vectorised environment that steps and resets differently from the environment it stands in for.
 
     Everything else is delegated, and attributes are set on that environment. Copying or pickling a stand-in copies or
-    pickles that environment. A stand-in is not a ``VecEnvWrapper``, because SB3 expects the environments for training
-    and evaluation to have the same wrappers.
+    pickles that environment, and ``isinstance`` finds it to be of the same classes. A stand-in is not a
+    ``VecEnvWrapper``, because SB3 expects the environments for training and evaluation to have the same wrappers.
     """
 
     _inner: VecEnv
@@ -30,11 +30,13 @@ class StandIn(VecEnv):
         object.__setattr__(self, "_inner", env)
         object.__setattr__(self, "_own_steps", steps)
 
+    step = _delegated("_own_steps.step")
     step_async = _delegated("_own_steps.step_async")
     step_wait = _delegated("_own_steps.step_wait")
     reset = _delegated("_own_steps.reset")
 
     # VecEnv defines these, so __getattr__ is not called for them.
+    __class__ = _delegated("_inner.__class__")
     close = _delegated("_inner.close")
     env_is_wrapped = _delegated("_inner.env_is_wrapped")
     env_method = _delegated("_inner.env_method")
@@ -70,17 +72,25 @@ def standing_in(model: BaseAlgorithm, make_steps: Callable[[VecEnv], Steps]) -> 
 
     :param make_steps: creates the stand-in's steps from the environment without wrappers, which is yielded
     """
-    owner: BaseAlgorithm | VecEnvWrapper = model
-    name = "env"
-    while isinstance(present := getattr(owner, name), VecEnvWrapper):
-        owner, name = present, "venv"
+    place = _innermost(model)
+    present = getattr(*place)
     # If a callback trains a second model on the environment, the stand-in of the first one is still in place.
     env = original(present)
     stand_in = StandIn(env, make_steps(env))
-    setattr(owner, name, stand_in)
+    setattr(*place, stand_in)
     try:
         yield env
     finally:
-        # A callback may have put another environment there.
-        if getattr(owner, name) is stand_in:
-            setattr(owner, name, present)
+        # A callback may have put another environment there, or new wrappers around the stand-in.
+        for owner, name in (place, _innermost(model)):
+            if getattr(owner, name) is stand_in:
+                setattr(owner, name, present)
+
+
+def _innermost(model: BaseAlgorithm) -> tuple[BaseAlgorithm | VecEnvWrapper, str]:
+    """Return the owner and the name of the attribute that is the environment of a model below all wrappers."""
+    owner: BaseAlgorithm | VecEnvWrapper = model
+    name = "env"
+    while isinstance(inner := getattr(owner, name), VecEnvWrapper):
+        owner, name = inner, "venv"
+    return owner, name

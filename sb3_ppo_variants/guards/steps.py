@@ -9,6 +9,9 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepR
 class Steps(Protocol):
     """The steps and resets of a vectorised environment; see SB3's ``VecEnv``."""
 
+    def step(self, actions: np.ndarray) -> VecEnvStepReturn:
+        """Take a step."""
+
     def step_async(self, actions: np.ndarray) -> None:
         """Start a step."""
 
