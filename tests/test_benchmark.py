@@ -22,7 +22,6 @@ from sb3_ppo_variants.benchmark import (
     guard,
     instructions,
     paths,
-    scaling,
     stepping,
     throughput,
     workloads,
@@ -143,7 +142,7 @@ def forked(command: list[str], **_: Any) -> CompletedProcess:
     """Replace a process that would have to import everything."""
     code, *options = command[4:]
     result = ended(run_code_anew, f"import sys; sys.argv = ['-c', *{options}]\n{code}")
-    return CompletedProcess(command, result.returncode, result.stdout)
+    return CompletedProcess(command, *result)
 
 
 @pytest.mark.parametrize("is_cold", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -198,6 +197,34 @@ def test_environments_of_stepping_have_the_same_spaces(name: str) -> None:
         venv.close()
 
 
+# The function that measures, for each command with a file for results.
+MEASURING = {
+    "guard": "guard.costs",
+    "interpolation": "figures.interpolation.line",
+    "kl-estimators": "figures.estimators.measure",
+    "paths": "paths.path",
+    "scaling": "scaling.launch",
+    "scaling-learning": "scaling_learning.launch",
+    "stepping": "stepping.measure",
+    "throughput": "throughput.measure",
+}
+
+
+@pytest.mark.parametrize("command", MEASURING)
+def test_folders_for_results_are_made_before_measuring(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "new/folder/results.json"
+
+    def measure(*_: object, **__: object) -> None:
+        assert file.parent.is_dir()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"sb3_ppo_variants.benchmark.{MEASURING[command]}", measure)
+    with pytest.raises(KeyboardInterrupt):
+        main([command, "--json", str(file)])
+
+
 @pytest.mark.parametrize("command", ["throughput", "cold", "stepping"])
 def test_no_pairs_are_refused(command: str) -> None:
     with pytest.raises(SystemExit, match="--pairs must be an integer >= 1, not 0"):
@@ -217,6 +244,12 @@ def test_a_missing_package_names_the_extra() -> None:
     assert result.returncode == 1
     last = result.stderr.strip().splitlines()[-1]
     assert last.endswith("pip install '.[benchmark]'  # in a clone of sb3_ppo_variants")
+
+
+def test_a_package_that_a_benchmark_needs_names_its_own_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rl_zoo3.import_envs", None)
+    with pytest.raises(ImportError, match=r"^the RL Zoo is not installed: pip install '\.\[zoo\]'"):
+        main(["paths"])
 
 
 def test_the_help_lists_the_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
@@ -308,19 +341,3 @@ def test_what_has_no_guards_takes_the_same_steps() -> None:
     )
     for ours, theirs in zip(guarded.policy.parameters(), unguarded.policy.parameters(), strict=True):
         assert th.equal(ours, theirs)
-
-
-def test_the_table_of_what_processes_learn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    curves = {"1 process": [[[0, 1.0], [10, 20.0]], [[0, 3.0], [10, 40.0]]], "2 processes": [[[0, 5.0], [10, 7.0]]] * 2}
-    file = tmp_path / "learned.json"
-    file.write_text(json.dumps({"env": "CartPole-v1", "curves": curves}))
-    assert main(["scaling-learning", "--report", str(file), "--picture", str(tmp_path / "curves.png")]) == 0
-    assert capsys.readouterr().out.splitlines()[2:] == ["| 1 process | 30 | 20, 40 |", "| 2 processes | 7 | 7, 7 |"]
-    assert {each.suffix for each in tmp_path.glob("curves.*")} == {".png", ".svg", ".pdf"}
-
-
-def test_the_model_of_scaling_by_hand() -> None:
-    """One second per update alone, and 2 (W - 1) (38 us + 2 ns n / W) for each of 320 means of n = 11,085 numbers."""
-    averages = {"12000": [100e-6], "200000": [476e-6]}
-    lines = scaling.model_table({"rates": {"halfcheetah": {"1 process": [2048.0]}}, "averages": averages})
-    assert lines[2:] == ["| halfcheetah | 85% | 39% | 7% |"]

@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.wrappers import RescaleAction
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecNormalize
@@ -108,6 +109,34 @@ def test_the_text() -> None:
     assert model.get_env().env_is_wrapped(ActionsAsDrawn) == [True]
     assert (model.normalize_advantage, model.max_grad_norm) == (True, None)
     assert model.lr_schedule(0.0) == 3e-4 and model.clip_range is None
+
+
+def test_a_protocol_adds_to_networks_and_wrappers() -> None:
+    """The eps of OpenAI Baselines and the networks of rl_zoo3; actions as drawn around the other wrappers."""
+    tuned: dict[str, Any] = {"entry": "HalfCheetah-v5", "protocol": "released-code"}
+    kept = recipe("ppo_clip", "HalfCheetah-v5", **tuned).arguments["policy_kwargs"]
+    assert kept["net_arch"] == {"pi": [256, 256], "vf": [256, 256]} and kept["optimizer_kwargs"] == {"eps": 1e-5}
+    own = {"net_arch": [8], "optimizer_kwargs": {"weight_decay": 0.1}}
+    changed = recipe("ppo_clip", "HalfCheetah-v5", **tuned, policy_kwargs=own).arguments["policy_kwargs"]
+    assert changed == {"net_arch": [8], "optimizer_kwargs": {"weight_decay": 0.1, "eps": 1e-5}}
+    chosen = {"optimizer_kwargs": {"eps": 1e-3}}
+    assert recipe("ppo_clip", "HalfCheetah-v5", **tuned, policy_kwargs=chosen).arguments["policy_kwargs"] == chosen
+
+    atari = "stable_baselines3.common.atari_wrappers.AtariWrapper"
+    drawn = "sb3_ppo_variants.envs.ActionsAsDrawn"
+    assert recipe("ppo_clip", "Hopper-v5", entry="atari", protocol="text").env_wrapper == [atari, drawn]
+    for given, expected in ((RescaleAction, [RescaleAction, drawn]), (drawn, drawn), (None, None)):
+        assert recipe("ppo_clip", "Hopper-v5", protocol="text", env_wrapper=given).env_wrapper == expected
+
+
+def test_a_comparison_adds_to_networks_and_wrappers_too() -> None:
+    tuned = Conditions(entry="HalfCheetah-v5", protocol="released-code", parameters={"env_wrapper": RescaleAction})
+    found = resolve(parse("ppo_clip"), "HalfCheetah-v5", tuned).hyperparameters
+    assert found["policy_kwargs"]["net_arch"] == {"pi": [256, 256], "vf": [256, 256]}
+    assert found["policy_kwargs"]["optimizer_kwargs"] == {"eps": 1e-5}
+    assert found["env_wrapper"] == [RescaleAction, "sb3_ppo_variants.envs.ActionsAsDrawn"]
+    own = hyperparameters("ppo_clip:policy_kwargs={'net_arch': [8]}", protocol="released-code")
+    assert own["policy_kwargs"] == {"net_arch": [8], "optimizer_kwargs": {"eps": 1e-5}}
 
 
 def test_a_protocol_that_is_not_known_is_refused() -> None:

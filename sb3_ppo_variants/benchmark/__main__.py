@@ -42,12 +42,13 @@ def main(arguments: list[str] | None = None) -> int:
             command = commands.add_parser(name, help=module.__doc__, description=module.__doc__)
             command.set_defaults(run=module.run)
             module.add_command(command)
+    except ImportError as error:
+        raise ImportError(f"the benchmarks need more packages: {installation('benchmark')}") from error
+    try:
         options = parser.parse_args(arguments)
         return options.run(options)
     except ArgumentError as error:
         raise SystemExit(str(error)) from error
-    except ImportError as error:
-        raise ImportError(f"the benchmarks need more packages: {installation('benchmark')}") from error
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sb3_ppo_variants.benchmark import measuring
-from sb3_ppo_variants.benchmark.measuring import add_options, since
+from sb3_ppo_variants.benchmark.measuring import add_options, in_process, since
 
 # Imports only what users of the algorithm import, so that runs of SB3's PPO load nothing of this package.
 SCRIPT = """
@@ -53,14 +52,14 @@ def measure(algorithm: str, workload: str) -> list[float]:
 
     :return: CPU seconds of importing the algorithm, seconds from the start to the end of the process, and its peak
         memory in MiB
+    :raises SystemExit: if the process fails; the message ends with its last output
     """
     asked = json.dumps([ALGORITHMS[algorithm], algorithm, *RUNS[workload]])
     # Let Python write bytecode: after the warm-up runs every module is compiled, as after an installation.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     start = time.perf_counter()
     command = [sys.executable, "-W", "ignore", "-c", SCRIPT, asked]
-    finished = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env)
-    imports, memory = json.loads(finished.stdout.splitlines()[-1])
+    imports, memory = in_process(f"{algorithm} on {workload}", command, env)
     return [round(imports, 6), since(start), round(memory, 1)]
 
 

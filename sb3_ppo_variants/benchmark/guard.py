@@ -10,7 +10,7 @@ import numpy as np
 import torch as th
 
 from sb3_ppo_variants.benchmark import instructions
-from sb3_ppo_variants.benchmark.measuring import Count, add_options, quartiles
+from sb3_ppo_variants.benchmark.measuring import Count, add_options, make_folders, quartiles
 from sb3_ppo_variants.benchmark.throughput import measure
 from sb3_ppo_variants.benchmark.unguarded import PPOClip, Unguarded
 from sb3_ppo_variants.benchmark.workloads import DEFAULT_WORKLOADS, WORKLOADS
@@ -38,6 +38,7 @@ def add_command(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure and print a table, and return 1 if the guards cost more than the bar on any workload."""
+    make_folders(options.json)
     if options.report is not None or options.instructions:
         return _run_counted(options)
     th.set_num_threads(options.threads)

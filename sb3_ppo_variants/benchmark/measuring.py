@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -47,6 +47,13 @@ def add_options(parser: argparse.ArgumentParser, workloads: Iterable[str], defau
     parser.add_argument("--pairs", "--rounds", action=Count, default=pairs, help="runs of each (default: %(default)s)")
 
 
+def make_folders(*files: Path | None) -> None:
+    """Create the folders of the files for results. Call this first, so that no measurement is lost for want of one."""
+    for file in files:
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+
+
 def in_turn(runs: Mapping[str, Callable[[], Result]], pairs: int) -> dict[str, list[Result]]:
     """Return the results of each run in ``pairs`` alternating repetitions, after one repetition to warm up."""
     results: dict[str, list[Result]] = {name: [] for name in runs}
@@ -68,13 +75,25 @@ def of_workloads(
     :param file: JSON file for the results, written after each workload, so that an interrupt loses only the last one
     """
     measured: dict[str, Any] = {**circumstances(), "runs": {}}
-    if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(file)
     for workload in workloads:
         measured["runs"][workload] = in_turn(each_of(workload), pairs)
         if file is not None:
             file.write_text(json.dumps(measured, indent=1) + "\n")
     return measured
+
+
+def in_process(name: str, command: Sequence[str], env: Mapping[str, str] | None = None) -> Any:
+    """Run a command, and return the JSON in the last line that it prints.
+
+    :param name: what runs, for the message of an error
+    :param env: environment variables; ``None`` for those of this process
+    :raises SystemExit: if it fails; the message ends with its last output
+    """
+    ended = subprocess.run(command, env=env, capture_output=True, text=True)
+    if ended.returncode:
+        raise SystemExit(f"{name} failed:\n{ended.stderr[-4000:]}")
+    return json.loads(ended.stdout.splitlines()[-1])
 
 
 def since(start: float) -> float:

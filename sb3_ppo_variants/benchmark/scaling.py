@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sb3_ppo_variants.benchmark.measuring import add_options, circumstances, in_turn, quartiles
+from sb3_ppo_variants.benchmark.measuring import (
+    Count,
+    add_options,
+    circumstances,
+    in_process,
+    in_turn,
+    make_folders,
+    quartiles,
+)
 
 
 class Workload(NamedTuple):
@@ -43,12 +50,14 @@ The rows of a minibatch grow with W, which may need another step size."""
 
 
 def launch(processes: int, *arguments: object) -> Any:
-    """Run ``scaling_run`` in new processes, and return what rank 0 measures."""
+    """Run ``scaling_run`` in new processes, and return what rank 0 measures.
+
+    :raises SystemExit: if a process fails; the message ends with its last output
+    """
     module = ["sb3_ppo_variants.benchmark.scaling_run", *map(str, arguments)]
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
     command = [sys.executable, "-W", "ignore", "-m", *(launcher if processes > 1 else []), *module]
-    finished = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    return json.loads(finished.stdout.splitlines()[-1])
+    return in_process(" ".join(module), command)
 
 
 def measure(workload: Workload, processes: int, pairs: int) -> dict[str, list[float]]:
@@ -68,13 +77,14 @@ def measure(workload: Workload, processes: int, pairs: int) -> dict[str, list[fl
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     add_options(parser, WORKLOADS, list(WORKLOADS), pairs=5)
-    parser.add_argument("--processes", type=int, default=2, help="number of processes (default: %(default)s)")
+    parser.add_argument("--processes", action=Count, default=2, help="number of processes (default: %(default)s)")
     parser.add_argument("--json", type=Path, help="file for the measurements")
     parser.add_argument("--report", type=Path, help="print the tables of such a file, without measuring")
 
 
 def run(options: argparse.Namespace) -> int:
     """Measure and print the tables."""
+    make_folders(options.json)
     if options.report is None:
         n = options.processes
         rates = {name: measure(WORKLOADS[name], n, options.pairs) for name in options.workloads}

@@ -9,8 +9,9 @@ import numpy as np
 
 from sb3_ppo_variants.benchmark.compare.plots import MEDIUM, band, drawn, looks
 from sb3_ppo_variants.benchmark.compare.statistics import bands
-from sb3_ppo_variants.benchmark.measuring import Count, circumstances
+from sb3_ppo_variants.benchmark.measuring import Count, circumstances, make_folders
 from sb3_ppo_variants.benchmark.scaling import launch
+from sb3_ppo_variants.errors import ArgumentError
 
 # Environments, steps of each, and minibatch size over all processes: the same, however many processes share them.
 N_ENVS, N_STEPS, BATCH_SIZE = 2, 1024, 128
@@ -30,6 +31,7 @@ def add_command(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train, print the table and draw the curves."""
+    make_folders(options.json, options.picture)
     if options.report is None:
         curves = _train(options.env, options.timesteps, options.seeds)
         learned = {**circumstances(), "env": options.env, "curves": curves}
@@ -44,16 +46,23 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _train(env_id: str, timesteps: int, seeds: int) -> Curves:
+    """Train with each seed, in one process and in two.
+
+    :raises ArgumentError: if a run ends before its first episode
+    """
     curves: Curves = {"1 process": [], "2 processes": []}
     for seed in range(seeds):
         for processes, of_label in zip((1, 2), curves.values(), strict=True):
             shape = N_ENVS // processes, N_STEPS, BATCH_SIZE // processes
-            of_label.append(launch(processes, "learn", env_id, *shape, timesteps, seed))
+            points = launch(processes, "learn", env_id, *shape, timesteps, seed)
+            if not points:
+                raise ArgumentError(f"--timesteps {timesteps} ends before the first episode of {env_id}; pass more")
+            of_label.append(points)
     return curves
 
 
 def table(curves: Curves) -> list[str]:
-    """Return a table of the mean return of the last 100 episodes of each run."""
+    """Return a table of the mean return of each run's last 100 episodes."""
     lines = ["| | mean | per seed |", "|---|---|---|"]
     for label, of_label in curves.items():
         last = [points[-1][1] for points in of_label]

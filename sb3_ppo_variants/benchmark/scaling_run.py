@@ -44,13 +44,19 @@ def seconds_to_average(size: int) -> float:
 
 
 class Curve(BaseCallback):
-    """Records the mean return of the last 100 episodes of all processes before each rollout."""
+    """Records the mean return of the last 100 episodes of all processes before each rollout, and at the end."""
 
     def __init__(self) -> None:
         super().__init__()
         self.points: list[tuple[int, float]] = []
 
     def _on_rollout_start(self) -> None:
+        self._record()
+
+    def _on_training_end(self) -> None:
+        self._record()
+
+    def _record(self) -> None:
         returns = [info["r"] for info in self.model.ep_info_buffer or ()]
         if returns:
             self.points.append((self.num_timesteps, round(float(safe_mean(returns)), 2)))

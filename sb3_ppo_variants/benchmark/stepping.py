@@ -12,7 +12,15 @@ import numpy as np
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack
 
-from sb3_ppo_variants.benchmark.measuring import Count, add_options, circumstances, in_turn, quartiles, seconds_to_step
+from sb3_ppo_variants.benchmark.measuring import (
+    Count,
+    add_options,
+    circumstances,
+    in_turn,
+    make_folders,
+    quartiles,
+    seconds_to_step,
+)
 from sb3_ppo_variants.envs import make_ale_vec_env, make_envpool_vec_env, make_gymnasium_vec_env
 
 MakeEnv = Callable[[int], VecEnv]
@@ -85,6 +93,7 @@ def add_command(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure and print a table of medians, with quartiles of the speed relative to SB3's ``DummyVecEnv``."""
     n_envs, n_steps = options.n_envs, options.steps
+    make_folders(options.json)
     if options.report is None:
         runs = {name: measure(WORKLOADS[name], n_envs, n_steps, options.pairs) for name in options.workloads}
         made_with = circumstances("ale_py", "envpool", "mujoco")

@@ -120,8 +120,7 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
     th.set_num_threads(options.threads)
     algorithms = _algorithms(options)
     measured: dict[str, Any] = {**measuring.circumstances(), "threads": options.threads, "runs": {}}
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
+    measuring.make_folders(options.json)
     names = list(BARS) if options.bars and options.workloads == DEFAULT_WORKLOADS else options.workloads
     for name in names:
         workload = WORKLOADS[name]

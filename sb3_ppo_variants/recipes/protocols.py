@@ -16,16 +16,50 @@ class Protocol:
     :param says: description of the protocol, as clauses
     :param changes: hyperparameters in the RL Zoo's format
     :param annealed: names of hyperparameters that are annealed linearly to 0
+
+    The protocol's ``policy_kwargs`` and ``env_wrapper`` do not replace others, but are added to them.
     """
 
     says: str
     changes: Hyperparameters
     annealed: Sequence[str] = ()
 
+    def over(self, entry: Hyperparameters) -> Hyperparameters:
+        """Return the hyperparameters of an entry with the protocol's changes."""
+        merged = {**entry, **self.changes}
+        if entry.get("policy_kwargs") and "policy_kwargs" in self.changes:
+            merged["policy_kwargs"] = _merged(entry["policy_kwargs"], self.changes["policy_kwargs"])
+        return self._wrapping(merged, entry)
+
+    def under(self, changes: Hyperparameters) -> Hyperparameters:
+        """Return changes to the protocol that keep its ``policy_kwargs`` and ``env_wrapper``, except those set to None.
+
+        In ``policy_kwargs``, the values of ``changes`` take precedence.
+        """
+        merged = {**changes}
+        if changes.get("policy_kwargs") and "policy_kwargs" in self.changes:
+            merged["policy_kwargs"] = _merged(self.changes["policy_kwargs"], changes["policy_kwargs"])
+        return self._wrapping(merged, changes)
+
+    def _wrapping(self, merged: Hyperparameters, given: Hyperparameters) -> Hyperparameters:
+        """Return the hyperparameters with the protocol's wrapper around those that are given."""
+        others, own = given.get("env_wrapper"), self.changes.get("env_wrapper")
+        if not others or own is None:
+            return merged
+        listed = [*others] if isinstance(others, list | tuple) else [others]
+        return merged | {"env_wrapper": others if own in listed else [*listed, own]}
+
     def anneal(self, hyperparameters: Hyperparameters) -> Hyperparameters:
         """Anneal the protocol's ``annealed`` hyperparameters, except those that are not numbers."""
         numbers = {name: hyperparameters.get(name) for name in self.annealed}
         return hyperparameters | {n: f"lin_{value!r}" for n, value in numbers.items() if isinstance(value, float | int)}
+
+
+def _merged(below: Hyperparameters, above: Hyperparameters) -> Hyperparameters:
+    """Return the values of both, those of ``above`` if they differ; dicts within them are merged too."""
+    shared = below.keys() & above.keys()
+    both = [name for name in shared if isinstance(below[name], dict) and isinstance(above[name], dict)]
+    return {**below, **above, **{name: _merged(below[name], above[name]) for name in both}}
 
 
 PROTOCOLS = {

@@ -108,7 +108,8 @@ def recipe(
         ``"spinning-up"`` or ``"default"``; ``None`` uses ``"mujoco"`` with a protocol, and otherwise chooses as
         :func:`select` does
     :param protocol: protocol of the paper's experiments, a key of ``PROTOCOLS``; ``None`` uses the entry unchanged
-    :param changes: hyperparameters to add or change, in the format of the RL Zoo
+    :param changes: hyperparameters to add or change, in the format of the RL Zoo. ``policy_kwargs`` and
+        ``env_wrapper`` do not remove those of the protocol, unless they are ``None``
     :raises ArgumentError: if the algorithm, environment, entry or protocol is unknown, or a changed value is not
         allowed
     """
@@ -119,7 +120,7 @@ def recipe(
     else:
         chosen = protocol_of(protocol)
         selected = select(entries_of(algorithm), env_id, entry or "mujoco")
-        hyperparameters = chosen.anneal({**selected, **chosen.changes, **changes})
+        hyperparameters = chosen.anneal({**chosen.over(selected), **chosen.under(changes)})
     return parse(ALGORITHMS[algorithm], env_id, hyperparameters)
 
 

@@ -124,7 +124,8 @@ def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
     if conditions.file is None and not issubclass(algorithm, OnPolicyAlgorithm):
         # The recipes are for PPO. In other kinds of algorithms, an argument of the same name may mean something else.
         dropped += sorted(known.keys() & shared.keys() - {"policy", *recipes.ENVIRONMENT_KEYS, *conditions.parameters})
-    given = {name: value for name, value in shared.items() if name not in dropped} | setting.arguments
+    given = {name: value for name, value in shared.items() if name not in dropped}
+    given |= _under(conditions.protocol, setting.arguments)
     defaults = {name: value for name, value in known.items() if value is not inspect.Parameter.empty}
     # Networks this small are fastest on a CPU, and runs then use the same device on every machine.
     hyperparameters = {**defaults, "device": "cpu", **given}
@@ -162,13 +163,18 @@ def _shared(setting: Setting, env_id: str, conditions: Conditions) -> tuple[Hype
         given = "n_timesteps of its hyperparameters" if conditions.timesteps is None else "--timesteps"
         raise ArgumentError(f"a run in {env_id} must take at least 1 step; {given} is {timesteps!r}")
     if conditions.protocol is not None:
-        shared |= recipes.PROTOCOLS[conditions.protocol].changes
+        shared = recipes.PROTOCOLS[conditions.protocol].over(shared)
     if conditions.normalize is not None:
         shared["normalize"] = conditions.normalize
-    shared |= conditions.parameters
+    shared |= _under(conditions.protocol, conditions.parameters)
     for name in shared.keys() & RESERVED.keys():
         raise ArgumentError(f"{name} cannot be a hyperparameter of a comparison: {RESERVED[name]}")
     return shared, int(timesteps)
+
+
+def _under(protocol: str | None, changes: Hyperparameters) -> Hyperparameters:
+    """Return changes that keep what a protocol adds, if there is one."""
+    return changes if protocol is None else recipes.PROTOCOLS[protocol].under(changes)
 
 
 def _applies(name: str, known: Mapping[str, object]) -> bool:

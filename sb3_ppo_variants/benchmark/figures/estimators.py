@@ -11,7 +11,7 @@ import torch as th
 
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.benchmark.figures.rollout import Moved, moved
-from sb3_ppo_variants.benchmark.measuring import Count, circumstances
+from sb3_ppo_variants.benchmark.measuring import Count, circumstances, make_folders
 from sb3_ppo_variants.losses import approximate_kls
 from sb3_ppo_variants.objectives.kl_penalized import adapt_kl_coef
 from sb3_ppo_variants.recipes import recipe
@@ -107,6 +107,7 @@ def run(options: argparse.Namespace) -> int:
     """Measure, write the measurements to a file, and print a table."""
     th.set_num_threads(1)
     if options.report is None:
+        make_folders(options.json)
         runs = [measure(name, seed, options.timesteps) for name in ALGORITHMS for seed in range(options.seeds)]
         found = {**circumstances("mujoco"), "env": ENV, "timesteps": options.timesteps, "runs": runs}
         options.json.write_text(json.dumps(found) + "\n")

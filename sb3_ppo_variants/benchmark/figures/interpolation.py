@@ -11,7 +11,7 @@ import torch as th
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from sb3_ppo_variants.benchmark.figures.rollout import moved
-from sb3_ppo_variants.benchmark.measuring import Count, circumstances
+from sb3_ppo_variants.benchmark.measuring import Count, circumstances, make_folders
 from sb3_ppo_variants.objectives import ArrayObjective, Batch, Clipped, KLPenalized, Unclipped
 from sb3_ppo_variants.recipes import recipe
 from sb3_ppo_variants.recipes.training import build
@@ -87,6 +87,7 @@ def add_command(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure, and write the file that the ``figures`` command draws."""
     th.set_num_threads(1)
+    make_folders(options.json)
     lines = [line(seed) for seed in range(options.seeds)]
     found = {**circumstances("mujoco"), "env": ENV, "factors": FACTORS.tolist(), "lines": lines}
     options.json.write_text(json.dumps(found) + "\n")
