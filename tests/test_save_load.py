@@ -70,11 +70,13 @@ def test_beta_is_state_that_load_restores() -> None:
     assert model.current_kl_coef == 0.25
     file = io.BytesIO()
     model.save(file)
-    given: list[dict[str, Any]] = [{}, {"kl_coef": 2.0}, {"desired_kl": 0.02, "learning_rate": 1e-4}]
+    others = {"desired_kl": 0.02, "learning_rate": 1e-4}
+    given: list[dict[str, Any]] = [{"kl_coef": 8.0, **others}, {}, {"kl_coef": 2.0}, others]
     for keywords in given:
         file.seek(0)
         loaded = PPOAdaptiveKL.load(file, env=noise_envs(BOX), **keywords)
-        assert loaded.current_kl_coef == 0.25
+        assert loaded.current_kl_coef == (8.0 if keywords.get("kl_coef") == 8.0 else 0.25)
+        assert loaded.kl_coef == keywords.get("kl_coef", 2.0)
         assert loaded.desired_kl == keywords.get("desired_kl", 10.0)
     loaded.desired_kl = 10.0
     loaded.learn(64, reset_num_timesteps=False)
