@@ -19,6 +19,8 @@ class PrintKL(BaseCallback):
         if "train/kl" in log:
             print(f"step {self.num_timesteps:7d}  KL {log['train/kl']:.4f}  beta {log['train/kl_coef']:g}")
 
+    _on_training_end = _on_rollout_start  # Print the last update too.
+
 
 def main(timesteps: int) -> None:
     env = make_vec_env("Pendulum-v1", n_envs=4, seed=1)

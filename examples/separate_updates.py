@@ -20,6 +20,8 @@ class PrintEpochs(BaseCallback):
             policy, value = log["train/policy_epochs"], log["train/value_epochs"]
             print(f"step {self.num_timesteps:7d}  passes of the policy {policy:2d}  of the value {value:2d}")
 
+    _on_training_end = _on_rollout_start  # Print the last update too.
+
 
 def main(timesteps: int) -> None:
     env = make_vec_env("Pendulum-v1", n_envs=4, seed=1)

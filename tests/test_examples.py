@@ -56,6 +56,19 @@ def test_example(name: str, tmp_path: Path) -> None:
         assert (tmp_path / "runs/cartpole/learning_curve.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("name, updates", [("adaptive_kl", 1), ("separate_updates", 3)])
+def test_every_update_is_printed(name: str, updates: int, tmp_path: Path) -> None:
+    """A rollout of both has 1024 steps."""
+    assert len(re.findall(r"^step +\d", run(name, tmp_path), re.MULTILINE)) == updates
+
+
+def test_episodes_that_cannot_be_evaluated_are_refused_before_training(tmp_path: Path) -> None:
+    command = [str(EXAMPLES / "cartpole.py"), "--episodes", "0"]
+    result = ended(run_script, *command, folder=tmp_path)
+    assert "--episodes must be an integer >= 1, not 0" in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_each_algorithm_has_a_folder_of_its_own(tmp_path: Path) -> None:
     for algorithm in ("ppo_clip", "ppo_adaptive_kl"):
         run("cartpole", tmp_path, "--algo", algorithm)

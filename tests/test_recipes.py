@@ -231,6 +231,8 @@ def test_what_was_trained_is_loaded_with_its_statistics(normalised: Recipe, tmp_
     # Pendulum's rewards are negative, and 200 of them add up to less than -50 unless they are scaled.
     returns = evaluate(normalised, tmp_path, episodes=2)
     assert returns.shape == (2,)
+    with pytest.raises(ArgumentError, match="episodes=0 is not allowed; allowed: an integer >= 1"):
+        evaluate(normalised, tmp_path, episodes=0)
     assert (returns < -50).all()
     assert [list(span) for span in episodes.spans(512, 2)] == [[episodes.returns[0]], [episodes.returns[1]]]
     assert episodes.ends == [200, 400]

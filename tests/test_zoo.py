@@ -1,7 +1,9 @@
 """The RL Zoo's scripts with the variants, run as a user would run them."""
 
+import argparse
 import sys
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import optuna
@@ -9,17 +11,22 @@ import pytest
 import rl_zoo3
 import yaml
 from huggingface_hub import HfApi
+from rl_zoo3.hyperparams_opt import sample_ppo_params
+from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
 from stable_baselines3 import PPO
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.utils import FloatSchedule
 
 from fresh import ended, run_code_anew, run_module
-from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL
-from sb3_ppo_variants.recipes import ALGORITHMS
+from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL
+from sb3_ppo_variants.recipes import ALGORITHMS, recipe
 from sb3_ppo_variants.zoo.push_to_hub import push_to_hub
+from sb3_ppo_variants.zoo.registry import ExperimentManager
 from sb3_ppo_variants.zoo.search import sampler
 
 ENV = "CartPole-v1"
+LSTM = str(Path(rl_zoo3.__file__).parent / "hyperparams/ppo_lstm.yml")
 
 
 def zoo(folder: Path, script: str, *options: str) -> str:
@@ -65,12 +72,43 @@ def test_train_and_enjoy(tmp_path: Path) -> None:
     assert "Mean reward" in output
 
 
+def set_up(env_id: str, config: str | None, folder: Path, **hyperparams: object) -> BaseAlgorithm:
+    """Set up an experiment of ``ppo_clip`` in this process, as ``train`` does."""
+    args = argparse.Namespace(conf_file=config)
+    options = {"n_timesteps": 100, "eval_freq": -1, "config": config, "verbose": 0, "hyperparams": hyperparams}
+    setup = ExperimentManager(args, "ppo_clip", env_id, str(folder), **options).setup_experiment()
+    assert setup is not None
+    return setup[0]
+
+
+@pytest.mark.parametrize("config", [None, "sb3_ppo_variants.recipes.ppo_clip"])
+def test_an_experiment_changes_no_recipe(config: str | None, tmp_path: Path) -> None:
+    for n_steps in (64, 96):
+        model: Any = set_up(ENV, config, tmp_path, n_steps=n_steps)
+        assert (model.n_steps, model.n_envs) == (n_steps, 8)
+    made = recipe("ppo_clip", ENV)
+    assert (made.arguments["n_steps"], made.n_envs, made.n_timesteps) == (32, 8, 100_000)
+
+
+@pytest.mark.parametrize("policy", ["MaskableMlpPolicy", MaskableActorCriticPolicy, "sb3_contrib.ppo_mask.MlpPolicy"])
+def test_policies_that_need_masks_are_refused_before_training(policy: Any, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"without action masks, which a Maskable.* needs; .* docs/masked\.md"):
+        set_up("Scheduling-v0", None, tmp_path, policy=policy)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_tasks_of_the_package_are_found(tmp_path: Path) -> None:
+    options = ["--algo", "ppo_clip", "--env", "Scheduling-v0", "-f", "logs"]
+    result = ended(run_module, "sb3_ppo_variants.zoo.train", *options, folder=tmp_path)
+    assert "ArgumentError: rl_zoo3 evaluates policies without action masks" in result.stderr
+
+
 @pytest.mark.slow
-def test_hyperparameters_with_an_lstm(tmp_path: Path) -> None:
-    config = Path(rl_zoo3.__file__).parent / "hyperparams/ppo_lstm.yml"
-    of_run = ["--algo", "ppo_clip", "--env", "CartPoleNoVel-v1", "-f", "logs"]
-    zoo(tmp_path, "train", *of_run, "-n", "256", "-conf", str(config), "--eval-freq", "-1")
-    model = PPOClip.load(next(tmp_path.glob("logs/ppo_clip/*/CartPoleNoVel-v1.zip")))
+@pytest.mark.parametrize(("algorithm", "conf"), [("ppo_clip", ["-conf", LSTM]), ("ppo_unclipped", [])])
+def test_hyperparameters_with_an_lstm(algorithm: str, conf: list[str], tmp_path: Path) -> None:
+    of_run = ["--algo", algorithm, "--env", "CartPoleNoVel-v1", "-f", "logs"]
+    zoo(tmp_path, "train", *of_run, "-n", "256", *conf, "--eval-freq", "-1")
+    model = ALGORITHMS[algorithm].load(next(tmp_path.glob(f"logs/{algorithm}/*/CartPoleNoVel-v1.zip")))
     assert model.policy_class is RecurrentActorCriticPolicy
     assert "Mean reward" in zoo(tmp_path, "enjoy", *of_run, "--no-render", "-n", "100")
 
@@ -139,6 +177,18 @@ def test_samples_are_arguments_of_the_algorithm(name: str) -> None:
             assert model.current_kl_coef == trial.params["kl_coef"]
 
 
+def test_the_search_space_is_that_of_the_zoo() -> None:
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    theirs, ours = study.ask(), study.ask()
+    sample_ppo_params(theirs, 2, 8, {})
+    sampler("ppo_clip")(ours, 2, 8, {})
+    assert ours.distributions == theirs.distributions
+    assert ours.user_attrs.keys() == theirs.user_attrs.keys()
+    assert ours.user_attrs["batch_size"] == 2 ** ours.params["batch_size_pow"]
+    assert ours.user_attrs["n_steps"] == 2 ** ours.params["n_steps_pow"]
+    assert ours.user_attrs["gamma"] == 1 - ours.params["one_minus_gamma"]
+
+
 def test_a_kl_coefficient_may_be_annealed(tmp_path: Path) -> None:
     model = PPOFixedKL.load(train(tmp_path, "ppo_fixed_kl", "-params", "kl_coef:'lin_2.0'", "--eval-freq", "-1"))
     assert isinstance(model.kl_coef, FloatSchedule)
@@ -184,5 +234,6 @@ def test_what_is_uploaded_names_our_commands(trained: Path, monkeypatch: pytest.
     card = (uploaded / "README.md").read_text()
     assert "python -m sb3_ppo_variants.zoo.enjoy --algo ppo_clip" in card
     assert "-m rl_zoo3." not in card
+    assert card.count("pip install '.[zoo]'") == 1 and "pip install rl_zoo3" not in card
     assert yaml.safe_load(card.split("---")[1])["model-index"][0]["name"] == "PPOClip"
     PPOClip.load(uploaded / f"ppo_clip-{ENV}.zip")

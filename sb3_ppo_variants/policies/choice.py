@@ -96,8 +96,12 @@ def _family(cls: type[BasePolicy] | type[RolloutBuffer]) -> Family:
 
 def kind_of(policy: ActorCriticPolicy) -> PolicyKind:
     """Return the kind of a policy, which evaluates it."""
-    kind = _family(type(policy)).kind()
-    return kind(policy)
+    return kind_of_class(type(policy))(policy)
+
+
+def kind_of_class(cls: type[BasePolicy]) -> type[PolicyKind]:
+    """Return the kind of the policies of a class."""
+    return _family(cls).kind()
 
 
 def check_kl(policy: ActorCriticPolicy) -> None:

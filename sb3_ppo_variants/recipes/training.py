@@ -13,6 +13,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.type_aliases import MaybeCallback
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
 
+from sb3_ppo_variants.arguments.rules import COUNT
 from sb3_ppo_variants.policies.choice import kind_of
 from sb3_ppo_variants.processes import current, init_processes
 from sb3_ppo_variants.recipes.recipe import Recipe, recipe
@@ -82,7 +83,9 @@ def evaluate(made: Recipe, folder: str | os.PathLike[str], episodes: int) -> np.
     :param folder: the folder that was passed to :func:`train`
     :param episodes: number of episodes
     :return: the return of each episode, shape ``(episodes,)``
+    :raises ArgumentError: if the number of episodes is not an integer >= 1
     """
+    COUNT.check("episodes", episodes)
     model, env = load(made, folder, EVALUATION_SEED)
     evaluate_policy = _evaluation(model)
     returns, _ = evaluate_policy(
@@ -111,6 +114,8 @@ def main(env_id: str, description: str | None) -> None:
     parser.add_argument("--episodes", type=int, default=100, help="evaluation episodes (default: %(default)s)")
     parser.add_argument("--folder", type=Path, help="where to save (default: runs/ALGORITHM/ENVIRONMENT)")
     options = parser.parse_args()
+    if options.episodes < 1:
+        parser.error(f"--episodes must be an integer >= 1, not {options.episodes}")
     folder = options.folder or Path("runs", options.algo, env_id)
     made = recipe(options.algo, env_id)
     init_processes()

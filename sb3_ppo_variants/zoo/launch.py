@@ -3,7 +3,7 @@
 import runpy
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from subprocess import call
 from types import ModuleType
@@ -22,10 +22,10 @@ def launch(script: str) -> None:
 
 
 @contextmanager
-def replaced(module: ModuleType, name: str, function: Callable[..., object]) -> Iterator[None]:
-    """Replace a function of a module while the context is active."""
+def replaced(module: ModuleType, name: str, value: object) -> Iterator[None]:
+    """Replace a function or another value of a module while the context is active."""
     original = getattr(module, name)
-    setattr(module, name, function)
+    setattr(module, name, value)
     try:
         yield
     finally:

@@ -28,7 +28,9 @@ def save_card(path: Path, metadata: dict[str, object]) -> None:
     :param metadata: metadata to save in the card
     """
     card = path.read_text(encoding="utf-8").replace("python -m rl_zoo3.", "python -m sb3_ppo_variants.zoo.")
-    path.write_text(card.replace("pip install rl_zoo3", installation("zoo")), encoding="utf-8")
+    # A sentence repeats the command in parentheses, where a command with a comment does not fit.
+    card = card.replace(" (`pip install rl_zoo3`)", "").replace("pip install rl_zoo3", installation("zoo"))
+    path.write_text(card, encoding="utf-8")
     metadata_save(path, metadata)
 
 

@@ -29,8 +29,8 @@ def _suggest_shared(trial: Trial) -> Hyperparameters:
 
     rl_zoo3's own sampler would add a clip range, which only one variant has.
     """
-    return {
-        "batch_size_pow": trial.suggest_int("batch_size_pow", 4, 10),
+    suggested: Hyperparameters = {
+        "batch_size_pow": trial.suggest_int("batch_size_pow", 2, 10),
         "n_steps_pow": trial.suggest_int("n_steps_pow", 5, 12),
         "one_minus_gamma": trial.suggest_float("one_minus_gamma", 0.0001, 0.03, log=True),
         "one_minus_gae_lambda": trial.suggest_float("one_minus_gae_lambda", 0.0001, 0.1, log=True),
@@ -41,3 +41,8 @@ def _suggest_shared(trial: Trial) -> Hyperparameters:
         "net_arch": trial.suggest_categorical("net_arch", ["tiny", "small", "medium"]),
         "activation_fn": trial.suggest_categorical("activation_fn", ["tanh", "relu"]),
     }
+    # rl_zoo3 shows these attributes of a trial.
+    trial.set_user_attr("gamma", 1 - suggested["one_minus_gamma"])
+    for name in ("n_steps", "batch_size"):
+        trial.set_user_attr(name, 2 ** suggested[f"{name}_pow"])
+    return suggested
