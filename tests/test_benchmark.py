@@ -15,15 +15,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from fresh import ended, run_code_anew
 from helpers import ACTION_SPACES, noise_envs
-from sb3_ppo_variants.benchmark import (
-    gallery,
-    guard,
-    instructions,
-    paths,
-    stepping,
-    throughput,
-    workloads,
-)
+from sb3_ppo_variants.benchmark import gallery, guard, instructions, paths, stepping, throughput, workloads
 from sb3_ppo_variants.benchmark.__main__ import COMMANDS, main
 
 
@@ -35,18 +27,8 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_throughput(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "runs.json"
-    arguments = [
-        "--workloads",
-        "cartpole",
-        "--algorithms",
-        "PPOClip",
-        "PPOFixedKL",
-        "--pairs",
-        "3",
-        "--json",
-        str(file),
-    ]
-    assert main(["throughput", *arguments]) == 0
+    arguments = ["--workloads", "cartpole", "--algorithms", "PPOClip", "PPOFixedKL", "--pairs", "3"]
+    assert main(["throughput", *arguments, "--json", str(file)]) == 0
     table = capsys.readouterr().out
     assert "| cartpole | PPO | 1.00 (1.00 to 1.00) |" in table
     assert main(["throughput", "--report", str(file)]) == 0
