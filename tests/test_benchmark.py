@@ -6,7 +6,6 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
-from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -16,16 +15,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from fresh import ended, run_code_anew
 from helpers import ACTION_SPACES, noise_envs
-from sb3_ppo_variants.benchmark import (
-    cold,
-    gallery,
-    guard,
-    instructions,
-    paths,
-    stepping,
-    throughput,
-    workloads,
-)
+from sb3_ppo_variants.benchmark import gallery, guard, instructions, paths, stepping, throughput, workloads
 from sb3_ppo_variants.benchmark.__main__ import COMMANDS, main
 
 
@@ -37,18 +27,8 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_throughput(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "runs.json"
-    arguments = [
-        "--workloads",
-        "cartpole",
-        "--algorithms",
-        "PPOClip",
-        "PPOFixedKL",
-        "--pairs",
-        "3",
-        "--json",
-        str(file),
-    ]
-    assert main(["throughput", *arguments]) == 0
+    arguments = ["--workloads", "cartpole", "--algorithms", "PPOClip", "PPOFixedKL", "--pairs", "3"]
+    assert main(["throughput", *arguments, "--json", str(file)]) == 0
     table = capsys.readouterr().out
     assert "| cartpole | PPO | 1.00 (1.00 to 1.00) |" in table
     assert main(["throughput", "--report", str(file)]) == 0
@@ -136,35 +116,6 @@ def test_the_speed_of_paths(
     assert f"| {sorted(ratios)[1]:.2f} (" in printed
     assert main(["paths", "--report", str(file)]) == 0
     assert capsys.readouterr().out == printed
-
-
-def forked(command: list[str], **_: Any) -> CompletedProcess:
-    """Replace a process that would have to import everything."""
-    code, *options = command[4:]
-    result = ended(run_code_anew, f"import sys; sys.argv = ['-c', *{options}]\n{code}")
-    return CompletedProcess(command, *result)
-
-
-@pytest.mark.parametrize("is_cold", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_cold_processes(
-    is_cold: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(cold.RUNS, "cartpole", (("CartPole-v1", 1), "MlpPolicy", {"n_steps": 64}, 64))
-    if not is_cold:
-        monkeypatch.setattr("subprocess.run", forked)
-    file = tmp_path / "cold.json"
-    assert main(["cold", "--workloads", "cartpole", "--pairs", "1", "--json", str(file)]) == 0
-    printed = capsys.readouterr().out
-    for runs in json.loads(file.read_text())["runs"]["cartpole"].values():
-        [[imports, seconds, memory]] = runs
-        assert 0 <= imports < seconds and 50 < memory < 10_000
-    assert main(["cold", "--report", str(file)]) == 0
-    assert capsys.readouterr().out == printed
-
-
-def test_the_table_of_cold_processes() -> None:
-    runs = {"PPO": [[1.0, 10.0, 200.0], [2.0, 8.0, 200.0], [3.0, 9.0, 200.0]], "PPOClip": [[3.0, 3.0, 210.0]]}
-    assert cold.table({"cartpole": runs})[2] == "| cartpole | 2, 3 (1.50x) | 9, 3 (0.33x) | 200, 210 (1.05x) |"
 
 
 def test_stepping(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
