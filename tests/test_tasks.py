@@ -1,5 +1,6 @@
 """The environments for masked and recurrent policies."""
 
+import importlib
 from itertools import permutations
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from sb3_ppo_variants.tasks import Scheduling
+from sb3_ppo_variants.tasks import Scheduling, memory
 
 VELOCITIES = {"CartPoleNoVel-v1": [1, 3], "PendulumNoVel-v1": [2], "LunarLanderNoVel-v3": [2, 3, 5]}
 
@@ -71,12 +72,22 @@ def test_velocities_are_hidden_and_nothing_else(env_id: str) -> None:
         assert (reward, ends) == (expected_reward, expected_ends)
 
 
+@pytest.fixture
+def _own_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Register the tasks anew, in place of the RL Zoo's if another test has imported it first."""
+    for env_id in VELOCITIES:
+        monkeypatch.delitem(gym.registry, env_id)
+    importlib.reload(memory)
+
+
+@pytest.mark.usefixtures("_own_tasks")
 def test_time_limits_and_thresholds_are_those_of_the_whole_tasks() -> None:
     for env_id in VELOCITIES:
         whole, spec = gym.spec(env_id.replace("NoVel", "")), gym.spec(env_id)
         assert (spec.max_episode_steps, spec.reward_threshold) == (whole.max_episode_steps, whole.reward_threshold)
 
 
+@pytest.mark.usefixtures("_own_tasks")
 @pytest.mark.parametrize(("arguments", "length"), [({}, 200), ({"max_episode_steps": 300}, 300)])
 def test_the_time_limit_can_be_changed(arguments: dict[str, Any], length: int) -> None:
     env = gym.make("PendulumNoVel-v1", **arguments)

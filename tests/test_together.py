@@ -21,7 +21,6 @@ from ranks import answers
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped, SeparateUpdates
 from sb3_ppo_variants.backends import choice
 from sb3_ppo_variants.backends.native.backend import Native
-from sb3_ppo_variants.policies import recurrent
 
 N_ENVS, N_STEPS, BATCH, UPDATES = 2, 12, 8, 4
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -65,12 +64,6 @@ def sequences(buffer: Any, batch_size: int) -> Iterator[Any]:
 
 
 GET = RecurrentRolloutBuffer.get
-ZEROS = recurrent._zeros
-
-
-def in_double_zeros(policy: Any, n_envs: int) -> RNNStates:
-    of_actor, of_critic = (tuple(state.double() for state in states) for states in ZEROS(policy, n_envs))
-    return RNNStates(of_actor, of_critic)
 
 
 @contextmanager
@@ -82,7 +75,6 @@ def in_double_precision(path: str) -> Iterator[None]:
         patch.object(BernoulliDistribution, "log_prob", lambda self, actions: log_prob(self, actions.double())),
         patch("stable_baselines3.common.policies.preprocess_obs", in_double),
         patch.object(RecurrentRolloutBuffer, "get", sequences),
-        patch.object(recurrent, "_zeros", in_double_zeros),
     ):
         yield
 
@@ -99,6 +91,8 @@ def make(case: str, space: str, path: str, n_envs: int) -> Any:
         device="cpu",
     )
     model.policy.double()
+    if case == "recurrent":
+        model._last_lstm_states = RNNStates(*(tuple(map(th.Tensor.double, of)) for of in model._last_lstm_states))
     return model
 
 
