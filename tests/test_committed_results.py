@@ -14,6 +14,7 @@ ROOT = Path(__file__).parent.parent
 # For each file of records, the baseline of its report, or None for SB3's PPO.
 BASELINES = {
     "table1-text": "ppo_clip clip_range=0.2",
+    "table1-code": "ppo_clip clip_range=0.2",
     "table1-200k": None,
     "sb3-200k": None,
     "same-learning": None,
@@ -62,13 +63,20 @@ def section(title: str, page: Path = ROOT / "docs" / "results" / "index.md") -> 
 def test_the_page_has_the_numbers_of_table_1_at_full_length(monkeypatch: pytest.MonkeyPatch) -> None:
     page, readme = section("Table 1 of the paper"), section("Numbers", ROOT / "README.md")
     monkeypatch.setattr(statistics, "AGGREGATES", {"mean": statistics.AGGREGATES["mean"]})
-    ours = statistics.aggregates(_arrays(matrices("table1-text")))
+    text, code = (statistics.aggregates(_arrays(matrices(f"table1-{name}"))) for name in ("text", "code"))
+    assert text.keys() == code.keys()
     rows = [
-        f"| {row.name} | {row.score:.2f} | {ours[row.label]['mean']} |" for row in paper.TABLE_1 if row.label in ours
+        f"| {row.name} | {row.score:.2f} | {text[row.label]['mean']} | {code[row.label]['mean']} |"
+        for row in paper.TABLE_1
+        if row.label in text
     ]
     assert len(rows) == 4
-    for text in (page, readme):
-        assert [line for line in text.splitlines() if re.fullmatch(r"\| .* \| -?0\.\d\d \| .* \|", line)] == rows
+    for name, means in (("text", text), ("code", code)):
+        of_both = [(row.score, means[row.label]["mean"].value) for row in paper.TABLE_1 if row.label in means]
+        tau, _ = kendalltau(*zip(*of_both, strict=True))
+        assert f"{tau:.2f})" in page, name
+    for written in (page, readme):
+        assert [line for line in written.splitlines() if re.fullmatch(r"\| .* \| -?0\.\d\d \| .* \|", line)] == rows
 
 
 def test_the_page_has_the_numbers_of_table_1(monkeypatch: pytest.MonkeyPatch) -> None:
