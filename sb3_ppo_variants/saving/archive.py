@@ -21,6 +21,8 @@ from sb3_ppo_variants.saving.hashes import sha256
 
 NOTE = "sb3_ppo_variants.json"
 DATA = "data"
+# The module of sb3-contrib's maskable policies.
+MASKABLE = "sb3_contrib.common.maskable.policies"
 STATE = ".pth"
 # SB3 before 0.9 used the second name.
 VARIABLES = ("pytorch_variables.pth", "tensors.pth")

@@ -8,7 +8,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 
 from sb3_ppo_variants.errors import DamagedFileError, OtherClassError
-from sb3_ppo_variants.saving.archive import DATA, NOTE, Archive
+from sb3_ppo_variants.saving.archive import DATA, MASKABLE, NOTE, Archive
 from sb3_ppo_variants.saving.optimizers import fault_of_optimizer
 
 # Attributes of SB3's PPO. None of SB3's other algorithms has all of them.
@@ -16,7 +16,6 @@ OF_PPO = ("n_steps", "batch_size", "n_epochs", "gae_lambda")
 # For loading, sb3-contrib's recurrent and maskable PPO differ from SB3's PPO only in their policies. Maskable policies
 # do not derive from ActorCriticPolicy.
 CONTRIB = "sb3_contrib."
-MASKABLE = "sb3_contrib.common.maskable.policies"
 NEEDED = ("policy_class", "observation_space", "action_space")
 # Parameters that SB3 before 1.7 did not save. SB3 loads files without them, with a warning.
 SINCE_1_7 = ("pi_features_extractor.", "vf_features_extractor.")

@@ -9,7 +9,7 @@ from stable_baselines3.common.save_util import json_to_data
 
 from sb3_ppo_variants.errors import DamagedFileError, PickledValueError
 from sb3_ppo_variants.saving import plain
-from sb3_ppo_variants.saving.archive import NOTE, Archive
+from sb3_ppo_variants.saving.archive import MASKABLE, NOTE, Archive
 
 # A model recreates these: observations at the reset before training, the schedule from learning_rate.
 MADE_ANEW = ("_last_obs", "_last_original_obs", "_last_episode_starts", "lr_schedule")
@@ -28,7 +28,7 @@ EXAMPLES = {
 }
 # The same for the policies of sb3-contrib, by the module of their classes.
 POLICIES = {
-    "sb3_contrib.common.maskable.policies": "'MaskableMlpPolicy'",
+    MASKABLE: "'MaskableMlpPolicy'",
     "sb3_contrib.common.recurrent.policies": "'MlpLstmPolicy'",
 }
 
