@@ -26,6 +26,7 @@ from sb3_ppo_variants.benchmark.__main__ import main
         (["--preset", "atari-demo", "--settings", "all", "--algos", "ppo_clip"], "--algos and --settings both select"),
         (["-p", "gamma"], "'gamma' must be name=value"),
         (["-p", "gamma=0.9", "-p", "gamma=0.8"], "gamma is given more than once"),
+        (["--from", "none.jsonl.gz"], "--from none.jsonl.gz cannot be read as a file that report --export wrote"),
         (["--jobs", "0"], "--jobs must be at least 1, not 0"),
         (["--address", "127.0.0.1:1"], "--address 127.0.0.1:1 is for --backend ray or dask"),
     ],

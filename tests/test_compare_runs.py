@@ -15,6 +15,7 @@ from comparing import compare, contents, files, written
 from filelock import FileLock
 
 from sb3_ppo_variants import PPOClip
+from sb3_ppo_variants.benchmark.__main__ import main
 from sb3_ppo_variants.benchmark.compare import backends, records
 from sb3_ppo_variants.benchmark.compare.backends import Pool, connect, make
 from sb3_ppo_variants.benchmark.compare.conditions import Conditions
@@ -81,6 +82,44 @@ def test_finished_runs_are_not_made_again(tmp_path: Path, capsys: pytest.Capture
     assert compare(tmp_path, "-p", "gamma=0.9") == 0
     assert len(files(tmp_path)) == 8 and more.items() < files(tmp_path).items()
     assert (tmp_path / "report.md").read_text().count("## CartPole-v1") == 2
+
+
+@pytest.mark.usefixtures("in_process")
+def test_exported_records_are_continued_in_another_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    exported = tmp_path / "packed" / "mine.jsonl.gz"
+    assert compare(tmp_path / "first") == 0
+    assert main(["report", "--out", str(tmp_path / "first"), "--export", str(exported)]) == 0
+    packed = {record["name"]: record for record in records.unpack(exported)[0]}
+    assert len(packed) == 3
+    capsys.readouterr()
+    arguments = ["--seeds", "2", "--from", str(exported)]
+    assert compare(tmp_path / "second", *arguments, "--dry-run") == 0
+    assert "5 runs, 1 of them of the random policy: 3 are finished, 2 to make" in capsys.readouterr().out
+    assert not (tmp_path / "second").exists()
+    assert compare(tmp_path / "second", *arguments) == 0
+    found = written(tmp_path / "second")
+    assert len(found) == 5 and packed.items() <= found.items()
+    # Nothing in the folder is replaced, and the file is no longer needed.
+    before = files(tmp_path / "second")
+    assert compare(tmp_path / "second", *arguments) == 0
+    assert files(tmp_path / "second") == before
+    exported.unlink()
+    assert compare(tmp_path / "second", "--seeds", "2") == 0
+    assert files(tmp_path / "second") == before
+
+
+@pytest.mark.usefixtures("in_process")
+def test_failed_runs_in_exported_records_are_made_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(PPOClip, "learn", lambda *_, **__: 1 / 0)
+        assert compare(tmp_path / "first") == 1
+    exported = tmp_path / "mine.jsonl.gz"
+    assert main(["report", "--out", str(tmp_path / "first"), "--export", str(exported)]) == 0
+    assert compare(tmp_path / "second", "--from", str(exported)) == 0
+    assert "2 are finished, 1 to make, 1 of which failed before" in capsys.readouterr().out
+    assert [record["status"] for record in written(tmp_path / "second").values()] == ["finished"] * 3
 
 
 @pytest.mark.usefixtures("in_process")

@@ -46,6 +46,10 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--anneal", action=argparse.BooleanOptionalAction, help="anneal the step size to 0")
     where = parser.add_argument_group("where to run")
     where.add_argument("--out", type=Path, default=OUT, help="folder for records and report (default: %(default)s)")
+    where.add_argument(
+        "--from", dest="files", type=Path, nargs="+", default=[], metavar="FILE",
+        help="copy the finished runs that report --export packed into FILE to --out, and continue from there",
+    )  # fmt: skip
     where.add_argument("--jobs", type=int, help="number of parallel runs (default: one per core)")
     where.add_argument(
         "--backend", choices=("loky", "ray", "dask"), default="loky", help="joblib backend (default: local processes)"
@@ -73,6 +77,7 @@ def run(options: argparse.Namespace) -> int:
             return 0
         _make_folders(options.out)
         with FileLock(options.out / LOCK, timeout=0):
+            _copy(options)
             failed = _make(options, plan, _missing(options, plan), tracking)
         report(options.out, *records.read(options.out / RECORDS))
     except Timeout:
@@ -138,7 +143,7 @@ def _conditions(options: argparse.Namespace, preset: Conditions) -> Conditions:
 
 def _missing(options: argparse.Namespace, plan: Plan) -> list[Run]:
     """Show the plan and its progress, and return the missing runs after checking them."""
-    found, problems = records.read(options.out / RECORDS)
+    found, problems = _found(options)
     status = {record["name"]: record["status"] for record in found}
     missing = [run for run in plan.runs if status.get(run.name) != "finished"]
     trainings = [run for run in plan.runs if run.algorithm]
@@ -163,6 +168,22 @@ def _missing(options: argparse.Namespace, plan: Plan) -> list[Run]:
         print(f"- {note}")
     check(missing)
     return missing
+
+
+def _found(options: argparse.Namespace) -> tuple[list[records.Record], list[str]]:
+    """Return one record of each run in the folder and in the exported files, and a line for each problem."""
+    parts = [records.read(options.out / RECORDS), *map(records.unpack, options.files)]
+    found, twice = records.merged(record for part, _ in parts for record in part)
+    return found, [*(line for _, problems in parts for line in problems), *twice]
+
+
+def _copy(options: argparse.Namespace) -> None:
+    """Copy the finished runs in the exported files that the folder lacks."""
+    here = {record["name"] for record in records.read(options.out / RECORDS)[0] if record["status"] == "finished"}
+    with records.Writer(options.out / RECORDS) as writer:
+        for record in _found(options)[0] if options.files else []:
+            if record["status"] == "finished" and record["name"] not in here:
+                writer.write(record)
 
 
 def _make_folders(out: Path) -> None:
