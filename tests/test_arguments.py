@@ -180,6 +180,7 @@ def test_one_sample_can_not_be_normalised() -> None:
         {"max_grad_norm": None, "normalize_advantage": "rollout", "batch_size": 1},
         {"max_grad_norm": None, "normalize_advantage": "minibatch"},
         {"sde_sample_freq": 4, "use_sde": True, "target_kl": 0.1, "verbose": 0, "seed": 3},
+        {"learning_rate": np.float32(1e-3), "clip_range_vf": np.float16(0.2)},
         {"learning_rate": np.float64(1e-3), "clip_range_vf": 1, "rollout_buffer_kwargs": {}, "policy_kwargs": {}},
     ],
 )

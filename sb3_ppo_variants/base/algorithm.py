@@ -10,7 +10,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
-from stable_baselines3.common.utils import FloatSchedule, update_learning_rate
+from stable_baselines3.common.utils import update_learning_rate
 from stable_baselines3.common.vec_env import VecEnv
 from torch.optim import Optimizer
 
@@ -28,7 +28,7 @@ from sb3_ppo_variants.arguments.rules import (
     instance,
     warn_of_truncated_minibatch,
 )
-from sb3_ppo_variants.arguments.schedules import current_value
+from sb3_ppo_variants.arguments.schedules import as_schedule, current_value
 from sb3_ppo_variants.arguments.spaces import check_start
 from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.base import together
@@ -135,10 +135,13 @@ class PPOBase(MaskedActions):
         self._make_networks()
         for name in schedules:
             if name != "learning_rate":
-                setattr(self, name, FloatSchedule(getattr(self, name)))
+                setattr(self, name, as_schedule(getattr(self, name)))
         if self._objective().needs_kl:
             check_kl(self.policy)  # If it is not known, fail before the first rollout.
         choose(self._plan(), self.fast)  # If fast=True is impossible, fail before the first rollout.
+
+    def _setup_lr_schedule(self) -> None:
+        self.lr_schedule = as_schedule(self.learning_rate)
 
     def _make_networks(self) -> None:
         """Create the policy, its optimizers and the rollout buffer."""
