@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.callbacks import BaseCallback, StopTrainingOnMaxEpisodes
 
 from helpers import ACTION_SPACES, VARIANTS, noise_envs
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, SeparateUpdates
@@ -190,14 +190,22 @@ def test_train_without_a_whole_rollout(fast: bool) -> None:
     [
         *(("total_timesteps", value) for value in (-5, NAN, None, "64", True)),
         *(("log_interval", value) for value in (0, -1, 1.5, "1", NAN, True)),
+        # SB3 calls a class at each step, and training goes on without the callback.
+        *(("callback", value) for value in (StopTrainingOnMaxEpisodes, (At("step", print),), [None], 3)),
     ],
 )
 def test_arguments_of_learn(name: str, value: Any, fast: bool) -> None:
     trained = model(fast).learn(32)
     observations = trained._last_obs
-    with pytest.raises(ArgumentError, match=f"^{name}={value!r} is not allowed; allowed: "):
+    with pytest.raises(ArgumentError, match=re.escape(f"{name}={value!r} is not allowed; allowed: ")):
         trained.learn(**{"total_timesteps": 64, name: value})
     assert trained.num_timesteps == 32 and trained._last_obs is observations
+
+
+def test_a_model_loaded_without_an_environment_can_not_learn(tmp_path: Path) -> None:
+    model(True).save(tmp_path / "model")
+    with pytest.raises(ArgumentError, match=r"^the model has no environment to learn in: pass env to load\(\)"):
+        PPOClip.load(tmp_path / "model").learn(64)
 
 
 @pytest.mark.parametrize("total", [0, 32, 32.0, np.int64(32)])

@@ -16,6 +16,7 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 
 from sb3_ppo_variants.errors import ArgumentError, refuse
@@ -92,6 +93,11 @@ def _is_device(value: Any) -> bool:
     return True
 
 
+def _is_callback(value: Any) -> bool:
+    # A class of callbacks can be called too, but would only create an object at each step.
+    return isinstance(value, BaseCallback) or (callable(value) and not isinstance(value, type))
+
+
 RULES: Mapping[str, Rule] = {
     "policy": Rule(
         "the alias or the class of a policy",
@@ -132,6 +138,10 @@ RULES: Mapping[str, Rule] = {
 LEARN_RULES: Mapping[str, Rule] = {
     "total_timesteps": number("a number >= 0", lambda value: value >= 0),
     "log_interval": COUNT.or_none(),
+    "callback": Rule(
+        "a callback object, a function or a list of these",
+        lambda value: all(map(_is_callback, value)) if isinstance(value, list) else _is_callback(value),
+    ).or_none(),
 }
 
 

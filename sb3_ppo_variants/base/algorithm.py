@@ -19,7 +19,6 @@ from sb3_ppo_variants.arguments.nested import check_buffer_arguments, check_poli
 from sb3_ppo_variants.arguments.rules import (
     ACTION_SPACES,
     AUTO,
-    LEARN_RULES,
     RULES,
     Rule,
     check_arguments,
@@ -33,7 +32,7 @@ from sb3_ppo_variants.arguments.spaces import check_start
 from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.base import together
 from sb3_ppo_variants.base.around import checked, settings_kept
-from sb3_ppo_variants.base.environment import checked_env
+from sb3_ppo_variants.base.environment import check_learn, checked_env
 from sb3_ppo_variants.base.hooks import check_hooks
 from sb3_ppo_variants.base.masking import MaskedActions
 from sb3_ppo_variants.base.merging import Rollout, explained_variance
@@ -264,14 +263,15 @@ class PPOBase(MaskedActions):
         :param reset_num_timesteps: whether to restart the count of steps
         :param progress_bar: whether to show a progress bar (needs tqdm and rich)
         :return: the model
-        :raises ArgumentError: if an argument, or an attribute set after construction, has a value that is not allowed
+        :raises ArgumentError: if an argument, or an attribute set after construction, has a value that is not allowed,
+            or the model has no environment
         :raises NonFiniteError: if an environment returns a number that is not finite, or an update computes one; the
             policy stays as the last good update left it
         :raises EnvOutputError: if an environment returns something with the wrong type, shape or range
         :raises WorkerError: if a worker of a ``SubprocVecEnv`` raises an error, ends or does not answer
         :raises CallbackError: if a callback returns None
         """
-        check_arguments(dict(total_timesteps=total_timesteps, log_interval=log_interval), LEARN_RULES)
+        check_learn(self.env, total_timesteps=total_timesteps, callback=callback, log_interval=log_interval)
         processes = self.processes
         supervised = Supervised(together.own_callbacks(callback, processes), progress_bar and processes.rank == 0)
         with settings_kept(), together.failing(processes), self._guards(), supervised.to_the_end():
@@ -286,7 +286,7 @@ class PPOBase(MaskedActions):
             )
 
     def _guards(self) -> AbstractContextManager[None]:
-        return checked(self) if self._guarded and self.env is not None else nullcontext()
+        return checked(self) if self._guarded else nullcontext()
 
     def get_env(self) -> VecEnv | None:
         """Return the environment that the model was given, even while a stand-in replaces it during training."""

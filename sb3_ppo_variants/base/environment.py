@@ -1,4 +1,4 @@
-"""Checks of the environment that a model is given."""
+"""Checks of the environment that a model is given, and that it can learn in it."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ppo_variants.arguments.nested import check_observations
-from sb3_ppo_variants.arguments.rules import check_spaces
+from sb3_ppo_variants.arguments.rules import LEARN_RULES, check_arguments, check_spaces
 from sb3_ppo_variants.arguments.spaces import check_start
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving import SavedAlgorithm
@@ -37,3 +37,13 @@ def checked_env(
     check_start("action", wrapped.action_space)
     check_observations(policy, wrapped.observation_space, policy_kwargs)
     return wrapped
+
+
+def check_learn(env: VecEnv | None, **arguments: object) -> None:
+    """Check the arguments of ``learn``, and that there is an environment to learn in.
+
+    :raises ArgumentError: if an argument is not allowed, or there is no environment
+    """
+    check_arguments(arguments, LEARN_RULES)
+    if env is None:
+        raise ArgumentError("the model has no environment to learn in: pass env to load(), or call set_env()")
