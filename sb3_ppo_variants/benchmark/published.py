@@ -21,8 +21,8 @@ class Score(NamedTuple):
         return f"{self.mean:.0f} ± {self.std:.0f} ({self.env}, {self.steps})"
 
 
-# One run each, with the hyperparameters of our recipes, except in Pendulum. The policy is deterministic, except in Atari
-# games.
+# One run each, with the hyperparameters of our recipes, except in Pendulum. The policy is deterministic, except in
+# Atari games.
 # https://github.com/DLR-RM/rl-baselines3-zoo/blob/22e3ff2450fd92033f7f032915e1f64894a09584/benchmark.md
 RL_ZOO3 = {
     "CartPole-v1": Score(500.000, 0.000, "100k", "v1"),
