@@ -1,17 +1,22 @@
 """Reports with pictures, from records made by hand."""
 
 import base64
+import math
 import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from comparing import RECORDS, record, text_of, write
 from filelock import FileLock
+from matplotlib import pyplot
+from matplotlib.figure import Figure
 
 from sb3_ppo_variants.benchmark.__main__ import main
 from sb3_ppo_variants.benchmark.compare import plots, records
+from sb3_ppo_variants.benchmark.compare.paper import Estimate
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM
 
 pytestmark = pytest.mark.usefixtures("few_repetitions")
@@ -51,6 +56,18 @@ def test_the_report_is_made_of_the_records(tmp_path: Path, capsys: pytest.Captur
     csv = pd.read_csv(tmp_path / "scores.csv")
     assert len(csv) == 8
     assert csv[csv["label"] == "ppo_clip"]["normalised"].tolist() == [0.75, 0.25, 0.75, -0.25]
+
+
+def test_an_estimate_without_an_interval_is_a_dot(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr(plots, "save", lambda figure, _: drawn.append(figure))
+    estimates = {"one": {"mean": Estimate(0.5, math.nan, math.nan)}, "two": {"mean": Estimate(0.25, 0.1, 0.4)}}
+    plots.aggregates(estimates, ["one", "two"], Path("unused.png"))
+    (axes,) = drawn[0].axes
+    # The first setting is at the top.
+    (dot,) = (line for line in axes.lines if line.get_marker() == "o")
+    assert np.array_equal(dot.get_xydata(), [[0.5, 1]])
+    pyplot.close(drawn[0])
 
 
 @pytest.mark.usefixtures("only_png")
