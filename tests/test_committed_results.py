@@ -120,7 +120,7 @@ def test_the_page_has_the_scores_of_the_same_learning() -> None:
     final = re.findall(
         r"^\| setting +\| (\S+) +\|\n.*\n.*\n\| ppo_clip +\| (.*?) \(5\) +\|\n\| sb3_ppo +\| (.*?) \(5\)", report, re.M
     )
-    assert len(written) == 2 and written == final
+    assert len(written) == 3 and written == final
 
 
 def test_the_page_has_the_numbers_of_separate_updates(monkeypatch: pytest.MonkeyPatch) -> None:
