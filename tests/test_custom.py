@@ -124,6 +124,22 @@ def test_what_is_no_objective_is_refused(objective: Any) -> None:
         make(objective)
 
 
+@pytest.mark.parametrize("method", ["at", "after_update"])
+def test_a_method_that_returns_no_objective_is_named(method: str) -> None:
+    """The update is undone, and the model keeps its objective."""
+
+    class Forgetful(Hinge):
+        pass
+
+    model = make(Forgetful(0.01)).learn(64)
+    kept, weights = model.objective, deepcopy(model.policy.state_dict())
+    setattr(Forgetful, method, lambda *_: None)
+    with pytest.raises(ArgumentError, match=rf"^Forgetful.{method} returned None; allowed: an objective"):
+        model.learn(64, reset_num_timesteps=False)
+    assert model.objective is kept
+    assert all(th.equal(weights[name], value) for name, value in model.policy.state_dict().items())
+
+
 @pytest.mark.parametrize(
     ("hook", "instead"),
     [
