@@ -54,6 +54,21 @@ def make_folders(*files: Path | None) -> None:
             file.parent.mkdir(parents=True, exist_ok=True)
 
 
+def reported(file: Path, *keys: str) -> dict[str, Any]:
+    """Read the results that a benchmark has written with ``--json``.
+
+    :param keys: what they contain
+    :raises ArgumentError: if the file cannot be read, or is not such a file
+    """
+    try:
+        found = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"--report {file} cannot be read as a file that --json wrote: {error}") from error
+    if not isinstance(found, dict) or not set(keys) <= set(found):
+        raise ArgumentError(f"--report {file} is not a file that --json of this command wrote")
+    return found
+
+
 def in_turn(runs: Mapping[str, Callable[[], Result]], pairs: int) -> dict[str, list[Result]]:
     """Return the results of each run in ``pairs`` alternating repetitions, after one repetition to warm up."""
     results: dict[str, list[Result]] = {name: [] for name in runs}

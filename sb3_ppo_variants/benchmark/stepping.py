@@ -19,6 +19,7 @@ from sb3_ppo_variants.benchmark.measuring import (
     in_turn,
     make_folders,
     quartiles,
+    reported,
     seconds_to_step,
 )
 from sb3_ppo_variants.envs import make_ale_vec_env, make_envpool_vec_env, make_gymnasium_vec_env
@@ -99,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
         made_with = circumstances("ale_py", "envpool", "mujoco")
         measured = {**made_with, "n_envs": n_envs, "steps": n_steps, "runs": runs}
     else:
-        measured = json.loads(options.report.read_text())
+        measured = reported(options.report, "n_envs", "steps", "runs")
     print("| workload | environments | speed over SB3's DummyVecEnv | steps/s |\n|---|---|---|---|")
     for name, seconds in measured["runs"].items():
         print("\n".join(rows(name, measured["n_envs"], measured["steps"], seconds)))

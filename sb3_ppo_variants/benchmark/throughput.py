@@ -134,7 +134,7 @@ def run(options: argparse.Namespace) -> int:
     """Measure and print a table of medians, with quartiles of the speed relative to the workload's first algorithm."""
     if options.bars and "PPOClip" not in options.algorithms:
         raise SystemExit("--bars needs PPOClip among --algorithms")
-    measured = _measured(options) if options.report is None else json.loads(options.report.read_text())
+    measured = _measured(options) if options.report is None else measuring.reported(options.report, "threads", "runs")
     if options.bars:
         print("\n".join(bars(measured["runs"])))
         return 0
