@@ -1,9 +1,11 @@
 """What the options of the benchmarks refuse."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sb3_ppo_variants.benchmark import throughput, workloads
 from sb3_ppo_variants.benchmark.__main__ import main
 
 WITH_REPORTS = (
@@ -30,3 +32,31 @@ def test_files_that_are_no_reports(command: str, tmp_path: Path) -> None:
     file.write_text("[]" if command == "guard" else '{"versions": {}}')
     with pytest.raises(SystemExit, match=r"^--report .*runs.json is not a file that --json of this command wrote"):
         main([command, "--report", str(file)])
+
+
+def test_bars_are_those_of_the_workloads_that_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[str] = []
+
+    def measure(workload: workloads.Workload, *_: object) -> dict[str, Any]:
+        measured.extend(name for name, each in workloads.WORKLOADS.items() if each is workload)
+        return {"seconds": {"PPO": [2.0], "PPOClip": [1.0]}}
+
+    monkeypatch.setattr(throughput, "measure", measure)
+    with pytest.raises(
+        SystemExit, match=r"^--bars: scheduling in --workloads has no bar; those that have one are half"
+    ):
+        main(["throughput", "--bars", "--workloads", "cartpole", "scheduling"])
+    assert main(["throughput", "--bars", "--workloads", "hopper"]) == 0
+    assert measured == ["hopper"]
+    monkeypatch.setattr(throughput, "BARS", {**workloads.BARS, "breakout": workloads.BARS["breakout-ale"]})
+    assert main(["throughput", "--bars", "--workloads", *workloads.DEFAULT_WORKLOADS]) == 0
+    assert measured[1:] == workloads.DEFAULT_WORKLOADS
+    assert main(["throughput", "--bars"]) == 0
+    assert measured[5:] == [*workloads.BARS, "breakout"]
+
+
+def test_every_algorithm_of_throughput_can_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """PPOCustom has no objective of its own."""
+    with pytest.raises(SystemExit):
+        main(["throughput", "--algorithms", "PPOCustom"])
+    assert "invalid choice: 'PPOCustom'" in capsys.readouterr().err
