@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sb3_ppo_variants.benchmark import throughput, workloads
+from sb3_ppo_variants.benchmark import gallery, throughput, workloads
 from sb3_ppo_variants.benchmark.__main__ import main
 
 WITH_REPORTS = (
@@ -60,3 +60,23 @@ def test_every_algorithm_of_throughput_can_run(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit):
         main(["throughput", "--algorithms", "PPOCustom"])
     assert "invalid choice: 'PPOCustom'" in capsys.readouterr().err
+
+
+def test_the_gallery_trains_each_seed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[str, int, int | None]] = []
+    monkeypatch.setattr(gallery, "delayed", lambda _: lambda *run: (made.append, (run,), {}))
+    monkeypatch.setattr(gallery, "append", lambda *_: None)
+    options = ["--envs", "CartPole-v1", "--jobs", "1", "--records", str(tmp_path / "gallery.jsonl")]
+    with pytest.raises(SystemExit, match=r"^--seeds=-1 is not allowed; allowed: an int in \[0, 2\*\*32 - 1\]"):
+        main(["gallery", *options, "--seeds", "2", "-1"])
+    monkeypatch.setattr(gallery, "page", lambda *_: "")
+    monkeypatch.setattr(gallery, "read", lambda _: [{"env": "Pendulum-v1", "seed": 1, "timesteps": 100}])
+    assert main(["gallery", *options, "--seeds", "2", "1", "2", "--gallery", str(tmp_path)]) == 0
+    assert [run[:2] for run in made] == [("CartPole-v1", 2), ("CartPole-v1", 1)]
+
+
+def test_a_gallery_without_records_leaves_the_page(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("as before")
+    with pytest.raises(SystemExit, match=r"^--records .*gallery.jsonl has no records"):
+        main(["gallery", "--report", "--records", str(tmp_path / "gallery.jsonl"), "--gallery", str(tmp_path)])
+    assert (tmp_path / "README.md").read_text() == "as before"
