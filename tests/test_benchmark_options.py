@@ -1,11 +1,12 @@
 """What the options of the benchmarks refuse."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sb3_ppo_variants.benchmark import gallery, throughput, workloads
+from sb3_ppo_variants.benchmark import gallery, stepping, throughput, workloads
 from sb3_ppo_variants.benchmark.__main__ import main
 
 WITH_REPORTS = (
@@ -80,3 +81,12 @@ def test_a_gallery_without_records_leaves_the_page(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"^--records .*gallery.jsonl has no records"):
         main(["gallery", "--report", "--records", str(tmp_path / "gallery.jsonl"), "--gallery", str(tmp_path)])
     assert (tmp_path / "README.md").read_text() == "as before"
+
+
+def test_stepping_needs_the_packages_of_its_workloads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """EnvPool has no wheels for Python 3.10."""
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    monkeypatch.setattr(stepping, "measure", lambda *_: {stepping.REFERENCE: [1.0]})
+    assert main(["stepping", "--workloads", "breakout"]) == 0
+    with pytest.raises(ImportError, match="envpool"):
+        main(["stepping", "--workloads", "halfcheetah"])
