@@ -90,3 +90,10 @@ def test_stepping_needs_the_packages_of_its_workloads(monkeypatch: pytest.Monkey
     assert main(["stepping", "--workloads", "breakout"]) == 0
     with pytest.raises(ImportError, match="envpool"):
         main(["stepping", "--workloads", "halfcheetah"])
+
+
+def test_the_help_names_the_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["throughput", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "(default: halfcheetah, hopper, cartpole, breakout)" in text and "(default: PPOClip)" in text

@@ -38,7 +38,8 @@ class Count(argparse.Action):
 
 def add_names(parser: argparse.ArgumentParser, option: str, names: Iterable[str], default: list[str]) -> None:
     """Add an option that takes one or more of these names."""
-    parser.add_argument(option, nargs="+", choices=names, default=default, metavar="NAME", help="some of %(choices)s")
+    described = f"some of %(choices)s (default: {', '.join(default)})"
+    parser.add_argument(option, nargs="+", choices=names, default=default, metavar="NAME", help=described)
 
 
 def add_options(parser: argparse.ArgumentParser, workloads: Iterable[str], default: list[str], pairs: int) -> None:
