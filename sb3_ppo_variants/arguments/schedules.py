@@ -9,6 +9,11 @@ from sb3_ppo_variants.arguments.rules import NON_NEGATIVE
 from sb3_ppo_variants.errors import refuse
 
 
+def as_schedule(value: float | Schedule) -> FloatSchedule:
+    """Return a number or a schedule as SB3's class, which itself takes no number of NumPy but ``float64``."""
+    return FloatSchedule(value if callable(value) else float(value))
+
+
 def current_value(name: str, schedule: float | Schedule, progress_remaining: float) -> float:
     """Return the value of a schedule in the current update.
 
@@ -22,7 +27,7 @@ def current_value(name: str, schedule: float | Schedule, progress_remaining: flo
     :raises ArgumentError: if the schedule returns anything else
     """
     for progress in (progress_remaining, max(progress_remaining, 0.0)):
-        value = FloatSchedule(schedule).value_schedule(progress)
+        value = as_schedule(schedule).value_schedule(progress)
         with suppress(TypeError, ValueError):  # If it is not a number, refuse() names it below.
             if NON_NEGATIVE.accepts(float(value)):
                 return float(value)

@@ -10,7 +10,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
-from stable_baselines3.common.utils import FloatSchedule, update_learning_rate
+from stable_baselines3.common.utils import update_learning_rate
 from stable_baselines3.common.vec_env import VecEnv
 from torch.optim import Optimizer
 
@@ -28,7 +28,7 @@ from sb3_ppo_variants.arguments.rules import (
     instance,
     warn_of_truncated_minibatch,
 )
-from sb3_ppo_variants.arguments.schedules import current_value
+from sb3_ppo_variants.arguments.schedules import as_schedule, current_value
 from sb3_ppo_variants.arguments.spaces import check_start
 from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.base import together
@@ -110,7 +110,7 @@ class PPOBase(MaskedActions):
             vf_coef=vf_coef, max_grad_norm=max_grad_norm,  # type: ignore[arg-type]
             use_sde=use_sde, sde_sample_freq=sde_sample_freq,
             rollout_buffer_class=rollout_buffer_class, rollout_buffer_kwargs=rollout_buffer_kwargs,
-            stats_window_size=stats_window_size, tensorboard_log=tensorboard_log, policy_kwargs=policy_kwargs,
+            stats_window_size=int(stats_window_size), tensorboard_log=tensorboard_log, policy_kwargs=policy_kwargs,
             verbose=verbose, seed=seed, device=chosen_device(device, policy, policy_kwargs, verbose),
             supported_action_spaces=ACTION_SPACES, _init_setup_model=False,
         )  # fmt: skip
@@ -135,10 +135,13 @@ class PPOBase(MaskedActions):
         self._make_networks()
         for name in schedules:
             if name != "learning_rate":
-                setattr(self, name, FloatSchedule(getattr(self, name)))
+                setattr(self, name, as_schedule(getattr(self, name)))
         if self._objective().needs_kl:
             check_kl(self.policy)  # If it is not known, fail before the first rollout.
         choose(self._plan(), self.fast)  # If fast=True is impossible, fail before the first rollout.
+
+    def _setup_lr_schedule(self) -> None:
+        self.lr_schedule = as_schedule(self.learning_rate)
 
     def _make_networks(self) -> None:
         """Create the policy, its optimizers and the rollout buffer."""

@@ -10,8 +10,10 @@ from typing import Any
 import torch as th
 from joblib import Parallel, delayed
 
+from sb3_ppo_variants.arguments.rules import RULES
 from sb3_ppo_variants.benchmark.measuring import Count, add_names
 from sb3_ppo_variants.benchmark.published import CLEANRL, RL_ZOO3
+from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes import evaluate, recipe, train
 from sb3_ppo_variants.recipes.episodes import Episodes
 
@@ -105,10 +107,10 @@ def runs_of(records: list[dict[str, Any]], env_id: str) -> list[dict[str, Any]]:
 
 
 def missing(records: list[dict[str, Any]], env_id: str, seeds: list[int], timesteps: int | None) -> list[int]:
-    """Return the seeds without a record of at least this many steps."""
+    """Return the seeds without a record of at least this many steps, each once."""
     steps = timesteps or recipe("ppo_clip", env_id).n_timesteps
     done = {run["seed"] for run in records if run["env"] == env_id and run["timesteps"] >= steps}
-    return [seed for seed in seeds if seed not in done]
+    return [seed for seed in dict.fromkeys(seeds) if seed not in done]
 
 
 def summary(runs: list[dict[str, Any]]) -> str:
@@ -198,6 +200,8 @@ def add_command(parser: argparse.ArgumentParser) -> None:
 
 def make(options: argparse.Namespace) -> None:
     """Make the runs that have no record yet, and record each when it ends."""
+    for seed in options.seeds:
+        RULES["seed"].check("--seeds", seed)
     done, steps = read(options.records), options.timesteps
     plan = [(env, seed, steps) for env in options.envs for seed in missing(done, env, options.seeds, steps)]
     options.records.parent.mkdir(parents=True, exist_ok=True)
@@ -210,8 +214,11 @@ def run(options: argparse.Namespace) -> int:
     """Make the runs that have no record yet, and write the page."""
     if not options.report:
         make(options)
+    records = read(options.records)
+    if not records:
+        raise ArgumentError(f"--records {options.records} has no records, so there is nothing to write a page from")
     options.gallery.mkdir(parents=True, exist_ok=True)
-    text = page(read(options.records), options.gallery)
+    text = page(records, options.gallery)
     (options.gallery / "README.md").write_text(text)
     print(text)
     return 0
