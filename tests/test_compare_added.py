@@ -134,6 +134,7 @@ def test_an_added_setting_needs_its_own_name(label: str, tmp_path: Path) -> None
 
 def test_human_normalised_scores(tmp_path: Path) -> None:
     ids = {"ALE/Breakout-v5": "Breakout", "MsPacmanNoFrameskip-v4": "MsPacman", "CartPole-v1": None, "ALE/Go-v5": None}
+    ids |= {f"ale_py:{env}": game for env, game in ids.items()}
     assert {env: game_of(env) for env in ids} == ids
     frame = pd.DataFrame({"env": ["CartPole-v1", "PongNoFrameskip-v4"], "score": [500.0, -20.7 + 35.3 / 2]})
     assert normalised(frame)["normalised"].tolist() == pytest.approx([0.5])
