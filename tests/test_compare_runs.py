@@ -356,6 +356,13 @@ def test_a_run_without_an_episode_has_no_score() -> None:
     assert (record["status"], record["score"], record["last_returns"], record["steps"]) == ("finished", None, [], 64)
 
 
+def test_returns_without_a_finite_mean_are_a_failed_run(tmp_path: Path) -> None:
+    run, _ = make_plan([parse("ppo_clip")], ["troubled_envs:PaysTooMuch-v0"], 1, Conditions(timesteps=64)).runs
+    record = perform(run)
+    assert record["status"] == "failed" and "ValueError: the returns are too large for a mean" in record["error"]
+    assert records.Writer(tmp_path).write(record) == [record]
+
+
 @pytest.mark.parametrize("setting", [*ALGORITHMS, "test_compare:Mine:extra=4"])
 def test_every_algorithm_is_trained(setting: str) -> None:
     env, policy = OTHER_TASKS.get(setting, ("CartPole-v1", {}))
