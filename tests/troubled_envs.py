@@ -47,5 +47,12 @@ class PaysTooMuch(CartPoleEnv):
         return observation, 1e306, *others
 
 
-for name in ("RaisesInReset", "RaisesAtStep1000", "EndsItsProcess", "Exits", "PaysNaN", "PaysTooMuch"):
+class LacksFile(CartPoleEnv):
+    """Cannot read a file whose name is not in UTF-8."""
+
+    def step(self, action: Any) -> Any:
+        raise FileNotFoundError(os.fsdecode(b"no caf\xe9"))
+
+
+for name in ("RaisesInReset", "RaisesAtStep1000", "EndsItsProcess", "Exits", "PaysNaN", "PaysTooMuch", "LacksFile"):
     gym.register(f"{name}-v0", entry_point=f"{__name__}:{name}", max_episode_steps=500)

@@ -97,7 +97,9 @@ def perform(
                 steps = _act_randomly(run, episodes, state)
         status, result = "finished", {**_measured(episodes, steps), "training": logged.curves(steps, SPANS)}
     except (Exception, SystemExit):
-        status, result = "failed", {"error": traceback.format_exc()}
+        # The names of files in a message may contain bytes that are no text, which no report could be written with.
+        error = traceback.format_exc().encode(errors="backslashreplace").decode()
+        status, result = "failed", {"error": error}
     finally:
         state.close()
     return record_of(run, status, result, *state.seconds())
