@@ -95,6 +95,16 @@ def test_what_updates_logged_is_drawn(tmp_path: Path) -> None:
     assert len(list((tmp_path / "pictures").glob("*-training.png"))) == 1
 
 
+@pytest.mark.usefixtures("blank_pictures")
+def test_every_environment_has_its_own_picture(tmp_path: Path) -> None:
+    envs = ["a/b-v0", "a:b-v0", "走-v0", "跳-v0", "Other-v0"]
+    write(tmp_path, [record("ppo_clip", env, 0, 1.0, name=f"run-{number}") for number, env in enumerate(envs)])
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    files = re.findall(r"!\[Learning curves in .*\]\((.*)\)", (tmp_path / "report.md").read_text(encoding="utf-8"))
+    assert len(files) == len(set(files)) == 5 and all((tmp_path / file).exists() for file in files)
+    assert sum(file.endswith("-Other-v0.png") for file in files) == 1
+
+
 @pytest.mark.usefixtures("only_png")
 def test_one_environment_does_not_spoil_the_others(tmp_path: Path) -> None:
     nothing: dict[str, Any] = {"last_returns": [], "curve": [None] * 100}

@@ -356,6 +356,21 @@ def test_a_run_without_an_episode_has_no_score() -> None:
     assert (record["status"], record["score"], record["last_returns"], record["steps"]) == ("finished", None, [], 64)
 
 
+def test_returns_without_a_finite_mean_are_a_failed_run(tmp_path: Path) -> None:
+    run, _ = make_plan([parse("ppo_clip")], ["troubled_envs:PaysTooMuch-v0"], 1, Conditions(timesteps=64)).runs
+    record = perform(run)
+    assert record["status"] == "failed" and "ValueError: the returns are too large for a mean" in record["error"]
+    assert records.Writer(tmp_path).write(record) == [record]
+
+
+def test_an_error_about_a_file_can_be_reported(tmp_path: Path) -> None:
+    run, _ = make_plan([parse("ppo_clip")], ["troubled_envs:LacksFile-v0"], 1, Conditions(timesteps=64)).runs
+    (tmp_path / "records").mkdir()
+    records.Writer(tmp_path / "records").write(perform(run))
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    assert r"FileNotFoundError: no caf\udce9" in (tmp_path / "report.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("setting", [*ALGORITHMS, "test_compare:Mine:extra=4"])
 def test_every_algorithm_is_trained(setting: str) -> None:
     env, policy = OTHER_TASKS.get(setting, ("CartPole-v1", {}))
