@@ -5,7 +5,7 @@ from pathlib import Path
 
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 
-from sb3_ppo_variants.arguments.rules import COUNT, FLAG, instance
+from sb3_ppo_variants.arguments.rules import COUNT, FLAG, RULES, instance
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards import Supervised
 from sb3_ppo_variants.saving import SavedAlgorithm
@@ -58,6 +58,7 @@ class ExactCheckpointCallback(BaseCallback):
         PATH.check("path", path)
         COUNT.or_none().check("keep_last", keep_last)
         FLAG.check("at_end", at_end)
+        RULES["verbose"].check("verbose", verbose)
         self._every = every
         self._folder = Path(path).resolve()
         self._keep_last = keep_last

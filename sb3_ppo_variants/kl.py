@@ -30,6 +30,8 @@ from stable_baselines3.common.distributions import (
 from torch.distributions import Bernoulli, Categorical, Normal, kl_divergence
 from torch.nn import functional as F
 
+from sb3_ppo_variants.errors import refuse
+
 Parameters: TypeAlias = tuple[th.Tensor, ...]
 Kind = TypeVar("Kind", bound=th.distributions.Distribution)
 
@@ -79,7 +81,10 @@ def register_kl(
     :param parameters: takes a distribution and returns the tensors that define it, each of shape ``(batch, ...)``
     :param formula: takes the old and the new parameters and returns KL(old || new) of shape ``(batch,)``, summed over
         action dimensions and differentiable with respect to the new parameters
+    :raises ArgumentError: if ``distribution`` is not such a class
     """
+    if not (isinstance(distribution, type) and issubclass(distribution, Distribution)):
+        refuse("distribution", distribution, "a subclass of SB3's Distribution")
     _REGISTRY[distribution] = ExactKL(distribution, parameters, formula)
 
 

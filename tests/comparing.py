@@ -2,11 +2,13 @@
 
 import argparse
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from sb3_ppo_variants.benchmark.__main__ import main
 from sb3_ppo_variants.benchmark.compare import records
+from sb3_ppo_variants.benchmark.compare.backends import Pool
 from sb3_ppo_variants.benchmark.compare.command import _plan, add_command
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM, Plan
 
@@ -80,3 +82,14 @@ def contents(out: Path) -> dict[str, dict[str, object]]:
 
 def files(out: Path) -> dict[str, str]:
     return {file.name: file.read_text() for file in (out / "records").glob("*.json")}
+
+
+class Lost(Exception):
+    """A worker was lost."""
+
+
+class InProcess(Pool):
+    """Performs runs in this process, one after the other."""
+
+    def records(self, runs: Any, work: Any) -> Iterator[records.Record]:
+        yield from map(work, runs)

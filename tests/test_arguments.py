@@ -180,12 +180,30 @@ def test_one_sample_can_not_be_normalised() -> None:
         {"max_grad_norm": None, "normalize_advantage": "rollout", "batch_size": 1},
         {"max_grad_norm": None, "normalize_advantage": "minibatch"},
         {"sde_sample_freq": 4, "use_sde": True, "target_kl": 0.1, "verbose": 0, "seed": 3},
-        {"learning_rate": np.float32(1e-3), "clip_range_vf": np.float16(0.2)},
         {"learning_rate": np.float64(1e-3), "clip_range_vf": 1, "rollout_buffer_kwargs": {}, "policy_kwargs": {}},
+        {"learning_rate": np.float32(1e-3), "clip_range_vf": np.int64(1), "stats_window_size": np.int64(10)},
     ],
 )
 def test_good_values(variant: Any, arguments: dict[str, Any]) -> None:
     variant("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), **{"n_steps": 32, "n_epochs": 1, **arguments}).learn(64)
+
+
+@pytest.mark.parametrize(
+    ("variant", "name"),
+    [(PPOClip, "clip_range"), (PPOClip, "clip_range_vf"), (PPOFixedKL, "kl_coef"), (PPOClip, "learning_rate")],
+)
+def test_numbers_of_numpy_where_schedules_are_allowed(variant: Any, name: str) -> None:
+    """0.125 has the same value in all types."""
+    trained = []
+    for value in (0.125, np.float32(0.125)):
+        envs = noise_envs(ACTION_SPACES["Box"])
+        trained.append(variant("MlpPolicy", envs, n_steps=32, seed=1, **{name: value}).learn(64))
+    for wanted, got in zip(*(model.policy.parameters() for model in trained), strict=True):
+        assert th.equal(got, wanted)
+    if name != "learning_rate":
+        setattr(trained[1], name, np.float32(0.25))
+        trained[1].learn(64)
+        assert trained[1].logger.name_to_value[f"train/{name}"] == 0.25
 
 
 @pytest.mark.parametrize("variant", PENALISED)

@@ -233,7 +233,18 @@ def test_gallery_makes_what_has_no_record_and_shows_all(tmp_path: Path) -> None:
     text = (tmp_path / "page/README.md").read_text()
     assert f"Reached 480, {runs[1]['mean']:.0f} (seeds 1, 2) after 256 steps of the recipe's 100,000" in text
     assert "Goal: 500." in text
+    assert "\n## CartPole-v1 (0% of the recipe's steps)\n" in text
+    assert "500 ± 0 (v1, 100k)" in text and "490 ± 6 (v1, 500k)" in text
     assert (tmp_path / "page/CartPole-v1.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_gallery_shows_the_mean_of_the_seeds_beside_the_scores_of_others() -> None:
+    runs = [{**MADE, "env": "Walker2d-v5", "mean": mean, "recipe_timesteps": 200_192} for mean in (1000, 1400)]
+    cells = [cell.strip() for cell in gallery.beside({"Walker2d-v5": runs}).splitlines()[-1].strip("|").split("|")]
+    assert cells == [
+        "Walker2d-v5 (50% of the recipe's steps)", "100,096", "1200 ± 283", "2", "3479 ± 822 (v3, 1M)",
+        "2288 ± 572 (v4, 1M)",
+    ]  # fmt: skip
 
 
 def test_gallery_shows_the_longest_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -182,7 +182,8 @@ def test_two_of_them_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("every", 0), ("every", 1.5), ("path", 3), ("keep_last", 0), ("keep_last", "all")]
+    ("name", "value"),
+    [("every", 0), ("every", 1.5), ("path", 3), ("keep_last", 0), ("keep_last", "all"), ("verbose", "yes")],
 )
 def test_bad_arguments(name: str, value: Any, tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"every": 1, "path": tmp_path, name: value}

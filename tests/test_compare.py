@@ -1,5 +1,6 @@
 """The parts of a comparison: settings, hyperparameters and the plan."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ class Mine(PPO):
     "text, values",
     [
         ("a=1", {"a": 1}),
+        ("a=inf", {"a": math.inf}),
         ("a=lin_2.5e-4,b=None, c=1e-3", {"a": "lin_2.5e-4", "b": None, "c": 1e-3}),
         ("net={'pi': [64, 64], 'vf': [8]},b=(1, 2)", {"net": {"pi": [64, 64], "vf": [8]}, "b": (1, 2)}),
     ],

@@ -107,6 +107,8 @@ def test_added_runs_are_shown_while_no_own_run_has_finished(tmp_path: Path) -> N
         ("zoo=torn.csv", "cannot be read: EmptyDataError"),
         ("zoo=empty", "cannot be read: EOFError"),
         ("zoo=damaged", "cannot be read: BadZipFile"),
+        ("zoo@A-v0=infinite.csv", "has an episode whose return is inf; leave out its run"),
+        ("zoo@A-v0=unknown", "has an episode whose return is nan; leave out its run"),
     ],
 )
 def test_what_cannot_be_added_is_refused(
@@ -115,6 +117,9 @@ def test_what_cannot_be_added_is_refused(
     monkeypatch.chdir(tmp_path)
     Path("run.csv").write_text("global_step,charts/episodic_return\n1,2\n")
     Path("torn.csv").write_text("")
+    Path("infinite.csv").write_text("global_step,charts/episodic_return\n1,inf\n2,3\n")
+    Path("unknown").mkdir()
+    np.savez("unknown/evaluations.npz", timesteps=[100], results=[[1.0, np.nan]])
     for folder, content in (("empty", b""), ("damaged", b"PK\x03\x04")):
         Path(folder).mkdir()
         Path(folder, "evaluations.npz").write_bytes(content)
@@ -134,6 +139,7 @@ def test_an_added_setting_needs_its_own_name(label: str, tmp_path: Path) -> None
 
 def test_human_normalised_scores(tmp_path: Path) -> None:
     ids = {"ALE/Breakout-v5": "Breakout", "MsPacmanNoFrameskip-v4": "MsPacman", "CartPole-v1": None, "ALE/Go-v5": None}
+    ids |= {f"ale_py:{env}": game for env, game in ids.items()}
     assert {env: game_of(env) for env in ids} == ids
     frame = pd.DataFrame({"env": ["CartPole-v1", "PongNoFrameskip-v4"], "score": [500.0, -20.7 + 35.3 / 2]})
     assert normalised(frame)["normalised"].tolist() == pytest.approx([0.5])

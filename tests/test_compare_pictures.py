@@ -1,17 +1,22 @@
 """Reports with pictures, from records made by hand."""
 
 import base64
+import math
 import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from comparing import RECORDS, record, text_of, write
 from filelock import FileLock
+from matplotlib import pyplot
+from matplotlib.figure import Figure
 
 from sb3_ppo_variants.benchmark.__main__ import main
 from sb3_ppo_variants.benchmark.compare import plots, records
+from sb3_ppo_variants.benchmark.compare.paper import Estimate
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM
 
 pytestmark = pytest.mark.usefixtures("few_repetitions")
@@ -53,6 +58,18 @@ def test_the_report_is_made_of_the_records(tmp_path: Path, capsys: pytest.Captur
     assert csv[csv["label"] == "ppo_clip"]["normalised"].tolist() == [0.75, 0.25, 0.75, -0.25]
 
 
+def test_an_estimate_without_an_interval_is_a_dot(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr(plots, "save", lambda figure, _: drawn.append(figure))
+    estimates = {"one": {"mean": Estimate(0.5, math.nan, math.nan)}, "two": {"mean": Estimate(0.25, 0.1, 0.4)}}
+    plots.aggregates(estimates, ["one", "two"], Path("unused.png"))
+    (axes,) = drawn[0].axes
+    # The first setting is at the top.
+    (dot,) = (line for line in axes.lines if line.get_marker() == "o")
+    assert np.array_equal(dot.get_xydata(), [[0.5, 1]])
+    pyplot.close(drawn[0])
+
+
 @pytest.mark.usefixtures("only_png")
 def test_a_packed_file_gives_the_same_report(tmp_path: Path) -> None:
     write(tmp_path / "runs", RECORDS)
@@ -76,6 +93,16 @@ def test_what_updates_logged_is_drawn(tmp_path: Path) -> None:
     assert main(["report", "--out", str(tmp_path)]) == 0
     assert "![What the updates logged]" in text_of(tmp_path / "report.md")
     assert len(list((tmp_path / "pictures").glob("*-training.png"))) == 1
+
+
+@pytest.mark.usefixtures("blank_pictures")
+def test_every_environment_has_its_own_picture(tmp_path: Path) -> None:
+    envs = ["a/b-v0", "a:b-v0", "走-v0", "跳-v0", "Other-v0"]
+    write(tmp_path, [record("ppo_clip", env, 0, 1.0, name=f"run-{number}") for number, env in enumerate(envs)])
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    files = re.findall(r"!\[Learning curves in .*\]\((.*)\)", (tmp_path / "report.md").read_text(encoding="utf-8"))
+    assert len(files) == len(set(files)) == 5 and all((tmp_path / file).exists() for file in files)
+    assert sum(file.endswith("-Other-v0.png") for file in files) == 1
 
 
 @pytest.mark.usefixtures("only_png")

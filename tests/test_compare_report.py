@@ -1,6 +1,7 @@
 """The text of a report, from records made by hand."""
 
 import gzip
+import json
 import math
 import re
 import shlex
@@ -82,6 +83,18 @@ def test_the_interactive_page_needs_no_network(tmp_path: Path) -> None:
     page = (tmp_path / "interactive.html").read_text()
     assert page.count("Plotly.newPlot(") >= 2 and not re.search(r"<(script|link)[^>]*(src|href)=", page)
     assert "environment steps" in page and "minutes of a run, mean" in page
+
+
+def test_names_leave_the_interactive_curves_room(tmp_path: Path) -> None:
+    long = "ppo_clip policy_kwargs={'net_arch': [64, 64], 'log_std_init': -1.0, 'ortho_init': False}"
+    write(tmp_path, [*RECORDS, record(long, "A-v0", 0, 20.0), record(long, "B-v0", 0, -30.0)])
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    page = (tmp_path / "interactive.html").read_text()
+    names = {json.loads(name).replace("<br>", "\n") for name in re.findall(r'"name":("ppo_clip[^"]*")', page)}
+    assert {" ".join(name.split()) for name in names} == {"ppo_clip", long}
+    assert all(len(line) <= 40 for name in names for line in name.splitlines())
+    # A window of a phone has 400 pixels. Half of 768 are for names of 40 letters.
+    assert ".plotly-graph-div { min-width: 48rem }" in page and '"hoverlabel":{"namelength":-1}' in page
 
 
 @pytest.mark.parametrize(

@@ -3,41 +3,25 @@
 import itertools
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from comparing import compare, contents, files, written
+from comparing import InProcess, Lost, compare, contents, files, written
 from filelock import FileLock
 
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.benchmark.__main__ import main
 from sb3_ppo_variants.benchmark.compare import backends, records
-from sb3_ppo_variants.benchmark.compare.backends import Pool, connect, make
-from sb3_ppo_variants.benchmark.compare.conditions import Conditions
-from sb3_ppo_variants.benchmark.compare.execution import LAST, State, perform
-from sb3_ppo_variants.benchmark.compare.plan import Run, make_plan
-from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, parse
+from sb3_ppo_variants.benchmark.compare.backends import Pool
+from sb3_ppo_variants.benchmark.compare.execution import LAST, State
 from sb3_ppo_variants.recipes import recipe
 from sb3_ppo_variants.recipes.episodes import Episodes
 from sb3_ppo_variants.recipes.training import build
 
 pytestmark = pytest.mark.usefixtures("few_repetitions", "blank_pictures")
-
-
-class Lost(Exception):
-    """A worker was lost."""
-
-
-class InProcess(Pool):
-    """Performs runs in this process, one after the other."""
-
-    def records(self, runs: Any, work: Any) -> Iterator[records.Record]:
-        yield from map(work, runs)
 
 
 @pytest.fixture
@@ -145,41 +129,6 @@ def test_a_failed_run_is_recorded_and_the_others_go_on(tmp_path: Path, capsys: p
     assert "3 are finished, 12 to make, 12 of which failed before" in capsys.readouterr().out
 
 
-class Losing(InProcess):
-    """Loses its worker at the runs in ``LOSSES``, as often as given there."""
-
-    def records(self, runs: Any, work: Any) -> Iterator[records.Record]:
-        for run in runs:
-            if LOSSES.get(run.env, 0) > 0:
-                LOSSES[run.env] -= 1
-                raise Lost("gone")
-            yield work(run)
-
-
-LOSSES: dict[str, int] = {}
-
-
-def test_a_run_that_loses_its_worker_twice_is_failed() -> None:
-    envs = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Pendulum-v1"]
-    runs = [run for run in make_plan([parse("ppo_clip")], envs, 1, Conditions()).runs if run.algorithm]
-    LOSSES.update({"Acrobot-v1": 2, "Pendulum-v1": 1})
-    begun: list[str] = []
-
-    def work(run: Run) -> Any:
-        begun.append(run.env)
-        return {"name": run.name, "env": run.env, "status": "finished"}
-
-    made = list(make(runs, work, Losing("none", 1, Lost)))
-    assert {record["env"]: record["status"] for record in made} == {
-        "CartPole-v1": "finished",
-        "Acrobot-v1": "failed",
-        "MountainCar-v0": "finished",
-        "Pendulum-v1": "finished",
-    }
-    assert sorted(begun) == sorted(set(envs) - {"Acrobot-v1"})
-    assert "ended twice" in next(record["error"] for record in made if record["status"] == "failed")
-
-
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
     """Return ``disk(first, end)``, which makes the disk full for the writes from number ``first`` to ``end - 1``."""
@@ -283,98 +232,3 @@ def test_records_of_another_version_are_left_alone(tmp_path: Path, capsys: pytes
 def test_two_commands_do_not_share_a_folder(tmp_path: Path) -> None:
     with FileLock(tmp_path / ".lock"), pytest.raises(SystemExit, match=r"in use by another command"):
         compare(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        (["--jobs", "0"], r"--jobs must be at least 1, not 0"),
-        (["--address", "127.0.0.1:1"], r"--address 127.0.0.1:1 is for --backend ray"),
-    ],
-)
-def test_a_pool_that_can_not_be_is_refused(options: list[str], message: str, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=message):
-        compare(tmp_path, *options)
-
-
-@pytest.mark.parametrize("backend, package", [("ray", "ray"), ("dask", "distributed")])
-def test_a_missing_cluster_names_its_extra(
-    backend: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(SystemExit, match=rf"pip install '\.\[{backend}\]'"):
-        compare(tmp_path, "--backend", backend)
-
-
-@pytest.mark.parametrize("backend, name", [("ray", "Ray cluster"), ("dask", "Dask scheduler")])
-def test_an_address_without_a_port_is_refused(backend: str, name: str) -> None:
-    with pytest.raises(SystemExit, match=f"no {name} answers at --address nonsense: "), connect(backend, "nonsense", 1):
-        pass
-
-
-class Growing:
-    """A Dask client whose cluster has more cores at each look."""
-
-    def __init__(self, *_: object, **__: object):
-        self._cores = iter([0, 0, 3, 4])
-
-    def ncores(self) -> dict[str, int]:
-        return {"tcp://127.0.0.1:1": next(self._cores)}
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-def test_a_cluster_gets_time_for_its_first_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distributed.Client", Growing)
-    monkeypatch.setattr(backends, "SECONDS_BETWEEN_LOOKS", 0)
-    with connect("dask", "127.0.0.1:1", None) as pool:
-        assert pool.jobs == 3
-    monkeypatch.setattr(backends, "SECONDS_FOR_CORES", -1)
-    with pytest.raises(SystemExit, match="too few cores, 0 instead of 1: add workers, "):
-        connect("dask", "127.0.0.1:1", 4).__enter__()
-
-
-OTHER_TASKS = {
-    "contrib_maskable_ppo": ("sb3_ppo_variants.tasks:Scheduling-v0", {"policy": "MaskableMlpPolicy", "n_steps": 32}),
-    "contrib_recurrent_ppo": ("sb3_ppo_variants.tasks:CartPoleNoVel-v1", {"policy": "MlpLstmPolicy", "n_steps": 32}),
-}
-
-
-def test_a_random_policy_keeps_to_the_masks() -> None:
-    env, policy = OTHER_TASKS["contrib_maskable_ppo"]
-    (run, _) = make_plan([parse("contrib_maskable_ppo")], [env], 1, Conditions(timesteps=64, parameters=policy)).runs
-    record = perform(run)
-    assert record["status"] == "finished", record["error"]
-    assert len(record["last_returns"]) == 100 and record["steps"] == 100 * 12
-
-
-def test_a_run_without_an_episode_has_no_score() -> None:
-    (_, run) = make_plan([parse("ppo_clip:n_envs=1")], ["Pendulum-v1"], 1, Conditions(timesteps=64)).runs
-    record = perform(replace(run, hyperparameters={**run.hyperparameters, "n_steps": 64}))
-    assert (record["status"], record["score"], record["last_returns"], record["steps"]) == ("finished", None, [], 64)
-
-
-@pytest.mark.parametrize("setting", [*ALGORITHMS, "test_compare:Mine:extra=4"])
-def test_every_algorithm_is_trained(setting: str) -> None:
-    env, policy = OTHER_TASKS.get(setting, ("CartPole-v1", {}))
-    conditions = Conditions(timesteps=64, parameters={"n_envs": 1, "batch_size": 32, **policy})
-    (_, run) = make_plan([parse(setting)], [env], 1, conditions).runs
-    record = perform(run)
-    assert record["status"] == "finished", record["error"]
-    assert record["steps"] == 64
-    # The record can be written as JSON.
-    assert json.loads(json.dumps(record)) == record
-
-
-def test_a_run_leaves_nothing_in_the_users_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    conditions = Conditions(timesteps=64, entry="mujoco", parameters={"n_steps": 64})
-    (_, run) = make_plan([parse("ppo_clip")], ["HalfCheetah-v5"], 1, conditions).runs
-    assert perform(run)["status"] == "finished"
-    # MuJoCo would warn about this model, in the terminal and in MUJOCO_LOG.TXT.
-    assert list(tmp_path.iterdir()) == []
-    assert "settotalmass" not in "".join(capfd.readouterr())

@@ -192,6 +192,8 @@ def test_a_curve_is_of_the_last_episodes_and_ends_at_the_score() -> None:
     assert curves.trailing([30], [7.0], 100) == [None] * 29 + [7.0] * 71
     # Multiples of 0.29 and 0.57 are rounded, to 28.999 and 56.999.
     assert [curves.trailing([steps], [7.0], steps)[-1] for steps in (29, 57)] == [7.0, 7.0]
+    # An episode that diverged leaves no trace once it is not among the last 100.
+    assert curves.trailing(range(1, 201), [-1e20] + [3.0] * 199, 200)[-1] == 3.0
 
 
 def test_a_curve_goes_on_where_no_episode_ended() -> None:

@@ -13,7 +13,7 @@ import torch as th
 
 from helpers import ACTION_SPACES, LogRecorder, noise_envs
 from sb3_ppo_variants import ArgumentError, ArrayObjective, Batch, Gradient, Objective, PickledValueError, PPOCustom
-from sb3_ppo_variants.objectives import Clipped, KLPenalized
+from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized
 
 BOX = ACTION_SPACES["Box"]
 GUIDE = Path(__file__).parent.parent / "docs" / "howto" / "own_objective.md"
@@ -122,6 +122,38 @@ def test_saved_with_the_model() -> None:
 def test_what_is_no_objective_is_refused(objective: Any) -> None:
     with pytest.raises(ArgumentError, match=r"^objective=.* is not allowed; allowed: an instance of"):
         make(objective)
+
+
+@pytest.mark.parametrize(
+    ("objective", "name", "value"),
+    [
+        *((Clipped, "clip_range", value) for value in (-0.1, float("nan"), float("inf"), None, "0.2", th.tensor(0.2))),
+        *((KLPenalized, "kl_coef", value) for value in (-1.0, float("nan"), None, "1")),
+        *((KLPenalized, "clip_range", value) for value in (-0.1, "0.2")),
+        *((AdaptiveKL, "kl_coef", value) for value in (0.0, 1e9)),
+        *((AdaptiveKL, "desired_kl", value) for value in (0.0, -0.01, None)),
+    ],
+)
+def test_coefficients_that_the_variants_refuse(objective: Any, name: str, value: Any) -> None:
+    good = {Clipped: {}, KLPenalized: {"kl_coef": 1.0}, AdaptiveKL: {"kl_coef": 1.0, "desired_kl": 0.01}}
+    with pytest.raises(ArgumentError, match=f"^{name}=.* is not allowed; allowed: "):
+        objective(**{**good[objective], name: value})
+
+
+@pytest.mark.parametrize("method", ["at", "after_update"])
+def test_a_method_that_returns_no_objective_is_named(method: str) -> None:
+    """The update is undone, and the model keeps its objective."""
+
+    class Forgetful(Hinge):
+        pass
+
+    model = make(Forgetful(0.01)).learn(64)
+    kept, weights = model.objective, deepcopy(model.policy.state_dict())
+    setattr(Forgetful, method, lambda *_: None)
+    with pytest.raises(ArgumentError, match=rf"^Forgetful.{method} returned None; allowed: an objective"):
+        model.learn(64, reset_num_timesteps=False)
+    assert model.objective is kept
+    assert all(th.equal(weights[name], value) for name, value in model.policy.state_dict().items())
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,10 @@ from stable_baselines3.common.distributions import (
     StateDependentNoiseDistribution,
 )
 from stable_baselines3.common.policies import ActorCriticPolicy
-from torch.distributions import Laplace
+from torch.distributions import Laplace, Normal
 
 from helpers import PENALISED, VARIANTS, NoiseEnv
-from sb3_ppo_variants import MissingKLError, register_kl
+from sb3_ppo_variants import ArgumentError, MissingKLError, register_kl
 from sb3_ppo_variants.kl import _REGISTRY, exact_kl
 
 
@@ -220,6 +220,12 @@ def test_training_with_a_registered_kl(variant: Any, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("sb3_ppo_variants.kl._REGISTRY", {CategoricalDistribution: kl})
     register_kl(Uniform, kl.parameters, lambda old, new: 2 * kl.formula(old, new))
     assert train()["train/kl"] == pytest.approx(2 * expected["train/kl"], rel=0.2)
+
+
+@pytest.mark.parametrize("distribution", [DiagGaussianDistribution(2), Normal, "DiagGaussianDistribution", None])
+def test_a_kl_is_registered_for_a_class(distribution: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"^distribution=.* is not allowed; allowed: a subclass of SB3's Distrib"):
+        register_kl(distribution, lambda found: (found.distribution.mean,), lambda old, new: old[0])
 
 
 def test_a_kl_that_is_not_summed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

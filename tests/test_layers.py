@@ -11,9 +11,9 @@ ROOT = Path(sb3_ppo_variants.__file__).parent
 # From bottom to top. The parts of a layer do not import each other.
 LAYERS = [
     ["errors"],
-    ["losses", "kl"],
+    ["losses", "kl", "arguments"],
     ["processes"],
-    ["objectives", "guards", "arguments"],
+    ["objectives", "guards"],
     ["rollouts", "saving"],
     ["policies"],
     ["updates"],

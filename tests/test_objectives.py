@@ -10,7 +10,15 @@ import torch as th
 
 from helpers import ACTION_SPACES, noise_envs
 from sb3_ppo_variants import ArgumentError, ArrayObjective, Batch, Gradient, Objective, PPOCustom, check_gradient
-from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized, Unclipped, arrays_obstacle
+from sb3_ppo_variants.objectives import (
+    AdaptiveKL,
+    Clipped,
+    KLPenalized,
+    Unclipped,
+    arrays_obstacle,
+    gradient_of,
+    loss_of,
+)
 
 RATIO = th.tensor([0.5, 1.0, 1.5, 2.0])
 ADVANTAGES = th.tensor([1.0, -1.0, 1.0, -1.0])
@@ -122,7 +130,7 @@ class Misshapen(ArrayObjective):
 
 MISSHAPEN = {
     "loss": r"Misshapen.loss returned a tensor of shape \(1,\); allowed: a scalar",
-    "losses": r"Misshapen.gradient returned losses of shape \(\); allowed: \(\d+,\), one number per sample",
+    "losses": r"Misshapen.gradient returned losses of shape \(\); allowed: an array of shape \(\d+,\), one number per",
     "d_kl": r"Misshapen.gradient returned a d_kl, but needs_kl is False: set needs_kl = True in its class",
 }
 
@@ -136,6 +144,40 @@ def test_shapes_are_checked(part: str) -> None:
     model = PPOCustom("MlpPolicy", envs, objective=Misshapen(part), **settings)
     with pytest.raises(ArgumentError, match=MISSHAPEN[part]):
         model.learn(16)
+
+
+@dataclass(frozen=True)
+class Returning(ArrayObjective):
+    """Returns the same whatever the minibatch is."""
+
+    returned: Any
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        return self.returned
+
+    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
+        return self.returned
+
+
+@pytest.mark.parametrize("returned", [None, 0.5, np.float32(0.5), (th.tensor(0.5),)])
+def test_a_loss_is_a_tensor(returned: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"^Returning.loss returned .*; allowed: a scalar tensor"):
+        loss_of(Returning(returned), Batch(RATIO, ADVANTAGES))
+
+
+@pytest.mark.parametrize(
+    ("returned", "found"),
+    [
+        (None, "None; allowed: a Gradient"),
+        (np.zeros(2), r"array\(\[0., 0.\]\); allowed: a Gradient"),
+        ((np.zeros(2), None), r"d_log_ratio = None; allowed: an array of shape \(2,\)"),
+        ((None, np.zeros(2)), r"losses = None; allowed: an array of shape \(2,\)"),
+        ((np.zeros(2), th.zeros(2)), r"d_log_ratio = tensor\(\[0., 0.\]\); allowed: an array of shape \(2,\)"),
+    ],
+)
+def test_a_gradient_consists_of_arrays(returned: Any, found: str) -> None:
+    with pytest.raises(ArgumentError, match=f"^Returning.gradient returned {found}"):
+        gradient_of(Returning(returned), Batch(np.ones(2), np.ones(2)))
 
 
 def test_an_objective_that_reads_the_kl_says_so() -> None:

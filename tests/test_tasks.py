@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
+from sb3_ppo_variants import ArgumentError
 from sb3_ppo_variants.tasks import Scheduling, memory
 
 VELOCITIES = {"CartPoleNoVel-v1": [1, 3], "PendulumNoVel-v1": [2], "LunarLanderNoVel-v3": [2, 3, 5]}
@@ -94,3 +95,8 @@ def test_the_time_limit_can_be_changed(arguments: dict[str, Any], length: int) -
     env.reset(seed=0)
     truncated = [bool(env.step(np.zeros(1, np.float32))[3]) for _ in range(length)]
     assert truncated == [False] * (length - 1) + [True]
+
+
+def test_only_vectors_have_entries_to_hide() -> None:
+    with pytest.raises(ArgumentError, match=r"^env.observation_space=Discrete\(16\) is not a Box"):
+        memory.HiddenNumbers(gym.make("FrozenLake-v1"), [0])

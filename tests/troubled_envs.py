@@ -39,5 +39,20 @@ class PaysNaN(CartPoleEnv):
         return observation, float("nan"), *others
 
 
-for name in ("RaisesInReset", "RaisesAtStep1000", "EndsItsProcess", "Exits", "PaysNaN"):
+class PaysTooMuch(CartPoleEnv):
+    """Its rewards are finite, but the sum of 100 episodes is not."""
+
+    def step(self, action: Any) -> Any:
+        observation, _, *others = super().step(action)
+        return observation, 1e306, *others
+
+
+class LacksFile(CartPoleEnv):
+    """Cannot read a file whose name is not in UTF-8."""
+
+    def step(self, action: Any) -> Any:
+        raise FileNotFoundError(os.fsdecode(b"no caf\xe9"))
+
+
+for name in ("RaisesInReset", "RaisesAtStep1000", "EndsItsProcess", "Exits", "PaysNaN", "PaysTooMuch", "LacksFile"):
     gym.register(f"{name}-v0", entry_point=f"{__name__}:{name}", max_episode_steps=500)

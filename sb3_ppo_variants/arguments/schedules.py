@@ -10,7 +10,7 @@ from sb3_ppo_variants.errors import refuse
 
 
 def as_schedule(value: float | Schedule) -> FloatSchedule:
-    """Return a schedule or a number as SB3's schedule, which takes Python's numbers but only some of NumPy's."""
+    """Return a number or a schedule as SB3's class, which itself takes no number of NumPy but ``float64``."""
     return FloatSchedule(value if callable(value) else float(value))
 
 

@@ -109,7 +109,7 @@ class PPOBase(MaskedActions):
             vf_coef=vf_coef, max_grad_norm=max_grad_norm,  # type: ignore[arg-type]
             use_sde=use_sde, sde_sample_freq=sde_sample_freq,
             rollout_buffer_class=rollout_buffer_class, rollout_buffer_kwargs=rollout_buffer_kwargs,
-            stats_window_size=stats_window_size, tensorboard_log=tensorboard_log, policy_kwargs=policy_kwargs,
+            stats_window_size=int(stats_window_size), tensorboard_log=tensorboard_log, policy_kwargs=policy_kwargs,
             verbose=verbose, seed=seed, device=chosen_device(device, policy, policy_kwargs, verbose),
             supported_action_spaces=ACTION_SPACES, _init_setup_model=False,
         )  # fmt: skip

@@ -10,7 +10,10 @@ from typing import Any
 import torch as th
 from joblib import Parallel, delayed
 
+from sb3_ppo_variants.arguments.rules import RULES
 from sb3_ppo_variants.benchmark.measuring import Count, add_names
+from sb3_ppo_variants.benchmark.published import CLEANRL, RL_ZOO3
+from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes import evaluate, recipe, train
 from sb3_ppo_variants.recipes.episodes import Episodes
 
@@ -23,8 +26,11 @@ ENVIRONMENTS: dict[str, float | None] = {
     "LunarLander-v3": 220,
     "BipedalWalker-v3": 250,
     "HalfCheetah-v5": 3000,
+    "Hopper-v5": 2400,
+    "Walker2d-v5": 2700,
     "Humanoid-v5": None,
     "BreakoutNoFrameskip-v4": None,
+    "PongNoFrameskip-v4": None,
 }
 # A curve has the mean return of the episodes that ended in each of this many equal spans of steps.
 SPANS = 100
@@ -35,6 +41,14 @@ We trained `PPOClip` with the recipes in `sb3_ppo_variants/recipes`, on one CPU 
 the saved model over {EPISODES} new episodes, with the deterministic policy (in Atari games, the stochastic one). The
 curves show the returns during training: each seed in grey, their mean in blue. `make gallery` makes the runs that have
 no record in `results/gallery.jsonl` yet, and writes this page from the records.
+
+The table has the mean of all seeds (± their standard deviation) beside what [rl_zoo3][rl_zoo3] and [CleanRL][cleanrl]
+publish, with the version of the environment and the number of steps that they used. rl_zoo3 has the hyperparameters of
+our recipes, except in Pendulum, and evaluates a single run (± standard deviation over episodes). CleanRL has one set of
+hyperparameters for MuJoCo and one for Atari games, and takes the returns during training.
+
+[rl_zoo3]: https://github.com/DLR-RM/rl-baselines3-zoo/blob/master/benchmark.md
+[cleanrl]: https://docs.cleanrl.dev/rl-algorithms/ppo
 """
 
 
@@ -93,10 +107,10 @@ def runs_of(records: list[dict[str, Any]], env_id: str) -> list[dict[str, Any]]:
 
 
 def missing(records: list[dict[str, Any]], env_id: str, seeds: list[int], timesteps: int | None) -> list[int]:
-    """Return the seeds without a record of at least this many steps."""
+    """Return the seeds without a record of at least this many steps, each once."""
     steps = timesteps or recipe("ppo_clip", env_id).n_timesteps
     done = {run["seed"] for run in records if run["env"] == env_id and run["timesteps"] >= steps}
-    return [seed for seed in seeds if seed not in done]
+    return [seed for seed in dict.fromkeys(seeds) if seed not in done]
 
 
 def summary(runs: list[dict[str, Any]]) -> str:
@@ -111,13 +125,40 @@ def summary(runs: list[dict[str, Any]]) -> str:
 
 def page(records: list[dict[str, Any]], folder: Path) -> str:
     """Return the page in Markdown, with the results in each environment, and draw its pictures into the folder."""
-    parts = [INTRODUCTION]
-    for env_id, bar in ENVIRONMENTS.items():
-        if runs := runs_of(records, env_id):
-            draw(runs, folder / f"{env_id}.png")
-            goal = "" if bar is None else f" Goal: {bar:g}."
-            parts.append(f"## {env_id}\n\n{summary(runs)}{goal}\n\n![learning curve]({env_id}.png)\n")
+    found = {env_id: runs for env_id in ENVIRONMENTS if (runs := runs_of(records, env_id))}
+    parts = [INTRODUCTION, f"{beside(found)}\n"]
+    for env_id, runs in found.items():
+        draw(runs, folder / f"{env_id}.png")
+        goal = "" if ENVIRONMENTS[env_id] is None else f" Goal: {ENVIRONMENTS[env_id]:g}."
+        parts.append(f"## {env_id}{cut_short(runs)}\n\n{summary(runs)}{goal}\n\n![learning curve]({env_id}.png)\n")
     return "\n".join(parts)
+
+
+def beside(found: dict[str, list[dict[str, Any]]]) -> str:
+    """Return a table of our scores and those that others publish, from the runs in each environment."""
+    import pandas as pd
+
+    rows = []
+    for env_id, runs in found.items():
+        means = pd.Series([run["mean"] for run in runs])
+        spread = f" ± {means.std():.0f}" if len(means) > 1 else ""
+        rows.append(
+            {
+                "environment": f"{env_id}{cut_short(runs)}",
+                "steps": f"{runs[0]['timesteps']:,}",
+                "`PPOClip`": f"{means.mean():.0f}{spread}",
+                "seeds": str(len(runs)),
+                "rl_zoo3": str(RL_ZOO3.get(env_id, "")),
+                "CleanRL": str(CLEANRL.get(env_id, "")),
+            }
+        )
+    return pd.DataFrame(rows).to_markdown(index=False, disable_numparse=True)
+
+
+def cut_short(runs: list[dict[str, Any]]) -> str:
+    """Say which part of the recipe's steps the runs have, if it is not all of them."""
+    share = runs[0]["timesteps"] / runs[0]["recipe_timesteps"]
+    return "" if share >= 1 else f" ({share:.0%} of the recipe's steps)"
 
 
 def draw(runs: list[dict[str, Any]], file: Path) -> None:
@@ -159,6 +200,8 @@ def add_command(parser: argparse.ArgumentParser) -> None:
 
 def make(options: argparse.Namespace) -> None:
     """Make the runs that have no record yet, and record each when it ends."""
+    for seed in options.seeds:
+        RULES["seed"].check("--seeds", seed)
     done, steps = read(options.records), options.timesteps
     plan = [(env, seed, steps) for env in options.envs for seed in missing(done, env, options.seeds, steps)]
     options.records.parent.mkdir(parents=True, exist_ok=True)
@@ -171,8 +214,11 @@ def run(options: argparse.Namespace) -> int:
     """Make the runs that have no record yet, and write the page."""
     if not options.report:
         make(options)
+    records = read(options.records)
+    if not records:
+        raise ArgumentError(f"--records {options.records} has no records, so there is nothing to write a page from")
     options.gallery.mkdir(parents=True, exist_ok=True)
-    text = page(read(options.records), options.gallery)
+    text = page(records, options.gallery)
     (options.gallery / "README.md").write_text(text)
     print(text)
     return 0

@@ -10,7 +10,7 @@ import numpy as np
 import torch as th
 
 from sb3_ppo_variants.benchmark import instructions
-from sb3_ppo_variants.benchmark.measuring import Count, add_options, make_folders, quartiles
+from sb3_ppo_variants.benchmark.measuring import Count, add_options, make_folders, quartiles, reported
 from sb3_ppo_variants.benchmark.throughput import measure
 from sb3_ppo_variants.benchmark.unguarded import PPOClip, Unguarded
 from sb3_ppo_variants.benchmark.workloads import DEFAULT_WORKLOADS, WORKLOADS
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _run_counted(options: argparse.Namespace) -> int:
     if options.report is not None:
-        counted = json.loads(options.report.read_text())
+        counted = reported(options.report)
     else:
         counted = {
             f"{name}, {path}": {cls: instructions.count(name, cls, path) for cls in instructions.CLASSES}

@@ -38,7 +38,8 @@ class Count(argparse.Action):
 
 def add_names(parser: argparse.ArgumentParser, option: str, names: Iterable[str], default: list[str]) -> None:
     """Add an option that takes one or more of these names."""
-    parser.add_argument(option, nargs="+", choices=names, default=default, metavar="NAME", help="some of %(choices)s")
+    described = f"some of %(choices)s (default: {', '.join(default)})"
+    parser.add_argument(option, nargs="+", choices=names, default=default, metavar="NAME", help=described)
 
 
 def add_options(parser: argparse.ArgumentParser, workloads: Iterable[str], default: list[str], pairs: int) -> None:
@@ -52,6 +53,21 @@ def make_folders(*files: Path | None) -> None:
     for file in files:
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)
+
+
+def reported(file: Path, *keys: str) -> dict[str, Any]:
+    """Read the results that a benchmark has written with ``--json``.
+
+    :param keys: what they contain
+    :raises ArgumentError: if the file cannot be read, or is not such a file
+    """
+    try:
+        found = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"--report {file} cannot be read as a file that --json wrote: {error}") from error
+    if not isinstance(found, dict) or not set(keys) <= set(found):
+        raise ArgumentError(f"--report {file} is not a file that --json of this command wrote")
+    return found
 
 
 def in_turn(runs: Mapping[str, Callable[[], Result]], pairs: int) -> dict[str, list[Result]]:

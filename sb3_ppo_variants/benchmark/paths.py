@@ -97,7 +97,7 @@ def add_command(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print a table of all environments that can be created, and list the others below it."""
     measuring.make_folders(options.json)
-    found = _found(options) if options.report is None else json.loads(options.report.read_text())
+    found = _found(options) if options.report is None else measuring.reported(options.report, "environments", "missing")
     print(table(found["environments"]))
     if found["missing"]:
         print(f"\nEnvironments that could not be created: {', '.join(found['missing'])}")

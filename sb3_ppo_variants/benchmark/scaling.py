@@ -17,6 +17,7 @@ from sb3_ppo_variants.benchmark.measuring import (
     in_turn,
     make_folders,
     quartiles,
+    reported,
 )
 
 
@@ -91,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
         averages = in_turn({str(size): partial(launch, 2, "average", size) for size in SIZES}, options.pairs)
         measured = {**circumstances(), "rates": rates, "averages": averages}
     else:
-        measured = json.loads(options.report.read_text())
+        measured = reported(options.report, "rates", "averages")
     print("\n".join([*rates_table(measured["rates"]), "", *averages_table(measured["averages"]), ""]))
     print("\n".join([*model_table(measured), "", ASSUMPTIONS]))
     if options.json is not None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from sb3_ppo_variants.benchmark.compare.plots import MEDIUM, band, drawn, looks
 from sb3_ppo_variants.benchmark.compare.statistics import bands
-from sb3_ppo_variants.benchmark.measuring import Count, circumstances, make_folders
+from sb3_ppo_variants.benchmark.measuring import Count, circumstances, make_folders, reported
 from sb3_ppo_variants.benchmark.scaling import launch
 from sb3_ppo_variants.errors import ArgumentError
 
@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
         curves = _train(options.env, options.timesteps, options.seeds)
         learned = {**circumstances(), "env": options.env, "curves": curves}
     else:
-        learned = json.loads(options.report.read_text())
+        learned = reported(options.report, "env", "curves")
     print("\n".join(table(learned["curves"])))
     if options.json is not None:
         options.json.write_text(json.dumps(learned) + "\n")

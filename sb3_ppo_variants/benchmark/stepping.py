@@ -19,6 +19,7 @@ from sb3_ppo_variants.benchmark.measuring import (
     in_turn,
     make_folders,
     quartiles,
+    reported,
     seconds_to_step,
 )
 from sb3_ppo_variants.envs import make_ale_vec_env, make_envpool_vec_env, make_gymnasium_vec_env
@@ -58,6 +59,9 @@ WORKLOADS: dict[str, dict[str, MakeEnv]] = {
     },
 }
 
+# The packages of each workload, whose versions are noted.
+PACKAGES = {"breakout": ("ale_py",), "halfcheetah": ("envpool", "mujoco")}
+
 
 def measure(envs: dict[str, MakeEnv], n_envs: int, n_steps: int, pairs: int) -> dict[str, list[float]]:
     """Run ``n_steps`` steps in each of the ``envs`` in turn, with the same random actions, and return the seconds."""
@@ -95,11 +99,11 @@ def run(options: argparse.Namespace) -> int:
     n_envs, n_steps = options.n_envs, options.steps
     make_folders(options.json)
     if options.report is None:
+        made_with = circumstances(*(package for name in options.workloads for package in PACKAGES[name]))
         runs = {name: measure(WORKLOADS[name], n_envs, n_steps, options.pairs) for name in options.workloads}
-        made_with = circumstances("ale_py", "envpool", "mujoco")
         measured = {**made_with, "n_envs": n_envs, "steps": n_steps, "runs": runs}
     else:
-        measured = json.loads(options.report.read_text())
+        measured = reported(options.report, "n_envs", "steps", "runs")
     print("| workload | environments | speed over SB3's DummyVecEnv | steps/s |\n|---|---|---|---|")
     for name, seconds in measured["runs"].items():
         print("\n".join(rows(name, measured["n_envs"], measured["steps"], seconds)))

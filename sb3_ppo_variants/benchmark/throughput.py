@@ -17,7 +17,10 @@ from sb3_ppo_variants import variants
 from sb3_ppo_variants.benchmark import measuring
 from sb3_ppo_variants.benchmark.measuring import Count, quartiles, since
 from sb3_ppo_variants.benchmark.workloads import BARS, DEFAULT_WORKLOADS, WORKLOADS, Algorithms, Workload
+from sb3_ppo_variants.errors import ArgumentError
 
+# The algorithms that train without an objective of the user's.
+OURS = [name for name in variants.__all__ if name != "PPOCustom"]
 # The algorithms of other packages.
 THEIRS = ("PPO", "MaskablePPO", "RecurrentPPO", "SBX PPO")
 
@@ -91,7 +94,7 @@ def bars(runs: Mapping[str, dict[str, Any]]) -> list[str]:
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     measuring.add_options(parser, WORKLOADS, DEFAULT_WORKLOADS, pairs=7)
-    measuring.add_names(parser, "--algorithms", variants.__all__, ["PPOClip"])
+    measuring.add_names(parser, "--algorithms", OURS, ["PPOClip"])
     parser.add_argument("--bars", action="store_true", help="compare the speed of PPOClip with its bars and goals")
     parser.add_argument("--reference", action="store_true", help="also run PPOClip with fast=False")
     parser.add_argument("--peers", action="store_true", help="also run SBX's PPO (pip install sbx-rl)")
@@ -115,13 +118,28 @@ def _algorithms(options: argparse.Namespace) -> Algorithms:
     return algorithms
 
 
+def _workloads(options: argparse.Namespace) -> list[str]:
+    """Return the workloads to measure; with ``--bars``, by default all that have a bar.
+
+    :raises ArgumentError: if there is no bar for one of those that ``--bars`` is to compare
+    """
+    if not options.bars:
+        return options.workloads
+    # A list that the user gives may equal the default, but it is another object.
+    if options.workloads is DEFAULT_WORKLOADS:
+        return list(BARS)
+    for name in options.workloads:
+        if name not in BARS:
+            raise ArgumentError(f"--bars: {name} in --workloads has no bar; those that have one are {', '.join(BARS)}")
+    return options.workloads
+
+
 def _measured(options: argparse.Namespace) -> dict[str, Any]:
     """Measure all workloads, and write the file after each, so that an interrupt loses only the last one."""
     th.set_num_threads(options.threads)
-    algorithms = _algorithms(options)
+    algorithms, names = _algorithms(options), _workloads(options)
     measured: dict[str, Any] = {**measuring.circumstances(), "threads": options.threads, "runs": {}}
     measuring.make_folders(options.json)
-    names = list(BARS) if options.bars and options.workloads == DEFAULT_WORKLOADS else options.workloads
     for name in names:
         workload = WORKLOADS[name]
         measured["runs"][name] = measure(workload, workload.with_baseline(algorithms), options.pairs)
@@ -134,7 +152,7 @@ def run(options: argparse.Namespace) -> int:
     """Measure and print a table of medians, with quartiles of the speed relative to the workload's first algorithm."""
     if options.bars and "PPOClip" not in options.algorithms:
         raise SystemExit("--bars needs PPOClip among --algorithms")
-    measured = _measured(options) if options.report is None else json.loads(options.report.read_text())
+    measured = _measured(options) if options.report is None else measuring.reported(options.report, "threads", "runs")
     if options.bars:
         print("\n".join(bars(measured["runs"])))
         return 0

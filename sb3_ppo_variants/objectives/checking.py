@@ -12,13 +12,14 @@ SAMPLES = 200
 def loss_of(objective: Objective, batch: Batch[th.Tensor]) -> th.Tensor:
     """Return the loss of an objective.
 
-    :raises ArgumentError: if it is not a scalar
+    :raises ArgumentError: if it is not a scalar tensor
     """
     loss = objective.loss(batch)
-    if loss.shape != ():
+    if not isinstance(loss, th.Tensor) or loss.shape != ():
+        found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, th.Tensor) else repr(loss)
         raise ArgumentError(
-            f"{type(objective).__name__}.loss returned a tensor of shape {tuple(loss.shape)}; allowed: a scalar, such "
-            "as the mean over the samples"
+            f"{type(objective).__name__}.loss returned {found}; allowed: a scalar tensor, such as the mean over the "
+            "samples"
         )
     return loss
 
@@ -26,15 +27,21 @@ def loss_of(objective: Objective, batch: Batch[th.Tensor]) -> th.Tensor:
 def gradient_of(objective: ArrayObjective, batch: Batch[np.ndarray]) -> Gradient:
     """Return the losses and the gradient of an objective.
 
-    :raises ArgumentError: if an array has another shape than ``(batch,)``, or if there is a ``d_kl`` although the
-        objective does not need the KL
+    :raises ArgumentError: if it returns anything but a ``Gradient``, if what it contains is not an array of shape
+        ``(batch,)``, or if there is a ``d_kl`` although the objective does not need the KL
     """
-    found, name = Gradient(*objective.gradient(batch)), type(objective).__name__
+    returned, name = objective.gradient(batch), type(objective).__name__
+    if not isinstance(returned, tuple) or len(returned) not in (2, 3):
+        raise ArgumentError(f"{name}.gradient returned {returned!r}; allowed: a Gradient")
+    found = Gradient(*returned)
     for field, array in zip(Gradient._fields, found, strict=True):
-        if array is not None and np.shape(array) != batch.ratio.shape:
+        if field == "d_kl" and array is None:
+            continue
+        if not isinstance(array, np.ndarray) or array.shape != batch.ratio.shape:
+            which = f"of shape {array.shape}" if isinstance(array, np.ndarray | np.generic) else f"= {array!r}"
             raise ArgumentError(
-                f"{name}.gradient returned {field} of shape {np.shape(array)}; allowed: {batch.ratio.shape}, one "
-                "number per sample"
+                f"{name}.gradient returned {field} {which}; allowed: an array of shape {batch.ratio.shape}, one number "
+                "per sample"
             )
     if found.d_kl is not None and not objective.needs_kl:
         raise ArgumentError(

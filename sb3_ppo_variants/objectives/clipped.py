@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch as th
 
+from sb3_ppo_variants.arguments.rules import NON_NEGATIVE
 from sb3_ppo_variants.objectives.objective import ArrayObjective, Batch, Gradient
 
 
@@ -12,10 +13,14 @@ from sb3_ppo_variants.objectives.objective import ArrayObjective, Batch, Gradien
 class Clipped(ArrayObjective):
     """Equation 7 of https://arxiv.org/abs/1707.06347: L^CLIP = E[min(r A, clip(r, 1 - eps, 1 + eps) A)].
 
-    :param clip_range: eps
+    :param clip_range: eps, >= 0
+    :raises ArgumentError: (a ``ValueError``) if it has a value that is not allowed
     """
 
     clip_range: float
+
+    def __post_init__(self) -> None:
+        NON_NEGATIVE.check("clip_range", self.clip_range)
 
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """-E[min(r A, clip(r, 1 - eps, 1 + eps) A)]."""

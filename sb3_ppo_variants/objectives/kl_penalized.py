@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 import torch as th
 
+from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, POSITIVE, number
 from sb3_ppo_variants.objectives.clipped import Clipped
 from sb3_ppo_variants.objectives.objective import ArrayObjective, Batch, Gradient
 from sb3_ppo_variants.objectives.unclipped import Unclipped
@@ -17,19 +18,25 @@ FACTOR = 2.0
 # Bounds of beta. They keep it finite, and let it recover after the KL has been on one side of its target for long.
 MIN_KL_COEF = 1e-6
 MAX_KL_COEF = 1e6
+KL_COEF = number(f"a number in [{MIN_KL_COEF:g}, {MAX_KL_COEF:g}]", lambda value: MIN_KL_COEF <= value <= MAX_KL_COEF)
 
 
 @dataclass(frozen=True, kw_only=True)
 class KLPenalized(ArrayObjective):
     """Equation 8 of https://arxiv.org/abs/1707.06347: L^KLPEN = E[r A - beta KL(old || new)].
 
-    :param kl_coef: beta
-    :param clip_range: eps; if given, r A is clipped as in equation 7, "in addition to" the penalty (section 4)
+    :param kl_coef: beta, >= 0
+    :param clip_range: eps, >= 0; if given, r A is clipped as in equation 7, "in addition to" the penalty (section 4)
+    :raises ArgumentError: (a ``ValueError``) if one has a value that is not allowed
     """
 
     needs_kl: ClassVar[bool] = True
     kl_coef: float
     clip_range: float | None = None
+
+    def __post_init__(self) -> None:
+        NON_NEGATIVE.check("kl_coef", self.kl_coef)
+        NON_NEGATIVE.or_none().check("clip_range", self.clip_range)
 
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """-E[r A - beta KL]."""
@@ -54,10 +61,16 @@ class KLPenalized(ArrayObjective):
 class AdaptiveKL(KLPenalized):
     """Equation 8 with the adaptive beta of section 4.
 
-    :param desired_kl: d_targ, in nats per state
+    :param desired_kl: d_targ, in nats per state, > 0
+    :param kl_coef: beta, between ``MIN_KL_COEF`` and ``MAX_KL_COEF``
     """
 
     desired_kl: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        KL_COEF.check("kl_coef", self.kl_coef)
+        POSITIVE.check("desired_kl", self.desired_kl)
 
     def after_update(self, kl: float | None) -> "AdaptiveKL":
         """Return the same objective with the beta of the next update."""

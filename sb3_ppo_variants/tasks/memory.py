@@ -10,6 +10,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from sb3_ppo_variants.errors import ArgumentError
+
 # Indices of the velocities in each observation, as in the RL Zoo.
 VELOCITIES = {
     "CartPole-v1": [1, 3],
@@ -24,11 +26,13 @@ class HiddenNumbers(gym.ObservationWrapper[np.ndarray, Any, np.ndarray]):
 
     :param env: an environment whose observations are vectors
     :param hidden: indices of the entries
+    :raises ArgumentError: if the observations are not vectors
     """
 
     def __init__(self, env: gym.Env, hidden: Sequence[int]):
         super().__init__(env)
-        assert isinstance(env.observation_space, spaces.Box)
+        if not isinstance(env.observation_space, spaces.Box):
+            raise ArgumentError(f"env.observation_space={env.observation_space} is not a Box, so it has no entries")
         self._seen = np.ones(env.observation_space.shape, env.observation_space.dtype)
         self._seen[list(hidden)] = 0
 

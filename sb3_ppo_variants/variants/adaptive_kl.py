@@ -8,13 +8,11 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
-from sb3_ppo_variants.arguments.rules import POSITIVE, Rule, number
+from sb3_ppo_variants.arguments.rules import POSITIVE, Rule
 from sb3_ppo_variants.arguments.schedules import current_value
 from sb3_ppo_variants.base import PPOBase
-from sb3_ppo_variants.objectives.kl_penalized import MAX_KL_COEF, MIN_KL_COEF, AdaptiveKL
+from sb3_ppo_variants.objectives.kl_penalized import KL_COEF, AdaptiveKL
 from sb3_ppo_variants.updates import NormalizeAdvantage, Updates
-
-KL_COEF = number(f"a number in [{MIN_KL_COEF:g}, {MAX_KL_COEF:g}]", lambda value: MIN_KL_COEF <= value <= MAX_KL_COEF)
 
 
 class PPOAdaptiveKL(PPOBase):

@@ -10,6 +10,7 @@ from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
 from sb3_ppo_variants.arguments.rules import Rule, instance
 from sb3_ppo_variants.base import PPOBase
+from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.updates import NormalizeAdvantage, Updates
 
@@ -110,7 +111,14 @@ class PPOCustom(PPOBase):
 
     def _objective(self) -> Objective:
         # The last rollout may take more steps than requested, and SB3's remaining progress is then negative.
-        return self.objective.at(max(self._current_progress_remaining, 0.0))
+        progress_remaining = max(self._current_progress_remaining, 0.0)
+        return self._returned("at", self.objective.at(progress_remaining))
 
     def _after_update(self, kl: float | None) -> None:
-        self.objective = self.objective.after_update(kl)
+        self.objective = self._returned("after_update", self.objective.after_update(kl))
+
+    def _returned(self, method: str, objective: object) -> Objective:
+        if not isinstance(objective, Objective):
+            name = type(self.objective).__name__
+            raise ArgumentError(f"{name}.{method} returned {objective!r}; allowed: an objective, such as self")
+        return objective

@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, isfinite
 from pathlib import Path
 from typing import cast
 
@@ -72,6 +72,10 @@ def _found(text: str, path: Path) -> list[Episodes]:
             f"--add {text} has no episodes: PATH must be a folder with *.monitor.csv or {EVALUATIONS} in it or in its "
             f"folders, or a csv file with a column global_step and one or more ending in {RETURN}"
         )
+    # An infinite return would be the best of all, and the normalised scores of all other runs 0.
+    strange = [value for run in found for value in run.returns if not isfinite(value)]
+    if strange:
+        raise ArgumentError(f"--add {text} has an episode whose return is {strange[0]}; leave out its run")
     return found
 
 

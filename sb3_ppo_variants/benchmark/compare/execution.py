@@ -97,7 +97,9 @@ def perform(
                 steps = _act_randomly(run, episodes, state)
         status, result = "finished", {**_measured(episodes, steps), "training": logged.curves(steps, SPANS)}
     except (Exception, SystemExit):
-        status, result = "failed", {"error": traceback.format_exc()}
+        # The names of files in a message may contain bytes that are no text, which no report could be written with.
+        error = traceback.format_exc().encode(errors="backslashreplace").decode()
+        status, result = "failed", {"error": error}
     finally:
         state.close()
     return record_of(run, status, result, *state.seconds())
@@ -147,10 +149,12 @@ def _act_randomly(run: Run, episodes: Episodes, state: State) -> int:
 
 
 def _measured(episodes: Episodes, steps: int) -> Result:
-    """Return the part of the record about the episodes, whose returns must be finite."""
+    """Return the part of the record about the episodes, whose returns and their sums must be finite."""
     for number, value in enumerate(episodes.returns):
         if not math.isfinite(value):
             raise ValueError(f"the return of episode {number}, which ended at step {episodes.ends[number]}, is {value}")
+    if not math.isfinite(sum(map(abs, episodes.returns))):
+        raise ValueError(f"the returns are too large for a mean, up to {max(episodes.returns, key=abs)}")
     episodes.returns = [round(value, 4) for value in episodes.returns]
     last = episodes.returns[-LAST:]
     spans = episodes.spans(steps, SPANS)

@@ -25,8 +25,9 @@ RANDOM_AND_HUMAN = {
     "VideoPinball": (16256.9, 17667.9), "WizardOfWor": (563.5, 4756.5), "YarsRevenge": (3092.9, 54576.9),
     "Zaxxon": (32.5, 9173.3),
 }  # fmt: skip
-# ALE/Breakout-v5, BreakoutNoFrameskip-v4, BreakoutDeterministic-v4 and Breakout-v4 are the same game.
-GAME = re.compile(r"(?:ALE/)?([A-Za-z]+?)(?:NoFrameskip|Deterministic)?-v\d+")
+# ALE/Breakout-v5, BreakoutNoFrameskip-v4, BreakoutDeterministic-v4 and Breakout-v4 are the same game. A module to
+# import may come first, as in ale_py:ALE/Breakout-v5.
+GAME = re.compile(r"(?:.+:)?(?:ALE/)?([A-Za-z]+?)(?:NoFrameskip|Deterministic)?-v\d+")
 
 
 def game_of(env: str) -> str | None:

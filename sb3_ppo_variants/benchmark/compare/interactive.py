@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from textwrap import wrap
 
 import numpy as np
 import plotly.graph_objects as go
@@ -15,7 +16,13 @@ from sb3_ppo_variants.benchmark.compare.scores import Comparison, random_scores
 DASHES: dict[Line, str] = {"solid": "solid", "dashed": "dash", "dotted": "dot", "dashdot": "dashdot"}
 # Properties of the second and third traces of a setting: the invisible edges of the band around its line.
 INVISIBLE = {"mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip"}
-STYLE = "body { font: 15px/1.5 sans-serif; margin: 1rem auto; max-width: 75rem; padding: 0 1rem; color: #222 }"
+# The names beside the curves must leave them room: long ones have several lines of this many letters, and in a narrow
+# window, figures are scrolled.
+WIDEST = 40
+STYLE = """
+body { font: 15px/1.5 sans-serif; margin: 1rem auto; max-width: 75rem; padding: 0 1rem; color: #222 }
+body > div { overflow-x: auto } .plotly-graph-div { min-width: 48rem }
+"""
 # Without the button that sends the data to Plotly.
 CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["sendChartToCloud"]}
 HELP = "Click a name to hide its line, double-click it to see it alone, drag to enlarge a part."
@@ -52,7 +59,8 @@ def _figure(comparison: Comparison, env: str) -> go.Figure:
         dash = DASHES.get(lines[label], "longdashdot")
         look = {"color": to_hex(colors[label]), "dash": dash}
         low, high = ends[label]
-        figure.add_scatter(x=steps, y=points[label], name=label, legendgroup=label, mode="lines", line=look)
+        name = "<br>".join(wrap(label, WIDEST))
+        figure.add_scatter(x=steps, y=points[label], name=name, legendgroup=label, mode="lines", line=look)
         figure.add_scatter(x=steps, y=low, legendgroup=label, **INVISIBLE)
         fill = f"rgba{(*(round(255 * part) for part in colors[label]), 0.15)}"
         figure.add_scatter(x=steps, y=high, legendgroup=label, fill="tonexty", fillcolor=fill, **INVISIBLE)
@@ -63,6 +71,8 @@ def _figure(comparison: Comparison, env: str) -> go.Figure:
     figure.update_layout(
         title=env, height=560, template="plotly_white", xaxis_title="environment steps",
         yaxis_title="return of an episode", updatemenus=[_axis(by_steps, by_minutes)],
+        # Otherwise only the first letters of a name are shown beside a point.
+        hoverlabel={"namelength": -1},
     )  # fmt: skip
     return figure
 

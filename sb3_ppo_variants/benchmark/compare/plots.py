@@ -74,19 +74,26 @@ def band(
 
 
 def aggregates(estimates: Mapping[str, Mapping[str, Estimate]], labels: Sequence[str], file: Path) -> None:
-    """Draw the intervals of each setting's aggregates as bars, with a line at each estimate."""
+    """Draw the intervals of each setting's aggregates as bars, with a line at each estimate.
+
+    An estimate from a single seed, which has no interval, is a dot.
+    """
+    colors = looks(labels)[0]
     # rliable draws the first setting at the bottom.
     rows = {label: list(estimates[label].values()) for label in reversed(list(estimates))}
     figure, _ = plot_utils.plot_interval_estimates(
         {label: [estimate.value for estimate in row] for label, row in rows.items()},
         {label: np.array([[e.low for e in row], [e.high for e in row]]) for label, row in rows.items()},
         metric_names=list(next(iter(estimates.values()))),
-        colors=looks(labels)[0],
+        colors=colors,
         xlabel="normalised score",
         # Keeps the label below the numbers of the axis, whatever the height of the picture.
         xlabel_y_coordinate=0.1 - 1.7 / len(rows),
     )
-    for axes in figure.axes:
+    for place, axes in enumerate(figure.axes):
+        for height, (label, row) in enumerate(rows.items()):
+            if not row[place].is_certain:
+                axes.plot(row[place].value, height, "o", markersize=9, color=colors[label])
         axes.use_sticky_edges = False
         axes.autoscale_view()
     save(figure, file)

@@ -2,6 +2,7 @@
 
 import base64
 import re
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from sb3_ppo_variants.benchmark.compare.curves import LAST
 from sb3_ppo_variants.benchmark.compare.interactive import document, page
 from sb3_ppo_variants.benchmark.compare.markdown import escaped
 from sb3_ppo_variants.benchmark.compare.paper import Estimate
-from sb3_ppo_variants.benchmark.compare.records import Record, is_spanned
+from sb3_ppo_variants.benchmark.compare.records import Record, digest, is_spanned
 from sb3_ppo_variants.benchmark.compare.scores import Comparison
 from sb3_ppo_variants.benchmark.compare.study import STUDY
 from sb3_ppo_variants.errors import ArgumentError
@@ -174,14 +175,21 @@ def _human(frame: pd.DataFrame) -> list[str]:
 
 
 def _file(comparison: Comparison, name: str, pictures: Path) -> Path:
-    return pictures / f"{comparison.name}-{re.sub(r'[^A-Za-z0-9_-]', '_', name)}.png"
+    return pictures / f"{comparison.name}-{name}.png"
+
+
+def _file_names(envs: Iterable[str]) -> dict[str, str]:
+    """Return a part of a file's name for each environment. Ids that differ only in other characters get a digest."""
+    readable = {env: re.sub(r"[^A-Za-z0-9_-]", "_", env) for env in envs}
+    counts = Counter(readable.values())
+    return {env: name if counts[name] == 1 else f"{name}-{digest(env)[:6]}" for env, name in readable.items()}
 
 
 def _curves(comparison: Comparison, pictures: Path) -> list[str]:
     spanned = any(is_spanned(record) for record in comparison.records)
     blocks = [SPANNED if spanned else CURVES, f"[Interactive version]({INTERACTIVE})."]
-    for env in comparison.envs:
-        file = _file(comparison, env, pictures)
+    for env, name in _file_names(comparison.envs).items():
+        file = _file(comparison, name, pictures)
         curve_plots.curves(comparison, env, file)
         blocks.append(_image(f"Learning curves in {env}", file))
     return blocks

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import math
 import re
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -95,7 +96,7 @@ def parse(text: str) -> Setting:
 
 
 def assignments(text: str) -> dict[str, object]:
-    """Parse ``name=value,name=value``, where each value is a Python literal or else text, such as ``lin_3e-4``."""
+    """Parse ``name=value,name=value``, where each value is a Python literal, ``inf`` or text like ``lin_3e-4``."""
     before, *parts = ASSIGNMENT.split(text)
     names, values = parts[::2], parts[1::2]
     if before.strip() or not names or not all(value.strip() for value in values):
@@ -110,7 +111,8 @@ def _literal(text: str) -> object:
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        return text
+        # Infinity has no literal. The commands in reports name it so too.
+        return math.inf if text == "inf" else text
 
 
 def load_class(path: str) -> type[BaseAlgorithm]:

@@ -11,7 +11,7 @@ import torch as th
 
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.benchmark.figures.rollout import Moved, moved
-from sb3_ppo_variants.benchmark.measuring import Count, circumstances, make_folders
+from sb3_ppo_variants.benchmark.measuring import Count, circumstances, make_folders, reported
 from sb3_ppo_variants.losses import approximate_kls
 from sb3_ppo_variants.objectives.kl_penalized import adapt_kl_coef
 from sb3_ppo_variants.recipes import recipe
@@ -112,7 +112,7 @@ def run(options: argparse.Namespace) -> int:
         found = {**circumstances("mujoco"), "env": ENV, "timesteps": options.timesteps, "runs": runs}
         options.json.write_text(json.dumps(found) + "\n")
     else:
-        runs = json.loads(options.report.read_text())["runs"]
+        runs = reported(options.report, "timesteps", "runs")["runs"]
     print("\n".join(table(runs)))
     return 0
 

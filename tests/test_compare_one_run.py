@@ -1,0 +1,75 @@
+"""What a single run of a comparison records."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sb3_ppo_variants.benchmark.__main__ import main
+from sb3_ppo_variants.benchmark.compare import records
+from sb3_ppo_variants.benchmark.compare.conditions import Conditions
+from sb3_ppo_variants.benchmark.compare.execution import perform
+from sb3_ppo_variants.benchmark.compare.plan import make_plan
+from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, parse
+
+pytestmark = pytest.mark.usefixtures("few_repetitions", "blank_pictures")
+
+
+OTHER_TASKS = {
+    "contrib_maskable_ppo": ("sb3_ppo_variants.tasks:Scheduling-v0", {"policy": "MaskableMlpPolicy", "n_steps": 32}),
+    "contrib_recurrent_ppo": ("sb3_ppo_variants.tasks:CartPoleNoVel-v1", {"policy": "MlpLstmPolicy", "n_steps": 32}),
+}
+
+
+def test_a_random_policy_keeps_to_the_masks() -> None:
+    env, policy = OTHER_TASKS["contrib_maskable_ppo"]
+    (run, _) = make_plan([parse("contrib_maskable_ppo")], [env], 1, Conditions(timesteps=64, parameters=policy)).runs
+    record = perform(run)
+    assert record["status"] == "finished", record["error"]
+    assert len(record["last_returns"]) == 100 and record["steps"] == 100 * 12
+
+
+def test_a_run_without_an_episode_has_no_score() -> None:
+    (_, run) = make_plan([parse("ppo_clip:n_envs=1")], ["Pendulum-v1"], 1, Conditions(timesteps=64)).runs
+    record = perform(replace(run, hyperparameters={**run.hyperparameters, "n_steps": 64}))
+    assert (record["status"], record["score"], record["last_returns"], record["steps"]) == ("finished", None, [], 64)
+
+
+def test_returns_without_a_finite_mean_are_a_failed_run(tmp_path: Path) -> None:
+    run, _ = make_plan([parse("ppo_clip")], ["troubled_envs:PaysTooMuch-v0"], 1, Conditions(timesteps=64)).runs
+    record = perform(run)
+    assert record["status"] == "failed" and "ValueError: the returns are too large for a mean" in record["error"]
+    assert records.Writer(tmp_path).write(record) == [record]
+
+
+def test_an_error_about_a_file_can_be_reported(tmp_path: Path) -> None:
+    run, _ = make_plan([parse("ppo_clip")], ["troubled_envs:LacksFile-v0"], 1, Conditions(timesteps=64)).runs
+    (tmp_path / "records").mkdir()
+    records.Writer(tmp_path / "records").write(perform(run))
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    assert r"FileNotFoundError: no caf\udce9" in (tmp_path / "report.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("setting", [*ALGORITHMS, "test_compare:Mine:extra=4"])
+def test_every_algorithm_is_trained(setting: str) -> None:
+    env, policy = OTHER_TASKS.get(setting, ("CartPole-v1", {}))
+    conditions = Conditions(timesteps=64, parameters={"n_envs": 1, "batch_size": 32, **policy})
+    (_, run) = make_plan([parse(setting)], [env], 1, conditions).runs
+    record = perform(run)
+    assert record["status"] == "finished", record["error"]
+    assert record["steps"] == 64
+    # The record can be written as JSON.
+    assert json.loads(json.dumps(record)) == record
+
+
+def test_a_run_leaves_nothing_in_the_users_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    conditions = Conditions(timesteps=64, entry="mujoco", parameters={"n_steps": 64})
+    (_, run) = make_plan([parse("ppo_clip")], ["HalfCheetah-v5"], 1, conditions).runs
+    assert perform(run)["status"] == "finished"
+    # MuJoCo would warn about this model, in the terminal and in MUJOCO_LOG.TXT.
+    assert list(tmp_path.iterdir()) == []
+    assert "settotalmass" not in "".join(capfd.readouterr())
