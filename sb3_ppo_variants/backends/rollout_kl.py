@@ -54,8 +54,8 @@ class RolloutKL:
         if samples.old_parameters is None:
             raise ArgumentError(
                 "rollout_buffer_class: this buffer's minibatches come without the parameters of the old policy, which "
-                "a KL penalty needs. Make each minibatch of its get() by one call of _get_samples(), and let that return "
-                "minibatches of SB3's type, such as RolloutBufferSamples"
+                "a KL penalty needs. Make each minibatch of its get() by one call of _get_samples(), and let that "
+                "return minibatches of SB3's type, such as RolloutBufferSamples"
             )
         kl, new = self._kind.evaluated_parameters(samples)
         return kl.divergence(samples.old_parameters, new)
