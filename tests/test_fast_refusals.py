@@ -13,7 +13,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from helpers import ACTION_SPACES, noise_envs
+from helpers import ACTION_SPACES, VECTOR, noise_envs
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.backends.choice import choose
 
@@ -82,6 +82,10 @@ def own_step(policy: Any) -> None:
     policy.optimizer.step = policy.optimizer.step
 
 
+def own_entropy(policy: Any) -> None:
+    policy.action_dist.entropy = policy.action_dist.entropy
+
+
 CHANGES: dict[Callable[[Any], None], str] = {
     one_deviation: "log_std has the shape (1,)",
     fixed_deviation: "log_std is not a parameter",
@@ -92,6 +96,7 @@ CHANGES: dict[Callable[[Any], None], str] = {
     own_forward: "a Linear has its own forward",
     own_critic: "a MlpExtractor has its own forward_critic",
     own_step: "the optimizer has its own step",
+    own_entropy: "the distribution has its own entropy",
 }
 
 
@@ -110,6 +115,24 @@ def test_changed_policies_train_on_the_reference_path(change: Callable[[Any], No
     before = model.policy.action_net.weight.clone()
     model.learn(32)
     assert not th.equal(model.policy.action_net.weight, before)
+
+
+@pytest.mark.parametrize("policy", ["MlpPolicy", "CnnPolicy"])
+def test_advantages_of_the_users_own(policy: str) -> None:
+    env = noise_envs(
+        ACTION_SPACES["Box"], spaces.Box(0, 255, (36, 36, 1), np.uint8) if policy == "CnnPolicy" else VECTOR
+    )
+    model = make(policy=policy, env=env)
+    assert why(model).startswith("fast: ")
+    buffer = model.rollout_buffer
+
+    def compute_returns_and_advantage(last_values: th.Tensor, dones: np.ndarray) -> None:
+        buffer.advantages[...], buffer.returns[...] = np.arange(32).reshape(16, 2), 7
+
+    buffer.compute_returns_and_advantage = compute_returns_and_advantage
+    assert why(model) == "reference: the rollout buffer has its own compute_returns_and_advantage"
+    model.learn(32)
+    assert sorted(buffer.advantages.ravel()) == [*range(32)] and (buffer.returns == 7).all()
 
 
 def test_too_few_categories() -> None:

@@ -83,7 +83,7 @@ def _methods_obstacle(plan: UpdatePlan) -> str | None:
         # PyTorch's schedulers of the learning rate replace the method too, to count its calls.
         if "step" in vars(optimizer) and not hasattr(optimizer.step, "_wrapped_by_lr_sched"):
             return "the optimizer has its own step"
-    return None
+    return obstacles.of_methods(plan.kind.policy.action_dist, "distribution")
 
 
 def _distribution_obstacle(policy: ActorCriticPolicy) -> str | None:
