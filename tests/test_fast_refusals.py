@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.torch_layers import CombinedExtractor
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, CombinedExtractor, FlattenExtractor
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -17,6 +17,7 @@ from helpers import ACTION_SPACES, VECTOR, noise_envs
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.backends.choice import choose
 
+IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
 PARTS: dict[str, spaces.Space] = {key: spaces.Box(-1, 1, (2,), np.float32) for key in "ab"}
 
 
@@ -78,6 +79,19 @@ def own_critic(policy: Any) -> None:
     policy.mlp_extractor.forward_critic = policy.mlp_extractor.forward_critic
 
 
+class Scaled(FlattenExtractor):
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        return 100 * super().forward(observations)
+
+
+def other_features(policy: Any) -> None:
+    policy.features_extractor = Scaled(policy.observation_space)
+
+
+def scaled_features(policy: Any) -> None:
+    policy.features_extractor.flatten = nn.Sequential(nn.Flatten(), nn.Hardsigmoid())
+
+
 def own_step(policy: Any) -> None:
     policy.optimizer.step = policy.optimizer.step
 
@@ -95,6 +109,8 @@ CHANGES: dict[Callable[[Any], None], str] = {
     doubled: "hidden layers are in a Doubled",
     own_forward: "a Linear has its own forward",
     own_critic: "a MlpExtractor has its own forward_critic",
+    other_features: "features come from a Scaled",
+    scaled_features: "features come from a Sequential",
     own_step: "the optimizer has its own step",
     own_entropy: "the distribution has its own entropy",
 }
@@ -108,7 +124,7 @@ def test_changed_policies(change: Callable[[Any], None]) -> None:
     assert why(model) == f"reference: {CHANGES[change]}"
 
 
-@pytest.mark.parametrize("change", [one_deviation, fixed_deviation, shared, doubled])
+@pytest.mark.parametrize("change", [one_deviation, fixed_deviation, shared, doubled, other_features])
 def test_changed_policies_train_on_the_reference_path(change: Callable[[Any], None]) -> None:
     model = make()
     change(model.policy)
@@ -119,9 +135,7 @@ def test_changed_policies_train_on_the_reference_path(change: Callable[[Any], No
 
 @pytest.mark.parametrize("policy", ["MlpPolicy", "CnnPolicy"])
 def test_advantages_of_the_users_own(policy: str) -> None:
-    env = noise_envs(
-        ACTION_SPACES["Box"], spaces.Box(0, 255, (36, 36, 1), np.uint8) if policy == "CnnPolicy" else VECTOR
-    )
+    env = noise_envs(ACTION_SPACES["Box"], IMAGE if policy == "CnnPolicy" else VECTOR)
     model = make(policy=policy, env=env)
     assert why(model).startswith("fast: ")
     buffer = model.rollout_buffer
@@ -133,6 +147,25 @@ def test_advantages_of_the_users_own(policy: str) -> None:
     assert why(model) == "reference: the rollout buffer has its own compute_returns_and_advantage"
     model.learn(32)
     assert sorted(buffer.advantages.ravel()) == [*range(32)] and (buffer.returns == 7).all()
+
+
+class Linear(BaseFeaturesExtractor):
+    def __init__(self, space: spaces.Space):
+        super().__init__(space, features_dim=512)
+        self.linear = nn.Linear(36 * 36, 512)
+
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        return self.linear(observations.flatten(1))
+
+
+def test_other_features_of_images() -> None:
+    model = make(policy="CnnPolicy", env=noise_envs(ACTION_SPACES["Box"], IMAGE))
+    model.policy.features_extractor = Linear(model.policy.observation_space)
+    optimizer_anew(model.policy)
+    assert why(model) == "reference: features come from a Linear"
+    before = model.policy.features_extractor.linear.weight.clone()
+    model.learn(32)
+    assert not th.equal(model.policy.features_extractor.linear.weight, before)
 
 
 def test_too_few_categories() -> None:

@@ -101,14 +101,14 @@ def _distribution_obstacle(policy: ActorCriticPolicy) -> str | None:
 
 
 def _features_obstacle(policy: Any) -> str | None:
-    extractors = policy.pi_features_extractor, policy.vf_features_extractor
+    # A policy whose actor and critic share their features uses the first of them to act.
+    extractors = policy.features_extractor, policy.pi_features_extractor, policy.vf_features_extractor
     for extractor in extractors:
         parts = [*extractor.extractors.values()] if type(extractor) is CombinedExtractor else [extractor]
-        for part in parts:
-            if type(part) not in (FlattenExtractor, nn.Flatten):
+        for part in (each.flatten if type(each) is FlattenExtractor else each for each in parts):
+            if type(part) is not nn.Flatten:
                 return f"features come from a {type(part).__name__}"
-    first, second = ([*getattr(extractor, "extractors", ())] for extractor in extractors)
-    if type(extractors[0]) is not type(extractors[1]) or first != second:
+    if len({(type(extractor), *getattr(extractor, "extractors", ())) for extractor in extractors}) > 1:
         return "actor and critic have different features"
     space = policy.observation_space
     if any(map(is_image_space, space.values() if isinstance(space, spaces.Dict) else [space])):
