@@ -168,11 +168,15 @@ def test_other_features_of_images() -> None:
     assert not th.equal(model.policy.features_extractor.linear.weight, before)
 
 
-def test_too_few_categories() -> None:
-    model = make(spaces.MultiDiscrete([3, 2]))
-    model.policy.action_net = nn.Linear(64, 4)
+@pytest.mark.parametrize("space", ACTION_SPACES.values())
+@pytest.mark.parametrize("difference", [-1, 1])
+def test_another_number_of_outputs(space: spaces.Space, difference: int) -> None:
+    model = make(space)
+    outputs = len(model.policy.action_net.bias)
+    model.policy.action_net = nn.Linear(64, outputs + difference)
+    model.policy.log_std = nn.Parameter(th.zeros(outputs + difference))
     optimizer_anew(model.policy)
-    assert why(model) == "reference: the policy network has 4 outputs for 5 categories"
+    assert why(model) == f"reference: the policy network has {outputs + difference} outputs instead of {outputs}"
 
 
 def test_a_critic_that_sees_something_else() -> None:

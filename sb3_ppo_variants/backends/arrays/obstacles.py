@@ -155,10 +155,9 @@ def _sizes_obstacle(policy: Any, networks: Iterable[Sequence[Any]]) -> str | Non
         outputs.append(size)
     if outputs[1] != 1:
         return f"the value network has {outputs[1]} outputs"
-    categories = getattr(policy.action_dist, "action_dims", None)
-    if isinstance(categories, Sequence | np.ndarray) and sum(categories) != outputs[0]:
-        return f"the policy network has {outputs[0]} outputs for {sum(categories)} categories"
-    return None
+    # A number of dimensions or categories, or the categories of each dimension.
+    taken = np.sum(getattr(policy.action_dist, "action_dims", 0)) or policy.action_dist.action_dim
+    return None if taken == outputs[0] else f"the policy network has {outputs[0]} outputs instead of {taken}"
 
 
 def _log_std_obstacle(policy: Any, others: set[int]) -> str | None:
