@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.distributions import (
     BernoulliDistribution,
@@ -35,6 +36,8 @@ DISTRIBUTIONS = (
     MultiCategoricalDistribution,
     StateDependentNoiseDistribution,
 )
+# The types of parameters that NumPy has too.
+TYPES = (th.float16, th.float32, th.float64)
 # The attributes in which PyTorch stores hooks. Computations over arrays would not call them.
 MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 PARAMETER_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -54,6 +57,7 @@ def obstacle(plan: UpdatePlan) -> str | None:
         or _features_obstacle(policy)
         or _network_obstacle(policy, parameters)
         or obstacles.of_tensors(parameters)
+        or _types_obstacle(parameters)
         or obstacles.of_training(parameters, plan.optimizers)
         or _moments_obstacle(plan.optimizers)
         or _rollout_obstacle(plan)
@@ -172,6 +176,11 @@ def _log_std_obstacle(policy: Any, others: set[int]) -> str | None:
     if id(policy.log_std) not in others:
         return "log_std is not a parameter"
     return None if policy.log_std.shape == shape else f"log_std has the shape {tuple(policy.log_std.shape)}"
+
+
+def _types_obstacle(parameters: Sequence[nn.Parameter]) -> str | None:
+    others = [parameter.dtype for parameter in parameters if parameter.dtype not in TYPES]
+    return f"NumPy does not compute in {others[0]}" if others else None
 
 
 def _moments_obstacle(optimizers: Sequence[Optimizer]) -> str | None:
