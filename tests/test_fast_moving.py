@@ -149,6 +149,15 @@ def test_the_kl_sees_the_standard_deviation_of_each_step() -> None:
     assert choose(model._plan(), "auto").why == "the standard deviation changed during the rollout"
 
 
+@pytest.mark.usefixtures("each_fast_path")
+def test_a_standard_deviation_that_changed_does_not_refuse_the_next_rollout() -> None:
+    model = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=N_STEPS, batch_size=16, device="cpu", fast=True)
+    with pytest.raises(ArgumentError, match="because the standard deviation changed during the rollout"):
+        model.learn(2 * N_STEPS, callback=Annealing())
+    model.learn(2 * N_STEPS)
+    assert model._n_updates == model.n_epochs
+
+
 class Bounded(BaseCallback):
     """Checks that actions are clipped to their bounds."""
 

@@ -7,16 +7,17 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.torch_layers import CombinedExtractor
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, CombinedExtractor, FlattenExtractor
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from helpers import ACTION_SPACES, noise_envs
+from helpers import ACTION_SPACES, VECTOR, noise_envs
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.backends.choice import choose
 
+IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
 PARTS: dict[str, spaces.Space] = {key: spaces.Box(-1, 1, (2,), np.float32) for key in "ab"}
 
 
@@ -78,8 +79,25 @@ def own_critic(policy: Any) -> None:
     policy.mlp_extractor.forward_critic = policy.mlp_extractor.forward_critic
 
 
+class Scaled(FlattenExtractor):
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        return 100 * super().forward(observations)
+
+
+def other_features(policy: Any) -> None:
+    policy.features_extractor = Scaled(policy.observation_space)
+
+
+def scaled_features(policy: Any) -> None:
+    policy.features_extractor.flatten = nn.Sequential(nn.Flatten(), nn.Hardsigmoid())
+
+
 def own_step(policy: Any) -> None:
     policy.optimizer.step = policy.optimizer.step
+
+
+def own_entropy(policy: Any) -> None:
+    policy.action_dist.entropy = policy.action_dist.entropy
 
 
 CHANGES: dict[Callable[[Any], None], str] = {
@@ -91,7 +109,11 @@ CHANGES: dict[Callable[[Any], None], str] = {
     doubled: "hidden layers are in a Doubled",
     own_forward: "a Linear has its own forward",
     own_critic: "a MlpExtractor has its own forward_critic",
+    other_features: "features come from a Scaled",
+    scaled_features: "features come from a Sequential",
+    th.nn.Module.bfloat16: "NumPy does not compute in torch.bfloat16",
     own_step: "the optimizer has its own step",
+    own_entropy: "the distribution has its own entropy",
 }
 
 
@@ -103,7 +125,7 @@ def test_changed_policies(change: Callable[[Any], None]) -> None:
     assert why(model) == f"reference: {CHANGES[change]}"
 
 
-@pytest.mark.parametrize("change", [one_deviation, fixed_deviation, shared, doubled])
+@pytest.mark.parametrize("change", [one_deviation, fixed_deviation, shared, doubled, other_features])
 def test_changed_policies_train_on_the_reference_path(change: Callable[[Any], None]) -> None:
     model = make()
     change(model.policy)
@@ -112,11 +134,50 @@ def test_changed_policies_train_on_the_reference_path(change: Callable[[Any], No
     assert not th.equal(model.policy.action_net.weight, before)
 
 
-def test_too_few_categories() -> None:
-    model = make(spaces.MultiDiscrete([3, 2]))
-    model.policy.action_net = nn.Linear(64, 4)
+@pytest.mark.parametrize("policy", ["MlpPolicy", "CnnPolicy"])
+def test_advantages_of_the_users_own(policy: str) -> None:
+    env = noise_envs(ACTION_SPACES["Box"], IMAGE if policy == "CnnPolicy" else VECTOR)
+    model = make(policy=policy, env=env)
+    assert why(model).startswith("fast: ")
+    buffer = model.rollout_buffer
+
+    def compute_returns_and_advantage(last_values: th.Tensor, dones: np.ndarray) -> None:
+        buffer.advantages[...], buffer.returns[...] = np.arange(32).reshape(16, 2), 7
+
+    buffer.compute_returns_and_advantage = compute_returns_and_advantage
+    assert why(model) == "reference: the rollout buffer has its own compute_returns_and_advantage"
+    model.learn(32)
+    assert sorted(buffer.advantages.ravel()) == [*range(32)] and (buffer.returns == 7).all()
+
+
+class Linear(BaseFeaturesExtractor):
+    def __init__(self, space: spaces.Space):
+        super().__init__(space, features_dim=512)
+        self.linear = nn.Linear(36 * 36, 512)
+
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        return self.linear(observations.flatten(1))
+
+
+def test_other_features_of_images() -> None:
+    model = make(policy="CnnPolicy", env=noise_envs(ACTION_SPACES["Box"], IMAGE))
+    model.policy.features_extractor = Linear(model.policy.observation_space)
     optimizer_anew(model.policy)
-    assert why(model) == "reference: the policy network has 4 outputs for 5 categories"
+    assert why(model) == "reference: features come from a Linear"
+    before = model.policy.features_extractor.linear.weight.clone()
+    model.learn(32)
+    assert not th.equal(model.policy.features_extractor.linear.weight, before)
+
+
+@pytest.mark.parametrize("space", ACTION_SPACES.values())
+@pytest.mark.parametrize("difference", [-1, 1])
+def test_another_number_of_outputs(space: spaces.Space, difference: int) -> None:
+    model = make(space)
+    outputs = len(model.policy.action_net.bias)
+    model.policy.action_net = nn.Linear(64, outputs + difference)
+    model.policy.log_std = nn.Parameter(th.zeros(outputs + difference))
+    optimizer_anew(model.policy)
+    assert why(model) == f"reference: the policy network has {outputs + difference} outputs instead of {outputs}"
 
 
 def test_a_critic_that_sees_something_else() -> None:

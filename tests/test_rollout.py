@@ -12,7 +12,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.type_aliases import RolloutBufferSamples
 
 from helpers import ACTION_SPACES, PENALISED, VARIANTS, LogRecorder, noise_envs
-from sb3_ppo_variants import ArgumentError, PPOClip
+from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip
 from sb3_ppo_variants.rollouts.buffer import ParameterRolloutBuffer, rollout_observations
 
 N_STEPS, N_ENVS = 5, 3
@@ -31,6 +31,22 @@ def numbered_buffer() -> Any:
 def all_observations(buffer: RolloutBuffer, rows_at_once: int) -> th.Tensor:
     chunks: Any = list(rollout_observations(buffer, rows_at_once))
     return th.cat(chunks)
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize("is_read", [False, True])
+def test_a_bad_reward_is_found_before_and_after_the_buffer_is_read(is_read: bool, n_envs: int) -> None:
+    env = noise_envs(ACTION_SPACES["Box"], n_envs=n_envs)
+    model: Any = PPOClip("MlpPolicy", env, n_steps=N_STEPS, batch_size=5, n_epochs=1, device="cpu")
+    buffer = model.rollout_buffer
+    _, callback = model._setup_learn(N_STEPS * n_envs)
+    model.collect_rollouts(model.env, callback, buffer, N_STEPS)
+    buffer.rewards[3, n_envs - 1] = np.nan
+    if is_read:
+        list(buffer.get(5))
+    with pytest.raises(NonFiniteError) as raised:
+        model.train()
+    assert (raised.value.env_index, raised.value.step) == (n_envs - 1, 3 * n_envs)
 
 
 def test_old_parameters_are_those_of_the_samples() -> None:

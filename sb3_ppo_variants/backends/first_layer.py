@@ -11,6 +11,7 @@ import torch as th
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from sb3_ppo_variants.backends.native import filters
 from sb3_ppo_variants.backends.native.filters import Filtered, Taken
@@ -43,14 +44,18 @@ class FirstLayer:
     @classmethod
     def of(cls, policy: ActorCriticPolicy) -> "FirstLayer | None":
         """Return the first layer of a policy with SB3's ``NatureCNN``; ``None`` if it cannot be computed separately."""
-        if not policy.share_features_extractor or policy.observation_space.dtype != np.uint8:
+        extractor = policy.features_extractor
+        shared = extractor is policy.pi_features_extractor is policy.vf_features_extractor
+        if not shared or policy.observation_space.dtype != np.uint8:
             return None
-        cnn: Any = policy.features_extractor.cnn
-        modules = [policy, policy.features_extractor, *cnn.modules()]
+        cnn: Any = extractor.cnn
+        modules = [policy, extractor, *cnn.modules()]
         fits = (
             [type(module) for module in cnn[:2]] == [nn.Conv2d, nn.ReLU]
             and _takes_patches(cnn[0])
             and not any(getattr(module, hooks) for module in modules for hooks in HOOKS)
+            and not any("forward" in vars(module) for module in modules)
+            and not _has_any_global_hook()
         )
         return cls(policy) if fits and filters.available() else None
 

@@ -34,7 +34,7 @@ from sb3_ppo_variants.updates.plan import UpdatePlan
 
 
 def _features_obstacle(policy: ActorCriticPolicy) -> str | None:
-    for extractor in (policy.pi_features_extractor, policy.vf_features_extractor):
+    for extractor in (policy.features_extractor, policy.pi_features_extractor, policy.vf_features_extractor):
         if type(extractor) is not NatureCNN:
             return f"features come from a {type(extractor).__name__}"
         if not type(extractor.cnn) is type(extractor.linear) is nn.Sequential:

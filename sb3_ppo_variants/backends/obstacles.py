@@ -45,7 +45,16 @@ def of_buffer(buffer: RolloutBuffer, kind: PolicyKind) -> str | None:
     made = cls.__bases__ in [(kind.with_parameters, plain) for plain in kind.buffers] and kind.takes_masks
     if cls not in (ParameterRolloutBuffer, ParameterDictRolloutBuffer) and not made:
         return f"the rollout buffer is a {cls.__name__}"
-    return None
+    return of_methods(buffer, "rollout buffer")
+
+
+def of_methods(owner: object, what: str) -> str | None:
+    """Check that no method of an object was replaced by another one.
+
+    :param what: what the object is, without an article
+    """
+    own = [name for name in vars(owner) if callable(getattr(type(owner), name, None))]
+    return f"the {what} has its own {own[0]}" if own else None
 
 
 def of_policy(kind: PolicyKind) -> str | None:

@@ -112,7 +112,9 @@ def _empty(buffer_class: type[RolloutBuffer], columns: type[WithParameters]) -> 
 
 def in_rows(buffer: RolloutBuffer, array: np.ndarray) -> np.ndarray:
     """Return one of a buffer's arrays in the order of its rows, whether or not the buffer has flattened itself."""
-    return array if buffer.generator_ready else buffer.swap_and_flatten(array)
+    # SB3's buffers never flatten the arrays that no minibatch contains, such as rewards.
+    is_flat = buffer.generator_ready and len(array) == buffer.buffer_size * buffer.n_envs
+    return array if is_flat else buffer.swap_and_flatten(array)
 
 
 def rollout_observations(buffer: RolloutBuffer, rows_at_once: int = ROWS_AT_ONCE) -> Iterator[PyTorchObs]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.distributions import (
     BernoulliDistribution,
@@ -35,6 +36,8 @@ DISTRIBUTIONS = (
     MultiCategoricalDistribution,
     StateDependentNoiseDistribution,
 )
+# The types of parameters that NumPy has too.
+TYPES = (th.float16, th.float32, th.float64)
 # The attributes in which PyTorch stores hooks. Computations over arrays would not call them.
 MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 PARAMETER_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -54,6 +57,7 @@ def obstacle(plan: UpdatePlan) -> str | None:
         or _features_obstacle(policy)
         or _network_obstacle(policy, parameters)
         or obstacles.of_tensors(parameters)
+        or _types_obstacle(parameters)
         or obstacles.of_training(parameters, plan.optimizers)
         or _moments_obstacle(plan.optimizers)
         or _rollout_obstacle(plan)
@@ -83,7 +87,7 @@ def _methods_obstacle(plan: UpdatePlan) -> str | None:
         # PyTorch's schedulers of the learning rate replace the method too, to count its calls.
         if "step" in vars(optimizer) and not hasattr(optimizer.step, "_wrapped_by_lr_sched"):
             return "the optimizer has its own step"
-    return None
+    return obstacles.of_methods(plan.kind.policy.action_dist, "distribution")
 
 
 def _distribution_obstacle(policy: ActorCriticPolicy) -> str | None:
@@ -101,14 +105,14 @@ def _distribution_obstacle(policy: ActorCriticPolicy) -> str | None:
 
 
 def _features_obstacle(policy: Any) -> str | None:
-    extractors = policy.pi_features_extractor, policy.vf_features_extractor
+    # A policy whose actor and critic share their features uses the first of them to act.
+    extractors = policy.features_extractor, policy.pi_features_extractor, policy.vf_features_extractor
     for extractor in extractors:
         parts = [*extractor.extractors.values()] if type(extractor) is CombinedExtractor else [extractor]
-        for part in parts:
-            if type(part) not in (FlattenExtractor, nn.Flatten):
+        for part in (each.flatten if type(each) is FlattenExtractor else each for each in parts):
+            if type(part) is not nn.Flatten:
                 return f"features come from a {type(part).__name__}"
-    first, second = ([*getattr(extractor, "extractors", ())] for extractor in extractors)
-    if type(extractors[0]) is not type(extractors[1]) or first != second:
+    if len({(type(extractor), *getattr(extractor, "extractors", ())) for extractor in extractors}) > 1:
         return "actor and critic have different features"
     space = policy.observation_space
     if any(map(is_image_space, space.values() if isinstance(space, spaces.Dict) else [space])):
@@ -155,10 +159,9 @@ def _sizes_obstacle(policy: Any, networks: Iterable[Sequence[Any]]) -> str | Non
         outputs.append(size)
     if outputs[1] != 1:
         return f"the value network has {outputs[1]} outputs"
-    categories = getattr(policy.action_dist, "action_dims", None)
-    if isinstance(categories, Sequence | np.ndarray) and sum(categories) != outputs[0]:
-        return f"the policy network has {outputs[0]} outputs for {sum(categories)} categories"
-    return None
+    # A number of dimensions or categories, or the categories of each dimension.
+    taken = np.sum(getattr(policy.action_dist, "action_dims", 0)) or policy.action_dist.action_dim
+    return None if taken == outputs[0] else f"the policy network has {outputs[0]} outputs instead of {taken}"
 
 
 def _log_std_obstacle(policy: Any, others: set[int]) -> str | None:
@@ -173,6 +176,11 @@ def _log_std_obstacle(policy: Any, others: set[int]) -> str | None:
     if id(policy.log_std) not in others:
         return "log_std is not a parameter"
     return None if policy.log_std.shape == shape else f"log_std has the shape {tuple(policy.log_std.shape)}"
+
+
+def _types_obstacle(parameters: Sequence[nn.Parameter]) -> str | None:
+    others = [parameter.dtype for parameter in parameters if parameter.dtype not in TYPES]
+    return f"NumPy does not compute in {others[0]}" if others else None
 
 
 def _moments_obstacle(optimizers: Sequence[Optimizer]) -> str | None:

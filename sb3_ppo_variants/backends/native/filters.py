@@ -50,7 +50,6 @@ def _call(name: str, images: Images, *tensors: th.Tensor) -> None:
     found = library()
     assert found is not None
     function: Callable[..., int] = getattr(found.functions, name)
-    function.restype = ctypes.c_int64  # type: ignore[attr-defined]
     size = function(ctypes.byref(images), *[None] * (len(tensors) + 1))
     memory = th.zeros(size, dtype=th.uint8)  # PyTorch aligns memory to cache lines.
     function(ctypes.byref(images), *(ctypes.c_void_p(tensor.data_ptr()) for tensor in (*tensors, memory)))

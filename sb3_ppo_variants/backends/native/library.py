@@ -4,6 +4,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from importlib.machinery import EXTENSION_SUFFIXES
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ import numpy as np
 from sb3_ppo_variants.backends.native.structures import Structure
 
 INSTRUCTIONS = ("AVX-512", "AVX2", "plain")
+# Functions that are compiled for one type of numbers only.
+OTHERS = ("ppo_use", "ppo_may_filter", "ppo_filter", "ppo_filter_gradient")
 # Bytes in a cache line.
 LINE = 64
 
@@ -20,15 +23,15 @@ class Library:
 
     :param path: the file of the library
     :raises OSError: if the file cannot be loaded
+    :raises AttributeError: if it lacks a function
     """
 
     def __init__(self, path: Path):
         self._functions = ctypes.CDLL(str(path))
         self._functions.ppo_instructions.restype = ctypes.c_char_p
-        self._functions.ppo_use.restype = ctypes.c_int64
-        for name in ("ppo_descend", "ppo_act", "ppo_normalize", "ppo_are_finite"):
-            for dtype in ("float32", "float64"):
-                getattr(self._functions, f"{name}_{dtype}").restype = ctypes.c_int64
+        typed = product(("ppo_descend", "ppo_act", "ppo_normalize", "ppo_are_finite"), ("float32", "float64"))
+        for name in (*OTHERS, *map("_".join, typed)):
+            getattr(self._functions, name).restype = ctypes.c_int64
 
     @property
     def functions(self) -> ctypes.CDLL:
