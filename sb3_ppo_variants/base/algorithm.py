@@ -40,7 +40,7 @@ from sb3_ppo_variants.guards import Supervised, original
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.policies.choice import Aliases, check_kl, kind_of, make_policy_and_buffer
 from sb3_ppo_variants.processes import Processes, current
-from sb3_ppo_variants.rollouts.buffer import WithParameters
+from sb3_ppo_variants.rollouts.buffer import forget_parameters
 from sb3_ppo_variants.rollouts.loop import Actor, collect
 from sb3_ppo_variants.rollouts.whole import check_is_free, one_rollout
 from sb3_ppo_variants.updates import AllOrNothing, NormalizeAdvantage, Outcome, UpdatePlan, Updates, run
@@ -246,8 +246,7 @@ class PPOBase(MaskedActions):
         check_is_free(self.rollout_buffer)
         check_start("action", self.action_space)  # It may be a different environment than at construction.
         self._check_env_for_masks()
-        if isinstance(self.rollout_buffer, WithParameters):
-            self.rollout_buffer.old_parameters = None  # The path of the next rollout does not depend on the last one.
+        forget_parameters(self.rollout_buffer)  # The path of the next rollout does not depend on the last one.
         backend, why = choose(self._plan(), self.fast)
         if self.verbose >= 1 and self.processes.rank == 0:
             print(f"Training on the {backend.path} path: {why}")

@@ -99,6 +99,12 @@ def with_parameters(
     return SB3S.get(buffer_class) or type(buffer_class.__name__, (columns, buffer_class), namespace)
 
 
+def forget_parameters(buffer: RolloutBuffer) -> None:
+    """Clear the columns of a buffer, if it has them."""
+    if isinstance(buffer, WithParameters):
+        buffer.old_parameters = None
+
+
 def _reduced(buffer: WithParameters) -> tuple[Any, ...]:
     """Return how to pickle a buffer of a class that was created on demand, which pickle does not find by its name."""
     columns, buffer_class = type(buffer).__bases__
