@@ -22,6 +22,7 @@ BASELINES = {
     "sb3-200k": None,
     "same-learning": None,
     "separate-200k": None,
+    "spinning-up": "ppo_clip",
     "masked": "contrib_maskable_ppo",
     "recurrent": "contrib_recurrent_ppo",
     "details": "ppo_clip",
@@ -130,6 +131,15 @@ def test_the_page_has_the_numbers_of_separate_updates(monkeypatch: pytest.Monkey
     assert [len(matrix) for matrix in found.values()] == [5, 5, 5]
     expected = [str(row["IQM"]) for row in statistics.aggregates(_arrays(found)).values()]
     assert re.findall(r"^\| [^|]+ \| (\d.*?) \|$", page, re.M) == expected
+
+
+def test_the_page_has_the_scores_in_spinning_ups_setting() -> None:
+    found, problems = records.unpack(ROOT / "results" / "spinning-up.jsonl.gz")
+    assert not problems
+    frame = pd.DataFrame([record for record in found if record["algorithm"]]).groupby("env")["score"]
+    assert frame.count().tolist() == [3, 3, 3]
+    expected = [(env, f"{frame.mean()[env]:.4g} ± {frame.std()[env]:.4g}") for env in frame.groups]
+    assert re.findall(r"^\| (\S+-v5) \| (.*?) \|", section("Spinning Up's setting"), re.M) == expected
 
 
 @pytest.mark.parametrize("command", ["scaling", "scaling-learning"])
