@@ -5,6 +5,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 from setuptools import Extension, setup
@@ -16,6 +17,8 @@ GCC = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fvisibili
 if "-g" not in os.environ.get("CFLAGS", ""):
     GCC.append("-g0")  # Python's own flags ask for debug symbols, which take a quarter of the time.
 MSVC = ["/std:c++17", "/O2"]
+# The library is refused if it was built from other sources than those beside it.
+SOURCES = run_path(str(NATIVE / "sources.py"))["digest"](NATIVE)
 
 
 def files(pattern: str) -> list[str]:
@@ -47,6 +50,7 @@ setup(
             "sb3_ppo_variants.backends.native._native",
             sources=files("*.cpp"),
             depends=files("*.hpp"),
+            define_macros=[("PPO_SOURCES", SOURCES)],
             extra_compile_args=MSVC if sys.platform == "win32" else GCC,
             optional=True,
             # The library does not call Python, so one build serves all versions.

@@ -1,13 +1,8 @@
 """The native library computes the same as the reference path; test_fast_update and test_fast_rollout test it too."""
 
-import _ctypes
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from ctypes import CDLL
-from importlib.machinery import EXTENSION_SUFFIXES
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -311,33 +306,6 @@ def test_without_the_library_arrays_take_over(
 ) -> None:
     monkeypatch.setattr(obstacles, "library", lambda: None)
     assert said(make(fast=True), capsys) == OVER_ARRAYS + "the native library was not built"
-
-
-def test_a_library_of_older_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    # This library has none of the functions.
-    shutil.copy(_ctypes.__file__, tmp_path / f"_native{EXTENSION_SUFFIXES[0]}")
-    monkeypatch.setattr(native, "__file__", str(tmp_path / "library.py"))
-    with pytest.raises(ImportError, match="was built from older sources; build it again: make install"):
-        native.library.__wrapped__()
-
-
-class Older:
-    """The library without the functions for images."""
-
-    def __init__(self, path: str):
-        self._functions = CDLL(path)
-
-    def __getattr__(self, name: str) -> Any:
-        if "filter" in name:
-            raise AttributeError(name)
-        return getattr(self._functions, name)
-
-
-@pytest.mark.usefixtures("natively")
-def test_a_library_without_the_latest_functions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native.ctypes, "CDLL", Older)
-    with pytest.raises(ImportError, match="was built from older sources; build it again: make install"):
-        native.library.__wrapped__()
 
 
 @pytest.mark.usefixtures("natively")

@@ -27,6 +27,11 @@ Named chosen = find(nullptr);
 
 }  // namespace
 
+// Returns the digest of the sources, which the build defines.
+#define AS_TEXT(symbol) #symbol
+#define VALUE_AS_TEXT(macro) AS_TEXT(macro)
+EXPORTED const char* ppo_sources() { return VALUE_AS_TEXT(PPO_SOURCES); }
+
 // Returns the name of the instruction set in use.
 EXPORTED const char* ppo_instructions() { return chosen.name; }
 

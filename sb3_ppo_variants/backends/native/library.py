@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sb3_ppo_variants.backends.native.sources import digest
 from sb3_ppo_variants.backends.native.structures import Structure
 
 INSTRUCTIONS = ("AVX-512", "AVX2", "plain")
@@ -28,7 +29,8 @@ class Library:
 
     def __init__(self, path: Path):
         self._functions = ctypes.CDLL(str(path))
-        self._functions.ppo_instructions.restype = ctypes.c_char_p
+        for name in ("ppo_sources", "ppo_instructions"):
+            getattr(self._functions, name).restype = ctypes.c_char_p
         typed = product(("ppo_descend", "ppo_act", "ppo_normalize", "ppo_are_finite"), ("float32", "float64"))
         for name in (*OTHERS, *map("_".join, typed)):
             getattr(self._functions, name).restype = ctypes.c_int64
@@ -37,6 +39,11 @@ class Library:
     def functions(self) -> ctypes.CDLL:
         """All functions by their names in C."""
         return self._functions
+
+    @property
+    def sources(self) -> str:
+        """The digest of the C++ files that the library was built from."""
+        return self._functions.ppo_sources().decode()
 
     @property
     def instructions(self) -> str:
@@ -100,13 +107,22 @@ def _memory(size: int) -> ctypes.Array:
 def library() -> Library | None:
     """Return the library, or ``None`` if it was not built for this system.
 
-    :raises ImportError: if it was built from older sources, for example after ``git pull`` in an editable installation
+    :raises ImportError: if it was built from other sources than those beside it, for example before a ``git pull`` in
+        an editable installation
     """
+    folder = Path(__file__).parent
     for suffix in EXTENSION_SUFFIXES:
-        path = Path(__file__).with_name(f"_native{suffix}")
+        path = folder / f"_native{suffix}"
         if path.exists():
-            try:
-                return Library(path)
-            except AttributeError as error:
-                raise ImportError(f"{path} was built from older sources; build it again: make install") from error
+            return _checked(path, digest(folder))
     return None
+
+
+def _checked(path: Path, sources: str | None) -> Library:
+    try:
+        found = Library(path)
+    except AttributeError:
+        found = None
+    if found is None or sources not in (None, found.sources):
+        raise ImportError(f"{path} was built from other sources than those beside it; build it again: make install")
+    return found
