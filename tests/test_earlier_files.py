@@ -25,9 +25,10 @@ def test_a_model_goes_on(file: Path, fast: bool, weights_only: bool) -> None:
     cls, actions, _ = MODELS[file.stem]
     expected = np.load(file.with_suffix(".npz"))
     model = cls.load(file, weights_only=weights_only)
-    np.testing.assert_array_equal(model.predict(OBSERVATIONS, deterministic=True)[0], expected["actions"])
+    # Rounding differs between processors.
+    np.testing.assert_allclose(model.predict(OBSERVATIONS, deterministic=True)[0], expected["actions"], rtol=1e-5)
     updated = next_update(file, cls, actions, fast, weights_only=weights_only)
-    # Rounding differs between processors, but is far smaller than the change by the update.
+    # It is far smaller than the change by the update.
     np.testing.assert_allclose(weights(updated), expected[f"weights_fast_{fast}"], rtol=1e-4, atol=1e-6)
     assert np.abs(weights(updated) - weights(model)).max() > 1e-3
     if f"kl_coef_fast_{fast}" in expected:

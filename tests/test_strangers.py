@@ -64,7 +64,7 @@ VALUES: dict[str, Any] = {
     "ep_info_buffer": [1],
     "ep_success_buffer": 3,
     "fast": np.zeros(3),
-    "clip_range_vf": np.float32(2.0),
+    "clip_range_vf": np.float32(-2.0),
     "policy_kwargs": None,
     "rollout_buffer_kwargs": {"hidden": 1},
     "observation_space": 5,
