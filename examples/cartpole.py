@@ -2,7 +2,7 @@
 
     python examples/cartpole.py
 
-Reached 500, 500, 500 (seeds 1, 2, 3) after 100,096 steps, in 0.2 minutes of one core each.
+Reached 500, 500, 500, 482, 500 (seeds 1, 2, 3, 4, 5) after 100,096 steps, in 0.2 minutes of one core each.
 """
 
 from sb3_ppo_variants.recipes.training import main

@@ -2,7 +2,7 @@
 
     python examples/pendulum.py
 
-Reached -177, -187, -160 (seeds 1, 2, 3) after 200,704 steps, in 0.4 minutes of one core each.
+Reached -177, -187, -160, -177, -157 (seeds 1, 2, 3, 4, 5) after 200,704 steps, in 0.3 minutes of one core each.
 """
 
 from sb3_ppo_variants.recipes.training import main
