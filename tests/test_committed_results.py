@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from scipy.stats import kendalltau
 
+from sb3_ppo_variants.benchmark import gallery
 from sb3_ppo_variants.benchmark.__main__ import main
 from sb3_ppo_variants.benchmark.compare import paper, records, scores, statistics
 from sb3_ppo_variants.benchmark.compare.presets import HEADLINE
@@ -23,6 +24,7 @@ BASELINES = {
     "same-learning": None,
     "separate-200k": None,
     "spinning-up": "ppo_clip",
+    "hopper": None,
     "masked": "contrib_maskable_ppo",
     "recurrent": "contrib_recurrent_ppo",
     "details": "ppo_clip",
@@ -131,6 +133,14 @@ def test_the_page_has_the_numbers_of_separate_updates(monkeypatch: pytest.Monkey
     assert [len(matrix) for matrix in found.values()] == [5, 5, 5]
     expected = [str(row["IQM"]) for row in statistics.aggregates(_arrays(found)).values()]
     assert re.findall(r"^\| [^|]+ \| (\d.*?) \|$", page, re.M) == expected
+
+
+def test_the_gallery_says_what_was_found_in_hopper() -> None:
+    assert "with three seeds finds no difference beyond noise" in gallery.NOTES["Hopper-v5"]
+    found = _arrays(matrices("hopper"))
+    assert [len(scores) for scores in found.values()] == [3, 3]
+    difference = statistics.against(found, "sb3_ppo")["ppo_clip"]["IQM difference"]
+    assert difference.low <= 0 <= difference.high
 
 
 def test_the_page_has_the_scores_in_spinning_ups_setting() -> None:

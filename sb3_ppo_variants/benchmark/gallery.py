@@ -32,6 +32,12 @@ ENVIRONMENTS: dict[str, float | None] = {
     "BreakoutNoFrameskip-v4": None,
     "PongNoFrameskip-v4": None,
 }
+# What a reader should know about the results in an environment.
+NOTES = {
+    "Hopper-v5": """\
+No run reaches what rl_zoo3 publishes: most agents only learn to stand, for a reward of 1 per step. With this recipe,
+SB3's `PPO` does the same: [a comparison](../hopper/report.md) with three seeds finds no difference beyond noise.""",
+}
 # A curve has the mean return of the episodes that ended in each of this many equal spans of steps.
 SPANS = 100
 EPISODES = 100
@@ -130,7 +136,9 @@ def page(records: list[dict[str, Any]], folder: Path) -> str:
     for env_id, runs in found.items():
         draw(runs, folder / f"{env_id}.png")
         goal = "" if ENVIRONMENTS[env_id] is None else f" Goal: {ENVIRONMENTS[env_id]:g}."
-        parts.append(f"## {env_id}{cut_short(runs)}\n\n{summary(runs)}{goal}\n\n![learning curve]({env_id}.png)\n")
+        text = f"{summary(runs)}{goal}\n\n![learning curve]({env_id}.png)\n"
+        note = f"{NOTES[env_id]}\n\n" if env_id in NOTES else ""
+        parts.append(f"## {env_id}{cut_short(runs)}\n\n{note}{text}")
     return "\n".join(parts)
 
 
