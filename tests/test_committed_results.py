@@ -83,6 +83,15 @@ def test_the_page_has_the_numbers_of_table_1_at_full_length(monkeypatch: pytest.
         assert re.search(rf"tau\s{tau:.2f}\b|\s{tau:.2f}\)", page), (name, len(means), tau)
 
 
+@pytest.mark.parametrize("setting, name", [("clip_range=0.3", "ε = 0.3"), ("desired_kl=0.03", "d_targ = 0.03")])
+def test_the_page_has_the_runs_that_lose_what_they_have_learned(setting: str, name: str) -> None:
+    found, _ = records.unpack(ROOT / "results" / "table1-text.jsonl.gz")
+    (run,) = (run for run in found if run["label"].endswith(setting) and run["env"] == "InvertedDoublePendulum-v5")
+    best = max(value for value in records.curve(run) if value is not None)
+    text = " ".join(section("Table 1 of the paper").split())
+    assert f"{name} reaches {best:.0f} and ends at {run['score']:.0f}" in text
+
+
 def _mean(aggregates: Mapping[str, Mapping[str, object]], label: str) -> str:
     return str(aggregates[label]["mean"]) if label in aggregates else ""
 

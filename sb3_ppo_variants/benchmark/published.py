@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Score(NamedTuple):
-    """A mean return and its standard deviation, and what it was measured on where that is not the gallery's.
+    """A mean return, its standard deviation, and what it was measured on.
 
     :param mean: mean return
     :param std: standard deviation over episodes (rl_zoo3) or seeds (CleanRL)

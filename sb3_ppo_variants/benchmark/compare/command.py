@@ -77,7 +77,8 @@ def run(options: argparse.Namespace) -> int:
             return 0
         _make_folders(options.out)
         with FileLock(options.out / LOCK, timeout=0):
-            _copy(options)
+            if options.files:
+                _copy(options)
             failed = _make(options, plan, _missing(options, plan), tracking)
         report(options.out, *records.read(options.out / RECORDS))
     except Timeout:
@@ -179,9 +180,10 @@ def _found(options: argparse.Namespace) -> tuple[list[records.Record], list[str]
 
 def _copy(options: argparse.Namespace) -> None:
     """Copy the finished runs in the exported files that the folder lacks."""
+    found, _ = records.merged(record for file in options.files for record in records.unpack(file)[0])
     here = {record["name"] for record in records.read(options.out / RECORDS)[0] if record["status"] == "finished"}
     with records.Writer(options.out / RECORDS) as writer:
-        for record in _found(options)[0] if options.files else []:
+        for record in found:
             if record["status"] == "finished" and record["name"] not in here:
                 writer.write(record)
 
