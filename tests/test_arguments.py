@@ -206,6 +206,19 @@ def test_numbers_of_numpy_where_schedules_are_allowed(variant: Any, name: str) -
         assert trained[1].logger.name_to_value[f"train/{name}"] == 0.25
 
 
+@pytest.mark.parametrize("fast", [True, False])
+def test_counts_in_small_types_of_numpy(fast: bool) -> None:
+    """The rollout of 400 steps has more than 8 bits can count."""
+    trained = []
+    types: list[Any] = [int, np.uint8]
+    for integer in types:
+        envs = noise_envs(ACTION_SPACES["Box"])
+        model = PPOClip("MlpPolicy", envs, n_steps=integer(200), batch_size=integer(50), seed=1, fast=fast)
+        trained.append(model.learn(400).policy.parameters())
+    for wanted, got in zip(*trained, strict=True):
+        assert th.equal(got, wanted)
+
+
 @pytest.mark.parametrize("variant", PENALISED)
 def test_clipping_in_addition_to_a_penalty_is_optional(variant: Any) -> None:
     for clip_range in (None, 0.2, lambda progress: 0.2 * progress):

@@ -12,8 +12,18 @@ import pytest
 import torch as th
 
 from helpers import ACTION_SPACES, LogRecorder, noise_envs
-from sb3_ppo_variants import ArgumentError, ArrayObjective, Batch, Gradient, Objective, PickledValueError, PPOCustom
+from sb3_ppo_variants import (
+    ArgumentError,
+    ArrayObjective,
+    Batch,
+    Gradient,
+    Objective,
+    PickledValueError,
+    PPOCustom,
+    SeparateUpdates,
+)
 from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized
+from sb3_ppo_variants.updates.measured import LOGGED
 
 BOX = ACTION_SPACES["Box"]
 GUIDE = Path(__file__).parent.parent / "docs" / "howto" / "own_objective.md"
@@ -154,6 +164,23 @@ def test_a_method_that_returns_no_objective_is_named(method: str) -> None:
         model.learn(64, reset_num_timesteps=False)
     assert model.objective is kept
     assert all(th.equal(weights[name], value) for name, value in model.policy.state_dict().items())
+
+
+def test_a_coefficient_must_not_hide_what_is_logged() -> None:
+    class Hiding(Hinge):
+        def coefficients(self) -> dict[str, float]:
+            return {"bound": self.bound, "value_loss": 1.0}
+
+    with pytest.raises(ArgumentError, match=r"^Hiding\.coefficients returned a coefficient named 'value_loss', but"):
+        make(Hiding(0.01))
+
+
+@pytest.mark.parametrize("updates", [None, SeparateUpdates()])
+def test_no_value_is_logged_that_a_coefficient_could_hide(updates: SeparateUpdates | None) -> None:
+    logs = LogRecorder()
+    make(Hinge(0.01), updates=updates, clip_range_vf=0.2).learn(64, callback=logs)
+    logged = {name for name in logs.updates[-1] if name.startswith("train/")}
+    assert logged <= {f"train/{name}" for name in {*LOGGED, "bound", "updates"}}
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ class PPOBase(MaskedActions):
         check_buffer_arguments(rollout_buffer_class, rollout_buffer_kwargs)
         super().__init__(
             policy, checked_env(policy, policy_kwargs, env, verbose, use_sde, _init_setup_model),  # type: ignore[arg-type]
-            learning_rate=learning_rate, n_steps=n_steps, gamma=gamma, gae_lambda=gae_lambda, ent_coef=ent_coef,
+            learning_rate=learning_rate, n_steps=int(n_steps), gamma=gamma, gae_lambda=gae_lambda, ent_coef=ent_coef,
             vf_coef=vf_coef, max_grad_norm=max_grad_norm,  # type: ignore[arg-type]
             use_sde=use_sde, sde_sample_freq=sde_sample_freq,
             rollout_buffer_class=rollout_buffer_class, rollout_buffer_kwargs=rollout_buffer_kwargs,
@@ -114,12 +114,12 @@ class PPOBase(MaskedActions):
             verbose=verbose, seed=seed, device=chosen_device(device, policy, policy_kwargs, verbose),
             supported_action_spaces=ACTION_SPACES, _init_setup_model=False,
         )  # fmt: skip
-        self.batch_size, self.n_epochs, self.clip_range_vf = batch_size, n_epochs, clip_range_vf
+        self.batch_size, self.n_epochs, self.clip_range_vf = int(batch_size), int(n_epochs), clip_range_vf
         self.normalize_advantage, self.target_kl = normalize_advantage, target_kl
         self.fast, self.updates, self.data_parallel = fast, updates, data_parallel
         if _init_setup_model:
             self._setup_model()
-            warn_of_truncated_minibatch(n_steps=self.n_steps, n_envs=self.n_envs, batch_size=batch_size)
+            warn_of_truncated_minibatch(n_steps=self.n_steps, n_envs=self.n_envs, batch_size=self.batch_size)
 
     def _setup_model(self) -> None:
         rules = {**self.rules, **self.own_rules}
@@ -128,8 +128,7 @@ class PPOBase(MaskedActions):
         if isinstance(self.updates, dict):
             self.updates = separate(self.updates)
         check_buffer(self.rollout_buffer_class, self.observation_space)
-        schedules = [name for name, rule in rules.items() if rule.takes_schedule]
-        schedules = [name for name in schedules if getattr(self, name, None) is not None]
+        schedules = [n for n, rule in rules.items() if rule.takes_schedule and getattr(self, n, None) is not None]
         for name in schedules:
             current_value(name, getattr(self, name), progress_remaining=1.0)
         self._make_networks()
@@ -169,8 +168,7 @@ class PPOBase(MaskedActions):
     def _plan(self) -> UpdatePlan:
         check_settings(self.__dict__, {**self.rules, **self.own_rules})  # Callbacks may have set them.
         self._division = chosen(self.updates, self._division)
-        clip_range_vf, progress = self.clip_range_vf, self._current_progress_remaining
-        buffer = self.rollout_buffer
+        clip_range_vf, progress, buffer = self.clip_range_vf, self._current_progress_remaining, self.rollout_buffer
         return UpdatePlan(
             kind=kind_of(self.policy),
             buffer=buffer,
@@ -179,7 +177,7 @@ class PPOBase(MaskedActions):
             vf_coef=self.vf_coef,
             clip_range_vf=None if clip_range_vf is None else current_value("clip_range_vf", clip_range_vf, progress),
             normalize_advantage=self.normalize_advantage,
-            batch_size=min(self.batch_size, buffer.buffer_size * buffer.n_envs),
+            batch_size=int(min(self.batch_size, buffer.buffer_size * buffer.n_envs)),
             descents=self._division.descents(self),
             processes=self.processes,
         )

@@ -63,7 +63,7 @@ class Objective(ABC):
         """Compute the negative objective, a scalar."""
 
     def coefficients(self) -> dict[str, float]:
-        """Return the coefficients to log, as ``train/...``."""
+        """Return the coefficients to log, as ``train/...``, with names that nothing else is logged under."""
         return {}
 
     def at(self: Self, progress_remaining: float) -> Self:

@@ -75,3 +75,8 @@ MEANS = {
     "value_loss": "value_loss",
     "clip_fraction": "clip_fraction",
 }
+# The names of everything that an update logs, except the coefficients of the objective.
+LOGGED = frozenset({
+    *MEANS.values(), "approx_kl", "clip_range_vf", "explained_variance", "kl", "learning_rate", "loss", "n_updates",
+    "policy_epochs", "std", "value_epochs", "value_learning_rate",
+})  # fmt: skip

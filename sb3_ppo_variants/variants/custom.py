@@ -13,6 +13,7 @@ from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.updates import NormalizeAdvantage, Updates
+from sb3_ppo_variants.updates.measured import LOGGED
 
 
 class PPOCustom(PPOBase):
@@ -121,4 +122,10 @@ class PPOCustom(PPOBase):
         if not isinstance(objective, Objective):
             name = type(self.objective).__name__
             raise ArgumentError(f"{name}.{method} returned {objective!r}; allowed: an objective, such as self")
+        taken = sorted(LOGGED & objective.coefficients().keys())
+        if taken:
+            raise ArgumentError(
+                f"{type(objective).__name__}.coefficients returned a coefficient named {taken[0]!r}, but another value "
+                f"is logged as train/{taken[0]}: give it another name"
+            )
         return objective
