@@ -39,6 +39,16 @@ def test_any_setting_is_the_baseline(given: str, tmp_path: Path) -> None:
         main(["report", "--out", str(tmp_path), "--baseline", "trpo"])
 
 
+def test_a_comparison_without_the_baseline_says_so(tmp_path: Path) -> None:
+    longer = {**CONDITIONS, "timesteps": 200}
+    elsewhere = [record(RANDOM, "A-v0", 0, 10, conditions=longer, name="random")]
+    elsewhere += [record("ppo_unclipped", "A-v0", 0, score, conditions=longer) for score in (20, 30)]
+    write(tmp_path, [*RECORDS, *elsewhere])
+    assert main(["report", "--out", str(tmp_path), "--baseline", "ppo_clip"]) == 0
+    text = text_of(tmp_path / "report.md")
+    assert text.count("Against ppo_clip (") == text.count("Without ppo_clip here, nothing is compared with it.") == 1
+
+
 def test_hyperparameters_are_shown(tmp_path: Path) -> None:
     shared: dict[str, Any] = {"n_steps": 64, "device": "cpu", "normalize": None}
     kinds = {"ppo_clip": {**shared, "clip_range": 0.2, "gamma": 0.9}, "sb3_ppo": {**shared, "gamma": "lin_0.9"}}

@@ -137,7 +137,7 @@ def section(comparison: Comparison, frame: pd.DataFrame, pictures: Path, baselin
     """
     blocks = [f"## {comparison.title} ({comparison.name})", tables.summary(comparison.own), *tables.added(comparison)]
     if not frame.empty:
-        normalised = _normalised(comparison, frame, pictures, baseline or comparison.baseline)
+        normalised = _normalised(comparison, frame, pictures, baseline)
         blocks += ["### Normalised scores", NORMALISED, *normalised]
         blocks += _human(frame)
         blocks += ["### Final scores", FINAL, tables.final_scores(comparison, frame)]
@@ -195,7 +195,7 @@ def _curves(comparison: Comparison, pictures: Path) -> list[str]:
     return blocks
 
 
-def _normalised(comparison: Comparison, frame: pd.DataFrame, pictures: Path, baseline: str) -> list[str]:
+def _normalised(comparison: Comparison, frame: pd.DataFrame, pictures: Path, baseline: str | None) -> list[str]:
     blocks = []
     found, incomplete = scores.matrices(frame)
     if left_out := scores.unscaled(frame):
@@ -214,9 +214,9 @@ def _normalised(comparison: Comparison, frame: pd.DataFrame, pictures: Path, bas
         ranking.NOISE,
         tables.estimates(aggregates, seeds),
     ]
-    if compared := statistics.against(arrays, baseline):
-        of = tables.count(range(seeds[baseline]), "seed")
-        blocks += [f"Against {escaped(baseline)} ({of}): {AGAINST}", tables.estimates(compared, seeds)]
+    blocks += _against(arrays, seeds, baseline or comparison.baseline)
+    if baseline is not None and baseline not in arrays:
+        blocks.append(f"Without {escaped(baseline)} here, nothing is compared with it.")
     if comparison.conditions["preset"] == PAPER:
         blocks += _paper(comparison, arrays, {n: row["mean"] for n, row in aggregates.items()}, incomplete, pictures)
     bars, profiles = (_file(comparison, name, pictures) for name in ("aggregates", "profiles"))
@@ -224,6 +224,14 @@ def _normalised(comparison: Comparison, frame: pd.DataFrame, pictures: Path, bas
     plots.performance_profiles(statistics.profiles(arrays), statistics.taus(arrays), comparison.labels, profiles)
     blocks += [_image("Aggregates of normalised scores", bars), _image("Performance profiles", profiles)]
     return [*blocks, *_efficiency(comparison, frame, pictures)]
+
+
+def _against(arrays: statistics.Scores, seeds: dict[str, int], baseline: str) -> list[str]:
+    compared = statistics.against(arrays, baseline)
+    if not compared:
+        return []
+    of = tables.count(range(seeds[baseline]), "seed")
+    return [f"Against {escaped(baseline)} ({of}): {AGAINST}", tables.estimates(compared, seeds)]
 
 
 def _without(incomplete: list[str]) -> list[str]:
