@@ -12,16 +12,14 @@ from gymnasium import spaces
 from test_fast_update import CASES, OBSERVATIONS, assert_same_update, collected, updated
 
 from helpers import ACTION_SPACES, noise_envs
-from sb3_ppo_variants import ArgumentError, PPOClip, PPOCustom, SeparateUpdates
+from sb3_ppo_variants import PPOClip, SeparateUpdates
 from sb3_ppo_variants.backends.arrays.discrete import Bernoulli
 from sb3_ppo_variants.backends.arrays.mlp import TANH
 from sb3_ppo_variants.backends.arrays.networks import Architecture
-from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.backends.native import library as native
-from sb3_ppo_variants.backends.native import obstacles, update
+from sb3_ppo_variants.backends.native import update
 from sb3_ppo_variants.backends.native.networks import NativeActorCritic, Steps
 from sb3_ppo_variants.backends.native.together import Together
-from sb3_ppo_variants.objectives import Clipped
 from sb3_ppo_variants.processes import Processes
 
 Double = Callable[[Any], None]
@@ -265,72 +263,3 @@ def test_other_steps_and_features_are_refused(policy: Any) -> None:
         steps.take(4, normal(5, 3))
     with pytest.raises(ValueError, match=r"the features have the shape \(1, 3\); allowed: \(5, 3\)"):
         steps.take(0, normal(1, 3))
-
-
-# Models that the library does not support
-
-
-class Mine(Clipped):
-    """A user's objective with both forms of its loss."""
-
-    def loss(self, batch: Any) -> th.Tensor:
-        return 2 * super().loss(batch)
-
-    def gradient(self, batch: Any) -> Any:
-        losses, d_log_ratio, _ = super().gradient(batch)
-        return super().gradient(batch)._replace(losses=2 * losses, d_log_ratio=2 * d_log_ratio)
-
-
-def said(model: Any, capsys: pytest.CaptureFixture[str]) -> str:
-    """Return the line that says which path a model uses."""
-    capsys.readouterr()
-    model.learn(32)
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Training on")]
-    return line
-
-
-def make(cls: Any = PPOClip, **arguments: Any) -> Any:
-    return cls("MlpPolicy", noise_envs(BOX), n_steps=16, batch_size=16, device="cpu", verbose=1, **arguments)
-
-
-@pytest.mark.usefixtures("natively")
-def test_it_is_said_that_the_library_computes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(make(), capsys) == "Training on the fast path: the native library computes the networks"
-
-
-OVER_ARRAYS = "Training on the fast path: the networks are computed over arrays, because "
-
-
-def test_without_the_library_arrays_take_over(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(obstacles, "library", lambda: None)
-    assert said(make(fast=True), capsys) == OVER_ARRAYS + "the native library was not built"
-
-
-@pytest.mark.usefixtures("natively")
-def test_so_they_do_for_an_objective_of_a_users_own(capsys: pytest.CaptureFixture[str]) -> None:
-    model = make(PPOCustom, objective=Mine(0.2))
-    assert said(model, capsys) == OVER_ARRAYS + "the native library does not support the objective Mine"
-
-
-@pytest.mark.usefixtures("natively")
-def test_so_they_do_for_parameters_that_lie_in_pieces(capsys: pytest.CaptureFixture[str]) -> None:
-    model = make()
-    weight = model.policy.action_net.weight
-    weight.data = weight.data.t().contiguous().t()
-    assert said(model, capsys) == OVER_ARRAYS + "some parameters are not contiguous in memory"
-
-
-@pytest.mark.usefixtures("natively")
-def test_so_they_do_for_other_types_of_numbers() -> None:
-    model = make()
-    model.policy.half()
-    assert obstacles.obstacle(model._plan()) == "the native library does not compute in torch.float16"
-    assert choose(model._plan(), fast=True).why.startswith("the networks are computed over arrays")
-
-
-@pytest.mark.usefixtures("natively")
-def test_what_neither_can_compute_takes_the_reference() -> None:
-    with pytest.raises(ArgumentError, match="fast=True is not possible, because the activation is ELU"):
-        make(fast=True, policy_kwargs={"activation_fn": th.nn.ELU})
