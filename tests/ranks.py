@@ -15,10 +15,10 @@ TIMEOUT = timedelta(minutes=5)
 
 
 def _rank(
-    function: Callable[..., Any], rank: int, size: int, store: str, timeout: timedelta, results: Any, *args: Any
+    function: Callable[..., Any], rank: int, size: int, address: str, timeout: timedelta, results: Any, *args: Any
 ) -> None:
     as_new()
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timeout)
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=size, timeout=timeout)
     try:
         results.put((rank, function(*args)))
     except BaseException as error:
@@ -29,20 +29,26 @@ def _rank(
 
 
 def together(
-    function: Callable[..., Any], size: int, *args: Any, timeout: timedelta = TIMEOUT, lost: int = 0
+    function: Callable[..., Any],
+    size: int,
+    *args: Any,
+    timeout: timedelta = TIMEOUT,
+    lost: int = 0,
+    address: str | None = None,
 ) -> list[Any]:
     """Call a function in ``size`` processes, and return the result or error of each.
 
     :param function: a function at the top level of a module
     :param timeout: timeout of the process group
     :param lost: number of processes that will not answer; their results are ``None``
+    :param address: where the processes meet; ``None`` for a file, which outlives all of them
     """
     results = FRESH.Queue()
     answers: dict[int, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        store = str(Path(folder, "store"))
+        met_at = address or f"file://{Path(folder, 'store')}"
         ranks = [
-            FRESH.Process(target=_rank, args=(function, rank, size, store, timeout, results, *args))
+            FRESH.Process(target=_rank, args=(function, rank, size, met_at, timeout, results, *args))
             for rank in range(size)
         ]
         for process in ranks:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -25,16 +26,16 @@ SHORT = timedelta(seconds=8)
 
 
 class Troubled(NoiseEnv):
-    """Causes trouble at one step in rank 1."""
+    """Causes trouble at one step in one rank."""
 
-    def __init__(self, trouble: str, at: int):
+    def __init__(self, trouble: str, at: int, rank: int):
         super().__init__(spaces.Box(-1, 1, (1,), np.float32))
-        self._trouble, self._at, self._count = trouble, at, 0
+        self._trouble, self._at, self._rank, self._count = trouble, at, rank, 0
 
     def step(self, action: Any) -> Any:
         self._count += 1
         observation, reward, *others = super().step(action)
-        if dist.get_rank() == 1 and self._count == self._at:
+        if dist.get_rank() == self._rank and self._count == self._at:
             if self._trouble == "raise":
                 raise OSError("the simulator is broken")
             if self._trouble == "nan":
@@ -44,8 +45,8 @@ class Troubled(NoiseEnv):
         return observation, reward, *others
 
 
-def learn(trouble: str, at: int, fast: bool) -> None:
-    env: gym.Env = Troubled(trouble, at)
+def learn(trouble: str, at: int, fast: bool, rank: int = 1) -> None:
+    env: gym.Env = Troubled(trouble, at, rank)
     PPOClip("MlpPolicy", env, n_steps=16, batch_size=8, n_epochs=2, device="cpu", fast=fast).learn(16 * 2 * 5)
 
 
@@ -69,6 +70,15 @@ def test_a_process_that_is_killed_or_hangs_is_named(trouble: str) -> None:
     for error in (errors[0], errors[2]):
         assert isinstance(error, ProcessError)
         assert str(error).startswith("rank 1 ended without reporting an error, or did not answer")
+
+
+def test_a_process_that_takes_the_store_with_it_is_named() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    _, error = together(learn, 2, "kill", 21, False, 0, timeout=SHORT, lost=1, address=address)
+    assert isinstance(error, ProcessError)
+    assert str(error).startswith("the process that holds the group's store is gone, which is rank 0")
 
 
 @pytest.mark.slow

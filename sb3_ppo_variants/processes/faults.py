@@ -1,6 +1,7 @@
 """Finds out which process of a group has ended, and why."""
 
 import time
+from contextlib import suppress
 
 from torch.distributed.distributed_c10d import _get_default_store
 
@@ -25,10 +26,11 @@ class Faults:
         self._store = _get_default_store()
 
     def tell(self, error: BaseException) -> None:
-        """Tell the other processes that this process ends with an error."""
-        if not self._is_set("failed"):
-            own = f"rank {self._rank} ended with {type(error).__name__}: {error}"
-            self._set("failed", str(error) if isinstance(error, ProcessError) else own)
+        """Tell the other processes that this process ends with an error, if the store is still there."""
+        own = f"rank {self._rank} ended with {type(error).__name__}: {error}"
+        with suppress(RuntimeError):
+            if not self._is_set("failed"):
+                self._set("failed", str(error) if isinstance(error, ProcessError) else own)
 
     def explain(self) -> str:
         """Describe which process has ended: one that reported its error, or those that do not answer."""
