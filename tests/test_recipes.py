@@ -260,6 +260,18 @@ def test_rewards_alone_are_normalised(tmp_path: Path) -> None:
     assert evaluate(made, tmp_path, episodes=1)[0] < -1
 
 
+def test_statistics_may_stay_fixed_in_training() -> None:
+    made = recipe("ppo_clip", "Pendulum-v1", normalize={"training": False, "clip_obs": 0.5}, n_envs=1)
+
+    def observed(env: Any) -> list[np.ndarray]:
+        return [env.reset(), env.step(np.zeros((1, 1)))[0]]
+
+    observations = observed(made.make_env(seed=3))
+    unscaled = observed(recipe("ppo_clip", "Pendulum-v1", n_envs=1).make_env(seed=3))
+    # The statistics that VecNormalize begins with, a mean of 0 and a variance of 1, change nothing but its clipping.
+    np.testing.assert_allclose(observations, np.clip(unscaled, -0.5, 0.5), rtol=1e-6)
+
+
 def test_recipes_are_read_without_the_zoo() -> None:
     code = "import sys; sys.modules['rl_zoo3'] = None; from sb3_ppo_variants.recipes import recipe; "
     code += "print(recipe('ppo_clip', 'CartPole-v1').n_envs)"

@@ -82,7 +82,8 @@ class Recipe:
         env = make_vec_env(self.env_id, n_envs, seed, 0, monitor_dir, self._wrap, self.env_kwargs)
         if self.normalize is not None:
             gamma = self.arguments.get("gamma", 0.99)
-            env = VecNormalize(env, **{"gamma": gamma, **self.normalize, "training": training})
+            env = VecNormalize(env, **{"gamma": gamma, **self.normalize})
+            env.training &= training
             env.norm_reward &= training
         return VecFrameStack(env, self.frame_stack) if self.frame_stack > 1 else env
 
