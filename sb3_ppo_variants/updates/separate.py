@@ -137,7 +137,7 @@ def divided_parameters(policy: ActorCriticPolicy) -> tuple[list[th.nn.Parameter]
     Parameters that values depend on belong to the value function. All others belong to the policy, even if actions do
     not depend on them either.
 
-    :raises ArgumentError: if actions and values depend on the same parameters
+    :raises ArgumentError: if actions and values depend on the same parameters, or one of them only on frozen ones
     """
     space = deepcopy(policy.observation_space)  # Sampling advances the random generator of a space.
     observation, _ = policy.obs_to_tensor(space.sample())
@@ -152,6 +152,12 @@ def divided_parameters(policy: ActorCriticPolicy) -> tuple[list[th.nn.Parameter]
     finally:
         policy.action_dist = distribution
         policy.set_training_mode(training)
+    for outputs, names in (("actions", actor), ("values", critic)):
+        if not names:
+            raise ArgumentError(
+                f"SeparateUpdates trains policy and value network one after the other, but {outputs} depend on no "
+                "parameter that requires a gradient. With updates=None, only the other network is trained"
+            )
     shared = sorted(actor & critic)
     if shared:
         others = f" and {len(shared) - 1} more" if len(shared) > 1 else ""
@@ -164,7 +170,9 @@ def divided_parameters(policy: ActorCriticPolicy) -> tuple[list[th.nn.Parameter]
 
 
 def _depends(policy: ActorCriticPolicy, output: th.Tensor) -> set[str]:
-    """Return the names of the parameters that an output depends on."""
+    """Return the names of the parameters that an output depends on, except frozen ones."""
+    if not output.requires_grad:
+        return set()
     named = {name: parameter for name, parameter in policy.named_parameters() if parameter.requires_grad}
     gradients = th.autograd.grad(output.sum(), list(named.values()), allow_unused=True)
     return {name for name, gradient in zip(named, gradients, strict=True) if gradient is not None}
