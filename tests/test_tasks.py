@@ -100,3 +100,7 @@ def test_the_time_limit_can_be_changed(arguments: dict[str, Any], length: int) -
 def test_only_vectors_have_entries_to_hide() -> None:
     with pytest.raises(ArgumentError, match=r"^env.observation_space=Discrete\(16\) is not a Box"):
         memory.HiddenNumbers(gym.make("FrozenLake-v1"), [0])
+    with pytest.raises(
+        ArgumentError, match=r"^env.observation_space=Box\(.*, \(12, 4\), float32\) is not a Box of vectors"
+    ):
+        memory.HiddenNumbers(gym.make("Scheduling-v0"), [0])

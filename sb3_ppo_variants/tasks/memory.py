@@ -31,8 +31,10 @@ class HiddenNumbers(gym.ObservationWrapper[np.ndarray, Any, np.ndarray]):
 
     def __init__(self, env: gym.Env, hidden: Sequence[int]):
         super().__init__(env)
-        if not isinstance(env.observation_space, spaces.Box):
-            raise ArgumentError(f"env.observation_space={env.observation_space} is not a Box, so it has no entries")
+        if not isinstance(env.observation_space, spaces.Box) or len(env.observation_space.shape) != 1:
+            raise ArgumentError(
+                f"env.observation_space={env.observation_space} is not a Box of vectors, so it has no entries to hide"
+            )
         self._seen = np.ones(env.observation_space.shape, env.observation_space.dtype)
         self._seen[list(hidden)] = 0
 
