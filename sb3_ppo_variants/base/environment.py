@@ -1,11 +1,14 @@
 """Checks of the environment that a model is given, and that it can learn in it."""
 
+import warnings
 from typing import Any
 
+import numpy as np
+from gymnasium import spaces
 from stable_baselines3.common.base_class import maybe_make_env
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
 from sb3_ppo_variants.arguments.nested import check_observations
 from sb3_ppo_variants.arguments.rules import LEARN_RULES, check_arguments, check_spaces
@@ -42,8 +45,28 @@ def checked_env(
 def check_learn(env: VecEnv | None, **arguments: object) -> None:
     """Check the arguments of ``learn``, and that there is an environment to learn in.
 
+    It warns if the rollout buffer cannot hold the observations of the environment.
+
     :raises ArgumentError: if an argument is not allowed, or there is no environment
     """
     check_arguments(arguments, LEARN_RULES)
     if env is None:
         raise ArgumentError("the model has no environment to learn in: pass env to load(), or call set_env()")
+    _warn_of_lost_fractions(env)
+
+
+def _warn_of_lost_fractions(env: VecEnv) -> None:
+    """Warn if ``VecNormalize`` returns fractions for observations that the rollout buffer stores as integers."""
+    normalize = unwrap_vec_normalize(env)
+    if normalize is None or not normalize.norm_obs:
+        return
+    space = env.observation_space
+    keys = normalize.norm_obs_keys or []
+    parts = [part for key, part in space.items() if key in keys] if isinstance(space, spaces.Dict) else [space]
+    for part in parts:
+        if np.issubdtype(part.dtype, np.integer):
+            warnings.warn(
+                f"VecNormalize turns observations in {part} into fractions, which the rollout buffer, like SB3's, "
+                "stores as integers: the model learns from other observations than it acts on. Wrap each environment "
+                "in gymnasium.wrappers.DtypeObservation(env, np.float32), or do not normalize these observations"
+            )
