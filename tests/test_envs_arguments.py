@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers.vector import (
     ClipReward,
     DictInfoToList,
     NormalizeObservation,
     NormalizeReward,
     RecordEpisodeStatistics,
+    TransformObservation,
 )
 from stable_baselines3.common.atari_wrappers import AtariWrapper
 
@@ -236,6 +238,35 @@ def test_wrappers_that_know_no_reset_of_some(mode: str) -> None:
     if mode == "NextStep":  # gymnasium itself refuses the other mode.
         with pytest.raises(ArgumentError, match=r"^NormalizeObservation .*: use SB3's VecNormalize$"):
             GymnasiumVecEnv(NormalizeObservation(inner))
+
+
+class SameStep(Undeclared):
+    """Counts steps, and ends each episode after 2."""
+
+    observation_space = batch_space(Undeclared.single_observation_space, 2)
+    action_space = batch_space(Undeclared.single_action_space, 2)
+
+    def __init__(self) -> None:
+        self.metadata = {}
+
+    def step(self, actions: Any) -> Any:
+        steps = self.steps + 1
+        ends = steps[:, 0] == 2
+        self.steps = np.where(ends[:, None], np.float32(0), steps)
+        infos = {"final_obs": steps, "_final_obs": ends} if ends.any() else {}
+        return self.steps, np.ones(2), ends, np.zeros(2, bool), infos
+
+
+def test_wrappers_that_do_not_see_the_last_observation() -> None:
+    """gymnasium refuses this combination, but it cannot know a mode that is not declared."""
+    with pytest.warns(UserWarning, match="missing `autoreset_mode`"):
+        env = TransformObservation(SameStep(), lambda observations: observations + 5)
+    env.reset()
+    env.step(np.zeros(2))
+    observations, *_, infos = env.step(np.zeros(2))
+    assert observations.tolist() == [[5], [5]] and infos["final_obs"].tolist() == [[2], [2]]  # It should be 7.
+    with pytest.raises(ArgumentError, match=r"^TransformObservation in env=.* does not change infos\['final_obs'\]"):
+        GymnasiumVecEnv(env, "SameStep")
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])

@@ -11,7 +11,14 @@ from typing import Any
 
 import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.vector import (
+    AsyncVectorEnv,
+    AutoresetMode,
+    SyncVectorEnv,
+    VectorEnv,
+    VectorObservationWrapper,
+    VectorWrapper,
+)
 from gymnasium.wrappers.vector import DictInfoToList, NormalizeObservation, NormalizeReward, RecordEpisodeStatistics
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs
 
@@ -20,6 +27,8 @@ from sb3_ppo_variants.envs.rows import Infos, per_env
 from sb3_ppo_variants.errors import ArgumentError
 
 LISTS = "returns infos that GymnasiumVecEnv does not expect: leave it out, because GymnasiumVecEnv makes lists of infos"
+# gymnasium refuses these in SAME_STEP too, but only if the metadata says that this is the mode.
+UNCHANGED_END = "does not change infos['final_obs']: use another autoreset mode, or wrap the single environments"
 
 # Takes the environment, and the observations, dones and infos of a step that ended an episode. It writes the first
 # observations of the new episodes into the observations and ``terminal_observation`` into the infos, and returns the
@@ -98,6 +107,7 @@ def end_of_episode(env: VectorEnv, mode: AutoresetMode | str | None) -> EndOfEpi
         raise ArgumentError(f"env={env} must be created with shared_memory=True or in AutoresetMode.SAME_STEP")
     _check_wrappers(env, {DictInfoToList: LISTS})
     if known is AutoresetMode.SAME_STEP:
+        _check_wrappers(env, {VectorObservationWrapper: UNCHANGED_END})
         return reset_in_the_step
     _check_wrappers(env, _resetting_all(env))
     return reset_at_once
