@@ -261,6 +261,11 @@ def test_no_environments() -> None:
         SafeSubprocVecEnv([])
 
 
+def test_an_unknown_start_method() -> None:
+    with pytest.raises(ArgumentError, match=r"start_method='thread' is not allowed; allowed: .*'spawn'.*, or None"):
+        SafeSubprocVecEnv([partial(NoiseEnv, BOX)], start_method="thread")
+
+
 def test_a_worker_that_can_not_be_started() -> None:
     """The workers before it exit immediately, not only when the error is garbage-collected."""
     lock: Any = threading.Lock()

@@ -73,9 +73,11 @@ class SafeSubprocVecEnv(SubprocVecEnv):
             raise ArgumentError(f"timeout={timeout!r} must be at most {MOST_SECONDS:g} seconds; None waits forever")
         if not env_fns:
             refuse("env_fns", env_fns, "a list of at least one function")
+        methods = mp.get_all_start_methods()
+        if start_method is not None and start_method not in methods:
+            refuse("start_method", start_method, f"{', '.join(map(repr, methods))}, or None")
         self.waiting = False
         self.closed = False
-        methods = mp.get_all_start_methods()
         context = mp.get_context(start_method or ("forkserver" if "forkserver" in methods else "spawn"))
         # Workers take the place of pipes, because SB3's methods call send() and recv() on self.remotes.
         self.remotes: list[Worker] = []
