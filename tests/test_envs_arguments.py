@@ -43,6 +43,7 @@ native = partial(make_gymnasium_vec_env, "CartPole-v1", vectorization_mode="vect
         (partial(make_gymnasium_vec_env, "CartPole-v1", 0), "n_envs=0"),
         (partial(make_gymnasium_vec_env, "CartPole-v1", seed=-1), "seed=-1"),
         (partial(make_gymnasium_vec_env, "CartPole-v1", vectorization_mode="fast"), "'sync' or .*'vector_entry_point'"),
+        (partial(make_gymnasium_vec_env, "CartPole-v1", wrapper_kwargs={"a": 1}), "wrapper_kwargs={'a': 1} .* is None"),
         (partial(native, wrapper_class=gym.wrappers.TimeAwareObservation), "wrapper_class=.* cannot be used with"),
         (partial(native, vec_env_kwargs={"copy": False}), "vec_env_kwargs={'copy': False} cannot be used with"),
         (partial(make_gymnasium_vec_env, CARTPOLE[0], vectorization_mode="vector_entry_point"), "env_id=.* must be"),

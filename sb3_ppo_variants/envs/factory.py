@@ -56,6 +56,8 @@ def make_gymnasium_vec_env(
     if vectorization_mode not in CLASSES:
         _check_native(wrapper_class=wrapper_class, wrapper_kwargs=wrapper_kwargs, vec_env_kwargs=vec_env_kwargs)
         return seed_and_monitor(_native(env_id, n_envs, env_kwargs), seed, monitor_dir, monitor_kwargs, start_index)
+    if wrapper_kwargs and wrapper_class is None:
+        raise ArgumentError(f"wrapper_kwargs={wrapper_kwargs} are arguments of wrapper_class, which is None")
     wrap = partial(wrapper_class, **(wrapper_kwargs or {})) if wrapper_class else None
     make: Any = partial(_vectorized, CLASSES[vectorization_mode], **(vec_env_kwargs or {}))
     return make_vec_env(env_id, n_envs, seed, start_index, monitor_dir, wrap, env_kwargs, make, None, monitor_kwargs)
