@@ -201,6 +201,11 @@ def test_some_environments_at_a_time() -> None:
         venv.reset()
 
 
+def test_games_of_several_players() -> None:
+    with pytest.raises(ArgumentError, match=r"returns 4 observations for 2 environments: games of several players are"):
+        make_envpool_vec_env("Backgammon-v1", 2).reset()
+
+
 @pytest.mark.parametrize("key", ["episode", "mine"])
 @pytest.mark.parametrize(
     "make",

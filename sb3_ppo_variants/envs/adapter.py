@@ -59,18 +59,25 @@ class GymnasiumVecEnv(VecEnv):
     def reset(self) -> VecEnvObs:
         """Reset all environments with the seeds and options that were set since the last reset.
 
-        :raises ArgumentError: if the options differ between environments, or ``env`` resets only some environments
+        :raises ArgumentError: if the options differ between environments, or ``env`` does not return one
+            observation for each
         """
         options = self._options[0]
         if any(other != options for other in self._options):
             raise ArgumentError(f"options={self._options} must be the same for every environment of {self.env}")
         observations, infos = self._reset_env(self._seeds[0], options or None)
-        if rows.count(observations) != self.num_envs:
-            raise ArgumentError(f"env={self.env} must step all its environments: create it with batch_size=num_envs")
+        self._check_number(rows.count(observations))
         self.reset_infos = per_env(infos, self.num_envs)
         self._reset_seeds()
         self._reset_options()
         return rows.owned(observations)
+
+    def _check_number(self, n_observations: int) -> None:
+        if n_observations < self.num_envs:
+            raise ArgumentError(f"env={self.env} must step all its environments: create it with batch_size=num_envs")
+        if n_observations > self.num_envs:
+            problem = f"returns {n_observations} observations for {self.num_envs} environments"
+            raise ArgumentError(f"env={self.env} {problem}: games of several players are not supported")
 
     def _reset_env(self, seed: int | None, options: dict[str, Any] | None) -> tuple[VecEnvObs, dict[str, Any]]:
         """Reset ``env``, seeding its environments with ``seed``, ``seed + 1`` and so on."""
