@@ -191,6 +191,14 @@ def test_it_is_the_environment_of_sb3_in_all_else() -> None:
     assert th.equal(*weights)
 
 
+def test_learning_after_closing() -> None:
+    env = SafeSubprocVecEnv([partial(NoiseEnv, BOX)], start_method="fork")
+    model = PPOClip("MlpPolicy", env, n_steps=8, batch_size=8, n_epochs=1)
+    env.close()
+    with pytest.raises(WorkerError, match=r"^the worker of environment 0 has ended, because close\(\) was called"):
+        model.learn(8)
+
+
 class Large(NoiseEnv):
     """Returns more data than a pipe can hold."""
 

@@ -132,7 +132,8 @@ class Worker:
     def send(self, command: tuple[str, Any]) -> None:
         """Send a command.
 
-        :raises WorkerError: if the worker has exited, does not take it in time, or its pipe has become unusable
+        :raises WorkerError: if the worker has exited or was closed, does not take it in time, or its pipe has become
+            unusable
         """
         try:
             self._exchange.send(command)
@@ -141,6 +142,10 @@ class Worker:
         except ConnectionError:
             self.recv()
             self._fail("has ended")
+        except OSError:
+            if not self._exchange.closed:
+                raise
+            self._fail("has ended, because close() was called: make a new vectorised environment")
 
     def recv(self) -> Any:
         """Receive the answer to the last command.
