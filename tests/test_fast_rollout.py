@@ -235,6 +235,22 @@ def test_what_a_callback_changes_takes_effect() -> None:
     assert values[:5].max() < 50 < values[5:].min()
 
 
+class ReplacesObservations(BaseCallback):
+    def _on_step(self) -> bool:
+        model: Any = self.model
+        model._last_obs = np.full_like(model._last_obs, self.n_calls)
+        return True
+
+
+@pytest.mark.parametrize(("cls", "arguments"), [(PPO, {}), (PPOClip, {"fast": False}), (PPOClip, {"fast": True})])
+def test_observations_that_a_callback_replaces_are_stored(cls: Any, arguments: dict[str, Any]) -> None:
+    model = cls("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), n_steps=4, batch_size=4, n_epochs=1, **arguments)
+    model.learn(8, ReplacesObservations())
+    # The paths store the rows in different orders.
+    stored = np.sort(model.rollout_buffer.observations.reshape(8, 3), axis=0)
+    assert stored.tolist() == [[n] * 3 for n in (1, 1, 2, 2, 3, 3, 4, 4)]
+
+
 class Stops(BaseCallback):
     def _on_step(self) -> bool:
         return self.n_calls < 3

@@ -33,7 +33,6 @@ class TorchActor:
         self._bounds = bounds_of(kind.policy)
         self._watch = Watch(lambda: model.num_timesteps)
         self._parameters: list[Parameters | None] = []
-        self._observations: Observations
         self._acted: Acted
         self._seen: dict[str, Any]
 
@@ -51,7 +50,7 @@ class TorchActor:
         elif self._bounds is not None:
             clipped_actions = np.clip(actions, *self._bounds)
         check_actions(clipped_actions, self._watch)
-        self._observations, self._acted = observations, acted
+        self._acted = acted
         self._seen = {
             "obs_tensor": obs_tensor,
             "actions": actions,
@@ -69,13 +68,11 @@ class TorchActor:
         with th.no_grad():
             return self._acting.terminal_value(self._policy.obs_to_tensor(observation)[0], env_index)[0]
 
-    def store(self, rewards: np.ndarray, episode_starts: np.ndarray) -> None:
+    def store(self, observations: Observations, rewards: np.ndarray, episode_starts: np.ndarray) -> None:
         actions, acted = self._seen["actions"], self._acted
         if isinstance(self._model.action_space, spaces.Discrete):
             actions = actions.reshape(-1, 1)
-        self._buffer.add(
-            self._observations, actions, rewards, episode_starts, acted.values, acted.log_probs, **acted.columns
-        )
+        self._buffer.add(observations, actions, rewards, episode_starts, acted.values, acted.log_probs, **acted.columns)
         self._parameters.append(acted.parameters)
 
     def finish(self, observations: Observations, dones: np.ndarray) -> th.Tensor:

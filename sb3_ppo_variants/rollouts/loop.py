@@ -36,9 +36,10 @@ class Actor(Protocol):
     def terminal_value(self, observation: Observations, env_index: int) -> Any:
         """Return the value of the state in which the last step ended an episode, as a number or an array of one."""
 
-    def store(self, rewards: np.ndarray, episode_starts: np.ndarray) -> None:
+    def store(self, observations: Observations, rewards: np.ndarray, episode_starts: np.ndarray) -> None:
         """Write the last step of :meth:`act` to the buffer.
 
+        :param observations: those of the step, or what a callback put in their place
         :param episode_starts: whether an episode began with the observations of the step, shape ``(n_envs,)``
         """
 
@@ -119,7 +120,7 @@ def _step(
             if terminal is not None and infos[i].get("TimeLimit.truncated", False):
                 # A time limit does not make a state terminal: bootstrap with the state's value (SB3 issue 633).
                 rewards[i] += model.gamma * actor.terminal_value(terminal, int(i))
-    actor.store(rewards, model._last_episode_starts)  # type: ignore[arg-type]
+    actor.store(model._last_obs, rewards, model._last_episode_starts)  # type: ignore[arg-type]
     model._last_obs = new_obs  # type: ignore[assignment]
     model._last_episode_starts = dones
     return True

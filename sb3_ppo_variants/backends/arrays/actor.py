@@ -139,10 +139,10 @@ class ArrayActor:
     def terminal_value(self, observation: Observations, env_index: int) -> float:
         return self._current().values(self._features(as_batch(observation)))[0, 0]
 
-    def store(self, rewards: np.ndarray, episode_starts: np.ndarray) -> None:
+    def store(self, observations: Observations, rewards: np.ndarray, episode_starts: np.ndarray) -> None:
         """Write the step to the buffer as ``RolloutBuffer.add`` does, but without its copies."""
         buffer, row = self._buffer, self._buffer.pos
-        observations, self._actions[row], values, buffer.log_probs[row] = self._step
+        _, self._actions[row], values, buffer.log_probs[row] = self._step
         if isinstance(observations, dict):
             for key, array in observations.items():
                 self._observations[key][row] = array
