@@ -258,7 +258,7 @@ class PPOBase(MaskedActions):
 
         :param total_timesteps: number of environment steps, rounded up to whole rollouts
         :param callback: callback or callbacks called at every step
-        :param log_interval: number of updates between log outputs
+        :param log_interval: number of updates between log outputs; ``None`` for no output
         :param tb_log_name: name of the run in TensorBoard
         :param reset_num_timesteps: whether to restart the count of steps
         :param progress_bar: whether to show a progress bar (needs tqdm and rich)

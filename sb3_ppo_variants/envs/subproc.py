@@ -51,8 +51,8 @@ class SafeSubprocVecEnv(SubprocVecEnv):
 
     If a worker raises an error, exits or does not answer in time, you get a :class:`~sb3_ppo_variants.WorkerError` with
     its index and any traceback. Each worker checks the outputs of its environment before they are stacked.
-    :meth:`close` takes at most four seconds, whatever the workers do, and no worker outlives the process that started
-    it, unless it hangs in C code that keeps the interpreter's lock, on systems other than Linux.
+    ``close()`` returns within five seconds, whatever the workers do. No worker outlives the process that started it,
+    except on systems other than Linux, if it hangs in C code that holds the interpreter's lock.
 
     If an interrupt, an error or the timeout leaves an answer pending, the next command discards it. A worker becomes
     unusable only if a message was cut off in the middle. Workers ignore Ctrl-C.

@@ -117,7 +117,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         :param kwargs: attributes to set
         :raises ArgumentError: if an attribute has a value that is not allowed, or that needs other networks
         :raises DamagedFileError: if the file is damaged or has values that no model can have, naming the part; an
-            :class:`OtherClassError` if the file belongs to another class
+            :class:`~sb3_ppo_variants.OtherClassError` if the file belongs to another class
         :raises PickledValueError: with ``weights_only``, if the model needs a pickled value, saying what to pass for it
         """
         check_class(cls, archive := read_archive(path))
@@ -149,6 +149,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
 
         The new model keeps parameters, optimizers, hyperparameters and counters. Arguments of the objective, such as
         ``desired_kl``, get their defaults unless you pass them, except that ``PPOClip`` keeps the ``clip_range``.
+        ``PPOCustom`` needs an ``objective``.
 
         :param ppo: a model, or a file of one
         :param env: an environment to train on; ``None`` keeps that of the model

@@ -22,7 +22,8 @@ class PPOAdaptiveKL(PPOBase):
     policy that collected the rollout and the new one, averaged over the rollout, and adapts beta with
     :func:`~sb3_ppo_variants.objectives.kl_penalized.adapt_kl_coef`.
 
-    :param policy: the policy's class or its alias: ``"MlpPolicy"``, ``"CnnPolicy"``, ``"MultiInputPolicy"``
+    :param policy: the policy's class or its alias: ``"MlpPolicy"``, ``"CnnPolicy"`` or ``"MultiInputPolicy"``; with
+        sb3-contrib also ``"MaskableMlpPolicy"``, ``"MlpLstmPolicy"`` and so on
     :param env: a gymnasium or vectorised environment, or the id of a registered one
     :param learning_rate: Adam's step size, >= 0, a number or a schedule of the remaining progress (from 1 to 0)
     :param n_steps: steps per environment in a rollout
@@ -37,7 +38,7 @@ class PPOAdaptiveKL(PPOBase):
     :param normalize_advantage: True or ``"minibatch"`` normalises advantages in each minibatch, ``"rollout"`` once over
         the rollout (as the code released with the paper does), and False not at all
     :param ent_coef: coefficient of the entropy bonus
-    :param vf_coef: coefficient of the value loss, >= 0; it includes the factor 1/2
+    :param vf_coef: coefficient of the value loss, >= 0; the loss itself has no factor 1/2
     :param max_grad_norm: maximum norm of the gradient, >= 0; ``None`` does not clip
     :param use_sde: whether to explore with generalised state-dependent noise (gSDE); needs a Box action space
     :param sde_sample_freq: steps between new noise matrices, -1 for one per rollout
@@ -50,11 +51,12 @@ class PPOAdaptiveKL(PPOBase):
     :param policy_kwargs: additional arguments of the policy
     :param verbose: 0 prints nothing, 1 messages, 2 debug messages
     :param seed: seed of all random generators
-    :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``: the CPU for an ``MlpPolicy``, else a GPU if there is one
+    :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``: the CPU for an ``MlpPolicy`` with SB3's features extractor,
+        else a GPU if there is one
     :param _init_setup_model: whether to build the networks at construction
     :param desired_kl: d_targ, > 0, in nats per state
     :param kl_coef: the initial beta, in [1e-6, 1e6]; beta stays within these bounds. If you change the attribute later,
-        or pass another value to :meth:`load`, the adaptation begins anew with it
+        or pass another value to ``load``, the adaptation begins anew with it
     :param fast: ``"auto"`` uses the fast path where the policy allows it, and the reference path otherwise; True
         requires the fast path; False uses the reference path
     :param updates: ``SeparateUpdates(...)``, or a dict of its arguments, updates the policy and the value function

@@ -21,7 +21,8 @@ class PPOCustom(PPOBase):
 
     The objective is saved with the model, so its class must be importable where the model is loaded.
 
-    :param policy: the policy's class or its alias: ``"MlpPolicy"``, ``"CnnPolicy"``, ``"MultiInputPolicy"``
+    :param policy: the policy's class or its alias: ``"MlpPolicy"``, ``"CnnPolicy"`` or ``"MultiInputPolicy"``; with
+        sb3-contrib also ``"MaskableMlpPolicy"``, ``"MlpLstmPolicy"`` and so on
     :param env: a gymnasium or vectorised environment, or the id of a registered one
     :param learning_rate: Adam's step size, >= 0, a number or a schedule of the remaining progress (from 1 to 0)
     :param n_steps: steps per environment in a rollout
@@ -34,7 +35,7 @@ class PPOCustom(PPOBase):
     :param normalize_advantage: True or ``"minibatch"`` normalises advantages in each minibatch, ``"rollout"`` once over
         the rollout (as the code released with the paper does), and False not at all
     :param ent_coef: coefficient of the entropy bonus
-    :param vf_coef: coefficient of the value loss, >= 0; it includes the factor 1/2
+    :param vf_coef: coefficient of the value loss, >= 0; the loss itself has no factor 1/2
     :param max_grad_norm: maximum norm of the gradient, >= 0; ``None`` does not clip
     :param use_sde: whether to explore with generalised state-dependent noise (gSDE); needs a Box action space
     :param sde_sample_freq: steps between new noise matrices, -1 for one per rollout
@@ -47,7 +48,8 @@ class PPOCustom(PPOBase):
     :param policy_kwargs: additional arguments of the policy
     :param verbose: 0 prints nothing, 1 messages, 2 debug messages
     :param seed: seed of all random generators
-    :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``: the CPU for an ``MlpPolicy``, else a GPU if there is one
+    :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``: the CPU for an ``MlpPolicy`` with SB3's features extractor,
+        else a GPU if there is one
     :param _init_setup_model: whether to build the networks at construction
     :param objective: an instance of a subclass of :class:`~sb3_ppo_variants.Objective`. It can train on the array path
         if it is an :class:`~sb3_ppo_variants.ArrayObjective`
