@@ -11,6 +11,7 @@ from scipy.stats import kendalltau
 from sb3_ppo_variants.benchmark import gallery
 from sb3_ppo_variants.benchmark.__main__ import main
 from sb3_ppo_variants.benchmark.compare import paper, records, scores, statistics
+from sb3_ppo_variants.benchmark.compare.plan import RANDOM
 from sb3_ppo_variants.benchmark.compare.presets import HEADLINE
 from sb3_ppo_variants.benchmark.compare.settings import parse
 
@@ -83,13 +84,28 @@ def test_the_page_has_the_numbers_of_table_1_at_full_length(monkeypatch: pytest.
         assert re.search(rf"tau\s{tau:.2f}\b|\s{tau:.2f}\)", page), (name, len(means), tau)
 
 
-@pytest.mark.parametrize("setting, name", [("clip_range=0.3", "ε = 0.3"), ("desired_kl=0.03", "d_targ = 0.03")])
-def test_the_page_has_the_runs_that_lose_what_they_have_learned(setting: str, name: str) -> None:
-    found, _ = records.unpack(ROOT / "results" / "table1-text.jsonl.gz")
-    (run,) = (run for run in found if run["label"].endswith(setting) and run["env"] == "InvertedDoublePendulum-v5")
-    best = max(value for value in records.curve(run) if value is not None)
+def test_the_page_counts_the_pairs_in_the_papers_order() -> None:
+    report = (ROOT / "docs" / "table1-text" / "report.md").read_text()
+    counted = re.search(r"of (\d+) pairs .*?, (\d+) are in the same order here, (\d+) of them beyond noise, .*", report)
+    assert counted and "4 of them beyond noise" in counted[0]
+    pairs, same, beyond = counted.groups()
     text = " ".join(section("Table 1 of the paper").split())
-    assert f"{name} reaches {best:.0f} and ends at {run['score']:.0f}" in text
+    assert f"Of the {pairs} pairs of settings with different scores in the paper, {same} have the same order" in text
+    assert f"here, {beyond} of them beyond noise. Four are reversed beyond noise" in text
+
+
+def test_the_page_has_the_runs_that_lose_what_they_have_learned() -> None:
+    found, _ = records.unpack(ROOT / "results" / "table1-text.jsonl.gz")
+    runs = [run for run in found if run["env"] == "InvertedDoublePendulum-v5" and run["label"] != RANDOM]
+    best = [max(value for value in records.curve(run) if value is not None) for run in runs]
+    lost = [reached > 9000 and run["score"] < reached / 2 for run, reached in zip(runs, best, strict=True)]
+    clipped, penalised = (
+        [loses for run, loses in zip(runs, lost, strict=True) if run["label"].split(" ")[0] in names]
+        for names in (["ppo_clip"], ["ppo_adaptive_kl", "ppo_fixed_kl"])
+    )
+    text = " ".join(section("Table 1 of the paper").split())
+    counted = f"{sum(clipped)} of the {len(clipped)} clipped runs reach more than 9000 and end below half of their best"
+    assert f"{counted}, but only {sum(penalised)} of the {len(penalised)} penalised ones" in text
 
 
 def _mean(aggregates: Mapping[str, Mapping[str, object]], label: str) -> str:
