@@ -176,7 +176,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         """Check the parameters of the networks and the state of the optimizers, then set them.
 
         :param load_path_or_dict: a file, or states in the format of ``get_parameters()``
-        :param exact_match: whether the states must be complete
+        :param exact_match: whether the states must be complete and have no other parameters
         :param device: the device on which to load the parameters in a file
         :raises DamagedFileError: if the parameters do not fit this model, naming the part
         """
@@ -184,9 +184,9 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         if not isinstance(parameters, dict):
             archive = read_archive(parameters)
             name, parameters = archive.name, archive.states(get_device(device))
-        if exact_match:
-            owners = {owner: recursive_getattr(self, owner) for owner in self._get_torch_save_params()[0]}
-            check_parameters(owners, parameters, name)
+        names = self._get_torch_save_params()[0] if exact_match else parameters
+        owners = {owner: recursive_getattr(self, owner, None) for owner in names}
+        check_parameters(owners, parameters, name, exact_match)
         super().set_parameters(parameters, exact_match, device)
 
     @classmethod
