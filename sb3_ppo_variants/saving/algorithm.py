@@ -114,7 +114,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         :param weights_only: whether to read only tensors and plain values, and unpickle nothing. Set this for files
             from people you do not trust: as in SB3, unpickling runs any code that the file contains
         :param reseed: whether to seed the global random generators with the model's seed, as SB3 does
-        :param kwargs: attributes to set
+        :param kwargs: arguments of the constructor that override those in the file, or other attributes to set
         :raises ArgumentError: if an attribute has a value that is not allowed, or that needs other networks
         :raises DamagedFileError: if the file is damaged or has values that no model can have, naming the part; an
             :class:`OtherClassError` if the file belongs to another class
@@ -127,7 +127,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         with nullcontext() if reseed else kept_random_state(), built:
             file = archive.with_data(dict.fromkeys(values))
             try:
-                return super().load(file, env, device, values, print_system_info, force_reset, **kwargs)
+                return super().load(file, env, device, values, print_system_info, force_reset)
             except MemoryError as error:
                 raise DamagedFileError(archive.name, "the model", f"does not fit into memory: {error}") from error
             except DamagedFileError as error:  # Raised by set_parameters(), which does not know the file name.

@@ -9,9 +9,9 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving import plain
+from sb3_ppo_variants.saving.rules import ATTRIBUTES
 
-# Arguments whose attributes have other names, and arguments that do not affect the results of a run.
-ATTRIBUTES = {"policy": "policy_class", "stats_window_size": "_stats_window_size"}
+# Arguments that do not affect the results of a run.
 MAY_DIFFER = ("self", "env", "device", "verbose", "tensorboard_log", "_init_setup_model")
 
 
