@@ -66,14 +66,14 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         Whatever happens during the save, either the complete old file or the complete new one is there: the new file is
         written next to the old one, synced to disk and renamed. A file that cannot be replaced is overwritten in place,
         with a warning. As in SB3, a path without a suffix gets ``.zip``. If several processes train together, only
-        rank 0 writes.
+        rank 0 writes to a path; an open file belongs to the process that opened it.
 
         :param path: a path or an open file
         :param exclude: attributes to leave out
         :param include: attributes to save that would otherwise be left out
         :raises OSError: if the file cannot be written
         """
-        if self.processes.rank > 0:
+        if self.processes.rank > 0 and isinstance(path, str | Path):
             return
         buffer = io.BytesIO()
         super().save(buffer, exclude, include)
