@@ -143,6 +143,15 @@ def test_arguments_are_checked_at_load() -> None:
         PPOClip.load(file, custom_objects={"num_timesteps": -1})
 
 
+def test_an_id_instead_of_an_environment() -> None:
+    model: Any = small(PPOClip)
+    model.save(file := io.BytesIO())
+    with pytest.raises(ArgumentError, match=r"env='CartPole-v1' is the id .* such as gymnasium.make\('CartPole-v1'\)"):
+        PPOClip.load(file, env="CartPole-v1")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="env='CartPole-v1' is the id"):
+        model.set_env("CartPole-v1")
+
+
 @pytest.mark.parametrize("weights_only", [False, True])
 def test_arguments_whose_attributes_differ_from_them(weights_only: bool) -> None:
     file, env = io.BytesIO(), make_vec_env("CartPole-v1")

@@ -42,6 +42,11 @@ class SavedAlgorithm(OnPolicyAlgorithm):
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        if isinstance(env, str):
+            raise ArgumentError(
+                f"env={env!r} is the id of an environment, which only constructors take: pass an environment, such as "
+                f"gymnasium.make({env!r})"
+            )
         check_no_vector_env(env)
         return OnPolicyAlgorithm._wrap_env(env, verbose, monitor_wrapper)
 
