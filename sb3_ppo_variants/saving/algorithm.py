@@ -229,8 +229,9 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     def resume_or_start(cls: type[Self], path: str | Path, policy: Any, env: GymEnv | str, **arguments: Any) -> Self:
         """Resume the run in a folder of checkpoints, or create a new model if there are none.
 
-        Use this with :meth:`learn_to` in scripts that are submitted repeatedly. Functions, such as schedules, cannot be
-        compared with those of the run, which continues with its own.
+        Use this with :meth:`learn_to` in scripts that are submitted repeatedly. Functions, such as schedules, and
+        your own objects that are not dataclasses cannot be compared with those of the run, which continues with its
+        own.
 
         :param path: the folder of the checkpoints
         :param policy: as for the constructor
