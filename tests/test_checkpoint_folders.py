@@ -88,7 +88,7 @@ def test_a_folder_of_another_run_is_refused_before_it_is_touched(tmp_path: Path)
     with pytest.raises(ArgumentError, match=r"path=.*step_000000096, a checkpoint of another run"):
         small(PPOClip, pendulums).learn(64, callback=ExactCheckpointCallback(32, tmp_path))
     earlier = PPOClip.resume(tmp_path / "step_000000032", VecNormalize(pendulums()))
-    with pytest.raises(ArgumentError, match="contains step_000000096"):
+    with pytest.raises(ArgumentError, match="contains step_000000096, a checkpoint beyond the one that this run"):
         earlier.learn(64, callback=ExactCheckpointCallback(32, tmp_path), reset_num_timesteps=False)
     assert steps(tmp_path) == before
 
