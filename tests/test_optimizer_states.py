@@ -82,8 +82,9 @@ class Counting(th.optim.Adam):
     """Keeps a number and a dictionary that belong to no parameter, which PyTorch saves as they are."""
 
     def step(self, closure: Any = None) -> Any:
-        self.state["calls"] = self.state.get("calls", 0) + 1
-        self.state["last"] = {"lr": self.param_groups[0]["lr"]}
+        state: Any = self.state
+        state["calls"] = state.get("calls", 0) + 1
+        state["last"] = {"lr": self.param_groups[0]["lr"]}
         return super().step(closure)
 
 
@@ -101,9 +102,9 @@ def test_an_option_that_is_infinite_by_design() -> None:
 def test_a_state_that_belongs_to_no_parameter() -> None:
     kwargs = {"optimizer_class": Counting}
     model = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=16, batch_size=16, n_epochs=3, policy_kwargs=kwargs).learn(32)
-    state = model.policy.optimizer.state
+    state: Any = model.policy.optimizer.state
     model.save(file := io.BytesIO())
-    loaded = PPOClip.load(file).policy.optimizer.state
+    loaded: Any = PPOClip.load(file).policy.optimizer.state
     assert loaded["calls"] == state["calls"] > 1
     assert loaded["last"] == state["last"]
 

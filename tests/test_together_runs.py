@@ -96,7 +96,7 @@ def test_counts_statistics_and_files_are_those_of_all(tmp_path: Path) -> None:
     assert (tmp_path / "1" / "progress.csv").stat().st_size == 0
 
 
-def converted() -> tuple[Any, Any]:
+def converted() -> tuple[Any, Any, Any]:
     model = PPOClip("MlpPolicy", make_vec_env("CartPole-v1", n_envs=2), **SETTINGS)
     model.save(file := io.BytesIO())
     return weights(model), weights(PPOAdaptiveKL.from_ppo(model)), weights(PPOClip.load(file))
