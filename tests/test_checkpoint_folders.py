@@ -88,7 +88,7 @@ def test_a_folder_of_another_run_is_refused_before_it_is_touched(tmp_path: Path)
     with pytest.raises(ArgumentError, match=r"path=.*step_000000096, a checkpoint of another run"):
         small(PPOClip, pendulums).learn(64, callback=ExactCheckpointCallback(32, tmp_path))
     earlier = PPOClip.resume(tmp_path / "step_000000032", VecNormalize(pendulums()))
-    with pytest.raises(ArgumentError, match="contains step_000000096"):
+    with pytest.raises(ArgumentError, match="contains step_000000096, a checkpoint beyond the one that this run"):
         earlier.learn(64, callback=ExactCheckpointCallback(32, tmp_path), reset_num_timesteps=False)
     assert steps(tmp_path) == before
 
@@ -127,6 +127,27 @@ def test_what_appears_during_training_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match="step_000000032 is not a checkpoint or contains other files"):
         small(PPOClip, pendulums).learn(64, callback=[ExactCheckpointCallback(32, tmp_path), Appears()])
     assert kept.read_text() == "precious"
+
+
+@pytest.mark.parametrize("step", [0, 32])
+def test_another_job_that_takes_over_the_run_meanwhile_is_noticed(step: int, tmp_path: Path) -> None:
+    class TakesOver(BaseCallback):
+        def _on_training_start(self) -> None:
+            if step == 0:
+                self._learn(small(PPOClip, pendulums, seed=2))
+
+        def _on_step(self) -> bool:
+            if step == self.num_timesteps:
+                self._learn(PPOClip.resume(tmp_path, pendulums()))
+            return True
+
+        def _learn(self, model: Any) -> None:
+            model.learn_to(step + 64, callback=ExactCheckpointCallback(32, tmp_path, keep_last=1, at_end=True))
+
+    with pytest.raises(FileExistsError, match=f"step_{step + 64:09d} was written during this training, so another run"):
+        small(PPOClip, pendulums).learn(128, callback=[ExactCheckpointCallback(32, tmp_path), TakesOver()])
+    assert steps(tmp_path) == [f"step_{step + 64:09d}"]
+    assert PPOClip.resume(tmp_path, pendulums()).seed == (2 if step == 0 else 3)
 
 
 def test_files_among_the_checkpoints_are_kept(tmp_path: Path) -> None:

@@ -244,6 +244,31 @@ def test_parameters_are_checked_too() -> None:
     assert contents(model) == before
 
 
+PARTIAL: dict[str, tuple[Any, str]] = {
+    "a shape": (
+        {"policy": {"value_net.bias": th.zeros(7)}},
+        r"policy has a value_net.bias of shape \(7,\), not",
+    ),
+    "an optimizer": ({"policy.optimizer": {"state": {}, "param_groups": []}}, "policy.optimizer has parameter groups"),
+    "a name": ({"nope": {}}, "nope is not part of this model"),
+    "a number": ({"learning_rate": {}}, "learning_rate is not part of this model"),
+}
+
+
+@pytest.mark.parametrize("case", PARTIAL)
+def test_some_parameters_are_checked_before_any_is_set(case: str) -> None:
+    model = load(saved(PPOClip))
+    before = contents(model)
+    wrong, fault = PARTIAL[case]
+    zeros = {name: th.zeros_like(parameter) for name, parameter in model.policy.action_net.state_dict().items()}
+    with pytest.raises(DamagedFileError, match=f"the given parameters: {fault}"):
+        model.set_parameters({"policy.action_net": zeros, **wrong}, exact_match=False)
+    assert contents(model) == before
+    model.set_parameters({"policy.action_net": {**zeros, "another": th.ones(1)}}, exact_match=False)
+    assert not any(parameter.any() for parameter in model.policy.action_net.parameters())
+    assert all(parameter.any() for parameter in model.policy.value_net.parameters())
+
+
 SMALL = {"buffer_size": 10}
 OTHERS: dict[Any, tuple[str, str, dict[str, Any]]] = {
     A2C: ("MlpPolicy", "Box", {}),

@@ -70,6 +70,45 @@ def test_states_of_other_optimizers_hold_finite_numbers() -> None:
         model.set_parameters(parameters)
 
 
+class Bounded(th.optim.Adam):
+    """Has an option that is infinite by default, like Prodigy's ``growth_rate``."""
+
+    def __init__(self, params: Any, lr: float, largest: float = float("inf")):
+        super().__init__(params, lr)
+        self.param_groups[0]["largest"] = largest
+
+
+class Counting(th.optim.Adam):
+    """Keeps a number and a dictionary that belong to no parameter, which PyTorch saves as they are."""
+
+    def step(self, closure: Any = None) -> Any:
+        state: Any = self.state
+        state["calls"] = state.get("calls", 0) + 1
+        state["last"] = {"lr": self.param_groups[0]["lr"]}
+        return super().step(closure)
+
+
+def test_an_option_that_is_infinite_by_design() -> None:
+    model = PPOClip("MlpPolicy", noise_envs(BOX), policy_kwargs={"optimizer_class": Bounded})
+    model.save(file := io.BytesIO())
+    loaded = PPOClip.load(file)
+    assert loaded.policy.optimizer.param_groups[0]["largest"] == float("inf")
+    parameters: Any = model.get_parameters()
+    parameters["policy.optimizer"]["param_groups"][0]["lr"] = float("inf")
+    with pytest.raises(DamagedFileError, match=r"policy\.optimizer has lr=inf"):
+        loaded.set_parameters(parameters)
+
+
+def test_a_state_that_belongs_to_no_parameter() -> None:
+    kwargs = {"optimizer_class": Counting}
+    model = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=16, batch_size=16, n_epochs=3, policy_kwargs=kwargs).learn(32)
+    state: Any = model.policy.optimizer.state
+    model.save(file := io.BytesIO())
+    loaded: Any = PPOClip.load(file).policy.optimizer.state
+    assert loaded["calls"] == state["calls"] > 1
+    assert loaded["last"] == state["last"]
+
+
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"optimizer_class": th.optim.SGD},
     "momentum": {"optimizer_class": th.optim.SGD, "optimizer_kwargs": {"momentum": 0.9, "nesterov": True}},

@@ -11,7 +11,8 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import VecNormalize
 
 from helpers import VARIANTS
-from sb3_ppo_variants import ArgumentError, DamagedFileError, ExactCheckpointCallback, PPOClip
+from sb3_ppo_variants import ArgumentError, DamagedFileError, ExactCheckpointCallback, PPOClip, PPOCustom
+from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, Unclipped
 
 ARGUMENTS: dict[str, Any] = {"n_steps": 16, "batch_size": 16, "n_epochs": 2, "seed": 3, "device": "cpu"}
 
@@ -115,6 +116,25 @@ def test_arguments_that_a_callback_changes(tmp_path: Path) -> None:
     assert start().ent_coef == 0.01
     with pytest.raises(ArgumentError, match=r"^ent_coef=0\.02, but the run in .* has 0\.0\. "):
         start(ent_coef=0.02)
+
+
+@pytest.mark.parametrize(
+    ("of_run", "value"),
+    [
+        (Clipped(clip_range=0.2), Clipped(clip_range=0.4)),
+        (AdaptiveKL(kl_coef=1.0, desired_kl=0.01), AdaptiveKL(kl_coef=1.0, desired_kl=0.02)),
+        (Clipped(clip_range=0.2), Unclipped()),
+    ],
+)
+def test_objectives_of_ones_own(of_run: Any, value: Any, tmp_path: Path) -> None:
+    def start(objective: Any) -> Any:
+        return PPOCustom.resume_or_start(tmp_path, "MlpPolicy", pendulums(), objective=objective, **ARGUMENTS)
+
+    model = start(of_run).learn_to(64, callback=ExactCheckpointCallback(32, tmp_path, at_end=True))
+    assert start(of_run).objective == model.objective
+    assert (model.objective == of_run) is not isinstance(of_run, AdaptiveKL)
+    with pytest.raises(ArgumentError, match=r"^objective=.*, but the run in .* has "):
+        start(value)
 
 
 def test_what_may_be_another(tmp_path: Path) -> None:

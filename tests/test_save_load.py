@@ -13,6 +13,8 @@ import pytest
 import torch as th
 from gymnasium import spaces
 from stable_baselines3 import PPO
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.utils import ConstantSchedule, LinearSchedule
 
@@ -135,6 +137,32 @@ def test_arguments_are_checked_at_load() -> None:
     small(PPOClip).save(file)
     with pytest.raises(ArgumentError, match=r"gamma=1\.5 is not allowed"):
         PPOClip.load(file, gamma=1.5)
+    with pytest.raises(ArgumentError, match=r"stats_window_size=0 is not allowed"):
+        PPOClip.load(file, stats_window_size=0)
+    with pytest.raises(ArgumentError, match=r"num_timesteps=-1 is not allowed"):
+        PPOClip.load(file, custom_objects={"num_timesteps": -1})
+
+
+def test_an_id_instead_of_an_environment() -> None:
+    model: Any = small(PPOClip)
+    model.save(file := io.BytesIO())
+    with pytest.raises(ArgumentError, match=r"env='CartPole-v1' is the id .* such as gymnasium.make\('CartPole-v1'\)"):
+        PPOClip.load(file, env="CartPole-v1")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="env='CartPole-v1' is the id"):
+        model.set_env("CartPole-v1")
+
+
+@pytest.mark.parametrize("weights_only", [False, True])
+def test_arguments_whose_attributes_differ_from_them(weights_only: bool) -> None:
+    file, env = io.BytesIO(), make_vec_env("CartPole-v1")
+    PPOClip("MlpPolicy", env, n_steps=256, batch_size=256, n_epochs=1).learn(256).save(file)
+    arguments: Any = dict(stats_window_size=3, rollout_buffer_kwargs=None, policy_kwargs=None, policy="MlpPolicy")
+    loaded = PPOClip.load(file, env=env, weights_only=weights_only, **arguments)
+    assert len(loaded.ep_info_buffer or ()) == 3
+    assert (loaded.rollout_buffer_kwargs, loaded.policy_kwargs) == ({}, {})
+    loaded.learn(256, reset_num_timesteps=False)
+    assert len(loaded.ep_info_buffer or ()) == 3
+    assert type(PPOClip.load(file, weights_only=weights_only, policy_class="MlpPolicy").policy) is ActorCriticPolicy
 
 
 def moments_of_values(parameters: dict[str, Any]) -> th.Tensor:

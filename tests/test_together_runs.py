@@ -1,5 +1,6 @@
 """Runs of several processes: steps, statistics, callbacks, checkpoints."""
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,18 @@ def test_counts_statistics_and_files_are_those_of_all(tmp_path: Path) -> None:
     assert not {"models1", "eval1", "model1.zip"} & {path.name for path in tmp_path.iterdir()}
     assert (tmp_path / "0" / "progress.csv").stat().st_size > 0
     assert (tmp_path / "1" / "progress.csv").stat().st_size == 0
+
+
+def converted() -> tuple[Any, Any, Any]:
+    model = PPOClip("MlpPolicy", make_vec_env("CartPole-v1", n_envs=2), **SETTINGS)
+    model.save(file := io.BytesIO())
+    return weights(model), weights(PPOAdaptiveKL.from_ppo(model)), weights(PPOClip.load(file))
+
+
+def test_every_process_can_convert_and_copy_a_model() -> None:
+    for original, other, copy in answers(converted, 2):
+        np.testing.assert_array_equal(original, other)
+        np.testing.assert_array_equal(original, copy)
 
 
 class Stops(BaseCallback):

@@ -42,6 +42,11 @@ class SavedAlgorithm(OnPolicyAlgorithm):
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        if isinstance(env, str):
+            raise ArgumentError(
+                f"env={env!r} is the id of an environment, which only constructors take: pass an environment, such as "
+                f"gymnasium.make({env!r})"
+            )
         check_no_vector_env(env)
         return OnPolicyAlgorithm._wrap_env(env, verbose, monitor_wrapper)
 
@@ -66,14 +71,14 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         Whatever happens during the save, either the complete old file or the complete new one is there: the new file is
         written next to the old one, synced to disk and renamed. A file that cannot be replaced is overwritten in place,
         with a warning. As in SB3, a path without a suffix gets ``.zip``. If several processes train together, only
-        rank 0 writes.
+        rank 0 writes to a path; an open file belongs to the process that opened it.
 
         :param path: a path or an open file
         :param exclude: attributes to leave out
         :param include: attributes to save that would otherwise be left out
         :raises OSError: if the file cannot be written
         """
-        if self.processes.rank > 0:
+        if self.processes.rank > 0 and isinstance(path, str | Path):
             return
         buffer = io.BytesIO()
         super().save(buffer, exclude, include)
@@ -114,7 +119,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         :param weights_only: whether to read only tensors and plain values, and unpickle nothing. Set this for files
             from people you do not trust: as in SB3, unpickling runs any code that the file contains
         :param reseed: whether to seed the global random generators with the model's seed, as SB3 does
-        :param kwargs: attributes to set
+        :param kwargs: arguments of the constructor that override those in the file, or other attributes to set
         :raises ArgumentError: if an attribute has a value that is not allowed, or that needs other networks
         :raises DamagedFileError: if the file is damaged or has values that no model can have, naming the part; an
             :class:`~sb3_ppo_variants.OtherClassError` if the file belongs to another class
@@ -127,7 +132,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         with nullcontext() if reseed else kept_random_state(), built:
             file = archive.with_data(dict.fromkeys(values))
             try:
-                return super().load(file, env, device, values, print_system_info, force_reset, **kwargs)
+                return super().load(file, env, device, values, print_system_info, force_reset)
             except MemoryError as error:
                 raise DamagedFileError(archive.name, "the model", f"does not fit into memory: {error}") from error
             except DamagedFileError as error:  # Raised by set_parameters(), which does not know the file name.
@@ -177,7 +182,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         """Check the parameters of the networks and the state of the optimizers, then set them.
 
         :param load_path_or_dict: a file, or states in the format of ``get_parameters()``
-        :param exact_match: whether the states must be complete
+        :param exact_match: whether the states must be complete and have no other parameters
         :param device: the device on which to load the parameters in a file
         :raises DamagedFileError: if the parameters do not fit this model, naming the part
         """
@@ -185,9 +190,9 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         if not isinstance(parameters, dict):
             archive = read_archive(parameters)
             name, parameters = archive.name, archive.states(get_device(device))
-        if exact_match:
-            owners = {owner: recursive_getattr(self, owner) for owner in self._get_torch_save_params()[0]}
-            check_parameters(owners, parameters, name)
+        names = self._get_torch_save_params()[0] if exact_match else parameters
+        owners = {owner: recursive_getattr(self, owner, None) for owner in names}
+        check_parameters(owners, parameters, name, exact_match)
         super().set_parameters(parameters, exact_match, device)
 
     @classmethod
@@ -225,8 +230,9 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     def resume_or_start(cls: type[Self], path: str | Path, policy: Any, env: GymEnv | str, **arguments: Any) -> Self:
         """Resume the run in a folder of checkpoints, or create a new model if there are none.
 
-        Use this with :meth:`learn_to` in scripts that are submitted repeatedly. Functions, such as schedules, cannot be
-        compared with those of the run, which continues with its own.
+        Use this with :meth:`learn_to` in scripts that are submitted repeatedly. Functions, such as schedules, and
+        your own objects that are not dataclasses cannot be compared with those of the run, which continues with its
+        own.
 
         :param path: the folder of the checkpoints
         :param policy: as for the constructor

@@ -110,12 +110,13 @@ class Checkpoint:
     def write(self, model: "SavedAlgorithm") -> None:
         """Write the checkpoint, so that it appears complete or not at all. Only rank 0 writes.
 
-        :raises OSError: if the checkpoint cannot be written
+        :raises OSError: if the checkpoint cannot be written, or another run has written one in the meantime
         """
         if model.processes.rank > 0:
             return  # The model is the same in all processes.
         if os.path.lexists(self.folder) and not is_replaceable(self.folder):
             raise FileExistsError(f"{self.folder} is not a checkpoint or contains other files, so it is not replaced")
+        self._check_is_first()
         state = asdict(self)
         del state["folder"], state["normalizations"]
         names = _normalization_files(len(self.normalizations))
@@ -126,6 +127,15 @@ class Checkpoint:
             for name, content in zip(names, self.normalizations, strict=True):
                 (folder / name).write_bytes(content)
             write_hashes(folder)
+
+    def _check_is_first(self) -> None:
+        """:raises FileExistsError: if another run has written a checkpoint of this step or a later one"""
+        for step, path in entries_by_step(self.folder.parent).items():
+            if step >= self.num_timesteps and is_checkpoint(path) and is_whole(path):
+                raise FileExistsError(
+                    f"{path} was written during this training, so another run that may still be training writes its "
+                    "checkpoints there too: end one of them, or choose another folder for it"
+                )
 
     @property
     def model_file(self) -> Path:

@@ -50,11 +50,10 @@ def converted(cls: type[BaseAlgorithm], source: File | BaseAlgorithm, arguments:
 
 
 def attributes(cls: type[BaseAlgorithm], source: NamedBytes, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return further attributes to set: the given arguments, and the defaults of those not taken from the file."""
+    """Return the arguments to load the file with: the given ones, and the defaults of those not taken from the file."""
     parameters = inspect.signature(cls).parameters
     missing = [name for name in _own(cls, read_archive(source)) if name in parameters]
-    values = {**{name: parameters[name].default for name in missing}, **arguments}
-    return {"_stats_window_size" if name == "stats_window_size" else name: value for name, value in values.items()}
+    return {**{name: parameters[name].default for name in missing}, **arguments}
 
 
 def _own(cls: type[BaseAlgorithm], archive: Archive) -> list[str]:

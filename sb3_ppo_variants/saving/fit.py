@@ -74,21 +74,32 @@ def _is_maskable(policy: object) -> bool:
     return isinstance(policy, type) and any(cls.__module__ == MASKABLE for cls in policy.__mro__)
 
 
-def check_parameters(owners: Mapping[str, Any], given: Mapping[str, Any], file: str) -> None:
+def check_parameters(owners: Mapping[str, Any], given: Mapping[str, Any], file: str, exact_match: bool = True) -> None:
     """Compare the names and shapes in saved states with those of their owners, before any parameter is set.
 
+    :param owners: the networks and optimizers by name
+    :param exact_match: whether modules must have the same parameters as their states
     :raises DamagedFileError: if a state is missing or does not fit its owner
     """
     for name in {**owners, **given}:
         if name not in given:
             raise DamagedFileError(file, name, "is missing")
-        if name not in owners:
+        owner, state = owners.get(name), given[name]
+        if not isinstance(owner, th.nn.Module | th.optim.Optimizer):
             raise DamagedFileError(file, name, "is not part of this model")
-        if not isinstance(given[name], Mapping):
+        if not isinstance(state, Mapping):
             raise DamagedFileError(file, name, "is not a dictionary")
-        fault_of = fault_of_optimizer if isinstance(owners[name], th.optim.Optimizer) else _fault_of_module
-        if (fault := fault_of(owners[name], given[name])) is not None:
+        if isinstance(owner, th.nn.Module):
+            fault = _fault_of_module(owner, state if exact_match else _completed(state, owner))
+        else:
+            fault = fault_of_optimizer(owner, state)
+        if fault is not None:
             raise DamagedFileError(file, name, fault)
+
+
+def _completed(state: Mapping[str, Any], module: th.nn.Module) -> dict[str, Any]:
+    """Return what a module has after it has read a state of some of its parameters, among others that it ignores."""
+    return {key: state.get(key, own) for key, own in module.state_dict().items()}
 
 
 def _fault_of_module(module: th.nn.Module, given: Mapping[str, Any]) -> str | None:

@@ -2,7 +2,7 @@
 
 There is no list of the options and moments of PyTorch's optimizers here. Instead, an optimizer of the same class is
 created with the saved options and takes a step, which reveals both. Optimizers from elsewhere may keep moments of any
-names and shapes, so only their numbers are checked.
+names and shapes, and a state that belongs to no parameter, so only their numbers are checked.
 """
 
 import inspect
@@ -32,9 +32,10 @@ def fault_of_optimizer(optimizer: th.optim.Optimizer, given: Mapping[str, Any]) 
         # Groups saved by older versions of PyTorch have fewer options, but always these.
         if missing := [key for key in ("lr", "params") if key in expected_group and key not in group]:
             return f"has a group without {missing[0]}"
-    if not isinstance(moments, Mapping) or not all(isinstance(of, Mapping) for of in moments.values()):
+    indices = [index for group in groups for index in group["params"]]
+    if not isinstance(moments, Mapping) or not all(isinstance(moments.get(index, {}), Mapping) for index in indices):
         return "has a state that is not a dictionary of dictionaries"
-    return next(_faults(optimizer, groups, moments), None)
+    return next(_faults(optimizer, groups, moments, indices), None)
 
 
 def _size(group: Mapping[str, Any]) -> int | None:
@@ -42,25 +43,27 @@ def _size(group: Mapping[str, Any]) -> int | None:
 
 
 def _faults(
-    optimizer: th.optim.Optimizer, groups: list[Mapping[str, Any]], given: Mapping[Any, Mapping[str, Any]]
+    optimizer: th.optim.Optimizer,
+    groups: list[Mapping[str, Any]],
+    given: Mapping[Any, Mapping[str, Any]],
+    indices: Collection[Any],
 ) -> Iterator[str]:
-    indices = [index for group in groups for index in group["params"]]
-    for index in given:
-        if index not in indices:
-            yield f"has a state for parameter {index}, which this model does not have"
     is_known = type(optimizer).__module__.startswith("torch.optim.") or type(optimizer) is RMSpropTFLike
-    for group in groups:
-        yield from _faults_of_options(group)
-        for index in group["params"]:
-            yield from _faults_of_moments(given.get(index, {}), NOT_NEGATIVE if is_known else ())
+    for index in given:
+        if index not in indices and (is_known or isinstance(index, int)):
+            yield f"has a state for parameter {index}, which this model does not have"
+    for group, own_group in zip(groups, optimizer.param_groups, strict=True):
+        yield from _faults_of_options(group, {} if is_known else own_group)
+    for index in indices:
+        yield from _faults_of_moments(given.get(index, {}), NOT_NEGATIVE if is_known else ())
     if is_known:
         yield from _faults_shown_by_a_step(optimizer, groups, given)
 
 
-def _faults_of_options(group: Mapping[str, Any]) -> Iterator[str]:
+def _faults_of_options(group: Mapping[str, Any], may_be: Mapping[str, Any]) -> Iterator[str]:
     for name, value in group.items():
         for number in value if isinstance(value, list | tuple) and name != "params" else [value]:
-            if isinstance(number, Real) and not math.isfinite(number):
+            if isinstance(number, Real) and not math.isfinite(number) and value != may_be.get(name):
                 yield f"has {name}={value}"
 
 

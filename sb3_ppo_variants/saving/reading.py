@@ -1,5 +1,6 @@
 """Reads and checks the attributes of a model in a file."""
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,11 +11,11 @@ from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.utils import check_for_correct_spaces
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_ppo_variants.arguments.rules import Rule, instance
+from sb3_ppo_variants.arguments.rules import Rule, check_arguments, instance
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving.archive import Archive
 from sb3_ppo_variants.saving.fit import policy_class
-from sb3_ppo_variants.saving.rules import OF_STATE, OF_STRANGERS, check_attributes
+from sb3_ppo_variants.saving.rules import OF_STATE, OF_STRANGERS, as_attributes, check_attributes
 from sb3_ppo_variants.saving.strangers import KEPT_OUT, attributes_of, check_rollout, check_tensors
 from sb3_ppo_variants.saving.values import STATISTICS, read_attributes
 
@@ -39,10 +40,11 @@ def read_values(
 
     :param env: the environment of the model
     :param custom_objects: values that replace those in the file
-    :param arguments: attributes that the caller sets after loading; their values in the file are not checked
+    :param arguments: arguments of the constructor, or attributes, that override those in the file
     :param weights_only: whether to unpickle nothing, and to limit which attributes the file may set and how much memory
         it may use
-    :raises ArgumentError: if an argument needs other networks or optimizers than those in the file
+    :raises ArgumentError: if an argument has a value that is not allowed, or needs other networks or optimizers than
+        those in the file
     :raises DamagedFileError: if an attribute cannot be read, or has a value that no model can have
     :raises PickledValueError: with ``weights_only``, if the model needs a pickled value
     """
@@ -51,20 +53,24 @@ def read_values(
     archive.check_is_whole()
     wrapped = None if env is None else cls._wrap_env(env)
     OBJECTS.check("custom_objects", custom_objects)
-    objects = custom_objects or {}
+    rules: Mapping[str, Rule] = {**OF_STATE, **getattr(cls, "rules", {}), **getattr(cls, "own_rules", {})}
+    check_arguments({**(custom_objects or {}), **arguments}, rules)
+    objects, arguments = as_attributes(custom_objects or {}), as_attributes(arguments)
     given = {**objects, **arguments}
     known = {**arguments, **_spaces_of(wrapped)}
     read = _read_untrusted(cls, archive, objects, known) if weights_only else read_attributes(archive, objects)
-    values = {"verbose": 0, **read}
-    _check_structure(archive.name, values, arguments)
+    _check_structure(archive.name, read, arguments)
+    values = {"verbose": 0, **read, **arguments}
     values["policy_class"] = policy_class(cls, archive, values)
-    rules: Mapping[str, Rule] = {**getattr(cls, "rules", {}), **getattr(cls, "own_rules", {}), **OF_STATE}
-    check_attributes(cls, {**rules, **OF_STRANGERS} if weights_only else rules, archive.name, values, given)
+    rules = {**rules, **OF_STATE, **(OF_STRANGERS if weights_only else {})}
+    check_attributes(cls, rules, archive.name, values, given)
     if any(values.get(name) is None for name in STATISTICS):
         # SB3 only creates the two together, so drop both if one is missing.
         values |= dict.fromkeys(STATISTICS)
+    elif "_stats_window_size" in given:
+        values |= {name: deque(values[name], int(values["_stats_window_size"])) for name in STATISTICS}
     if weights_only:
-        _check_for_env(archive.name, values, arguments, wrapped)
+        _check_for_env(archive.name, values, wrapped)
     return values
 
 
@@ -79,9 +85,9 @@ def _read_untrusted(
     return {name: value for name, value in values.items() if name in settable}
 
 
-def _check_for_env(file: str, values: Mapping[str, Any], arguments: Mapping[str, Any], env: VecEnv | None) -> None:
+def _check_for_env(file: str, values: Mapping[str, Any], env: VecEnv | None) -> None:
     """Check that the rollouts of a model fit into memory, before SB3 creates it, and that its spaces are the env's."""
-    check_rollout(file, {**values, **arguments}, values.get("n_envs", 1) if env is None else env.num_envs)
+    check_rollout(file, values, values.get("n_envs", 1) if env is None else env.num_envs)
     if env is not None:
         check_for_correct_spaces(env, values["observation_space"], values["action_space"])
 

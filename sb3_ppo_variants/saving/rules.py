@@ -30,6 +30,10 @@ def _is_episode(value: Any) -> bool:
     return isinstance(value, dict) and all(name in value and _is_number(value[name]) for name in ("r", "l"))
 
 
+# Arguments of the constructor whose attributes have other names, and those for which None stands for an empty dict.
+ATTRIBUTES = {"policy": "policy_class", "stats_window_size": "_stats_window_size"}
+EMPTY = ("policy_kwargs", "rollout_buffer_kwargs")
+
 DEQUE = instance("a deque", deque).or_none()
 # Further rules for files from strangers. Otherwise, as in SB3, statistics are whatever the environments report.
 OF_STRANGERS: Mapping[str, Rule] = {
@@ -58,6 +62,12 @@ OF_STATE: Mapping[str, Rule] = {
     "policy_kwargs": instance("a dict", dict),
     "rollout_buffer_kwargs": instance("a dict", dict),
 }
+
+
+def as_attributes(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments of the constructor, or other attributes, as the attributes that a model keeps."""
+    values = {ATTRIBUTES.get(name, name): value for name, value in arguments.items()}
+    return {name: {} if name in EMPTY and value is None else value for name, value in values.items()}
 
 
 def check_attributes(

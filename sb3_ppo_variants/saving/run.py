@@ -106,9 +106,8 @@ def _check_entry(path: Path, of_this_run: bool) -> None:
     """Check that a checkpoint may replace this one, which is a damaged one of this run."""
     where = f"path={str(path.parent)!r} contains {path.name}"
     if is_checkpoint(path) and (not of_this_run or is_whole(path)):
-        raise ArgumentError(
-            f"{where}, a checkpoint of another run. Choose another folder, or continue that run with resume()"
-        )
+        whose = "beyond the one that this run continues from" if of_this_run else "of another run"
+        raise ArgumentError(f"{where}, a checkpoint {whose}. Choose another folder, or continue that run with resume()")
     if not is_replaceable(path):
         raise ArgumentError(
             f"{where}, which is not a checkpoint or contains other files, and would be replaced. Choose another "

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,9 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving import plain
+from sb3_ppo_variants.saving.rules import ATTRIBUTES
 
-# Arguments whose attributes have other names, and arguments that do not affect the results of a run.
-ATTRIBUTES = {"policy": "policy_class", "stats_window_size": "_stats_window_size"}
+# Arguments that do not affect the results of a run.
 MAY_DIFFER = ("self", "env", "device", "verbose", "tensorboard_log", "_init_setup_model")
 
 
@@ -34,13 +35,17 @@ def _form(value: Any) -> Any:
     if plain.is_plain(value):
         return plain.encode(value)
     cls = value if isinstance(value, type) else type(value)
-    return {"class" if cls is value else "object of": f"{cls.__module__}.{cls.__qualname__}"}
+    form: dict[str, Any] = {"class" if cls is value else "object of": f"{cls.__module__}.{cls.__qualname__}"}
+    if is_dataclass(value) and cls is not value:  # Such as an objective.
+        form["with"] = {field.name: _form(getattr(value, field.name)) for field in fields(value)}
+    return form
 
 
 def check_same_run(path: Path, given: BaseAlgorithm, resumed: BaseAlgorithm, of_run: Mapping[str, Any]) -> None:
     """Check that a model was created with the arguments of the run that a resumed model continues.
 
-    Classes are compared by name. Of functions and other values without a plain form, only the type is compared.
+    Classes are compared by name, and dataclasses by their fields. Of functions and other values without a plain form,
+    only the type is compared.
 
     :param given: the model that was created
     :param resumed: the resumed model, whose arguments may have been changed during the run
