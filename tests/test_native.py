@@ -14,6 +14,7 @@ from test_fast_update import CASES, OBSERVATIONS, assert_same_update, collected,
 from helpers import ACTION_SPACES, noise_envs
 from sb3_ppo_variants import PPOClip, SeparateUpdates
 from sb3_ppo_variants.backends.arrays.discrete import Bernoulli
+from sb3_ppo_variants.backends.arrays.gaussian import DiagGaussian
 from sb3_ppo_variants.backends.arrays.mlp import TANH
 from sb3_ppo_variants.backends.arrays.networks import Architecture
 from sb3_ppo_variants.backends.native import library as native
@@ -78,6 +79,21 @@ def test_the_hyperbolic_tangent(dtype: Any) -> None:
     assert np.abs(found).max() == 1
     special = one_unit(dtype).values(np.array([[np.nan], [np.inf], [-np.inf]], dtype))[:, 0]
     np.testing.assert_array_equal(special, np.array([np.nan, 1, -1], dtype))
+
+
+@pytest.mark.usefixtures("_instructions")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_exponential_function(dtype: Any) -> None:
+    """The error of a standard deviation, the exponential of a parameter, is at most 2 units in the last place."""
+    x = np.append(np.linspace(-86.5, 88.7, 20001), [-1000.0, -0.0]).astype(dtype)
+    arrays = {"log_std": x, "action_net.weight": np.zeros((len(x), 1), dtype), "action_net.bias": np.zeros_like(x)}
+    arrays |= {"value_net.weight": np.zeros((1, 1), dtype), "value_net.bias": np.zeros(1, dtype)}
+    architecture = Architecture([], [], TANH, "log_std", DiagGaussian, DiagGaussian, DiagGaussian.noise, [len(x)])
+    steps = NativeActorCritic(architecture, arrays).steps(np.ones((1, 1, len(x)), dtype), None)
+    steps.take(0, np.zeros((1, 1), dtype))
+    found, wanted = steps.actions[0, 0], np.exp(x.astype(np.longdouble))
+    assert (np.abs(found - wanted) <= 2 * np.spacing(wanted.astype(dtype))).all()
+    assert found[-2:].tolist() == [0, 1]
 
 
 def configuration(seed: int) -> tuple[Any, dict[str, Any]]:

@@ -34,9 +34,10 @@ template <class T, class Distribution> class Actor {
         transpose(columns, STRIDE, n_outputs, inputs.states, outputs, n_outputs);
         for (int64_t i = 0; i < inputs.states * n_outputs; ++i) acting.is_finite &= ::fabs(outputs[i]) < INFINITY;
         if (!acting.actions) return;
+        distribution.prepare({columns}, inputs.states);
         for (int64_t i = 0; i < inputs.states; ++i, ++row) {
             T* action = acting.actions + row * action_size;
-            acting.log_probs[row] = distribution.sample({columns + i}, acting.noise + row * n_outputs, action);
+            acting.log_probs[row] = distribution.sample(i, acting.noise + row * n_outputs, action);
             for (int64_t j = 0; j < action_size; ++j) acting.is_finite &= ::fabs(action[j]) < INFINITY;
             if (acting.clipped) clip(action, acting, acting.clipped + row * action_size);
         }

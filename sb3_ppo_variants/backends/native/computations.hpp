@@ -6,6 +6,7 @@
 #include "simd.hpp"
 
 #include "activations.hpp"
+#include "exponentials.hpp"
 #include "matrix.hpp"
 #include "memory.hpp"
 

@@ -9,8 +9,10 @@ template <class T, class Distribution> class Descending {
           inputs(networks.actor[0].inputs, memory),
           actor(networks.actor, networks.actor_layers, networks.activation, memory),
           critic(networks.critic, networks.critic_layers, networks.activation, memory),
-          distribution(networks, memory), n_outputs(networks.actor[networks.actor_layers - 1].outputs),
-          advantages(memory.take<T>(pass.batch_size)),
+          distribution(networks, memory), now(memory),
+          n_outputs(networks.actor[networks.actor_layers - 1].outputs),
+          actions{memory.take<T>(rollout.action_size * STRIDE)}, old{memory.take<T>(rollout.old_size * STRIDE)},
+          slopes(memory.take<T>(STATES)), advantages(memory.take<T>(pass.batch_size)),
           last_gradient(memory.take<T>(ends_early() ? adam.size : 0)) {}
 
     void run(Outcome& outcome) {
@@ -29,8 +31,10 @@ template <class T, class Distribution> class Descending {
     Inputs<T> inputs;
     Mlp<T> actor, critic;
     Distribution distribution;
+    Evaluated<T> now;
     int64_t n_outputs;
-    T *advantages, *last_gradient;
+    ByState<T> actions, old;
+    T *slopes, *advantages, *last_gradient;
 
     bool ends_early() const { return pass.most_kl < INFINITY; }
 
@@ -91,24 +95,31 @@ template <class T, class Distribution> class Descending {
     }
 
     void policy_slopes(const int64_t* indices, const T* advantages, int64_t count, Sums& sums) {
-        const T* outputs = actor.forward(inputs);
-        T* d_outputs = actor.d_output();
-        const double n = static_cast<double>(count);
-        const T d_entropy = static_cast<T>(-terms.ent_coef / n), d_kl = static_cast<T>(terms.kl_coef / n);
-        for (int64_t i = 0; i < inputs.states; ++i) {
-            const int64_t row = indices[i];
-            const T* action = rollout.actions + row * rollout.action_size;
-            const T* old = rollout.old ? rollout.old + row * rollout.old_size : nullptr;
-            const Evaluated<T> now = distribution.evaluate({outputs + i}, action, old);
-            const double log_ratio = now.log_prob - rollout.old_log_prob[row], ratio = ::exp(log_ratio);
-            const Sloped<T> policy = surrogate(static_cast<T>(ratio), advantages[i], terms.clip_range);
-            distribution.gradient({d_outputs + i}, action, old, {policy.slope / count, d_entropy, d_kl});
-            sums.policy_loss += old ? policy.loss + terms.kl_coef * now.kl : policy.loss;
-            sums.entropy += now.entropy;
+        const ByState<const T> outputs{actor.forward(inputs)};
+        const ByState<T> d_outputs{actor.d_output()};
+        gather(rollout.actions, indices, rollout.action_size, actions);
+        if (rollout.old) gather(rollout.old, indices, rollout.old_size, old);
+        const ByState<const T> with{rollout.old ? old.first : nullptr};
+        distribution.evaluate(outputs, actions, with, inputs.states, now);
+        for (int64_t s = 0; s < inputs.states; ++s) {
+            const double log_ratio = now.log_prob[s] - rollout.old_log_prob[indices[s]], ratio = ::exp(log_ratio);
+            const Sloped<T> policy = surrogate(static_cast<T>(ratio), advantages[s], terms.clip_range);
+            slopes[s] = policy.slope / count;
+            sums.policy_loss += rollout.old ? policy.loss + terms.kl_coef * now.kl[s] : policy.loss;
+            sums.entropy += now.entropy[s];
             sums.approx_kl += ratio - 1 - log_ratio;
             sums.clipped += ::fabs(ratio - 1) > terms.clip_range;
         }
-        clear_padding(d_outputs, n_outputs);
+        const double n = static_cast<double>(count);
+        const T d_entropy = static_cast<T>(-terms.ent_coef / n), d_kl = static_cast<T>(terms.kl_coef / n);
+        distribution.gradient(d_outputs, actions, with, inputs.states, {slopes, d_entropy, d_kl});
+        clear_padding(d_outputs.first, n_outputs);
+    }
+
+    // Copies the numbers of some rows, by state.
+    void gather(const T* from, const int64_t* indices, int64_t size, ByState<T> to) const {
+        for (int64_t s = 0; s < inputs.states; ++s)
+            for (int64_t i = 0; i < size; ++i) to[i][s] = from[indices[s] * size + i];
     }
 
     void value_slopes(const int64_t* indices, int64_t count, Sums& sums) {

@@ -1,27 +1,34 @@
-// Action distributions in one state at a time. An output of the policy network is a column of a matrix.
+// Action distributions in some states at a time. Sums over states are in double precision.
 //
-// `gradient` refers to the state that `evaluate` was called for last. Sums over states are in double precision.
+// `gradient` refers to the states that `evaluate` was called for last, and `sample` to those of `prepare`.
 namespace INSTRUCTIONS {
 
-inline float exp_of(float x) { return ::expf(x); }
-inline double exp_of(double x) { return ::exp(x); }
-inline float log_of(float x) { return ::logf(x); }
-inline double log_of(double x) { return ::log(x); }
-inline float log1p_of(float x) { return ::log1pf(x); }
-inline double log1p_of(double x) { return ::log1p(x); }
-
-template <class T> struct Column {
+// A matrix with a row for each number and a column for each state. A null pointer stands for no matrix.
+template <class T> struct ByState {
     T* first;
-    T& operator[](int64_t i) const { return first[i * STRIDE]; }
+    T* operator[](int64_t row) const { return first + row * STRIDE; }
+    explicit operator bool() const { return first; }
+    operator ByState<const T>() const { return {first}; }
 };
 
+// Numbers for each state.
 template <class T> struct Evaluated {
-    T log_prob, entropy, kl;
+    T *log_prob, *entropy, *kl;
+
+    explicit Evaluated(Memory& memory)
+        : log_prob(memory.take<T>(STATES)), entropy(memory.take<T>(STATES)), kl(memory.take<T>(STATES)) {}
+
+    void clear(int64_t states) const {
+        memset(log_prob, 0, states * sizeof(T));
+        memset(entropy, 0, states * sizeof(T));
+        memset(kl, 0, states * sizeof(T));
+    }
 };
 
-// dL/d of the evaluated quantities.
+// dL/d of the evaluated quantities; the second and third are the same in all states.
 template <class T> struct Slopes {
-    T log_prob, entropy, kl;
+    const T* log_prob;
+    T entropy, kl;
 };
 
 // Independent normal distributions; the outputs are their means.
@@ -29,8 +36,8 @@ template <class T> class Gaussian {
   public:
     Gaussian(const Networks<T>& networks, Memory& memory)
         : size(networks.parts[0]), log_std(networks.log_std), d_log_std(networks.d_log_std),
-          deviations(memory.take<T>(size)), shift(memory.take<T>(size)), variance_ratio(memory.take<T>(size)),
-          z(memory.take<T>(size)), sums(memory.take<double>(size)) {}
+          deviations(memory.take<T>(size)), variance_ratio(memory.take<T>(size)),
+          z{memory.take<T>(size * STRIDE)}, shift{memory.take<T>(size * STRIDE)}, sums(memory.take<double>(size)) {}
 
     void begin() {
         constexpr double HALF_LOG_2_PI = 0.91893853320467274178;
@@ -52,26 +59,33 @@ template <class T> class Gaussian {
         }
     }
 
-    Evaluated<T> evaluate(Column<const T> mean, const T* action, const T* old) {
-        T squares = 0, kl = kl_constant;
+    void evaluate(ByState<const T> means, ByState<const T> actions, ByState<const T> old, int64_t states,
+                  const Evaluated<T>& all) {
+        all.clear(states);
         for (int64_t i = 0; i < size; ++i) {
-            z[i] = (action[i] - mean[i]) / deviations[i];
-            squares += z[i] * z[i];
+            add_squares(actions[i], means[i], deviations[i], states, z[i], all.log_prob);
+            if (old) add_squares(means[i], old[i], deviations[i], states, shift[i], all.kl);
         }
-        for (int64_t i = 0; old && i < size; ++i) {
-            shift[i] = (mean[i] - old[i]) / deviations[i];
-            kl += shift[i] * shift[i];
+        for (int64_t s = 0; s < states; ++s) {
+            all.log_prob[s] = T(-0.5) * all.log_prob[s] - log_scale;
+            all.entropy[s] = log_scale + T(0.5) * size;
+            all.kl[s] = T(0.5) * (kl_constant + all.kl[s]);
         }
-        return {T(-0.5) * squares - log_scale, log_scale + T(0.5) * size, T(0.5) * kl};
     }
 
-    void gradient(Column<T> d_mean, const T*, const T* old, const Slopes<T>& d) {
+    void gradient(ByState<T> d_means, ByState<const T>, ByState<const T> old, int64_t states, const Slopes<T>& d) {
         for (int64_t i = 0; i < size; ++i) {
-            d_mean[i] = z[i] * d.log_prob / deviations[i];
-            sums[i] += d.log_prob * (z[i] * z[i] - 1) + d.entropy;
-            if (!old) continue;
-            d_mean[i] += d.kl * shift[i] / deviations[i];
-            sums[i] += d.kl * (1 - variance_ratio[i] - shift[i] * shift[i]);
+            T* __restrict d_mean = d_means[i];
+            T terms[STATES];
+            for (int64_t s = 0; s < states; ++s) {
+                d_mean[s] = z[i][s] * d.log_prob[s] / deviations[i];
+                terms[s] = d.log_prob[s] * (z[i][s] * z[i][s] - 1) + d.entropy;
+            }
+            for (int64_t s = 0; old && s < states; ++s) {
+                d_mean[s] += d.kl * shift[i][s] / deviations[i];
+                terms[s] += d.kl * (1 - variance_ratio[i] - shift[i][s] * shift[i][s]);
+            }
+            for (int64_t s = 0; s < states; ++s) sums[i] += terms[s];
         }
     }
 
@@ -79,10 +93,12 @@ template <class T> class Gaussian {
         for (int64_t i = 0; i < size; ++i) d_log_std[i] = static_cast<T>(sums[i]);
     }
 
-    T sample(Column<const T> mean, const T* noise, T* action) const {
+    void prepare(ByState<const T> means, int64_t) { drawn_from = means; }
+
+    T sample(int64_t state, const T* noise, T* action) const {
         T squares = 0;
         for (int64_t i = 0; i < size; ++i) {
-            action[i] = mean[i] + deviations[i] * noise[i];
+            action[i] = drawn_from[i][state] + deviations[i] * noise[i];
             squares += noise[i] * noise[i];
         }
         return T(-0.5) * squares - log_scale;
@@ -91,66 +107,102 @@ template <class T> class Gaussian {
   private:
     int64_t size;
     const T* log_std;
-    T *d_log_std, *deviations, *shift, *variance_ratio, *z;
+    T *d_log_std, *deviations, *variance_ratio;
+    ByState<T> z, shift;
     double* sums;
     T log_scale = 0, kl_constant = 0;
+    ByState<const T> drawn_from = {};
+
+    // Computes z = (x - mean) / deviation, and adds its squares.
+    static void add_squares(const T* x, const T* mean, T deviation, int64_t states, T* __restrict z,
+                            T* __restrict squares) {
+        for (int64_t s = 0; s < states; ++s) {
+            z[s] = (x[s] - mean[s]) / deviation;
+            squares[s] += z[s] * z[s];
+        }
+    }
 };
 
 // Independent categorical distributions; the outputs are their concatenated logits.
 template <class T> class Categorical {
   public:
-    Categorical(const Networks<T>& networks, Memory& memory) : parts(networks.parts), n_parts(networks.n_parts) {
+    Categorical(const Networks<T>& networks, Memory& memory)
+        : parts(networks.parts), n_parts(networks.n_parts), totals(memory.take<T>(STATES)),
+          scales(memory.take<T>(STATES)), entropies{memory.take<T>(n_parts * STRIDE)} {
         int64_t total = 0;
         for (int64_t i = 0; i < n_parts; ++i) total += parts[i];
-        log_probs = memory.take<T>(total);
-        probs = memory.take<T>(total);
-        entropies = memory.take<T>(n_parts);
+        log_probs = {memory.take<T>(total * STRIDE)};
+        probs = {memory.take<T>(total * STRIDE)};
     }
 
     void begin() {}
     void begin_kl(const T*) {}
     void end() {}
 
-    Evaluated<T> evaluate(Column<const T> logits, const T* action, const T* old) {
-        normalize(logits);
-        Evaluated<T> all = {};
+    void evaluate(ByState<const T> logits, ByState<const T> actions, ByState<const T> old, int64_t states,
+                  const Evaluated<T>& all) {
+        all.clear(states);
+        prepare(logits, states);
         for (int64_t part = 0, at = 0; part < n_parts; at += parts[part++]) {
-            T entropy = 0;
+            T *__restrict entropy = entropies[part], *__restrict log_prob = all.log_prob;
+            memset(entropy, 0, states * sizeof(T));
             for (int64_t i = at; i < at + parts[part]; ++i) {
-                probs[i] = exp_of(log_probs[i]);
-                entropy -= probs[i] * log_probs[i];
-                // The sum of p - p_old is 0, except for errors in normalising large logits.
-                if (old) all.kl += exp_of(old[i]) * (old[i] - log_probs[i]) + (probs[i] - exp_of(old[i]));
+                const T *l = log_probs[i], *action = actions[part], category = static_cast<T>(i - at);
+                T* __restrict p = probs[i];
+                for (int64_t s = 0; s < states; ++s) {
+                    p[s] = exp_of(l[s]);
+                    entropy[s] -= p[s] * l[s];
+                    log_prob[s] += action[s] == category ? l[s] : T(0);
+                }
+                if (old) add_kl(old[i], l, p, states, all.kl);
             }
-            entropies[part] = entropy;
-            all.entropy += entropy;
-            all.log_prob += log_probs[at + static_cast<int64_t>(action[part])];
+            for (int64_t s = 0; s < states; ++s) all.entropy[s] += entropy[s];
         }
-        return all;
     }
 
-    void gradient(Column<T> d_logits, const T* action, const T* old, const Slopes<T>& d) {
-        for (int64_t part = 0, at = 0; part < n_parts; at += parts[part++]) {
+    void gradient(ByState<T> d_logits, ByState<const T> actions, ByState<const T> old, int64_t states,
+                  const Slopes<T>& d) {
+        for (int64_t part = 0, at = 0; part < n_parts; at += parts[part++])
             for (int64_t i = at; i < at + parts[part]; ++i) {
-                T slope = -d.log_prob * probs[i];
-                if (d.entropy != 0) slope -= d.entropy * probs[i] * (log_probs[i] + entropies[part]);
-                if (old) slope += d.kl * (probs[i] - exp_of(old[i]));
-                d_logits[i] = slope;
+                const T *p = probs[i], *l = log_probs[i], *entropy = entropies[part], *action = actions[part];
+                const T category = static_cast<T>(i - at);
+                T* __restrict slope = d_logits[i];
+                for (int64_t s = 0; s < states; ++s)
+                    slope[s] = d.log_prob[s] * ((action[s] == category ? T(1) : T(0)) - p[s]);
+                for (int64_t s = 0; d.entropy != 0 && s < states; ++s)
+                    slope[s] -= d.entropy * p[s] * (l[s] + entropy[s]);
+                for (int64_t s = 0; old && s < states; ++s) slope[s] += d.kl * (p[s] - exp_of(old[i][s]));
             }
-            d_logits[at + static_cast<int64_t>(action[part])] += d.log_prob;
+    }
+
+    // Normalises the logits.
+    void prepare(ByState<const T> logits, int64_t states) {
+        for (int64_t part = 0, at = 0; part < n_parts; at += parts[part++]) {
+            const int64_t end = at + parts[part];
+            T *__restrict total = totals, *__restrict scale = scales;
+            memcpy(scale, logits[at], states * sizeof(T));
+            memset(total, 0, states * sizeof(T));
+            for (int64_t i = at + 1; i < end; ++i)
+                for (int64_t s = 0; s < states; ++s) scale[s] = logits[i][s] > scale[s] ? logits[i][s] : scale[s];
+            for (int64_t i = at; i < end; ++i)
+                for (int64_t s = 0; s < states; ++s) total[s] += exp_of(logits[i][s] - scale[s]);
+            for (int64_t s = 0; s < states; ++s) scale[s] += log_of(total[s]);
+            for (int64_t i = at; i < end; ++i) {
+                T* __restrict l = log_probs[i];
+                for (int64_t s = 0; s < states; ++s) l[s] = logits[i][s] - scale[s];
+            }
         }
     }
 
     // Draws the category with the largest log-probability plus Gumbel noise.
-    T sample(Column<const T> logits, const T* noise, T* action) {
-        normalize(logits);
+    T sample(int64_t state, const T* noise, T* action) const {
         T log_prob = 0;
         for (int64_t part = 0, at = 0; part < n_parts; at += parts[part++]) {
             int64_t best = at;
             for (int64_t i = at; i < at + parts[part]; ++i)
-                if (log_probs[i] + noise[i] > log_probs[best] + noise[best]) best = i;
+                if (log_probs[i][state] + noise[i] > log_probs[best][state] + noise[best]) best = i;
             action[part] = static_cast<T>(best - at);
-            log_prob += log_probs[best];
+            log_prob += log_probs[best][state];
         }
         return log_prob;
     }
@@ -158,16 +210,14 @@ template <class T> class Categorical {
   private:
     const int64_t* parts;
     int64_t n_parts;
-    T *log_probs, *probs, *entropies;
+    T *totals, *scales;
+    ByState<T> entropies, log_probs, probs;
 
-    void normalize(Column<const T> logits) {
-        for (int64_t part = 0, at = 0; part < n_parts; at += parts[part++]) {
-            const int64_t end = at + parts[part];
-            T largest = logits[at], total = 0;
-            for (int64_t i = at; i < end; ++i) largest = logits[i] > largest ? logits[i] : largest;
-            for (int64_t i = at; i < end; ++i) total += exp_of(logits[i] - largest);
-            const T scale = largest + log_of(total);
-            for (int64_t i = at; i < end; ++i) log_probs[i] = logits[i] - scale;
+    // The sum of p - p_old is 0, except for errors in normalising large logits.
+    static void add_kl(const T* old, const T* l, const T* p, int64_t states, T* __restrict kl) {
+        for (int64_t s = 0; s < states; ++s) {
+            const T p_old = exp_of(old[s]);
+            kl[s] += p_old * (old[s] - l[s]) + (p[s] - p_old);
         }
     }
 };
@@ -176,51 +226,61 @@ template <class T> class Categorical {
 template <class T> class Bernoulli {
   public:
     Bernoulli(const Networks<T>& networks, Memory& memory)
-        : size(networks.parts[0]), chosen(memory.take<T>(size)), logits_(memory.take<T>(size)) {}
+        : size(networks.parts[0]), chosen{memory.take<T>(size * STRIDE)} {}
 
     void begin() {}
     void begin_kl(const T*) {}
     void end() {}
 
-    Evaluated<T> evaluate(Column<const T> logits, const T* action, const T* old) {
-        Evaluated<T> all = {};
-        for (int64_t i = 0; i < size; ++i) {
-            const T l = logits_[i] = logits[i], not_1 = softplus(l), p = chosen[i] = exp_of(l - not_1);
-            all.log_prob += action[i] * l - not_1;
-            all.entropy += not_1 - p * l;
-            if (!old) continue;
-            const T old_not_1 = softplus(old[i]), old_not_0 = softplus(-old[i]);
-            all.kl += exp_of(-old_not_0) * (softplus(-l) - old_not_0) + exp_of(-old_not_1) * (not_1 - old_not_1);
-        }
-        return all;
+    void evaluate(ByState<const T> logits, ByState<const T> actions, ByState<const T> old, int64_t states,
+                  const Evaluated<T>& all) {
+        all.clear(states);
+        evaluated = logits;
+        for (int64_t i = 0; i < size; ++i)
+            for (int64_t s = 0; s < states; ++s) {
+                const T l = logits[i][s], not_1 = softplus(l), p = chosen[i][s] = exp_of(l - not_1);
+                all.log_prob[s] += actions[i][s] * l - not_1;
+                all.entropy[s] += not_1 - p * l;
+                if (old) all.kl[s] += divergence(old[i][s], l, not_1);
+            }
     }
 
-    void gradient(Column<T> d_logits, const T* action, const T* old, const Slopes<T>& d) {
-        for (int64_t i = 0; i < size; ++i) {
-            const T p = chosen[i];
-            T slope = (action[i] - p) * d.log_prob;
-            if (d.entropy != 0) slope -= d.entropy * logits_[i] * p * (1 - p);
-            if (old) slope += d.kl * (p - exp_of(-softplus(-old[i])));
-            d_logits[i] = slope;
-        }
+    void gradient(ByState<T> d_logits, ByState<const T> actions, ByState<const T> old, int64_t states,
+                  const Slopes<T>& d) {
+        for (int64_t i = 0; i < size; ++i)
+            for (int64_t s = 0; s < states; ++s) {
+                const T p = chosen[i][s];
+                T slope = (actions[i][s] - p) * d.log_prob[s];
+                if (d.entropy != 0) slope -= d.entropy * evaluated[i][s] * p * (1 - p);
+                if (old) slope += d.kl * (p - exp_of(-softplus(-old[i][s])));
+                d_logits[i][s] = slope;
+            }
     }
 
-    T sample(Column<const T> logits, const T* noise, T* action) {
+    void prepare(ByState<const T> logits, int64_t) { evaluated = logits; }
+
+    T sample(int64_t state, const T* noise, T* action) const {
         T log_prob = 0;
         for (int64_t i = 0; i < size; ++i) {
-            const T not_1 = softplus(logits[i]);
-            action[i] = noise[i] < exp_of(logits[i] - not_1) ? T(1) : T(0);
-            log_prob += action[i] * logits[i] - not_1;
+            const T l = evaluated[i][state], not_1 = softplus(l);
+            action[i] = noise[i] < exp_of(l - not_1) ? T(1) : T(0);
+            log_prob += action[i] * l - not_1;
         }
         return log_prob;
     }
 
   private:
     int64_t size;
-    T *chosen, *logits_;
+    ByState<T> chosen;
+    ByState<const T> evaluated = {};
 
     // log(1 + exp(x)) without overflow.
     static T softplus(T x) { return (x > 0 ? x : T(0)) + log1p_of(exp_of(x > 0 ? -x : x)); }
+
+    static T divergence(T old, T logit, T not_1) {
+        const T old_not_1 = softplus(old), old_not_0 = softplus(-old);
+        return exp_of(-old_not_0) * (softplus(-logit) - old_not_0) + exp_of(-old_not_1) * (not_1 - old_not_1);
+    }
 };
 
 }  // namespace INSTRUCTIONS
