@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -86,12 +87,52 @@ def test_the_page_has_the_numbers_of_table_1_at_full_length(monkeypatch: pytest.
 
 def test_the_page_counts_the_pairs_in_the_papers_order() -> None:
     report = (ROOT / "docs" / "table1-text" / "report.md").read_text()
-    counted = re.search(r"of (\d+) pairs .*?, (\d+) are in the same order here, (\d+) of them beyond noise, .*", report)
-    assert counted and "4 of them beyond noise" in counted[0]
-    pairs, same, beyond = counted.groups()
+    numbers = (
+        r"of (\d+) pairs .*?, (\d+) are in the same order here, (\d+) of them beyond noise, .*, (\d+) of them beyond"
+    )
+    counted = re.search(numbers, report)
+    assert counted
+    pairs, same, beyond, reversed_beyond = counted.groups()
     text = " ".join(section("Table 1 of the paper").split())
     assert f"Of the {pairs} pairs of settings with different scores in the paper, {same} have the same order" in text
     assert f"here, {beyond} of them beyond noise. Four are reversed beyond noise" in text
+    assert int(reversed_beyond) == 4
+
+
+def test_the_page_names_the_pairs_reversed_beyond_noise() -> None:
+    ours = statistics.differences(_arrays(matrices("table1-text")), "mean")
+    scores_there = {row.label: row.score for row in paper.TABLE_1}
+    found = {
+        pair
+        for pair, difference in ours.items()
+        if scores_there[pair[0]] > scores_there[pair[1]] and difference.high < 0
+    }
+    large = ["ppo_clip clip_range=0.3", "ppo_adaptive_kl desired_kl=0.03"]
+    small = ["ppo_adaptive_kl desired_kl=0.003", "ppo_fixed_kl kl_coef=10"]
+    assert found == {*product(large, small)}
+    text = " ".join(section("Table 1 of the paper").split())
+    assert (
+        "ε = 0.3 and d_targ = 0.03, which allow the largest updates, score lower than d_targ = 0.003 and β = 10" in text
+    )
+
+
+def means_of(name: str) -> pd.DataFrame:
+    """Return the mean scores of committed records, with a row for each environment and a column for each setting."""
+    found, _ = records.unpack(ROOT / "results" / f"{name}.jsonl.gz")
+    return pd.DataFrame(found).pivot_table("score", "env", "label")
+
+
+def test_the_page_says_where_no_limit_is_the_worst() -> None:
+    text = " ".join(section("Table 1 of the paper").split())
+    means = {name: means_of(name) for name in ("table1-text", "table1-code")}
+    lowest = {name: frame.drop(columns=RANDOM).idxmin(axis="columns") for name, frame in means.items()}
+    for of_env in lowest.values():
+        assert of_env[of_env != "ppo_unclipped"].index.tolist() == ["HalfCheetah-v5"]
+    assert "has the lowest score in six of the seven environments" in text
+    assert "It has the lowest score of the four in six of the seven environments" in text
+    assert lowest["table1-code"]["HalfCheetah-v5"] == "ppo_clip clip_range=0.2"
+    reacher = means["table1-text"].loc["Reacher-v5"]
+    assert f"below the random policy ({reacher['ppo_unclipped']:.0f} instead of {reacher[RANDOM]:.0f})" in text
 
 
 def test_the_page_has_the_runs_that_lose_what_they_have_learned() -> None:
@@ -199,7 +240,7 @@ def test_the_pages_have_the_speeds(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["throughput", "--bars", "--report", str(ROOT / "results" / "throughput-bars.json")]) == 0
     table = capsys.readouterr().out
     assert table in (ROOT / "docs" / "speed.md").read_text()
-    headlines = re.findall(r"^(\| .* \| \d.*\)) \|$", section("Numbers", ROOT / "README.md"), re.MULTILINE)
+    headlines = re.findall(r"^(\| [^|]* \| \d[^|]*\)) \|$", section("Numbers", ROOT / "README.md"), re.MULTILINE)
     assert len(headlines) == 4
     assert all(f"{row} |" in table for row in headlines)
 
