@@ -89,6 +89,8 @@ def aggregates(estimates: Mapping[str, Mapping[str, Estimate]], labels: Sequence
         xlabel="normalised score",
         # Keeps the label below the numbers of the axis, whatever the height of the picture.
         xlabel_y_coordinate=0.1 - 1.7 / len(rows),
+        # Keeps the numbers of neighbouring axes apart.
+        wspace=0.25,
     )
     for place, axes in enumerate(figure.axes):
         for height, (label, row) in enumerate(rows.items()):
