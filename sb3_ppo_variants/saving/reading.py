@@ -53,8 +53,8 @@ def read_values(
     archive.check_is_whole()
     wrapped = None if env is None else cls._wrap_env(env)
     OBJECTS.check("custom_objects", custom_objects)
-    rules: Mapping[str, Rule] = {**OF_STATE, **getattr(cls, "rules", {}), **getattr(cls, "own_rules", {})}
-    check_arguments({**(custom_objects or {}), **arguments}, rules)
+    of_arguments: Mapping[str, Rule] = {**getattr(cls, "rules", {}), **getattr(cls, "own_rules", {})}
+    check_arguments({**(custom_objects or {}), **arguments}, {**OF_STATE, **of_arguments})
     objects, arguments = as_attributes(custom_objects or {}), as_attributes(arguments)
     given = {**objects, **arguments}
     known = {**arguments, **_spaces_of(wrapped)}
@@ -62,8 +62,8 @@ def read_values(
     _check_structure(archive.name, read, arguments)
     values = {"verbose": 0, **read, **arguments}
     values["policy_class"] = policy_class(cls, archive, values)
-    rules = {**rules, **OF_STATE, **(OF_STRANGERS if weights_only else {})}
-    check_attributes(cls, rules, archive.name, values, given)
+    of_attributes = {**of_arguments, **OF_STATE, **(OF_STRANGERS if weights_only else {})}
+    check_attributes(cls, of_attributes, archive.name, values, given)
     if any(values.get(name) is None for name in STATISTICS):
         # SB3 only creates the two together, so drop both if one is missing.
         values |= dict.fromkeys(STATISTICS)
