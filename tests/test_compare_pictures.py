@@ -70,6 +70,32 @@ def test_an_estimate_without_an_interval_is_a_dot(monkeypatch: pytest.MonkeyPatc
     pyplot.close(drawn[0])
 
 
+@pytest.mark.parametrize("label", ["_mine", "$x_$", "from $1 to $2"])
+def test_labels_are_drawn_as_they_are(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Figure] = []
+
+    def save(figure: Figure, _: Path) -> None:
+        figure.canvas.draw()
+        drawn.append(figure)
+
+    monkeypatch.setattr(plots, "save", save)
+    certain = Estimate(0.5, 0.4, 0.6)
+    curve = np.array([0.7, 0.2]), np.array([[0.6, 0.1], [0.8, 0.3]])
+    plots.aggregates({label: {"mean": certain, "IQM": certain}}, [label], Path("unused.png"))
+    shares = {label: curve[0]}, {label: curve[1]}
+    plots.performance_profiles(shares, np.array([0.0, 1.0]), [label], Path("unused.png"))
+    with plots.drawn(Path("unused.png")) as axes:
+        plots.band(axes, np.array([1.0, 2.0]), label, shares, plots.looks([label]))
+    bars, *curves = drawn
+    names = [bars.axes[0].get_yticklabels()[0], *(figure.legends[0].get_texts()[0] for figure in curves)]
+    assert len(names) == 3
+    for name in names:
+        # Matplotlib shows an escaped dollar as a dollar, and does not make a formula of it.
+        shown, formula = name._preprocess_math(name.get_text())
+        assert shown.strip() == label and not formula
+        pyplot.close(name.get_figure())
+
+
 @pytest.mark.usefixtures("only_png")
 def test_a_packed_file_gives_the_same_report(tmp_path: Path) -> None:
     write(tmp_path / "runs", RECORDS)

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib import pyplot
 
 from sb3_ppo_variants.benchmark.compare.curves import SPANS
-from sb3_ppo_variants.benchmark.compare.plots import MEDIUM, SMALL, band, drawn, legend, looks, save
+from sb3_ppo_variants.benchmark.compare.plots import MEDIUM, SMALL, band, drawn, legend, looks, save, shown
 from sb3_ppo_variants.benchmark.compare.records import Record, curve, is_spanned
 from sb3_ppo_variants.benchmark.compare.scores import Comparison, random_scores
 from sb3_ppo_variants.benchmark.compare.statistics import Intervals, bands
@@ -137,4 +137,4 @@ def _logged(axes: pyplot.Axes, records: list[Record], name: str, label: str, loo
     if rows:
         mean = cast(pd.Series, pd.DataFrame(rows, dtype=float).ffill(axis=1).mean())
         steps = np.arange(1, len(mean) + 1) / len(mean) * np.mean([record["steps"] for record in records])
-        axes.plot(steps, mean, color=look[0][label], linestyle=look[1][label], linewidth=1.2, label=label)
+        axes.plot(steps, mean, color=look[0][label], linestyle=look[1][label], linewidth=1.2, label=shown(label))

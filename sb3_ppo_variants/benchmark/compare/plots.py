@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import matplotlib
 import numpy as np
@@ -17,6 +17,7 @@ from rliable import plot_utils
 from sb3_ppo_variants.benchmark.compare.paper import Estimate
 from sb3_ppo_variants.benchmark.compare.statistics import Intervals
 
+Value = TypeVar("Value")
 Color = tuple[float, float, float]
 Line = Literal["solid", "dashed", "dotted", "dashdot"] | tuple[float, tuple[float, ...]]
 # Pictures are drawn to files, without a window. The same records always give the same files.
@@ -33,6 +34,17 @@ VECTOR = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 def looks(labels: Sequence[str]) -> tuple[dict[str, Color], dict[str, Line]]:
     """Return a colour and a line style for each setting."""
     return dict(zip(labels, cycle(COLORS), strict=False)), dict(zip(labels, cycle(LINES), strict=False))
+
+
+def shown(label: str) -> str:
+    """Return the text with which Matplotlib shows a label unchanged."""
+    # Text between dollars would be a formula, and a line whose label begins with an underscore has no legend.
+    text = label.replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
+
+
+def _shown(by_label: Mapping[str, Value]) -> dict[str, Value]:
+    return {shown(label): value for label, value in by_label.items()}
 
 
 def save(figure: Figure, file: Path) -> None:
@@ -67,7 +79,7 @@ def band(
     """Draw the curve of a setting with its interval."""
     points, ends = intervals
     colors, lines = look
-    axes.plot(x, points[label], color=colors[label], linestyle=lines[label], label=label)
+    axes.plot(x, points[label], color=colors[label], linestyle=lines[label], label=shown(label))
     axes.fill_between(x, *ends[label], color=colors[label], alpha=0.15, linewidth=0)
     axes.grid(alpha=0.3)
     seaborn.despine(ax=axes)
@@ -78,9 +90,9 @@ def aggregates(estimates: Mapping[str, Mapping[str, Estimate]], labels: Sequence
 
     An estimate from a single seed, which has no interval, is a dot.
     """
-    colors = looks(labels)[0]
+    colors = _shown(looks(labels)[0])
     # rliable draws the first setting at the bottom.
-    rows = {label: list(estimates[label].values()) for label in reversed(list(estimates))}
+    rows = _shown({label: list(estimates[label].values()) for label in reversed(list(estimates))})
     figure, _ = plot_utils.plot_interval_estimates(
         {label: [estimate.value for estimate in row] for label, row in rows.items()},
         {label: np.array([[e.low for e in row], [e.high for e in row]]) for label, row in rows.items()},
@@ -103,8 +115,8 @@ def aggregates(estimates: Mapping[str, Mapping[str, Estimate]], labels: Sequence
 
 def performance_profiles(profiles: Intervals, taus: np.ndarray, labels: Sequence[str], file: Path) -> None:
     """Draw the share of runs above each normalised score, with 95% bootstrap intervals."""
-    colors, lines = looks(labels)
-    shares, intervals = profiles
+    colors, lines = map(_shown, looks(labels))
+    shares, intervals = map(_shown, profiles)
     with drawn(file) as axes:
         plot_utils.plot_performance_profiles(
             shares, taus, intervals, colors=colors, linestyles=lines, ax=axes, labelsize=MEDIUM, ticklabelsize=SMALL,
