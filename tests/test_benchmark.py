@@ -261,6 +261,11 @@ def test_gallery_shows_the_longest_runs(tmp_path: Path, capsys: pytest.CaptureFi
     assert gallery.missing(found, "CartPole-v1", [1, 2, 3], 1024) == [3]
 
 
+def test_gallery_shows_runs_in_which_no_episode_ended(tmp_path: Path) -> None:
+    gallery.draw([{**MADE, "curve": [None] * gallery.SPANS}], tmp_path / "empty.png")
+    assert (tmp_path / "empty.png").read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize(("bar", "code"), [(-1e9, 1), (1e9, 0)])
 def test_the_cost_of_the_guards(
     bar: float, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -182,9 +182,11 @@ def draw(runs: list[dict[str, Any]], file: Path) -> None:
     ]
     figure = Figure(figsize=(4.8, 3), layout="constrained")
     axes = figure.subplots()
-    frame = pd.DataFrame(points)
-    seaborn.lineplot(frame, x="steps", y="return", units="seed", estimator=None, color="0.7", linewidth=1, ax=axes)
-    seaborn.lineplot(frame, x="steps", y="return", errorbar=None, color="C0", linewidth=2, ax=axes)
+    frame = pd.DataFrame(points).dropna()
+    # In short runs, no episode may have ended.
+    if not frame.empty:
+        seaborn.lineplot(frame, x="steps", y="return", units="seed", estimator=None, color="0.7", linewidth=1, ax=axes)
+        seaborn.lineplot(frame, x="steps", y="return", errorbar=None, color="C0", linewidth=2, ax=axes)
     seeds = f"{len(runs)} {'seeds' if len(runs) > 1 else 'seed'}"
     axes.set(title=f"{runs[0]['env']}, {seeds}", xlabel="environment steps", ylabel="return of an episode")
     axes.locator_params(axis="x", nbins=5)
