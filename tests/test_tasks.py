@@ -97,6 +97,12 @@ def test_the_time_limit_can_be_changed(arguments: dict[str, Any], length: int) -
     assert truncated == [False] * (length - 1) + [True]
 
 
+@pytest.mark.parametrize("n_jobs", [0, -1, 2.5])
+def test_there_is_at_least_one_job(n_jobs: Any) -> None:
+    with pytest.raises(ArgumentError, match=f"^n_jobs={n_jobs} is not allowed; allowed: an integer >= 1"):
+        Scheduling(n_jobs)
+
+
 def test_only_vectors_have_entries_to_hide() -> None:
     with pytest.raises(ArgumentError, match=r"^env.observation_space=Discrete\(16\) is not a Box"):
         memory.HiddenNumbers(gym.make("FrozenLake-v1"), [0])

@@ -6,6 +6,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from sb3_ppo_variants.arguments.rules import COUNT
+
 N_JOBS = 12
 # The fields of an observation.
 DURATION, WEIGHT, DUE, DONE = range(4)
@@ -22,9 +24,11 @@ class Scheduling(gym.Env[np.ndarray, np.int64]):
     [-1, 1], and 1 if it is done.
 
     :param n_jobs: number of jobs, >= 1
+    :raises ArgumentError: if the number of jobs is not allowed
     """
 
     def __init__(self, n_jobs: int = N_JOBS):
+        COUNT.check("n_jobs", n_jobs)
         self.observation_space = spaces.Box(-1, 1, (n_jobs, 4), np.float32)
         self.action_space = spaces.Discrete(n_jobs)
         self._n_jobs = n_jobs
