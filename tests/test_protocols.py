@@ -125,8 +125,19 @@ def test_a_protocol_adds_to_networks_and_wrappers() -> None:
     atari = "stable_baselines3.common.atari_wrappers.AtariWrapper"
     drawn = "sb3_ppo_variants.envs.ActionsAsDrawn"
     assert recipe("ppo_clip", "Hopper-v5", entry="atari", protocol="text").env_wrapper == [atari, drawn]
-    for given, expected in ((RescaleAction, [RescaleAction, drawn]), (drawn, drawn), (None, None)):
+    for given, expected in ((RescaleAction, [RescaleAction, drawn]), (drawn, drawn), ([], [drawn]), (None, None)):
         assert recipe("ppo_clip", "Hopper-v5", protocol="text", env_wrapper=given).env_wrapper == expected
+    kept = recipe("ppo_clip", "Hopper-v5", protocol="released-code", policy_kwargs={}).arguments["policy_kwargs"]
+    assert kept == {"optimizer_kwargs": {"eps": 1e-5}}
+
+
+@pytest.mark.parametrize(
+    "given", [ActionsAsDrawn, [ActionsAsDrawn], {"sb3_ppo_variants.envs.ActionsAsDrawn": {}}, [{ActionsAsDrawn: {}}]]
+)
+def test_a_protocol_does_not_wrap_twice(given: Any) -> None:
+    """Around itself, the wrapper would take its own bounds for those of the environment, which are -2 and 2."""
+    env = recipe("ppo_clip", "Pendulum-v1", protocol="text", env_wrapper=given).make_env()
+    assert env.get_attr("own_action_space")[0] == spaces.Box(-2, 2, (1,), np.float32)
 
 
 def test_a_comparison_adds_to_networks_and_wrappers_too() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sb3_ppo_variants.envs import ActionsAsDrawn
 from sb3_ppo_variants.errors import refuse
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 
@@ -37,17 +38,19 @@ class Protocol:
         In ``policy_kwargs``, the values of ``changes`` take precedence.
         """
         merged = {**changes}
-        if changes.get("policy_kwargs") and "policy_kwargs" in self.changes:
+        if changes.get("policy_kwargs") is not None and "policy_kwargs" in self.changes:
             merged["policy_kwargs"] = _merged(self.changes["policy_kwargs"], changes["policy_kwargs"])
         return self._wrapping(merged, changes)
 
     def _wrapping(self, merged: Hyperparameters, given: Hyperparameters) -> Hyperparameters:
         """Return the hyperparameters with the protocol's wrapper around those that are given."""
         others, own = given.get("env_wrapper"), self.changes.get("env_wrapper")
-        if not others or own is None:
+        if others is None or own is None:
             return merged
         listed = [*others] if isinstance(others, list | tuple) else [others]
-        return merged | {"env_wrapper": others if own in listed else [*listed, own]}
+        names = [name for each in listed for name in (each if isinstance(each, dict) else [each])]
+        # A recipe names a wrapper by its path, or contains its class.
+        return merged | {"env_wrapper": others if own in names or ActionsAsDrawn in names else [*listed, own]}
 
     def anneal(self, hyperparameters: Hyperparameters) -> Hyperparameters:
         """Anneal the protocol's ``annealed`` hyperparameters, except those that are not numbers."""
