@@ -1,6 +1,7 @@
 """The parts of a comparison: settings, hyperparameters and the plan."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,11 @@ class Mine(PPO):
     def __init__(self, *args: Any, extra: int = 3, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.extra = extra
+
+
+class Unannealed(PPO):
+    def __init__(self, policy: str, env: Any, seed: int | None = None, device: str = "cpu"):
+        super().__init__(policy, env, seed=seed, device=device)
 
 
 @pytest.mark.parametrize(
@@ -194,6 +200,8 @@ def test_a_settings_own_step_size_stays_as_it_is() -> None:
     "conditions, env, message",
     [
         ({"normalize": False, "parameters": {"normalize": True}}, ENV, "normalize=True contradicts --no-normalize"),
+        ({"normalize": True, "parameters": {"normalize": None}}, ENV, "normalize=None contradicts --normalize"),
+        ({"normalize": False, "parameters": {"normalize": {}}}, ENV, "normalize={} contradicts --no-normalize"),
         ({"parameters": {"verbose": 1}}, ENV, "verbose cannot be a hyperparameter of a comparison: it does not change"),
         ({"parameters": {"env": 3}}, ENV, "env cannot be a hyperparameter of a comparison: use --envs"),
         ({"timesteps": 0}, ENV, "CartPole-v1 must take at least 1 step; --timesteps is 0"),
@@ -207,6 +215,14 @@ def test_a_settings_own_step_size_stays_as_it_is() -> None:
 def test_conditions_that_are_not_known_are_refused(conditions: dict[str, Any], env: str, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         resolve(Setting("ppo_clip"), env, Conditions(**conditions))
+
+
+def test_a_switch_for_a_step_size_needs_one() -> None:
+    setting, given = Setting(f"{__name__}:Unannealed"), Conditions(parameters={"normalize": {}}, normalize=True)
+    assert resolve(setting, ENV, given).hyperparameters["normalize"] == {}
+    for anneal, switch in ((True, "--anneal"), (False, "--no-anneal")):
+        with pytest.raises(ArgumentError, match=f"^{switch} is for algorithms with a learning_rate, which .*Unann"):
+            resolve(setting, ENV, replace(given, anneal=anneal))
 
 
 def plan_of(*settings: str, envs: tuple[str, ...] = (ENV,), seeds: int = 2, **conditions: Any) -> list[Run]:

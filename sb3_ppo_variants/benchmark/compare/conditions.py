@@ -82,8 +82,9 @@ class Conditions:
     switched: str | None = None
 
     def __post_init__(self) -> None:
-        given = self.parameters.get("normalize")
-        if self.normalize is not None and given is not None and bool(given) != self.normalize:
+        given = self.parameters.get("normalize", self.normalize)
+        # VecNormalize without arguments normalises too.
+        if self.normalize is not None and (given == {} or bool(given)) != self.normalize:
             switch = "--normalize" if self.normalize else "--no-normalize"
             raise ArgumentError(f"-p normalize={given} contradicts {switch}; pass only one of them")
 
@@ -137,6 +138,9 @@ def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
         if name not in RESERVED and not (name in later and value == later[name])
     }
     if conditions.anneal is not None and "learning_rate" not in setting.arguments:
+        if "learning_rate" not in hyperparameters:
+            switch = "--anneal" if conditions.anneal else "--no-anneal"
+            raise ArgumentError(f"{switch} is for algorithms with a learning_rate, which {setting.name} does not have")
         hyperparameters["learning_rate"] = _annealed(hyperparameters["learning_rate"], conditions.anneal)
     if conditions.protocol is not None and conditions.anneal is not False:
         hyperparameters = recipes.PROTOCOLS[conditions.protocol].anneal(hyperparameters)
