@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from itertools import combinations
 from typing import Any, NamedTuple
 
 from sb3_ppo_variants import recipes
@@ -118,12 +119,11 @@ def _refuse_twice(option: str, values: list[str]) -> None:
 
 
 def _refuse_same(runs: list[Run]) -> None:
-    seen: dict[str, str] = {}
-    for run in runs:
-        same = digest({**run.identity, "label": None})
-        if same in seen:
-            raise ArgumentError(f"{run.label} and {seen[same]} are the same setting in {run.env}; name one of them")
-        seen[same] = run.label
+    # Equality, unlike a digest, takes 3 and 3.0 for the same number.
+    described = [(run.label, {**run.identity, "label": None}) for run in runs]
+    for (one, first), (other, second) in combinations(described, 2):
+        if first == second:
+            raise ArgumentError(f"{other} and {one} are the same setting in {first['env']}; name one of them")
 
 
 def check(runs: Iterable[Run]) -> None:
