@@ -61,6 +61,13 @@ def test_a_later_argument_at_its_default_changes_no_name(algorithm: str, monkeyp
     assert run("novel=4").hyperparameters == {**before.hyperparameters, "novel": 4}
 
 
+def test_a_file_can_have_the_name_of_any_run(tmp_path: Path) -> None:
+    for letter in "xä走𐀀":
+        name = Run(200 * letter, "module:Class", ENV, 0, 1, {}, {}).name
+        (tmp_path / f"{name}.json").touch()
+        assert name.startswith(50 * letter)
+
+
 def test_all_arguments_of_a_users_class_are_recorded() -> None:
     (run,) = make_plan([parse(f"{__name__}:Strict")], [ENV], 1, Conditions(timesteps=64)).runs[1:]
     assert run.hyperparameters["strictness"] == 1.0

@@ -19,6 +19,8 @@ from sb3_ppo_variants.variants import PPOClip
 # Normalised scores are 0 for this policy. Its run ends after the episodes that a score needs, or after this many steps.
 RANDOM = "random policy"
 RANDOM_TIMESTEPS = 1_000_000
+# Bytes of the readable part of a run's name.
+LONGEST = 200
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,9 @@ class Run:
         """A name for the run's files: a readable part, and the digest of the run's identity."""
         words = f"{self.label}-{self.env}-{self.seed}"
         readable = "".join(letter if letter.isalnum() or letter in "-_.=" else "_" for letter in words)
-        return f"{readable[:100]}-{digest({'format': FORMAT, **self.identity})}"
+        # Names of files are limited to 255 bytes, and a letter may have up to four.
+        short = readable[:100].encode()[:LONGEST].decode(errors="ignore")
+        return f"{short}-{digest({'format': FORMAT, **self.identity})}"
 
     def recipe(self) -> Recipe:
         """Return the recipe of the run."""
