@@ -87,7 +87,7 @@ def test_labels_are_drawn_as_they_are(label: str, monkeypatch: pytest.MonkeyPatc
     with plots.drawn(Path("unused.png")) as axes:
         plots.band(axes, np.array([1.0, 2.0]), label, shares, plots.looks([label]))
     bars, *curves = drawn
-    names = [bars.axes[0].get_yticklabels()[0], *(figure.legends[0].get_texts()[0] for figure in curves)]
+    names: list[Any] = [bars.axes[0].get_yticklabels()[0], *(figure.legends[0].get_texts()[0] for figure in curves)]
     assert len(names) == 3
     for name in names:
         # Matplotlib shows an escaped dollar as a dollar, and does not make a formula of it.

@@ -115,12 +115,13 @@ def aggregates(estimates: Mapping[str, Mapping[str, Estimate]], labels: Sequence
 
 def performance_profiles(profiles: Intervals, taus: np.ndarray, labels: Sequence[str], file: Path) -> None:
     """Draw the share of runs above each normalised score, with 95% bootstrap intervals."""
-    colors, lines = map(_shown, looks(labels))
-    shares, intervals = map(_shown, profiles)
+    colors, lines = looks(labels)
+    shares, intervals = profiles
     with drawn(file) as axes:
         plot_utils.plot_performance_profiles(
-            shares, taus, intervals, colors=colors, linestyles=lines, ax=axes, labelsize=MEDIUM, ticklabelsize=SMALL,
-            xlabel="normalised score", ylabel="share of runs with a higher score",
+            _shown(shares), taus, _shown(intervals), colors=_shown(colors), linestyles=_shown(lines), ax=axes,
+            labelsize=MEDIUM, ticklabelsize=SMALL, xlabel="normalised score",
+            ylabel="share of runs with a higher score",
         )  # fmt: skip
 
 
