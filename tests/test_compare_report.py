@@ -193,6 +193,15 @@ def test_what_a_killed_command_left_is_not_running(tmp_path: Path) -> None:
     assert "being made now" not in text_of(tmp_path / "report.md")
 
 
+def test_seeds_are_not_missing_where_nothing_is_scaled(tmp_path: Path) -> None:
+    worse = [record(label, "A-v0", seed, -5 - seed) for label in ("ppo_clip", "sb3_ppo") for seed in range(2)]
+    write(tmp_path, [record(RANDOM, "A-v0", 0, 10), *worse])
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    text = text_of(tmp_path / "report.md")
+    assert "Without A-v0, where no run beats the random policy" in text
+    assert "Without such a seed" not in text
+
+
 def test_one_seed_has_no_interval(tmp_path: Path) -> None:
     write(tmp_path, [each for each in RECORDS if each["seed"] == 0])
     assert main(["report", "--out", str(tmp_path)]) == 0

@@ -201,6 +201,8 @@ def _normalised(comparison: Comparison, frame: pd.DataFrame, pictures: Path, bas
     if left_out := scores.unscaled(frame):
         envs = ", ".join(left_out)
         blocks.append(f"Without {envs}, where no run beats the random policy, or the random policy has no score.")
+    if left_out == comparison.envs:
+        return blocks
     blocks += _without(incomplete)
     if not found:
         return blocks
