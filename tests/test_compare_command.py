@@ -44,6 +44,13 @@ def test_a_folder_that_can_not_be_written_in_is_refused(tmp_path: Path) -> None:
         main(["compare", "--out", str(tmp_path / "file"), "--algos", "ppo_clip", "--seeds", "1"])
 
 
+def test_an_abbreviation_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``--seed 7`` would be seven seeds."""
+    with pytest.raises(SystemExit):
+        main(["compare", "--algos", "ppo_clip", "--seed", "7", "--dry-run", "--out", str(tmp_path)])
+    assert "unrecognized arguments: --seed 7" in capsys.readouterr().err
+
+
 def test_the_plan_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--algos", "ppo_clip", "sb3_a2c", "--timesteps", "64", "--out", str(tmp_path), "--dry-run"]
     assert main(["compare", *arguments]) == 0

@@ -39,7 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         for name, path in COMMANDS.items():
             module = import_module(f"sb3_ppo_variants.benchmark.{path}")
-            command = commands.add_parser(name, help=module.__doc__, description=module.__doc__)
+            # With abbreviations, --seed 7 would be --seeds 7.
+            command = commands.add_parser(name, help=module.__doc__, description=module.__doc__, allow_abbrev=False)
             command.set_defaults(run=module.run)
             module.add_command(command)
     except ImportError as error:
