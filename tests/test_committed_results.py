@@ -237,9 +237,12 @@ def test_the_page_has_the_speeds_of_other_packages(capsys: pytest.CaptureFixture
 
 
 def test_the_pages_have_the_speeds(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["throughput", "--bars", "--report", str(ROOT / "results" / "throughput-bars.json")]) == 0
-    table = capsys.readouterr().out
-    assert table in (ROOT / "docs" / "speed.md").read_text()
+    tables = {}
+    for name in ("throughput-bars", "throughput-bars-epyc"):
+        assert main(["throughput", "--bars", "--report", str(ROOT / "results" / f"{name}.json")]) == 0
+        tables[name] = capsys.readouterr().out
+        assert tables[name] in (ROOT / "docs" / "speed.md").read_text()
+    table = tables["throughput-bars"]
     headlines = re.findall(r"^(\| [^|]* \| \d[^|]*\)) \|$", section("Numbers", ROOT / "README.md"), re.MULTILINE)
     assert len(headlines) == 4
     assert all(f"{row} |" in table for row in headlines)
@@ -300,6 +303,8 @@ def test_the_table_of_what_can_be_used_has_what_was_measured(capsys: pytest.Capt
 def test_the_workloads_that_reach_their_bar_are_counted() -> None:
     text = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| .+? \| ([\d.]+) \(.*?\) \| ([\d.]+) \| [\d.]+ \|$", text, re.MULTILINE)
-    reached = sum(float(median) >= float(bar) for median, bar in rows)
-    assert len(rows) == 12
-    assert f"{['Five', 'Six', 'Seven'][reached - 5]} of the twelve workloads reach their bar" in text
+    words = {3: "three", 6: "Six"}
+    for of_table in (rows[:12], rows[12:]):
+        reached = sum(float(median) >= float(bar) for median, bar in of_table)
+        assert len(of_table) == 12
+        assert f"{words[reached]} of the twelve workloads reach their bar" in text
