@@ -191,6 +191,13 @@ def test_wrappers_and_arguments_of_the_environment(wrapper: str | type[RescaleAc
     assert env.get_attr("unwrapped")[1].g == 9.0
 
 
+@pytest.mark.parametrize("wrapper", ["gymnasium.wrappers.Missing", "no_such_module.Wrapper", "RescaleAction"])
+def test_a_wrapper_that_cannot_be_imported_is_refused(wrapper: str) -> None:
+    changed = recipe("ppo_clip", "Pendulum-v1", env_wrapper=wrapper)
+    with pytest.raises(ArgumentError, match=f"^env_wrapper='{wrapper}' cannot be imported: "):
+        changed.make_env()
+
+
 def test_none_is_no_wrapper_and_no_normalization() -> None:
     env = recipe("ppo_clip", "PongNoFrameskip-v4", env_wrapper=None, normalize=None).make_env(n_envs=1)
     assert unwrap_vec_normalize(env) is None

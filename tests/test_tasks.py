@@ -110,3 +110,10 @@ def test_only_vectors_have_entries_to_hide() -> None:
         ArgumentError, match=r"^env.observation_space=Box\(.*, \(12, 4\), float32\) is not a Box of vectors"
     ):
         memory.HiddenNumbers(gym.make("Scheduling-v0"), [0])
+
+
+def test_entries_are_hidden_even_if_they_are_infinite() -> None:
+    hidden = memory.HiddenNumbers(gym.make("CartPole-v1"), [1, 3])
+    observation = np.array([1.0, np.inf, np.nan, -np.inf])
+    np.testing.assert_array_equal(hidden.observation(observation), [1.0, 0.0, np.nan, 0.0])
+    assert np.isinf(observation[1])

@@ -34,7 +34,8 @@ if policy == "CnnPolicy":
 else:
     env = make_vec_env(*env, seed=0)
 algorithm(policy, env, seed=0, device="cpu", **arguments).learn(steps)
-print(json.dumps([imports, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]))
+unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux KiB
+print(json.dumps([imports, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20]))
 """
 IMAGES = {"n_steps": 128, "batch_size": 256, "n_epochs": 4}
 # Environment id and number of environments, policy, arguments, and steps.

@@ -72,8 +72,8 @@ class Recipe:
         :param monitor_dir: folder for monitor files; ``None`` writes none
         :param training: whether ``VecNormalize`` updates its statistics and scales rewards. For evaluation, pass
             ``False``, and load the statistics with ``VecNormalize.load`` or ``sync_envs_normalization``
-        :raises ArgumentError: if the number of environments or frames is not allowed, or both an Atari game and its
-            wrapper would skip frames
+        :raises ArgumentError: if the number of environments or frames is not allowed, a wrapper cannot be imported, or
+            both an Atari game and its wrapper would skip frames
         """
         n_envs = self.n_envs if n_envs is None else n_envs
         COUNT.check("n_envs", n_envs)
@@ -178,10 +178,19 @@ def _wrappers(env_wrapper: Wrappers) -> Iterator[tuple[Callable[..., gym.Env], H
         return
     for listed in env_wrapper if isinstance(env_wrapper, list | tuple) else [env_wrapper]:
         for wrapper, arguments in (listed if isinstance(listed, dict) else {listed: {}}).items():
-            if isinstance(wrapper, str):
-                module, _, name = wrapper.rpartition(".")
-                wrapper = getattr(import_module(module), name)
-            yield wrapper, arguments
+            yield _imported(wrapper) if isinstance(wrapper, str) else wrapper, arguments
+
+
+def _imported(path: str) -> Callable[..., gym.Env]:
+    """Import a wrapper.
+
+    :raises ArgumentError: if there is no such module, or no such name in it
+    """
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ArgumentError(f"env_wrapper={path!r} cannot be imported: {error}") from error
 
 
 def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperparameters) -> Recipe:

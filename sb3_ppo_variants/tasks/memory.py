@@ -35,12 +35,13 @@ class HiddenNumbers(gym.ObservationWrapper[np.ndarray, Any, np.ndarray]):
             raise ArgumentError(
                 f"env.observation_space={env.observation_space} is not a Box of vectors, so it has no entries to hide"
             )
-        self._seen = np.ones(env.observation_space.shape, env.observation_space.dtype)
-        self._seen[list(hidden)] = 0
+        self._hidden = list(hidden)
 
     def observation(self, observation: np.ndarray) -> np.ndarray:
         """Return the observation with the hidden entries set to 0."""
-        return observation * self._seen
+        observation = observation.copy()
+        observation[self._hidden] = 0
+        return observation
 
 
 def without_velocities(env_id: str, **arguments: Any) -> gym.Env:
