@@ -275,4 +275,18 @@ def test_the_preset_says_which_cut_it_is(tmp_path: Path) -> None:
     shares = "3 of 12 settings, 2 of 7 environments, 4 instead of 3 seeds, 18 of 252 runs, 200,000 of 1,000,000 steps"
     assert f"coverage of the preset: {shares}" in text
     assert "- step size annealed to 0: yes" in text and "--no-normalize" in text
+    # SB3's PPO is better, but not a setting of the paper.
+    assert "clipping, ε = 0.2 is not beaten beyond its CI: yes" in text
     assert "| no clipping or penalty | -0.39 | 0.40 (" in text
+
+
+def test_a_setting_with_its_own_protocol_does_not_set_the_scale(tmp_path: Path) -> None:
+    other = [record("sb3_ppo protocol=sb3", env, 0, score) for env, score in (("A-v0", 210), ("B-v0", 30))]
+    write(tmp_path, [*RECORDS, *other])
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    text = text_of(tmp_path / "report.md")
+    assert "do not set this scale" in text and "| sb3_ppo protocol=sb3 | 1 | 2.00 |" in text
+    write(tmp_path / "alone", [*RECORDS[:2], *other])
+    assert main(["report", "--out", str(tmp_path / "alone")]) == 0
+    alone = text_of(tmp_path / "alone" / "report.md")
+    assert "do not set this scale" not in alone and "| sb3_ppo protocol=sb3 | 1 | 1.00 |" in alone

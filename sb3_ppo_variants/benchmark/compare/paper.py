@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 from scipy.stats import kendalltau
 
-from sb3_ppo_variants.benchmark.compare.markdown import escaped
 from sb3_ppo_variants.benchmark.compare.settings import parse
 
 
@@ -89,21 +88,21 @@ def beside(ours: Mapping[str, Estimate], signs: np.ndarray, incomplete: Iterable
 
 
 def findings(ours: Mapping[str, Estimate]) -> list[str]:
-    """Say whether the paper's worst and best settings are also the worst and best here."""
+    """Say whether the paper's worst and best settings are also the worst and best of its settings here."""
     lines = []
-    named = {**{label: escaped(label) for label in ours}, **{row.label: row.name for row in TABLE_1}}
+    named = {row.label: row.name for row in TABLE_1 if row.label in ours}
     worst, best = parse(NONE).label, parse(BEST).label
     if worst in ours:
         against = [
-            f"{named.get(label, label)} is {'lower' if found.value < ours[worst].value else 'equal'}"
-            for label, found in ours.items()
-            if label != worst and found.value <= ours[worst].value
+            f"{name} is {'lower' if ours[label].value < ours[worst].value else 'equal'}"
+            for label, name in named.items()
+            if label != worst and ours[label].value <= ours[worst].value
         ]
         lines.append(f"{named[worst]} is the worst: {'; '.join(['no', *against]) if against else 'yes'}")
     if best in ours and not ours[best].is_certain:
         lines.append(f"whether {named[best]} is beaten beyond its CI cannot be said from one seed")
     elif best in ours:
-        above = [f"{named.get(label, label)} is above" for label in ours if ours[label].value > ours[best].high]
+        above = [f"{name} is above" for label, name in named.items() if ours[label].value > ours[best].high]
         lines.append(f"{named[best]} is not beaten beyond its CI: {'; '.join(['no', *above]) if above else 'yes'}")
     return lines
 

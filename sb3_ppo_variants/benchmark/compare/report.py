@@ -44,6 +44,8 @@ NORMALISED = """\
 Scores are shifted and scaled in each environment so that the random policy (measured) has 0 and the best run of this
 comparison 1. Intervals are 95% stratified bootstrap intervals of rliable over seeds; with fewer than five seeds they
 are rough. Only seeds with a run in every environment count."""
+OWN_PROTOCOL = """\
+Settings with a protocol of their own do not set this scale, so that their scores may be above 1."""
 AGAINST = """\
 the probability that a run is better, and the difference of the interquartile means (above 0: better)."""
 HUMAN = """\
@@ -138,7 +140,8 @@ def section(comparison: Comparison, frame: pd.DataFrame, pictures: Path, baselin
     blocks = [f"## {comparison.title} ({comparison.name})", tables.summary(comparison.own), *tables.added(comparison)]
     if not frame.empty:
         normalised = _normalised(comparison, frame, pictures, baseline)
-        blocks += ["### Normalised scores", NORMALISED, *normalised]
+        others = [] if comparison.scaling == comparison.labels else [OWN_PROTOCOL]
+        blocks += ["### Normalised scores", NORMALISED, *others, *normalised]
         blocks += _human(frame)
         blocks += ["### Final scores", FINAL, tables.final_scores(comparison, frame)]
         blocks += ["### Learning curves", *_curves(comparison, pictures)]

@@ -12,7 +12,7 @@ from sb3_ppo_variants.benchmark.compare.curves import SPANS
 from sb3_ppo_variants.benchmark.compare.paper import TABLE_1
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM
 from sb3_ppo_variants.benchmark.compare.records import ADDED, Record, curve, digest
-from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, BASELINE
+from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, BASELINE, has_own_protocol
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,14 @@ class Comparison:
     def labels(self) -> list[str]:
         """The labels of the settings: those of the paper in its order, then the others."""
         return sorted({record["label"] for record in self.records}, key=order)
+
+    @property
+    def scaling(self) -> list[str]:
+        """The labels of the settings whose best run has the score 1.
+
+        Settings with a protocol of their own are left out, because the others are compared under the same conditions.
+        """
+        return [label for label in self.labels if not has_own_protocol(label)] or self.labels
 
     @property
     def own(self) -> "Comparison":
@@ -139,7 +147,7 @@ def table(comparison: Comparison) -> pd.DataFrame:
     frame["score"] = frame["score"].astype(float)
     frame["episodes"] = [len(record["last_returns"]) for record in comparison.records]
     frame["steps_per_second"] = frame["steps"] / frame["wall_seconds"]
-    frame["normalised"] = normalised(frame, random_scores(comparison))
+    frame["normalised"] = normalised(frame, random_scores(comparison), best_scores(comparison))
     frame["order"] = frame["label"].map(order)
     return frame.sort_values(["order", "env", "seed"], ignore_index=True).drop(columns="order")
 
@@ -149,13 +157,22 @@ def random_scores(comparison: Comparison) -> dict[str, float]:
     return {record["env"]: record["score"] for record in reversed(comparison.random) if record["score"] is not None}
 
 
-def normalised(frame: pd.DataFrame, random: dict[str, float]) -> pd.Series:
+def best_scores(comparison: Comparison) -> dict[str, float]:
+    """Return the score of the best run in each environment, of the settings that set the scale."""
+    scaling, best = comparison.scaling, dict[str, float]()
+    for record in comparison.records:
+        if record["label"] in scaling and record["score"] is not None:
+            best[record["env"]] = max(record["score"], best.get(record["env"], -np.inf))
+    return best
+
+
+def normalised(frame: pd.DataFrame, random: dict[str, float], best: dict[str, float]) -> pd.Series:
     """Shift and scale scores in each environment so that the random policy has 0 and the best run 1.
 
-    They are NaN where the random policy was not measured, or no run is better than it.
+    They are NaN where the random policy was not measured, or the best run is not better than it.
     """
-    low = frame["env"].map(random).astype(float)
-    span = frame.groupby("env")["score"].transform("max") - low
+    low, high = (frame["env"].map(of_env).astype(float) for of_env in (random, best))
+    span = high - low
     return (frame["score"] - low) / span.where(span > 0)
 
 
@@ -167,7 +184,7 @@ def normalised_curves(comparison: Comparison, frame: pd.DataFrame) -> tuple[np.n
     :return: the share of the steps at each point, shape ``(points,)``, and an array of shape
         ``(seeds, environments, points)`` for each setting
     """
-    random, best = random_scores(comparison), frame.groupby("env")["score"].max()
+    random, best = random_scores(comparison), best_scores(comparison)
     own = comparison.own.labels
     runs = {(record["label"], record["env"], record["seed"]): record for record in comparison.records}
     found = {}

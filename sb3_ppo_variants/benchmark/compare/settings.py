@@ -71,6 +71,11 @@ class Setting:
         return ALGORITHMS.get(self.name, self.name)
 
 
+def has_own_protocol(label: str) -> bool:
+    """Return whether the setting with a label has a protocol of its own."""
+    return re.search(r"[ ,] ?protocol=", label) is not None
+
+
 def named(text: str) -> Setting:
     """Return the setting that ``name`` or ``name:argument=value,...`` names, whether or not it exists."""
     name, *given = re.split(r":(?=\s*\w+\s*=)", text, maxsplit=1)
