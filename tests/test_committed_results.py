@@ -1,9 +1,11 @@
 """The pages about the committed records say what the command computes from them."""
 
+import json
 import re
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
+from statistics import median
 
 import pandas as pd
 import pytest
@@ -253,6 +255,22 @@ def test_the_pages_have_the_speeds(capsys: pytest.CaptureFixture[str]) -> None:
     headlines = re.findall(r"^(\| [^|]* \| \d[^|]*\)) \|$", section("Numbers", ROOT / "README.md"), re.MULTILINE)
     assert len(headlines) == 4
     assert all(f"{row} |" in table for row in headlines)
+
+
+@pytest.mark.parametrize(
+    ("name", "limits"),
+    [
+        ("throughput-bars", {"lunarlander": "3.0", "bipedalwalker": "2.9", "halfcheetah-envpool": "8.9"}),
+        ("throughput-bars-epyc", {"lunarlander": "2.4", "bipedalwalker": "2.5", "humanoid": "3.1", "hopper": "5.1"}),
+    ],
+)
+def test_the_page_has_the_limits_that_environments_set(name: str, limits: dict[str, str]) -> None:
+    runs = json.loads((ROOT / "results" / f"{name}.json").read_text())["runs"]
+    alone = {of: f"{median(runs[of]['seconds']['PPO']) / runs[of]['floor']:.1f}" for of in limits}
+    *others, last = limits.values()
+    text = " ".join((ROOT / "docs" / "speed.md").read_text().split())
+    assert alone == limits
+    assert f"about {', '.join(others)} and {last}" in text
 
 
 @pytest.mark.parametrize("command", ["cold", "paths"])
