@@ -11,6 +11,7 @@ from gymnasium import spaces
 from gymnasium.wrappers import RescaleAction
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize, unwrap_vec_normalize
+from torch import nn
 
 from fresh import ended, run_code_anew
 from sb3_ppo_variants.errors import ArgumentError
@@ -44,8 +45,6 @@ DEFAULTS = {"clip_range": 0.2, "learning_rate": 3e-4, "n_envs": 1}
 
 @pytest.mark.parametrize("ours, theirs", [*SAME_IN_ZOO.items(), *SAME_WITH_LSTMS.items()])
 def test_values_are_those_of_the_named_source(ours: str, theirs: str) -> None:
-    from torch import nn
-
     expected = dict(LSTM_ZOO[theirs] if ours in SAME_WITH_LSTMS else ZOO[theirs])
     if ours == "PendulumNoVel-v1":
         del expected["use_sde"], expected["sde_sample_freq"]
@@ -196,6 +195,15 @@ def test_a_wrapper_that_cannot_be_imported_is_refused(wrapper: str) -> None:
     changed = recipe("ppo_clip", "Pendulum-v1", env_wrapper=wrapper)
     with pytest.raises(ArgumentError, match=f"^env_wrapper='{wrapper}' cannot be imported: "):
         changed.make_env()
+
+
+def test_a_class_in_policy_kwargs_can_be_named_by_its_path() -> None:
+    named = recipe("ppo_clip", "CartPole-v1", policy_kwargs={"activation_fn": "torch.nn.ELU", "net_arch": [8]})
+    assert named.arguments["policy_kwargs"] == {"activation_fn": nn.ELU, "net_arch": [8]}
+    with pytest.raises(
+        ArgumentError, match=r"^policy_kwargs\['optimizer_class'\]='torch.optim.Adm' cannot be imported"
+    ):
+        recipe("ppo_clip", "CartPole-v1", policy_kwargs={"optimizer_class": "torch.optim.Adm"})
 
 
 def test_none_is_no_wrapper_and_no_normalization() -> None:

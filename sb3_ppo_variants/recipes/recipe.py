@@ -29,6 +29,8 @@ ALGORITHMS: dict[str, type[PPOBase]] = {
     "ppo_fixed_kl": PPOFixedKL,
     "ppo_unclipped": PPOUnclipped,
 }
+# Entries of ``policy_kwargs`` that are classes, which an import path can name.
+CLASSES = ("activation_fn", "features_extractor_class", "optimizer_class")
 # Hyperparameters, besides ``n_timesteps``, that are not arguments of the algorithm.
 ENVIRONMENT_KEYS = ("n_envs", "normalize", "env_wrapper", "frame_stack", "env_kwargs")
 
@@ -178,19 +180,20 @@ def _wrappers(env_wrapper: Wrappers) -> Iterator[tuple[Callable[..., gym.Env], H
         return
     for listed in env_wrapper if isinstance(env_wrapper, list | tuple) else [env_wrapper]:
         for wrapper, arguments in (listed if isinstance(listed, dict) else {listed: {}}).items():
-            yield _imported(wrapper) if isinstance(wrapper, str) else wrapper, arguments
+            yield _imported("env_wrapper", wrapper) if isinstance(wrapper, str) else wrapper, arguments
 
 
-def _imported(path: str) -> Callable[..., gym.Env]:
-    """Import a wrapper.
+def _imported(name: str, path: str) -> Any:
+    """Import what an import path such as ``"gymnasium.wrappers.RescaleAction"`` names.
 
+    :param name: the hyperparameter, for the error message
     :raises ArgumentError: if there is no such module, or no such name in it
     """
-    module, _, name = path.rpartition(".")
+    module, _, attribute = path.rpartition(".")
     try:
-        return getattr(import_module(module), name)
+        return getattr(import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ArgumentError(f"env_wrapper={path!r} cannot be imported: {error}") from error
+        raise ArgumentError(f"{name}={path!r} cannot be imported: {error}") from error
 
 
 def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperparameters) -> Recipe:
@@ -198,10 +201,18 @@ def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperpar
 
     :param algorithm: class of the algorithm
     :param env_id: id of the environment
-    :param hyperparameters: an entry of one of the RL Zoo's files, with strings of Python code already evaluated
-    :raises ArgumentError: if ``n_timesteps``, ``normalize`` or a schedule has a value that is not allowed
+    :param hyperparameters: an entry of one of the RL Zoo's files, with strings of Python code already evaluated. In
+        ``policy_kwargs``, an import path such as ``"torch.nn.ReLU"`` can name a class
+    :raises ArgumentError: if ``n_timesteps``, ``normalize`` or a schedule has a value that is not allowed, or a class
+        cannot be imported
     """
     arguments = {name: schedule(name, value) for name, value in deepcopy(hyperparameters).items()}
+    if isinstance(policy_kwargs := arguments.get("policy_kwargs"), dict):
+        policy_kwargs |= {
+            name: _imported(f"policy_kwargs[{name!r}]", policy_kwargs[name])
+            for name in CLASSES
+            if isinstance(policy_kwargs.get(name), str)
+        }
     n_timesteps = _steps(arguments.pop("n_timesteps", None))
     of_the_environment = {name: arguments.pop(name) for name in ENVIRONMENT_KEYS if name in arguments}
     of_the_environment["normalize"] = _normalization(of_the_environment.get("normalize"))
