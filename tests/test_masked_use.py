@@ -23,7 +23,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 from fresh import ended, run_code_anew
 from helpers import VARIANTS, VECTOR, noise_envs
-from sb3_ppo_variants import ArgumentError, EnvOutputError, PPOAdaptiveKL, PPOClip, SeparateUpdates
+from sb3_ppo_variants import ArgumentError, EnvOutputError, MissingKLError, PPOAdaptiveKL, PPOClip, SeparateUpdates
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 
 DISCRETE, MULTI = MASKED_SPACES["Discrete"], MASKED_SPACES["MultiDiscrete"]
@@ -114,6 +114,37 @@ class ByName(MaskableActorCriticPolicy):
 def test_masks_are_passed_by_name() -> None:
     ours, theirs = (small(cls, masked_envs(MULTI), ByName).learn(96) for cls in (PPOClip, MaskablePPO))
     th.testing.assert_close(ours.policy.state_dict(), theirs.policy.state_dict(), rtol=0, atol=0)
+
+
+class OwnActor(MaskableActorCriticPolicy):
+    """Draws actions from a network of its own, which the inherited ``get_distribution`` does not use."""
+
+    def _build(self, lr_schedule: Any) -> None:
+        super()._build(lr_schedule)
+        self.actor = th.nn.Linear(3, 6)
+        self.optimizer = th.optim.Adam(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
+
+    def _of(self, obs: Any, masks: Any) -> Any:
+        distribution: Any = self.action_dist.proba_distribution(self.actor(obs))
+        distribution.apply_masking(masks)
+        return distribution
+
+    def forward(self, obs: Any, deterministic: bool = False, action_masks: Any = None) -> Any:
+        distribution = self._of(obs, action_masks)
+        actions = distribution.get_actions(deterministic)
+        return actions, self.predict_values(obs), distribution.log_prob(actions)
+
+    def evaluate_actions(self, obs: Any, actions: Any, action_masks: Any = None) -> Any:
+        distribution = self._of(obs, action_masks)
+        return self.predict_values(obs), distribution.log_prob(actions), distribution.entropy()
+
+
+def test_no_kl_is_logged_for_a_policy_with_networks_of_its_own() -> None:
+    ours, theirs = (small(cls, masked_envs(MULTI), OwnActor).learn(96) for cls in (PPOClip, MaskablePPO))
+    th.testing.assert_close(ours.policy.state_dict(), theirs.policy.state_dict(), rtol=0, atol=0)
+    assert "train/kl" not in ours.logger.name_to_value
+    with pytest.raises(MissingKLError, match=r"^OwnActor overrides forward .* override get_distribution too$"):
+        small(PPOAdaptiveKL, policy=OwnActor)
 
 
 @pytest.mark.parametrize("fast", [False, True])

@@ -26,7 +26,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.masks import Masks, check_maskable
 from sb3_ppo_variants.kl import ExactKL, Parameters, kl_and_parameters, known_parameters
-from sb3_ppo_variants.policies.kind import Acted, Evaluated
+from sb3_ppo_variants.policies.kind import Acted, Evaluated, check_distribution, has_distribution
 from sb3_ppo_variants.rollouts.buffer import Samples, WithParameters, chunks, observations_at
 
 # A MaskableActorCriticPolicy. Its type hints do not allow dictionary observations.
@@ -108,6 +108,7 @@ class Masked:
 
     def distributions(self, buffer: RolloutBuffer) -> Iterator[Distribution]:
         assert isinstance(buffer, MaskableRolloutBuffer | MaskableDictRolloutBuffer)
+        check_distribution(self)
         for where in chunks(buffer):
             masks = buffer.action_masks[where]
             yield self.policy.get_distribution(observations_at(buffer, where), action_masks=masks)
@@ -138,7 +139,9 @@ class MaskedActing:
     def act(self, observations: PyTorchObs, episode_starts: np.ndarray) -> Acted:
         masks = self._masks.now()
         actions, values, log_probs = self._policy(observations, action_masks=masks)
-        parameters = known_parameters(self._kind.left_by("forward", observations, masks))
+        kind, parameters = self._kind, None
+        if has_distribution(kind):
+            parameters = known_parameters(kind.left_by("forward", observations, masks))
         columns = {"action_masks": masks}
         return Acted(actions, values, log_probs, parameters, columns, seen=columns)
 

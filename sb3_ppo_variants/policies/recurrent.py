@@ -28,7 +28,7 @@ from sb3_ppo_variants.arguments.rules import COUNT, FLAG, Rule
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.kl import ExactKL, Parameters, kl_and_parameters, known_parameters
 from sb3_ppo_variants.policies.feed_forward import FeedForward
-from sb3_ppo_variants.policies.kind import Acted, Evaluated
+from sb3_ppo_variants.policies.kind import Acted, Evaluated, check_distribution, has_distribution
 from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Samples, WithParameters, in_rows, observations_at, where_in
 
 # The hidden and the cell states of an LSTM, each of shape (layers, sequences, size).
@@ -106,7 +106,7 @@ class Recurrent:
         return {"hidden_state_shape": (model.n_steps, n_layers, model.n_envs, size)}
 
     def acting(self, model: OnPolicyAlgorithm) -> "RecurrentActing":
-        return RecurrentActing(self.policy, model)
+        return RecurrentActing(self, model)
 
     def samples(self, read: Any) -> Samples:
         steps = read.mask > 1e-8
@@ -150,14 +150,13 @@ class Recurrent:
 
     def evaluated_parameters(self, samples: Samples) -> tuple[ExactKL, Parameters]:
         states, starts, steps = _sequences(samples)
-        distribution = self.policy.action_dist
-        if not _leaves_distribution(self.policy, "evaluate_actions"):
-            distribution, _ = self.policy.get_distribution(samples.observations, states.pi, starts)
+        distribution = self.left_by("evaluate_actions", samples.observations, states, starts)
         kl, parameters = kl_and_parameters(distribution)
         return kl, tuple(column[steps] for column in parameters)
 
     def distributions(self, buffer: RolloutBuffer) -> Iterator[Distribution]:
         assert isinstance(buffer, RecurrentRolloutBuffer | RecurrentDictRolloutBuffer)
+        check_distribution(self)
         starts = in_rows(buffer, buffer.episode_starts).reshape(buffer.n_envs, -1)
         for env_index, of_env in enumerate(starts):
             states = self._first_states(buffer, env_index)
@@ -184,16 +183,25 @@ class Recurrent:
         distribution, _ = self.policy.get_distribution(observations, states.pi, starts)
         return distribution, self.policy.predict_values(observations, states.vf, starts)
 
+    def left_by(self, method: str, observations: PyTorchObs, states: RNNStates, starts: th.Tensor) -> Distribution:
+        """Return the distributions that the last call of a policy method left behind, or else compute them again."""
+        cls, contribs = type(self.policy), RecurrentActorCriticPolicy
+        if all(getattr(cls, name) is getattr(contribs, name) for name in (method, "_get_action_dist_from_latent")):
+            return self.policy.action_dist
+        distribution, _ = self.policy.get_distribution(observations, states.pi, starts)
+        return distribution
+
 
 class RecurrentActing:
     """Acts and keeps the states of the LSTMs between steps, and in ``model._last_lstm_states`` between rollouts.
 
-    :param policy: the policy
-    :param model: its model
+    :param kind: evaluates the policy
+    :param model: the policy's model
     """
 
-    def __init__(self, policy: Policy, model: OnPolicyAlgorithm):
-        self._policy = policy
+    def __init__(self, kind: Recurrent, model: OnPolicyAlgorithm):
+        self._kind = kind
+        self._policy = kind.policy
         self._model = model
         self._states: RNNStates = model._last_lstm_states  # type: ignore[attr-defined]
 
@@ -201,11 +209,11 @@ class RecurrentActing:
         before = self._model._last_lstm_states = self._states  # type: ignore[attr-defined]
         starts = self._starts(episode_starts)
         actions, values, log_probs, self._states = self._policy(observations, before, starts)
-        distribution = self._policy.action_dist
-        if not _leaves_distribution(self._policy, "forward"):
-            distribution, _ = self._policy.get_distribution(observations, before.pi, starts)
+        kind, parameters = self._kind, None
+        if has_distribution(kind):
+            parameters = known_parameters(kind.left_by("forward", observations, before, starts))
         seen = {"lstm_states": self._states, "episode_starts": starts}
-        return Acted(actions, values, log_probs, known_parameters(distribution), {"lstm_states": before}, seen)
+        return Acted(actions, values, log_probs, parameters, {"lstm_states": before}, seen)
 
     def terminal_value(self, observation: PyTorchObs, env_index: int) -> th.Tensor:
         states = tuple(state[:, env_index : env_index + 1].contiguous() for state in self._states.vf)
@@ -262,9 +270,3 @@ def _zeros(policy: Policy, n_envs: int) -> RNNStates:
         tuple(th.zeros(n_layers, n_envs, size, device=policy.device) for _ in range(2)) for _ in range(2)
     )
     return RNNStates(of_actor, of_critic)
-
-
-def _leaves_distribution(policy: Policy, method: str) -> bool:
-    """Return whether a method leaves the distribution that it computes in ``action_dist``, as sb3-contrib's do."""
-    cls, contribs = type(policy), RecurrentActorCriticPolicy
-    return all(getattr(cls, name) is getattr(contribs, name) for name in (method, "_get_action_dist_from_latent"))
