@@ -176,6 +176,18 @@ def test_a_copy_may_learn_meanwhile(fast: bool) -> None:
 
 
 @pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("place", PLACES)
+def test_an_environment_that_must_be_reset(place: str, fast: bool) -> None:
+    trained, other = model(fast), noise_envs(ACTION_SPACES["Box"])
+    callback = At(place, lambda outer: outer.set_env(other))
+    with pytest.raises(RuntimeError, match=r"^the model has no observations to act on, because set_env\(\) discards"):
+        trained.learn(128, callback)
+    if place != "rollout end":  # The update that follows is that of a whole rollout.
+        assert_unchanged(trained, callback.before)
+    assert trained.learn(64, reset_num_timesteps=False).env is other
+
+
+@pytest.mark.parametrize("fast", [False, True])
 def test_train_without_a_whole_rollout(fast: bool) -> None:
     trained = model(fast)
     callback = At("step", lambda outer: outer.train())

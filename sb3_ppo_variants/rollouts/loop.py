@@ -105,7 +105,7 @@ def _step(
 
     :return: False if the callback ends the rollout
     """
-    new_obs, rewards, dones, infos = env.step(actor.act(step, model._last_obs))
+    new_obs, rewards, dones, infos = env.step(actor.act(step, _last_observations(model)))
     model.num_timesteps += env.num_envs * n_processes
     if heard:
         callback.update_locals(
@@ -120,10 +120,23 @@ def _step(
             if terminal is not None and infos[i].get("TimeLimit.truncated", False):
                 # A time limit does not make a state terminal: bootstrap with the state's value (SB3 issue 633).
                 rewards[i] += model.gamma * actor.terminal_value(terminal, int(i))
-    actor.store(model._last_obs, rewards, model._last_episode_starts)  # type: ignore[arg-type]
+    actor.store(_last_observations(model), rewards, model._last_episode_starts)  # type: ignore[arg-type]
     model._last_obs = new_obs  # type: ignore[assignment]
     model._last_episode_starts = dones
     return True
+
+
+def _last_observations(model: OnPolicyAlgorithm) -> Observations:
+    """Return the observations that the model acts on.
+
+    :raises RuntimeError: if there are none
+    """
+    if model._last_obs is None:
+        raise RuntimeError(
+            "the model has no observations to act on, because set_env() discards them: if a callback calls it, call it "
+            "between two calls of learn() instead, the second with reset_num_timesteps=False"
+        )
+    return model._last_obs
 
 
 def bounds_of(policy: ActorCriticPolicy) -> tuple[np.ndarray, np.ndarray] | None:
