@@ -222,6 +222,21 @@ def test_training_with_a_registered_kl(variant: Any, monkeypatch: pytest.MonkeyP
     assert train()["train/kl"] == pytest.approx(2 * expected["train/kl"], rel=0.2)
 
 
+class Sharpened(ActorCriticPolicy):
+    """A user's policy whose ``get_distribution`` returns other distributions than it acts with."""
+
+    def get_distribution(self, obs: Any) -> Any:
+        sharp: Any = super().get_distribution(obs)
+        return sharp.proba_distribution(5 * sharp.distribution.logits)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_policy_that_does_not_move_has_no_kl(variant: Any) -> None:
+    kwargs = {"ortho_init": False}  # Otherwise the logits are nearly zero.
+    model = variant(Sharpened, NoiseEnv(spaces.Discrete(2)), n_steps=64, learning_rate=0.0, policy_kwargs=kwargs)
+    assert model.learn(64).logger.name_to_value["train/kl"] == pytest.approx(0.0, abs=1e-6)
+
+
 @pytest.mark.parametrize("distribution", [DiagGaussianDistribution(2), Normal, "DiagGaussianDistribution", None])
 def test_a_kl_is_registered_for_a_class(distribution: Any) -> None:
     with pytest.raises(ArgumentError, match=r"^distribution=.* is not allowed; allowed: a subclass of SB3's Distrib"):

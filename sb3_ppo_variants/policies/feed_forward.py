@@ -18,7 +18,7 @@ from stable_baselines3.common.policies import (
 from stable_baselines3.common.type_aliases import PyTorchObs
 
 from sb3_ppo_variants.kl import ExactKL, Parameters, kl_and_parameters, known_parameters
-from sb3_ppo_variants.policies.kind import Acted, Evaluated, check_distribution, has_distribution
+from sb3_ppo_variants.policies.kind import Acted, Evaluated, check_distribution, has_distribution, leaves_distribution
 from sb3_ppo_variants.rollouts.buffer import Samples, WithParameters, rollout_observations
 
 
@@ -87,12 +87,6 @@ class FeedForward:
         return self.policy.get_distribution(observations), self.policy.predict_values(observations)
 
     def _left_by(self, method: str, observations: PyTorchObs) -> Distribution:
-        # SB3's methods leave the distribution that they compute in action_dist, which saves a second forward pass. A
-        # policy that overrides them may not do so.
-        cls = type(self.policy)
-        if all(
-            getattr(cls, name, None) is getattr(ActorCriticPolicy, name)
-            for name in (method, "_get_action_dist_from_latent")
-        ):
+        if leaves_distribution(self, method):
             return self.policy.action_dist
         return self.policy.get_distribution(observations)

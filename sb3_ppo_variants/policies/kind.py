@@ -127,6 +127,16 @@ def has_distribution(kind: PolicyKind) -> bool:
     return get or not (forward and evaluate)
 
 
+def leaves_distribution(kind: PolicyKind, method: str) -> bool:
+    """Return whether a method of the policy leaves the distribution of ``get_distribution`` in ``action_dist``.
+
+    SB3's and sb3-contrib's methods do, which saves a second forward pass. A policy that overrides one may not do so.
+    """
+    cls, base = type(kind.policy), kind.policies[0]
+    names = (method, "get_distribution", "_get_action_dist_from_latent")
+    return all(getattr(cls, name, None) is getattr(base, name) for name in names)
+
+
 def check_distribution(kind: PolicyKind) -> None:
     """Check that the policy's distributions, and with them the KL, are known.
 

@@ -26,7 +26,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.masks import Masks, check_maskable
 from sb3_ppo_variants.kl import ExactKL, Parameters, kl_and_parameters, known_parameters
-from sb3_ppo_variants.policies.kind import Acted, Evaluated, check_distribution, has_distribution
+from sb3_ppo_variants.policies.kind import Acted, Evaluated, check_distribution, has_distribution, leaves_distribution
 from sb3_ppo_variants.rollouts.buffer import Samples, WithParameters, chunks, observations_at
 
 # A MaskableActorCriticPolicy. Its type hints do not allow dictionary observations.
@@ -118,8 +118,7 @@ class Masked:
 
     def left_by(self, method: str, observations: PyTorchObs, masks: object) -> Distribution:
         """Return the distributions that the last call of a policy method left behind, or else compute them again."""
-        cls, contribs = type(self.policy), MaskableActorCriticPolicy
-        if all(getattr(cls, name) is getattr(contribs, name) for name in (method, "_get_action_dist_from_latent")):
+        if leaves_distribution(self, method):
             return self.policy.action_dist
         return self.policy.get_distribution(observations, action_masks=masks)
 

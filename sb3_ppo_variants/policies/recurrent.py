@@ -28,7 +28,7 @@ from sb3_ppo_variants.arguments.rules import COUNT, FLAG, Rule
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.kl import ExactKL, Parameters, kl_and_parameters, known_parameters
 from sb3_ppo_variants.policies.feed_forward import FeedForward
-from sb3_ppo_variants.policies.kind import Acted, Evaluated, check_distribution, has_distribution
+from sb3_ppo_variants.policies.kind import Acted, Evaluated, check_distribution, has_distribution, leaves_distribution
 from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Samples, WithParameters, in_rows, observations_at, where_in
 
 # The hidden and the cell states of an LSTM, each of shape (layers, sequences, size).
@@ -185,8 +185,7 @@ class Recurrent:
 
     def left_by(self, method: str, observations: PyTorchObs, states: RNNStates, starts: th.Tensor) -> Distribution:
         """Return the distributions that the last call of a policy method left behind, or else compute them again."""
-        cls, contribs = type(self.policy), RecurrentActorCriticPolicy
-        if all(getattr(cls, name) is getattr(contribs, name) for name in (method, "_get_action_dist_from_latent")):
+        if leaves_distribution(self, method):
             return self.policy.action_dist
         distribution, _ = self.policy.get_distribution(observations, states.pi, starts)
         return distribution
