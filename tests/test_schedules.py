@@ -1,5 +1,6 @@
 """Schedules follow the remaining progress to the end."""
 
+from math import sqrt
 from typing import Any
 
 import pytest
@@ -32,6 +33,13 @@ def test_a_number_stays(name: str) -> None:
 def test_a_proportional_schedule_ends_at_zero_if_the_last_rollout_overshoots() -> None:
     logs = updates(PPOClip, total_timesteps=200, learning_rate=lambda progress: 0.4 * progress)
     assert [log["train/learning_rate"] for log in logs] == pytest.approx([0.4 * p for p in (0.68, 0.36, 0.04, 0.0)])
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "clip_range", "clip_range_vf", "kl_coef"])
+def test_a_schedule_may_be_undefined_where_the_last_rollout_overshoots(name: str) -> None:
+    arguments: dict[str, Any] = {name: lambda progress: 0.4 * sqrt(progress)}
+    logs = updates(total_timesteps=200, **arguments)
+    assert [log[f"train/{name}"] for log in logs] == pytest.approx([0.4 * sqrt(p) for p in (0.68, 0.36, 0.04, 0.0)])
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "clip_range", "clip_range_vf", "kl_coef"])
