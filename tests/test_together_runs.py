@@ -1,6 +1,7 @@
 """Runs of several processes: steps, statistics, callbacks, checkpoints."""
 
 import io
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,19 @@ def test_every_process_can_convert_and_copy_a_model() -> None:
 class Stops(BaseCallback):
     def _on_step(self) -> bool:
         return not (dist.get_rank() == 1 and self.num_timesteps >= 150)
+
+
+def printed() -> str:
+    model = PPOClip("MlpPolicy", "CartPole-v1", **SETTINGS, learning_rate=0.1, target_kl=1e-9, seed=1, verbose=1)
+    with redirect_stdout(io.StringIO()) as out:
+        model.learn(64)
+    return out.getvalue()
+
+
+def test_only_rank_0_prints() -> None:
+    first, other = answers(printed, 2)
+    assert first.count("Early stopping at step 0 due to reaching max kl") == 1
+    assert other == ""
 
 
 def stop() -> tuple[int, int, int]:

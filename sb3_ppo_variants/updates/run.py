@@ -82,7 +82,7 @@ class Outcome(NamedTuple):
 def run(update: Update, plan: UpdatePlan, verbose: int, guarded: bool = True) -> Outcome:
     """Run an update, and undo it if it fails.
 
-    :param verbose: 1 prints a message when ``target_kl`` ends a descent early
+    :param verbose: 1 prints a message in rank 0 when ``target_kl`` ends a descent early
     :param guarded: whether to check that losses, gradients and parameters are finite
     :raises NonFiniteError: if a loss, a gradient or a parameter is not finite
     """
@@ -97,7 +97,7 @@ def run(update: Update, plan: UpdatePlan, verbose: int, guarded: bool = True) ->
                 descending.measured().check_finite()
                 update.check_finite()
                 raise
-            if ended.max_kl is not None and verbose >= 1:
+            if ended.max_kl is not None and verbose >= 1 and plan.processes.rank == 0:
                 print(f"Early stopping at step {ended.epochs - 1} due to reaching max kl: {ended.max_kl:.2f}")
             epochs.append(ended.epochs)
             measured.append(descending.measured())
