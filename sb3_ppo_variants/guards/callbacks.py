@@ -1,7 +1,7 @@
 """Callbacks that must not return ``None``, and whose ``on_training_end`` is always called."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ConvertCallback, ProgressBarCallback
@@ -57,7 +57,9 @@ class Supervised(CallbackList):
 
     def _on_training_end(self) -> None:
         self._training = False
-        super()._on_training_end()
+        with ExitStack() as stack:  # It calls all of them, even if one raises an error.
+            for callback in reversed(self.callbacks):
+                stack.callback(callback.on_training_end)
 
 
 class _ProgressBar(ProgressBarCallback):
