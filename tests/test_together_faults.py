@@ -16,6 +16,7 @@ import torch.distributed as dist
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 
+from fresh import ended, run_code_anew
 from helpers import NoiseEnv
 from ranks import together
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, ProcessError, SeparateUpdates
@@ -173,3 +174,23 @@ def test_weights_that_differ_are_an_error_at_the_next_update() -> None:
 def test_a_group_is_needed_where_it_is_asked_for() -> None:
     with pytest.raises(ArgumentError, match="data_parallel=True needs a process group: start the script with torchrun"):
         PPOClip("MlpPolicy", "CartPole-v1", data_parallel=True)
+
+
+WITHOUT_DISTRIBUTED = """
+import sys
+import torch.distributed as dist
+# Such a PyTorch has none of these.
+sys.modules["torch.distributed.distributed_c10d"] = None
+dist.is_available = lambda: False
+del dist.is_initialized, dist.get_rank, dist.get_world_size, dist.init_process_group
+from sb3_ppo_variants import PPOClip, init_processes
+print(PPOClip("MlpPolicy", "CartPole-v1", n_steps=64).learn(64).num_timesteps, init_processes())
+PPOClip("MlpPolicy", "CartPole-v1", data_parallel=True)
+"""
+
+
+def test_a_pytorch_without_distributed_trains_alone() -> None:
+    result = ended(run_code_anew, WITHOUT_DISTRIBUTED)
+    assert result.stdout == "64 False\n"
+    error = "data_parallel=True needs torch.distributed, without which this PyTorch was built"
+    assert result.stderr.strip().endswith(f"ArgumentError: {error}")

@@ -3,8 +3,6 @@
 import time
 from contextlib import suppress
 
-from torch.distributed.distributed_c10d import _get_default_store
-
 from sb3_ppo_variants.errors import ProcessError
 
 PREFIX = "sb3_ppo_variants"
@@ -20,6 +18,9 @@ class Faults:
     """
 
     def __init__(self, rank: int, size: int):
+        # A PyTorch without torch.distributed does not have this module, but can train in one process.
+        from torch.distributed.distributed_c10d import _get_default_store
+
         self._rank = rank
         self._size = size
         # The store outlives the group.

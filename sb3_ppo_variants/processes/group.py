@@ -119,7 +119,11 @@ def current(data_parallel: bool | Literal["auto"]) -> Processes:
         initialises it if torchrun started this process; False trains alone
     :raises ArgumentError: if a group is required and there is none
     """
-    if data_parallel is False or not dist.is_available():
+    if data_parallel is False:
+        return ALONE
+    if not dist.is_available():
+        if data_parallel is True:
+            raise ArgumentError("data_parallel=True needs torch.distributed, without which this PyTorch was built")
         return ALONE
     if not dist.is_initialized():
         if Left.latest is not None:
