@@ -58,6 +58,14 @@ def test_several_numbers_for_an_lstm() -> None:
         PPOClip("MultiInputLstmPolicy", nested)
 
 
+def test_a_table_of_actions() -> None:
+    env: gymnasium.Env = Strict(MultiDiscrete(np.array([[2, 3], [4, 5]])))
+    refused = r"^env.action_space=MultiDiscrete\(.* is not flat, as SB3's policies expect: wrap the environment in "
+    with pytest.raises(ArgumentError, match=re.compile(refused, re.DOTALL)) as caught:
+        PPOClip("MlpPolicy", env)
+    PPOClip("MlpPolicy", advised(caught.value, env), n_steps=64, batch_size=32, n_epochs=1).learn(64)
+
+
 @pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("name", SPACES)
 @pytest.mark.parametrize("variant", VARIANTS)

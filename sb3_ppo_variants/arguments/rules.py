@@ -174,6 +174,12 @@ def check_spaces(action_space: spaces.Space, use_sde: bool) -> None:
     if not isinstance(action_space, ACTION_SPACES):
         names = ", ".join(space.__name__ for space in ACTION_SPACES)
         raise ArgumentError(f"env.action_space={action_space} is not supported; supported are {names}")
+    if isinstance(action_space, spaces.MultiDiscrete) and action_space.nvec.ndim > 1:
+        flat, shape = action_space.nvec.flatten().tolist(), action_space.nvec.shape
+        raise ArgumentError(
+            f"env.action_space={action_space} is not flat, as SB3's policies expect: wrap the environment in "
+            f"gymnasium.wrappers.TransformAction(env, lambda action: action.reshape({shape}), MultiDiscrete({flat}))"
+        )
     if use_sde and not isinstance(action_space, spaces.Box):
         raise ArgumentError(f"use_sde=True needs a Box action space, but the environment has {action_space}")
     if isinstance(action_space, spaces.Box) and not action_space.is_bounded():
