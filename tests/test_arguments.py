@@ -17,8 +17,10 @@ import pytest
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
-from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.vec_env import DummyVecEnv
+from stable_baselines3.dqn.policies import DQNPolicy
+from stable_baselines3.sac.policies import SACPolicy
 
 from bad_arguments import BAD, UNNAMED, refused
 from helpers import ACTION_SPACES, PENALISED, VARIANTS, NoiseEnv, named, noise_envs
@@ -27,7 +29,7 @@ from sb3_ppo_variants.base import PPOBase
 
 NAN, INF = float("nan"), float("inf")
 SHARED: dict[str, list[Any]] = {
-    "policy": [None, 3, dict],
+    "policy": [None, 3, dict, BasePolicy, SACPolicy, DQNPolicy],
     "learning_rate": [-1e-3, NAN, INF, "1e-3", None, True, 10**400],
     "n_steps": [0, -1, 1.5, "8", None, True],
     "batch_size": [0, -4, 1.5, 1, None],

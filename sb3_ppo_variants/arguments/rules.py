@@ -85,6 +85,11 @@ def _is_env(value: Any) -> bool:
     return isinstance(value, str) or (not isinstance(value, type) and hasattr(value, "step"))
 
 
+def _is_policy(value: Any) -> bool:
+    # The policies of other algorithms, which SB3 also calls MlpPolicy, cannot evaluate the actions of a rollout.
+    return isinstance(value, type) and issubclass(value, BasePolicy) and hasattr(value, "evaluate_actions")
+
+
 def _is_device(value: Any) -> bool:
     try:
         th.device("cpu" if value == "auto" else value)
@@ -100,8 +105,8 @@ def _is_callback(value: Any) -> bool:
 
 RULES: Mapping[str, Rule] = {
     "policy": Rule(
-        "the alias or the class of a policy",
-        lambda value: isinstance(value, str) or (isinstance(value, type) and issubclass(value, BasePolicy)),
+        "the alias or the class of a policy with an actor and a critic",
+        lambda value: isinstance(value, str) or _is_policy(value),
     ),
     "env": Rule("an environment or the id of one", _is_env).or_none(),
     "learning_rate": NON_NEGATIVE.or_schedule(),
