@@ -20,6 +20,7 @@ from fresh import ended, run_code_anew
 from helpers import NoiseEnv
 from ranks import together
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, ProcessError, SeparateUpdates
+from sb3_ppo_variants.base.together import checksum
 
 TIMES = 10
 SLOW = pytest.mark.slow
@@ -163,6 +164,14 @@ class Changes(BaseCallback):
 def diverge() -> None:
     model = PPOClip("MlpPolicy", NoiseEnv(spaces.Discrete(2)), n_steps=16, batch_size=8, device="cpu")
     model.learn(320, callback=Changes())
+
+
+def test_changes_do_not_cancel_in_the_checksum() -> None:
+    before = th.tensor([0.3, -0.3])
+    after = before + 2.0**-20  # It adds 32 to the bits of one number, and subtracts 32 from those of the other.
+    assert after.view(th.int32).tolist() == (before.view(th.int32) + th.tensor([32, -32])).tolist()
+    assert checksum([before]) != checksum([after])
+    assert checksum([before]) == checksum([before.clone()])
 
 
 def test_weights_that_differ_are_an_error_at_the_next_update() -> None:

@@ -6,7 +6,7 @@ all of them. The backends average gradients; this module does the rest.
 
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from importlib import import_module
@@ -130,13 +130,19 @@ def check_same(model: SavedAlgorithm) -> None:
     processes = model.processes
     if processes.size == 1:
         return
-    with th.no_grad():
-        bits = [parameter.flatten().view(th.int32).sum(dtype=th.int64) for parameter in model.policy.parameters()]
-    sums = processes.gather(th.stack(bits).cpu().sum()[None]).flatten().tolist()
+    sums = processes.gather(checksum(model.policy.parameters())[None]).flatten().tolist()
     if len(set(sums)) > 1:
         usual = max(set(sums), key=sums.count)
         others = " and ".join(f"rank {rank}" for rank, one in enumerate(sums) if one != usual)
         raise ProcessError(f"the weights of {others} differ from those of the other ranks: something changed them")
+
+
+@th.no_grad()
+def checksum(parameters: Iterable[th.Tensor]) -> th.Tensor:
+    """Return a checksum of the bits of all parameters, shape ``()``."""
+    # A plain sum would not change if the same number is added to x and -x.
+    bits = [parameter.flatten().view(th.int32).long().square().sum() for parameter in parameters]
+    return th.stack(bits).cpu().sum()
 
 
 @contextmanager
