@@ -24,7 +24,7 @@ BASELINES = {
     "table1-text": "ppo_clip clip_range=0.2",
     "table1-code": "ppo_clip clip_range=0.2",
     "table1-200k": None,
-    "sb3-200k": None,
+    "sb3-1m": None,
     "same-learning": None,
     "separate-200k": None,
     "spinning-up": "ppo_clip",
@@ -182,13 +182,19 @@ def test_the_page_has_the_numbers_of_table_1(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_page_and_the_readme_have_the_numbers_beside_sb3() -> None:
-    found = matrices("sb3-200k")
-    assert [len(matrix) for matrix in found.values()] == [5, 5]
-    compared = statistics.against(_arrays(found), "sb3_ppo")["ppo_clip clip_range=0.2"]
+    found = matrices("sb3-1m")
+    assert [matrix.shape for matrix in found.values()] == [(5, 5), (5, 5)]
+    compared = statistics.against(_arrays(found), "sb3_ppo protocol=sb3")["ppo_clip protocol=sb3"]
     page, readme = section("`PPOClip` beside SB3's `PPO`"), section("Numbers", ROOT / "README.md")
-    assert f"interquartile mean is higher by {compared['IQM difference']}," in page
+    assert f"normalised scores differ by {compared['IQM difference']}," in page
     for text in (page, readme):
         assert f"better than one of SB3's with a probability of {compared['P(better)']}." in text
+    report = (ROOT / "docs" / "sb3-1m" / "report.md").read_text()
+    lines = report[report.index("### Final scores") :].split("\n\n")[2].splitlines()
+    envs, _, _, *means = ([cell.strip().removesuffix(" (5)") for cell in line.split("|")[2:-1]] for line in lines)
+    assert len(envs) == 5
+    for row in zip(envs, *means, strict=True):
+        assert f"| {' | '.join(row)} |" in page
 
 
 def test_the_page_has_the_scores_of_the_same_learning() -> None:

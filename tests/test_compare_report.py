@@ -280,6 +280,15 @@ def test_the_preset_says_which_cut_it_is(tmp_path: Path) -> None:
     assert "| no clipping or penalty | -0.39 | 0.40 (" in text
 
 
+def test_without_settings_of_the_paper_its_table_is_left_out(tmp_path: Path) -> None:
+    conditions = {**CONDITIONS, "preset": "paper-table1"}
+    runs = [record("sb3_ppo", "A-v0", seed, 60.0, conditions=conditions) for seed in range(2)]
+    write(tmp_path, [record(RANDOM, "A-v0", 0, 10, conditions=conditions), *runs])
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    text = text_of(tmp_path / "report.md")
+    assert "| sb3_ppo | 2 | 1.00 (" in text and "Comparison with the paper's Table 1" not in text
+
+
 def test_a_setting_with_its_own_protocol_does_not_set_the_scale(tmp_path: Path) -> None:
     other = [record("sb3_ppo protocol=sb3", env, 0, score) for env, score in (("A-v0", 210), ("B-v0", 30))]
     write(tmp_path, [*RECORDS, *other])
