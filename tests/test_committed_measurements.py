@@ -1,0 +1,113 @@
+"""The pages have the speeds and other measurements that the commands print from the committed files."""
+
+import json
+import re
+from statistics import median
+
+import pytest
+from committed import ROOT, section
+
+from sb3_ppo_variants.benchmark.__main__ import main
+
+
+@pytest.mark.parametrize("command", ["scaling", "scaling-learning"])
+def test_the_page_about_processes_has_what_was_measured(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--report", str(ROOT / "results" / f"{command}.json")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    assert len(table) > 2 and set(table) <= set((ROOT / "docs" / "parallel.md").read_text().splitlines())
+
+
+def test_the_page_has_the_speeds_of_other_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["peers", "--report", str(ROOT / "results" / "peers.json")]) == 0
+    assert capsys.readouterr().out in (ROOT / "docs" / "speed.md").read_text()
+
+
+def test_the_pages_have_the_speeds(capsys: pytest.CaptureFixture[str]) -> None:
+    tables = {}
+    for name in ("throughput-bars", "throughput-bars-epyc"):
+        assert main(["throughput", "--bars", "--report", str(ROOT / "results" / f"{name}.json")]) == 0
+        tables[name] = capsys.readouterr().out
+        assert tables[name] in (ROOT / "docs" / "speed.md").read_text()
+    table = tables["throughput-bars"]
+    headlines = re.findall(r"^(\| [^|]* \| \d[^|]*\)) \|$", section("Numbers", ROOT / "README.md"), re.MULTILINE)
+    assert len(headlines) == 4
+    assert all(f"{row} |" in table for row in headlines)
+
+
+@pytest.mark.parametrize(
+    ("name", "limits"),
+    [
+        ("throughput-bars", {"lunarlander": "3.0", "bipedalwalker": "2.9", "halfcheetah-envpool": "8.9"}),
+        ("throughput-bars-epyc", {"lunarlander": "2.4", "bipedalwalker": "2.5", "humanoid": "3.1", "hopper": "5.1"}),
+    ],
+)
+def test_the_page_has_the_limits_that_environments_set(name: str, limits: dict[str, str]) -> None:
+    runs = json.loads((ROOT / "results" / f"{name}.json").read_text())["runs"]
+    alone = {of: f"{median(runs[of]['seconds']['PPO']) / runs[of]['floor']:.1f}" for of in limits}
+    *others, last = limits.values()
+    text = " ".join((ROOT / "docs" / "speed.md").read_text().split())
+    assert alone == limits
+    assert f"about {', '.join(others)} and {last}" in text
+
+
+@pytest.mark.parametrize("command", ["cold", "paths"])
+def test_the_page_has_the_other_speeds(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file = {"cold": "cold.json", "paths": "zoo-paths.json"}[command]
+    assert main([command, "--report", str(ROOT / "results" / file)]) == 0
+    table = capsys.readouterr().out.partition("\n\n")[0].rstrip()
+    assert table in (ROOT / "docs" / "speed.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "page, workloads", [("masked", ["scheduling"]), ("recurrent", ["cartpole-novel-1", "cartpole-novel-8"])]
+)
+def test_the_pages_have_the_speeds_beside_sb3_contrib(
+    page: str, workloads: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["throughput", "--report", str(ROOT / "results" / "throughput-contrib.json")]) == 0
+    lines = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if "PPOClip" in line]
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    for workload in workloads:
+        [(ratio, rate)] = [(line[2], line[3]) for line in lines if line[0] == f"| {workload}"]
+        assert f" | {ratio} | {rate} |" in text
+
+
+def test_the_page_has_the_speeds_with_many_environments(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["throughput", "--report", str(ROOT / "results" / "throughput-n-envs.json")]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if "| PPOClip |" in line]
+    text = (ROOT / "docs" / "speed.md").read_text()
+    assert len(rows) == 8 and all(row in text for row in rows)
+
+
+def test_the_page_has_the_estimates_of_the_kl(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kl-estimators", "--report", str(ROOT / "results" / "kl-estimators.json")]) == 0
+    assert capsys.readouterr().out in (ROOT / "docs" / "details.md").read_text()
+
+
+def test_the_page_has_the_cost_of_the_guards(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["guard", "--report", str(ROOT / "results" / "guard.json")]) == 0
+    assert capsys.readouterr().out in (ROOT / "docs" / "trust.md").read_text()
+
+
+def test_the_table_of_what_can_be_used_has_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["throughput", "--report", str(ROOT / "results" / "throughput-variants.json")]) == 0
+    reports = [ROOT / "docs" / name / "report.md" for name in ("table1-200k", "masked", "recurrent")]
+    measured = re.sub(" +", " ", capsys.readouterr().out + "".join(report.read_text() for report in reports))
+    rows = section("Measured results", ROOT / "docs" / "can_i_use.md").splitlines()
+    cells = [
+        cell for row in rows if row.startswith(("| speed", "| normalised", "| return")) for cell in row.split(" | ")[1:]
+    ]
+    assert len(cells) == 6 * 4
+    for cell in cells:
+        assert f"| {cell.removesuffix(' |')} |" in measured
+
+
+def test_the_workloads_that_reach_their_bar_are_counted() -> None:
+    text = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| .+? \| ([\d.]+) \(.*?\) \| ([\d.]+) \| [\d.]+ \|$", text, re.MULTILINE)
+    words = {3: "three", 6: "Six"}
+    for of_table in (rows[:12], rows[12:]):
+        reached = sum(float(median) >= float(bar) for median, bar in of_table)
+        assert len(of_table) == 12
+        assert f"{words[reached]} of the twelve workloads reach their bar" in text
