@@ -2,8 +2,8 @@
 
 The computation is the same as in the reference backend. Images and filters are stored channels-last, the fastest layout
 for convolutions on CPUs, and Adam runs as one fused kernel. Bytes are scaled to [0, 1] in one pass, into an array that
-all minibatches share. If the first layer is computed separately, they are not scaled at all. Freed memory stays with
-the process.
+all minibatches share. If the first layer is computed separately, they are not scaled at all. Updates compute the linear
+layer as a convolution. Freed memory stays with the process.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,6 +25,7 @@ from torch.optim import Optimizer
 
 from sb3_ppo_variants.backends import memory, obstacles
 from sb3_ppo_variants.backends.first_layer import ActingAfter, FirstLayer, unscaled
+from sb3_ppo_variants.backends.last_layer import convolved
 from sb3_ppo_variants.backends.reference import Reference
 from sb3_ppo_variants.backends.torch_actor import TorchActor
 from sb3_ppo_variants.backends.torch_update import Minibatches, TorchUpdate
@@ -227,4 +228,4 @@ class Images(Reference):
     def update(self, plan: UpdatePlan) -> TorchUpdate:
         first = FirstLayer.of(plan.kind.policy)
         view = unscaled(plan.kind.policy) if first is None else first.rest
-        return TorchUpdate(partial(ImageMinibatches, first), replace(plan, kind=type(plan.kind)(view)))
+        return TorchUpdate(partial(ImageMinibatches, first), replace(plan, kind=type(plan.kind)(convolved(view))))
