@@ -15,7 +15,7 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 from sb3_ppo_variants.benchmark.__main__ import main
-from sb3_ppo_variants.benchmark.compare import plots, records
+from sb3_ppo_variants.benchmark.compare import interactive, plots, records, scores
 from sb3_ppo_variants.benchmark.compare.paper import Estimate
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM
 
@@ -146,3 +146,11 @@ def test_one_environment_does_not_spoil_the_others(tmp_path: Path) -> None:
     assert "Without Flat-v0, Long-v0, where no run beats the random policy" in text
     assert "| ppo_clip | 60 ± 35.36 (2) | -40 ± 28.28 (2) | 20 ± 0 (2) | no episode ended |" in text
     assert "| sb3_ppo | 2 | 0.75 (" in text
+
+
+def test_plotly_takes_no_name_for_markup() -> None:
+    label = "<b>mine</b> & yours"
+    (comparison,) = scores.comparisons([record(label, "<i>-v0", 0, 1.0), record(label, "<i>-v0", 1, 2.0)])
+    figure = interactive._figure(comparison, "<i>-v0")
+    assert figure.data[0].name == "&lt;b&gt;mine&lt;/b&gt; &amp; yours"
+    assert figure.layout.title.text == "&lt;i&gt;-v0"

@@ -287,15 +287,3 @@ def test_without_settings_of_the_paper_its_table_is_left_out(tmp_path: Path) -> 
     assert main(["report", "--out", str(tmp_path)]) == 0
     text = text_of(tmp_path / "report.md")
     assert "| sb3_ppo | 2 | 1.00 (" in text and "Comparison with the paper's Table 1" not in text
-
-
-def test_a_setting_with_its_own_protocol_does_not_set_the_scale(tmp_path: Path) -> None:
-    other = [record("sb3_ppo protocol=sb3", env, 0, score) for env, score in (("A-v0", 210), ("B-v0", 30))]
-    write(tmp_path, [*RECORDS, *other])
-    assert main(["report", "--out", str(tmp_path)]) == 0
-    text = text_of(tmp_path / "report.md")
-    assert "do not set this scale" in text and "| sb3_ppo protocol=sb3 | 1 | 2.00 |" in text
-    write(tmp_path / "alone", [*RECORDS[:2], *other])
-    assert main(["report", "--out", str(tmp_path / "alone")]) == 0
-    alone = text_of(tmp_path / "alone" / "report.md")
-    assert "do not set this scale" not in alone and "| sb3_ppo protocol=sb3 | 1 | 1.00 |" in alone

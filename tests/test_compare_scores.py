@@ -294,11 +294,3 @@ def test_episodes_of_spans() -> None:
     episodes.note(3, [{}, {"episode": {"r": 2.0}}])
     episodes.note(10, [{"episode": {"r": 4.0}}, {"episode": {"r": 6.0}}])
     assert [span.tolist() for span in episodes.spans(10, 2)] == [[2.0], [4.0, 6.0]]
-
-
-def test_settings_with_a_protocol_of_their_own_are_mentioned() -> None:
-    conditions = {**CONDITIONS, "protocol": "text"}
-    own = "; settings with a protocol of their own follow that"
-    for label, said in (("sb3_ppo protocol=sb3", own), ("sb3_ppo", "")):
-        (comparison,) = scores.comparisons([record(label, "A-v0", 0, 1.0, conditions=conditions)])
-        assert f"- protocol: text{said}\n" in summary(comparison)

@@ -59,7 +59,7 @@ def _figure(comparison: Comparison, env: str) -> go.Figure:
         dash = DASHES.get(lines[label], "longdashdot")
         look = {"color": to_hex(colors[label]), "dash": dash}
         low, high = ends[label]
-        name = "<br>".join(wrap(label, WIDEST))
+        name = "<br>".join(map(_plain, wrap(label, WIDEST)))
         figure.add_scatter(x=steps, y=points[label], name=name, legendgroup=label, mode="lines", line=look)
         figure.add_scatter(x=steps, y=low, legendgroup=label, **INVISIBLE)
         fill = f"rgba{(*(round(255 * part) for part in colors[label]), 0.15)}"
@@ -69,12 +69,17 @@ def _figure(comparison: Comparison, env: str) -> go.Figure:
     if env in (random := random_scores(comparison)):
         figure.add_hline(random[env], line_color="#999999", annotation_text="random policy")
     figure.update_layout(
-        title=env, height=560, template="plotly_white", xaxis_title="environment steps",
+        title=_plain(env), height=560, template="plotly_white", xaxis_title="environment steps",
         yaxis_title="return of an episode", updatemenus=[_axis(by_steps, by_minutes)],
         # Otherwise only the first letters of a name are shown beside a point.
         hoverlabel={"namelength": -1},
     )  # fmt: skip
     return figure
+
+
+def _plain(text: str) -> str:
+    """Return a text that plotly shows as it is. It takes tags for markup, but knows no entities for quotes."""
+    return escape(text, quote=False)
 
 
 def _axis(by_steps: Sequence[np.ndarray], by_minutes: Sequence[np.ndarray]) -> dict[str, object]:

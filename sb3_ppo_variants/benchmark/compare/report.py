@@ -222,7 +222,7 @@ def _normalised(comparison: Comparison, frame: pd.DataFrame, pictures: Path, bas
     blocks += _against(arrays, seeds, baseline or comparison.baseline)
     if baseline is not None and baseline not in arrays:
         blocks.append(f"Without {escaped(baseline)} here, nothing is compared with it.")
-    if comparison.conditions["preset"] == PAPER and any(row.label in comparison.labels for row in paper.TABLE_1):
+    if comparison.applied["preset"] == PAPER and any(row.label in comparison.labels for row in paper.TABLE_1):
         blocks += _paper(comparison, arrays, {n: row["mean"] for n, row in aggregates.items()}, incomplete, pictures)
     bars, profiles = (_file(comparison, name, pictures) for name in ("aggregates", "profiles"))
     plots.aggregates(aggregates, comparison.labels, bars)

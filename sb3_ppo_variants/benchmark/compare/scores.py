@@ -12,7 +12,7 @@ from sb3_ppo_variants.benchmark.compare.curves import SPANS
 from sb3_ppo_variants.benchmark.compare.paper import TABLE_1
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM
 from sb3_ppo_variants.benchmark.compare.records import ADDED, Record, curve, digest
-from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, BASELINE, has_own_protocol
+from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, BASELINE, own_protocol
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,19 @@ class Comparison:
     @property
     def title(self) -> str:
         """The preset or the environments, the protocol, and what was changed in the protocol, in words."""
-        conditions = self.conditions
-        what = conditions["preset"] or ", ".join(self.envs) or "No finished run"
-        protocol = [f"protocol {conditions['protocol']}"] if conditions.get("protocol") else []
-        switched = [conditions["switched"]] if conditions.get("switched") else []
+        applied = self.applied
+        what = applied["preset"] or ", ".join(self.envs) or "No finished run"
+        protocol = [f"protocol {applied['protocol']}"] if applied.get("protocol") else []
+        switched = [applied["switched"]] if applied.get("switched") else []
         return ", ".join([what, *protocol, *switched])
+
+    @property
+    def applied(self) -> dict[str, Any]:
+        """The conditions, without those that do not apply because all settings have the same protocol of their own."""
+        named = {own_protocol(label) for label in self.labels}
+        if len(named) != 1 or None in named:
+            return self.conditions
+        return {**self.conditions, "preset": None, "protocol": named.pop(), "normalize": None, "anneal": None}
 
     @property
     def circumstances(self) -> str:
@@ -54,7 +62,7 @@ class Comparison:
 
         Settings with a protocol of their own are left out, because the others are compared under the same conditions.
         """
-        return [label for label in self.labels if not has_own_protocol(label)] or self.labels
+        return [label for label in self.labels if own_protocol(label) is None] or self.labels
 
     @property
     def own(self) -> "Comparison":

@@ -71,9 +71,10 @@ class Setting:
         return ALGORITHMS.get(self.name, self.name)
 
 
-def has_own_protocol(label: str) -> bool:
-    """Return whether the setting with a label has a protocol of its own."""
-    return re.search(r"[ ,] ?protocol=", label) is not None
+def own_protocol(label: str) -> str | None:
+    """Return the protocol of its own that the setting with a label has, if it has one."""
+    found = re.search(r"[ ,] ?protocol=([\w-]+)", label)
+    return found and found[1]
 
 
 def named(text: str) -> Setting:

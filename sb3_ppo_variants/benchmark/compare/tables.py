@@ -11,7 +11,7 @@ from sb3_ppo_variants.benchmark.compare.plan import RANDOM
 from sb3_ppo_variants.benchmark.compare.presets import PRESETS, Preset
 from sb3_ppo_variants.benchmark.compare.records import Record
 from sb3_ppo_variants.benchmark.compare.scores import Comparison, order, random_scores
-from sb3_ppo_variants.benchmark.compare.settings import has_own_protocol
+from sb3_ppo_variants.benchmark.compare.settings import own_protocol
 from sb3_ppo_variants.recipes import PROTOCOLS
 
 
@@ -132,12 +132,12 @@ def added(comparison: Comparison) -> list[str]:
 
 
 def _conditions(comparison: Comparison) -> list[str]:
-    conditions = comparison.conditions
+    conditions = comparison.applied
     protocol = conditions.get("protocol")
     sources = [source for source in (conditions["entry"], conditions["file"]) if source is not None]
     # The description names values of this entry too, and another source may have different ones.
     says = f", {PROTOCOLS[protocol].says}" if protocol and sources == ["mujoco"] else ""
-    others = any(map(has_own_protocol, comparison.labels))
+    others = any(own_protocol(label) not in (None, protocol) for label in comparison.labels)
     given = {
         "protocol": protocol and f"{protocol}{says}{'; settings with a protocol of their own follow that' * others}",
         "but": conditions.get("switched"),
