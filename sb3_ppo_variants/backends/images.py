@@ -2,15 +2,14 @@
 
 The computation is the same as in the reference backend. Images and filters are stored channels-last, the fastest layout
 for convolutions on CPUs, and Adam runs as one fused kernel. Bytes are scaled to [0, 1] in one pass, into an array that
-all minibatches share. If the first layer is computed separately, they are not scaled at all. Updates compute the linear
-layer as a convolution. Freed memory stays with the process.
+all minibatches share. If the first layer is computed separately, they are not scaled at all. Large linear layers use
+the library of the convolutions. Freed memory stays with the process.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch as th
@@ -25,7 +24,7 @@ from torch.optim import Optimizer
 
 from sb3_ppo_variants.backends import memory, obstacles
 from sb3_ppo_variants.backends.first_layer import ActingAfter, FirstLayer, unscaled
-from sb3_ppo_variants.backends.last_layer import convolved
+from sb3_ppo_variants.backends.linear import multiplied
 from sb3_ppo_variants.backends.reference import Reference
 from sb3_ppo_variants.backends.torch_actor import TorchActor
 from sb3_ppo_variants.backends.torch_update import Minibatches, TorchUpdate
@@ -77,20 +76,6 @@ def _channels_last(policy: ActorCriticPolicy, optimizers: list[Optimizer]) -> It
     except BaseException:  # Including an interrupt during the line above.
         _lay_out(policy, optimizers, th.contiguous_format)
         raise
-
-
-@contextmanager
-def _inputs_first(policy: ActorCriticPolicy, optimizers: list[Optimizer]) -> Iterator[None]:
-    """Store the weights of the largest layer inputs-first, faster for few rows, while the context is active."""
-    extractors: list[Any] = [policy.pi_features_extractor, policy.vf_features_extractor]
-    weights = [extractor.linear[0].weight for extractor in extractors]
-    try:
-        for weight in weights:
-            weight.data = weight.data.t().contiguous().t()
-        yield
-    finally:
-        for weight in weights:
-            _lay(weight, optimizers, th.contiguous_format)
 
 
 def _lay_out(policy: ActorCriticPolicy, optimizers: list[Optimizer], memory_format: th.memory_format) -> None:
@@ -189,7 +174,7 @@ class ImageActor(TorchActor):
     """Acts with the first layer of a policy computed separately from the rest."""
 
     def __init__(self, first: FirstLayer, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer):
-        super().__init__(model, type(plan.kind)(first.rest), buffer)
+        super().__init__(model, type(plan.kind)(multiplied(first.rest)), buffer)
         self._acting = ActingAfter(first, self._acting)
 
 
@@ -212,20 +197,19 @@ class Images(Reference):
 
     @contextmanager
     def prepared(self, plan: UpdatePlan, updating: bool) -> Iterator[None]:
-        """Use the fastest layout of weights, and in updates a fused Adam, while the context is active."""
+        """Use the fastest layout of filters, and in updates a fused Adam, while the context is active."""
         policy, optimizers = plan.kind.policy, plan.optimizers
         # Rollouts leave Adam alone, because a callback may save it.
-        task = fused(optimizers) if updating else _inputs_first(policy, optimizers)
-        with memory.kept(), _channels_last(policy, optimizers), task:
+        with memory.kept(), _channels_last(policy, optimizers), fused(optimizers) if updating else nullcontext():
             yield
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
         first = FirstLayer.of(plan.kind.policy)
         if first is None:
-            return super().actor(model, plan, buffer, n_steps)
+            return TorchActor(model, type(plan.kind)(multiplied(plan.kind.policy)), buffer)
         return ImageActor(first, model, plan, buffer)
 
     def update(self, plan: UpdatePlan) -> TorchUpdate:
         first = FirstLayer.of(plan.kind.policy)
         view = unscaled(plan.kind.policy) if first is None else first.rest
-        return TorchUpdate(partial(ImageMinibatches, first), replace(plan, kind=type(plan.kind)(convolved(view))))
+        return TorchUpdate(partial(ImageMinibatches, first), replace(plan, kind=type(plan.kind)(multiplied(view))))
