@@ -7,7 +7,7 @@ template <class T, class Distribution> class Actor {
         : inputs(networks.actor[0].inputs, memory),
           actor(networks.actor, networks.actor_layers, networks.activation, memory),
           critic(networks.critic, networks.critic_layers, networks.activation, memory),
-          distribution(networks, memory), n_outputs(networks.actor[networks.actor_layers - 1].outputs),
+          distribution(networks, actor, memory), n_outputs(networks.actor[networks.actor_layers - 1].outputs),
           action_size(networks.distribution == CATEGORICAL ? networks.n_parts : n_outputs) {}
 
     void run(Acting<T>& acting) {

@@ -11,9 +11,6 @@ template <class T> double clip_norm(T* gradient, int64_t size, double max_norm) 
     return norm;
 }
 
-inline float root(float x) { return ::sqrtf(x); }
-inline double root(double x) { return ::sqrt(x); }
-
 // torch.optim.Adam without weight decay and AMSGrad.
 template <class T> void step(Adam<T>& adam) {
     const double steps = static_cast<double>(++adam.steps);

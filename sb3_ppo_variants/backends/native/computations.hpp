@@ -13,6 +13,7 @@
 #include "network.hpp"
 
 #include "distributions.hpp"
+#include "state_dependent.hpp"
 #include "losses.hpp"
 #include "adam.hpp"
 
@@ -33,9 +34,10 @@ int64_t descend_with(const Networks<T>& networks, const Rollout<T>& rollout, con
 template <class T>
 int64_t descend(const Networks<T>& networks, const Rollout<T>& rollout, const Terms& terms, const Pass& pass,
                 Adam<T>& adam, Outcome& outcome, void* memory) {
-    const auto with = networks.distribution == GAUSSIAN      ? descend_with<T, Gaussian<T>>
-                      : networks.distribution == CATEGORICAL ? descend_with<T, Categorical<T>>
-                                                             : descend_with<T, Bernoulli<T>>;
+    const auto with = networks.distribution == GAUSSIAN          ? descend_with<T, Gaussian<T>>
+                      : networks.distribution == CATEGORICAL     ? descend_with<T, Categorical<T>>
+                      : networks.distribution == STATE_DEPENDENT ? descend_with<T, StateDependent<T>>
+                                                                 : descend_with<T, Bernoulli<T>>;
     return with(networks, rollout, terms, pass, adam, outcome, memory);
 }
 

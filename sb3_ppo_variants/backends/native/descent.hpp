@@ -9,7 +9,7 @@ template <class T, class Distribution> class Descending {
           inputs(networks.actor[0].inputs, memory),
           actor(networks.actor, networks.actor_layers, networks.activation, memory),
           critic(networks.critic, networks.critic_layers, networks.activation, memory),
-          distribution(networks, memory), now(memory),
+          distribution(networks, actor, memory), now(memory),
           n_outputs(networks.actor[networks.actor_layers - 1].outputs),
           actions{memory.take<T>(rollout.action_size * STRIDE)}, old{memory.take<T>(rollout.old_size * STRIDE)},
           slopes(memory.take<T>(STATES)), advantages(memory.take<T>(pass.batch_size)),

@@ -34,7 +34,7 @@ template <class T> struct Slopes {
 // Independent normal distributions; the outputs are their means.
 template <class T> class Gaussian {
   public:
-    Gaussian(const Networks<T>& networks, Memory& memory)
+    Gaussian(const Networks<T>& networks, const Mlp<T>&, Memory& memory)
         : size(networks.parts[0]), log_std(networks.log_std), d_log_std(networks.d_log_std),
           deviations(memory.take<T>(size)), variance_ratio(memory.take<T>(size)),
           z{memory.take<T>(size * STRIDE)}, shift{memory.take<T>(size * STRIDE)}, sums(memory.take<double>(size)) {}
@@ -126,7 +126,7 @@ template <class T> class Gaussian {
 // Independent categorical distributions; the outputs are their concatenated logits.
 template <class T> class Categorical {
   public:
-    Categorical(const Networks<T>& networks, Memory& memory)
+    Categorical(const Networks<T>& networks, const Mlp<T>&, Memory& memory)
         : parts(networks.parts), n_parts(networks.n_parts), totals(memory.take<T>(STATES)),
           scales(memory.take<T>(STATES)), entropies{memory.take<T>(n_parts * STRIDE)} {
         int64_t total = 0;
@@ -225,7 +225,7 @@ template <class T> class Categorical {
 // Independent Bernoulli distributions; the outputs are the logits of 1.
 template <class T> class Bernoulli {
   public:
-    Bernoulli(const Networks<T>& networks, Memory& memory)
+    Bernoulli(const Networks<T>& networks, const Mlp<T>&, Memory& memory)
         : size(networks.parts[0]), chosen{memory.take<T>(size * STRIDE)} {}
 
     void begin() {}

@@ -1,4 +1,4 @@
-// Exponential functions and logarithms. All of them propagate NaN.
+// Exponential functions, logarithms and square roots. All of them propagate NaN.
 namespace INSTRUCTIONS {
 
 // e^x whose relative error is 3e-9 before rounding (a least squares fit, weighted towards the largest errors), or 0 where
@@ -32,5 +32,7 @@ inline float log_of(float x) { return ::logf(x); }
 inline double log_of(double x) { return ::log(x); }
 inline float log1p_of(float x) { return ::log1pf(x); }
 inline double log1p_of(double x) { return ::log1p(x); }
+inline float root(float x) { return ::sqrtf(x); }
+inline double root(double x) { return ::sqrt(x); }
 
 }  // namespace INSTRUCTIONS

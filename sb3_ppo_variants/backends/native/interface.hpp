@@ -7,7 +7,7 @@
 
 // The numbers of activations and distributions.
 enum { TANH, RELU };
-enum { GAUSSIAN, CATEGORICAL, BERNOULLI };
+enum { GAUSSIAN, CATEGORICAL, BERNOULLI, STATE_DEPENDENT };
 
 // The statistics of a minibatch, in this order.
 enum { POLICY_LOSS, VALUE_LOSS, ENTROPY_LOSS, APPROX_KL, CLIP_FRACTION, LOSS, MEASURED };
@@ -28,7 +28,8 @@ template <class T> struct Networks {
     // dimensions of the action.
     const int64_t* parts;
     int64_t n_parts;
-    // Only for a Gaussian.
+    // Only for normal distributions: the logarithms of the standard deviations, or for state-dependent ones those of a
+    // matrix with a row for each unit of the actor's last hidden layer.
     const T* log_std;
     T* d_log_std;
 };

@@ -120,6 +120,16 @@ template <class T> T sum_of(const T* numbers, int64_t count) {
     return sum<T>(total);
 }
 
+// The scalar product of two vectors. Their length must be a multiple of the padding.
+template <class T> T dot(const T* a, const T* b, int64_t count) {
+    Vector<T> total = {};
+    for (int64_t i = 0; i < count; i += LANES<T>) {
+        const Vector<T> right = load(b + i);
+        total += load(a + i) * right;
+    }
+    return sum<T>(total);
+}
+
 template <class T> T sum_of_squares(const T* numbers, int64_t count) {
     Vector<T> totals[4] = {};
     int64_t i = 0;

@@ -106,6 +106,9 @@ template <class T> class Mlp {
         return x;
     }
 
+    // The output of the last hidden layer, once `forward` has computed it.
+    const T* last_hidden() const { return output(count - 2); }
+
     // The array to fill with dL/d(output) before `backward`.
     T* d_output() { return gradients[0]; }
 

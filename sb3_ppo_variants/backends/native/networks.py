@@ -10,6 +10,7 @@ from sb3_ppo_variants.backends.arrays.distribution import Distribution, check_fi
 from sb3_ppo_variants.backends.arrays.gaussian import DiagGaussian
 from sb3_ppo_variants.backends.arrays.mlp import RELU, TANH
 from sb3_ppo_variants.backends.arrays.networks import ActorCritic, Architecture
+from sb3_ppo_variants.backends.arrays.state_dependent import StateDependent
 from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.library import library
 
@@ -18,7 +19,13 @@ Bounds: TypeAlias = tuple[np.ndarray, np.ndarray] | None
 
 # The positions and values are the numbers in interface.hpp.
 ACTIVATIONS = (TANH, RELU)
-DISTRIBUTIONS: Mapping[type[Distribution], int] = {DiagGaussian: 0, Categorical: 1, MultiCategorical: 1, Bernoulli: 2}
+DISTRIBUTIONS: Mapping[type[Distribution], int] = {
+    DiagGaussian: 0,
+    Categorical: 1,
+    MultiCategorical: 1,
+    Bernoulli: 2,
+    StateDependent: 3,
+}
 
 
 def as_structure(architecture: Architecture, arrays: Arrays, gradients: Arrays | None = None) -> structures.Networks:

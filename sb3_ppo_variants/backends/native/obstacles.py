@@ -3,13 +3,16 @@
 import torch as th
 from stable_baselines3.common.distributions import StateDependentNoiseDistribution
 
+from sb3_ppo_variants.backends.arrays.networks import Architecture
 from sb3_ppo_variants.backends.arrays.obstacles import obstacle as arrays_obstacle
+from sb3_ppo_variants.backends.arrays.state_dependent import Settings
 from sb3_ppo_variants.backends.native.library import library
 from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized, Unclipped
 from sb3_ppo_variants.updates.plan import UpdatePlan
 
 # The objectives that losses.hpp implements. Their subclasses are excluded, because they may have any loss.
 OBJECTIVES = (Clipped, KLPenalized, AdaptiveKL, Unclipped)
+PLAIN_GSDE = Settings(use_expln=False, learn_features=False, epsilon=1e-6, squash_epsilon=None)
 TYPES = (th.float32, th.float64)
 
 
@@ -40,9 +43,13 @@ def _objective_obstacle(plan: UpdatePlan) -> str | None:
 def _policy_obstacle(plan: UpdatePlan) -> str | None:
     if plan.kind.takes_masks:
         return "the native library does not support action masks"
-    if isinstance(plan.kind.policy.action_dist, StateDependentNoiseDistribution):
-        return "the native library does not support gSDE"
-    return None
+    policy = plan.kind.policy
+    if not isinstance(policy.action_dist, StateDependentNoiseDistribution):
+        return None
+    if not policy.action_dist.full_std or Settings.of(policy.action_dist) != PLAIN_GSDE:
+        return "the native library supports gSDE only with its default options"
+    hidden = Architecture.of(policy).actor
+    return None if hidden else "the native library supports gSDE only with hidden layers"
 
 
 def _parameters_obstacle(plan: UpdatePlan) -> str | None:

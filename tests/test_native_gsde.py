@@ -1,0 +1,88 @@
+"""The native library computes updates of policies that explore with gSDE."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch as th
+from test_fast_update import CASES, assert_same_update, collected, updated
+from test_native import BOX, _instructions
+
+from helpers import noise_envs
+from sb3_ppo_variants import PPOClip, PPOFixedKL, SeparateUpdates
+from sb3_ppo_variants.backends.choice import choose
+from sb3_ppo_variants.backends.native.backend import Native
+
+__all__ = ["_instructions"]  # A fixture.
+
+OPTIONS = "the native library supports gSDE only with its default options"
+HIDDEN = "the native library supports gSDE only with hidden layers"
+
+
+def with_new_noise(model: Any) -> Any:
+    """Replace the noise, because noise that requires gradients cannot be deep-copied."""
+    with th.no_grad():
+        model.policy.reset_noise()
+    assert isinstance(choose(model._plan(), "auto").backend, Native)
+    return model
+
+
+@pytest.mark.usefixtures("_instructions")
+@pytest.mark.parametrize("name", CASES)
+def test_all_instructions_compute_the_same(name: str, double_precision: Callable[[Any], None]) -> None:
+    cls, arguments = CASES[name]
+    arguments = {"use_sde": True, "ent_coef": 0.02, "max_grad_norm": 0.5, **arguments}
+    model = collected(cls, BOX, policy_kwargs={"net_arch": {"pi": [9, 17], "vf": [5]}, "log_std_init": -1}, **arguments)
+    double_precision(model)
+    assert_same_update(with_new_noise(model))
+
+
+@pytest.mark.usefixtures("_instructions")
+def test_so_they_do_in_single_precision() -> None:
+    model = with_new_noise(collected(PPOClip, BOX, use_sde=True, ent_coef=0.01))
+    reference, fast = updated(model, False), updated(model, True)
+    for wanted, got in zip(reference.policy.parameters(), fast.policy.parameters(), strict=True):
+        th.testing.assert_close(got, wanted, rtol=0, atol=1e-4)
+
+
+@pytest.mark.usefixtures("natively")
+@pytest.mark.parametrize("batch_size", [128, 130, 200])
+def test_minibatches_larger_than_the_states_at_a_time(batch_size: int, double_precision: Callable[[Any], None]) -> None:
+    arguments: dict[str, Any] = {"use_sde": True, "kl_coef": 3.0, "ent_coef": 0.02, "n_epochs": 3}
+    model = collected(PPOFixedKL, BOX, n_steps=88, **arguments)
+    model.batch_size = batch_size
+    double_precision(model)
+    assert_same_update(with_new_noise(model))
+
+
+@pytest.mark.usefixtures("natively")
+def test_separate_updates(double_precision: Callable[[Any], None]) -> None:
+    model = collected(PPOClip, BOX, use_sde=True, updates=SeparateUpdates(2, 3))
+    double_precision(model)
+    model = with_new_noise(model)
+    reference, fast = updated(model, False), updated(model, True)
+    th.testing.assert_close(fast.get_parameters(), reference.get_parameters(), rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.usefixtures("natively")
+@pytest.mark.parametrize(
+    ("policy_kwargs", "why"),
+    [
+        ({"full_std": False}, OPTIONS),
+        ({"use_expln": True}, OPTIONS),
+        ({"squash_output": True}, OPTIONS),
+        ({"net_arch": {"pi": [], "vf": [8]}}, HIDDEN),
+    ],
+)
+def test_other_options_are_computed_over_arrays(policy_kwargs: dict[str, Any], why: str) -> None:
+    env = noise_envs(BOX)
+    model = PPOClip("MlpPolicy", env, n_steps=8, batch_size=8, use_sde=True, policy_kwargs=policy_kwargs)
+    assert choose(model._plan(), "auto").why == f"the networks are computed over arrays, because {why}"
+
+
+@pytest.mark.usefixtures("natively")
+@pytest.mark.parametrize("option", ["learn_features", "epsilon"])
+def test_so_are_changed_attributes_of_the_distribution(option: str) -> None:
+    model: Any = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=8, batch_size=8, use_sde=True)
+    setattr(model.policy.action_dist, option, 1)
+    assert choose(model._plan(), "auto").why.endswith(OPTIONS)
