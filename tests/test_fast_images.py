@@ -18,6 +18,7 @@ from helpers import ACTION_SPACES, noise_envs
 from sb3_ppo_variants import NonFiniteError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 from sb3_ppo_variants.backends import memory
 from sb3_ppo_variants.backends.choice import choose
+from sb3_ppo_variants.backends.convolutions import Convolutions
 from sb3_ppo_variants.backends.first_layer import FirstLayer
 from sb3_ppo_variants.backends.images import Images
 from sb3_ppo_variants.backends.native.filters import available
@@ -36,6 +37,15 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "separate features": (PPOClip, {"policy_kwargs": {"share_features_extractor": False, "net_arch": [16]}}),
     "gSDE": (PPOClip, {"use_sde": True}),
 }
+
+
+@pytest.fixture(params=["natively", "with PyTorch"], autouse=True)
+def _convolved(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run each test with convolutions by the native library and by PyTorch."""
+    if request.param == "natively":
+        request.getfixturevalue("natively")
+    else:
+        monkeypatch.setattr(Convolutions, "of", lambda _: None)
 
 
 def updated(

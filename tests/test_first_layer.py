@@ -11,6 +11,7 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from helpers import ACTION_SPACES, noise_envs
 from sb3_ppo_variants import PPOClip
+from sb3_ppo_variants.backends.convolutions import Convolutions
 from sb3_ppo_variants.backends.first_layer import FirstLayer
 from sb3_ppo_variants.backends.native import filters
 
@@ -63,13 +64,13 @@ CHANGES = [
 @pytest.mark.parametrize("change", CHANGES)
 def test_changed_policies(policy: Any, change: Callable[[Any], None]) -> None:
     change(policy)
-    assert FirstLayer.of(policy) is None
+    assert FirstLayer.of(policy) is None and Convolutions.of(policy) is None
 
 
 def test_hooks_of_all_modules(policy: Any) -> None:
     handle = register_module_forward_hook(lambda *_: None)
     try:
-        assert FirstLayer.of(policy) is None
+        assert FirstLayer.of(policy) is None and Convolutions.of(policy) is None
     finally:
         handle.remove()
     assert FirstLayer.of(policy) is not None

@@ -4,7 +4,7 @@ This layer is a third of the computation. Bytes have so few bits that processors
 times faster than single-precision numbers.
 """
 
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch as th
@@ -38,26 +38,14 @@ class FirstLayer:
     def __init__(self, policy: ActorCriticPolicy):
         cnn = cast(nn.Sequential, policy.features_extractor.cnn)
         self._convolution = cast(nn.Conv2d, cnn[0])
-        self.rest = _without_first_layer(policy, cnn)
+        self.rest = without_first(policy, 2)
         """A view of the policy that takes the output of its first layer as observations."""
 
     @classmethod
     def of(cls, policy: ActorCriticPolicy) -> "FirstLayer | None":
         """Return the first layer of a policy with SB3's ``NatureCNN``; ``None`` if it cannot be computed separately."""
-        extractor = policy.features_extractor
-        shared = extractor is policy.pi_features_extractor is policy.vf_features_extractor
-        if not shared or policy.observation_space.dtype != np.uint8:
-            return None
-        cnn: Any = extractor.cnn
-        modules = [policy, extractor, *cnn.modules()]
-        fits = (
-            [type(module) for module in cnn[:2]] == [nn.Conv2d, nn.ReLU]
-            and _takes_patches(cnn[0])
-            and not any(getattr(module, hooks) for module in modules for hooks in HOOKS)
-            and not any("forward" in vars(module) for module in modules)
-            and not _has_any_global_hook()
-        )
-        return cls(policy) if fits and filters.available() else None
+        cnn = plain_network(policy)
+        return cls(policy) if cnn is not None and _takes_patches(cnn[0]) and filters.available() else None
 
     def __call__(self, images: np.ndarray, rows: np.ndarray) -> th.Tensor:
         """Compute the output of the layer.
@@ -69,9 +57,31 @@ class FirstLayer:
         return Filtered.apply(weight / 255.0, bias, Taken(images, rows))
 
 
-def _without_first_layer(policy: ActorCriticPolicy, cnn: nn.Sequential) -> ActorCriticPolicy:
+def plain_network(policy: ActorCriticPolicy) -> Any:
+    """Return the layers of a policy's ``NatureCNN`` that take bytes.
+
+    :return: ``None`` if the policy has several networks, or if hooks or replaced methods take part in them
+    """
+    extractor = policy.features_extractor
+    shared = extractor is policy.pi_features_extractor is policy.vf_features_extractor
+    if not shared or policy.observation_space.dtype != np.uint8:
+        return None
+    cnn: Any = extractor.cnn
+    modules = [policy, extractor, *cnn.modules()]
+    plain = (
+        [type(module) for module in cnn[:2]] == [nn.Conv2d, nn.ReLU]
+        and not any(getattr(module, hooks) for module in modules for hooks in HOOKS)
+        and not any("forward" in vars(module) for module in modules)
+        and not _has_any_global_hook()
+    )
+    return cnn if plain else None
+
+
+def without_first(policy: ActorCriticPolicy, n_modules: int) -> ActorCriticPolicy:
+    """Return a view of a policy that takes the output of the first modules of its ``NatureCNN`` as observations."""
+    cnn = cast(nn.Sequential, policy.features_extractor.cnn)
     rest = view_of(cnn)
-    rest.forward = cnn[2:].forward  # type: ignore[method-assign]
+    rest.forward = cnn[n_modules:].forward  # type: ignore[method-assign]
     extractor = view_of(policy.features_extractor, cnn=rest)
     names = ("features_extractor", "pi_features_extractor", "vf_features_extractor")
     return unscaled(view_of(policy, **dict.fromkeys(names, extractor)))
@@ -88,14 +98,28 @@ def _takes_patches(layer: nn.Conv2d) -> bool:
     )
 
 
-class ActingAfter:
-    """Acts with a policy whose first layer is computed separately.
+class Computed(Protocol):
+    """The first layers of a policy, computed separately from the rest."""
 
-    :param first: the first layer of the policy
+    rest: ActorCriticPolicy
+    """A view of the policy that takes the output of the layers as observations."""
+
+    def __call__(self, images: np.ndarray, rows: np.ndarray) -> th.Tensor:
+        """Compute the output of the layers.
+
+        :param images: bytes of shape ``(..., channels, height, width)``, contiguous in this order or channels-last
+        :param rows: the rows of the images to use, counted over the leading dimensions
+        """
+
+
+class ActingAfter:
+    """Acts with a policy whose first layers are computed separately.
+
+    :param first: the first layers of the policy
     :param acting: acts with the rest of the policy
     """
 
-    def __init__(self, first: FirstLayer, acting: Acting):
+    def __init__(self, first: Computed, acting: Acting):
         self._first, self._acting = first, acting
 
     def act(self, observations: PyTorchObs, episode_starts: np.ndarray) -> Acted:

@@ -23,7 +23,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from sb3_ppo_variants.backends import memory, obstacles
-from sb3_ppo_variants.backends.first_layer import ActingAfter, FirstLayer, unscaled
+from sb3_ppo_variants.backends.convolutions import Convolutions
+from sb3_ppo_variants.backends.first_layer import ActingAfter, Computed, FirstLayer, unscaled
 from sb3_ppo_variants.backends.linear import multiplied
 from sb3_ppo_variants.backends.reference import Reference
 from sb3_ppo_variants.backends.torch_actor import TorchActor
@@ -115,6 +116,18 @@ class ScaledImages:
         return numbers.permute(0, 3, 1, 2)
 
 
+class ConvolvedImages:
+    """Computes the output of a policy's convolutions for images of a rollout."""
+
+    def __init__(self, convolutions: Convolutions, buffer: RolloutBuffer):
+        self._convolutions = convolutions
+        channels_last = np.ascontiguousarray(in_rows(buffer, np.moveaxis(buffer.observations, -3, -1)))
+        self._images = np.moveaxis(channels_last, -1, -3)
+
+    def __call__(self, rows: np.ndarray) -> th.Tensor:
+        return self._convolutions(self._images, rows)
+
+
 class FilteredImages:
     """Computes the output of a policy's first layer for images of a rollout."""
 
@@ -130,18 +143,22 @@ class FilteredImages:
 
 
 class ImageMinibatches(Minibatches):
-    """The minibatches that a buffer would return, with scaled images or the output of the first layer as observations.
+    """The minibatches that a buffer would return, with scaled images or the output of the first layers as observations.
 
-    :param first: the first layer of the policy, if it is computed separately
+    :param first: the first layers of the policy, if they are computed separately
     :param plan: the plan of the update, with a view of the policy that takes these observations
     """
 
-    def __init__(self, first: FirstLayer | None, plan: UpdatePlan):
+    def __init__(self, first: FirstLayer | Convolutions | None, plan: UpdatePlan):
         super().__init__(plan)
         buffer = plan.buffer
-        self._images_at: Callable[[np.ndarray], th.Tensor] = (
-            ScaledImages(buffer, max(plan.batch_size, ROWS_AT_ONCE)) if first is None else FilteredImages(first, buffer)
-        )
+        self._images_at: Callable[[np.ndarray], th.Tensor]
+        if first is None:
+            self._images_at = ScaledImages(buffer, max(plan.batch_size, ROWS_AT_ONCE))
+        elif isinstance(first, FirstLayer):
+            self._images_at = FilteredImages(first, buffer)
+        else:
+            self._images_at = ConvolvedImages(first, buffer)
         actions = in_rows(buffer, buffer.actions).astype(np.float32, copy=False)
         numbers = [
             in_rows(buffer, array).ravel()
@@ -171,11 +188,16 @@ class ImageMinibatches(Minibatches):
 
 
 class ImageActor(TorchActor):
-    """Acts with the first layer of a policy computed separately from the rest."""
+    """Acts with the first layers of a policy computed separately from the rest."""
 
-    def __init__(self, first: FirstLayer, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer):
+    def __init__(self, first: Computed, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer):
         super().__init__(model, type(plan.kind)(multiplied(first.rest)), buffer)
         self._acting = ActingAfter(first, self._acting)
+
+
+def _separate(policy: ActorCriticPolicy) -> FirstLayer | Convolutions | None:
+    """Return the first layers of a policy if they are computed separately: one with AMX, otherwise all convolutions."""
+    return FirstLayer.of(policy) or Convolutions.of(policy)
 
 
 class Images(Reference):
@@ -204,12 +226,12 @@ class Images(Reference):
             yield
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
-        first = FirstLayer.of(plan.kind.policy)
+        first = _separate(plan.kind.policy)
         if first is None:
             return TorchActor(model, type(plan.kind)(multiplied(plan.kind.policy)), buffer)
         return ImageActor(first, model, plan, buffer)
 
     def update(self, plan: UpdatePlan) -> TorchUpdate:
-        first = FirstLayer.of(plan.kind.policy)
+        first = _separate(plan.kind.policy)
         view = unscaled(plan.kind.policy) if first is None else first.rest
         return TorchUpdate(partial(ImageMinibatches, first), replace(plan, kind=type(plan.kind)(multiplied(view))))

@@ -20,6 +20,10 @@
 #include "acting.hpp"
 #include "descent.hpp"
 
+#include "convolution.hpp"
+
+#include "convolutions.hpp"
+
 namespace INSTRUCTIONS {
 
 template <class T, class Distribution>
@@ -56,7 +60,22 @@ template <class T> int64_t act(const Networks<T>& networks, Acting<T>& acting, v
     return with(networks, acting, memory);
 }
 
+inline int64_t convolve_all(const Convolutions& all, void* memory) {
+    Memory pieces{static_cast<char*>(memory)};
+    Convolved convolved(all, pieces);
+    if (memory) convolved.forward();
+    return pieces.used;
+}
+
+inline int64_t convolve_backward(const Convolutions& all, void* memory) {
+    Memory pieces{static_cast<char*>(memory)};
+    ConvolvedBackward convolved(all, pieces);
+    if (memory) convolved.run();
+    return pieces.used;
+}
+
 extern const Table table;
-const Table table = {{descend<float>, act<float>}, {descend<double>, act<double>}};
+const Table table = {
+    {descend<float>, act<float>}, {descend<double>, act<double>}, convolve_all, convolve_backward};
 
 }  // namespace INSTRUCTIONS

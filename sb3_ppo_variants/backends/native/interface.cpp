@@ -61,5 +61,11 @@ EXPORTED int64_t ppo_act_float64(const Networks<double>* networks, Acting<double
     return chosen.table->in_double.act(*networks, *acting, memory);
 }
 
+EXPORTED int64_t ppo_convolve(const Convolutions* all, void* memory) { return chosen.table->convolve(*all, memory); }
+
+EXPORTED int64_t ppo_convolve_backward(const Convolutions* all, void* memory) {
+    return chosen.table->convolve_backward(*all, memory);
+}
+
 // Python's build tools for Windows export this symbol from every extension; nothing imports this library as a module.
 EXPORTED void* PyInit__native() { return nullptr; }

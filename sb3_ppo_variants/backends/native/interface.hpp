@@ -89,3 +89,21 @@ template <class T> struct Acting {
     int64_t step;
     int64_t is_finite;  // Whether all outputs and actions are finite.
 };
+
+// A convolution without padding, followed by ReLU: its parameters, the gradients with respect to them, and its outputs,
+// one image after the other. Filters are (size, size, channels).
+struct Convolution {
+    const float *weight, *bias;
+    float *d_weight, *d_bias, *output;
+    int64_t filters, size, step;
+};
+
+// Images of bytes, (height, width, channels) each, the indices of those to use, and the layers that they pass through
+// after they are scaled to [0, 1].
+struct Convolutions {
+    const uint8_t* images;
+    const int64_t* rows;
+    const Convolution* layers;
+    const float* d_output;  // The gradient with respect to the output of the last layer.
+    int64_t count, height, width, channels, n_layers;
+};

@@ -14,7 +14,9 @@ from sb3_ppo_variants.backends.native.structures import Structure
 
 INSTRUCTIONS = ("AVX-512", "AVX2", "plain")
 # Functions that are compiled for one type of numbers only.
-OTHERS = ("ppo_use", "ppo_may_filter", "ppo_filter", "ppo_filter_gradient")
+OTHERS = (
+    "ppo_use", "ppo_may_filter", "ppo_filter", "ppo_filter_gradient", "ppo_convolve", "ppo_convolve_backward"
+)  # fmt: skip
 # Bytes in a cache line.
 LINE = 64
 

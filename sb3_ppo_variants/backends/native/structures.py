@@ -122,8 +122,20 @@ class Numbers(Structure):
     _fields_ = _fields("numbers", "count")
 
 
-def as_array(layers: Sequence[Layer]) -> ctypes.Array:
-    """Return layers as one contiguous array, to which a pointer to the first layer gives access."""
-    array = (Layer * len(layers))(*layers)
+class Convolution(Structure):
+    """A convolution with the gradients of its parameters and its outputs."""
+
+    _fields_ = _fields("weight bias d_weight d_bias output", "filters size step")
+
+
+class Convolutions(Structure):
+    """Images, and the convolutions that they pass through."""
+
+    _fields_ = _fields("images rows layers d_output", "count height width channels n_layers")
+
+
+def as_array(layers: Sequence[Structure]) -> ctypes.Array:
+    """Return layers of the same kind as one contiguous array, to which a pointer to the first gives access."""
+    array = (type(layers[0]) * len(layers))(*layers)
     array.kept = layers  # type: ignore[attr-defined]
     return array

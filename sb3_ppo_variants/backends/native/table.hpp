@@ -12,6 +12,8 @@ template <class T> struct Functions {
 struct Table {
     Functions<float> in_single;
     Functions<double> in_double;
+    int64_t (*convolve)(const Convolutions&, void*);
+    int64_t (*convolve_backward)(const Convolutions&, void*);
 };
 
 namespace plain { extern const Table table; }

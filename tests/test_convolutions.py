@@ -1,0 +1,178 @@
+"""The native library computes the convolutions of SB3's convolutional network as PyTorch does."""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from torch import nn
+from torch.nn import functional
+
+from helpers import ACTION_SPACES, noise_envs
+from sb3_ppo_variants import PPOClip
+from sb3_ppo_variants.backends.convolutions import Convolutions
+from sb3_ppo_variants.backends.first_layer import FirstLayer
+from sb3_ppo_variants.backends.native import library as native
+from sb3_ppo_variants.backends.native.convolutions import Convolved, Shape, Taken
+
+pytestmark = pytest.mark.usefixtures("natively")
+
+# Height, width and channels of images. Outputs have rows of 20, 15, 1, 14, 24 and 67 pixels in the first layer.
+IMAGES = [(84, 84, 4), (64, 64, 2), (36, 36, 1), (45, 60, 3), (36, 100, 4), (40, 272, 12)]
+FRAMES = spaces.Box(0, 255, (2, 45, 40), np.uint8)
+
+
+@pytest.fixture(params=native.INSTRUCTIONS)
+def _instructions(request: pytest.FixtureRequest) -> Iterator[None]:
+    library = native.library()
+    assert library is not None
+    best = library.instructions
+    if not library.use(request.param):
+        pytest.skip(f"this processor has no {request.param}")
+    yield
+    library.use(best)
+
+
+def network(channels: int) -> nn.Sequential:
+    th.manual_seed(0)
+    layers = nn.Conv2d(channels, 32, 8, 4), nn.Conv2d(32, 64, 4, 2), nn.Conv2d(64, 64, 3)
+    return nn.Sequential(*(module for layer in layers for module in (layer, nn.ReLU())))
+
+
+def convolved(layers: list[Any], images: np.ndarray, rows: np.ndarray) -> th.Tensor:
+    shapes = [Shape(each.out_channels, each.in_channels, each.kernel_size[0], each.stride[0]) for each in layers]
+    parameters = [*(layer.weight for layer in layers), *(layer.bias for layer in layers)]
+    return Convolved.apply(Taken(images, rows), shapes, *parameters)
+
+
+@pytest.mark.usefixtures("_instructions")
+@pytest.mark.parametrize("size", IMAGES)
+def test_outputs_and_gradients(size: tuple[int, int, int]) -> None:
+    rng = np.random.default_rng(0)
+    images, rows = rng.integers(0, 256, (5, *size), np.uint8), np.array([3, 0, 0, 4])
+    single = network(size[-1])
+    double = deepcopy(single).double()
+    wanted = double(th.from_numpy(images[rows]).permute(0, 3, 1, 2).double() / 255)
+    got = convolved([*single][::2], images, rows)
+    th.testing.assert_close(got.double(), wanted, rtol=1e-5, atol=1e-6)
+    # Leave out numbers that rounding may have taken across 0.
+    gradient = th.from_numpy(rng.normal(size=wanted.shape)) * ((wanted > 1e-5) | (got == 0))
+    gradients = (th.autograd.grad(of, [*net.parameters()], g) for of, net, g in (
+        (got, single, gradient.float()), (wanted, double, gradient)
+    ))  # fmt: skip
+    for found, exact in zip(*gradients, strict=True):
+        scale = exact.abs().max()
+        th.testing.assert_close(found.double() / scale, exact / scale, rtol=0, atol=1e-5)
+
+
+def test_an_output_worked_out_by_hand() -> None:
+    """A filter of ones adds up the 8 x 8 pixels, and a filter of minus ones gives 0."""
+    signs = th.where(th.arange(32) % 2 == 0, 1.0, -1.0)
+    weight, bias = signs[:, None, None, None].repeat(1, 1, 8, 8), th.full((32,), 0.5)
+    images = np.full((1, 12, 8, 1), 255, np.uint8)
+    images[0, :4] = 0
+    parameters = weight.requires_grad_(), bias.requires_grad_()
+    output = Convolved.apply(Taken(images, np.array([0])), [Shape(32, 1, 8, 4)], *parameters)
+    assert output.shape == (1, 32, 2, 1)
+    assert output[0, 0, :, 0].tolist() == [32.5, 64.5] and output[0, 1].max() == 0
+    d_weight, d_bias = th.autograd.grad(output.sum(), parameters)
+    # A filter's first row lies on pixels of 0 in the first of the two patches, and its last row in none.
+    assert d_weight[0, 0, [0, 7], 0].tolist() == [1, 2] and d_bias[:2].tolist() == [2, 0]
+
+
+@pytest.mark.usefixtures("_instructions")
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_nothing_that_is_not_finite_is_lost(value: float) -> None:
+    net, images = network(1), np.ones((1, 36, 36, 1), np.uint8)
+    layers: list[Any] = [*net][::2]
+    with th.no_grad():
+        for layer in layers:
+            layer.weight.abs_()
+        layers[0].weight[3, 0, 2, 2] = abs(value)
+    assert not convolved(layers, images, np.zeros(1, np.int64)).isfinite().any()
+    net = network(1)
+    output = convolved([*net][::2], images, np.zeros(1, np.int64))
+    gradient = th.zeros_like(output)
+    gradient[0, int(output[0, :, 0, 0].argmax()), 0, 0] = value
+    found = th.autograd.grad(output, [*net.parameters()], gradient)
+    assert not any(each.isfinite().all() for each in found)
+
+
+def policy_for(images: spaces.Box = FRAMES, **policy_kwargs: Any) -> Any:
+    env = noise_envs(ACTION_SPACES["Box"], images)
+    return PPOClip("CnnPolicy", env, n_steps=8, batch_size=16, policy_kwargs=policy_kwargs).policy
+
+
+def test_which_policies_take_part() -> None:
+    assert Convolutions.of(policy_for()) is not None
+    assert Convolutions.of(policy_for(spaces.Box(0, 255, (84, 84, 3), np.uint8))) is not None
+    assert Convolutions.of(policy_for(share_features_extractor=False)) is None
+    numbers = {"normalize_images": False, "features_extractor_kwargs": {"normalized_image": True}}
+    assert Convolutions.of(policy_for(spaces.Box(0, 1, (2, 36, 36), np.float32), **numbers)) is None
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(2, 32, 8, 4, padding=1),
+        nn.Conv2d(2, 32, 8, 4, dilation=2),
+        nn.Conv2d(2, 32, 8, (4, 2)),
+        nn.Conv2d(2, 32, (8, 4), 4),
+        nn.Conv2d(2, 32, 8, 4, groups=2),
+        nn.Conv2d(2, 32, 8, 4, bias=False),
+        nn.Conv2d(2, 32, 3, 4),
+        nn.Conv2d(2, 48, 8, 4),
+        nn.utils.parametrizations.weight_norm(nn.Conv2d(2, 32, 8, 4)),
+    ],
+    ids=str,
+)
+def test_layers_that_do_not(layer: nn.Module) -> None:
+    policy = policy_for()
+    policy.features_extractor.cnn[0] = layer
+    assert Convolutions.of(policy) is None
+
+
+def test_other_layers_between_them() -> None:
+    for position, module in ((1, nn.Tanh()), (5, nn.Identity()), (6, nn.AdaptiveAvgPool2d(1))):
+        policy = policy_for()
+        policy.features_extractor.cnn[position] = module
+        assert Convolutions.of(policy) is None
+
+
+def test_several_threads_are_left_to_pytorch() -> None:
+    policy = policy_for()
+    th.set_num_threads(2)
+    assert Convolutions.of(policy) is None
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_images_in_either_order(channels_last: bool) -> None:
+    policy = policy_for()
+    images = np.random.default_rng(0).integers(0, 256, (3, 2, *FRAMES.shape), np.uint8)
+    numbers = th.from_numpy(images.reshape(6, *FRAMES.shape)[[5, 1]]) / 255
+    if channels_last:
+        images = np.moveaxis(np.ascontiguousarray(np.moveaxis(images, -3, -1)), -1, -3)
+    convolutions = Convolutions.of(policy)
+    assert convolutions is not None
+    found = convolutions(images, np.array([5, 1]))
+    wanted = functional.relu(policy.features_extractor.cnn[:-1](numbers))
+    th.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_rollouts_and_updates_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    compute = Convolutions.__call__
+
+    def noted(self: Convolutions, images: np.ndarray, rows: np.ndarray) -> th.Tensor:
+        seen.append(len(rows))
+        return compute(self, images, rows)
+
+    monkeypatch.setattr(Convolutions, "__call__", noted)
+    monkeypatch.setattr(FirstLayer, "of", lambda _: None)
+    env = noise_envs(ACTION_SPACES["Box"], FRAMES)
+    PPOClip("CnnPolicy", env, n_steps=20, batch_size=8, n_epochs=1).learn(40)
+    # 20 steps of two environments, and 5 minibatches. The KL needs all 40 states at once.
+    assert seen.count(2) >= 20 and seen.count(8) == 5 and seen.count(40) == 1
