@@ -60,8 +60,8 @@ test-native: $(INSTALLED)  ## Test the native library under the address and unde
 		$(BIN)/python setup.py -q build --build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
 	LD_PRELOAD=$$($${CXX:-c++} -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
 		PYTHONPATH=$(CURDIR)/$(SANITIZED)/lib $(BIN)/pytest -k "not over_arrays" \
-		tests/test_native.py tests/test_native_gsde.py tests/test_normalized.py tests/test_fast_moving.py \
-		tests/test_fast_rollout.py tests/test_fast_update.py
+		tests/test_native.py tests/test_native_gsde.py tests/test_convolutions.py tests/test_normalized.py \
+		tests/test_fast_moving.py tests/test_fast_rollout.py tests/test_fast_update.py
 
 test-upstream: $(INSTALLED)  ## Run SB3's own test suite with each class in place of PPO (half an hour)
 	for class in PPOClip PPOAdaptiveKL PPOFixedKL PPOUnclipped; do \

@@ -1,9 +1,9 @@
 """SB3's convolutional network on a CPU, with memory laid out for convolutions.
 
 The computation is the same as in the reference backend. Images and filters are stored channels-last, the fastest layout
-for convolutions on CPUs, and Adam runs as one fused kernel. Bytes are scaled to [0, 1] in one pass, into an array that
-all minibatches share. If the first layer is computed separately, they are not scaled at all. Large linear layers use
-the library of the convolutions. Freed memory stays with the process.
+for convolutions on CPUs, and Adam runs as one fused kernel. Where possible, the native library computes the first layer
+or all convolutions. Otherwise, bytes are scaled to [0, 1] in one pass, into an array that all minibatches share. Large
+linear layers use the library of PyTorch's convolutions. Freed memory stays with the process.
 """
 
 from collections.abc import Callable, Iterator
