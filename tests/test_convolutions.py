@@ -1,7 +1,10 @@
 """The native library computes the convolutions of SB3's convolutional network as PyTorch does."""
 
+import multiprocessing
+import os
 from collections.abc import Iterator
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,7 @@ from sb3_ppo_variants.backends.convolutions import Convolutions
 from sb3_ppo_variants.backends.first_layer import FirstLayer
 from sb3_ppo_variants.backends.native import library as native
 from sb3_ppo_variants.backends.native.convolutions import Convolved, Shape, Taken
+from sb3_ppo_variants.backends.native.parallel import in_parallel
 
 pytestmark = pytest.mark.usefixtures("natively")
 
@@ -142,10 +146,27 @@ def test_other_layers_between_them() -> None:
         assert Convolutions.of(policy) is None
 
 
-def test_several_threads_are_left_to_pytorch() -> None:
-    policy = policy_for()
-    th.set_num_threads(2)
-    assert Convolutions.of(policy) is None
+@pytest.mark.parametrize("n_images", [1, 7, 9, 40])
+def test_several_threads_compute_the_same(n_images: int) -> None:
+    images, rows = np.random.default_rng(0).integers(0, 256, (3, 36, 36, 1), np.uint8), np.arange(n_images) % 3
+    net, found = network(1), []
+    for n_threads in (1, 3):
+        th.set_num_threads(n_threads)
+        output = convolved([*net][::2], images, rows)
+        found.append([output, *th.autograd.grad(output.sum(), [*net.parameters()])])
+    th.testing.assert_close(*found, rtol=1e-5, atol=1e-4)
+    th.testing.assert_close(found[0][0], found[1][0], rtol=0, atol=0)
+
+
+def in_two_threads() -> list[int]:
+    return in_parallel([partial(int, "1"), partial(int, "2")])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="of systems with fork")
+def test_threads_in_a_forked_process() -> None:
+    assert in_two_threads() == [1, 2]
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply_async(in_two_threads).get(timeout=60) == [1, 2]
 
 
 @pytest.mark.parametrize("channels_last", [True, False])

@@ -37,7 +37,7 @@ class Convolutions:
     def of(cls, policy: ActorCriticPolicy) -> "Convolutions | None":
         """Return the convolutions of a policy with SB3's ``NatureCNN``; ``None`` if the library cannot compute them."""
         cnn = plain_network(policy)
-        if cnn is None or library() is None or th.get_num_threads() > 1:
+        if cnn is None or library() is None:
             return None
         *pairs, last = cnn
         layers, others = pairs[::2], [*map(type, pairs[1::2]), type(last)]

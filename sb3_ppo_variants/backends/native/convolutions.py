@@ -2,6 +2,8 @@
 
 import ctypes
 from collections.abc import Sequence
+from functools import partial, reduce
+from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,6 +11,7 @@ import torch as th
 
 from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.networks import library_in_use
+from sb3_ppo_variants.backends.native.parallel import in_parallel, parts_of
 
 
 class Shape(NamedTuple):
@@ -50,8 +53,8 @@ class Convolved(th.autograd.Function):
         for shape in shapes:
             lengths = [shape.output(length) for length in lengths]
             outputs.append(th.empty((len(taken.rows), *lengths, shape.filters), dtype=th.float32))
-        none = [None] * n
-        _call("ppo_convolve", taken, None, [weights, biases, none, none, outputs], shapes)
+        layers = _Layers(shapes, weights, biases, outputs)
+        in_parallel([partial(layers.forward, taken, part) for part in parts_of(len(taken.rows))])
         ctx.taken, ctx.shapes = taken, shapes
         ctx.save_for_backward(*weights, *biases, *outputs)
         return outputs[-1].permute(0, 3, 1, 2)
@@ -59,41 +62,55 @@ class Convolved(th.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: th.Tensor) -> tuple[th.Tensor | None, ...]:
         n, saved = len(ctx.shapes), ctx.saved_tensors
-        weights, biases, outputs = saved[:n], saved[n : 2 * n], saved[2 * n :]
-        d_weights, d_biases = ([*map(th.empty_like, of)] for of in (weights, biases))
+        layers = _Layers(ctx.shapes, saved[:n], saved[n : 2 * n], saved[2 * n :])
         d_output = gradients[0].permute(0, 2, 3, 1).contiguous()
-        columns = [weights, biases, d_weights, d_biases, outputs]
-        _call("ppo_convolve_backward", ctx.taken, d_output, columns, ctx.shapes)
-        return None, None, *(d.permute(0, 3, 1, 2) for d in d_weights), *d_biases
+        parts = parts_of(len(ctx.taken.rows))
+        of_parts = in_parallel([partial(layers.backward, ctx.taken, d_output, part) for part in parts])
+        sums = [reduce(add, of_parameter) for of_parameter in zip(*of_parts, strict=True)]
+        return None, None, *(d_weight.permute(0, 3, 1, 2) for d_weight in sums[:n]), *sums[n:]
+
+
+class _Layers(NamedTuple):
+    """Layers with their outputs for all selected images."""
+
+    shapes: Sequence[Shape]
+    weights: Sequence[th.Tensor]
+    biases: Sequence[th.Tensor]
+    outputs: Sequence[th.Tensor]
+
+    def forward(self, taken: Taken, part: slice) -> None:
+        """Compute the outputs for a part of the selected images."""
+        none = [None] * len(self.shapes)
+        self._call("ppo_convolve", taken, None, part, none, none)
+
+    def backward(self, taken: Taken, d_output: th.Tensor, part: slice) -> list[th.Tensor]:
+        """Return the gradients of all weights, and then of all biases, from a part of the selected images."""
+        d_weights, d_biases = ([*map(th.empty_like, of)] for of in (self.weights, self.biases))
+        self._call("ppo_convolve_backward", taken, d_output[part], part, d_weights, d_biases)
+        return d_weights + d_biases
+
+    def _call(
+        self, name: str, taken: Taken, d_output: th.Tensor | None, part: slice,
+        d_weights: Sequence[th.Tensor | None], d_biases: Sequence[th.Tensor | None],
+    ) -> None:  # fmt: skip
+        outputs = [output[part] for output in self.outputs]
+        columns = (self.weights, self.biases, d_weights, d_biases, outputs, self.shapes)
+        layers = [
+            structures.Convolution(*map(_array, tensors), shape.filters, shape.size, shape.step)
+            for *tensors, shape in zip(*columns, strict=True)
+        ]
+        rows = np.ascontiguousarray(taken.rows[part], np.int64)
+        counts = (len(rows), *taken.images.shape[1:], len(layers))
+        structure = structures.Convolutions(taken.images, rows, structures.as_array(layers), _array(d_output), *counts)
+        function: Any = getattr(library_in_use().functions, name)
+        # PyTorch aligns memory to cache lines.
+        memory = th.zeros(function(ctypes.byref(structure), None), dtype=th.uint8)
+        function(ctypes.byref(structure), ctypes.c_void_p(memory.data_ptr()))
 
 
 def _filters_last(weight: th.Tensor) -> th.Tensor:
     """Return filters in the layout that the library takes, channels last."""
     return weight.detach().permute(0, 2, 3, 1).contiguous()
-
-
-def _call(
-    name: str,
-    taken: Taken,
-    d_output: th.Tensor | None,
-    columns: Sequence[Sequence[th.Tensor | None]],
-    shapes: Sequence[Shape],
-) -> None:
-    """Call a function of the library.
-
-    :param columns: for each pointer of the structure of a layer, the tensors of all layers
-    """
-    layers = [
-        structures.Convolution(*map(_array, tensors), shape.filters, shape.size, shape.step)
-        for *tensors, shape in zip(*columns, shapes, strict=True)
-    ]
-    _, *size = taken.images.shape
-    rows = np.ascontiguousarray(taken.rows, np.int64)
-    counts = (len(rows), *size, len(layers))
-    structure = structures.Convolutions(taken.images, rows, structures.as_array(layers), _array(d_output), *counts)
-    function: Any = getattr(library_in_use().functions, name)
-    memory = th.zeros(function(ctypes.byref(structure), None), dtype=th.uint8)  # PyTorch aligns memory to cache lines.
-    function(ctypes.byref(structure), ctypes.c_void_p(memory.data_ptr()))
 
 
 def _array(tensor: th.Tensor | None) -> np.ndarray | None:
