@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from stable_baselines3.common.vec_env import VecEnvWrapper
 from torch import nn
 from torch.nn import functional
 
@@ -19,7 +20,7 @@ from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.backends.convolutions import Convolutions
 from sb3_ppo_variants.backends.first_layer import FirstLayer
 from sb3_ppo_variants.backends.native import library as native
-from sb3_ppo_variants.backends.native.convolutions import Convolved, Shape, Taken
+from sb3_ppo_variants.backends.native.convolutions import Convolved, Taken
 from sb3_ppo_variants.backends.native.parallel import in_parallel
 
 pytestmark = pytest.mark.usefixtures("natively")
@@ -47,9 +48,8 @@ def network(channels: int) -> nn.Sequential:
 
 
 def convolved(layers: list[Any], images: np.ndarray, rows: np.ndarray) -> th.Tensor:
-    shapes = [Shape(each.out_channels, each.in_channels, each.kernel_size[0], each.stride[0]) for each in layers]
     parameters = [*(layer.weight for layer in layers), *(layer.bias for layer in layers)]
-    return Convolved.apply(Taken(images, rows), shapes, *parameters)
+    return Convolved.apply(Taken(images, rows), [layer.stride[0] for layer in layers], *parameters)
 
 
 @pytest.mark.usefixtures("_instructions")
@@ -79,7 +79,7 @@ def test_an_output_worked_out_by_hand() -> None:
     images = np.full((1, 12, 8, 1), 255, np.uint8)
     images[0, :4] = 0
     parameters = weight.requires_grad_(), bias.requires_grad_()
-    output = Convolved.apply(Taken(images, np.array([0])), [Shape(32, 1, 8, 4)], *parameters)
+    output = Convolved.apply(Taken(images, np.array([0])), [4], *parameters)
     assert output.shape == (1, 32, 2, 1)
     assert output[0, 0, :, 0].tolist() == [32.5, 64.5] and output[0, 1].max() == 0
     d_weight, d_bias = th.autograd.grad(output.sum(), parameters)
@@ -137,6 +137,25 @@ def test_layers_that_do_not(layer: nn.Module) -> None:
     policy = policy_for()
     policy.features_extractor.cnn[0] = layer
     assert Convolutions.of(policy) is None
+
+
+def test_layers_of_the_wrong_shapes_are_refused() -> None:
+    """The library itself does not check them, and would read beyond the arrays."""
+    images, rows = np.zeros((1, 84, 84, 2), np.uint8), np.zeros(1, np.int64)
+    layers: list[Any] = [*network(2)][::2]
+    for wrong in (
+        [nn.Conv2d(4, 32, 8, 4), *layers[1:]],
+        [layers[0], nn.Conv2d(64, 64, 4, 2), layers[2]],
+        [layers[0], layers[1], nn.Conv2d(64, 48, 3)],
+        [layers[0], layers[1], nn.Conv2d(64, 64, 10)],
+        [layers[0].double(), *layers[1:]],
+    ):
+        with pytest.raises(ValueError, match="the library cannot convolve"):
+            convolved(wrong, images, rows)
+    layer = nn.Conv2d(2, 32, 8, 4)
+    layer.bias = nn.Parameter(th.zeros(31))
+    with pytest.raises(ValueError, match="the library cannot convolve"):
+        convolved([layer], images, rows)
 
 
 def test_other_layers_between_them() -> None:
@@ -197,3 +216,27 @@ def test_rollouts_and_updates_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
     PPOClip("CnnPolicy", env, n_steps=20, batch_size=8, n_epochs=1).learn(40)
     # 20 steps of two environments, and 5 minibatches. The KL needs all 40 states at once.
     assert seen.count(2) >= 20 and seen.count(8) == 5 and seen.count(40) == 1
+
+
+class AsNumbers(VecEnvWrapper):
+    """Returns the bytes of observations as floating-point numbers, although the space has bytes."""
+
+    def reset(self) -> Any:
+        return np.asarray(self.venv.reset()).astype(np.float32)
+
+    def step_wait(self) -> Any:
+        observations, *others = self.venv.step_wait()
+        return np.asarray(observations).astype(np.float32), *others
+
+
+def test_observations_of_another_type_than_the_space() -> None:
+    env = AsNumbers(noise_envs(ACTION_SPACES["Box"], FRAMES))
+    model = PPOClip("CnnPolicy", env, n_steps=8, batch_size=16, fast=True)
+    _, callback = model._setup_learn(16)
+    model.collect_rollouts(env, callback, model.rollout_buffer, 8)
+    buffer: Any = model.rollout_buffer
+    images = th.from_numpy(buffer.observations.reshape(16, *FRAMES.shape))
+    assert images.dtype == th.uint8
+    with th.no_grad():
+        values = model.policy.predict_values(images)
+    np.testing.assert_allclose(buffer.values.ravel(), values.numpy().ravel(), rtol=1e-4, atol=1e-5)

@@ -13,12 +13,8 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from torch import nn
 
 from sb3_ppo_variants.backends.first_layer import plain_network, without_first
-from sb3_ppo_variants.backends.native.convolutions import Convolved, Shape, Taken
+from sb3_ppo_variants.backends.native.convolutions import Convolved, Taken, shapes_of
 from sb3_ppo_variants.backends.native.library import library
-
-# The library computes this many filters, or numbers in a row of a filter, at a time. In the first layer, it does not
-# compute the gradient with respect to the images, and fewer numbers are enough.
-AT_ONCE, AT_ONCE_IN_FIRST = 32, 8
 
 
 class Convolutions:
@@ -30,8 +26,8 @@ class Convolutions:
     def __init__(self, policy: ActorCriticPolicy):
         cnn: Any = policy.features_extractor.cnn
         self._layers = [module for module in cnn if type(module) is nn.Conv2d]
-        self._shapes = [_shape(layer) for layer in self._layers]
-        self.rest = without_first(policy, 2 * len(self._layers))
+        self.modules: nn.Sequential = cnn[: 2 * len(self._layers)]
+        self.rest = without_first(policy, len(self.modules))
 
     @classmethod
     def of(cls, policy: ActorCriticPolicy) -> "Convolutions | None":
@@ -41,32 +37,32 @@ class Convolutions:
             return None
         *pairs, last = cnn
         layers, others = pairs[::2], [*map(type, pairs[1::2]), type(last)]
-        fits = others == [nn.ReLU] * len(layers) + [nn.Flatten] and all(map(_fits, layers)) and _rows_fit(layers)
-        return cls(policy) if fits else None
+        if others != [nn.ReLU] * len(layers) + [nn.Flatten] or not all(map(_is_plain, layers)):
+            return None
+        channels, *size = policy.observation_space.shape or ()
+        weights, biases = _parameters(layers)
+        return None if shapes_of((*size, channels), weights, biases, [*map(_step, layers)]) is None else cls(policy)
 
     def __call__(self, images: np.ndarray, rows: np.ndarray) -> th.Tensor:
         channels_last = np.ascontiguousarray(np.moveaxis(images, -3, -1))
         taken = Taken(channels_last.reshape(-1, *channels_last.shape[-3:]), rows)
-        weights, biases = ([getattr(layer, name) for layer in self._layers] for name in ("weight", "bias"))
-        return Convolved.apply(taken, self._shapes, *weights, *biases)
+        weights, biases = _parameters(self._layers)
+        return Convolved.apply(taken, [*map(_step, self._layers)], *weights, *biases)
 
 
-def _rows_fit(layers: Sequence[nn.Conv2d]) -> bool:
-    numbers = [layer.in_channels * layer.kernel_size[0] for layer in layers]
-    return numbers[0] % AT_ONCE_IN_FIRST == 0 and not any(number % AT_ONCE for number in numbers[1:])
-
-
-def _fits(layer: nn.Module) -> bool:
+def _is_plain(layer: nn.Module) -> bool:
     return (
         type(layer) is nn.Conv2d
         and (layer.groups, layer.padding_mode) == (1, "zeros")
         and (layer.padding, layer.dilation) == ((0, 0), (1, 1))
-        and len({*layer.stride}) == len({*layer.kernel_size}) == 1
-        and layer.out_channels % AT_ONCE == 0
-        and layer.weight.dtype == th.float32
+        and len({*layer.stride}) == 1
         and layer.bias is not None
     )
 
 
-def _shape(layer: nn.Conv2d) -> Shape:
-    return Shape(layer.out_channels, layer.in_channels, layer.kernel_size[0], layer.stride[0])
+def _parameters(layers: Sequence[nn.Conv2d]) -> tuple[list[th.Tensor], list[th.Tensor]]:
+    return [layer.weight for layer in layers], [layer.bias for layer in layers if layer.bias is not None]
+
+
+def _step(layer: nn.Conv2d) -> int:
+    return layer.stride[0]

@@ -38,6 +38,7 @@ class FirstLayer:
     def __init__(self, policy: ActorCriticPolicy):
         cnn = cast(nn.Sequential, policy.features_extractor.cnn)
         self._convolution = cast(nn.Conv2d, cnn[0])
+        self.modules = cast(nn.Sequential, cnn[:2])
         self.rest = without_first(policy, 2)
         """A view of the policy that takes the output of its first layer as observations."""
 
@@ -103,6 +104,8 @@ class Computed(Protocol):
 
     rest: ActorCriticPolicy
     """A view of the policy that takes the output of the layers as observations."""
+    modules: nn.Sequential
+    """The layers themselves."""
 
     def __call__(self, images: np.ndarray, rows: np.ndarray) -> th.Tensor:
         """Compute the output of the layers.
@@ -133,5 +136,7 @@ class ActingAfter:
 
     def _output(self, observations: PyTorchObs) -> th.Tensor:
         assert isinstance(observations, th.Tensor)
+        if observations.dtype != th.uint8:  # A wrapper may return other numbers than the space has.
+            return self._first.modules(observations.float() / 255.0)
         images = observations if observations.permute(0, 2, 3, 1).is_contiguous() else observations.contiguous()
         return self._first(images.numpy(), np.arange(len(images)))

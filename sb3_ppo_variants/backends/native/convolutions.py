@@ -13,6 +13,10 @@ from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.networks import library_in_use
 from sb3_ppo_variants.backends.native.parallel import in_parallel, parts_of
 
+# The library computes this many filters, or numbers in a row of a filter, at a time. In the first layer, fewer numbers
+# are enough, because there is no gradient with respect to images.
+AT_ONCE, AT_ONCE_IN_FIRST = 32, 8
+
 
 class Shape(NamedTuple):
     """The shape of a convolution without padding: square filters, and the same step in both directions."""
@@ -25,6 +29,30 @@ class Shape(NamedTuple):
     def output(self, length: int) -> int:
         """Return the height or width of the output for an image of this height or width."""
         return (length - self.size) // self.step + 1
+
+
+def shapes_of(
+    image: Sequence[int], weights: Sequence[th.Tensor], biases: Sequence[th.Tensor], steps: Sequence[int]
+) -> list[Shape] | None:
+    """Return the shapes of consecutive convolutions, or ``None`` if the library cannot compute them.
+
+    :param image: height, width and channels of the images
+    :param weights: weights of the layers, shape ``(filters, channels, size, size)``
+    :param biases: biases of the layers, shape ``(filters,)``
+    :param steps: steps of the layers
+    """
+    *lengths, channels = image
+    shapes: list[Shape] = []
+    for weight, bias, step in zip(weights, biases, steps, strict=True):
+        filters, _, size, _ = weight.shape
+        shape, at_once = Shape(filters, channels, size, step), AT_ONCE if shapes else AT_ONCE_IN_FIRST
+        fit = weight.shape == (filters, channels, size, size) and bias.shape == (filters,)
+        fit = fit and weight.dtype == bias.dtype == th.float32
+        if not fit or filters % AT_ONCE or channels * size % at_once or min(lengths) < size:
+            return None
+        lengths, channels = [*map(shape.output, lengths)], filters
+        shapes.append(shape)
+    return shapes
 
 
 class Taken(NamedTuple):
@@ -41,14 +69,19 @@ class Taken(NamedTuple):
 class Convolved(th.autograd.Function):
     """Convolutions, each followed by ReLU, of images that are scaled from bytes to [0, 1].
 
-    ``Convolved.apply(taken, shapes, *parameters)`` returns a single-precision tensor in channels-last layout. The
-    parameters are the weights of all layers, and then their biases.
+    ``Convolved.apply(taken, steps, *parameters)`` returns a single-precision tensor in channels-last layout. The
+    parameters are the weights of all layers, and then their biases. It raises a ``ValueError`` if the library cannot
+    compute these layers.
     """
 
     @staticmethod
-    def forward(ctx: Any, taken: Taken, shapes: Sequence[Shape], *parameters: th.Tensor) -> th.Tensor:
-        n, (_, *lengths, _) = len(shapes), taken.images.shape
-        weights, biases = [*map(_filters_last, parameters[:n])], [bias.detach() for bias in parameters[n:]]
+    def forward(ctx: Any, taken: Taken, steps: Sequence[int], *parameters: th.Tensor) -> th.Tensor:
+        n, (_, *lengths, _) = len(steps), taken.images.shape
+        shapes = shapes_of(taken.images.shape[1:], parameters[:n], parameters[n:], steps)
+        if shapes is None:
+            sizes = [tuple(parameter.shape) for parameter in parameters]
+            raise ValueError(f"the library cannot convolve {taken.images.shape[1:]} with parameters of shapes {sizes}")
+        weights, biases = [*map(_filters_last, parameters[:n])], [bias.detach().contiguous() for bias in parameters[n:]]
         outputs = []
         for shape in shapes:
             lengths = [shape.output(length) for length in lengths]
