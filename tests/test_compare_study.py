@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
+from committed import section
 from comparing import record, text_of
 
 from sb3_ppo_variants.benchmark.__main__ import main
-from sb3_ppo_variants.benchmark.compare import records
+from sb3_ppo_variants.benchmark.compare import records, scores, study
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM
 from sb3_ppo_variants.benchmark.compare.presets import PRESETS
 from sb3_ppo_variants.benchmark.compare.settings import parse
@@ -122,3 +124,48 @@ def test_the_committed_page_is_what_the_records_give(tmp_path: Path) -> None:
     page.write_text(committed.read_text())
     assert main(["study", "--from", str(ROOT / "results" / "table1-study.jsonl.gz"), "--page", str(page)]) == 0
     assert page.read_text() == committed.read_text()
+
+
+def summary() -> str:
+    """Return the summary of the committed page."""
+    return " ".join(section("In short", ROOT / "docs" / "table1-study.md").split())
+
+
+def test_the_page_sums_up_what_the_records_give() -> None:
+    found, _ = records.unpack(ROOT / "results" / "table1-study.jsonl.gz")
+    outcomes = {outcome.conditions: outcome for outcome in study.outcomes(scores.comparisons(found))}
+    short = summary()
+    assert "the lowest mean score of the four settings under all ten conditions" in short
+    assert len(outcomes) == 10 and all(each.means.index[-1] == "ppo_unclipped" for each in outcomes.values())
+    none = pd.Series({name: each.means["ppo_unclipped"] for name, each in outcomes.items()})
+    assert (none.idxmin(), none.idxmax()) == ("text", "released-code")
+    assert f"between {none.min():.2f} (`text`) and {none.max():.2f} (`released-code`)" in short
+    clipped = ["actions clipped", "gradients clipped at 0.5"]
+    assert (none[clipped] - none["released-code"]).abs().max() < 0.1
+    ppo_clip = "ppo_clip clip_range=0.2"
+    assert all(outcomes[name].means.index[2] == ppo_clip for name in [*clipped, "released-code"])
+    leading = {name for name, each in outcomes.items() if each.means.index[0] == ppo_clip}
+    assert leading == {"text", "observations not normalised", "nothing annealed"}
+    assert all(outcomes[name].tau == "1.00" for name in leading)
+
+
+def test_the_page_says_where_none_learns_under_the_protocol_of_sb3() -> None:
+    found, _ = records.unpack(ROOT / "results" / "table1-study.jsonl.gz")
+    runs = pd.DataFrame(found).assign(digest=[records.digest(run["conditions"]) for run in found])
+    sb3 = next(each for each in PRESET.studied if each.protocol == "sb3" and not each.switched)
+    means = runs[runs.digest == records.digest(sb3.description())].pivot_table("score", "env", "label")[LABELS]
+    short = summary()
+    none, others = means["ppo_unclipped"], means.drop(columns="ppo_unclipped")
+    assert f"highest score in HalfCheetah ({none['HalfCheetah-v5']:.0f})" in short
+    assert none["HalfCheetah-v5"] > others.loc["HalfCheetah-v5"].max()
+    for env in ("Hopper", "Walker2d"):
+        assert f"{env} ({none[f'{env}-v5']:.0f})" in short
+        assert none[f"{env}-v5"] < others.loc[f"{env}-v5"].min() / 5
+
+
+def test_only_reacher_is_below_the_random_policy_at_full_length() -> None:
+    found, _ = records.unpack(ROOT / "results" / "table1-text.jsonl.gz")
+    (comparison,) = scores.comparisons(found)
+    of_none = scores.table(comparison).query("label == 'ppo_unclipped'").groupby("env")["normalised"].mean()
+    assert of_none.index[of_none < 0].tolist() == ["Reacher-v5"]
+    assert f"`text` gives {of_none.mean():.2f}, and only Reacher" in summary()
