@@ -33,6 +33,7 @@ class Workload:
     own_env: Callable[[], VecEnv] | None = None
     """The environment for this package's classes, if it differs from that of SB3's."""
     rollouts: int = 1
+    """Rollouts of a run: enough for the start of ``learn``, and caches that another run has filled, not to matter."""
     baseline: str = BASELINE
     """The setting of ``compare`` that the others are compared with."""
 
@@ -61,8 +62,9 @@ def _breakout() -> VecEnv:
     return recipe("ppo_clip", BREAKOUT).make_env(n_envs=8, seed=0)
 
 
-def _with_envs(env: str, n_envs: int) -> Workload:
-    return Workload(partial(make_vec_env, env, n_envs), "MlpPolicy", {"n_steps": ROLLOUT // n_envs})
+def _with_envs(env: str, n_envs: int, rollouts: int = 1) -> Workload:
+    settings = {"n_steps": ROLLOUT // n_envs}
+    return Workload(partial(make_vec_env, env, n_envs), "MlpPolicy", settings, rollouts=rollouts)
 
 
 def _pooled(env: str, n_envs: int, rollout: int) -> Workload:
@@ -82,14 +84,14 @@ GSDE = {"n_steps": 512, "gamma": 0.9, "learning_rate": 1e-3, "use_sde": True, "s
 WORKLOADS = {
     "halfcheetah": _with_envs("HalfCheetah-v5", 1),
     "hopper": _with_envs("Hopper-v5", 1),
-    "cartpole": _with_envs("CartPole-v1", 8),
+    "cartpole": _with_envs("CartPole-v1", 8, rollouts=4),
     "breakout": Workload(_breakout, "CnnPolicy", IMAGES),
 }
 DEFAULT_WORKLOADS = list(WORKLOADS)
 WORKLOADS |= {
     "halfcheetah-normalized": Workload(lambda: VecNormalize(make_vec_env("HalfCheetah-v5")), "MlpPolicy", {}),
     "halfcheetah-zoo": _zoo("HalfCheetah-v5"),
-    "cartpole-zoo": _zoo("CartPole-v1", rollouts=8),
+    "cartpole-zoo": _zoo("CartPole-v1", rollouts=32),
     "halfcheetah-envpool": _pooled("HalfCheetah-v5", 8, ROLLOUT),
     "lunarlander": _zoo("LunarLander-v3"),
     "bipedalwalker": _zoo("BipedalWalker-v3", n_steps=512),
