@@ -2,20 +2,18 @@
 
 import json
 import re
-import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch as th
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecNormalize
 
 from fresh import ended, run_code_anew
 from helpers import ACTION_SPACES, noise_envs
-from sb3_ppo_variants.benchmark import gallery, guard, instructions, paths, stepping, throughput, workloads
+from sb3_ppo_variants.benchmark import gallery, paths, stepping, throughput, workloads
 from sb3_ppo_variants.benchmark.__main__ import COMMANDS, main
 
 
@@ -265,47 +263,3 @@ def test_gallery_shows_the_longest_runs(tmp_path: Path, capsys: pytest.CaptureFi
 def test_gallery_shows_runs_in_which_no_episode_ended(tmp_path: Path) -> None:
     gallery.draw([{**MADE, "curve": [None] * gallery.SPANS}], tmp_path / "empty.png")
     assert (tmp_path / "empty.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(("bar", "code"), [(-1e9, 1), (1e9, 0)])
-def test_the_cost_of_the_guards(
-    bar: float, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(guard, "BAR", bar)
-    file = tmp_path / "shares.json"
-    arguments = ["--workloads", "cartpole", "--reference", "--pairs", "2", "--json", str(file)]
-    assert main(["guard", *arguments]) == code
-    table = capsys.readouterr().out
-    assert "| cartpole | fast |" in table and "| cartpole | reference |" in table
-    assert [len(shares) for shares in json.loads(file.read_text()).values()] == [2, 2]
-
-
-def test_the_cost_of_the_guards_in_instructions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """5 of 1000 instructions are 0.5%, and 20 of 1000 are over the limit of 1%."""
-    file = tmp_path / "counted.json"
-    for guarded, code, added in ((1005, 0, "0.50%"), (1020, 1, "2.00%")):
-        file.write_text(json.dumps({"cartpole, arrays": {"Unguarded": 1000, "PPOClip": guarded}}))
-        assert main(["guard", "--report", str(file)]) == code
-        assert capsys.readouterr().out.splitlines()[2:] == [f"| cartpole | arrays | 1,000 | {added} |"]
-
-
-def test_instructions_are_counted_with_valgrind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(SystemExit, match="--instructions counts with valgrind, which is not installed"):
-        main(["guard", "--instructions"])
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("valgrind") is None, reason="needs valgrind")
-def test_the_same_run_has_the_same_instructions() -> None:
-    one, other = (instructions.count("cartpole", "PPOClip", "native") for _ in range(2))
-    assert one > 10**7 and one == pytest.approx(other, rel=1e-3)
-
-
-def test_what_has_no_guards_takes_the_same_steps() -> None:
-    guarded, unguarded = (
-        cls("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), n_steps=16, batch_size=16, seed=0, device="cpu").learn(64)
-        for cls in (guard.PPOClip, guard.Unguarded)
-    )
-    for ours, theirs in zip(guarded.policy.parameters(), unguarded.policy.parameters(), strict=True):
-        assert th.equal(ours, theirs)

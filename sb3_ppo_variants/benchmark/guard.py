@@ -54,14 +54,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run_counted(options: argparse.Namespace) -> int:
-    if options.report is not None:
-        counted = reported(options.report)
-    else:
-        counted = {
-            f"{name}, {path}": {cls: instructions.count(name, cls, path) for cls in instructions.CLASSES}
-            for name, path in product(options.workloads, instructions.PATHS)
-        }
+    counted = _counted(options) if options.report is None else reported(options.report)
     print(instructions.table(counted))
-    if options.json is not None:
-        options.json.write_text(json.dumps(counted, indent=1) + "\n")
     return int(any(instructions.cost(counts) > BAR for counts in counted.values()))
+
+
+def _counted(options: argparse.Namespace) -> dict[str, dict[str, int]]:
+    """Count all instructions, and write the file after each path, so that an interrupt loses only the last one."""
+    counted = {}
+    for name, path in product(options.workloads, instructions.PATHS):
+        counted[f"{name}, {path}"] = {cls: instructions.count(name, cls, path) for cls in instructions.CLASSES}
+        if options.json is not None:
+            options.json.write_text(json.dumps(counted, indent=1) + "\n")
+    return counted
