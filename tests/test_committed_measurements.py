@@ -103,6 +103,14 @@ def test_the_table_of_what_can_be_used_has_what_was_measured(capsys: pytest.Capt
         assert f"| {cell.removesuffix(' |')} |" in measured
 
 
+def test_the_other_classes_are_as_fast_as_ppo_clip() -> None:
+    measured = json.loads((ROOT / "results" / "throughput-variants.json").read_text())
+    for workload in measured["runs"].values():
+        seconds = {name: median(runs) for name, runs in workload["seconds"].items()}
+        for other in ("PPOAdaptiveKL", "PPOFixedKL", "PPOUnclipped"):
+            assert seconds["PPOClip"] / seconds[other] > 0.95
+
+
 def test_the_workloads_that_reach_their_bar_are_counted() -> None:
     text = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| .+? \| ([\d.]+) \(.*?\) \| ([\d.]+) \| [\d.]+ \|$", text, re.MULTILINE)
