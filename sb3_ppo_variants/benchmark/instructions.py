@@ -45,11 +45,11 @@ def count(workload: str, name: str, path: str) -> int:
 
 
 def learn(workload: str, name: str, path: str) -> None:
-    """Train twice: once to warm up, and once while instructions are counted."""
+    """Train for two rollouts: the first is to warm up, and the instructions of the second are counted."""
     th.set_num_threads(1)
     model = WORKLOADS[workload].model(partial(CLASSES[name], device="cpu", fast=path != "reference"))
     backends = tuple(each for each in choice.BACKENDS if path == "native" or not isinstance(each, Native))
-    steps = model.n_steps * model.n_envs * WORKLOADS[workload].rollouts
+    steps = model.n_steps * model.n_envs
     with mock.patch.object(choice, "BACKENDS", backends):
         model.learn(steps)
         with _counted():
