@@ -1,10 +1,12 @@
 """What the options of the benchmarks refuse."""
 
 import sys
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import pytest
+from committed import ROOT
 
 from sb3_ppo_variants.benchmark import gallery, stepping, throughput, workloads
 from sb3_ppo_variants.benchmark.__main__ import main
@@ -33,6 +35,12 @@ def test_files_that_are_no_reports(command: str, tmp_path: Path) -> None:
     file.write_text("[]" if command == "guard" else '{"versions": {}}')
     with pytest.raises(SystemExit, match=r"^--report .*runs.json is not a file that --json of this command wrote"):
         main([command, "--report", str(file)])
+
+
+@pytest.mark.parametrize(("command", "other"), [*permutations(["cold", "guard", "peers", "throughput-bars"], 2)])
+def test_reports_of_other_commands(command: str, other: str) -> None:
+    with pytest.raises(SystemExit, match="is not a file that --json of this command wrote"):
+        main([command.removesuffix("-bars"), "--report", str(ROOT / "results" / f"{other}.json")])
 
 
 def test_bars_are_those_of_the_workloads_that_are_given(monkeypatch: pytest.MonkeyPatch) -> None:

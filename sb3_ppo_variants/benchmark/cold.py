@@ -78,7 +78,7 @@ def _runs(workload: str) -> dict[str, Callable[[], list[float]]]:
 def run(options: argparse.Namespace) -> int:
     """Measure SB3's PPO and PPOClip in turn and print a table of medians."""
     if options.report is not None:
-        measured = measuring.reported(options.report, "runs")
+        measured = measuring.reported(options.report, "runs", of_each=ALGORITHMS)
     else:
         measured = measuring.of_workloads(_runs, options.workloads, options.pairs, options.json)
     print("\n".join(table(measured["runs"])))

@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run_counted(options: argparse.Namespace) -> int:
-    counted = _counted(options) if options.report is None else reported(options.report)
+    counted = _counted(options) if options.report is None else reported(options.report, of_each=instructions.CLASSES)
     print(instructions.table(counted))
     return int(any(instructions.cost(counts) > BAR for counts in counted.values()))
 

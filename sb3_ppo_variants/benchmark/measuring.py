@@ -55,19 +55,27 @@ def make_folders(*files: Path | None) -> None:
             file.parent.mkdir(parents=True, exist_ok=True)
 
 
-def reported(file: Path, *keys: str) -> dict[str, Any]:
+def reported(file: Path, *keys: str, of_each: Iterable[str] = ()) -> dict[str, Any]:
     """Read the results that a benchmark has written with ``--json``.
 
     :param keys: what they contain
+    :param of_each: what each workload contains, in ``runs`` or, without this key, in the file
     :raises ArgumentError: if the file cannot be read, or is not such a file
     """
     try:
         found = json.loads(file.read_text())
     except (OSError, ValueError) as error:
         raise ArgumentError(f"--report {file} cannot be read as a file that --json wrote: {error}") from error
-    if not isinstance(found, dict) or not set(keys) <= set(found):
+    known = isinstance(found, dict) and set(keys) <= set(found)
+    if not known or not _contain(found["runs"] if "runs" in keys else found, {*of_each}):
         raise ArgumentError(f"--report {file} is not a file that --json of this command wrote")
     return found
+
+
+def _contain(workloads: Any, names: set[str]) -> bool:
+    """Return whether each workload is a mapping with these names. There may be none to look for."""
+    each: Iterable[Any] = workloads.values() if isinstance(workloads, dict) else []
+    return not names or all(isinstance(workload, dict) and names <= set(workload) for workload in each)
 
 
 def in_turn(runs: Mapping[str, Callable[[], Result]], pairs: int) -> dict[str, list[Result]]:

@@ -190,7 +190,7 @@ def add_command(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure the programs in turn and print a table of medians, with quartiles of the speed relative to SB3's PPO."""
     if options.report is not None:
-        measured = measuring.reported(options.report, "runs")
+        measured = measuring.reported(options.report, "runs", of_each=["SB3's PPO"])
     else:
         folder = options.folder.absolute()
         programs = {name: PROGRAMS[name] for name in ["SB3's PPO", *options.programs]}
