@@ -2,7 +2,7 @@
 
     python examples/bipedal_walker.py
 
-Reached 287 (seed 1) after 5,046,272 steps, in 31.0 minutes of one core each.
+Reached 287, 278, 283 (seeds 1, 2, 3) after 5,046,272 steps, in 17.7 minutes of one core each.
 """
 
 from sb3_ppo_variants.recipes.training import main
