@@ -139,7 +139,7 @@ def path(case: Case, make: Callable[..., PPOBase]) -> str:
     plan = model._plan()
     if case.processes is not None:
         plan = replace(plan, processes=case.processes)
-    return type(choose(plan, "auto").backend).__name__.lower()
+    return choose(plan, "auto").backend.name
 
 
 def table() -> str:

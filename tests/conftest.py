@@ -17,7 +17,6 @@ import torch as th
 from fresh import IMPORTED, METHOD
 from helpers import OPTIONAL, in_double_precision
 from sb3_ppo_variants.backends import choice
-from sb3_ppo_variants.backends.native.backend import Native
 from sb3_ppo_variants.backends.native.library import library
 
 if METHOD == "forkserver":
@@ -82,7 +81,7 @@ def natively() -> None:
 @pytest.fixture
 def over_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use the fast path over arrays."""
-    without = tuple(backend for backend in choice.BACKENDS if not isinstance(backend, Native))
+    without = tuple(backend for backend in choice.BACKENDS if backend not in choice.NATIVE)
     monkeypatch.setattr(choice, "BACKENDS", without)
 
 

@@ -42,6 +42,12 @@ def test_it_is_said_that_the_library_computes(capsys: pytest.CaptureFixture[str]
     assert said(make(), capsys) == "Training on the fast path: the native library computes the networks"
 
 
+@pytest.mark.usefixtures("natively")
+def test_with_gsde_it_is_said_that_the_library_computes_only_the_updates(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "Training on the fast path: rollouts are computed over arrays and updates by the native library, because "
+    assert said(make(use_sde=True), capsys) == line + "the policy explores with gSDE"
+
+
 OVER_ARRAYS = "Training on the fast path: the networks are computed over arrays, because "
 
 

@@ -11,7 +11,7 @@ from test_native import BOX, _instructions
 from helpers import noise_envs
 from sb3_ppo_variants import PPOClip, PPOFixedKL, SeparateUpdates
 from sb3_ppo_variants.backends.choice import choose
-from sb3_ppo_variants.backends.native.backend import Native
+from sb3_ppo_variants.backends.native.backend import NativeUpdates
 
 __all__ = ["_instructions"]  # A fixture.
 
@@ -23,7 +23,7 @@ def with_new_noise(model: Any) -> Any:
     """Replace the noise, because noise that requires gradients cannot be deep-copied."""
     with th.no_grad():
         model.policy.reset_noise()
-    assert isinstance(choose(model._plan(), "auto").backend, Native)
+    assert isinstance(choose(model._plan(), "auto").backend, NativeUpdates)
     return model
 
 

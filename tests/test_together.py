@@ -20,7 +20,6 @@ from helpers import ACTION_SPACES, LogRecorder, noise_envs
 from ranks import answers
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped, SeparateUpdates
 from sb3_ppo_variants.backends import choice
-from sb3_ppo_variants.backends.native.backend import Native
 
 N_ENVS, N_STEPS, BATCH, UPDATES = 2, 12, 8, 4
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -69,7 +68,7 @@ GET = RecurrentRolloutBuffer.get
 @contextmanager
 def in_double_precision(path: str) -> Iterator[None]:
     log_prob: Any = BernoulliDistribution.log_prob
-    backends = tuple(each for each in choice.BACKENDS if path == "native" or not isinstance(each, Native))
+    backends = tuple(each for each in choice.BACKENDS if path == "native" or each not in choice.NATIVE)
     with (
         patch.object(choice, "BACKENDS", backends),
         patch.object(BernoulliDistribution, "log_prob", lambda self, actions: log_prob(self, actions.double())),

@@ -14,6 +14,8 @@ from sb3_ppo_variants.updates.run import Update
 class Backend(Protocol):
     """Computes rollouts and updates. A backend has no state of its own."""
 
+    name: str
+    """The name of the backend in tables; backends that share a library share its name."""
     path: str
     """``"reference"`` or ``"fast"``."""
     how: str

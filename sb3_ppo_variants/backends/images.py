@@ -203,6 +203,7 @@ def _separate(policy: ActorCriticPolicy) -> FirstLayer | Convolutions | None:
 class Images(Reference):
     """Computes the same as the reference backend, with images and filters laid out for convolutions."""
 
+    name = "images"
     path = "fast"
     how = "images are laid out for convolutions"
 

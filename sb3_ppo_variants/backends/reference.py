@@ -14,6 +14,7 @@ from sb3_ppo_variants.updates.plan import UpdatePlan
 class Reference:
     """Computes everything with PyTorch, on any device and for any policy, buffer and objective."""
 
+    name = "reference"
     path = "reference"
     how = "PyTorch computes everything"
 

@@ -111,6 +111,7 @@ class SequenceMinibatches(Minibatches):
 class Sequences(Reference):
     """Computes the same as the reference backend, with fewer LSTM calls."""
 
+    name = "sequences"
     path = "fast"
     how = "LSTMs run over whole sequences"
 

@@ -116,7 +116,7 @@ def _found(options: argparse.Namespace) -> dict[str, Any]:
         except (ImportError, Error, ArgumentError):
             found["missing"].append(name)
         else:
-            found["environments"][name] = {"path": type(backend).__name__.lower(), "why": why}
+            found["environments"][name] = {"path": backend.name, "why": why}
             if options.pairs is not None:
                 measured = ratios(name, listed[name], options.pairs)
                 found["environments"][name]["ratios"] = measured.round(3).tolist()

@@ -16,7 +16,6 @@ from stable_baselines3.common.utils import LinearSchedule
 from helpers import in_double_precision
 from sb3_ppo_variants import NonFiniteError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped, SeparateUpdates
 from sb3_ppo_variants.backends import choice
-from sb3_ppo_variants.backends.native.backend import Native
 
 State = dict[str, Any]
 
@@ -106,7 +105,7 @@ PATHS = ("reference", "arrays", "native")
 @contextmanager
 def along(path: str, model: Any) -> Iterator[None]:
     """Run the model on a path, or on the next slower one that supports it, while the context is active."""
-    backends = [backend for backend in choice.BACKENDS if path == "native" or not isinstance(backend, Native)]
+    backends = [backend for backend in choice.BACKENDS if path == "native" or backend not in choice.NATIVE]
     model.fast = path != "reference"
     with mock.patch.object(choice, "BACKENDS", tuple(backends)):
         yield

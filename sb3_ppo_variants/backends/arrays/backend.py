@@ -19,6 +19,7 @@ from sb3_ppo_variants.updates.plan import UpdatePlan
 class Arrays:
     """Computes small networks over NumPy arrays, on a CPU."""
 
+    name = "arrays"
     path = "fast"
     how = "the networks are computed over arrays"
     update = staticmethod(partial(ArrayUpdate, ArrayActorCritic, ArrayDescent))

@@ -1,6 +1,7 @@
-"""The native backend, in C++."""
+"""The native backends, in C++."""
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.distributions import StateDependentNoiseDistribution
@@ -16,30 +17,35 @@ from sb3_ppo_variants.backends.native.update import NativeDescent
 from sb3_ppo_variants.rollouts.loop import Actor
 from sb3_ppo_variants.updates.plan import UpdatePlan
 
-ARRAYS = Arrays()
-
 
 def _explores_with_gsde(plan: UpdatePlan) -> bool:
     return isinstance(plan.kind.policy.action_dist, StateDependentNoiseDistribution)
 
 
 class Native:
-    """Computes small networks with the native library, on one core of a CPU; with gSDE, only their updates."""
+    """Computes small networks with the native library, on one core of a CPU."""
 
+    name = "native"
     path = "fast"
     how = "the native library computes the networks"
+    update = staticmethod(partial(ArrayUpdate, NativeActorCritic, NativeDescent))
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
-        return obstacle(plan)
+        return obstacle(plan) or ("the policy explores with gSDE" if _explores_with_gsde(plan) else None)
 
     def prepared(self, plan: UpdatePlan, updating: bool) -> AbstractContextManager[None]:
-        return ARRAYS.prepared(plan, updating) if _explores_with_gsde(plan) else nullcontext()
-
-    def update(self, plan: UpdatePlan) -> ArrayUpdate:
-        make_networks = ArrayActorCritic if _explores_with_gsde(plan) else NativeActorCritic
-        return ArrayUpdate(make_networks, NativeDescent, plan)
+        return nullcontext()
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
-        if _explores_with_gsde(plan):
-            return ARRAYS.actor(model, plan, buffer, n_steps)
         return NativeActor(plan.kind.policy, buffer, n_steps)
+
+
+class NativeUpdates(Arrays):
+    """Computes policies that explore with gSDE: rollouts over arrays, updates with the native library."""
+
+    name = "native"
+    how = "rollouts are computed over arrays and updates by the native library"
+    update = staticmethod(partial(ArrayUpdate, ArrayActorCritic, NativeDescent))
+
+    def obstacle(self, plan: UpdatePlan) -> str | None:
+        return obstacle(plan) if _explores_with_gsde(plan) else "the policy does not explore with gSDE"
