@@ -2,7 +2,7 @@
 
     python examples/breakout.py
 
-Reached 17 (seed 1) after 1,000,448 steps of the recipe's 10,000,000, in 34.7 minutes of one core each.
+Reached 17 (seed 1) after 1,000,448 steps of the recipe's 10,000,000, in 34.7 minutes of one core.
 """
 
 from sb3_ppo_variants.recipes.training import main

@@ -254,7 +254,7 @@ def test_gallery_shows_the_longest_runs(tmp_path: Path, capsys: pytest.CaptureFi
     found = gallery.read(records)
     assert found == [whole, other, cut] and f"line 3 of {records} is not used" in capsys.readouterr().out
     assert gallery.summary(gallery.runs_of(found, "CartPole-v1")) == (
-        "Reached 480 (seed 1) after 100,096 steps, in 1.5 minutes of one core each."
+        "Reached 480 (seed 1) after 100,096 steps, in 1.5 minutes of one core."
     )
     assert gallery.missing(found, "CartPole-v1", [1, 2, 3], None) == [2, 3]
     assert gallery.missing(found, "CartPole-v1", [1, 2, 3], 1024) == [3]

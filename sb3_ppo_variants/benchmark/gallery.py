@@ -19,7 +19,7 @@ from sb3_ppo_variants.recipes.episodes import Episodes
 
 RECORDS = Path("results/gallery.jsonl")
 GALLERY = Path("docs/gallery")
-# The mean return to reach in each environment; None where the recipe takes days without a GPU.
+# The mean return to reach in each environment; None where the recipe takes hours.
 ENVIRONMENTS: dict[str, float | None] = {
     "CartPole-v1": 500,
     "Pendulum-v1": -180,
@@ -125,8 +125,9 @@ def summary(runs: list[dict[str, Any]]) -> str:
     cut = "" if steps >= planned else f" of the recipe's {planned:,}"
     means = ", ".join(f"{run['mean']:.0f}" for run in runs)
     minutes = sum(run["cpu_seconds"] for run in runs) / len(runs) / 60
-    seeds = f"seed{'s' if len(runs) > 1 else ''} {', '.join(str(run['seed']) for run in runs)}"
-    return f"Reached {means} ({seeds}) after {steps:,} steps{cut}, in {minutes:.1f} minutes of one core each."
+    several, each = ("s", " each") if len(runs) > 1 else ("", "")
+    seeds = f"seed{several} {', '.join(str(run['seed']) for run in runs)}"
+    return f"Reached {means} ({seeds}) after {steps:,} steps{cut}, in {minutes:.1f} minutes of one core{each}."
 
 
 def page(records: list[dict[str, Any]], folder: Path) -> str:

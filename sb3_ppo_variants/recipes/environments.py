@@ -16,8 +16,8 @@ Hyperparameters = dict[str, Any]
 # Entries are easier to read as paragraphs.
 # fmt: off
 
-# Table 3 of https://arxiv.org/abs/1707.06347, with observations and rewards normalised as in the code released with the
-# paper (details 6 and 8 for continuous actions in
+# Table 3 of https://arxiv.org/abs/1707.06347, with observations normalised as in the code released with the paper, and
+# rewards scaled as in later versions of OpenAI Baselines (details 6 and 8 for continuous actions in
 # https://iclr-blog-track.github.io/2022/03/25/ppo-implementation-details).
 MUJOCO: Hyperparameters = {
     "policy": "MlpPolicy", "n_timesteps": 1_000_000, "n_envs": 1, "normalize": True,
