@@ -37,5 +37,8 @@ def test_cold_processes(
 
 
 def test_the_table_of_cold_processes() -> None:
-    runs = {"PPO": [[1.0, 10.0, 200.0], [2.0, 8.0, 200.0], [3.0, 9.0, 200.0]], "PPOClip": [[3.0, 3.0, 210.0]]}
-    assert cold.table({"cartpole": runs})[2] == "| cartpole | 2, 3 (1.50x) | 9, 3 (0.33x) | 200, 210 (1.05x) |"
+    runs = {
+        "PPO": [[1.0, 10.0, 200.0], [2.0, 8.0, 200.0], [4.0, 9.0, 200.0]],
+        "PPOClip": [[1.5, 3.0, 210.0], [2.0, 4.0, 210.0], [6.0, 2.7, 190.0]],
+    }
+    assert cold.table({"cartpole": runs})[2] == "| cartpole | 2, 2 (1.50x) | 9, 3 (0.30x) | 200, 210 (1.05x) |"

@@ -86,10 +86,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def table(runs: dict[str, dict[str, Any]]) -> list[str]:
-    """Return a table of the medians of SB3's PPO and PPOClip, and their ratio PPOClip / PPO, for each workload."""
+    """Return a table of the medians of SB3's PPO and PPOClip, and of the ratios PPOClip / PPO of consecutive runs."""
     lines = [f"| workload | {' | '.join(f'{column}: PPO, PPOClip' for column in COLUMNS)} |", "|---|---|---|---|"]
     for workload, of_workload in runs.items():
-        theirs, ours = (np.median(of_workload[name], axis=0) for name in ALGORITHMS)
-        cells = [f"{a:.3g}, {b:.3g} ({b / a:.2f}x)" for a, b in zip(theirs, ours, strict=True)]
+        theirs, ours = (np.array(of_workload[name]) for name in ALGORITHMS)
+        # The clock of a processor may change between two pairs of runs, and seldom does within one.
+        medians = (np.median(values, axis=0) for values in (theirs, ours, ours / theirs))
+        cells = [f"{a:.3g}, {b:.3g} ({ratio:.2f}x)" for a, b, ratio in zip(*medians, strict=True)]
         lines.append(f"| {workload} | {' | '.join(cells)} |")
     return lines
