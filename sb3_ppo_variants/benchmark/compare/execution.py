@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_limits
 from sb3_ppo_variants.benchmark.compare.curves import LAST, SPANS
 from sb3_ppo_variants.benchmark.compare.logged import Logged
 from sb3_ppo_variants.benchmark.compare.plan import Run
+from sb3_ppo_variants.benchmark.compare.provenance import Numerics, installed, numerics, own_modules
 from sb3_ppo_variants.benchmark.compare.quiet import quieted
 from sb3_ppo_variants.benchmark.compare.records import FORMAT, Made, Record, Result
 from sb3_ppo_variants.benchmark.compare.tracking import Tracking
@@ -92,10 +93,11 @@ def perform(
     try:
         with threadpool_limits(limits=1), quieted():
             if run.algorithm:
-                steps = _train(run, CallbackList([episodes, logged, state]), checkpoints, tracking)
+                steps, computed = _train(run, CallbackList([episodes, logged, state]), checkpoints, tracking)
             else:
-                steps = _act_randomly(run, episodes, state)
-        status, result = "finished", {**_measured(episodes, steps), "training": logged.curves(steps, SPANS)}
+                steps, computed = _act_randomly(run, episodes, state), numerics(None)
+        training = logged.curves(steps, SPANS)
+        status, result = "finished", {**_measured(episodes, steps), "training": training, "numerics": computed}
     except (Exception, SystemExit):
         # The names of files in a message may contain bytes that are no text, which no report could be written with.
         error = traceback.format_exc().encode(errors="backslashreplace").decode()
@@ -108,11 +110,16 @@ def perform(
 def record_of(run: Run, status: str, result: Made, wall: float | None = None, cpu: float | None = None) -> Record:
     """Return the record of a run with its result and the wall-clock and CPU seconds it took."""
     made = {"format": FORMAT, "name": run.name, "status": status, **run.identity, **result, "commit": commit()}
-    return cast(Record, {**made, **circumstances(), "wall_seconds": wall, "cpu_seconds": cpu})
+    described = circumstances()
+    described["versions"] |= installed()
+    modules = own_modules(run.algorithm, run.env, run.hyperparameters.get("env_wrapper"))
+    return cast(Record, {**made, **described, "modules": modules, "wall_seconds": wall, "cpu_seconds": cpu})
 
 
-def _train(run: Run, callback: BaseCallback, checkpoints: Path | None, tracking: Tracking) -> int:
+def _train(run: Run, callback: BaseCallback, checkpoints: Path | None, tracking: Tracking) -> tuple[int, Numerics]:
+    """Return the number of steps that were made, and how the updates were computed."""
     model = build(run.recipe(), run.seed)
+    computed = numerics(model)
     with tracking.logger(run) as logger:
         if logger is not None:
             model.set_logger(logger)
@@ -128,7 +135,7 @@ def _train(run: Run, callback: BaseCallback, checkpoints: Path | None, tracking:
     env = model.get_env()
     assert env is not None
     env.close()
-    return model.num_timesteps
+    return model.num_timesteps, computed
 
 
 def _act_randomly(run: Run, episodes: Episodes, state: State) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from sb3_ppo_variants.benchmark.compare.curves import trailing
+from sb3_ppo_variants.benchmark.compare.provenance import Numerics
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 from sb3_ppo_variants.saving.atomic import write_atomically
@@ -42,6 +43,10 @@ class Made(Result, total=False):
     trailing: list[float | None]
     # The commit of this package; None outside its repository.
     commit: str | None
+    # What decides how sums are rounded: the processor, the instruction sets and the backend.
+    numerics: Numerics
+    # Digests of the user's modules that the run names.
+    modules: dict[str, str]
 
 
 class Record(Made):
