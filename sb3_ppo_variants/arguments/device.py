@@ -1,5 +1,6 @@
 """The device that ``device="auto"`` stands for."""
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,10 +24,14 @@ def chosen_device(
         default features extractor, because a GPU trains such small networks more slowly. For other policies it selects
         the GPU, if there is one
     :param verbose: 1 to print a message if the CPU is selected although there is a GPU
+    :return: the device; as in SB3, the CPU if the requested one is not available, with a warning
     """
     name = policy if isinstance(policy, str) else policy.__name__
     if device == "auto" and name in SMALL and "features_extractor_class" not in (policy_kwargs or {}):
         if verbose >= 1 and th.cuda.is_available():
             print('device="auto" selects the CPU, which trains small networks faster; pass device="cuda" for the GPU')
         return th.device("cpu")
-    return get_device(device)
+    found = get_device(device)
+    if device != "auto" and found.type != th.device(device).type:
+        warnings.warn(f"device={str(device)!r} is not available: training on device={str(found)!r} instead")
+    return found

@@ -1,6 +1,7 @@
 """The training loop that all variants share."""
 
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar, Literal, TypeVar
@@ -32,6 +33,7 @@ from sb3_ppo_variants.arguments.spaces import check_start
 from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.base import together
 from sb3_ppo_variants.base.around import checked, settings_kept
+from sb3_ppo_variants.base.changes import UsedArguments
 from sb3_ppo_variants.base.environment import check_learn, checked_env
 from sb3_ppo_variants.base.hooks import check_hooks
 from sb3_ppo_variants.base.masking import MaskedActions
@@ -135,6 +137,7 @@ class PPOBase(MaskedActions):
         for name in schedules:
             if name != "learning_rate":
                 setattr(self, name, as_schedule(getattr(self, name)))
+        self._used_arguments = UsedArguments(self)
         if self._objective().needs_kl:
             check_kl(self.policy)  # If it is not known, fail before the first rollout.
         choose(self._plan(), self.fast)  # If fast=True is impossible, fail before the first rollout.
@@ -165,8 +168,23 @@ class PPOBase(MaskedActions):
         """The processes that train this model together."""
         return current(self.data_parallel)
 
+    @property
+    def stats_window_size(self) -> int:
+        """The number of episodes over which rollout statistics are averaged."""
+        return self._stats_window_size
+
+    @stats_window_size.setter
+    def stats_window_size(self, size: int) -> None:
+        self.rules["stats_window_size"].check("stats_window_size", size)
+        self._stats_window_size = int(size)
+        for name in ("ep_info_buffer", "ep_success_buffer"):
+            episodes = getattr(self, name)
+            if episodes is not None:
+                setattr(self, name, deque(episodes, maxlen=self._stats_window_size))
+
     def _plan(self) -> UpdatePlan:
         check_settings(self.__dict__, {**self.rules, **self.own_rules})  # Callbacks may have set them.
+        self._used_arguments.update(self)
         self._division = chosen(self.updates, self._division)
         clip_range_vf, progress, buffer = self.clip_range_vf, self._current_progress_remaining, self.rollout_buffer
         return UpdatePlan(
@@ -293,7 +311,7 @@ class PPOBase(MaskedActions):
         return None if self.env is None else original(self.env)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_division"]
+        return [*super()._excluded_save_params(), "_division", "_used_arguments"]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         states, tensors = super()._get_torch_save_params()

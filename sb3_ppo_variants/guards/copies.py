@@ -1,4 +1,4 @@
-"""Copies of infos that are cheaper than deep copies where possible."""
+"""Copies of observations and infos that are cheaper than deep copies where possible."""
 
 from copy import copy, deepcopy
 from typing import Any
@@ -19,6 +19,13 @@ def copied(info: dict[str, Any]) -> dict[str, Any]:
                 return deepcopy(info)
             copied[key] = copy(value)
     return copied
+
+
+def owned(value: Any) -> Any:
+    """Return a copy of an observation, because the environment may write the next one to the same memory."""
+    if type(value) is dict:
+        return {key: owned(part) for key, part in value.items()}
+    return value.copy() if type(value) is np.ndarray and not value.dtype.hasobject else deepcopy(value)
 
 
 def _is_flat(value: Any) -> bool:

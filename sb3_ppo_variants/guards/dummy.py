@@ -8,7 +8,7 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
-from sb3_ppo_variants.guards.copies import copied
+from sb3_ppo_variants.guards.copies import copied, owned
 from sb3_ppo_variants.guards.finite import FiniteTest, finite_test
 from sb3_ppo_variants.guards.observations import observation_check
 from sb3_ppo_variants.guards.outputs import NUMBERS, EnvCheck
@@ -91,7 +91,7 @@ class DummySteps:
             if done:
                 if checks and not self._is_finite(observation, i):
                     checks[i].terminal(observation)
-                info["terminal_observation"] = observation
+                info["terminal_observation"] = owned(observation)
                 first = self._first(i)
                 observation, env.reset_infos[i] = checks[i].reset(first) if checks else first
             rows[i] = observation

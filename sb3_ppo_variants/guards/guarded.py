@@ -10,6 +10,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepR
 
 from sb3_ppo_variants.errors import EnvOutputError
 from sb3_ppo_variants.guards.actions import CheckedActions, may_change_actions
+from sb3_ppo_variants.guards.copies import owned
 from sb3_ppo_variants.guards.dummy import DummySteps, can_step
 from sb3_ppo_variants.guards.finite import FiniteTest, finite_test
 from sb3_ppo_variants.guards.observations import observation_check
@@ -63,7 +64,8 @@ STACKING = (TypeError, ValueError, KeyError, AssertionError)
 class CheckedStacks:
     """Steps and resets of environments that stack their outputs themselves.
 
-    They raise a ``GuardError`` for values that are not allowed.
+    They raise a ``GuardError`` for values that are not allowed. The arrays that they return stay as they are when the
+    environments write the next step to the same memory.
     """
 
     def __init__(self, env: VecEnv, watch: Watch):
@@ -90,17 +92,18 @@ class CheckedStacks:
             observations, rewards, dones, infos = returned
             if isinstance(rewards, list):
                 rewards = np.array(rewards)
-            self._stacks.check(rewards, dones, infos)
+            ended = self._stacks.check(rewards, dones, infos)
             fitted = self._fitted(observations)
         except STACKING:
             check_answers(self._env, self._checks)
             raise
-        return returned if fitted is observations and rewards is returned[1] else (fitted, rewards, dones, infos)
+        self._stacks.compare_ends(ended, fitted, infos)
+        return owned(fitted), rewards.copy(), dones.copy(), infos
 
     def reset(self) -> VecEnvObs:
         """Reset all environments, and check their observations."""
         try:
-            return self._fitted(self._env.reset())
+            return owned(self._fitted(self._env.reset()))
         except STACKING:
             check_answers(self._env, self._checks)
             raise

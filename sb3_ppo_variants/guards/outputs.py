@@ -1,6 +1,6 @@
 """Checks of the values that environments return."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any, NoReturn, TypeGuard
 
@@ -126,9 +126,10 @@ class StackCheck:
         self._checks = checks
         self._watch = watch
 
-    def check(self, rewards: object, dones: object, infos: Any) -> None:
+    def check(self, rewards: object, dones: object, infos: Any) -> list[int]:
         """Check the values that ``step_wait`` returned, and convert the last observations of episodes that ended.
 
+        :return: the indices of the environments in which an episode ended
         :raises GuardError: if a value has a wrong type or shape, or is not finite
         """
         self._check_rewards(rewards)
@@ -138,6 +139,20 @@ class StackCheck:
             terminal = infos[i].get("terminal_observation")
             if terminal is not None:
                 infos[i]["terminal_observation"] = self._checks[i].terminal(terminal)
+        return ended
+
+    def compare_ends(self, ended: Iterable[int], observations: Any, infos: Sequence[dict[str, Any]]) -> None:
+        """Warn if the last observation of an episode that a time limit ended equals the first one of the next.
+
+        SB3's workers, for example, send the last observation after the reset. If an environment returns the same array
+        at each step, the reset has then overwritten it, and the value of another state ends the return.
+
+        :param ended: the indices of the environments in which an episode ended
+        :param observations: the first observations of the new episodes, in the rows of these environments
+        """
+        for i in ended:
+            if infos[i].get("TimeLimit.truncated") and _is_row(infos[i].get("terminal_observation"), observations, i):
+                self._watch.note_lost_end(i)
 
     def _check_rewards(self, rewards: object) -> None:
         if not self._is_array(rewards, "biuf"):
@@ -162,6 +177,13 @@ class StackCheck:
 
     def _is_array(self, value: object, kinds: str) -> TypeGuard[np.ndarray]:
         return isinstance(value, np.ndarray) and value.shape == (len(self._checks),) and value.dtype.kind in kinds
+
+
+def _is_row(observation: Any, stacked: Any, i: int) -> bool:
+    """Return whether an observation equals a row. Single numbers do not count, because they are often the same."""
+    if isinstance(observation, dict) and isinstance(stacked, dict):
+        return all(_is_row(observation[key], stacked[key], i) for key in observation)
+    return isinstance(observation, np.ndarray) and observation.size > 1 and np.array_equal(observation, stacked[i])
 
 
 def _is_real(value: object) -> TypeGuard[Real]:

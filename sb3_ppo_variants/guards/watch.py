@@ -17,7 +17,7 @@ class Watch:
 
     def __init__(self, steps_taken: Callable[[], int | None]):
         self._steps_taken = steps_taken
-        self._warned = False
+        self._warned: set[str] = set()
 
     def refuse(self, quantity: str, found: str, allowed: str, env_index: int | None) -> NoReturn:
         """:raises EnvOutputError: always, saying what was found and what is allowed"""
@@ -36,13 +36,27 @@ class Watch:
             size = abs(float(np.float32(reward)))
         if not size < np.inf:
             self.refuse_number("reward", reward, env_index)
-        if size >= HUGE_REWARD and not self._warned:
-            self._warned = True
-            warnings.warn(
+        if size >= HUGE_REWARD:
+            self._warn(
+                "reward",
                 f"The reward of environment {env_index} at step {self._steps_taken()} is {reward:g}. Rewards of "
-                f"{HUGE_REWARD:.2g} or more overflow the value loss in single precision: scale or normalize them. "
-                "This warning is shown once per run."
+                f"{HUGE_REWARD:.2g} or more overflow the value loss in single precision: scale or normalize them.",
             )
+
+    def note_lost_end(self, env_index: int) -> None:
+        """Warn once per run that an environment may overwrite the last observation of an episode."""
+        self._warn(
+            "end",
+            f"In environment {env_index} at step {self._steps_taken()}, a time limit ended an episode whose last "
+            "observation equals the first one of the next episode. If the environment writes all observations to the "
+            "same array, the last one is lost, and advantages are wrong: return a copy of it, or use DummyVecEnv or "
+            "SafeSubprocVecEnv, which copy it.",
+        )
+
+    def _warn(self, about: str, message: str) -> None:
+        if about not in self._warned:
+            self._warned.add(about)
+            warnings.warn(f"{message} This warning is shown once per run.")
 
 
 class TypesOnly(Watch):

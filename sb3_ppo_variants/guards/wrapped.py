@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 
 from sb3_ppo_variants.errors import GuardError
+from sb3_ppo_variants.guards.copies import owned
 from sb3_ppo_variants.guards.observations import observation_check
 from sb3_ppo_variants.guards.outputs import EnvCheck
 from sb3_ppo_variants.guards.watch import TypesOnly
@@ -112,7 +113,9 @@ def check_outputs(env: gym.Env, env_index: int) -> gym.Env:
         except Exception as error:
             blame_output(error, check)
             raise
-        return check.step(returned)
+        observation, reward, terminated, truncated, info = check.step(returned)
+        # SB3's worker resets the environment before it sends the last observation.
+        return owned(observation) if terminated or truncated else observation, reward, terminated, truncated, info
 
     def checked_reset(*args: Any, **kwargs: Any) -> Any:
         try:

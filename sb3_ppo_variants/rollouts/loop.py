@@ -84,7 +84,7 @@ def collect(
     with acting() as actor:
         steps = steps_of(env)
         for step in range(n_rollout_steps):
-            if not _step(model, steps, callback, heard, actor, step, n_processes):
+            if not _step(model, steps, callback, heard, actor, step, n_processes, rollout_buffer.gamma):
                 return False
         values = actor.finish(model._last_obs, np.asarray(model._last_episode_starts))
     callback.update_locals({"n_steps": n_rollout_steps, "values": values})
@@ -100,9 +100,11 @@ def _step(
     actor: Actor,
     step: int,
     n_processes: int,
+    gamma: float,
 ) -> bool:
     """Take one step in every environment.
 
+    :param gamma: the discount factor of the buffer, because a callback may set the model's for the next rollout
     :return: False if the callback ends the rollout
     """
     new_obs, rewards, dones, infos = env.step(actor.act(step, _last_observations(model)))
@@ -119,7 +121,7 @@ def _step(
             terminal = infos[i].get("terminal_observation")
             if terminal is not None and infos[i].get("TimeLimit.truncated", False):
                 # A time limit does not make a state terminal: bootstrap with the state's value (SB3 issue 633).
-                rewards[i] += model.gamma * actor.terminal_value(terminal, int(i))
+                rewards[i] += gamma * actor.terminal_value(terminal, int(i))
     actor.store(_last_observations(model), rewards, model._last_episode_starts)  # type: ignore[arg-type]
     model._last_obs = new_obs  # type: ignore[assignment]
     model._last_episode_starts = dones

@@ -1,0 +1,139 @@
+"""Environments that write every observation to the same array train as if each observation were an array of its own."""
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3 import PPO
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+
+from sb3_ppo_variants import PPOClip
+from sb3_ppo_variants.envs import SafeSubprocVecEnv
+
+ARGUMENTS: dict[str, Any] = dict(n_steps=16, batch_size=16, n_epochs=2, seed=3)
+
+
+class Walk(gym.Env):
+    """A random walk that a time limit ends after 5 steps; actions have no effect on it.
+
+    :param reuse: how observations share memory: not at all, as one array, or as views of it
+    """
+
+    observation_space = spaces.Box(-100, 100, (3,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, reuse: str = "no"):
+        self._reuse = reuse
+        self._array = np.zeros(3, np.float32)
+
+    def _observation(self) -> np.ndarray:
+        return {"no": self._array.copy(), "array": self._array, "view": self._array[:]}[self._reuse]
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._steps = 0
+        self._array[:] = self.np_random.normal(size=3)
+        return self._observation(), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        self._array += self.np_random.normal(size=3).astype(np.float32)
+        return self._observation(), float(self._array[0] + action), False, self._steps == 5, {}
+
+
+class Parts(gym.ObservationWrapper):
+    """Has the observations of a walk as a dict, which is the same one at each step too."""
+
+    def __init__(self, env: gym.Env):
+        super().__init__(env)
+        self.observation_space = spaces.Dict({"all": env.observation_space})
+        self._dict: dict[str, np.ndarray] = {}
+
+    def observation(self, observation: np.ndarray) -> dict[str, np.ndarray]:
+        self._dict["all"] = observation
+        return self._dict
+
+
+class OwnDummy(DummyVecEnv):
+    """Overrides a method, so that it takes its own steps, but copies the last observation before the reset."""
+
+    def step_wait(self) -> Any:
+        return super().step_wait()
+
+
+class SameArrays(DummyVecEnv):
+    """Writes the results of all steps to the same arrays, as simulators with shared memory do."""
+
+    def reset(self) -> Any:
+        self._same: list[Any] = [super().reset(), np.zeros(self.num_envs, np.float32), np.zeros(self.num_envs, bool)]
+        return self._same[0]
+
+    def step_wait(self) -> Any:
+        *arrays, infos = super().step_wait()
+        for same, new in zip(self._same, arrays, strict=True):
+            same[:] = new
+        return *self._same, infos
+
+
+def weights_of(model: Any) -> th.Tensor:
+    return th.nn.utils.parameters_to_vector(model.learn(64).policy.parameters())
+
+
+def walks(vec_env: Callable[..., Any], reuse: str) -> Any:
+    return vec_env([partial(Walk, reuse)] * 2)
+
+
+@pytest.fixture(scope="module")
+def expected() -> th.Tensor:
+    return weights_of(PPO("MlpPolicy", walks(DummyVecEnv, "no"), **ARGUMENTS))
+
+
+@pytest.mark.parametrize("reuse", ["array", "view"])
+@pytest.mark.parametrize("vec_env", [DummyVecEnv, SafeSubprocVecEnv])
+def test_the_end_of_an_episode_is_copied(vec_env: Callable[..., Any], reuse: str, expected: th.Tensor) -> None:
+    model = PPOClip("MlpPolicy", walks(vec_env, reuse), fast=False, **ARGUMENTS)
+    assert th.equal(weights_of(model), expected)
+
+
+@pytest.mark.parametrize("fast", [False, "auto"])
+def test_dicts_are_copied(fast: Any) -> None:
+    def trained(reuse: str) -> th.Tensor:
+        env = DummyVecEnv([lambda: Parts(Walk(reuse))] * 2)
+        return weights_of(PPOClip("MultiInputPolicy", env, fast=fast, **ARGUMENTS))
+
+    assert th.equal(trained("array"), trained("no"))
+
+
+def test_sb3_itself_loses_the_end(expected: th.Tensor) -> None:
+    """Says when SB3 has mended this, so that the warning can go."""
+    assert not th.equal(weights_of(PPO("MlpPolicy", walks(DummyVecEnv, "array"), **ARGUMENTS)), expected)
+
+
+@pytest.mark.parametrize("vec_env", [SubprocVecEnv, OwnDummy])
+@pytest.mark.parametrize("reuse", ["array", "view"])
+def test_an_end_that_may_be_lost_is_reported_once(vec_env: Callable[..., Any], reuse: str) -> None:
+    model = PPOClip("MlpPolicy", walks(vec_env, reuse), **ARGUMENTS)
+    with pytest.warns(UserWarning, match="environment 0 at step 8, a time limit ended") as caught:
+        model.learn(64)
+    assert len([each for each in caught if "time limit" in str(each.message)]) == 1
+    model.get_env().close()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("vec_env", [SubprocVecEnv, OwnDummy])
+def test_nothing_is_reported_of_environments_that_copy(vec_env: Callable[..., Any]) -> None:
+    model = PPOClip("MlpPolicy", walks(vec_env, "no"), **ARGUMENTS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.learn(64)
+    model.get_env().close()  # type: ignore[union-attr]
+
+
+def test_arrays_that_a_vectorised_environment_reuses_are_copied(expected: th.Tensor) -> None:
+    model = PPOClip("MlpPolicy", walks(SameArrays, "no"), fast=False, **ARGUMENTS)
+    assert th.equal(weights_of(model), expected)
