@@ -178,6 +178,14 @@ FAULTS: dict[str, tuple[Callable[[Members], Members], str]] = {
         lambda m: with_data(m, lambda data: data.update(policy_class=3)),
         "(data is not what was saved|policy_class is 3, not a policy class for PPOClip)",
     ),
+    "a variable": (
+        lambda m: with_state(m, "pytorch_variables.pth", lambda state: state.update({"log_std.more": th.ones(1)})),
+        "pytorch_variables (is not what was saved|has log_std.more; PPO has none)",
+    ),
+    "a variable that is a number": (
+        lambda m: with_state(m, "pytorch_variables.pth", lambda state: state.update({"policy": 3})),
+        "pytorch_variables (is not what was saved|has policy; PPO has none)",
+    ),
     "a broken pickle": (
         lambda m: with_data(m, lambda data: data["clip_range"].update({":serialized:": "AAAA"})),
         "(data is not what was saved|clip_range cannot be unpickled)",
@@ -202,6 +210,22 @@ def test_faults_of_members(fault: str, cls: Any, weights_only: bool) -> None:
             weights_only=weights_only,
             custom_objects=known if weights_only and cls is PPO else None,
         )
+
+
+@pytest.mark.parametrize("device", ["meta", "cuda:99", 3])
+def test_the_device_is_that_of_the_argument(device: Any) -> None:
+    """SB3 writes none to its files. One that is there could make the model unusable on this machine."""
+    content = zipped(with_data(members_of(saved(PPO)), lambda data: data.update(device=device)))
+    assert load(content).device == th.device("cpu")
+
+
+def test_weights_that_are_not_finite() -> None:
+    def change(state: Any) -> None:
+        state["action_net.weight"][0, 0] = float("nan")
+
+    content = zipped(with_state(members_of(saved(PPO)), POLICY, change))
+    with pytest.warns(UserWarning, match=r"^BytesIO: action_net.weight of the policy has numbers that are not finite"):
+        load(content)
 
 
 def test_a_member_that_is_there_twice() -> None:

@@ -299,3 +299,41 @@ def test_a_part_of_a_tuple_of_another_shape() -> None:
     with pytest.raises(EnvOutputError, match=r"the observation\[1\] of environment 1 at step 8 is an array of shape"):
         model_for(Flattened(env)).learn(32)
     env.close()
+
+
+# Infos of the last step of an episode, and the name of the wrong statistic.
+STATISTICS: list[tuple[dict[str, Any], str]] = [
+    ({"is_success": "no"}, r'info\["is_success"\] of environment 1 at step 14 is \'no\', but must be a number'),
+    ({"is_success": {}}, r'info\["is_success"\]'),
+    ({"episode": {"r": "1.5", "l": 7}}, r'info\["episode"\]\[\'r\'\]'),
+    ({"episode": {"r": 1.5, "l": None}}, r'info\["episode"\]\[\'l\'\]'),
+    ({"episode": {"r": 1.5}}, r'info\["episode"\] of environment 1 at step 14 is .*a dict with the keys'),
+    ({"episode": "none"}, r'info\["episode"\]'),
+]
+
+
+class Tells(NoiseEnv):
+    """Has statistics of its own in the info of the last step of an episode."""
+
+    def __init__(self, statistics: dict[str, Any]):
+        super().__init__(BOX)
+        self._statistics = statistics
+
+    def step(self, action: Any) -> Any:
+        *returned, truncated, _ = super().step(action)
+        return *returned, truncated, self._statistics if truncated else {}
+
+
+@pytest.mark.parametrize("vec_env", [DummyVecEnv, pytest.param(SubprocVecEnv, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("info", "named"), STATISTICS)
+def test_statistics_of_episodes(info: dict[str, Any], named: str, vec_env: Any) -> None:
+    env = vec_env([partial(Tells, {}), partial(Tells, info)])
+    with pytest.raises(EnvOutputError, match=named):
+        model_for(env).learn(32)
+    env.close()
+
+
+@pytest.mark.parametrize("info", [{"is_success": np.bool_(True)}, {"episode": {"r": np.ones(1), "l": 7, "t": "now"}}])
+def test_right_statistics_of_episodes(info: dict[str, Any]) -> None:
+    model = model_for(DummyVecEnv([partial(Tells, info)])).learn(32)
+    assert len(model.ep_info_buffer) + len(model.ep_success_buffer) == 4

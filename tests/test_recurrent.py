@@ -18,7 +18,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-from helpers import ACTION_SPACES, VARIANTS, VECTOR, LogRecorder
+from helpers import ACTION_SPACES, VARIANTS, VECTOR, LogRecorder, noise_envs
 from sb3_ppo_variants import (
     ArgumentError,
     ExactCheckpointCallback,
@@ -168,6 +168,19 @@ def test_predictions_follow_the_states() -> None:
         states = [state for _, state in acted]
         np.testing.assert_array_equal(acted[0][0], acted[1][0])
         np.testing.assert_array_equal(states[0], states[1])
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_the_memory_of_other_environments_is_refused(fast: bool) -> None:
+    model = PPOClip("MlpLstmPolicy", noise_envs(ACTION_SPACES["Box"]), n_steps=8, batch_size=8, fast=fast)
+    three, two = np.zeros((3, 3), np.float32), np.zeros((2, 3), np.float32)
+    _, state = model.predict(three)
+    model.predict(three, state, np.zeros(3, bool))
+    with pytest.raises(ArgumentError, match=r"^state is for 3 environments, but there are 2 observations: pass what"):
+        model.predict(two, state)
+    _, state = model.predict(two)
+    with pytest.raises(ArgumentError, match=r"^episode_start is for 3 environments, but there are 2 observations"):
+        model.predict(two, state, np.zeros(3, bool))
 
 
 def test_memory_is_learned() -> None:

@@ -42,6 +42,7 @@ def advised(error: ArgumentError, env: gymnasium.Env) -> gymnasium.Env:
     """Return the environment in the wrapper that the error suggests."""
     expression = re.split("wrap the environment in |one: use ", str(error))[1]
     names = {"gymnasium": gymnasium, "np": np, "env": env, "Discrete": Discrete, "MultiDiscrete": MultiDiscrete}
+    names["MultiBinary"] = spaces.MultiBinary
     return eval(expression, names)
 
 
@@ -198,3 +199,36 @@ def test_normalized_integers_in_a_dict() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         train(norm_obs_keys=["a", "c"])
+
+
+@pytest.mark.parametrize(
+    ("actions", "observations", "refused"),
+    [
+        (spaces.Box(-1, 1, (0,)), VECTOR, r"env.action_space=Box.* has no actions"),
+        (spaces.MultiBinary([2, 2]), VECTOR, r"env.action_space=MultiBinary\(\(2, 2\)\) is not flat"),
+        (Discrete(2), spaces.Box(-1, 1, (0,)), r"env.observation_space=Box.* has no elements"),
+        (Discrete(2), spaces.Box(-1, 1, (3, 0)), r"env.observation_space=Box.* has no elements"),
+        (
+            Discrete(2),
+            MultiDiscrete(np.array([[2, 2], [3, 3]])),
+            r"env.observation_space=MultiDiscrete(?s:.*) has several dim",
+        ),
+        (Discrete(2), spaces.Dict({}), r"env.observation_space=Dict\(\) has no observations"),
+        (
+            Discrete(2),
+            spaces.Dict({"a": VECTOR, "b": spaces.Box(-1, 1, (0,))}),
+            r"env.observation_space\['b'\]=Box.* has no elements .* leave it out",
+        ),
+    ],
+)
+def test_empty_spaces_and_several_dimensions(actions: Any, observations: Any, refused: str) -> None:
+    policy = "MultiInputPolicy" if isinstance(observations, spaces.Dict) else "MlpPolicy"
+    with pytest.raises(ArgumentError, match=f"^{refused}"):
+        PPOClip(policy, NoiseEnv(actions, observations))
+
+
+def test_actions_in_several_bits_fit_after_the_advice() -> None:
+    env: gymnasium.Env = Strict(spaces.MultiBinary([2, 2]))
+    with pytest.raises(ArgumentError) as caught:
+        PPOClip("MlpPolicy", env)
+    PPOClip("MlpPolicy", advised(caught.value, env), n_steps=16, batch_size=16, n_epochs=1).learn(16)

@@ -321,3 +321,13 @@ def test_statistics_are_what_the_environment_reports(episode: Any, success: Any)
         model.save(file)
         loaded = cls.load(file)
         assert str((loaded.ep_info_buffer, loaded.ep_success_buffer)) == str((deque([episode]), deque([success])))
+
+
+def test_sb3_loads_the_policy_of_a_file_without_a_clip_range(tmp_path: Path) -> None:
+    model = PPOAdaptiveKL("MlpPolicy", noise_envs(BOX), n_steps=16, batch_size=16)
+    model.save(tmp_path / "model")
+    with pytest.raises(AssertionError, match=r"^The learning rate schedule must be a float or a callable, not None"):
+        PPO.load(tmp_path / "model")
+    observations = np.zeros((2, 3), np.float32)
+    theirs = PPO.load(tmp_path / "model", clip_range=0.2).predict(observations, deterministic=True)[0]
+    np.testing.assert_array_equal(theirs, model.predict(observations, deterministic=True)[0])

@@ -185,6 +185,14 @@ def check_spaces(action_space: spaces.Space, use_sde: bool) -> None:
             f"env.action_space={action_space} is not flat, as SB3's policies expect: wrap the environment in "
             f"gymnasium.wrappers.TransformAction(env, lambda action: action.reshape({shape}), MultiDiscrete({flat}))"
         )
+    if isinstance(action_space, spaces.MultiBinary) and len(action_space.shape) > 1:
+        raise ArgumentError(
+            f"env.action_space={action_space} is not flat, as SB3's policies expect: wrap the environment in "
+            f"gymnasium.wrappers.TransformAction(env, lambda action: action.reshape({action_space.shape}), "
+            f"MultiBinary({math.prod(action_space.shape)}))"
+        )
+    if 0 in (action_space.shape or ()):
+        raise ArgumentError(f"env.action_space={action_space} has no actions: a policy needs at least one dimension")
     if use_sde and not isinstance(action_space, spaces.Box):
         raise ArgumentError(f"use_sde=True needs a Box action space, but the environment has {action_space}")
     if isinstance(action_space, spaces.Box) and not action_space.is_bounded():

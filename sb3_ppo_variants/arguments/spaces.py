@@ -20,11 +20,23 @@ def check_start(kind: str, space: spaces.Space) -> None:
 
 
 def check_dimensions(observation_space: spaces.Space) -> None:
-    """Check that no observation is a ``Box`` without dimensions, which SB3's features extractors cannot flatten.
+    """Check that SB3's features extractors can flatten all observations, and that none is empty.
 
-    :raises ArgumentError: if one is
+    :raises ArgumentError: if one has no dimensions or no elements, or is ``MultiDiscrete`` with several dimensions
     """
-    for name, part in _parts("observation", observation_space).items():
+    parts = _parts("observation", observation_space)
+    if not parts:
+        raise ArgumentError(
+            f"env.observation_space={observation_space} has no observations: add one, such as a constant"
+        )
+    for name, part in parts.items():
+        if 0 in (part.shape or ()):
+            advice = "leave it out" if len(parts) > 1 else "add one, such as a constant"
+            raise ArgumentError(f"{name}={part} has no elements that a policy could observe: {advice}")
+        if isinstance(part, spaces.MultiDiscrete) and part.nvec.ndim > 1:
+            nested = isinstance(observation_space, spaces.Dict)
+            advice = "flatten it in a gymnasium.ObservationWrapper" if nested else _FLATTENED
+            raise ArgumentError(f"{name}={part} has several dimensions, which SB3's policies cannot encode: {advice}")
         if isinstance(part, spaces.Box) and part.shape == ():
             nested = isinstance(observation_space, spaces.Dict)
             advice = "a gymnasium.ObservationWrapper" if nested else "gymnasium.wrappers.ReshapeObservation(env, (1,))"

@@ -36,7 +36,7 @@ class ArrayCheck:
             return observation
         if type(observation) in self._scalars:
             return observation
-        array = _as_array(observation)
+        array = as_real_array(observation)
         if array is None:
             self._watch.refuse(quantity, shown(observation), f"a {self._dtype} array of shape {self._shape}", env_index)
         if array.shape != self._shape:
@@ -155,7 +155,7 @@ def shown(value: object) -> str:
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
-def _as_array(value: object) -> np.ndarray | None:
+def as_real_array(value: object) -> np.ndarray | None:
     """Return the value as an array of real numbers, or ``None`` if it cannot be converted to one."""
     try:
         array = np.asarray(value)

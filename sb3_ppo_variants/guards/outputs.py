@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_ppo_variants.guards.observations import ObservationCheck, observation_check, shown
+from sb3_ppo_variants.guards.observations import ObservationCheck, as_real_array, observation_check, shown
 from sb3_ppo_variants.guards.watch import HUGE_REWARD, Watch
 
 # Types that need no conversion.
@@ -117,6 +117,22 @@ class EnvCheck:
 
     def _refuse(self, quantity: str, found: object, allowed: str) -> NoReturn:
         self._watch.refuse(quantity, shown(found), allowed, self._env_index)
+
+
+def check_episode(info: Mapping[str, Any], env_index: int, watch: Watch) -> None:
+    """Check the statistics in the info of the last step of an episode, whose means SB3 logs.
+
+    :raises EnvOutputError: if one is not a number, naming its key
+    """
+    episode = info.get("episode")
+    statistics = {'info["is_success"]': info.get("is_success")} if info.get("is_success") is not None else {}
+    if episode is not None:
+        if not isinstance(episode, Mapping) or not {"r", "l"} <= episode.keys():
+            watch.refuse('info["episode"]', shown(episode), "a dict with the keys 'r' and 'l'", env_index)
+        statistics |= {f'info["episode"][{key!r}]': episode[key] for key in ("r", "l")}
+    for name, value in statistics.items():
+        if as_real_array(value) is None:
+            watch.refuse(name, shown(value), "a number", env_index)
 
 
 class StackCheck:

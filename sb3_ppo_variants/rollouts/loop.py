@@ -14,6 +14,8 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.guards.outputs import check_episode
+from sb3_ppo_variants.guards.watch import Watch
 from sb3_ppo_variants.rollouts.normalized import Steps, fast_steps
 
 # Observations as environments return them: an array or a dict of arrays, with one row per environment.
@@ -115,13 +117,15 @@ def _step(
         )
     if not callback.on_step():
         return False
+    ended = np.flatnonzero(dones) if True in dones.tolist() else ()
+    for i in ended:
+        check_episode(infos[i], int(i), Watch(lambda: model.num_timesteps))
     model._update_info_buffer(infos, dones)
-    if True in dones.tolist():
-        for i in np.flatnonzero(dones):
-            terminal = infos[i].get("terminal_observation")
-            if terminal is not None and infos[i].get("TimeLimit.truncated", False):
-                # A time limit does not make a state terminal: bootstrap with the state's value (SB3 issue 633).
-                rewards[i] += gamma * actor.terminal_value(terminal, int(i))
+    for i in ended:
+        terminal = infos[i].get("terminal_observation")
+        if terminal is not None and infos[i].get("TimeLimit.truncated", False):
+            # A time limit does not make a state terminal: bootstrap with the state's value (SB3 issue 633).
+            rewards[i] += gamma * actor.terminal_value(terminal, int(i))
     actor.store(_last_observations(model), rewards, model._last_episode_starts)  # type: ignore[arg-type]
     model._last_obs = new_obs  # type: ignore[assignment]
     model._last_episode_starts = dones

@@ -88,11 +88,10 @@ class Archive:
         return value
 
     def check_is_whole(self) -> None:
-        """:raises DamagedFileError: if a member is missing or cannot be read"""
+        """:raises DamagedFileError: if a member is missing"""
         for names in MEMBERS:
             if self.members.keys().isdisjoint(names):
                 raise DamagedFileError(self.name, _part(names[0]), "is missing")
-        self.states()
 
     def states(self, device: th.device | str = "cpu") -> dict[str, Any]:
         """Read the state dictionaries, by the names of their owners, such as ``"policy.optimizer"``.

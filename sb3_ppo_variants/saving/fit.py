@@ -1,5 +1,6 @@
 """Checks that a file fits the class that loads it, and that its parameters fit the model."""
 
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -51,6 +52,25 @@ def check_class(cls: type[BaseAlgorithm], archive: Archive, converts: bool = Fal
     if not (converts or getattr(cls, "reads_sb3s_ppo", False)):
         whose = "sb3-contrib" if archive.policy_module.startswith(CONTRIB) else "SB3"
         raise OtherClassError(archive.name, DATA, f"is of {whose}'s PPO, not of {cls.__name__}; {how}")
+
+
+def check_states(cls: type[BaseAlgorithm], archive: Archive) -> None:
+    """Check that a file is whole, and warn of weights with which a policy can neither act nor learn.
+
+    :raises DamagedFileError: if a member is missing or cannot be read, or there are variables of another algorithm
+    """
+    archive.check_is_whole()
+    states, variables = archive.states(), archive.variables
+    # A user's class may have tensors besides its networks and optimizers.
+    has_none = cls._get_torch_save_params.__module__.startswith(__name__.partition(".")[0])
+    if variables and has_none:
+        raise DamagedFileError(archive.name, "pytorch_variables", f"has {next(iter(variables))}; PPO has none")
+    for name, values in states.get("policy", {}).items():
+        # Those without numbers are refused when the model exists.
+        if isinstance(values, th.Tensor) and _has_numbers(values) and not th.isfinite(values).all():
+            warnings.warn(
+                f"{archive.name}: {name} of the policy has numbers that are not finite; no training mends them"
+            )
 
 
 def policy_class(cls: type[BaseAlgorithm], archive: Archive, attributes: dict[str, Any]) -> type[BasePolicy]:
@@ -121,9 +141,13 @@ def _fault_of_module(module: th.nn.Module, given: Mapping[str, Any]) -> str | No
             return f"has a {key} that is not a tensor"
         if given[key].shape != expected[key].shape:
             return f"has a {key} of shape {tuple(given[key].shape)}, not {tuple(expected[key].shape)}"
-        if given[key].layout is not expected[key].layout or given[key].device.type == "meta":
+        if given[key].layout is not expected[key].layout or given[key].is_meta:
             return f"has a {key} without numbers"
     return None
+
+
+def _has_numbers(values: th.Tensor) -> bool:
+    return values.layout is th.strided and not values.is_meta
 
 
 def _prefixes_of_own_loading(module: th.nn.Module) -> Iterator[str]:

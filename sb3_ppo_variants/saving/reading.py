@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_ppo_variants.arguments.rules import Rule, check_arguments, instance
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving.archive import Archive
-from sb3_ppo_variants.saving.fit import policy_class
+from sb3_ppo_variants.saving.fit import check_states, policy_class
 from sb3_ppo_variants.saving.rules import OF_STATE, OF_STRANGERS, as_attributes, check_attributes
 from sb3_ppo_variants.saving.strangers import KEPT_OUT, attributes_of, check_rollout, check_tensors
 from sb3_ppo_variants.saving.values import STATISTICS, read_attributes
@@ -50,7 +50,7 @@ def read_values(
     """
     if weights_only:
         check_tensors(archive)
-    archive.check_is_whole()
+    check_states(cls, archive)
     wrapped = None if env is None else cls._wrap_env(env)
     OBJECTS.check("custom_objects", custom_objects)
     of_arguments: Mapping[str, Rule] = {**getattr(cls, "rules", {}), **getattr(cls, "own_rules", {})}
@@ -59,6 +59,8 @@ def read_values(
     given = {**objects, **arguments}
     known = {**arguments, **_spaces_of(wrapped)}
     read = _read_untrusted(cls, archive, objects, known) if weights_only else read_attributes(archive, objects)
+    if "device" not in objects:
+        read.pop("device", None)  # SB3 saves none, and the argument of load() decides.
     _check_structure(archive.name, read, arguments)
     values = {"verbose": 0, **read, **arguments}
     values["policy_class"] = policy_class(cls, archive, values)

@@ -82,15 +82,13 @@ def _size(space: spaces.Space) -> int:
 def check_tensors(archive: Archive) -> None:
     """Check, before PyTorch reads them, that the tensors in a file take no more memory than the file itself.
 
-    :raises DamagedFileError: if they might take more, or if they do not belong to PPO
+    :raises DamagedFileError: if they might take more
     """
     for member, content in archive.members.items():
         if member.endswith(STATE):
             fault = _fault_of_tensors(content)
             if fault is not None:
                 raise DamagedFileError(archive.name, member.removesuffix(STATE), fault)
-    if archive.variables:
-        raise DamagedFileError(archive.name, "pytorch_variables", f"has {next(iter(archive.variables))}; PPO has none")
 
 
 def _fault_of_tensors(content: bytes) -> str | None:
