@@ -17,6 +17,7 @@
 #include "losses.hpp"
 #include "adam.hpp"
 
+#include "evaluating.hpp"
 #include "acting.hpp"
 #include "descent.hpp"
 
@@ -26,38 +27,44 @@
 
 namespace INSTRUCTIONS {
 
-template <class T, class Distribution>
-int64_t descend_with(const Networks<T>& networks, const Rollout<T>& rollout, const Terms& terms, const Pass& pass,
-                     Adam<T>& adam, Outcome& outcome, void* memory) {
-    Memory pieces{static_cast<char*>(memory)};
-    Descending<T, Distribution> descending(networks, rollout, terms, pass, adam, pieces);
-    if (memory) descending.run(outcome);
-    return pieces.used;
+// Calls a function with the distribution of the networks as its last argument.
+template <class T, class Function> int64_t dispatch(const Networks<T>& networks, Function function) {
+    switch (networks.distribution) {
+    case GAUSSIAN: return function(static_cast<Gaussian<T>*>(nullptr));
+    case CATEGORICAL: return function(static_cast<Categorical<T>*>(nullptr));
+    case BERNOULLI: return function(static_cast<Bernoulli<T>*>(nullptr));
+    default: return function(static_cast<StateDependent<T>*>(nullptr));
+    }
 }
 
 template <class T>
-int64_t descend(const Networks<T>& networks, const Rollout<T>& rollout, const Terms& terms, const Pass& pass,
-                Adam<T>& adam, Outcome& outcome, void* memory) {
-    const auto with = networks.distribution == GAUSSIAN          ? descend_with<T, Gaussian<T>>
-                      : networks.distribution == CATEGORICAL     ? descend_with<T, Categorical<T>>
-                      : networks.distribution == STATE_DEPENDENT ? descend_with<T, StateDependent<T>>
-                                                                 : descend_with<T, Bernoulli<T>>;
-    return with(networks, rollout, terms, pass, adam, outcome, memory);
-}
-
-template <class T, class Distribution>
-int64_t act_with(const Networks<T>& networks, Acting<T>& acting, void* memory) {
-    Memory pieces{static_cast<char*>(memory)};
-    Actor<T, Distribution> actor(networks, pieces);
-    if (memory) actor.run(acting);
-    return pieces.used;
+int64_t descend(const Networks<T>& networks, const Rollout<T>& rollout, const Terms& terms, const Objective<T>& own,
+                const Pass& pass, Adam<T>& adam, Outcome& outcome, void* memory) {
+    return dispatch(networks, [&](auto* kind) {
+        Memory pieces{static_cast<char*>(memory)};
+        Descending<T, std::remove_pointer_t<decltype(kind)>> descending(networks, rollout, terms, own, pass, adam, pieces);
+        if (memory) descending.run(outcome);
+        return pieces.used;
+    });
 }
 
 template <class T> int64_t act(const Networks<T>& networks, Acting<T>& acting, void* memory) {
-    const auto with = networks.distribution == GAUSSIAN      ? act_with<T, Gaussian<T>>
-                      : networks.distribution == CATEGORICAL ? act_with<T, Categorical<T>>
-                                                             : act_with<T, Bernoulli<T>>;
-    return with(networks, acting, memory);
+    return dispatch(networks, [&](auto* kind) {
+        Memory pieces{static_cast<char*>(memory)};
+        Actor<T, std::remove_pointer_t<decltype(kind)>> actor(networks, pieces);
+        if (memory) actor.run(acting);
+        return pieces.used;
+    });
+}
+
+template <class T>
+int64_t compare(const Networks<T>& networks, const Rollout<T>& rollout, double* kl, void* memory) {
+    return dispatch(networks, [&](auto* kind) {
+        Memory pieces{static_cast<char*>(memory)};
+        Evaluating<T, std::remove_pointer_t<decltype(kind)>> on(networks, rollout, pieces);
+        if (memory) *kl = mean_kl(on, rollout.rows);
+        return pieces.used;
+    });
 }
 
 inline int64_t convolve_all(const Convolutions& all, void* memory) {
@@ -76,6 +83,7 @@ inline int64_t convolve_backward(const Convolutions& all, void* memory) {
 
 extern const Table table;
 const Table table = {
-    {descend<float>, act<float>}, {descend<double>, act<double>}, convolve_all, convolve_backward};
+    {descend<float>, act<float>, compare<float>}, {descend<double>, act<double>, compare<double>}, convolve_all,
+    convolve_backward};
 
 }  // namespace INSTRUCTIONS

@@ -3,16 +3,11 @@ namespace INSTRUCTIONS {
 
 template <class T, class Distribution> class Descending {
   public:
-    Descending(const Networks<T>& networks, const Rollout<T>& rollout, const Terms& terms, const Pass& pass,
-               Adam<T>& adam, Memory& memory)
-        : rollout(rollout), terms(terms), pass(pass), adam(adam),
-          inputs(networks.actor[0].inputs, memory),
-          actor(networks.actor, networks.actor_layers, networks.activation, memory),
+    Descending(const Networks<T>& networks, const Rollout<T>& rollout, const Terms& terms, const Objective<T>& own,
+               const Pass& pass, Adam<T>& adam, Memory& memory)
+        : rollout(rollout), terms(terms), own(own), pass(pass), adam(adam), on(networks, rollout, memory),
           critic(networks.critic, networks.critic_layers, networks.activation, memory),
-          distribution(networks, actor, memory), now(memory),
-          n_outputs(networks.actor[networks.actor_layers - 1].outputs),
-          actions{memory.take<T>(rollout.action_size * STRIDE)}, old{memory.take<T>(rollout.old_size * STRIDE)},
-          slopes(memory.take<T>(STATES)), advantages(memory.take<T>(pass.batch_size)),
+          slopes(memory.take<T>(STATES)), d_kl(memory.take<T>(STATES)), advantages(memory.take<T>(pass.batch_size)),
           last_gradient(memory.take<T>(ends_early() ? adam.size : 0)) {}
 
     void run(Outcome& outcome) {
@@ -26,15 +21,12 @@ template <class T, class Distribution> class Descending {
   private:
     const Rollout<T>& rollout;
     const Terms& terms;
+    const Objective<T>& own;
     const Pass& pass;
     Adam<T>& adam;
-    Inputs<T> inputs;
-    Mlp<T> actor, critic;
-    Distribution distribution;
-    Evaluated<T> now;
-    int64_t n_outputs;
-    ByState<T> actions, old;
-    T *slopes, *advantages, *last_gradient;
+    Evaluating<T, Distribution> on;
+    Mlp<T> critic;
+    T *slopes, *d_kl, *advantages, *last_gradient;
 
     bool ends_early() const { return pass.most_kl < INFINITY; }
 
@@ -43,12 +35,14 @@ template <class T, class Distribution> class Descending {
         double* measured = outcome.measured + MEASURED * outcome.minibatches++;
         const int64_t bytes = adam.size * static_cast<int64_t>(sizeof(T));
         if (ends_early()) memcpy(last_gradient, adam.gradient, bytes);
-        loss_and_gradient(indices, count).write(terms, count, measured);
+        Sums sums;
+        if (!loss_and_gradient(indices, count, sums, outcome)) return false;
+        sums.write(terms, count, measured);
         double approx_kl = measured[APPROX_KL];
         if (ends_early() && pass.average_kl) {
-            outcome.averaged = 0;
+            outcome.answered = 0;
             pass.average_kl(&approx_kl);
-            if (!outcome.averaged) return false;
+            if (!outcome.answered) return false;
         }
         if (terms.of_policy && approx_kl > pass.most_kl) {
             // No step follows, so restore the gradient of the last step.
@@ -56,9 +50,9 @@ template <class T, class Distribution> class Descending {
             return false;
         }
         if (pass.average_gradient) {
-            outcome.averaged = 0;
+            outcome.answered = 0;
             pass.average_gradient();
-            if (!outcome.averaged) return false;
+            if (!outcome.answered) return false;
         }
         outcome.norm = clip_norm(adam.gradient, adam.size, adam.max_norm);
         if (!(outcome.norm < INFINITY)) return false;
@@ -66,25 +60,29 @@ template <class T, class Distribution> class Descending {
         return true;
     }
 
-    Sums loss_and_gradient(const int64_t* indices, int64_t count) {
-        Sums sums;
-        distribution.begin();
-        if (rollout.old) distribution.begin_kl(rollout.old);
+    // Returns whether the objective could be evaluated.
+    bool loss_and_gradient(const int64_t* indices, int64_t count, Sums& sums, Outcome& outcome) {
+        const bool asks = terms.of_policy && own.evaluate;
+        on.begin();
         take_advantages(indices, count);
+        if (asks && !ask(indices, count, sums, outcome)) return false;
         for (int64_t start = 0; start < count; start += STATES) {
-            inputs.gather(rollout.features, indices + start, count - start < STATES ? count - start : STATES);
-            inputs.arrange();
+            // What was evaluated last for the objective is all of a small minibatch.
+            const bool is_evaluated = asks && count <= STATES;
+            if (!is_evaluated) on.take(indices + start, count - start);
             if (terms.of_policy) {
-                policy_slopes(indices + start, advantages + start, count, sums);
-                actor.backward(inputs, start > 0);
+                if (!is_evaluated) on.evaluate(indices + start);
+                asks ? take_slopes(start) : add_losses(advantages + start, count, sums);
+                const T d_entropy = static_cast<T>(-terms.ent_coef / static_cast<double>(count));
+                on.backward(indices + start, {slopes, d_kl, d_entropy}, start > 0);
             }
             if (terms.of_value) {
                 value_slopes(indices + start, count, sums);
-                critic.backward(inputs, start > 0);
+                critic.backward(on.inputs, start > 0);
             }
         }
-        if (terms.of_policy) distribution.end();
-        return sums;
+        if (terms.of_policy) on.distribution.end();
+        return true;
     }
 
     void take_advantages(const int64_t* indices, int64_t count) {
@@ -94,50 +92,53 @@ template <class T, class Distribution> class Descending {
         if (terms.advantages == NORMALIZED) normalize(advantages, count);
     }
 
-    void policy_slopes(const int64_t* indices, const T* advantages, int64_t count, Sums& sums) {
-        const ByState<const T> outputs{actor.forward(inputs)};
-        const ByState<T> d_outputs{actor.d_output()};
-        gather(rollout.actions, indices, rollout.action_size, actions);
-        if (rollout.old) gather(rollout.old, indices, rollout.old_size, old);
-        const ByState<const T> with{rollout.old ? old.first : nullptr};
-        distribution.evaluate(outputs, actions, with, inputs.states, now);
-        for (int64_t s = 0; s < inputs.states; ++s) {
-            const double log_ratio = now.log_prob[s] - rollout.old_log_prob[indices[s]], ratio = ::exp(log_ratio);
-            const Sloped<T> policy = surrogate(static_cast<T>(ratio), advantages[s], terms.clip_range);
-            slopes[s] = policy.slope / count;
-            sums.policy_loss += rollout.old ? policy.loss + terms.kl_coef * now.kl[s] : policy.loss;
-            sums.entropy += now.entropy[s];
-            sums.approx_kl += ratio - 1 - log_ratio;
-            sums.clipped += ::fabs(ratio - 1) > terms.clip_range;
+    // Evaluates the objective in Python on a minibatch.
+    bool ask(const int64_t* indices, int64_t count, Sums& sums, Outcome& outcome) {
+        for (int64_t start = 0; start < count; start += STATES) {
+            on.take(indices + start, count - start);
+            on.evaluate(indices + start);
+            for (int64_t s = 0; s < on.inputs.states; ++s) {
+                own.log_ratio[start + s] = on.log_ratio[s];
+                if (own.kl) own.kl[start + s] = on.now.kl[s];
+                sums.add(on.log_ratio[s], ::exp(static_cast<double>(on.log_ratio[s])), on.now.entropy[s], terms);
+            }
         }
-        const double n = static_cast<double>(count);
-        const T d_entropy = static_cast<T>(-terms.ent_coef / n), d_kl = static_cast<T>(terms.kl_coef / n);
-        distribution.gradient(d_outputs, actions, with, inputs.states, {slopes, d_entropy, d_kl});
-        clear_padding(d_outputs.first, n_outputs);
+        memcpy(own.advantages, advantages, count * sizeof(T));
+        outcome.answered = 0;
+        own.evaluate(count);
+        for (int64_t i = 0; outcome.answered && i < count; ++i) sums.policy_loss += own.losses[i];
+        return outcome.answered;
     }
 
-    // Copies the numbers of some rows, by state.
-    void gather(const T* from, const int64_t* indices, int64_t size, ByState<T> to) const {
-        for (int64_t s = 0; s < inputs.states; ++s)
-            for (int64_t i = 0; i < size; ++i) to[i][s] = from[indices[s] * size + i];
+    void take_slopes(int64_t start) {
+        memcpy(slopes, own.d_log_ratio + start, on.inputs.states * sizeof(T));
+        if (own.kl) memcpy(d_kl, own.d_kl + start, on.inputs.states * sizeof(T));
+    }
+
+    // The objectives of the paper.
+    void add_losses(const T* advantages, int64_t count, Sums& sums) {
+        const T slope_of_kl = static_cast<T>(terms.kl_coef / static_cast<double>(count));
+        for (int64_t s = 0; s < on.inputs.states; ++s) {
+            const double log_ratio = on.log_ratio[s], ratio = ::exp(log_ratio);
+            const Sloped<T> policy = surrogate(static_cast<T>(ratio), advantages[s], terms.clip_range);
+            slopes[s] = policy.slope / count;
+            d_kl[s] = slope_of_kl;
+            sums.policy_loss += rollout.old ? policy.loss + terms.kl_coef * on.now.kl[s] : policy.loss;
+            sums.add(log_ratio, ratio, on.now.entropy[s], terms);
+        }
     }
 
     void value_slopes(const int64_t* indices, int64_t count, Sums& sums) {
-        const T* values = critic.forward(inputs);
+        const T* values = critic.forward(on.inputs);
         T* d_values = critic.d_output();
-        for (int64_t i = 0; i < inputs.states; ++i) {
+        for (int64_t i = 0; i < on.inputs.states; ++i) {
             const int64_t row = indices[i];
             const Sloped<T> value =
                 value_error(values[i], rollout.old_values[row], rollout.returns[row], terms.clip_range_vf);
             sums.value_loss += value.loss;
             d_values[i] = static_cast<T>(terms.vf_coef) * (value.slope / count);
         }
-        clear_padding(d_values, 1);
-    }
-
-    void clear_padding(T* d, int64_t rows) const {
-        for (int64_t row = 0; row < rows; ++row)
-            for (int64_t i = inputs.states; i < inputs.columns; ++i) d[row * STRIDE + i] = 0;
+        on.clear_padding(d_values, 1, on.inputs);
     }
 };
 

@@ -1,6 +1,7 @@
 // Action distributions in some states at a time. Sums over states are in double precision.
 //
-// `gradient` refers to the states that `evaluate` was called for last, and `sample` to those of `prepare`.
+// `gradient` refers to the states that `evaluate` was called for last, and `sample` to those of `prepare`. A distribution
+// that reads the actor's last hidden layer has READS_LATENT, and may return the slopes of the loss with respect to it.
 namespace INSTRUCTIONS {
 
 // A matrix with a row for each number and a column for each state. A null pointer stands for no matrix.
@@ -25,15 +26,17 @@ template <class T> struct Evaluated {
     }
 };
 
-// dL/d of the evaluated quantities; the second and third are the same in all states.
+// dL/d of the evaluated quantities; that of the entropy is the same in all states.
 template <class T> struct Slopes {
-    const T* log_prob;
-    T entropy, kl;
+    const T *log_prob, *kl;
+    T entropy;
 };
 
 // Independent normal distributions; the outputs are their means.
 template <class T> class Gaussian {
   public:
+    static constexpr bool READS_LATENT = false;
+
     Gaussian(const Networks<T>& networks, const Mlp<T>&, Memory& memory)
         : size(networks.parts[0]), log_std(networks.log_std), d_log_std(networks.d_log_std),
           deviations(memory.take<T>(size)), variance_ratio(memory.take<T>(size)),
@@ -82,8 +85,8 @@ template <class T> class Gaussian {
                 terms[s] = d.log_prob[s] * (z[i][s] * z[i][s] - 1) + d.entropy;
             }
             for (int64_t s = 0; old && s < states; ++s) {
-                d_mean[s] += d.kl * shift[i][s] / deviations[i];
-                terms[s] += d.kl * (1 - variance_ratio[i] - shift[i][s] * shift[i][s]);
+                d_mean[s] += d.kl[s] * shift[i][s] / deviations[i];
+                terms[s] += d.kl[s] * (1 - variance_ratio[i] - shift[i][s] * shift[i][s]);
             }
             for (int64_t s = 0; s < states; ++s) sums[i] += terms[s];
         }
@@ -92,6 +95,8 @@ template <class T> class Gaussian {
     void end() {
         for (int64_t i = 0; i < size; ++i) d_log_std[i] = static_cast<T>(sums[i]);
     }
+
+    const T* d_latent() const { return nullptr; }
 
     void prepare(ByState<const T> means, int64_t) { drawn_from = means; }
 
@@ -126,6 +131,8 @@ template <class T> class Gaussian {
 // Independent categorical distributions; the outputs are their concatenated logits.
 template <class T> class Categorical {
   public:
+    static constexpr bool READS_LATENT = false;
+
     Categorical(const Networks<T>& networks, const Mlp<T>&, Memory& memory)
         : parts(networks.parts), n_parts(networks.n_parts), totals(memory.take<T>(STATES)),
           scales(memory.take<T>(STATES)), entropies{memory.take<T>(n_parts * STRIDE)} {
@@ -138,6 +145,7 @@ template <class T> class Categorical {
     void begin() {}
     void begin_kl(const T*) {}
     void end() {}
+    const T* d_latent() const { return nullptr; }
 
     void evaluate(ByState<const T> logits, ByState<const T> actions, ByState<const T> old, int64_t states,
                   const Evaluated<T>& all) {
@@ -171,7 +179,7 @@ template <class T> class Categorical {
                     slope[s] = d.log_prob[s] * ((action[s] == category ? T(1) : T(0)) - p[s]);
                 for (int64_t s = 0; d.entropy != 0 && s < states; ++s)
                     slope[s] -= d.entropy * p[s] * (l[s] + entropy[s]);
-                for (int64_t s = 0; old && s < states; ++s) slope[s] += d.kl * (p[s] - exp_of(old[i][s]));
+                for (int64_t s = 0; old && s < states; ++s) slope[s] += d.kl[s] * (p[s] - exp_of(old[i][s]));
             }
     }
 
@@ -225,12 +233,15 @@ template <class T> class Categorical {
 // Independent Bernoulli distributions; the outputs are the logits of 1.
 template <class T> class Bernoulli {
   public:
+    static constexpr bool READS_LATENT = false;
+
     Bernoulli(const Networks<T>& networks, const Mlp<T>&, Memory& memory)
         : size(networks.parts[0]), chosen{memory.take<T>(size * STRIDE)} {}
 
     void begin() {}
     void begin_kl(const T*) {}
     void end() {}
+    const T* d_latent() const { return nullptr; }
 
     void evaluate(ByState<const T> logits, ByState<const T> actions, ByState<const T> old, int64_t states,
                   const Evaluated<T>& all) {
@@ -252,7 +263,7 @@ template <class T> class Bernoulli {
                 const T p = chosen[i][s];
                 T slope = (actions[i][s] - p) * d.log_prob[s];
                 if (d.entropy != 0) slope -= d.entropy * evaluated[i][s] * p * (1 - p);
-                if (old) slope += d.kl * (p - exp_of(-softplus(-old[i][s])));
+                if (old) slope += d.kl[s] * (p - exp_of(-softplus(-old[i][s])));
                 d_logits[i][s] = slope;
             }
     }

@@ -43,14 +43,25 @@ EXPORTED int64_t ppo_use(const char* name) {
 }
 
 EXPORTED int64_t ppo_descend_float32(const Networks<float>* networks, const Rollout<float>* rollout, const Terms* terms,
-                                     const Pass* pass, Adam<float>* adam, Outcome* outcome, void* memory) {
-    return chosen.table->in_single.descend(*networks, *rollout, *terms, *pass, *adam, *outcome, memory);
+                                     const Objective<float>* own, const Pass* pass, Adam<float>* adam, Outcome* outcome,
+                                     void* memory) {
+    return chosen.table->in_single.descend(*networks, *rollout, *terms, *own, *pass, *adam, *outcome, memory);
 }
 
 EXPORTED int64_t ppo_descend_float64(const Networks<double>* networks, const Rollout<double>* rollout,
-                                     const Terms* terms, const Pass* pass, Adam<double>* adam, Outcome* outcome,
+                                     const Terms* terms, const Objective<double>* own, const Pass* pass,
+                                     Adam<double>* adam, Outcome* outcome, void* memory) {
+    return chosen.table->in_double.descend(*networks, *rollout, *terms, *own, *pass, *adam, *outcome, memory);
+}
+
+EXPORTED int64_t ppo_compare_float32(const Networks<float>* networks, const Rollout<float>* rollout, double* kl,
                                      void* memory) {
-    return chosen.table->in_double.descend(*networks, *rollout, *terms, *pass, *adam, *outcome, memory);
+    return chosen.table->in_single.compare(*networks, *rollout, kl, memory);
+}
+
+EXPORTED int64_t ppo_compare_float64(const Networks<double>* networks, const Rollout<double>* rollout, double* kl,
+                                     void* memory) {
+    return chosen.table->in_double.compare(*networks, *rollout, kl, memory);
 }
 
 EXPORTED int64_t ppo_act_float32(const Networks<float>* networks, Acting<float>* acting, void* memory) {

@@ -29,9 +29,13 @@ template <class T> struct Networks {
     const int64_t* parts;
     int64_t n_parts;
     // Only for normal distributions: the logarithms of the standard deviations, or for state-dependent ones those of a
-    // matrix with a row for each unit of the actor's last hidden layer.
+    // matrix with a row for each unit of the actor's last hidden layer, and with one column for all dimensions or one each.
     const T* log_std;
     T* d_log_std;
+    // Only for state-dependent noise: SB3's options, and what it adds to variances and to the slope of tanh. Actions are
+    // squashed by tanh unless the last is negative.
+    int64_t log_std_columns, use_expln, learn_features;
+    double epsilon, squash_epsilon;
 };
 
 // A rollout with one row per state.
@@ -40,6 +44,8 @@ template <class T> struct Rollout {
     const T *old_log_prob, *advantages, *returns, *old_values;
     // The parameters of the old distributions, or null: means and standard deviations, log-probabilities, or logits.
     const T* old;
+    // Which actions are allowed, one byte for each output of the actor, or null.
+    const uint8_t* masks;
     int64_t rows, action_size, old_size;
 };
 
@@ -51,6 +57,14 @@ enum { NOT_NORMALIZED, NORMALIZED, NORMALIZED_IN_ORDER };
 struct Terms {
     double clip_range, kl_coef, ent_coef, vf_coef, clip_range_vf;
     int64_t advantages, of_policy, of_value;
+};
+
+// An objective in Python, or nothing if `evaluate` is null. The library fills the first three arrays with what it knows
+// of a minibatch and calls `evaluate`, which fills the others: the losses, and the derivatives of their mean.
+template <class T> struct Objective {
+    T *log_ratio, *advantages, *kl;
+    const T *losses, *d_log_ratio, *d_kl;
+    void (*evaluate)(int64_t count);
 };
 
 // The parameters to train, their gradient, and Adam's moments, each divided by (1 - beta).
@@ -75,17 +89,20 @@ struct Pass {
 struct Outcome {
     double* measured;  // One row per minibatch.
     int64_t minibatches;
-    int64_t averaged;  // Each function that averages sets this to 1. If it stays 0, it failed and the pass ends.
+    int64_t answered;  // Each function in Python that is called sets this to 1. If it stays 0, it failed; the pass ends.
     double norm;  // The norm of the last gradient. The pass ends if it is not finite.
 };
 
-// The inputs and outputs of acting. Outputs that are null are not computed. The features are those of one step; the
-// noise and the outputs have rows for all steps.
+// The inputs and outputs of acting. Outputs that are null are not computed. Features, masks and noise are those of one
+// step; the outputs have rows for all steps.
 template <class T> struct Acting {
-    const T *features, *noise;
+    const T* features;
+    const uint8_t* masks;
+    // Numbers for each action, or exploration matrices. The same numbers serve all rows if their size is 0.
+    const T* noise;
     const T *low, *high;  // The bounds to which actions are clipped.
-    T *outputs, *actions, *clipped, *log_probs, *values;
-    int64_t rows, action_size;
+    T *outputs, *deviations, *actions, *clipped, *log_probs, *values;
+    int64_t rows, action_size, noise_size;
     int64_t step;
     int64_t is_finite;  // Whether all outputs and actions are finite.
 };

@@ -42,6 +42,13 @@ template <class T> void normalize(T* advantages, int64_t count) {
 struct Sums {
     double policy_loss = 0, entropy = 0, approx_kl = 0, clipped = 0, value_loss = 0;
 
+    // Adds what is measured in one state besides the losses.
+    void add(double log_ratio, double ratio, double of_entropy, const Terms& terms) {
+        entropy += of_entropy;
+        approx_kl += ratio - 1 - log_ratio;
+        clipped += ::fabs(ratio - 1) > terms.clip_range;
+    }
+
     void write(const Terms& terms, int64_t count, double* measured) const {
         const double n = static_cast<double>(count);
         measured[POLICY_LOSS] = policy_loss / n;

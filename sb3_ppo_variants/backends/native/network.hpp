@@ -75,7 +75,7 @@ template <class T> class Mlp {
 
     // Returns the output of the last layer. Those of the other layers may not be kept. More than a few states must be
     // arranged.
-    const T* evaluate(const Inputs<T>& inputs) {
+    T* evaluate(const Inputs<T>& inputs) {
         if (inputs.states > FEW) return forward(inputs);
         for (int64_t state = 0; state < inputs.states; ++state) {
             const T* x = inputs.by_state + state * stride_of(inputs.width);
@@ -91,11 +91,13 @@ template <class T> class Mlp {
     }
 
     // Returns the output of the last layer, and keeps those of all layers for `backward`.
-    const T* forward(const Inputs<T>& inputs) {
+    T* forward(const Inputs<T>& inputs) {
         const T* x = inputs.by_feature;
+        T* y = nullptr;
         for (int64_t i = 0; i < count; ++i) {
             const Layer<T>& layer = layers[i];
-            T* y = output(i);
+            y = output(i);
+            latent = x;
             multiply<T>({layer.weight, layer.inputs, 1, x, STRIDE, y, STRIDE, layer.outputs, inputs.columns,
                          layer.inputs, layer.bias});
             if (i + 1 < count)
@@ -103,17 +105,19 @@ template <class T> class Mlp {
                     activate(activation, y + row * STRIDE, inputs.columns);
             x = y;
         }
-        return x;
+        return y;
     }
 
-    // The output of the last hidden layer, once `forward` has computed it.
-    const T* last_hidden() const { return output(count - 2); }
+    // The output of the last hidden layer, or the features if there is none, once `forward` has computed it.
+    const T* last_hidden() const { return latent; }
 
     // The array to fill with dL/d(output) before `backward`.
     T* d_output() { return gradients[0]; }
 
     // Writes the gradients of all layers, or adds them to the existing ones.
-    void backward(const Inputs<T>& inputs, bool add) {
+    //
+    // `d_hidden` is what the loss depends on the last hidden layer besides through the output, or null.
+    void backward(const Inputs<T>& inputs, bool add, const T* d_hidden = nullptr) {
         int current = 0;
         for (int64_t i = count - 1; i >= 0; --i) {
             const Layer<T>& layer = layers[i];
@@ -125,6 +129,8 @@ template <class T> class Mlp {
             if (i > 0)
                 multiply<T>({layer.weight, 1, layer.inputs, d, STRIDE, gradients[1 - current], STRIDE, layer.inputs,
                              inputs.columns, layer.outputs});
+            if (i > 0 && i + 1 == count && d_hidden)
+                for (int64_t j = 0; j < layer.inputs * STRIDE; ++j) gradients[1 - current][j] += d_hidden[j];
             current = 1 - current;
         }
     }
@@ -133,6 +139,7 @@ template <class T> class Mlp {
     const Layer<T>* layers;
     int64_t count, activation;
     T *outputs, *transposed, *gradients[2];
+    const T* latent = nullptr;
 
     T* output(int64_t layer) const {
         T* at = outputs;

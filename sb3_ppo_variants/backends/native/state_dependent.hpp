@@ -2,22 +2,28 @@
 namespace INSTRUCTIONS {
 
 // The outputs are the means. The variances are the product of the squares of the actor's last hidden layer, which are
-// taken as constants, and of those of a matrix of standard deviations, plus SB3's epsilon.
+// taken as constants unless features are learned, and of those of a matrix of standard deviations, plus SB3's epsilon.
+// Actions may be squashed by tanh. Their entropy then has no closed form, and -log pi(a|s) estimates it.
 template <class T> class StateDependent {
   public:
+    static constexpr bool READS_LATENT = true;
+
     StateDependent(const Networks<T>& networks, const Mlp<T>& actor, Memory& memory)
-        : actor(actor), size(networks.parts[0]), width(networks.actor[networks.actor_layers - 1].inputs),
-          log_std(networks.log_std), d_log_std(networks.d_log_std), squares(memory.take<T>(size * width)),
-          d_variance(memory.take<T>(STATES)), sums(memory.take<double>(size * width)),
-          latent_squares{memory.take<T>(width * STRIDE)}, variances{memory.take<T>(size * STRIDE)},
-          z{memory.take<T>(size * STRIDE)}, shift{memory.take<T>(size * STRIDE)},
-          variance_ratio{memory.take<T>(size * STRIDE)} {}
+        : networks(networks), actor(actor), size(networks.parts[0]),
+          width(networks.actor[networks.actor_layers - 1].inputs), is_squashed(networks.squash_epsilon >= 0),
+          squares(memory.take<T>(size * width)), half_slopes(memory.take<T>(size * width)),
+          sums(memory.take<double>(size * width)), latent_squares{memory.take<T>(width * STRIDE)},
+          d_hidden{memory.take<T>(networks.learn_features ? width * STRIDE : 0)},
+          variances{memory.take<T>(size * STRIDE)}, z{memory.take<T>(size * STRIDE)},
+          shift{memory.take<T>(size * STRIDE)}, variance_ratio{memory.take<T>(size * STRIDE)},
+          d_variances{memory.take<T>(size * STRIDE)}, d_log_prob(memory.take<T>(STATES)) {}
 
     void begin() {
         for (int64_t k = 0; k < width; ++k)
             for (int64_t i = 0; i < size; ++i) {
-                const T deviation = exp_of(log_std[k * size + i]);
-                squares[i * width + k] = deviation * deviation;
+                const Deviation deviation = deviation_of(networks.log_std[index(k, i)]);
+                squares[i * width + k] = deviation.value * deviation.value;
+                half_slopes[i * width + k] = deviation.value * deviation.slope;
                 sums[i * width + k] = 0;
             }
     }
@@ -26,14 +32,14 @@ template <class T> class StateDependent {
 
     void evaluate(ByState<const T> means, ByState<const T> actions, ByState<const T> old, int64_t states,
                   const Evaluated<T>& all) {
-        constexpr T HALF_LOG_2_PI = T(0.91893853320467274178);
         all.clear(states);
         find_variances(padded(states));
         for (int64_t i = 0; i < size; ++i)
             for (int64_t s = 0; s < states; ++s) {
                 const T deviation = root(variances[i][s]), log_scale = log_of(deviation) + HALF_LOG_2_PI;
-                z[i][s] = (actions[i][s] - means[i][s]) / deviation;
-                all.log_prob[s] -= T(0.5) * z[i][s] * z[i][s] + log_scale;
+                const T drawn = is_squashed ? unsquashed(actions[i][s]) : actions[i][s];
+                z[i][s] = (drawn - means[i][s]) / deviation;
+                all.log_prob[s] -= T(0.5) * z[i][s] * z[i][s] + log_scale + log_squashing(drawn);
                 all.entropy[s] += log_scale + T(0.5);
                 if (!old) continue;
                 const T ratio = old[size + i][s] / deviation;
@@ -41,15 +47,19 @@ template <class T> class StateDependent {
                 variance_ratio[i][s] = ratio * ratio;
                 all.kl[s] += T(0.5) * (shift[i][s] * shift[i][s] + variance_ratio[i][s] - 1) - log_of(ratio);
             }
+        for (int64_t s = 0; is_squashed && s < states; ++s) all.entropy[s] = -all.log_prob[s];
     }
 
     void gradient(ByState<T> d_means, ByState<const T>, ByState<const T> old, int64_t states, const Slopes<T>& d) {
+        const T d_entropy = is_squashed ? T(0) : d.entropy;
+        for (int64_t s = 0; s < states; ++s) d_log_prob[s] = is_squashed ? d.log_prob[s] - d.entropy : d.log_prob[s];
         for (int64_t i = 0; i < size; ++i) {
+            T* __restrict d_variance = d_variances[i];
             for (int64_t s = 0; s < states; ++s) {
-                T d_mean = d.log_prob[s] * z[i][s], d_log = d_mean * z[i][s] - d.log_prob[s] + d.entropy;
+                T d_mean = d_log_prob[s] * z[i][s], d_log = d_mean * z[i][s] - d_log_prob[s] + d_entropy;
                 if (old) {
-                    d_mean += d.kl * shift[i][s];
-                    d_log += d.kl * (1 - variance_ratio[i][s] - shift[i][s] * shift[i][s]);
+                    d_mean += d.kl[s] * shift[i][s];
+                    d_log += d.kl[s] * (1 - variance_ratio[i][s] - shift[i][s] * shift[i][s]);
                 }
                 d_means[i][s] = d_mean / root(variances[i][s]);
                 d_variance[s] = d_log / variances[i][s];  // Twice the derivative.
@@ -58,30 +68,99 @@ template <class T> class StateDependent {
             for (int64_t k = 0; k < width; ++k)
                 sums[i * width + k] += dot(latent_squares[k], d_variance, padded(states));
         }
+        if (networks.learn_features) find_hidden_slopes(padded(states));
     }
 
     void end() {
         for (int64_t k = 0; k < width; ++k)
-            for (int64_t i = 0; i < size; ++i)
-                d_log_std[k * size + i] = static_cast<T>(squares[i * width + k] * sums[i * width + k]);
+            for (int64_t i = 0; i < size; ++i) {
+                const T slope = static_cast<T>(half_slopes[i * width + k] * sums[i * width + k]);
+                T& total = networks.d_log_std[index(k, i)];
+                total = i > 0 && networks.log_std_columns == 1 ? total + slope : slope;
+            }
+    }
+
+    const T* d_latent() const { return networks.learn_features ? d_hidden.first : nullptr; }
+
+    void prepare(ByState<const T> means, int64_t states) {
+        drawn_from = means;
+        find_variances(padded(states));
+    }
+
+    T deviation(int64_t state, int64_t dimension) const { return root(variances[dimension][state]); }
+
+    // The noise is a matrix with a row for each unit of the last hidden layer and a column for each dimension.
+    T sample(int64_t state, const T* noise, T* action) const {
+        const ByState<const T> latent{actor.last_hidden()};
+        T log_prob = 0;
+        for (int64_t i = 0; i < size; ++i) {
+            T drawn = drawn_from[i][state];
+            for (int64_t k = 0; k < width; ++k) drawn += latent[k][state] * noise[k * size + i];
+            action[i] = is_squashed ? tanh_of(drawn) : drawn;
+            const T seen = is_squashed ? unsquashed(action[i]) : drawn, scale = deviation(state, i);
+            const T distance = (seen - drawn_from[i][state]) / scale;
+            log_prob -= T(0.5) * distance * distance + log_of(scale) + HALF_LOG_2_PI + log_squashing(seen);
+        }
+        return log_prob;
     }
 
   private:
+    static constexpr T HALF_LOG_2_PI = T(0.91893853320467274178);
+
+    const Networks<T>& networks;
     const Mlp<T>& actor;
     int64_t size, width;
-    const T* log_std;
-    T *d_log_std, *squares, *d_variance;
+    bool is_squashed;
+    T *squares, *half_slopes;
     double* sums;
-    ByState<T> latent_squares, variances, z, shift, variance_ratio;
+    ByState<T> latent_squares, d_hidden, variances, z, shift, variance_ratio, d_variances;
+    T* d_log_prob;
+    ByState<const T> drawn_from = {};
+
+    // A standard deviation, and its derivative with respect to its parameter.
+    struct Deviation {
+        T value, slope;
+    };
+
+    Deviation deviation_of(T log_std) const {
+        if (!networks.use_expln || !(log_std > 0)) {
+            const T value = exp_of(log_std);
+            return {value, value};
+        }
+        const T above = 1 + static_cast<T>(networks.epsilon) + log_std;
+        return {log_of(above) + 1, 1 / above};
+    }
+
+    int64_t index(int64_t k, int64_t i) const { return networks.log_std_columns == 1 ? k : k * size + i; }
+
+    // The number that tanh squashes to an action, which is kept within the bounds of tanh as in SB3.
+    static T unsquashed(T action) {
+        constexpr T LIMIT = 1 - (sizeof(T) == 4 ? T(1.1920928955078125e-07) : T(2.220446049250313e-16));
+        const T inside = action < -LIMIT ? -LIMIT : action > LIMIT ? LIMIT : action;
+        return T(0.5) * (log1p_of(inside) - log1p_of(-inside));
+    }
+
+    // The logarithm of the derivative of tanh, 0 if actions are not squashed.
+    T log_squashing(T drawn) const {
+        if (!is_squashed) return 0;
+        const T squashed = tanh_of(drawn);
+        return log_of(1 - squashed * squashed + static_cast<T>(networks.squash_epsilon));
+    }
 
     void find_variances(int64_t columns) {
-        constexpr T EPSILON = T(1e-6);
         const ByState<const T> latent{actor.last_hidden()};
         for (int64_t k = 0; k < width; ++k)
             for (int64_t s = 0; s < columns; ++s) latent_squares[k][s] = latent[k][s] * latent[k][s];
         multiply<T>({squares, width, 1, latent_squares.first, STRIDE, variances.first, STRIDE, size, columns, width});
         for (int64_t i = 0; i < size; ++i)
-            for (int64_t s = 0; s < columns; ++s) variances[i][s] += EPSILON;
+            for (int64_t s = 0; s < columns; ++s) variances[i][s] += static_cast<T>(networks.epsilon);
+    }
+
+    void find_hidden_slopes(int64_t columns) {
+        const ByState<const T> latent{actor.last_hidden()};
+        multiply<T>({squares, 1, width, d_variances.first, STRIDE, d_hidden.first, STRIDE, width, columns, size});
+        for (int64_t k = 0; k < width; ++k)
+            for (int64_t s = 0; s < columns; ++s) d_hidden[k][s] *= latent[k][s];
     }
 };
 
