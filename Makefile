@@ -59,7 +59,7 @@ test-native: $(INSTALLED)  ## Test the native library under the address and unde
 	CFLAGS="$(SANITIZE)" CXXFLAGS="$(SANITIZE)" LDFLAGS="$(SANITIZE)" \
 		$(BIN)/python setup.py -q build --build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
 	LD_PRELOAD=$$($${CXX:-c++} -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
-		PYTHONPATH=$(CURDIR)/$(SANITIZED)/lib $(BIN)/pytest -k "not over_arrays" \
+		PYTHONPATH=$(CURDIR)/$(SANITIZED)/lib $(BIN)/pytest \
 		tests/test_native.py tests/test_native_gsde.py tests/test_convolutions.py tests/test_normalized.py \
 		tests/test_fast_moving.py tests/test_fast_rollout.py tests/test_fast_update.py
 

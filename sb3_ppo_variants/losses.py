@@ -3,12 +3,9 @@
 Equation numbers are those of Schulman et al. 2017, "Proximal Policy Optimization Algorithms"
 (https://arxiv.org/abs/1707.06347). The paper maximises L; these functions return -L, to be minimised.
 
-Every tensor or array argument has the shape ``(batch,)``. Functions of tensors return a scalar, the mean over the
-batch. Functions that the array path needs have a version for arrays next to them, which returns one number per sample
-and, if its name says so, the gradient of their mean.
+Every tensor has the shape ``(batch,)``. Losses and estimates are scalars, the means over the batch.
 """
 
-import numpy as np
 import torch as th
 from torch.nn import functional as F
 
@@ -27,19 +24,6 @@ def normalize_advantages(advantages: th.Tensor) -> th.Tensor:
     if len(advantages) <= 1:
         return advantages
     return (advantages - advantages.mean()) / (advantages.std() + ADVANTAGE_EPSILON)
-
-
-def normalized_advantages(advantages: np.ndarray) -> np.ndarray:
-    """Apply :func:`normalize_advantages` to each of many minibatches.
-
-    :param advantages: advantage estimates, shape ``(..., batch)``
-    """
-    n = advantages.shape[-1]
-    if n <= 1:
-        return advantages
-    centred = advantages - np.add.reduce(advantages, axis=-1, keepdims=True) / n
-    variance = np.add.reduce(centred * centred, axis=-1, keepdims=True) / (n - 1)
-    return centred / (np.sqrt(variance) + ADVANTAGE_EPSILON)
 
 
 def value_loss(
@@ -65,22 +49,6 @@ def value_loss(
     return th.max((values - returns) ** 2, (clipped_values - returns) ** 2).mean()
 
 
-def value_gradient(
-    values: np.ndarray, old_values: np.ndarray, returns: np.ndarray, clip_range_vf: float | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the losses whose mean is :func:`value_loss`, and the gradient of the mean with respect to ``values``."""
-    error = values - returns
-    gradient = error * (2.0 / len(error))
-    if clip_range_vf is None:
-        return error * error, gradient
-    moved = values - old_values
-    clipped_error = old_values - returns
-    clipped_error += np.minimum(np.maximum(moved, -clip_range_vf), clip_range_vf)
-    squared, clipped_squared = error * error, clipped_error * clipped_error
-    gradient *= (np.abs(moved) <= clip_range_vf) | (squared > clipped_squared)
-    return np.maximum(squared, clipped_squared), gradient
-
-
 def entropy_loss(entropy: th.Tensor | None, log_prob: th.Tensor) -> th.Tensor:
     """Compute -E[S] of equation 9, the negative entropy bonus.
 
@@ -100,16 +68,6 @@ def approximate_kl(log_ratio: th.Tensor) -> th.Tensor:
     return th.mean((th.exp(log_ratio) - 1) - log_ratio)
 
 
-def approximate_kls(log_ratio: np.ndarray) -> np.ndarray:
-    """Return the estimate for each sample, whose mean is :func:`approximate_kl`."""
-    return (np.exp(log_ratio) - 1.0) - log_ratio
-
-
 def clip_fraction(ratio: th.Tensor, clip_range: float) -> th.Tensor:
     """Return the share of samples with ``|r - 1| > eps``, in [0, 1]."""
     return th.mean((th.abs(ratio - 1) > clip_range).float())
-
-
-def is_clipped(log_ratio: np.ndarray, clip_range: float) -> np.ndarray:
-    """Return whether ``|r - 1| > eps`` for each sample; the mean is :func:`clip_fraction`."""
-    return np.abs(np.exp(log_ratio) - 1.0) > clip_range

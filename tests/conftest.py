@@ -16,7 +16,6 @@ import torch as th
 
 from fresh import IMPORTED, METHOD
 from helpers import OPTIONAL, in_double_precision
-from sb3_ppo_variants.backends import choice
 from sb3_ppo_variants.backends.native.library import library
 
 if METHOD == "forkserver":
@@ -76,19 +75,6 @@ def natively() -> None:
     """Use the fast path of the native library, which must have been built."""
     if library() is None:
         pytest.skip("the native library was not built")
-
-
-@pytest.fixture
-def over_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use the fast path over arrays."""
-    without = tuple(backend for backend in choice.BACKENDS if backend not in choice.NATIVE)
-    monkeypatch.setattr(choice, "BACKENDS", without)
-
-
-@pytest.fixture(params=["natively", "over_arrays"])
-def each_fast_path(request: pytest.FixtureRequest) -> None:
-    """Run the test once with each fast path."""
-    request.getfixturevalue(request.param)
 
 
 @pytest.fixture

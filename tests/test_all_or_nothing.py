@@ -32,20 +32,18 @@ SMALL_CNN = {"features_extractor_kwargs": {"features_dim": 8}}
 PACKAGE = str(sb3_ppo_variants.__path__[0])
 PATHS: dict[str, tuple[str, Callable[[], VecEnv], dict[str, Any]]] = {
     "reference": ("MlpPolicy", lambda: noise_envs(BOX), {"fast": False}),
-    "arrays": ("MlpPolicy", lambda: noise_envs(BOX), {}),
     "native": ("MlpPolicy", lambda: noise_envs(BOX), {}),
     "images": ("CnnPolicy", lambda: noise_envs(BOX, IMAGE), {"policy_kwargs": SMALL_CNN}),
     "gSDE": ("MlpPolicy", lambda: noise_envs(BOX), {"use_sde": True}),
     "masks": ("MaskableMlpPolicy", lambda: masked_envs(ACTION_SPACES["Discrete"], n_envs=2), {}),
     "LSTM": ("MlpLstmPolicy", lambda: ragged_envs(n_envs=2), {"policy_kwargs": SMALL}),
 }
-BACKENDS = {"arrays": "over_arrays", "native": "natively"}
 
 
 @pytest.fixture(params=PATHS)
 def path(request: pytest.FixtureRequest) -> str:
-    if request.param in BACKENDS:
-        request.getfixturevalue(BACKENDS[request.param])
+    if request.param in ("native", "gSDE", "masks"):
+        request.getfixturevalue("natively")
     return request.param
 
 

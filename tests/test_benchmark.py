@@ -91,11 +91,11 @@ def test_a_run_of_several_rollouts(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert throughput.measure(changed, algorithms, 1)["steps"] == 3 * 64
 
 
-@pytest.mark.usefixtures("over_arrays")
+@pytest.mark.usefixtures("natively")
 def test_paths(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["paths", "--envs", "Pendulum-v1", "MiniGrid-Fetch-5x5-N2-v0"]) == 0
     out = capsys.readouterr().out
-    assert "| Pendulum-v1 | arrays | the networks are computed over arrays |" in out
+    assert "| Pendulum-v1 | native | the native library computes the networks |" in out
     assert "Environments that could not be created: MiniGrid-Fetch-5x5-N2-v0" in out
     with pytest.raises(SystemExit, match="--envs='Pong'"):
         main(["paths", "--envs", "Pong"])

@@ -57,7 +57,7 @@ class Changing(BaseCallback):
         self.found, self.wanted = buffer.values.copy(), values.numpy()
 
 
-@pytest.mark.usefixtures("each_fast_path")
+@pytest.mark.usefixtures("natively")
 @pytest.mark.parametrize("change", [in_place, replaced, sent_away])
 @pytest.mark.parametrize("use_sde", [False, True])
 def test_the_next_step_uses_the_changed_policy(change: Callable[[Any], None], use_sde: bool) -> None:
@@ -94,7 +94,7 @@ class ChangingBefore(Changing):
         return True
 
 
-@pytest.mark.usefixtures("each_fast_path")
+@pytest.mark.usefixtures("natively")
 @pytest.mark.parametrize("fast", ["auto", False])
 @pytest.mark.parametrize("change", [other_activation, hooked, other_policy])
 def test_a_rollout_uses_the_policy_that_was_changed_before_it(change: Callable[[Any], None], fast: Any) -> None:
@@ -104,7 +104,7 @@ def test_a_rollout_uses_the_policy_that_was_changed_before_it(change: Callable[[
     np.testing.assert_allclose(callback.found, callback.wanted, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.usefixtures("each_fast_path")
+@pytest.mark.usefixtures("natively")
 def test_a_change_that_is_not_supported_is_refused_before_the_first_step() -> None:
     model = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=N_STEPS, batch_size=16, device="cpu", fast=True)
     with pytest.raises(ArgumentError, match="fast=True is not possible, because the activation is GELU"):
@@ -118,7 +118,7 @@ class OtherType(BaseCallback):
         return True
 
 
-@pytest.mark.usefixtures("each_fast_path")
+@pytest.mark.usefixtures("natively")
 def test_another_type_is_refused_as_by_sb3() -> None:
     for cls in (PPO, PPOClip):
         model = cls("MlpPolicy", noise_envs(BOX), n_steps=8, batch_size=16, device="cpu")
@@ -135,7 +135,7 @@ class Annealing(BaseCallback):
         return True
 
 
-@pytest.mark.usefixtures("each_fast_path")
+@pytest.mark.usefixtures("natively")
 def test_the_kl_sees_the_standard_deviation_of_each_step() -> None:
     # Without a learning rate, only the callback changes the policy.
     arguments: dict[str, Any] = {"n_steps": N_STEPS, "batch_size": 16, "n_epochs": 1, "learning_rate": 0.0}
@@ -151,7 +151,7 @@ def test_the_kl_sees_the_standard_deviation_of_each_step() -> None:
     assert choose(model._plan(), "auto").why == "the standard deviation changed during the rollout"
 
 
-@pytest.mark.usefixtures("each_fast_path")
+@pytest.mark.usefixtures("natively")
 def test_a_standard_deviation_that_changed_does_not_refuse_the_next_rollout() -> None:
     model = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=N_STEPS, batch_size=16, device="cpu", fast=True)
     with pytest.raises(ArgumentError, match="because the standard deviation changed during the rollout"):
@@ -170,7 +170,7 @@ class Bounded(BaseCallback):
         return True
 
 
-@pytest.mark.usefixtures("each_fast_path")
+@pytest.mark.usefixtures("natively")
 def test_bounds_in_any_memory_layout() -> None:
     low = np.array([[-0.1, -0.2, -0.3], [-0.4, -0.5, -0.6]], np.float32)
     space = spaces.Box(np.asfortranarray(low), -low)
@@ -179,7 +179,7 @@ def test_bounds_in_any_memory_layout() -> None:
     model.learn(16, callback=Bounded())
 
 
-@pytest.mark.usefixtures("each_fast_path")
+@pytest.mark.usefixtures("natively")
 def test_observations_with_the_shape_of_their_features() -> None:
     env = noise_envs(BOX, spaces.MultiDiscrete([1, 1]))
     model = PPOClip("MlpPolicy", env, n_steps=1, batch_size=2, device="cpu", fast=True, learning_rate=0.0)

@@ -16,7 +16,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from helpers import ACTION_SPACES, VECTOR, noise_envs
 from sb3_ppo_variants import PPOClip
 
-pytestmark = pytest.mark.usefixtures("each_fast_path")
+pytestmark = pytest.mark.usefixtures("natively")
 N_STEPS = 40
 SPACES = {
     **ACTION_SPACES,

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from helpers import ACTION_SPACES, latin, noise_envs
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 
-pytestmark = pytest.mark.usefixtures("each_fast_path")
+pytestmark = pytest.mark.usefixtures("natively")
 N_STEPS, N_ENVS, BATCH_SIZE, N_EPOCHS = 20, 3, 12, 8  # 40 minibatches.
 
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {

@@ -15,7 +15,14 @@ from stable_baselines3.common.distributions import (
 )
 
 from helpers import ACTION_SPACES, VARIANTS, noise_envs
-from sb3_ppo_variants.backends.arrays.discrete import Bernoulli, Categorical, MultiCategorical
+from sb3_ppo_variants.backends.native.networks import (
+    BERNOULLI,
+    CATEGORICAL,
+    Architecture,
+    StateDependence,
+    library_in_use,
+)
+from sb3_ppo_variants.backends.native.update import Rows
 from sb3_ppo_variants.kl import exact_kl
 
 mpmath.mp.dps = 60
@@ -86,29 +93,39 @@ def on_reference_path(name: str, old: Logits, new: Logits, dtype: th.dtype) -> f
     return kl.divergence(was, now).item()
 
 
-def on_array_path(name: str, old: Logits, new: Logits, dtype: str) -> float:
-    was, now = (np.array([logits], dtype) for logits in (old, new))
-    if name == "MultiCategorical":
-        both = [np.concatenate(pair, axis=1) for pair in ((was, now), (now, was))]
-        before, after = (MultiCategorical.of(logits, [len(old), len(old)]) for logits in both)
-        return float(after.kl_from(before)[0])
-    kind: Any = Bernoulli if name == "Bernoulli" else Categorical
-    return float(kind(now).kl_from(kind(was))[0])
+def on_native_path(name: str, old: Logits, new: Logits, dtype: str) -> float:
+    """Compute the KL of a policy whose outputs are its biases."""
+    many = name == "MultiCategorical"
+    was, now = (np.array(logits, dtype) for logits in (([*old, *new], [*new, *old]) if many else (old, new)))
+    parts = [len(old)] * (1 + many)
+    kind = BERNOULLI if name == "Bernoulli" else CATEGORICAL
+    architecture = Architecture(["action_net"], ["value_net"], 0, kind, parts, StateDependence())
+    arrays = {"action_net.weight": np.zeros((len(now), 1), dtype), "action_net.bias": now}
+    arrays |= {"value_net.weight": np.zeros((1, 1), dtype), "value_net.bias": np.zeros(1, dtype)}
+    one = np.zeros(1, dtype)
+    before = np.concatenate([each.numpy() for each in architecture.parameters(was[None], None)], axis=1)
+    actions = np.zeros((1, architecture.action_size), dtype)
+    rollout = Rows(np.zeros((1, 1), dtype), actions, one, one, one, one, before, None)
+    return library_in_use().mean_kl(
+        np.dtype(dtype), architecture.structure(arrays), rollout.structure(architecture, one, 1, with_old=True)
+    )
 
 
+@pytest.mark.usefixtures("natively")
 @pytest.mark.parametrize(("name", "exactly", "old", "new"), CASES)
 def test_in_double_precision(name: str, exactly: Callable[[Logits, Logits], float], old: Logits, new: Logits) -> None:
     expected = pytest.approx(exactly(old, new), rel=1e-9, abs=1e-13)
     assert on_reference_path(name, old, new, th.float64) == expected
-    assert on_array_path(name, old, new, "float64") == expected
+    assert on_native_path(name, old, new, "float64") == expected
 
 
+@pytest.mark.usefixtures("natively")
 @pytest.mark.parametrize(("name", "exactly", "old", "new"), CASES)
 def test_in_single_precision(name: str, exactly: Callable[[Logits, Logits], float], old: Logits, new: Logits) -> None:
     old, new = (np.array(logits, np.float32).tolist() for logits in (old, new))
     expected = pytest.approx(exactly(old, new), rel=1e-5, abs=2e-7)
     assert on_reference_path(name, old, new, th.float32) == expected
-    assert on_array_path(name, old, new, "float32") == expected
+    assert on_native_path(name, old, new, "float32") == expected
 
 
 @pytest.mark.parametrize(("name", "exactly", "old", "new"), CASES)

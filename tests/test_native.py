@@ -13,14 +13,17 @@ from test_fast_update import CASES, OBSERVATIONS, assert_same_update, collected,
 
 from helpers import ACTION_SPACES, noise_envs
 from sb3_ppo_variants import PPOClip, SeparateUpdates
-from sb3_ppo_variants.backends.arrays.discrete import Bernoulli
-from sb3_ppo_variants.backends.arrays.gaussian import DiagGaussian
-from sb3_ppo_variants.backends.arrays.mlp import TANH
-from sb3_ppo_variants.backends.arrays.networks import Architecture
 from sb3_ppo_variants.backends.native import library as native
-from sb3_ppo_variants.backends.native import update
-from sb3_ppo_variants.backends.native.networks import NativeActorCritic, Steps
-from sb3_ppo_variants.backends.native.together import Together
+from sb3_ppo_variants.backends.native.actor import NativeActor
+from sb3_ppo_variants.backends.native.calls import Averages
+from sb3_ppo_variants.backends.native.networks import (
+    BERNOULLI,
+    GAUSSIAN,
+    Architecture,
+    StateDependence,
+    run_acting,
+    values_of,
+)
 from sb3_ppo_variants.processes import Processes
 
 Double = Callable[[Any], None]
@@ -58,13 +61,13 @@ def test_so_they_do_in_single_precision(space: str) -> None:
         th.testing.assert_close(got, wanted, rtol=0, atol=1e-4)
 
 
-def one_unit(dtype: Any) -> NativeActorCritic:
-    """Create networks that compute tanh."""
-    parameters = {"weight": np.ones((1, 1), dtype), "bias": np.zeros(1, dtype)}
+def hyperbolic_tangent(x: np.ndarray) -> np.ndarray:
+    """Compute tanh with networks of one unit."""
+    parameters = {"weight": np.ones((1, 1), x.dtype), "bias": np.zeros(1, x.dtype)}
     arrays = {f"{layer}.{name}": p for layer in ("hidden", "action_net", "value_net") for name, p in parameters.items()}
-    return NativeActorCritic(
-        Architecture(["hidden"], ["hidden"], TANH, None, Bernoulli, Bernoulli, Bernoulli.noise, [1]), arrays
-    )
+    layers = ["hidden", "action_net"], ["hidden", "value_net"]
+    networks = Architecture(*layers, 0, BERNOULLI, [1], StateDependence()).structure(arrays)
+    return values_of(networks, x[:, None])[:, 0]
 
 
 @pytest.mark.usefixtures("_instructions")
@@ -73,11 +76,11 @@ def test_the_hyperbolic_tangent(dtype: Any) -> None:
     """The error is at most 5 units in the last place, and NaN and infinity are handled correctly."""
     numbers = np.geomspace(1e-30, 1e4, 20001)
     x = np.concatenate([-numbers[::-1], [0.0], numbers]).astype(dtype)
-    found = one_unit(dtype).values(x[:, None])[:, 0]
+    found = hyperbolic_tangent(x)
     wanted = np.tanh(x.astype(np.longdouble))
     assert (np.abs(found - wanted) <= 5 * np.spacing(np.abs(wanted).astype(dtype))).all()
     assert np.abs(found).max() == 1
-    special = one_unit(dtype).values(np.array([[np.nan], [np.inf], [-np.inf]], dtype))[:, 0]
+    special = hyperbolic_tangent(np.array([np.nan, np.inf, -np.inf], dtype))
     np.testing.assert_array_equal(special, np.array([np.nan, 1, -1], dtype))
 
 
@@ -88,12 +91,28 @@ def test_the_exponential_function(dtype: Any) -> None:
     x = np.append(np.linspace(-86.5, 88.7, 20001), [-1000.0, -0.0]).astype(dtype)
     arrays = {"log_std": x, "action_net.weight": np.zeros((len(x), 1), dtype), "action_net.bias": np.zeros_like(x)}
     arrays |= {"value_net.weight": np.zeros((1, 1), dtype), "value_net.bias": np.zeros(1, dtype)}
-    architecture = Architecture([], [], TANH, "log_std", DiagGaussian, DiagGaussian, DiagGaussian.noise, [len(x)])
-    steps = NativeActorCritic(architecture, arrays).steps(np.ones((1, 1, len(x)), dtype), None)
-    steps.take(0, np.zeros((1, 1), dtype))
-    found, wanted = steps.actions[0, 0], np.exp(x.astype(np.longdouble))
+    architecture = Architecture(["action_net"], ["value_net"], 0, GAUSSIAN, [len(x)], StateDependence())
+    found = acted(architecture, arrays, np.zeros((1, 1), dtype), np.ones((1, len(x)), dtype))["actions"][0]
+    wanted = np.exp(x.astype(np.longdouble))
     assert (np.abs(found - wanted) <= 2 * np.spacing(wanted.astype(dtype))).all()
     assert found[-2:].tolist() == [0, 1]
+
+
+def acted(
+    architecture: Architecture, arrays: Any, features: np.ndarray, noise: np.ndarray, **fields: Any
+) -> dict[str, np.ndarray]:
+    """Return what one call of the library computes in some states."""
+    n, dtype = len(features), features.dtype
+    shapes: dict[str, tuple[int, ...]] = {
+        "outputs": (n, architecture.outputs),
+        "actions": (n, architecture.action_size),
+    }
+    shapes |= {"log_probs": (n,), "values": (n, 1)}
+    results = {name: np.zeros(shape, dtype) for name, shape in shapes.items()}
+    fields = {**results, "features": features, "noise": noise, "rows": n, **fields}
+    sizes = {"action_size": architecture.action_size, "noise_size": architecture.outputs}
+    run_acting(architecture.structure(arrays), dtype, **fields, **sizes)
+    return results
 
 
 def configuration(seed: int) -> tuple[Any, dict[str, Any]]:
@@ -147,7 +166,7 @@ def test_any_configuration_is_the_reference(seed: int, double_precision: Double)
     rows = n_envs * n_steps
     model.batch_size = int(rng.choice([2, 7, 64, rows - 1, rows, 2 * rows]))
     if model.batch_size == 2:
-        model.n_epochs = 1  # Over hundreds of steps, rounding errors may grow without bound, also on the array path.
+        model.n_epochs = 1  # Over hundreds of steps, rounding errors may grow without bound.
     double_precision(model)
     if model.use_sde:
         with th.no_grad():  # Noise that requires gradients cannot be deep-copied.
@@ -172,7 +191,7 @@ def test_passes_that_end_early_leave_the_generator_as_the_reference_does(double_
     assert following[0] == following[1] and 1 <= passes < model.n_epochs
 
 
-@pytest.mark.usefixtures("each_fast_path")
+@pytest.mark.usefixtures("natively")
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
 @pytest.mark.parametrize("batch_size", [10**12, sys.maxsize])
 def test_a_batch_larger_than_the_rollout_is_the_rollout(batch_size: int) -> None:
@@ -192,11 +211,9 @@ class Two(Processes):
         return th.stack([tensor, tensor])
 
 
-class Interrupted(Together):
-    """Behaves as if an interrupt arrived when the library calls back, which Python notices before the first line."""
-
-    def _average_gradient(self) -> None:
-        raise KeyboardInterrupt
+def interrupted(_: Averages) -> None:
+    """Behave as if an interrupt arrived when the library calls back, which Python notices before the first line."""
+    raise KeyboardInterrupt
 
 
 @pytest.mark.usefixtures("natively")
@@ -206,7 +223,7 @@ def test_an_interrupt_before_a_callback_ends_the_update(monkeypatch: pytest.Monk
     model.fast = True
     before = deepcopy(model.policy.state_dict())
     monkeypatch.setattr(PPOClip, "processes", Two())
-    monkeypatch.setattr(update, "Together", Interrupted)
+    monkeypatch.setattr(Averages, "_average_gradient", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.train()
     th.testing.assert_close(model.policy.state_dict(), before, rtol=0, atol=0)
@@ -226,60 +243,58 @@ def test_actions_that_the_policy_does_not_have_are_refused(value: int) -> None:
 
 
 @pytest.fixture
-def policy(natively: None) -> Any:
-    """Create a policy that the library supports, with 3-dimensional observations and 2-dimensional actions."""
-    return PPOClip("MlpPolicy", noise_envs(BOX), n_steps=8, batch_size=8).policy
+def model(natively: None) -> Any:
+    """Create a model that the library supports, with 3-dimensional observations and 2-dimensional actions."""
+    return PPOClip("MlpPolicy", noise_envs(BOX), n_steps=8, batch_size=8)
 
 
-def steps_of(policy: Any, noise: np.ndarray, bounds: Any = None) -> Steps:
-    arrays = {name: parameter.detach().numpy() for name, parameter in policy.named_parameters()}
-    return NativeActorCritic(Architecture.of(policy), arrays).steps(noise, bounds)
+def arrays_of(policy: Any) -> dict[str, np.ndarray]:
+    return {name: parameter.detach().numpy() for name, parameter in policy.named_parameters()}
 
 
 def normal(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).normal(size=shape).astype(np.float32)
 
 
-def test_more_environments_than_states_at_a_time(policy: Any) -> None:
+def test_more_environments_than_states_at_a_time(model: Any) -> None:
     """Acting on all environments at once gives the same results as acting on some of them."""
-    features, z = normal(300, 3), normal(300, 2)
-
-    def acted(rows: slice) -> Any:
-        steps = steps_of(policy, z[None, rows])
-        steps.take(0, features[rows])
-        return steps.outputs[0], steps.actions[0], steps.log_probs[0], steps.values[0]
-
-    outputs, actions, log_probs, values = together = acted(slice(None))
+    features, z, policy = normal(300, 3), normal(300, 2), model.policy
+    architecture, arrays = Architecture.of(policy), arrays_of(policy)
+    together = acted(architecture, arrays, features, z)
     with th.no_grad():
         means = policy.get_distribution(th.from_numpy(features)).distribution.mean
-        wanted, wanted_log_probs, _ = policy.evaluate_actions(th.from_numpy(features), th.from_numpy(actions))
-    np.testing.assert_allclose(outputs, means.numpy(), atol=1e-6)
-    np.testing.assert_allclose(values, wanted.numpy(), atol=1e-6)
-    np.testing.assert_allclose(log_probs, wanted_log_probs.numpy(), rtol=1e-5, atol=1e-5)
+        wanted, wanted_log_probs, _ = policy.evaluate_actions(
+            th.from_numpy(features), th.from_numpy(together["actions"])
+        )
+    np.testing.assert_allclose(together["outputs"], means.numpy(), atol=1e-6)
+    np.testing.assert_allclose(together["values"], wanted.numpy(), atol=1e-6)
+    np.testing.assert_allclose(together["log_probs"], wanted_log_probs.numpy(), rtol=1e-5, atol=1e-5)
     for rows in (slice(0, 1), slice(120, 140), slice(299, 300)):
-        for all_of, some in zip(together, acted(rows), strict=True):
-            np.testing.assert_allclose(all_of[rows], some, rtol=1e-5, atol=1e-6)
+        alone = acted(architecture, arrays, features[rows], z[rows])
+        for name, array in together.items():
+            np.testing.assert_allclose(array[rows], alone[name], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("n_envs", [1, 5, 200])
-def test_steps_stay_where_they_were_written(policy: Any, n_envs: int) -> None:
+def test_steps_stay_where_they_were_written(model: Any, n_envs: int) -> None:
     features, z = normal(4, n_envs, 3), normal(4, n_envs, 2)
     low, high = np.array([-0.5, -2.0], np.float32), np.array([0.25, -1.0], np.float32)
-    together = steps_of(policy, z, (low, high))
+    architecture, arrays = Architecture.of(model.policy), arrays_of(model.policy)
+    shapes = {"outputs": (2,), "actions": (2,), "clipped": (2,), "log_probs": (), "values": (1,)}
+    together = {name: np.zeros((4, n_envs, *shape), np.float32) for name, shape in shapes.items()}
     for step in (2, 0, 3, 1):
-        together.take(step, features[step])
+        acted(architecture, arrays, features[step], z[step], step=step, low=low, high=high, **together)
     for step in range(4):
-        alone = steps_of(policy, z[step : step + 1])
-        alone.take(0, features[step])
-        for name in ("outputs", "actions", "log_probs", "values"):
-            np.testing.assert_array_equal(getattr(together, name)[step], getattr(alone, name)[0])
-    assert together.clipped is not None and np.any(together.clipped != together.actions)
-    np.testing.assert_array_equal(together.clipped, np.clip(together.actions, low, high))
+        alone = acted(architecture, arrays, features[step], z[step])
+        for name, array in alone.items():
+            np.testing.assert_array_equal(together[name][step], array)
+    assert np.any(together["clipped"] != together["actions"])
+    np.testing.assert_array_equal(together["clipped"], np.clip(together["actions"], low, high))
 
 
-def test_other_steps_and_features_are_refused(policy: Any) -> None:
-    steps = steps_of(policy, normal(4, 5, 2))
+def test_other_steps_and_features_are_refused(model: Any) -> None:
+    actor = NativeActor(model, model._plan().kind, model.rollout_buffer, 8)
     with pytest.raises(IndexError):
-        steps.take(4, normal(5, 3))
-    with pytest.raises(ValueError, match=r"the features have the shape \(1, 3\); allowed: \(5, 3\)"):
-        steps.take(0, normal(1, 3))
+        actor.act(8, normal(2, 3))
+    with pytest.raises(ValueError, match=r"features: float32 of shape \(1, 3\); the library takes float32 of \(2, 3\)"):
+        actor.act(0, normal(1, 3))

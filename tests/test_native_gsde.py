@@ -8,22 +8,18 @@ import torch as th
 from test_fast_update import CASES, assert_same_update, collected, updated
 from test_native import BOX, _instructions
 
-from helpers import noise_envs
 from sb3_ppo_variants import PPOClip, PPOFixedKL, SeparateUpdates
 from sb3_ppo_variants.backends.choice import choose
-from sb3_ppo_variants.backends.native.backend import NativeUpdates
+from sb3_ppo_variants.backends.native.backend import Native
 
 __all__ = ["_instructions"]  # A fixture.
-
-OPTIONS = "the native library supports gSDE only with its default options"
-HIDDEN = "the native library supports gSDE only with hidden layers"
 
 
 def with_new_noise(model: Any) -> Any:
     """Replace the noise, because noise that requires gradients cannot be deep-copied."""
     with th.no_grad():
         model.policy.reset_noise()
-    assert isinstance(choose(model._plan(), "auto").backend, NativeUpdates)
+    assert isinstance(choose(model._plan(), "auto").backend, Native)
     return model
 
 
@@ -64,25 +60,30 @@ def test_separate_updates(double_precision: Callable[[Any], None]) -> None:
     th.testing.assert_close(fast.get_parameters(), reference.get_parameters(), rtol=1e-5, atol=1e-9)
 
 
-@pytest.mark.usefixtures("natively")
-@pytest.mark.parametrize(
-    ("policy_kwargs", "why"),
-    [
-        ({"full_std": False}, OPTIONS),
-        ({"use_expln": True}, OPTIONS),
-        ({"squash_output": True}, OPTIONS),
-        ({"net_arch": {"pi": [], "vf": [8]}}, HIDDEN),
-    ],
-)
-def test_other_options_are_computed_over_arrays(policy_kwargs: dict[str, Any], why: str) -> None:
-    env = noise_envs(BOX)
-    model = PPOClip("MlpPolicy", env, n_steps=8, batch_size=8, use_sde=True, policy_kwargs=policy_kwargs)
-    assert choose(model._plan(), "auto").why == f"the networks are computed over arrays, because {why}"
+OPTIONS: dict[str, dict[str, Any]] = {
+    "one standard deviation for all dimensions": {"full_std": False},
+    "expln": {"use_expln": True, "log_std_init": 0.1},
+    "squashed": {"squash_output": True},
+    "all": {"full_std": False, "use_expln": True, "squash_output": True},
+    "no hidden layers": {"net_arch": {"pi": [], "vf": [8]}},
+}
 
 
 @pytest.mark.usefixtures("natively")
-@pytest.mark.parametrize("option", ["learn_features", "epsilon"])
-def test_so_are_changed_attributes_of_the_distribution(option: str) -> None:
-    model: Any = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=8, batch_size=8, use_sde=True)
-    setattr(model.policy.action_dist, option, 1)
-    assert choose(model._plan(), "auto").why.endswith(OPTIONS)
+@pytest.mark.parametrize("learn_features", [False, True])
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("case", ["clip", "fixed and clip"])
+def test_options(case: str, name: str, learn_features: bool, double_precision: Callable[[Any], None]) -> None:
+    cls, arguments = CASES[case]
+    model = collected(cls, BOX, use_sde=True, ent_coef=0.02, policy_kwargs=OPTIONS[name], **arguments)
+    model.policy.action_dist.learn_features = learn_features
+    double_precision(model)
+    assert_same_update(with_new_noise(model))
+
+
+@pytest.mark.usefixtures("natively")
+def test_another_epsilon(double_precision: Callable[[Any], None]) -> None:
+    model = collected(PPOClip, BOX, use_sde=True, ent_coef=0.02)
+    model.policy.action_dist.epsilon = 0.1
+    double_precision(model)
+    assert_same_update(with_new_noise(model))

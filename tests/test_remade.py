@@ -12,7 +12,6 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
 from helpers import ACTION_SPACES, VECTOR, noise_envs
@@ -148,7 +147,7 @@ def test_more_inputs_in_the_middle_of_a_rollout() -> None:
             model_of(cls, noise_envs(BOX)).learn(4 * N_STEPS, callback=At("step", change, 5))
 
 
-@pytest.mark.usefixtures("each_fast_path")
+@pytest.mark.usefixtures("natively")
 def test_a_bias_of_one_number_is_broadcast() -> None:
     one = in_place("one", ["action_net.bias"])
     for cls, fast in ((PPO, {}), (PPOClip, {"fast": "auto"})):
@@ -194,7 +193,7 @@ REMADE: dict[str, Change] = {
 }
 
 
-@pytest.mark.usefixtures("each_fast_path")
+@pytest.mark.usefixtures("natively")
 @pytest.mark.parametrize("use_sde", [False, True])
 @pytest.mark.parametrize("name", REMADE)
 def test_the_next_step_uses_the_remade_policy(name: str, use_sde: bool) -> None:
@@ -209,7 +208,7 @@ def test_the_next_step_uses_the_remade_policy(name: str, use_sde: bool) -> None:
     assert name in ("apart", "unaligned") or not np.allclose(callback.found[:4], callback.wanted[:4], atol=1e-4)
 
 
-@pytest.mark.usefixtures("each_fast_path")
+@pytest.mark.usefixtures("natively")
 @pytest.mark.parametrize("space", ACTION_SPACES)
 def test_the_kl_sees_the_distributions_of_both_actors(space: str) -> None:
     """Without a learning rate, the policy stays as it is, whichever actor has acted."""
@@ -233,7 +232,11 @@ def drawn(seed: int) -> tuple[Change, BaseCallback, dict[str, Any]]:
     space = ACTION_SPACES[rng.choice([*ACTION_SPACES])]
     env = noise_envs(space, VECTOR, int(rng.integers(1, 4)))
     use_sde = bool(rng.integers(3) == 0) and isinstance(space, spaces.Box)
-    arguments = {"env": env, "policy_kwargs": {"net_arch": rng.choice([3, 8], 2).tolist()}, "use_sde": use_sde}
+    arguments: dict[str, Any] = {
+        "env": env,
+        "policy_kwargs": {"net_arch": rng.choice([3, 8], 2).tolist()},
+        "use_sde": use_sde,
+    }
     names = [name for name, _ in model_of(PPO, **arguments).policy.named_parameters()]
     how = str(rng.choice([*REPLACED]))
     some = rng.choice(names, rng.integers(1, 3), replace=False).tolist()
@@ -241,7 +244,7 @@ def drawn(seed: int) -> tuple[Change, BaseCallback, dict[str, Any]]:
     return change, At(event, change, call), arguments
 
 
-@pytest.mark.usefixtures("each_fast_path")
+@pytest.mark.usefixtures("natively")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "seed", [*range(QUICK), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(QUICK, ALL))]

@@ -134,7 +134,6 @@ def test_kl_does_not_depend_on_the_size_of_the_chunks(fast: bool, monkeypatch: p
     logged = []
     for rows_at_once in (512, 7):
         monkeypatch.setattr("sb3_ppo_variants.rollouts.buffer.ROWS_AT_ONCE", rows_at_once)
-        monkeypatch.setattr("sb3_ppo_variants.backends.arrays.networks.ROWS_AT_ONCE", rows_at_once)
         log = LogRecorder()
         model = PPOClip(
             "MlpPolicy", noise_envs(ACTION_SPACES["Box"]), n_steps=32, learning_rate=1e-3, seed=1, fast=fast

@@ -15,7 +15,7 @@ from stable_baselines3.common.utils import LinearSchedule
 
 from helpers import ACTION_SPACES, PENALISED, VARIANTS, LogRecorder, noise_envs
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, PPOFixedKL, SeparateUpdates
-from sb3_ppo_variants.backends.arrays.update import ArrayDescent, Part
+from sb3_ppo_variants.backends.native.parameters import TrainedPart
 from sb3_ppo_variants.backends.native.update import NativeDescent
 from sb3_ppo_variants.backends.torch_update import TorchDescent
 from sb3_ppo_variants.recipes import evaluate, recipe, train
@@ -112,8 +112,8 @@ def test_the_paths_agree(variant: Any, space: str, double_precision: Double) -> 
         trained[-1].fast = fast
         np.random.seed(3)
         trained[-1].train()
-    reference, over_arrays = trained
-    for wanted, got in zip(reference.policy.parameters(), over_arrays.policy.parameters(), strict=True):
+    reference, fast_one = trained
+    for wanted, got in zip(reference.policy.parameters(), fast_one.policy.parameters(), strict=True):
         th.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-9)
     for name in ("policy.optimizer", "value_optimizer"):
         wanted, got = (m.get_parameters()[name] for m in trained)
@@ -226,7 +226,6 @@ def test_a_resumed_run_is_the_whole_one(fast: bool, tmp_path: Path) -> None:
 # The descent of each path, and its method that makes the steps, one by one or all at once.
 STEPS: dict[str, tuple[Any, str]] = {
     "reference": (TorchDescent, "step"),
-    "over_arrays": (ArrayDescent, "step"),
     "natively": (NativeDescent, "descend"),
 }
 
@@ -257,14 +256,14 @@ def test_an_update_interrupted_in_the_values_passes_is_taken_back(
 
 def test_an_update_interrupted_while_it_is_written_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make(fast=True).learn(60)
-    before, store = deepcopy(model.get_parameters()), Part.store_optimizer
+    before, store = deepcopy(model.get_parameters()), TrainedPart.store_optimizer
 
-    def interrupted(part: Part) -> None:
+    def interrupted(part: TrainedPart) -> None:
         if part.adam.learning_rate == 2e-3:  # The learning rate of the value function.
             raise KeyboardInterrupt
         store(part)
 
-    monkeypatch.setattr(Part, "store_optimizer", interrupted)
+    monkeypatch.setattr(TrainedPart, "store_optimizer", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.learn(60, reset_num_timesteps=False)
     th.testing.assert_close(model.get_parameters(), before, rtol=0, atol=0)

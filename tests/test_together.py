@@ -19,7 +19,6 @@ from stable_baselines3.common.preprocessing import preprocess_obs
 from helpers import ACTION_SPACES, LogRecorder, noise_envs
 from ranks import answers
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped, SeparateUpdates
-from sb3_ppo_variants.backends import choice
 
 N_ENVS, N_STEPS, BATCH, UPDATES = 2, 12, 8, 4
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -68,9 +67,7 @@ GET = RecurrentRolloutBuffer.get
 @contextmanager
 def in_double_precision(path: str) -> Iterator[None]:
     log_prob: Any = BernoulliDistribution.log_prob
-    backends = tuple(each for each in choice.BACKENDS if path == "native" or each not in choice.NATIVE)
     with (
-        patch.object(choice, "BACKENDS", backends),
         patch.object(BernoulliDistribution, "log_prob", lambda self, actions: log_prob(self, actions.double())),
         patch("stable_baselines3.common.policies.preprocess_obs", in_double),
         patch.object(RecurrentRolloutBuffer, "get", sequences),

@@ -2,19 +2,16 @@
 
 from typing import Literal, NamedTuple
 
-from sb3_ppo_variants.backends.arrays.backend import Arrays
 from sb3_ppo_variants.backends.backend import Backend
 from sb3_ppo_variants.backends.images import Images
-from sb3_ppo_variants.backends.native.backend import Native, NativeUpdates
+from sb3_ppo_variants.backends.native.backend import Native
 from sb3_ppo_variants.backends.reference import Reference
 from sb3_ppo_variants.backends.sequences import Sequences, recurrent
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.updates.plan import UpdatePlan
 
-# The backends that need the native library.
-NATIVE: tuple[Backend, ...] = (Native(), NativeUpdates())
 # Fastest first. The last one supports everything.
-BACKENDS: tuple[Backend, ...] = (*NATIVE, Arrays(), Images(), Sequences(), Reference())
+BACKENDS: tuple[Backend, ...] = (Native(), Images(), Sequences(), Reference())
 
 
 class Choice(NamedTuple):

@@ -7,7 +7,6 @@ import numpy as np
 import torch as th
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
-from sb3_ppo_variants.backends.arrays.threads import ONE_THREAD
 from sb3_ppo_variants.backends.native.finite import native_test
 from sb3_ppo_variants.guards import check_seen, guarded
 from sb3_ppo_variants.guards.interrupts import interrupts_can_be_held
@@ -19,7 +18,7 @@ def settings_kept() -> Iterator[None]:
     """Enable gradients while the context is active, let interrupts be held, and restore all settings afterwards.
 
     Gradients may be disabled when the context begins, if an interrupt has hit the exit of a ``no_grad``. The settings
-    are PyTorch's gradient mode, NumPy's error handling, the handler of Ctrl-C and the number of BLAS threads.
+    are PyTorch's gradient mode, NumPy's error handling and the handler of Ctrl-C.
     """
     gradients, errors = th.is_grad_enabled(), np.geterr()
     try:
@@ -29,7 +28,6 @@ def settings_kept() -> Iterator[None]:
     finally:
         th.set_grad_enabled(gradients)
         np.seterr(**errors)
-        ONE_THREAD.release()
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from stable_baselines3.common.utils import LinearSchedule
 
 from helpers import in_double_precision
 from sb3_ppo_variants import NonFiniteError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped, SeparateUpdates
-from sb3_ppo_variants.backends import choice
 
 State = dict[str, Any]
 
@@ -98,17 +96,15 @@ def collected(draw: st.DrawFn) -> Any:
     return model
 
 
-PATHS = ("reference", "arrays", "native")
+PATHS = ("reference", "native")
 """Not every model supports the fast paths. Policies with LSTMs have a fast path of their own instead."""
 
 
 @contextmanager
 def along(path: str, model: Any) -> Iterator[None]:
     """Run the model on a path, or on the next slower one that supports it, while the context is active."""
-    backends = [backend for backend in choice.BACKENDS if path == "native" or backend not in choice.NATIVE]
     model.fast = path != "reference"
-    with mock.patch.object(choice, "BACKENDS", tuple(backends)):
-        yield
+    yield
 
 
 def in_double(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,1 +1,1 @@
-"""The same computation as over arrays, in a C++ library that is built with the package."""
+"""Small networks, computed by a C++ library that is built with the package."""

@@ -1,59 +1,258 @@
 """Acting with the native library."""
 
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
 import numpy as np
+import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.utils import obs_as_tensor
 
-from sb3_ppo_variants.backends.arrays.actor import ArrayActor
-from sb3_ppo_variants.backends.native.networks import NativeActorCritic, Steps
-from sb3_ppo_variants.rollouts.loop import Observations
+from sb3_ppo_variants.backends.native import structures
+from sb3_ppo_variants.backends.native.features import Features, as_batch
+from sb3_ppo_variants.backends.native.gae import compute_returns_and_advantage
+from sb3_ppo_variants.backends.native.networks import (
+    GAUSSIAN,
+    STATE_DEPENDENT,
+    Architecture,
+    library_in_use,
+    values_of,
+)
+from sb3_ppo_variants.backends.native.structures import as_field, fitting
+from sb3_ppo_variants.errors import NonFiniteError
+from sb3_ppo_variants.guards.finite import is_finite
+from sb3_ppo_variants.guards.masks import Masks
+from sb3_ppo_variants.kl import Parameters
+from sb3_ppo_variants.policies.kind import PolicyKind
+from sb3_ppo_variants.rollouts.buffer import WithParameters
+from sb3_ppo_variants.rollouts.loop import Observations, bounds_of
+
+CPU = th.device("cpu")
 
 
-class NativeActor(ArrayActor):
-    """Acts as :class:`ArrayActor` does, with one call of the library per step.
+class NativeActor:
+    """Acts as the policy does, with one call of the library per step.
 
-    :param policy: the policy
+    It draws all random numbers of a rollout at its start, except for gSDE. It reads the policy's parameters without
+    copying them, so that callbacks may change their values. If these move in memory, call :meth:`read`.
+
+    :param model: the model
+    :param kind: the kind of its policy
     :param buffer: the buffer to fill
     :param n_steps: length of the rollout
     """
 
-    def __init__(self, policy: ActorCriticPolicy, buffer: RolloutBuffer, n_steps: int):
-        self._steps: Steps | None = None
-        super().__init__(NativeActorCritic, policy, buffer, n_steps)
-        assert isinstance(self._networks, NativeActorCritic) and isinstance(self._drawn, np.ndarray)
-        self._steps = self._networks.steps(self._drawn, self._bounds if self._takes_bounds() else None)
-        self._outputs = [*self._steps.outputs]
-        shape = (n_steps, *self._shape)
-        self._all_actions = self._steps.actions.reshape(shape)
-        self._all_clipped = None if self._steps.clipped is None else self._steps.clipped.reshape(shape)
-        self._takes_integers = isinstance(policy.action_space, spaces.Discrete | spaces.MultiDiscrete)
+    def __init__(self, model: OnPolicyAlgorithm, kind: PolicyKind, buffer: RolloutBuffer, n_steps: int):
+        self._model, self._policy = model, kind.policy
+        self._buffer: Any = buffer
+        self._parameters = dict(kind.policy.named_parameters())
+        self._architecture = Architecture.of(kind.policy)
+        self._masks = Masks(model) if kind.takes_masks else None
+        self._allowed: np.ndarray | None = None
+        bias = self._parameters["action_net.bias"]
+        self._dtype = bias.detach().numpy().dtype
+        self._features = Features(kind.policy, self._dtype)
         # In single precision, observations of the right shape are used as features without conversion.
-        self._are_features = self._drawn.dtype == np.float32 and isinstance(policy.observation_space, spaces.Box)
+        self._are_features = self._dtype == np.float32 and isinstance(kind.policy.observation_space, spaces.Box)
+        self._acting = self._prepared(n_steps, buffer.n_envs, bias.dtype)
+        self.read()
+        # Discrete actions and observations have an additional dimension in the buffer.
+        self._actions_in_buffer = _like(buffer.actions, buffer.n_envs, kind.policy.action_space)
+        steps, space = buffer.observations, kind.policy.observation_space
+        self._observations_in_buffer: Any = (
+            {key: _like(steps[key], buffer.n_envs, part) for key, part in space.items()}
+            if isinstance(space, spaces.Dict)
+            else _like(steps, buffer.n_envs, space)
+        )
+        self._step: tuple[Observations, np.ndarray, np.ndarray, np.ndarray]
+        self._taken: np.ndarray
 
-    def _takes_bounds(self) -> bool:
-        """Whether the library takes the bounds of actions. Those of another type change that of the clipped actions."""
-        assert isinstance(self._drawn, np.ndarray)
-        _, _, outputs = self._drawn.shape
-        return self._bounds is not None and all(
-            each.dtype == self._drawn.dtype and each.size == outputs for each in self._bounds
+    def _prepared(self, n_steps: int, n_envs: int, dtype: th.dtype) -> structures.Acting:
+        """Return the structure of a rollout, after making the arrays for all its steps."""
+        architecture, zeros = self._architecture, self._zeros
+        outputs, size = architecture.outputs, architecture.action_size
+        self._inputs = zeros(n_envs, architecture.inputs(self._arrays()))
+        self._outputs, self._actions = zeros(n_steps, n_envs, outputs), zeros(n_steps, n_envs, size)
+        self._log_probs, self._values = zeros(n_steps, n_envs), zeros(n_steps, n_envs, 1)
+        self._shaped = self._actions.reshape(n_steps, n_envs, *(self._policy.action_space.shape or ()))
+        self._mask = None if self._masks is None else np.ones((n_envs, outputs), bool)
+        self._std = zeros(n_steps, n_envs, outputs) if architecture.distribution == STATE_DEPENDENT else None
+        self._log_stds: list[np.ndarray] = []
+        # The matrices of gSDE are read at each step, because they are replaced between steps.
+        self._noise: np.ndarray | None = None
+        self._matrices: th.Tensor | None = None
+        if self._std is None:
+            self._noise = architecture.draw_noise(n_steps, n_envs, dtype)
+            self._first_noise = self._noise.ctypes.data
+        self._bounds = bounds_of(self._policy)
+        low, high = self._bounds_of_library()
+        self._clipped = None if low is None else np.zeros_like(self._actions)
+        results = (self._outputs, self._std, self._actions, self._clipped, self._log_probs, self._values)
+        return structures.Acting(
+            self._inputs, self._mask, self._noise, low, high, *results, n_envs, size, outputs, 0, 1
         )
 
+    def _zeros(self, *shape: int) -> np.ndarray:
+        return np.zeros(shape, self._dtype)
+
+    def _bounds_of_library(self) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """Return the bounds if the library clips actions. Bounds of another type change that of clipped actions."""
+        size = self._architecture.action_size
+        if self._bounds is None or any(each.dtype != self._dtype or each.size != size for each in self._bounds):
+            return None, None
+        low, high = (fitting(np.ravel(bound), "bound of actions", self._dtype, size) for bound in self._bounds)
+        return low, high
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        return {name: parameter.detach().numpy() for name, parameter in self._parameters.items()}
+
     def read(self) -> None:
-        super().read()
-        if self._steps is not None:
-            assert isinstance(self._networks, NativeActorCritic)
-            self._steps.use(self._networks)
+        """Find the parameters in memory.
+
+        :raises ValueError: if they have other sizes than the rollout began with
+        """
+        arrays = self._arrays()
+        if self._architecture.inputs(arrays) != self._inputs.shape[1]:
+            raise ValueError(
+                f"the networks take {self._architecture.inputs(arrays)} features in place of {self._inputs.shape[1]}"
+            )
+        self._networks = self._architecture.structure(arrays)
+        self._run = library_in_use().acting(self._dtype, self._networks, self._acting)
+        self._log_std = arrays["log_std"] if self._architecture.distribution == GAUSSIAN else None
 
     def act(self, step: int, observations: Observations) -> np.ndarray:
-        self._own_parameters.append(self._networks.own_parameters())
-        steps = self._steps
-        assert steps is not None
-        are_features = self._are_features and observations.shape == steps.features.shape
-        steps.take(step, observations if are_features else self._features(observations))
-        actions = self._all_actions[step]
-        if self._takes_integers:
+        model, inputs = self._model, self._inputs
+        if model.use_sde and model.sde_sample_freq > 0 and step % model.sde_sample_freq == 0:
+            self._policy.reset_noise(self._buffer.n_envs)
+        features = observations
+        if not (self._are_features and observations.shape == inputs.shape):
+            features = self._features(observations)
+            fitting(features, "features", self._dtype, *inputs.shape)
+        inputs[...] = features
+        if self._masks is not None and self._mask is not None:
+            self._allowed = self._mask[...] = self._masks.now()
+        if self._log_std is not None:
+            self._log_stds.append(self._log_std.copy())
+        self._read_noise(step)
+        self._acting.step = step
+        outputs = self._outputs[step]  # Raises IndexError if there is no such step.
+        self._run()
+        if not self._acting.is_finite:
+            _check_finite(outputs)
+            _check_finite(self._actions[step])
+        actions = self._shaped[step]
+        if self._architecture.takes_integers:
             actions = actions.astype(np.int64)
-        self._step = observations, actions, steps.values[step], steps.log_probs[step]
-        self._clipped = self._bounded(actions) if self._all_clipped is None else self._all_clipped[step]
-        return self._clipped
+        self._step = observations, actions, self._values[step], self._log_probs[step]
+        self._taken = self._bounded(actions) if self._clipped is None else self._clipped[step].reshape(actions.shape)
+        return self._taken
+
+    def _read_noise(self, step: int) -> None:
+        """Show the library the random numbers of a step: its own, or the matrices that gSDE has at the moment."""
+        acting, n_envs = self._acting, self._buffer.n_envs
+        if self._noise is not None:
+            acting.noise = self._first_noise + step * self._noise[0].nbytes
+            return
+        distribution: Any = self._policy.action_dist
+        single, of_envs = distribution.exploration_mat, distribution.exploration_matrices
+        # As in SB3, all environments share a matrix unless there is one for each.
+        matrices = single if n_envs == 1 or n_envs != len(of_envs) else of_envs
+        if matrices is not self._matrices:
+            self._matrices = matrices
+            shape = len(self._parameters["log_std"]), self._architecture.outputs
+            wanted = shape if matrices is single else (n_envs, *shape)
+            self._exploring = fitting(np.ascontiguousarray(matrices.detach().numpy()), "noise", self._dtype, *wanted)
+            acting.noise, acting.noise_size = (
+                as_field(self._exploring),
+                0 if matrices is single else shape[0] * shape[1],
+            )
+
+    def _bounded(self, actions: np.ndarray) -> np.ndarray:
+        """Return actions in the form that the environments expect."""
+        if self._policy.squash_output:
+            return self._policy.unscale_action(actions)
+        if self._bounds is None:
+            return actions
+        low, high = self._bounds
+        return np.minimum(np.maximum(actions, low), high)
+
+    def seen(self) -> dict[str, Any]:
+        observations, actions, values, log_probs = self._step
+        is_array = isinstance(observations, np.ndarray)  # For arrays obs_as_tensor does the same, but slower.
+        return {
+            "obs_tensor": th.from_numpy(observations) if is_array else obs_as_tensor(observations, CPU),
+            "actions": actions,
+            "values": th.from_numpy(values),
+            "log_probs": th.from_numpy(log_probs),
+            "clipped_actions": self._taken,
+            **({} if self._allowed is None else {"action_masks": self._allowed}),
+        }
+
+    def terminal_value(self, observation: Observations, env_index: int) -> float:
+        return self._values_of(as_batch(observation))[0, 0]
+
+    def _values_of(self, observations: Observations) -> np.ndarray:
+        features = np.ascontiguousarray(self._features(observations))
+        return values_of(
+            self._networks, fitting(features, "features", self._dtype, len(features), self._inputs.shape[1])
+        )
+
+    def store(self, observations: Observations, rewards: np.ndarray, episode_starts: np.ndarray) -> None:
+        """Write the step to the buffer as ``RolloutBuffer.add`` does, but without its copies."""
+        buffer, row = self._buffer, self._buffer.pos
+        _, self._actions_in_buffer[row], values, buffer.log_probs[row] = self._step
+        if isinstance(observations, dict):
+            for key, array in observations.items():
+                self._observations_in_buffer[key][row] = array
+        else:
+            self._observations_in_buffer[row] = observations
+        if self._allowed is not None:
+            buffer.action_masks[row] = self._allowed
+        buffer.rewards[row] = rewards
+        buffer.episode_starts[row] = episode_starts
+        buffer.values[row] = values[:, 0]
+        buffer.pos = row + 1
+
+    def finish(self, observations: Observations, dones: np.ndarray) -> th.Tensor:
+        self._buffer.full = self._buffer.pos == self._buffer.buffer_size
+        values = self._values_of(observations)
+        compute_returns_and_advantage(self._buffer, values[:, 0], dones)
+        if isinstance(self._buffer, WithParameters):
+            # From step by step to environment by environment.
+            outputs, std = (None if each is None else _in_rows(each) for each in (self._outputs, self._stds()))
+            assert outputs is not None
+            self._buffer.old_parameters = self._architecture.parameters(outputs, std)
+        return th.from_numpy(values)
+
+    def _stds(self) -> np.ndarray | None:
+        """Return the standard deviations of all steps, shape ``(n_steps, n_envs, outputs)``, if there are any."""
+        if not self._log_stds:
+            return self._std
+        return np.repeat(np.exp(self._log_stds)[:, None], self._buffer.n_envs, axis=1)
+
+    def drawn_from(self) -> Sequence[Parameters]:
+        """Return the parameters of the distributions of each step that was stored."""
+        stds = self._stds()
+        steps = islice(
+            zip(self._outputs, [None] * len(self._outputs) if stds is None else stds, strict=False), self._buffer.pos
+        )
+        return [self._architecture.parameters(*step) for step in steps]
+
+
+def _check_finite(array: np.ndarray) -> None:
+    """:raises NonFiniteError: if an array computed from the network's output is not finite"""
+    if not is_finite(array):
+        raise NonFiniteError("output of the policy network", f"not finite: it led to {array}")
+
+
+def _in_rows(steps: np.ndarray) -> np.ndarray:
+    """Return the arrays of all steps in the order of a buffer's rows."""
+    return np.ascontiguousarray(steps.swapaxes(0, 1)).reshape(-1, steps.shape[-1])
+
+
+def _like(array: np.ndarray, n_envs: int, space: spaces.Space) -> np.ndarray:
+    """Return a view of a buffer's array with the shape of a space for each step and environment."""
+    return array.reshape(-1, n_envs, *(space.shape or ()))

@@ -6,6 +6,7 @@ from functools import cache, partial
 from importlib.machinery import EXTENSION_SUFFIXES
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,8 @@ INSTRUCTIONS = ("AVX-512", "AVX2", "plain")
 OTHERS = (
     "ppo_use", "ppo_may_filter", "ppo_filter", "ppo_filter_gradient", "ppo_convolve", "ppo_convolve_backward"
 )  # fmt: skip
+# Functions that are compiled for single and for double precision.
+TYPED = ("ppo_descend", "ppo_act", "ppo_compare", "ppo_normalize", "ppo_are_finite")
 # Bytes in a cache line.
 LINE = 64
 # The command that builds the library. Without --no-cache-dir, pip may install what it built without a compiler.
@@ -36,7 +39,7 @@ class Library:
         self._functions = ctypes.CDLL(str(path))
         for name in ("ppo_sources", "ppo_instructions"):
             getattr(self._functions, name).restype = ctypes.c_char_p
-        typed = product(("ppo_descend", "ppo_act", "ppo_normalize", "ppo_are_finite"), ("float32", "float64"))
+        typed = product(TYPED, ("float32", "float64"))
         for name in (*OTHERS, *map("_".join, typed)):
             getattr(self._functions, name).restype = ctypes.c_int64
 
@@ -73,7 +76,7 @@ class Library:
 
         The contents of the structures may change between calls.
 
-        :param structures: ``Networks``, ``Rollout``, ``Terms``, ``Pass``, ``Adam`` and ``Outcome``
+        :param structures: ``Networks``, ``Rollout``, ``Terms``, ``Objective``, ``Pass``, ``Adam`` and ``Outcome``
         """
         return _with_memory(getattr(self._functions, f"ppo_descend_{dtype}"), structures)
 
@@ -85,6 +88,16 @@ class Library:
         :param structures: ``Networks`` and ``Acting``
         """
         return _with_memory(getattr(self._functions, f"ppo_act_{dtype}"), structures)
+
+    def mean_kl(self, dtype: np.dtype, networks: Structure, rollout: Structure) -> float:
+        """Return the mean of KL(old || new) over the rows of a rollout.
+
+        :param networks: a ``Networks``
+        :param rollout: a ``Rollout`` with old parameters
+        """
+        kl = ctypes.c_double()
+        _with_memory(getattr(self._functions, f"ppo_compare_{dtype}"), [networks, rollout, kl])()
+        return kl.value
 
     def normalizing(self, dtype: np.dtype, structure: Structure) -> Callable[[], int]:
         """Return a function that normalises observations and returns 0 if a number was not finite.
@@ -101,7 +114,7 @@ class Library:
         return partial(getattr(self._functions, f"ppo_are_finite_{dtype}"), ctypes.byref(structure))
 
 
-def _with_memory(function: Callable[..., int], structures: Sequence[Structure]) -> Callable[[], object]:
+def _with_memory(function: Callable[..., int], structures: Sequence[Any]) -> Callable[[], object]:
     arguments = [*map(ctypes.byref, structures)]
     # Without memory the function returns how many bytes it needs.
     return partial(function, *arguments, _memory(function(*arguments, None)))

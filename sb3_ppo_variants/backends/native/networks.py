@@ -1,66 +1,187 @@
-"""The networks of a policy in the form that the library takes."""
+"""The networks of SB3's ``ActorCriticPolicy`` in the form that the library takes."""
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch as th
+from stable_baselines3.common.distributions import (
+    BernoulliDistribution,
+    DiagGaussianDistribution,
+    StateDependentNoiseDistribution,
+)
+from stable_baselines3.common.policies import ActorCriticPolicy
+from torch import nn
 
-from sb3_ppo_variants.backends.arrays.discrete import Bernoulli, Categorical, MultiCategorical
-from sb3_ppo_variants.backends.arrays.distribution import Distribution, check_finite
-from sb3_ppo_variants.backends.arrays.gaussian import DiagGaussian
-from sb3_ppo_variants.backends.arrays.mlp import RELU, TANH
-from sb3_ppo_variants.backends.arrays.networks import ActorCritic, Architecture
-from sb3_ppo_variants.backends.arrays.state_dependent import StateDependent
 from sb3_ppo_variants.backends.native import structures
-from sb3_ppo_variants.backends.native.library import library
+from sb3_ppo_variants.backends.native.library import Library, library
 from sb3_ppo_variants.backends.native.structures import fitting
+from sb3_ppo_variants.kl import Parameters
 
 Arrays = Mapping[str, np.ndarray]
-Bounds: TypeAlias = tuple[np.ndarray, np.ndarray] | None
 
-# The positions and values are the numbers in interface.hpp.
-ACTIVATIONS = (TANH, RELU)
-DISTRIBUTIONS: Mapping[type[Distribution], int] = {
-    DiagGaussian: 0,
-    Categorical: 1,
-    MultiCategorical: 1,
-    Bernoulli: 2,
-    StateDependent: 3,
-}
+# The numbers in interface.hpp.
+ACTIVATIONS: Mapping[type[nn.Module], int] = {nn.Tanh: 0, nn.ReLU: 1}
+GAUSSIAN, CATEGORICAL, BERNOULLI, STATE_DEPENDENT = range(4)
+# The fields of the structure, with what stands for nothing.
+ACTING = {name: 0 if kind is structures.COUNT else None for name, kind, *_ in structures.Acting._fields_}
+# Stands for actions that are not squashed.
+NOT_SQUASHED = -1.0
 
 
-def as_structure(architecture: Architecture, arrays: Arrays, gradients: Arrays | None = None) -> structures.Networks:
-    """Return the structure of networks with these parameters, and with arrays for their gradients, by name.
+class StateDependence(NamedTuple):
+    """SB3's options of gSDE; all zeros for other distributions."""
 
-    :raises ValueError: if a layer does not take what the one before it returns, the outputs are not those that the
-        distribution takes, or an array has another type or layout than the library takes
+    log_std_columns: int = 0
+    use_expln: int = 0
+    learn_features: int = 0
+    epsilon: float = 0.0
+    squash_epsilon: float = NOT_SQUASHED
+
+    @classmethod
+    def of(cls, distribution: StateDependentNoiseDistribution, outputs: int) -> "StateDependence":
+        """Return the options of a distribution over actions of ``outputs`` dimensions."""
+        squash = NOT_SQUASHED if distribution.bijector is None else distribution.bijector.epsilon
+        columns = outputs if distribution.full_std else 1
+        return cls(columns, distribution.use_expln, distribution.learn_features, distribution.epsilon, squash)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The names of a policy's layers, its activation and its distribution.
+
+    :param parts: the number of categories of each part of a categorical action; for others, one entry with the number
+        of dimensions
     """
-    names = [[*architecture.actor, "action_net"], [*architecture.critic, "value_net"]]
-    dtype, inputs = arrays["action_net.bias"].dtype, arrays[f"{names[0][0]}.weight"].shape[-1]
-    outputs, latent = sum(architecture.sizes), arrays["action_net.weight"].shape[-1]
-    actor = _layers(names[0], dtype, inputs, outputs, arrays, gradients)
-    critic = _layers(names[1], dtype, inputs, 1, arrays, gradients)
-    shape = (latent, outputs) if architecture.kind is StateDependent else (outputs,)
-    log_stds = [
-        fitting(array, "log_std", dtype, *shape)
-        for each in (arrays, gradients or {})
-        if each
-        for array in architecture.log_std_of(each)
-    ]
-    log_std, d_log_std = (*log_stds, None, None)[:2]
-    return structures.Networks(
-        actor,
-        critic,
-        len(actor),
-        len(critic),
-        ACTIVATIONS.index(architecture.activation),
-        DISTRIBUTIONS[architecture.kind],
-        np.array(architecture.sizes, np.int64),
-        len(architecture.sizes),
-        log_std,
-        d_log_std,
-    )
+
+    actor: list[str]
+    critic: list[str]
+    activation: int
+    distribution: int
+    parts: list[int]
+    state_dependence: StateDependence
+
+    @classmethod
+    def of(cls, policy: ActorCriticPolicy) -> "Architecture":
+        """Return the architecture of a policy that has no :func:`~.obstacles.obstacle`."""
+        outputs = len(policy.get_parameter("action_net.bias"))
+        distribution: Any = policy.action_dist
+        kind, parts, dependence = CATEGORICAL, [outputs], StateDependence()
+        if isinstance(distribution, DiagGaussianDistribution):
+            kind = GAUSSIAN
+        elif isinstance(distribution, StateDependentNoiseDistribution):
+            kind, dependence = STATE_DEPENDENT, StateDependence.of(distribution, outputs)
+        elif isinstance(distribution, BernoulliDistribution):
+            kind = BERNOULLI
+        else:
+            # Several parts have the multi-categorical distributions of SB3 and sb3-contrib, and sb3-contrib's masked
+            # Bernoulli distribution.
+            parts = [int(size) for size in getattr(distribution, "action_dims", parts)]
+        extractor: Any = policy.mlp_extractor
+        kinds = [
+            ACTIVATIONS[type(each)]
+            for each in (*extractor.policy_net, *extractor.value_net)
+            if type(each) in ACTIVATIONS
+        ]
+        return cls(
+            actor=[*_hidden_layers(policy, "policy_net"), "action_net"],
+            critic=[*_hidden_layers(policy, "value_net"), "value_net"],
+            activation=kinds[0] if kinds else 0,
+            distribution=kind,
+            parts=parts,
+            state_dependence=dependence,
+        )
+
+    @property
+    def outputs(self) -> int:
+        """The number of outputs of the policy network."""
+        return sum(self.parts)
+
+    @property
+    def takes_integers(self) -> bool:
+        """Whether actions are integers."""
+        return self.distribution == CATEGORICAL
+
+    @property
+    def action_size(self) -> int:
+        """The length of an action."""
+        return len(self.parts) if self.takes_integers else self.outputs
+
+    @property
+    def has_std(self) -> bool:
+        """Whether the distributions have standard deviations, and the policy a parameter for them."""
+        return self.distribution in (GAUSSIAN, STATE_DEPENDENT)
+
+    @property
+    def old_size(self) -> int:
+        """How many numbers describe a distribution."""
+        return (1 + self.has_std) * self.outputs
+
+    def draw_noise(self, n_steps: int, n_envs: int, dtype: th.dtype) -> np.ndarray:
+        """Draw the random numbers of a rollout, except for gSDE, from PyTorch's generator.
+
+        :return: standard normal, standard Gumbel or uniform numbers, shape ``(n_steps, n_envs, outputs)``
+        """
+        shape = (n_steps, n_envs, self.outputs)
+        if self.distribution == GAUSSIAN:
+            return th.randn(shape, dtype=dtype).numpy()
+        if self.distribution == CATEGORICAL:
+            return -th.empty(shape, dtype=dtype).exponential_().log_().numpy()
+        return th.rand(shape, dtype=dtype).numpy()
+
+    def parameters(self, outputs: np.ndarray, std: np.ndarray | None) -> Parameters:
+        """Return the parameters of distributions as :mod:`sb3_ppo_variants.kl` defines them.
+
+        :param outputs: the outputs of the policy network after masking, shape ``(n, outputs)``
+        :param std: the standard deviations, same shape, if there are any
+        """
+        if std is not None:
+            return th.from_numpy(outputs), th.from_numpy(std)
+        if self.distribution == BERNOULLI:
+            return (th.from_numpy(outputs),)
+        parts = zip(self.parts, accumulate(self.parts), strict=True)
+        return tuple(th.from_numpy(outputs[:, end - size : end]).log_softmax(dim=1) for size, end in parts)
+
+    def structure(self, arrays: Arrays, gradients: Arrays | None = None) -> structures.Networks:
+        """Return the structure of networks with these parameters, and with arrays for their gradients, by name.
+
+        :raises ValueError: if a layer does not take what the one before it returns, the outputs are not those that the
+            distribution takes, or an array has another type or layout than the library takes
+        """
+        dtype, inputs = arrays["action_net.bias"].dtype, self.inputs(arrays)
+        actor = _layers(self.actor, dtype, inputs, self.outputs, arrays, gradients)
+        critic = _layers(self.critic, dtype, inputs, 1, arrays, gradients)
+        log_std, d_log_std = None, None
+        if self.has_std:
+            latent = arrays["action_net.weight"].shape[-1]
+            columns = self.state_dependence.log_std_columns
+            shape = (latent, columns) if self.distribution == STATE_DEPENDENT else (self.outputs,)
+            log_std = fitting(arrays["log_std"], "log_std", dtype, *shape)
+            d_log_std = None if gradients is None else fitting(gradients["log_std"], "log_std", dtype, *shape)
+        return structures.Networks(
+            actor,
+            critic,
+            len(actor),
+            len(critic),
+            self.activation,
+            self.distribution,
+            np.array(self.parts, np.int64),
+            len(self.parts),
+            log_std,
+            d_log_std,
+            *self.state_dependence,
+        )
+
+    def inputs(self, arrays: Arrays) -> int:
+        """Return the number of features that networks with these parameters take."""
+        return int(arrays[f"{self.actor[0]}.weight"].shape[-1])
+
+
+def _hidden_layers(policy: ActorCriticPolicy, network: str) -> list[str]:
+    modules: Any = policy.get_submodule(f"mlp_extractor.{network}")
+    return [f"mlp_extractor.{network}.{i}" for i, module in enumerate(modules) if isinstance(module, nn.Linear)]
 
 
 def _layers(
@@ -78,119 +199,45 @@ def _layers(
     return structures.as_array(layers)
 
 
-class Sizes(NamedTuple):
-    """What networks take and return: their type, their numbers of inputs and outputs, and the length of an action."""
+class Evaluated(NamedTuple):
+    """What networks return for some states."""
 
-    dtype: np.dtype
-    inputs: int
-    outputs: int
-    action: int
+    outputs: np.ndarray
+    """The outputs of the policy network after masking, shape ``(n, outputs)``."""
+    std: np.ndarray | None
+    """The standard deviations that depend on the state, same shape; ``None`` if they do not."""
 
 
-class NativeActorCritic(ActorCritic):
-    """The policy and value networks, evaluated by the library.
+def evaluate(
+    architecture: Architecture, networks: structures.Networks, features: np.ndarray, masks: np.ndarray | None
+) -> Evaluated:
+    """Compute the distributions in any number of states.
 
-    :param architecture: architecture of the networks
-    :param arrays: values of the parameters by their names in the policy
+    :param features: contiguous, of the type of the networks, shape ``(n, inputs)``
+    :param masks: True for allowed actions, shape ``(n, outputs)``; ``None`` allows all actions
     """
-
-    def __init__(self, architecture: Architecture, arrays: Arrays):
-        super().__init__(architecture, arrays)
-        self._structure = as_structure(architecture, arrays)
-        self.sizes = Sizes(
-            dtype=arrays["action_net.bias"].dtype,
-            inputs=arrays[f"{[*architecture.actor, 'action_net'][0]}.weight"].shape[1],
-            outputs=len(arrays["action_net.bias"]),
-            action=len(architecture.sizes) if architecture.kind.takes_integers else len(arrays["action_net.bias"]),
-        )
-
-    def action_output(self, features: np.ndarray) -> np.ndarray:
-        output = np.empty((len(features), self.sizes.outputs), self.sizes.dtype)
-        self._evaluate(features, outputs=output)
-        return output
-
-    # One call evaluates any number of states.
-    action_outputs = action_output
-
-    def values(self, features: np.ndarray) -> np.ndarray:
-        values = np.empty((len(features), 1), self.sizes.dtype)
-        self._evaluate(features, values=values)
-        return values
-
-    def _evaluate(
-        self, features: np.ndarray, outputs: np.ndarray | None = None, values: np.ndarray | None = None
-    ) -> None:
-        dtype, inputs, _, action_size = self.sizes
-        if features.shape[1:] != (inputs,):
-            raise ValueError(f"the features have the shape {features.shape}; allowed: (n, {inputs})")
-        features, rows = np.ascontiguousarray(features, dtype), len(features)
-        results = (outputs, None, None, None, values)
-        acting = structures.Acting(features, None, None, None, *results, rows, action_size, 0, 1)
-        library_in_use().acting(dtype, self._structure, acting)()
-
-    @property
-    def structure(self) -> structures.Networks:
-        """The networks in the form that the library takes."""
-        return self._structure
-
-    def steps(self, noise: np.ndarray, bounds: Bounds) -> "Steps":
-        """Return the steps of a rollout with these networks; see :class:`Steps`."""
-        return Steps(self, noise, bounds)
+    dtype, n = features.dtype, len(features)
+    outputs = np.empty((n, architecture.outputs), dtype)
+    std = np.empty_like(outputs) if architecture.distribution == STATE_DEPENDENT else None
+    allowed = None if masks is None else fitting(np.ascontiguousarray(masks), "masks", bool, *outputs.shape)
+    run_acting(networks, dtype, features=features, masks=allowed, outputs=outputs, deviations=std, rows=n)
+    return Evaluated(outputs, std)
 
 
-class Steps:
-    """The steps of a rollout. One call computes a step and writes it to arrays that hold all steps.
-
-    :param networks: the networks
-    :param noise: the noise from which actions are drawn, shape ``(steps, states per step, outputs)``
-    :param bounds: the bounds to which actions are clipped; ``None`` if they are not clipped
-    """
-
-    def __init__(self, networks: NativeActorCritic, noise: np.ndarray, bounds: Bounds):
-        self._sizes = networks.sizes
-        dtype, inputs, outputs, action_size = networks.sizes
-        n_steps, rows, _ = noise.shape
-        fitting(noise, "noise", dtype, n_steps, rows, outputs)
-        self.features = np.zeros((rows, inputs), dtype)
-        self.outputs, self.actions = (np.zeros((n_steps, rows, size), dtype) for size in (outputs, action_size))
-        self.log_probs, self.values = np.zeros((n_steps, rows), dtype), np.zeros((n_steps, rows, 1), dtype)
-        self.clipped = None if bounds is None else np.zeros_like(self.actions)
-        low, high = (
-            (None, None)
-            if bounds is None
-            else (fitting(np.ravel(bound), "bound of actions", dtype, action_size) for bound in bounds)
-        )
-        results = (self.outputs, self.actions, self.clipped, self.log_probs, self.values)
-        self._structure = structures.Acting(self.features, noise, low, high, *results, rows, action_size, 0, 1)
-        self.use(networks)
-
-    def use(self, networks: NativeActorCritic) -> None:
-        """Take the next steps with other networks of the same sizes.
-
-        :raises ValueError: if they have others
-        """
-        if networks.sizes != self._sizes:
-            raise ValueError(f"the networks have {networks.sizes} in place of {self._sizes}")
-        self._run = library_in_use().acting(self._sizes.dtype, networks.structure, self._structure)
-
-    def take(self, step: int, features: np.ndarray) -> None:
-        """Compute a step and fill its rows.
-
-        :param features: features of any numeric type, shape ``(states per step, inputs)``
-        :raises NonFiniteError: if the policy network's output or an action is not finite
-        """
-        if features.shape != self.features.shape:
-            raise ValueError(f"the features have the shape {features.shape}; allowed: {self.features.shape}")
-        self.features[...] = features
-        outputs = self.outputs[step]  # Raises IndexError if there is no such step.
-        self._structure.step = step
-        self._run()
-        if not self._structure.is_finite:
-            check_finite(outputs)
-            check_finite(self.actions[step])
+def values_of(networks: structures.Networks, features: np.ndarray) -> np.ndarray:
+    """Compute the values of any number of states, shape ``(n, 1)``; see :func:`evaluate`."""
+    values = np.empty((len(features), 1), features.dtype)
+    run_acting(networks, features.dtype, features=features, values=values, rows=len(features))
+    return values
 
 
-def library_in_use() -> Any:
+def run_acting(networks: structures.Networks, dtype: np.dtype, **fields: Any) -> None:
+    """Call the library once with these fields of :class:`~.structures.Acting`; the others are null."""
+    acting = structures.Acting(*(fields.get(name, null) for name, null in ACTING.items()))
+    library_in_use().acting(dtype, networks, acting)()
+
+
+def library_in_use() -> Library:
     """Return the library, whose presence :func:`~.obstacles.obstacle` has checked."""
     found = library()
     assert found is not None

@@ -24,10 +24,11 @@ class Structure(ctypes.Structure):
 
     def __init__(self, *values: np.ndarray | ctypes.Array | float | None):
         self._arrays = values
-        super().__init__(*map(_as_field, values))
+        super().__init__(*map(as_field, values))
 
 
-def _as_field(value: np.ndarray | ctypes.Array | float | None) -> float | None:
+def as_field(value: np.ndarray | ctypes.Array | float | None) -> float | None:
+    """Return a value as a field of a structure holds it: of arrays, the address."""
     if isinstance(value, np.ndarray):
         flags = value.flags
         if not flags.c_contiguous or not flags.aligned:
@@ -87,14 +88,16 @@ class Networks(Structure):
     _fields_ = [
         *_fields("actor critic", "actor_layers critic_layers activation distribution"),
         *_fields("parts", "n_parts"),
-        *_fields("log_std d_log_std"),
+        *_fields("log_std d_log_std", "log_std_columns use_expln learn_features", "epsilon squash_epsilon"),
     ]
 
 
 class Rollout(Structure):
     """A rollout with one row per state."""
 
-    _fields_ = _fields("features actions old_log_prob advantages returns old_values old", "rows action_size old_size")
+    _fields_ = _fields(
+        "features actions old_log_prob advantages returns old_values old masks", "rows action_size old_size"
+    )
 
 
 class Terms(Structure):
@@ -104,6 +107,12 @@ class Terms(Structure):
         *_fields(numbers="clip_range kl_coef ent_coef vf_coef clip_range_vf"),
         *_fields(counts="advantages of_policy of_value"),
     ]
+
+
+class Objective(Structure):
+    """An objective in Python: what the library tells it about a minibatch, and what it returns."""
+
+    _fields_ = _fields("log_ratio advantages kl losses d_log_ratio d_kl evaluate")
 
 
 class Adam(Structure):
@@ -121,15 +130,15 @@ class Pass(Structure):
 class Outcome(Structure):
     """The outcome of a descent."""
 
-    _fields_ = _fields("measured", "minibatches averaged", "norm")
+    _fields_ = _fields("measured", "minibatches answered", "norm")
 
 
 class Acting(Structure):
     """The inputs and outputs of acting."""
 
     _fields_ = [
-        *_fields("features noise low high outputs actions clipped log_probs values"),
-        *_fields(counts="rows action_size step is_finite"),
+        *_fields("features masks noise low high outputs deviations actions clipped log_probs values"),
+        *_fields(counts="rows action_size noise_size step is_finite"),
     ]
 
 

@@ -1,75 +1,199 @@
-"""Descents, each pass made by one call of the library."""
+"""Updates with the native library."""
 
 from math import inf
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch as th
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.policies import ActorCriticPolicy
 
-from sb3_ppo_variants.backends.arrays.adam import check_norm
-from sb3_ppo_variants.backends.arrays.trained import TrainedNetworks
-from sb3_ppo_variants.backends.arrays.update import Part, Rows, normalized
 from sb3_ppo_variants.backends.native import structures
-from sb3_ppo_variants.backends.native.networks import as_structure, library_in_use
+from sb3_ppo_variants.backends.native.calls import Averages, Calls, OwnObjective
+from sb3_ppo_variants.backends.native.features import Features
+from sb3_ppo_variants.backends.native.networks import Architecture, evaluate, library_in_use
+from sb3_ppo_variants.backends.native.parameters import Layout, TrainedPart
 from sb3_ppo_variants.backends.native.structures import fitting
-from sb3_ppo_variants.backends.native.together import Together
-from sb3_ppo_variants.objectives import KLPenalized
-from sb3_ppo_variants.updates.advantages import in_minibatches
+from sb3_ppo_variants.errors import NonFiniteError
+from sb3_ppo_variants.guards.finite import is_finite
+from sb3_ppo_variants.objectives import AdaptiveKL, ArrayObjective, Clipped, KLPenalized, Unclipped
+from sb3_ppo_variants.processes import Processes
+from sb3_ppo_variants.processes.advantages import normalized_together
+from sb3_ppo_variants.rollouts.buffer import WithParameters, in_rows
+from sb3_ppo_variants.updates.advantages import in_minibatches, over_rollout
 from sb3_ppo_variants.updates.measured import Measured
 from sb3_ppo_variants.updates.plan import Descent, UpdatePlan
 from sb3_ppo_variants.updates.run import TOLERATED, Ended
 
+# The objectives that losses.hpp implements. Their subclasses are excluded, because they may have any loss.
+NATIVE_OBJECTIVES = (Clipped, KLPenalized, AdaptiveKL, Unclipped)
+
+
+class Rows(NamedTuple):
+    """A rollout in the row order of its buffer, as contiguous arrays in the type of the networks."""
+
+    features: np.ndarray
+    actions: np.ndarray
+    old_log_prob: np.ndarray
+    advantages: np.ndarray
+    returns: np.ndarray
+    old_values: np.ndarray
+    old: np.ndarray
+    """The parameters of the distributions that the actions were drawn from, side by side."""
+    masks: np.ndarray | None
+    """Action masks, if the policy uses them."""
+
+    def structure(
+        self, architecture: Architecture, advantages: np.ndarray, inputs: int, with_old: bool
+    ) -> structures.Rollout:
+        """Return the structure of the rollout.
+
+        :param advantages: the advantages, which may be in another order
+        :param with_old: whether the loss reads the old parameters
+        :raises IndexError: if the rollout has actions that the policy does not have
+        :raises ValueError: if a column has another shape than the policy or the other columns ask for
+        """
+        n, dtype = len(self.features), self.features.dtype
+        sizes = {"features": (inputs,), "actions": (architecture.action_size,), "old": (architecture.old_size,)}
+        for name, column in self._replace(advantages=advantages)._asdict().items():
+            if name != "masks":
+                fitting(column, name, dtype, n, *sizes.get(name, ()))
+        # The library does not check the actions.
+        if architecture.takes_integers and not ((self.actions >= 0) & (self.actions < architecture.parts)).all():
+            raise IndexError("the rollout has actions that the policy does not have")
+        masks = None if self.masks is None else fitting(self.masks, "masks", bool, n, architecture.outputs)
+        return structures.Rollout(
+            self.features,
+            self.actions,
+            self.old_log_prob,
+            advantages,
+            self.returns,
+            self.old_values,
+            self.old if with_old else None,
+            masks,
+            n,
+            architecture.action_size,
+            architecture.old_size if with_old else 0,
+        )
+
+
+class NativeUpdate:
+    """Updates as :class:`sb3_ppo_variants.backends.torch_update.TorchUpdate` does, outside the interpreter.
+
+    The constructor reads the policy, and :meth:`begin` the descent's optimizer. :meth:`finish` writes all of them back.
+
+    :param plan: the plan of the update
+    """
+
+    def __init__(self, plan: UpdatePlan):
+        self._plan = plan
+        self._architecture = Architecture.of(plan.kind.policy)
+        part_of = {id(each): i for i, descent in enumerate(plan.descents) for each in descent.parameters}
+        # The parameters of each descent are next to each other.
+        names = sorted(plan.parameters, key=lambda name: part_of[id(plan.parameters[name])])
+        self._layout = Layout({name: plan.parameters[name] for name in names})
+        self._vector = self._layout.gather(self._layout.parameters)
+        self._gradient = np.zeros_like(self._vector)
+        arrays = self._layout.views(self._vector)
+        self._networks = self._architecture.structure(arrays, self._layout.views(self._gradient))
+        self._inputs = self._architecture.inputs(arrays)
+        self._rows = self._read(plan.buffer, plan.kind.policy, arrays)
+        self._parts: list[TrainedPart] = []
+        self._before, self._written = self._vector.copy(), False
+
+    def _read(self, buffer: RolloutBuffer, policy: ActorCriticPolicy, arrays: dict[str, np.ndarray]) -> Rows:
+        dtype, rows = self._vector.dtype, buffer.buffer_size * buffer.n_envs
+
+        def numbers(array: np.ndarray) -> np.ndarray:
+            return np.ascontiguousarray(in_rows(buffer, array).reshape(rows, -1), dtype)
+
+        observations: Any = buffer.observations
+        if isinstance(observations, dict):
+            observations = {key: in_rows(buffer, array) for key, array in observations.items()}
+        else:
+            observations = in_rows(buffer, observations)
+        features = np.ascontiguousarray(Features(policy, dtype)(observations))
+        masks: Any = getattr(buffer, "action_masks", None)
+        masks = None if masks is None else in_rows(buffer, masks).astype(bool)
+        normalize = over_rollout(buffer.advantages, self._plan.normalize_advantage, self._plan.processes)
+        old = buffer.old_parameters if isinstance(buffer, WithParameters) else None
+        if old is None:  # Another loop collected the rollout.
+            outputs, std = evaluate(self._architecture, self._networks, features, masks)
+            if std is None and self._architecture.has_std:
+                std = np.tile(np.exp(arrays["log_std"]), (rows, 1))
+            old = self._architecture.parameters(outputs, std)
+        return Rows(
+            features=features,
+            actions=numbers(buffer.actions),
+            old_log_prob=numbers(buffer.log_probs).ravel(),
+            advantages=normalize(numbers(buffer.advantages).ravel()),
+            returns=numbers(buffer.returns).ravel(),
+            old_values=numbers(buffer.values).ravel(),
+            old=np.ascontiguousarray(np.concatenate([each.numpy() for each in old], axis=1), dtype),
+            masks=masks,
+        )
+
+    def begin(self, descent: Descent) -> "NativeDescent":
+        self._parts.append(TrainedPart(self._vector, self._gradient, self._layout, descent))
+        advantages = self._rows.advantages.copy()
+        rollout = self._rows.structure(self._architecture, advantages, self._inputs, self._plan.objective.needs_kl)
+        return NativeDescent(self._plan, descent, self._networks, self._rows, rollout, advantages, self._parts[-1])
+
+    def check_finite(self) -> None:
+        if not is_finite(self._vector):
+            raise NonFiniteError("vector of all parameters", "not finite")
+
+    def undo(self) -> None:
+        if self._written:
+            self._layout.scatter(self._before, self._layout.parameters)
+            for part in self._parts:
+                part.restore_optimizer()
+
+    def finish(self) -> float:
+        """Write back the policy, the gradients of the last steps and the optimizers.
+
+        :return: the mean of KL(old || new) over the rollout
+        """
+        rollout = self._rows.structure(self._architecture, self._rows.advantages, self._inputs, with_old=True)
+        kl = library_in_use().mean_kl(self._vector.dtype, self._networks, rollout)
+        self._written = True
+        self._layout.scatter(self._vector, self._layout.parameters)
+        for part in self._parts:
+            part.store_optimizer()
+        return kl
+
 
 class NativeDescent:
-    """Descends as :class:`sb3_ppo_variants.backends.arrays.update.ArrayDescent` does, outside the interpreter."""
+    """The steps of :class:`sb3_ppo_variants.backends.torch_update.TorchDescent`, each pass made by one call."""
 
-    def __init__(self, plan: UpdatePlan, descent: Descent, networks: TrainedNetworks, rollout: Rows, part: Part):
-        self._plan = plan
-        self._descent = descent
-        self._part = part
-        views = networks.layout.views
-        self._dtype = part.vector.dtype
-        self._networks = as_structure(networks.architecture, views(networks.vector), views(networks.gradient))
-        self._trained, self._rollout = networks, rollout
-        self._rows = len(rollout.features)
-        self._per_pass = -(-self._rows // plan.batch_size)
+    def __init__(
+        self,
+        plan: UpdatePlan,
+        descent: Descent,
+        networks: structures.Networks,
+        rows: Rows,
+        rollout: structures.Rollout,
+        advantages: np.ndarray,
+        part: TrainedPart,
+    ):
+        self._plan, self._descent, self._part = plan, descent, part
+        self._rows, self._advantages = rows, advantages
+        n, dtype = len(advantages), advantages.dtype
+        self._permutation = np.zeros(n, np.int64)
+        self._per_pass = -(-n // plan.batch_size)
         self._epochs = 0
         self._minibatches = np.zeros((descent.epochs * self._per_pass, len(structures.MEASURED)))
         self._outcome = structures.Outcome(self._minibatches, 0, 1, 0.0)
-        alone = plan.processes.size == 1
-        self._together = None if alone else Together(plan.processes, part.gradient, self._outcome)
-
-    def descend(self) -> Ended:
-        descent, outcome, together, adam = self._descent, self._outcome, self._together, self._adam()
-        steps_before = adam.steps
-        permutation, advantages = np.zeros(self._rows, np.int64), np.array(self._rollout.advantages, self._dtype)
+        self._calls, self._averages = Calls(self._outcome), Averages(plan.processes, part.gradient)
         pass_ = structures.Pass(
-            permutation,
-            *(together.addresses if together else (None, None)),
-            self._plan.batch_size,
+            self._permutation,
+            *self._averages.addresses(self._calls),
+            plan.batch_size,
             inf if descent.target_kl is None else TOLERATED * descent.target_kl,
         )
-        rollout = _as_structure(self._rollout._replace(advantages=advantages), self._trained)
-        run = library_in_use().descent(self._dtype, self._networks, rollout, self._terms(), pass_, adam, outcome)
-        # One call per pass, so that an interrupt is noticed after a pass.
-        for self._epochs in range(1, descent.epochs + 1):
-            permutation[...] = np.random.permutation(self._rows)
-            if self._normalized == structures.NORMALIZED_IN_ORDER:
-                ordered = self._rollout.advantages[permutation]
-                advantages[...] = normalized(ordered, self._plan.batch_size, self._plan.processes)
-            run()
-            self._part.adam.steps = adam.steps
-            if together and not outcome.averaged:
-                raise together.error
-            check_norm(outcome.norm)
-            if adam.steps - steps_before < outcome.minibatches:
-                return Ended(self._epochs, together.approx_kl if together else self._measured("approx_kl")[-1])
-        return Ended(self._epochs)
-
-    @property
-    def _normalized(self) -> int:
-        """How advantages are normalised."""
-        if not in_minibatches(self._plan.normalize_advantage):
-            return structures.NOT_NORMALIZED
-        return structures.NORMALIZED if self._plan.processes.size == 1 else structures.NORMALIZED_IN_ORDER
+        self._run = library_in_use().descent(
+            dtype, networks, rollout, self._terms(), self._objective(dtype), pass_, part.adam, self._outcome
+        )
 
     def _terms(self) -> structures.Terms:
         plan, descent, objective = self._plan, self._descent, self._plan.objective
@@ -84,18 +208,37 @@ class NativeDescent:
             descent.of_value,
         )
 
-    def _adam(self) -> structures.Adam:
-        part, adam = self._part, self._part.adam
-        vectors = (part.vector, part.gradient, *adam.scaled_moments)
-        return structures.Adam(
-            *(fitting(vector, "parameters, gradient or moments", self._dtype, part.vector.size) for vector in vectors),
-            part.vector.size,
-            adam.steps,
-            adam.learning_rate,
-            *adam.betas,
-            adam.eps,
-            float(self._descent.max_grad_norm),
-        )
+    @property
+    def _normalized(self) -> int:
+        """How advantages are normalised."""
+        if not in_minibatches(self._plan.normalize_advantage):
+            return structures.NOT_NORMALIZED
+        return structures.NORMALIZED if self._plan.processes.size == 1 else structures.NORMALIZED_IN_ORDER
+
+    def _objective(self, dtype: np.dtype) -> structures.Objective:
+        objective = self._plan.objective
+        if type(objective) in NATIVE_OBJECTIVES:
+            return structures.Objective(*[None] * len(structures.Objective._fields_))
+        assert isinstance(objective, ArrayObjective)
+        return OwnObjective(objective, min(self._plan.batch_size, len(self._advantages)), dtype).structure(self._calls)
+
+    def descend(self) -> Ended:
+        n, plan, outcome = len(self._advantages), self._plan, self._outcome
+        # One call per pass, so that an interrupt is noticed after a pass.
+        while self._epochs < self._descent.epochs:
+            self._epochs += 1
+            self._permutation[...] = np.random.permutation(n)
+            if self._normalized == structures.NORMALIZED_IN_ORDER:
+                ordered = self._rows.advantages[self._permutation]
+                self._advantages[...] = normalized(ordered, plan.batch_size, plan.processes)
+            self._run()
+            self._calls.check()
+            if not np.isfinite(outcome.norm):
+                raise NonFiniteError("gradient of a minibatch", f"not finite: it has the norm {outcome.norm}")
+            if self._part.steps < outcome.minibatches:
+                alone = plan.processes.size == 1
+                return Ended(self._epochs, self._measured("approx_kl")[-1] if alone else self._averages.approx_kl)
+        return Ended(self._epochs)
 
     def _measured(self, name: str) -> np.ndarray:
         return self._minibatches[: self._outcome.minibatches, structures.MEASURED.index(name)]
@@ -114,46 +257,14 @@ class NativeDescent:
         return Measured(values, epoch_start=(self._epochs - 1) * self._per_pass)
 
 
-def _as_structure(rollout: Rows, networks: TrainedNetworks) -> structures.Rollout:
-    """Return the structure of a rollout.
+def normalized(advantages: np.ndarray, batch_size: int, processes: Processes) -> np.ndarray:
+    """Normalise the advantages of consecutive minibatches over all processes, each minibatch by itself.
 
-    :raises IndexError: if the rollout has actions that the policy does not have
-    :raises ValueError: if a column has another shape than the policy or the other columns ask for
+    :param advantages: the advantages of a pass, shape ``(rows,)``
+    :param processes: the processes that share the minibatches
+    :return: the normalised advantages, same shape
     """
-    architecture, dtype, rows = networks.architecture, networks.vector.dtype, len(rollout.features)
-    outputs = sum(architecture.sizes)
-    action_size = len(architecture.sizes) if architecture.kind.takes_integers else outputs
-    inputs = networks.layout.shape_of(f"{[*architecture.actor, 'action_net'][0]}.weight")[1]
-
-    def column(name: str, array: np.ndarray, *shape: int) -> np.ndarray:
-        return fitting(np.ascontiguousarray(array, dtype), name, dtype, rows, *shape)
-
-    actions = column("actions", rollout.actions.reshape(rows, -1), action_size)
-    _check_actions(actions, networks)
-    old, old_size = None, 0
-    if rollout.old is not None:
-        parameters = np.concatenate(rollout.old.parameters(), axis=1)
-        old_size = (1 + (architecture.log_std is not None)) * outputs
-        old = column("old parameters", parameters, old_size)
-    return structures.Rollout(
-        column("features", rollout.features, inputs),
-        actions,
-        column("old log-probabilities", rollout.old_log_prob),
-        column("advantages", rollout.advantages),
-        column("returns", rollout.returns),
-        column("old values", rollout.old_values),
-        old,
-        rows,
-        action_size,
-        old_size,
-    )
-
-
-def _check_actions(actions: np.ndarray, networks: TrainedNetworks) -> None:
-    """Check that the policy has all actions of the rollout, because the library does not check them.
-
-    :raises IndexError: if the policy lacks an action
-    """
-    architecture = networks.architecture
-    if architecture.kind.takes_integers and not ((actions >= 0) & (actions < architecture.sizes)).all():
-        raise IndexError("the rollout has actions that the policy does not have")
+    whole = len(advantages) - len(advantages) % batch_size
+    parts = [advantages[:whole].reshape(-1, batch_size), advantages[None, whole:]]
+    made = [normalized_together(th.from_numpy(part), processes).numpy() for part in parts if part.size]
+    return np.concatenate([part.ravel() for part in made])

@@ -5,13 +5,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from sb3_ppo_variants.backends.arrays.discrete import Categorical
 from sb3_ppo_variants.objectives import AdaptiveKL, ArrayObjective, Batch
 
 Kept = TypeVar("Kept", bound=ArrayObjective)
 # Enough small steps of gradient ascent to converge, if the objective has a maximum.
 STEPS, STEP_SIZE = 2000, 0.05
-ARMS = np.array([[0], [1]])
 
 
 def advantages(prob: float) -> np.ndarray:
@@ -21,11 +19,6 @@ def advantages(prob: float) -> np.ndarray:
     """
     pays = np.array([1.0, 0.0])
     return (pays - prob) / np.sqrt(prob * (1 - prob))
-
-
-def _policy(logit: float) -> Categorical:
-    """Return the policy in the only state, with a row for each arm. The first arm has this logit, the second 0."""
-    return Categorical(np.array([[logit, 0.0]] * 2))
 
 
 def logit(prob: float) -> float:
@@ -39,13 +32,13 @@ def value_and_slope(objective: ArrayObjective, old: float, new: float) -> tuple[
     :param old: the probability of the first arm under the old policy
     :param new: the probability of the first arm under the new policy
     """
-    old_policy, policy = _policy(logit(old)), _policy(logit(new))
-    ratio = np.exp(policy.log_prob(ARMS) - old_policy.log_prob(ARMS))
+    ratio = np.array([new / old, (1 - new) / (1 - old)])
     # The batch has each arm once. These weights turn its mean into the expectation under the old policy.
     weighted = 2 * np.array([old, 1 - old]) * advantages(old)
-    losses, d_log_ratio, d_kl = objective.gradient(Batch(ratio, weighted, policy.kl_from(old_policy)))
-    (d_logits,) = policy.gradient(ARMS, d_log_ratio, 0.0, old_policy, d_kl)
-    return -float(losses.mean()), -float(d_logits[:, 0].sum())
+    losses, d_log_ratio, d_kl = objective.gradient(Batch(ratio, weighted, np.full(2, kl(old, new))))
+    # The derivatives of log r of each arm, and of the KL, with respect to the logit.
+    d_logit = d_log_ratio @ np.array([1 - new, -new]) + (0.0 if d_kl is None else d_kl.sum() * (new - old))
+    return -float(losses.mean()), -float(d_logit)
 
 
 def ascent(objective: ArrayObjective, old: float, steps: int = STEPS) -> list[float]:
@@ -64,7 +57,7 @@ def update(objective: ArrayObjective, old: float, steps: int = STEPS) -> float:
 
 def kl(old: float, new: float) -> float:
     """Return KL(old || new) in nats."""
-    return float(_policy(logit(new)).kl_from(_policy(logit(old)))[0])
+    return float(old * np.log(old / new) + (1 - old) * np.log((1 - old) / (1 - new)))
 
 
 def learn(objective: ArrayObjective, updates: int) -> list[float]:

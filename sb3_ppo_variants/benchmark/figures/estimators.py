@@ -12,7 +12,6 @@ import torch as th
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.benchmark.figures.rollout import Moved, moved
 from sb3_ppo_variants.benchmark.measuring import Count, circumstances, make_folders, reported
-from sb3_ppo_variants.losses import approximate_kls
 from sb3_ppo_variants.objectives.kl_penalized import adapt_kl_coef
 from sb3_ppo_variants.recipes import recipe
 from sb3_ppo_variants.recipes.training import build
@@ -44,7 +43,7 @@ class Measured(TypedDict):
 def estimates(samples: Moved) -> dict[str, np.ndarray]:
     """Return the exact KL and its estimates of http://joschu.net/blog/kl-approx.html, each of shape ``(samples,)``."""
     log_ratio = samples.log_ratio
-    values = (samples.kl, -log_ratio, 0.5 * log_ratio**2, approximate_kls(log_ratio))
+    values = (samples.kl, -log_ratio, 0.5 * log_ratio**2, np.expm1(log_ratio) - log_ratio)
     return dict(zip(NAMES, values, strict=True))
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from sb3_ppo_variants.backends.arrays.discrete import Categorical
 from sb3_ppo_variants.benchmark.figures.look import ADAPTIVE, CLIP, FIXED, PLAIN, below, picture, shades
 from sb3_ppo_variants.objectives import ArrayObjective, Batch, Clipped, KLPenalized, Unclipped
 
@@ -22,13 +21,12 @@ def by_ratio(objective: ArrayObjective, ratio: np.ndarray, advantage: float) -> 
     The policy chooses between two actions, each of which the old policy took with probability ``OLD_PROB``.
     """
     prob = OLD_PROB * ratio
-    old, new = (Categorical(np.log(np.stack([p, 1 - p], axis=1))) for p in (np.full_like(ratio, OLD_PROB), prob))
-    kl = new.kl_from(old)
+    kl = -OLD_PROB * np.log(ratio) - (1 - OLD_PROB) * np.log((1 - prob) / (1 - OLD_PROB))
     losses, d_log_ratio, d_kl = objective.gradient(Batch(ratio, np.full_like(ratio, advantage), kl))
-    taken = np.zeros((len(ratio), 1), dtype=int)
-    (d_logits,) = new.gradient(taken, d_log_ratio, 0.0, old, d_kl)
-    # The derivative of log r with respect to the logit is 1 - p. The gradient is that of the mean over all ratios.
-    return -losses, -len(ratio) * d_logits[:, 0] / (1 - prob)
+    # With respect to the logit, the derivative of log r is 1 - p and that of the KL is p - p_old.
+    slope = d_log_ratio if d_kl is None else d_log_ratio + d_kl * (prob - OLD_PROB) / (1 - prob)
+    # The gradient is that of the mean over all ratios.
+    return -losses, -len(ratio) * slope
 
 
 def _draw(grid: np.ndarray, objective: ArrayObjective, label: str, color: str, **line: object) -> None:

@@ -9,7 +9,9 @@ import torch as th
 from torch import nn
 from torch.optim import Optimizer
 
-from sb3_ppo_variants.backends.arrays.adam import Adam
+from sb3_ppo_variants.backends.native import structures
+from sb3_ppo_variants.backends.native.structures import fitting
+from sb3_ppo_variants.updates.plan import Descent
 
 
 class Layout:
@@ -36,16 +38,6 @@ class Layout:
     def views(self, vector: np.ndarray) -> dict[str, np.ndarray]:
         """Return the parts of a vector by parameter name, in the parameters' shapes, sharing its memory."""
         return {name: vector[self.slices[i]].reshape(self.parameters[i].shape) for name, i in self._by_name.items()}
-
-    def shape_of(self, name: str) -> th.Size:
-        """Return the shape of a parameter."""
-        return self.parameters[self._by_name[name]].shape
-
-    def side_by_side(self, vector: np.ndarray, names: Sequence[str]) -> np.ndarray:
-        """Return the parts of consecutive parameters of the same shape as one stacked array, sharing memory."""
-        first, last = self._by_name[names[0]], self._by_name[names[-1]]
-        both = vector[self.slices[first].start : self.slices[last].stop]
-        return both.reshape(len(names), *self.parameters[first].shape)
 
     def part(self, parameters: Sequence[nn.Parameter]) -> tuple[slice, "Layout"]:
         """Return the slice of the vector that consecutive parameters occupy, and the layout of that slice."""
@@ -93,19 +85,6 @@ class Moments(NamedTuple):
         first, second = (layout.gather([state[name] for state in states]) for name in ("exp_avg", "exp_avg_sq"))
         return cls(first, second, [float(state["step"]) for state in states], [*map(bool, found)])
 
-    @classmethod
-    def after(cls, adam: Adam, layout: Layout) -> "Moments":
-        """Return the state of an Adam over a vector."""
-        n = len(layout.parameters)
-        return cls(*adam.moments, [adam.steps] * n, [True] * n)
-
-    def adam(self, optimizer: Optimizer) -> Adam:
-        """Create an Adam over a vector, with this state and the settings of the torch optimizer."""
-        (group,) = optimizer.param_groups
-        beta1, beta2 = group["betas"]
-        betas, learning_rate, eps = (float(beta1), float(beta2)), float(group["lr"]), float(group["eps"])
-        return Adam(self.first, self.second, int(self.steps[0]), learning_rate, betas, eps)
-
     def write(self, optimizer: Optimizer, layout: Layout) -> None:
         """Write this state to the torch optimizer."""
         rows = zip(layout.parameters, layout.slices, self.steps, self.known, strict=True)
@@ -119,6 +98,55 @@ class Moments(NamedTuple):
             _write(self.first[where], state["exp_avg"])
             _write(self.second[where], state["exp_avg_sq"])
             state["step"].fill_(steps)
+
+
+class TrainedPart:
+    """The parameters that a descent trains, with their gradient and the state of Adam.
+
+    :param vector: all parameters of the policy, in the order of the layout
+    :param gradient: their gradient
+    :param layout: the layout of both
+    :param descent: the descent
+    """
+
+    def __init__(self, vector: np.ndarray, gradient: np.ndarray, layout: Layout, descent: Descent):
+        where, self._layout = layout.part(descent.parameters)
+        self._optimizer = descent.optimizer
+        self._before = Moments.of(self._optimizer, self._layout)
+        (group,) = self._optimizer.param_groups
+        self._betas = [float(beta) for beta in group["betas"]]
+        # The library divides the moments by 1 - beta, which saves it a product for each of them.
+        pairs = zip((self._before.first, self._before.second), self._betas, strict=True)
+        self.gradient, self._scaled = gradient[where], [moment / (1 - beta) for moment, beta in pairs]
+        vectors = vector[where], self.gradient, *self._scaled
+        size, dtype = len(self.gradient), vector.dtype
+        self.adam = structures.Adam(
+            *(fitting(each, "parameters, gradient or moments", dtype, size) for each in vectors),
+            size,
+            int(self._before.steps[0]),
+            float(group["lr"]),
+            *self._betas,
+            float(group["eps"]),
+            float(descent.max_grad_norm),
+        )
+        """The part in the form that the library takes."""
+
+    @property
+    def steps(self) -> int:
+        """The number of steps that the descent has made."""
+        return self.adam.steps - int(self._before.steps[0])
+
+    def store_optimizer(self) -> None:
+        """Leave the gradients and the torch optimizer as if it had made the steps itself, if there were any."""
+        if self.steps > 0:
+            n = len(self._layout.parameters)
+            first, second = (moment * (1 - beta) for moment, beta in zip(self._scaled, self._betas, strict=True))
+            self._layout.scatter(self.gradient, gradients(self._layout.parameters))
+            Moments(first, second, [self.adam.steps] * n, [True] * n).write(self._optimizer, self._layout)
+
+    def restore_optimizer(self) -> None:
+        """Restore the torch optimizer to its state before the descent."""
+        self._before.write(self._optimizer, self._layout)
 
 
 def _write(values: np.ndarray, tensor: th.Tensor) -> None:
