@@ -44,7 +44,8 @@ class Makeup:
     def is_kept(self, thoroughly: bool) -> bool:
         """Whether the policy has the same modules, and the same parameters of the same shapes.
 
-        :param thoroughly: whether to compare types, devices and strides too. They hardly change if nothing moves
+        :param thoroughly: whether to compare types, devices, strides and alignment too, which hardly change if nothing
+            moves
         """
         if self._children != self._children_then:  # Modules are equal only to themselves.
             return False
@@ -63,7 +64,7 @@ class Makeup:
         return [*map(th.Tensor.size, self._tensors), *map(th.Tensor.is_contiguous, self._tensors)]
 
     def _types_now(self) -> list[Any]:
-        return [(each.dtype, each.device, each.stride()) for each in self._tensors]
+        return [(each.dtype, each.device, each.stride(), each.data_ptr() % each.itemsize) for each in self._tensors]
 
 
 class FastActor(Actor, Protocol):

@@ -136,9 +136,9 @@ class ArrayActor:
         buffer.episode_starts[row] = episode_starts
         buffer.values[row] = values[:, 0]
         buffer.pos = row + 1
+        buffer.full = buffer.pos == buffer.buffer_size
 
     def finish(self, observations: Observations, dones: np.ndarray) -> th.Tensor:
-        self._buffer.full = self._buffer.pos == self._buffer.buffer_size
         values = self._networks.values(self._features(observations))
         compute_returns_and_advantage(self._buffer, values[:, 0], dones)
         if isinstance(self._buffer, WithParameters):
