@@ -1,4 +1,4 @@
-"""What setuptools builds: wheels that say whether they have the library, and editable installations without warnings."""
+"""Wheels say whether they have the native library, and editable installations print no warnings."""
 
 import os
 import shutil

@@ -238,7 +238,7 @@ def drawn(seed: int) -> tuple[Change, BaseCallback, dict[str, Any]]:
     space = ACTION_SPACES[rng.choice([*ACTION_SPACES])]
     env = noise_envs(space, VECTOR, int(rng.integers(1, 4)))
     use_sde = bool(rng.integers(3) == 0) and isinstance(space, spaces.Box)
-    arguments = {"env": env, "policy_kwargs": {"net_arch": rng.choice([3, 8], 2).tolist()}, "use_sde": use_sde}
+    arguments: dict[str, Any] = {"env": env, "policy_kwargs": {"net_arch": rng.choice([3, 8], 2).tolist()}, "use_sde": use_sde}
     names = [name for name, _ in model_of(PPO, **arguments).policy.named_parameters()]
     how = str(rng.choice([*REPLACED]))
     some = rng.choice(names, rng.integers(1, 3), replace=False).tolist()
@@ -333,7 +333,8 @@ def test_statistics_in_place_of_others_end_as_with_sb3(event: str, how: str, nam
     for cls in (PPO, PPOClip):
         env = VecNormalize(noise_envs(BOX))
         ended.append(outcome(model_of(cls, env), At(event, normalised(how, name), 2)))
-        found.append((env.obs_rms.mean, env.obs_rms.var, env.obs_rms.count))  # type: ignore[union-attr]
+        statistics: Any = env.obs_rms
+        found.append((statistics.mean, statistics.var, statistics.count))
     assert (ended[0] is None) == (ended[1] is None), ended
     if ended[0] is None:
         for sb3s, ours in zip(*found, strict=True):
