@@ -238,7 +238,11 @@ def drawn(seed: int) -> tuple[Change, BaseCallback, dict[str, Any]]:
     space = ACTION_SPACES[rng.choice([*ACTION_SPACES])]
     env = noise_envs(space, VECTOR, int(rng.integers(1, 4)))
     use_sde = bool(rng.integers(3) == 0) and isinstance(space, spaces.Box)
-    arguments: dict[str, Any] = {"env": env, "policy_kwargs": {"net_arch": rng.choice([3, 8], 2).tolist()}, "use_sde": use_sde}
+    arguments: dict[str, Any] = {
+        "env": env,
+        "policy_kwargs": {"net_arch": rng.choice([3, 8], 2).tolist()},
+        "use_sde": use_sde,
+    }
     names = [name for name, _ in model_of(PPO, **arguments).policy.named_parameters()]
     how = str(rng.choice([*REPLACED]))
     some = rng.choice(names, rng.integers(1, 3), replace=False).tolist()
