@@ -18,6 +18,9 @@ from helpers import ACTION_SPACES, VECTOR, noise_envs
 from sb3_ppo_variants import PPOClip, PPOFixedKL
 from sb3_ppo_variants.backends.choice import choose
 
+# With sanitizers, the slow tests of this file run too.
+pytestmark = pytest.mark.remade
+
 BOX = ACTION_SPACES["Box"]
 N_STEPS = 8
 QUICK, ALL = 24, 400
@@ -125,7 +128,7 @@ def new_parameters(how: str, names: list[str]) -> Change:
 
 
 def test_more_outputs_in_the_middle_of_a_rollout() -> None:
-    """The case that ended in a segmentation fault: many more outputs than actions, with bias and deviations to match."""
+    """The case that ended in a segmentation fault: many more outputs, and a bias and deviations to match."""
     for outputs in (3, 5000):
 
         def more(model: Any, outputs: int = outputs) -> None:
@@ -205,7 +208,9 @@ def test_the_next_step_uses_the_remade_policy(name: str, use_sde: bool) -> None:
     outcome(model, callback)
     # The change followed the fourth step, and so did the value of the first state of the fifth step.
     np.testing.assert_allclose(callback.found[4:], callback.wanted[4:], rtol=1e-5, atol=1e-6)
-    assert name in ("apart", "unaligned") or not np.allclose(callback.found[:4], callback.wanted[:4], atol=1e-4)
+    assert name in ("apart", "unaligned", "narrower") or not np.allclose(
+        callback.found[:4], callback.wanted[:4], atol=1e-4
+    )
 
 
 @pytest.mark.usefixtures("natively")
@@ -255,3 +260,108 @@ def test_any_change_ends_as_with_sb3(seed: int) -> None:
         _, callback, arguments = drawn(seed)
         ended.append(outcome(model_of(cls, **arguments), callback))
     assert (ended[0] is None) == (ended[1] is None), ended
+
+
+def moments(how: str) -> Change:
+    """Return a change of Adam's moments of a parameter."""
+
+    def change(model: Any) -> None:
+        state = model.policy.optimizer.state[model.policy.get_parameter("value_net.weight")]
+        for name in ("exp_avg", "exp_avg_sq"):
+            state[name] = REPLACED[how](state[name])
+
+    return change
+
+
+def buffered(how: str, name: str) -> Change:
+    """Return a change of an array of the rollout buffer."""
+
+    def change(model: Any) -> None:
+        array = getattr(model.rollout_buffer, name)
+        tensor = REPLACED[how](th.as_tensor(array))
+        setattr(model.rollout_buffer, name, tensor.float().numpy() if tensor.dtype == th.bfloat16 else tensor.numpy())
+
+    return change
+
+
+def normalised(how: str, name: str) -> Change:
+    """Return a change of an array of the statistics of a ``VecNormalize``."""
+
+    def change(model: Any) -> None:
+        statistics = model.env.obs_rms
+        setattr(statistics, name, REPLACED[how](th.as_tensor(getattr(statistics, name))).numpy())
+
+    return change
+
+
+def convolved(how: str, name: str) -> Change:
+    return in_place(how, [f"features_extractor.cnn.{name}"])
+
+
+def strided(model: Any) -> None:
+    model.policy.features_extractor.cnn[0].stride = (2, 2)
+
+
+NORMAL = ["copy", "longer", "much wider", "narrower", "one", "none", "double", "half", "unaligned", "apart", "flat"]
+EVERY = [pytest.param(how, marks=() if how in ("much wider", "one") else pytest.mark.slow) for how in REPLACED]
+
+
+@pytest.mark.usefixtures("each_fast_path")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("how", EVERY)
+def test_moments_in_place_of_others_end_as_with_sb3(how: str) -> None:
+    ended = [outcome(model_of(cls, noise_envs(BOX)), At("rollout_start", moments(how), 2)) for cls in (PPO, PPOClip)]
+    assert (ended[0] is None) == (ended[1] is None), ended
+
+
+@pytest.mark.usefixtures("each_fast_path")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["observations", "actions", "values", "log_probs", "advantages", "returns"])
+@pytest.mark.parametrize("how", EVERY)
+def test_columns_in_place_of_others_end_as_on_the_reference_path(how: str, name: str) -> None:
+    ended = []
+    for fast in (False, "auto"):
+        model = model_of(PPOFixedKL, noise_envs(BOX), fast=fast)
+        ended.append(outcome(model, At("rollout_end", buffered(how, name))))
+    assert (ended[0] is None) == (ended[1] is None), ended
+
+
+@pytest.mark.usefixtures("natively")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["mean", "var"])
+@pytest.mark.parametrize("how", [*(pytest.param(how, marks=pytest.mark.slow) for how in NORMAL[1:]), NORMAL[0]])
+@pytest.mark.parametrize("event", ["step", "rollout_start"])
+def test_statistics_in_place_of_others_end_as_with_sb3(event: str, how: str, name: str) -> None:
+    ended, found = [], []
+    for cls in (PPO, PPOClip):
+        env = VecNormalize(noise_envs(BOX))
+        ended.append(outcome(model_of(cls, env), At(event, normalised(how, name), 2)))
+        statistics: Any = env.obs_rms
+        found.append((statistics.mean, statistics.var, statistics.count))
+    assert (ended[0] is None) == (ended[1] is None), ended
+    if ended[0] is None:
+        for sb3s, ours in zip(*found, strict=True):
+            assert np.shape(sb3s) == np.shape(ours)
+
+
+@pytest.mark.usefixtures("natively")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("event", ["step", "rollout_end", "rollout_start"])
+@pytest.mark.parametrize("name", ["0.weight", "0.bias", "2.weight", "4.bias"])
+@pytest.mark.parametrize("how", [pytest.param(how, marks=() if how == "one" else pytest.mark.slow) for how in REPLACED])
+def test_convolutions_in_place_of_others_end_as_with_sb3(how: str, name: str, event: str) -> None:
+    if (how, event) == ("repeated", "step") and "weight" in name:
+        pytest.skip("the filters are laid out anew after the rollout, and then no longer overlap")
+    ended = []
+    for cls in (PPO, PPOClip):
+        model = model_of(cls, noise_envs(BOX, IMAGE, 1), "CnnPolicy", n_steps=4, batch_size=4, n_epochs=1)
+        ended.append(outcome(model, At(event, convolved(how, name), 2)))
+    assert (ended[0] is None) == (ended[1] is None), ended
+
+
+@pytest.mark.usefixtures("natively")
+def test_other_strides_end_as_with_sb3() -> None:
+    for cls in (PPO, PPOClip):
+        model = model_of(cls, noise_envs(BOX, IMAGE, 1), "CnnPolicy", n_steps=4, batch_size=4)
+        with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
+            model.learn(8, callback=At("step", strided, 2))

@@ -15,6 +15,7 @@ from torch import nn
 from sb3_ppo_variants.backends import obstacles
 from sb3_ppo_variants.backends.native import filters
 from sb3_ppo_variants.backends.native.filters import Filtered, Taken
+from sb3_ppo_variants.backends.native.structures import are_singles
 from sb3_ppo_variants.backends.views import view_of
 from sb3_ppo_variants.policies.kind import Acted, Acting
 
@@ -103,8 +104,8 @@ def _takes_patches(layer: nn.Conv2d) -> bool:
     return (
         layer.bias is not None
         and (layer.weight.shape, layer.bias.shape) == (SHAPE, SHAPE[:1])
-        and layer.weight.dtype == layer.bias.dtype == th.float32
-        and layer.weight.device.type == layer.bias.device.type == "cpu"
+        and are_singles(layer.weight)
+        and are_singles(layer.bias)
         and (layer.groups, layer.padding_mode) == (1, "zeros")
         and (layer.stride, layer.padding, layer.dilation) == ((filters.STEP,) * 2, (0, 0), (1, 1))
     )

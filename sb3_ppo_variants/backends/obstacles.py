@@ -141,6 +141,8 @@ def of_tensors(parameters: Sequence[th.nn.Parameter]) -> str | None:
         return "the parameters are of different types"
     if not all(parameter.requires_grad for parameter in parameters):
         return "some parameters are frozen"
+    if any(0 in parameter.stride() and not parameter.is_contiguous() for parameter in parameters):
+        return "some parameters overlap in memory"
     return None
 
 

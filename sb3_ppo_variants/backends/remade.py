@@ -31,7 +31,7 @@ class Makeup:
         self._own = [module._parameters for module in modules if module._parameters]
         self._parameters = self._parameters_now()
         self._tensors = [parameter for parameter in self._parameters if parameter is not None]
-        self._shapes, self._types, self._addresses = self._shapes_now(), self._types_now(), self._addresses_now()
+        self._sizes, self._layouts, self._addresses = self._sizes_now(), self._layouts_now(), self._addresses_now()
 
     def have_moved(self) -> bool:
         """Whether parameters are elsewhere in memory than at the last call."""
@@ -42,16 +42,17 @@ class Makeup:
         return True
 
     def is_kept(self, thoroughly: bool) -> bool:
-        """Whether the policy has the same modules, and the same parameters of the same shapes.
+        """Whether the policy has the same modules, and the same parameters that lie in memory in the same way.
 
-        :param thoroughly: whether to compare types, devices and strides too. They hardly change if nothing moves
+        :param thoroughly: whether to compare all of it, which takes several times as long. Unless parameters move, the
+            rest does not change how SB3 computes: either SB3 raises an error, or the numbers are the same
         """
         if self._children != self._children_then:  # Modules are equal only to themselves.
             return False
         now = self._parameters_now()
         if len(now) != len(self._parameters) or not all(map(is_, now, self._parameters)):
             return False
-        return self._shapes_now() == self._shapes and not (thoroughly and self._types_now() != self._types)
+        return self._sizes_now() == self._sizes and not (thoroughly and self._layouts_now() != self._layouts)
 
     def _parameters_now(self) -> list[Any]:
         return [*chain.from_iterable(map(dict.values, self._own))]
@@ -59,11 +60,14 @@ class Makeup:
     def _addresses_now(self) -> list[int]:
         return [*map(th.Tensor.data_ptr, self._tensors)]
 
-    def _shapes_now(self) -> list[Any]:
-        return [*map(th.Tensor.size, self._tensors), *map(th.Tensor.is_contiguous, self._tensors)]
+    def _sizes_now(self) -> list[int]:
+        return [*map(th.Tensor.numel, self._tensors), *map(th.Tensor.is_contiguous, self._tensors)]
 
-    def _types_now(self) -> list[Any]:
-        return [(each.dtype, each.device, each.stride()) for each in self._tensors]
+    def _layouts_now(self) -> list[Any]:
+        return [
+            (each.dtype, each.device, each.shape, each.stride(), each.data_ptr() % each.itemsize)
+            for each in self._tensors
+        ]
 
 
 class FastActor(Actor, Protocol):

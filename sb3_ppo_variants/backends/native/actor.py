@@ -215,9 +215,9 @@ class NativeActor:
         buffer.episode_starts[row] = episode_starts
         buffer.values[row] = values[:, 0]
         buffer.pos = row + 1
+        buffer.full = buffer.pos == buffer.buffer_size
 
     def finish(self, observations: Observations, dones: np.ndarray) -> th.Tensor:
-        self._buffer.full = self._buffer.pos == self._buffer.buffer_size
         values = self._values_of(observations)
         compute_returns_and_advantage(self._buffer, values[:, 0], dones)
         if isinstance(self._buffer, WithParameters):

@@ -12,7 +12,7 @@ import torch as th
 from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.networks import library_in_use
 from sb3_ppo_variants.backends.native.parallel import in_parallel, parts_of
-from sb3_ppo_variants.backends.native.structures import check_rows, fitting
+from sb3_ppo_variants.backends.native.structures import are_singles, check_rows, fitting
 
 # The library computes this many filters, or numbers in a row of a filter, at a time. In the first layer, fewer numbers
 # are enough, because there is no gradient with respect to images.
@@ -50,7 +50,7 @@ def shapes_of(
         filters, _, size, _ = weight.shape
         shape, at_once = Shape(filters, channels, size, step), AT_ONCE if shapes else AT_ONCE_IN_FIRST
         fit = weight.shape == (filters, channels, size, size) and bias.shape == (filters,)
-        fit = fit and weight.dtype == bias.dtype == th.float32 and weight.device.type == bias.device.type == "cpu"
+        fit = fit and all(map(are_singles, (weight, bias)))
         if not fit or filters % AT_ONCE or channels * size % at_once or not 1 <= size <= min(lengths):
             return None
         lengths, channels = [*map(shape.output, lengths)], filters

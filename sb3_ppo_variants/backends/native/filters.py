@@ -10,7 +10,7 @@ import numpy as np
 import torch as th
 
 from sb3_ppo_variants.backends.native.library import library
-from sb3_ppo_variants.backends.native.structures import Images, check_rows, fitting
+from sb3_ppo_variants.backends.native.structures import Images, are_singles, check_rows, fitting
 
 FILTERS, CHANNELS, SIZE, STEP = 32, 4, 8, 4
 
@@ -48,7 +48,7 @@ def available() -> bool:
 
 def _call(name: str, images: Images, *tensors: th.Tensor) -> None:
     for tensor in tensors:
-        if tensor.dtype != th.float32 or tensor.device.type != "cpu" or not tensor.is_contiguous():
+        if not are_singles(tensor) or not tensor.is_contiguous():
             raise ValueError(f"the library takes contiguous numbers in single precision, not {tensor.dtype}")
     found = library()
     assert found is not None

@@ -144,7 +144,7 @@ def _sizes_obstacle(policy: Any, networks: Iterable[Sequence[Any]]) -> str | Non
         size = policy.pi_features_extractor.features_dim
         for layer in layers[::2]:
             shape = layer.weight.shape
-            if shape != (len(layer.bias), size):
+            if shape != (*layer.bias.shape, size):
                 return f"a layer has weights of shape {tuple(shape)} for {size} inputs"
             size = shape[0]
         outputs.append(size)
@@ -197,6 +197,10 @@ def _rollout_obstacle(plan: UpdatePlan) -> str | None:
         array: np.ndarray = getattr(buffer, name)
         if array.size != rows * (buffer.action_dim if name == "actions" else 1):
             return f"the {name} of the rollout buffer have the shape {array.shape}"
+    observations: Any = buffer.observations
+    for array in observations.values() if isinstance(observations, dict) else [observations]:
+        if array.shape[:1] not in ((rows,), (buffer.buffer_size,)):
+            return f"the observations of the rollout buffer have the shape {array.shape}"
     old = buffer.old_parameters if isinstance(buffer, WithParameters) else None
     if old is None:
         return None

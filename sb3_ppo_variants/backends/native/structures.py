@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import torch as th
 
 POINTER, COUNT, NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
@@ -58,6 +59,11 @@ def fitting(array: np.ndarray, name: str, dtype: Any, *shape: int) -> np.ndarray
             f"{name}: {array.dtype} of shape {array.shape}; the library takes {np.dtype(dtype)} of {shape}"
         )
     return array
+
+
+def are_singles(tensor: th.Tensor) -> bool:
+    """Whether a tensor has numbers in single precision that the library can read, once they are contiguous."""
+    return tensor.dtype == th.float32 and tensor.device.type == "cpu" and tensor.data_ptr() % tensor.itemsize == 0
 
 
 def check_rows(rows: np.ndarray, count: int) -> None:
@@ -189,18 +195,21 @@ class _Field(ctypes.Structure):
 
 
 KINDS = (POINTER, COUNT, NUMBER)
-# Of each structure by name, the offset and the kind of each field by name; and its size, under no name.
-Layouts = dict[str, dict[str, tuple[int, int]]]
+# The offset and the kind of each field by name; and under no name the size.
+Layout = dict[str, tuple[int, int]]
+Layouts = dict[str, Layout]
 
 
 def layouts() -> Layouts:
-    """Return the layouts of the structures in this file."""
-    found: Layouts = {}
-    for cls in Structure.__subclasses__():
-        fields: Any = cls._fields_
-        found[cls.__name__] = {name: (getattr(cls, name).offset, KINDS.index(kind)) for name, kind in fields}
-        found[cls.__name__][""] = ctypes.sizeof(cls), len(KINDS)
-    return found
+    """Return the layouts of the structures in this file by their names."""
+    return {cls.__name__: layout_of(cls) for cls in Structure.__subclasses__() if cls.__module__ == __name__}
+
+
+def layout_of(structure: type[Structure]) -> Layout:
+    """Return the layout of a structure."""
+    fields: Any = structure._fields_
+    layout = {name: (getattr(structure, name).offset, KINDS.index(kind)) for name, kind in fields}
+    return {**layout, "": (ctypes.sizeof(structure), len(KINDS))}
 
 
 def layouts_of(functions: ctypes.CDLL) -> Layouts:
