@@ -12,6 +12,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
 from helpers import ACTION_SPACES, VECTOR, noise_envs
