@@ -9,6 +9,7 @@ from runpy import run_path
 from typing import Any
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 NATIVE = Path("sb3_ppo_variants", "backends", "native")
@@ -43,8 +44,21 @@ class AllAtOnce(build_ext):
         super().build_extensions()
 
 
+class TaggedAsBuilt(bdist_wheel):
+    """Tags a wheel for this platform only if it contains the library. Without a compiler, the wheel is for any."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """Return the tags of the wheel."""
+        build = self.get_finalized_command("build_ext")
+        # Editable installations ask before they build.
+        if os.path.isdir(self.bdist_dir) and not any(map(os.path.exists, build.get_outputs())):
+            self.root_is_pure = True
+            return "py3", "none", "any"
+        return super().get_tag()
+
+
 setup(
-    cmdclass={"build_ext": AllAtOnce},
+    cmdclass={"build_ext": AllAtOnce, "bdist_wheel": TaggedAsBuilt},
     ext_modules=[
         Extension(
             "sb3_ppo_variants.backends.native._native",

@@ -1,5 +1,6 @@
 """What the fast paths would compute differently takes the reference path, even if it changes after construction."""
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -191,6 +192,29 @@ def test_a_critic_that_sees_something_else() -> None:
 def test_a_scheduler_of_the_learning_rate_is_no_obstacle() -> None:
     model = make()
     th.optim.lr_scheduler.LambdaLR(model.policy.optimizer, lambda epoch: 1.0)
+    assert why(model).startswith("fast: ")
+
+
+@pytest.mark.parametrize("owner", ["modules", "parameters", "optimizer"])
+def test_a_kind_of_hooks_that_is_not_known_yet(owner: str) -> None:
+    """A newer PyTorch may add one, which the fast paths would not call."""
+    model = make()
+    policy = model.policy
+    of: dict[str, Any] = {"modules": policy.value_net, "parameters": policy.value_net.weight}
+    of["optimizer"] = policy.optimizer
+    of[owner]._around_hooks = OrderedDict()
+    assert why(model).startswith("fast: ")
+    of[owner]._around_hooks[0] = lambda *_: None
+    what = "the optimizer has" if owner == "optimizer" else f"the policy's {owner} have"
+    assert why(model) == f"reference: {what} hooks"
+
+
+def test_hooks_that_no_computation_calls() -> None:
+    model = make()
+    model.policy.register_state_dict_post_hook(lambda *_: None)
+    model.policy.register_load_state_dict_post_hook(lambda *_: None)
+    model.policy.optimizer.register_state_dict_post_hook(lambda *_: None)
+    model.policy.value_net.register_full_backward_hook(lambda *_: None).remove()
     assert why(model).startswith("fast: ")
 
 

@@ -55,7 +55,10 @@ def test_without_the_library_arrays_take_over(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(obstacles, "library", lambda: None)
-    assert said(make(fast=True), capsys) == OVER_ARRAYS + "the native library was not built"
+    assert said(make(fast=True), capsys) == OVER_ARRAYS + (
+        "the native library was not built (to build it, install a C++ compiler and then: "
+        "pip install --force-reinstall --no-deps --no-cache-dir .)"
+    )
 
 
 @pytest.mark.usefixtures("natively")

@@ -1,14 +1,17 @@
 """The native library is refused if it was built from other sources than those beside it."""
 
 import _ctypes
+import os
 import shutil
+import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sb3_ppo_variants.backends import native
-from sb3_ppo_variants.backends.native import library
+from sb3_ppo_variants.backends.native import library, structures
 from sb3_ppo_variants.backends.native.library import Library
 
 NATIVE = Path(native.__file__).parent
@@ -60,6 +63,38 @@ def test_a_library_with_another_interface_is_refused(folder: Path) -> None:
     shutil.copy(_ctypes.__file__, folder / f"_native{EXTENSION_SUFFIXES[0]}")
     with pytest.raises(ImportError, match=REFUSED):
         found()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems check it themselves")
+@pytest.mark.parametrize("part", [0.0, 0.00001, 0.0005, 0.3, 0.9, 0.99999])
+def test_a_library_that_was_cut_short_is_refused(part: float, built: Path) -> None:
+    """The system would map it, and the process would die of SIGBUS."""
+    (file,) = built.glob("_native.*")
+    length = int(part * file.stat().st_size)
+    os.truncate(file, length)
+    with pytest.raises(ImportError, match=r"cannot be loaded: .*\. Install sb3_ppo_variants again: pip install"):
+        found()
+
+
+@pytest.mark.usefixtures("built")
+def test_a_library_of_other_structures_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Numbers(structures.Structure):
+        _fields_ = structures.Numbers._fields_[::-1]
+
+    layouts = structures.layouts() | {"Numbers": structures.layout_of(Numbers)}
+    monkeypatch.setattr(library, "layouts", lambda: layouts)
+    with pytest.raises(ImportError, match=r"another version of structures.py: they differ in Numbers\."):
+        found()
+
+
+def test_structures_take_only_what_the_library_reads() -> None:
+    numbers = np.zeros((4, 6), np.float32)
+    unaligned = np.frombuffer(bytearray(17), np.float32, 4, offset=1)
+    for array in (numbers[:, ::2], numbers.T, unaligned):
+        with pytest.raises(ValueError, match="only contiguous arrays of aligned numbers"):
+            structures.Numbers(array, array.size)
+    with pytest.raises(ValueError, match=r"bias: float32 of shape \(4, 6\); the library takes float64 of \(4,\)"):
+        structures.fitting(numbers, "bias", np.float64, 4)
 
 
 @pytest.mark.usefixtures("folder")

@@ -12,7 +12,7 @@ import torch as th
 from stable_baselines3.common.policies import ActorCriticPolicy
 from torch import nn
 
-from sb3_ppo_variants.backends.first_layer import plain_network, without_first
+from sb3_ppo_variants.backends.first_layer import computed_by, plain_network, without_first
 from sb3_ppo_variants.backends.native.convolutions import Convolved, Taken, shapes_of
 from sb3_ppo_variants.backends.native.library import library
 
@@ -37,17 +37,26 @@ class Convolutions:
             return None
         *pairs, last = cnn
         layers, others = pairs[::2], [*map(type, pairs[1::2]), type(last)]
-        if others != [nn.ReLU] * len(layers) + [nn.Flatten] or not all(map(_is_plain, layers)):
+        if others != [nn.ReLU] * len(layers) + [nn.Flatten] or not all(type(layer) is nn.Conv2d for layer in layers):
             return None
         channels, *size = policy.observation_space.shape or ()
-        weights, biases = _parameters(layers)
-        return None if shapes_of((*size, channels), weights, biases, [*map(_step, layers)]) is None else cls(policy)
+        return cls(policy) if _are_taken(layers, (*size, channels)) else None
 
     def __call__(self, images: np.ndarray, rows: np.ndarray) -> th.Tensor:
+        channels, *size = images.shape[-3:]
+        if not _are_taken(self._layers, (*size, channels)):
+            return computed_by(self.modules, images, rows)
         channels_last = np.ascontiguousarray(np.moveaxis(images, -3, -1))
         taken = Taken(channels_last.reshape(-1, *channels_last.shape[-3:]), rows)
         weights, biases = _parameters(self._layers)
         return Convolved.apply(taken, [*map(_step, self._layers)], *weights, *biases)
+
+
+def _are_taken(layers: Sequence[nn.Conv2d], image: Sequence[int]) -> bool:
+    """Whether the library computes these layers for images of this height, width and number of channels."""
+    if not all(map(_is_plain, layers)):
+        return False
+    return shapes_of(image, *_parameters(layers), [*map(_step, layers)]) is not None
 
 
 def _is_plain(layer: nn.Module) -> bool:

@@ -11,15 +11,15 @@ import torch as th
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import nn
-from torch.nn.modules.module import _has_any_global_hook
 
+from sb3_ppo_variants.backends import obstacles
 from sb3_ppo_variants.backends.native import filters
 from sb3_ppo_variants.backends.native.filters import Filtered, Taken
+from sb3_ppo_variants.backends.native.structures import are_singles
 from sb3_ppo_variants.backends.views import view_of
 from sb3_ppo_variants.policies.kind import Acted, Acting
 
 SHAPE = (filters.FILTERS, filters.CHANNELS, filters.SIZE, filters.SIZE)
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def unscaled(policy: ActorCriticPolicy) -> ActorCriticPolicy:
@@ -54,6 +54,8 @@ class FirstLayer:
         :param images: see :class:`Taken`
         :param rows: the rows of the images to use
         """
+        if not _takes_patches(self._convolution):
+            return computed_by(self.modules, images, rows)
         weight, bias = self._convolution.weight, self._convolution.bias
         return Filtered.apply(weight / 255.0, bias, Taken(images, rows))
 
@@ -71,9 +73,8 @@ def plain_network(policy: ActorCriticPolicy) -> Any:
     modules = [policy, extractor, *cnn.modules()]
     plain = (
         [type(module) for module in cnn[:2]] == [nn.Conv2d, nn.ReLU]
-        and not any(getattr(module, hooks) for module in modules for hooks in HOOKS)
+        and obstacles.of_hooks(modules) is None
         and not any("forward" in vars(module) for module in modules)
-        and not _has_any_global_hook()
     )
     return cnn if plain else None
 
@@ -88,13 +89,24 @@ def without_first(policy: ActorCriticPolicy, n_modules: int) -> ActorCriticPolic
     return unscaled(view_of(policy, **dict.fromkeys(names, extractor)))
 
 
+def computed_by(modules: nn.Sequential, images: np.ndarray, rows: np.ndarray) -> th.Tensor:
+    """Compute the output of the first layers of a policy with PyTorch, as SB3 does.
+
+    :param images: see :class:`Taken`
+    :param rows: the rows of the images to use
+    """
+    selected = images.reshape(-1, *images.shape[-3:])[rows]
+    return modules(th.from_numpy(np.ascontiguousarray(selected)).float() / 255.0)
+
+
 def _takes_patches(layer: nn.Conv2d) -> bool:
     """Whether a convolution is one that the native library computes."""
     return (
-        layer.weight.shape == SHAPE
+        layer.bias is not None
+        and (layer.weight.shape, layer.bias.shape) == (SHAPE, SHAPE[:1])
+        and are_singles(layer.weight)
+        and are_singles(layer.bias)
         and (layer.groups, layer.padding_mode) == (1, "zeros")
-        and layer.weight.dtype == th.float32
-        and layer.bias is not None
         and (layer.stride, layer.padding, layer.dilation) == ((filters.STEP,) * 2, (0, 0), (1, 1))
     )
 

@@ -27,6 +27,7 @@ from sb3_ppo_variants.backends.convolutions import Convolutions
 from sb3_ppo_variants.backends.first_layer import ActingAfter, Computed, FirstLayer, unscaled
 from sb3_ppo_variants.backends.linear import multiplied
 from sb3_ppo_variants.backends.reference import Reference
+from sb3_ppo_variants.backends.remade import UntilRemade
 from sb3_ppo_variants.backends.torch_actor import TorchActor
 from sb3_ppo_variants.backends.torch_update import Minibatches, TorchUpdate
 from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Samples, WithParameters, in_rows, where_in
@@ -194,6 +195,9 @@ class ImageActor(TorchActor):
         super().__init__(model, type(plan.kind)(multiplied(first.rest)), buffer)
         self._acting = ActingAfter(first, self._acting)
 
+    def read(self) -> None:
+        """Do nothing: every step reads the parameters anew."""
+
 
 def _separate(policy: ActorCriticPolicy) -> FirstLayer | Convolutions | None:
     """Return the first layers of a policy if they are computed separately: one with AMX, otherwise all convolutions."""
@@ -230,7 +234,7 @@ class Images(Reference):
         first = _separate(plan.kind.policy)
         if first is None:
             return TorchActor(model, type(plan.kind)(multiplied(plan.kind.policy)), buffer)
-        return ImageActor(first, model, plan, buffer)
+        return UntilRemade(ImageActor(first, model, plan, buffer), model, plan)
 
     def update(self, plan: UpdatePlan) -> TorchUpdate:
         first = _separate(plan.kind.policy)

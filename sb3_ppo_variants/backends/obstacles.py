@@ -3,12 +3,16 @@
 Each function returns the first reason it finds, as a clause, or ``None``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from types import ModuleType
 
 import torch as th
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.policies import ActorCriticPolicy
+from torch import nn
+from torch.nn.modules import module as torch_modules
 from torch.optim import Optimizer
+from torch.optim import optimizer as torch_optimizers
 
 from sb3_ppo_variants.policies.feed_forward import FeedForward
 from sb3_ppo_variants.policies.kind import PolicyKind
@@ -36,6 +40,60 @@ PLAIN_ADAM = {
 }
 # Options of Adam that they implement, or that do not change the result.
 FREE_ADAM = {"params", "lr", "initial_lr", "betas", "eps", "foreach", "fused"}
+# The state of a plain module that fast backends know: what they read, and hooks that take no part in a computation.
+# Whatever else a module, a parameter or an optimizer keeps under a name that ends like these may be a kind of hook that
+# a newer PyTorch has added.
+HOOKS = "_hooks"
+KNOWN = {
+    "training",
+    "_parameters",
+    "_buffers",
+    "_non_persistent_buffers_set",
+    "_modules",
+    "_is_full_backward_hook",
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+    "_optimizer_state_dict_pre_hooks",
+    "_optimizer_state_dict_post_hooks",
+    "_optimizer_load_state_dict_pre_hooks",
+    "_optimizer_load_state_dict_post_hooks",
+}
+UNKNOWN_OF_MODULES = vars(nn.Module()).keys() - KNOWN
+OF_TENSORS = [name for name in dir(nn.Parameter) if name.endswith(HOOKS)]
+
+
+def _of_all(module: ModuleType) -> list[object]:
+    """Return what keeps the hooks of all objects of a kind, except those that are called at registrations."""
+    names = [name for name in vars(module) if name.startswith("_global") and name.endswith(HOOKS)]
+    return [getattr(module, name) for name in names if "registration" not in name]
+
+
+OF_ALL_MODULES, OF_ALL_OPTIMIZERS = _of_all(torch_modules), _of_all(torch_optimizers)
+
+
+def of_hooks(
+    modules: Iterable[nn.Module], parameters: Iterable[nn.Parameter] = (), optimizers: Iterable[Optimizer] = ()
+) -> str | None:
+    """Check that nothing is called while PyTorch computes, which a fast backend would not call."""
+    if any(_has_hooks(module, UNKNOWN_OF_MODULES) for module in modules):
+        return "the policy's modules have hooks"
+    if any(_has_hooks(parameter) or any(getattr(parameter, name) for name in OF_TENSORS) for parameter in parameters):
+        return "the policy's parameters have hooks"
+    if any(map(_has_hooks, optimizers)):
+        return "the optimizer has hooks"
+    if any(OF_ALL_OPTIMIZERS):
+        return "all optimizers have hooks"
+    return "all modules have hooks" if any(OF_ALL_MODULES) else None
+
+
+def _has_hooks(owner: object, names: Iterable[str] = ()) -> bool:
+    """Whether an object keeps hooks of an unknown kind, under one of these names or another one that ends alike."""
+    state = vars(owner)
+    if any(state.get(name) for name in names):
+        return True
+    return any(value for name, value in state.items() if name.endswith(HOOKS) and name not in KNOWN)
 
 
 def of_buffer(buffer: RolloutBuffer, kind: PolicyKind) -> str | None:
@@ -83,12 +141,27 @@ def of_tensors(parameters: Sequence[th.nn.Parameter]) -> str | None:
         return "the parameters are of different types"
     if not all(parameter.requires_grad for parameter in parameters):
         return "some parameters are frozen"
+    if any(0 in parameter.stride() and not parameter.is_contiguous() for parameter in parameters):
+        return "some parameters overlap in memory"
     return None
 
 
 def of_optimizers(policy: ActorCriticPolicy, optimizers: Sequence[Optimizer]) -> str | None:
     """Check that the optimizers are plain Adam optimizers that together train the whole policy."""
     return of_training(list(policy.parameters()), optimizers)
+
+
+def of_moments(optimizers: Sequence[Optimizer]) -> str | None:
+    """Check that Adam has moments of the type and shape of their parameters, which fast backends do not compare."""
+    for optimizer in optimizers:
+        for parameter in optimizer.param_groups[0]["params"]:
+            state = optimizer.state.get(parameter) or {}
+            for moment in (state[name] for name in ("exp_avg", "exp_avg_sq") if name in state):
+                if moment.dtype is not parameter.dtype or moment.device != parameter.device:
+                    return f"Adam has moments in {moment.dtype} for parameters in {parameter.dtype}"
+                if moment.shape != parameter.shape:
+                    return f"Adam has moments of shape {tuple(moment.shape)} for parameters of {tuple(parameter.shape)}"
+    return None
 
 
 def of_training(parameters: Sequence[th.nn.Parameter], optimizers: Sequence[Optimizer]) -> str | None:
@@ -101,7 +174,7 @@ def of_training(parameters: Sequence[th.nn.Parameter], optimizers: Sequence[Opti
         trained += [id(parameter) for parameter in optimizer.param_groups[0]["params"]]
     if sorted(trained) != sorted(map(id, parameters)):
         return "the optimizer does not train all parameters of the policy"
-    return None
+    return of_moments(optimizers)
 
 
 def _of_optimizer(optimizer: Optimizer) -> str | None:

@@ -1,5 +1,6 @@
 """Acting with PyTorch, as SB3 does."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,18 +24,29 @@ class TorchActor:
     :param model: the model
     :param kind: evaluates the model's policy
     :param buffer: the buffer to fill
+    :param drawn_from: the parameters of the distributions of the steps that the buffer has already
     """
 
-    def __init__(self, model: OnPolicyAlgorithm, kind: PolicyKind, buffer: RolloutBuffer):
+    def __init__(
+        self,
+        model: OnPolicyAlgorithm,
+        kind: PolicyKind,
+        buffer: RolloutBuffer,
+        drawn_from: Sequence[Parameters | None] = (),
+    ):
         self._model = model
         self._policy = kind.policy
         self._acting = kind.acting(model)
         self._buffer = buffer
         self._bounds = bounds_of(kind.policy)
         self._watch = Watch(lambda: model.num_timesteps)
-        self._parameters: list[Parameters | None] = []
+        self._parameters = [*drawn_from]
         self._acted: Acted
         self._seen: dict[str, Any]
+
+    def drawn_from(self) -> Sequence[Parameters | None]:
+        """Return the parameters of the distributions of each step that was stored; ``None`` where they are unknown."""
+        return self._parameters
 
     def act(self, step: int, observations: Observations) -> np.ndarray:
         model, policy = self._model, self._policy

@@ -1,5 +1,7 @@
 """Acting over arrays."""
 
+from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,10 @@ from stable_baselines3.common.utils import obs_as_tensor
 
 from sb3_ppo_variants.backends.arrays.features import Features, as_batch
 from sb3_ppo_variants.backends.arrays.gae import compute_returns_and_advantage
-from sb3_ppo_variants.backends.arrays.networks import ActorCritic, Architecture, MakeNetworks
+from sb3_ppo_variants.backends.arrays.networks import Architecture, MakeNetworks
 from sb3_ppo_variants.backends.arrays.threads import blas_threads
 from sb3_ppo_variants.guards.masks import Masks
+from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.rollouts.buffer import WithParameters
 from sb3_ppo_variants.rollouts.loop import Observations, bounds_of
 
@@ -24,7 +27,8 @@ CPU = th.device("cpu")
 class ArrayActor:
     """Acts as the policy does, but draws all random numbers of a rollout at its start (except for gSDE).
 
-    It reads the policy's parameters without copying them, so that callbacks may change their values.
+    It reads the policy's parameters without copying them, so that callbacks may change their values. If these move in
+    memory, call :meth:`read`.
 
     :param make_networks: creates the networks
     :param policy: the policy
@@ -46,7 +50,7 @@ class ArrayActor:
         self._policy, self._model = policy, model
         self._parameters = dict(policy.named_parameters())
         self._architecture, self._make_networks = Architecture.of(policy), make_networks
-        self._read()
+        self.read()
         bias = self._parameters["action_net.bias"]
         self._dtype = bias.dtype
         self._features = Features(policy, bias.detach().numpy().dtype)
@@ -71,33 +75,10 @@ class ArrayActor:
         self._step: tuple[Observations, np.ndarray, np.ndarray, np.ndarray]
         self._clipped: np.ndarray
 
-    def _read(self) -> None:
+    def read(self) -> None:
         """Create the networks from where the policy's parameters are in memory."""
-        self._addresses = self._current_addresses()
         arrays = {name: parameter.detach().numpy() for name, parameter in self._parameters.items()}
         self._networks = self._make_networks(self._architecture, arrays)
-
-    def _current_addresses(self) -> list[int]:
-        return [*map(th.Tensor.data_ptr, self._parameters.values())]
-
-    def _current(self) -> ActorCritic:
-        """Return the networks, after creating them again if the policy's parameters have moved in memory.
-
-        Assigning ``parameter.data`` moves them, and so does sending them to another process.
-
-        :raises RuntimeError: if their type has changed too
-        """
-        if self._current_addresses() != self._addresses:
-            self._read()
-            dtypes = {parameter.dtype for parameter in self._parameters.values()}
-            if dtypes != {self._dtype}:
-                raise RuntimeError(f"the policy's parameters changed from {self._dtype} to {dtypes} during a rollout")
-        return self._networks
-
-    def _begin_step(self) -> ActorCritic:
-        networks = self._current()
-        self._own_parameters.append(networks.own_parameters())
-        return networks
 
     def act(self, step: int, observations: Observations) -> np.ndarray:
         sde_sample_freq = -1 if self._model is None else self._model.sde_sample_freq
@@ -106,7 +87,8 @@ class ArrayActor:
         features = self._features(observations)
         if self._masks is not None:
             self._allowed = self._masks.now()
-        networks = self._begin_step()
+        networks = self._networks
+        self._own_parameters.append(networks.own_parameters())
         with self._threads():
             output, actions, log_probs, values = networks.act(features, next(self._noise), self._allowed)
         actions = actions.reshape(self._shape)
@@ -137,7 +119,7 @@ class ArrayActor:
         }
 
     def terminal_value(self, observation: Observations, env_index: int) -> float:
-        return self._current().values(self._features(as_batch(observation)))[0, 0]
+        return self._networks.values(self._features(as_batch(observation)))[0, 0]
 
     def store(self, observations: Observations, rewards: np.ndarray, episode_starts: np.ndarray) -> None:
         """Write the step to the buffer as ``RolloutBuffer.add`` does, but without its copies."""
@@ -154,14 +136,19 @@ class ArrayActor:
         buffer.episode_starts[row] = episode_starts
         buffer.values[row] = values[:, 0]
         buffer.pos = row + 1
+        buffer.full = buffer.pos == buffer.buffer_size
 
     def finish(self, observations: Observations, dones: np.ndarray) -> th.Tensor:
-        self._buffer.full = self._buffer.pos == self._buffer.buffer_size
-        values = self._current().values(self._features(observations))
+        values = self._networks.values(self._features(observations))
         compute_returns_and_advantage(self._buffer, values[:, 0], dones)
         if isinstance(self._buffer, WithParameters):
             self._store_parameters(self._buffer)
         return th.from_numpy(values)
+
+    def drawn_from(self) -> Sequence[Parameters]:
+        """Return the parameters of the distributions of each step that was stored."""
+        steps = islice(zip(self._outputs, self._own_parameters, strict=False), self._buffer.pos)
+        return [tuple(map(th.from_numpy, self._networks.snapshot(*step).parameters())) for step in steps]
 
     def _store_parameters(self, buffer: WithParameters) -> None:
         """Store the parameters of the distributions that the actions were drawn from."""
@@ -171,8 +158,7 @@ class ArrayActor:
             old = self._networks.snapshot(outputs.reshape(-1, outputs.shape[-1]), own[0])
             buffer.old_parameters = tuple(map(th.from_numpy, old.parameters()))
         else:
-            olds = [self._networks.snapshot(*step).parameters() for step in zip(self._outputs, own, strict=True)]
-            buffer.set_parameters([tuple(map(th.from_numpy, old)) for old in olds])
+            buffer.set_parameters(self.drawn_from())
 
 
 def _like(array: np.ndarray, n_envs: int, space: spaces.Space) -> np.ndarray:

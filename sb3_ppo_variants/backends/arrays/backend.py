@@ -11,6 +11,7 @@ from sb3_ppo_variants.backends.arrays.networks import ROWS_AT_ONCE, ArrayActorCr
 from sb3_ppo_variants.backends.arrays.obstacles import obstacle
 from sb3_ppo_variants.backends.arrays.threads import blas_threads
 from sb3_ppo_variants.backends.arrays.update import ArrayDescent, ArrayUpdate
+from sb3_ppo_variants.backends.remade import UntilRemade
 from sb3_ppo_variants.guards.masks import Masks
 from sb3_ppo_variants.rollouts.loop import Actor
 from sb3_ppo_variants.updates.plan import UpdatePlan
@@ -36,4 +37,6 @@ class Arrays:
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
         masks = Masks(model) if plan.kind.takes_masks else None
-        return ArrayActor(ArrayActorCritic, plan.kind.policy, buffer, n_steps, masks, model if model.use_sde else None)
+        exploring = model if model.use_sde else None
+        actor = ArrayActor(ArrayActorCritic, plan.kind.policy, buffer, n_steps, masks, exploring)
+        return UntilRemade(actor, model, plan)

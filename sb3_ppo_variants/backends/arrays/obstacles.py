@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch as th
 from gymnasium import spaces
+from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.distributions import (
     BernoulliDistribution,
     CategoricalDistribution,
@@ -18,9 +19,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor, MlpExtractor
 from torch import nn
-from torch.nn.modules.module import _has_any_global_hook
 from torch.optim import Optimizer
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from sb3_ppo_variants.backends import obstacles
 from sb3_ppo_variants.backends.arrays.networks import ACTIVATIONS
@@ -38,10 +37,6 @@ DISTRIBUTIONS = (
 )
 # The types of parameters that NumPy has too.
 TYPES = (th.float16, th.float32, th.float64)
-# The attributes in which PyTorch stores hooks. Computations over arrays would not call them.
-MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-PARAMETER_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
-OPTIMIZER_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 
 def obstacle(plan: UpdatePlan) -> str | None:
@@ -51,7 +46,7 @@ def obstacle(plan: UpdatePlan) -> str | None:
         arrays_obstacle(plan.objective)
         or obstacles.of_policy(plan.kind)
         or obstacles.of_buffer(plan.buffer, plan.kind)
-        or _hooks_obstacle(plan)
+        or obstacles.of_hooks(plan.modules, parameters, plan.optimizers)
         or _methods_obstacle(plan)
         or _distribution_obstacle(policy)
         or _features_obstacle(policy)
@@ -59,23 +54,9 @@ def obstacle(plan: UpdatePlan) -> str | None:
         or obstacles.of_tensors(parameters)
         or _types_obstacle(parameters)
         or obstacles.of_training(parameters, plan.optimizers)
-        or _moments_obstacle(plan.optimizers)
+        or _steps_obstacle(plan.optimizers)
         or _rollout_obstacle(plan)
     )
-
-
-def _hooks_obstacle(plan: UpdatePlan) -> str | None:
-    owners: dict[str, tuple[Iterable[object], tuple[str, ...]]] = {
-        "the policy's modules have": (plan.modules, MODULE_HOOKS),
-        "the policy's parameters have": (plan.parameters.values(), PARAMETER_HOOKS),
-        "the optimizer has": (plan.optimizers, OPTIMIZER_HOOKS),
-    }
-    for words, (objects, names) in owners.items():
-        if any(getattr(owner, name) for owner in objects for name in names):
-            return f"{words} hooks"
-    if _global_optimizer_pre_hooks or _global_optimizer_post_hooks:
-        return "all optimizers have hooks"
-    return "all modules have hooks" if _has_any_global_hook() else None
 
 
 def _methods_obstacle(plan: UpdatePlan) -> str | None:
@@ -153,7 +134,7 @@ def _sizes_obstacle(policy: Any, networks: Iterable[Sequence[Any]]) -> str | Non
         size = policy.pi_features_extractor.features_dim
         for layer in layers[::2]:
             shape = layer.weight.shape
-            if shape != (len(layer.bias), size):
+            if shape != (*layer.bias.shape, size):
                 return f"a layer has weights of shape {tuple(shape)} for {size} inputs"
             size = shape[0]
         outputs.append(size)
@@ -183,25 +164,40 @@ def _types_obstacle(parameters: Sequence[nn.Parameter]) -> str | None:
     return f"NumPy does not compute in {others[0]}" if others else None
 
 
-def _moments_obstacle(optimizers: Sequence[Optimizer]) -> str | None:
-    """Check that Adam has the same number of steps for all parameters, and moments of their type and shape."""
+def _steps_obstacle(optimizers: Sequence[Optimizer]) -> str | None:
+    """Check that Adam has made the same number of steps with all parameters."""
     for optimizer in optimizers:
-        steps = set()
-        for parameter in optimizer.param_groups[0]["params"]:
-            state = optimizer.state.get(parameter) or {}
-            steps.add(float(state.get("step", 0)))
-            for moment in (state[name] for name in ("exp_avg", "exp_avg_sq") if name in state):
-                if moment.dtype is not parameter.dtype or moment.shape != parameter.shape:
-                    return f"Adam has moments in {moment.dtype} for parameters in {parameter.dtype}"
-        if len(steps) > 1:
+        states = [optimizer.state.get(parameter) or {} for parameter in optimizer.param_groups[0]["params"]]
+        if len({float(state.get("step", 0)) for state in states}) > 1:
             return "Adam has made more steps with some parameters than with others"
     return None
 
 
 def _rollout_obstacle(plan: UpdatePlan) -> str | None:
-    """Check that the rollout has a single standard deviation, if it does not depend on the state."""
-    old = plan.buffer.old_parameters if isinstance(plan.buffer, WithParameters) else None
-    if old is None or not isinstance(plan.kind.policy.action_dist, DiagGaussianDistribution):
+    """Check that the rollout has all its rows, and a single standard deviation if it does not depend on the state."""
+    buffer = plan.buffer
+    rows = buffer.buffer_size * buffer.n_envs
+    if buffer.full and (obstacle := _columns_obstacle(buffer, rows)) is not None:
+        return obstacle
+    old = buffer.old_parameters if isinstance(buffer, WithParameters) else None
+    if old is None:
+        return None
+    if any(len(column) != rows for column in old):
+        return "the rollout buffer has old parameters of other rows"
+    if not isinstance(plan.kind.policy.action_dist, DiagGaussianDistribution):
         return None
     std = old[1].numpy()
     return "the standard deviation changed during the rollout" if (std != std[0]).any() else None
+
+
+def _columns_obstacle(buffer: RolloutBuffer, rows: int) -> str | None:
+    """Check that the arrays of a rollout have this many rows."""
+    for name in ("actions", "values", "log_probs", "advantages", "returns"):
+        array: np.ndarray = getattr(buffer, name)
+        if array.size != rows * (buffer.action_dim if name == "actions" else 1):
+            return f"the {name} of the rollout buffer have the shape {array.shape}"
+    observations: Any = buffer.observations
+    for array in observations.values() if isinstance(observations, dict) else [observations]:
+        if array.shape[:1] not in ((rows,), (buffer.buffer_size,)):
+            return f"the observations of the rollout buffer have the shape {array.shape}"
+    return None

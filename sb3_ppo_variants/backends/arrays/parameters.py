@@ -37,6 +37,10 @@ class Layout:
         """Return the parts of a vector by parameter name, in the parameters' shapes, sharing its memory."""
         return {name: vector[self.slices[i]].reshape(self.parameters[i].shape) for name, i in self._by_name.items()}
 
+    def shape_of(self, name: str) -> th.Size:
+        """Return the shape of a parameter."""
+        return self.parameters[self._by_name[name]].shape
+
     def side_by_side(self, vector: np.ndarray, names: Sequence[str]) -> np.ndarray:
         """Return the parts of consecutive parameters of the same shape as one stacked array, sharing memory."""
         first, last = self._by_name[names[0]], self._by_name[names[-1]]
@@ -52,12 +56,13 @@ class Layout:
 
 
 def gradients(parameters: Sequence[nn.Parameter]) -> list[th.Tensor]:
-    """Return the parameters' gradients, and create those that are missing."""
+    """Return the parameters' gradients, and create those that are missing or of another shape or type."""
     found = []
     for parameter in parameters:
-        if parameter.grad is None:
-            parameter.grad = th.zeros_like(parameter)
-        found.append(parameter.grad)
+        grad = parameter.grad
+        if grad is None or grad.shape != parameter.shape or grad.dtype != parameter.dtype:
+            grad = parameter.grad = th.zeros_like(parameter)
+        found.append(grad)
     return found
 
 

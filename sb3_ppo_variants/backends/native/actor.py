@@ -22,9 +22,7 @@ class NativeActor(ArrayActor):
         self._steps: Steps | None = None
         super().__init__(NativeActorCritic, policy, buffer, n_steps)
         assert isinstance(self._networks, NativeActorCritic) and isinstance(self._drawn, np.ndarray)
-        # Bounds of another type change the type of the clipped actions. NumPy takes care of those.
-        clips = self._bounds is not None and self._bounds[0].dtype == self._drawn.dtype
-        self._steps = self._networks.steps(self._drawn, self._bounds if clips else None)
+        self._steps = self._networks.steps(self._drawn, self._bounds if self._takes_bounds() else None)
         self._outputs = [*self._steps.outputs]
         shape = (n_steps, *self._shape)
         self._all_actions = self._steps.actions.reshape(shape)
@@ -33,14 +31,22 @@ class NativeActor(ArrayActor):
         # In single precision, observations of the right shape are used as features without conversion.
         self._are_features = self._drawn.dtype == np.float32 and isinstance(policy.observation_space, spaces.Box)
 
-    def _read(self) -> None:
-        super()._read()
+    def _takes_bounds(self) -> bool:
+        """Whether the library takes the bounds of actions. Those of another type change that of the clipped actions."""
+        assert isinstance(self._drawn, np.ndarray)
+        _, _, outputs = self._drawn.shape
+        return self._bounds is not None and all(
+            each.dtype == self._drawn.dtype and each.size == outputs for each in self._bounds
+        )
+
+    def read(self) -> None:
+        super().read()
         if self._steps is not None:
             assert isinstance(self._networks, NativeActorCritic)
-            self._steps.use(self._networks.structure)
+            self._steps.use(self._networks)
 
     def act(self, step: int, observations: Observations) -> np.ndarray:
-        self._begin_step()
+        self._own_parameters.append(self._networks.own_parameters())
         steps = self._steps
         assert steps is not None
         are_features = self._are_features and observations.shape == steps.features.shape

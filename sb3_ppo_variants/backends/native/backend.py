@@ -14,6 +14,7 @@ from sb3_ppo_variants.backends.native.actor import NativeActor
 from sb3_ppo_variants.backends.native.networks import NativeActorCritic
 from sb3_ppo_variants.backends.native.obstacles import obstacle
 from sb3_ppo_variants.backends.native.update import NativeDescent
+from sb3_ppo_variants.backends.remade import UntilRemade
 from sb3_ppo_variants.rollouts.loop import Actor
 from sb3_ppo_variants.updates.plan import UpdatePlan
 
@@ -37,7 +38,7 @@ class Native:
         return nullcontext()
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
-        return NativeActor(plan.kind.policy, buffer, n_steps)
+        return UntilRemade(NativeActor(plan.kind.policy, buffer, n_steps), model, plan)
 
 
 class NativeUpdates(Arrays):

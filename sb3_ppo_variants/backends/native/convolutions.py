@@ -12,6 +12,7 @@ import torch as th
 from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.networks import library_in_use
 from sb3_ppo_variants.backends.native.parallel import in_parallel, parts_of
+from sb3_ppo_variants.backends.native.structures import are_singles, check_rows, fitting
 
 # The library computes this many filters, or numbers in a row of a filter, at a time. In the first layer, fewer numbers
 # are enough, because there is no gradient with respect to images.
@@ -44,11 +45,13 @@ def shapes_of(
     *lengths, channels = image
     shapes: list[Shape] = []
     for weight, bias, step in zip(weights, biases, steps, strict=True):
+        if weight.ndim != 4 or step < 1:
+            return None
         filters, _, size, _ = weight.shape
         shape, at_once = Shape(filters, channels, size, step), AT_ONCE if shapes else AT_ONCE_IN_FIRST
         fit = weight.shape == (filters, channels, size, size) and bias.shape == (filters,)
-        fit = fit and weight.dtype == bias.dtype == th.float32
-        if not fit or filters % AT_ONCE or channels * size % at_once or min(lengths) < size:
+        fit = fit and all(map(are_singles, (weight, bias)))
+        if not fit or filters % AT_ONCE or channels * size % at_once or not 1 <= size <= min(lengths):
             return None
         lengths, channels = [*map(shape.output, lengths)], filters
         shapes.append(shape)
@@ -64,6 +67,15 @@ class Taken(NamedTuple):
 
     images: np.ndarray
     rows: np.ndarray
+
+    def check(self) -> None:
+        """Check that the images are bytes, and have all selected ones.
+
+        :raises ValueError: if they are not
+        :raises IndexError: if they have not
+        """
+        fitting(self.images, "images", np.uint8, *self.images.shape)
+        check_rows(self.rows, len(self.images))
 
 
 class Convolved(th.autograd.Function):
@@ -86,6 +98,7 @@ class Convolved(th.autograd.Function):
         for shape in shapes:
             lengths = [shape.output(length) for length in lengths]
             outputs.append(th.empty((len(taken.rows), *lengths, shape.filters), dtype=th.float32))
+        taken.check()
         layers = _Layers(shapes, weights, biases, outputs)
         in_parallel([partial(layers.forward, taken, part) for part in parts_of(len(taken.rows))])
         ctx.taken, ctx.shapes = taken, shapes

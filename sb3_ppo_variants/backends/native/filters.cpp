@@ -6,13 +6,7 @@
 #include <stdint.h>
 
 #include "exported.hpp"
-
-// Images, and the indices of those to use. An image is (4, height, width) if `in_planes`, else (height, width, 4).
-struct Images {
-    const uint8_t* bytes;
-    const int64_t* rows;
-    int64_t count, height, width, in_planes;
-};
+#include "interface.hpp"
 
 #if defined(__x86_64__) && defined(__linux__) && defined(__has_include)
 #if __has_include(<amxbf16intrin.h>)

@@ -3,22 +3,16 @@
 import ctypes
 from collections.abc import Callable
 from functools import cache
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch as th
 
 from sb3_ppo_variants.backends.native.library import library
-from sb3_ppo_variants.backends.native.structures import COUNT, POINTER, Structure
+from sb3_ppo_variants.backends.native.structures import Images, are_singles, check_rows, fitting
 
 FILTERS, CHANNELS, SIZE, STEP = 32, 4, 8, 4
-
-
-class Images(Structure):
-    """Images of bytes, and the indices of those to use."""
-
-    _fields_ = [("images", POINTER), ("rows", POINTER)] + [(name, COUNT) for name in ("count", "height", "width")]
-    _fields_ += [("in_planes", COUNT)]
 
 
 class Taken(NamedTuple):
@@ -32,8 +26,14 @@ class Taken(NamedTuple):
     rows: np.ndarray
 
     def structure(self) -> Images:
-        """Return the structure that the library reads."""
-        height, width = self.images.shape[-2:]
+        """Return the structure that the library reads.
+
+        :raises ValueError: if the images have another type or shape than the library takes
+        :raises IndexError: if a selected image does not exist
+        """
+        *leading, _, height, width = self.images.shape
+        fitting(self.images, "images", np.uint8, *leading, CHANNELS, max(height, SIZE), max(width, SIZE))
+        check_rows(self.rows, prod(leading))
         in_planes = self.images.flags.c_contiguous
         array = self.images if in_planes else np.moveaxis(self.images, -3, -1)
         return Images(array, np.ascontiguousarray(self.rows, np.int64), len(self.rows), height, width, in_planes)
@@ -47,6 +47,9 @@ def available() -> bool:
 
 
 def _call(name: str, images: Images, *tensors: th.Tensor) -> None:
+    for tensor in tensors:
+        if not are_singles(tensor) or not tensor.is_contiguous():
+            raise ValueError(f"the library takes contiguous numbers in single precision, not {tensor.dtype}")
     found = library()
     assert found is not None
     function: Callable[..., int] = getattr(found.functions, name)
@@ -64,6 +67,10 @@ class Filtered(th.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, weight: th.Tensor, bias: th.Tensor, taken: Taken) -> th.Tensor:
+        if weight.shape != (FILTERS, CHANNELS, SIZE, SIZE) or bias.shape != (FILTERS,):
+            raise ValueError(
+                f"the library cannot filter with parameters of shapes {(*weight.shape,)}, {(*bias.shape,)}"
+            )
         height, width = ((length - SIZE) // STEP + 1 for length in taken.images.shape[-2:])
         output = th.empty((len(taken.rows), height, width, FILTERS), dtype=th.float32)
         _call("ppo_filter", taken.structure(), _filters_last(weight), bias.detach().contiguous(), output)

@@ -2,12 +2,7 @@
 #include <stdint.h>
 
 #include "exported.hpp"
-
-// Numbers in single or double precision, as in `structures.py`.
-struct Numbers {
-    const void* numbers;
-    int64_t count;
-};
+#include "interface.hpp"
 
 namespace {
 

@@ -107,3 +107,26 @@ struct Convolutions {
     const float* d_output;  // The gradient with respect to the output of the last layer.
     int64_t count, height, width, channels, n_layers;
 };
+
+// Images, and the indices of those to use. An image is (4, height, width) if `in_planes`, else (height, width, 4).
+struct Images {
+    const uint8_t* bytes;
+    const int64_t* rows;
+    int64_t count, height, width, in_planes;
+};
+
+// Observations with a row for each environment, and the statistics of each column.
+struct Normalizing {
+    const void* observations;  // In single or double precision.
+    double *mean, *variance;
+    float* normalized;
+    int64_t rows, columns;
+    int64_t updates;  // Whether the observations update the statistics.
+    double count, epsilon, limit;
+};
+
+// Numbers in single or double precision.
+struct Numbers {
+    const void* numbers;
+    int64_t count;
+};

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from sb3_ppo_variants.backends.native.sources import digest
-from sb3_ppo_variants.backends.native.structures import Structure
+from sb3_ppo_variants.backends.native.structures import Layouts, Structure, layouts, layouts_of
+from sb3_ppo_variants.backends.native.whole import check_length
 
 INSTRUCTIONS = ("AVX-512", "AVX2", "plain")
 # Functions that are compiled for one type of numbers only.
@@ -19,6 +20,8 @@ OTHERS = (
 )  # fmt: skip
 # Bytes in a cache line.
 LINE = 64
+# The command that builds the library. Without --no-cache-dir, pip may install what it built without a compiler.
+REBUILD = "pip install --force-reinstall --no-deps --no-cache-dir ."
 
 
 class Library:
@@ -46,6 +49,11 @@ class Library:
     def sources(self) -> str:
         """The digest of the C++ files that the library was built from."""
         return self._functions.ppo_sources().decode()
+
+    @property
+    def layouts(self) -> Layouts:
+        """The layouts of the structures that the library was compiled with."""
+        return layouts_of(self._functions)
 
     @property
     def instructions(self) -> str:
@@ -109,8 +117,8 @@ def _memory(size: int) -> ctypes.Array:
 def library() -> Library | None:
     """Return the library, or ``None`` if it was not built for this system.
 
-    :raises ImportError: if it was built from other sources than those beside it, for example before a ``git pull`` in
-        an editable installation
+    :raises ImportError: if it cannot be loaded, for example because its file was cut short; or if it was built from
+        other sources than those beside it, for example before a ``git pull`` in an editable installation
     """
     folder = Path(__file__).parent
     for suffix in EXTENSION_SUFFIXES:
@@ -122,9 +130,19 @@ def library() -> Library | None:
 
 def _checked(path: Path, sources: str | None) -> Library:
     try:
+        check_length(path)
         found = Library(path)
+    except OSError as error:
+        raise ImportError(f"{path} cannot be loaded: {error}. Install sb3_ppo_variants again: {REBUILD}") from error
     except AttributeError:
         found = None
     if found is None or sources not in (None, found.sources):
         raise ImportError(f"{path} was built from other sources than those beside it; build it again: make install")
+    theirs = found.layouts
+    differing = [name for name, layout in layouts().items() if theirs.get(name) != layout]
+    if differing:
+        raise ImportError(
+            f"{path} was built for another version of structures.py: they differ in {', '.join(differing)}. "
+            f"Install sb3_ppo_variants again: {REBUILD}"
+        )
     return found

@@ -3,6 +3,7 @@
 #include <stdint.h>
 
 #include "exported.hpp"
+#include "interface.hpp"
 
 // A fused multiply-add would round once less.
 #if defined(__clang__)
@@ -12,16 +13,6 @@
 #elif defined(_MSC_VER)
 #pragma fp_contract(off)
 #endif
-
-// Observations with a row for each environment, and the statistics of each column, as in `structures.py`.
-struct Normalizing {
-    const void* observations;  // In single or double precision.
-    double *mean, *variance;
-    float* normalized;
-    int64_t rows, columns;
-    int64_t updates;  // Whether the observations update the statistics.
-    double count, epsilon, limit;
-};
 
 namespace {
 

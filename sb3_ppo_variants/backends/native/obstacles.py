@@ -6,7 +6,7 @@ from stable_baselines3.common.distributions import StateDependentNoiseDistributi
 from sb3_ppo_variants.backends.arrays.networks import Architecture
 from sb3_ppo_variants.backends.arrays.obstacles import obstacle as arrays_obstacle
 from sb3_ppo_variants.backends.arrays.state_dependent import Settings
-from sb3_ppo_variants.backends.native.library import library
+from sb3_ppo_variants.backends.native.library import REBUILD, library
 from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized, Unclipped
 from sb3_ppo_variants.updates.plan import UpdatePlan
 
@@ -14,6 +14,7 @@ from sb3_ppo_variants.updates.plan import UpdatePlan
 OBJECTIVES = (Clipped, KLPenalized, AdaptiveKL, Unclipped)
 PLAIN_GSDE = Settings(use_expln=False, learn_features=False, epsilon=1e-6, squash_epsilon=None)
 TYPES = (th.float32, th.float64)
+REMEDY = f"to build it, install a C++ compiler and then: {REBUILD}"
 
 
 def obstacle(plan: UpdatePlan) -> str | None:
@@ -31,7 +32,7 @@ def obstacle(plan: UpdatePlan) -> str | None:
 
 
 def _library_obstacle() -> str | None:
-    return "the native library was not built" if library() is None else None
+    return f"the native library was not built ({REMEDY})" if library() is None else None
 
 
 def _objective_obstacle(plan: UpdatePlan) -> str | None:
@@ -59,4 +60,6 @@ def _parameters_obstacle(plan: UpdatePlan) -> str | None:
             return "some parameters are not contiguous in memory"
         if parameter.dtype not in TYPES:
             return f"the native library does not compute in {parameter.dtype}"
+        if parameter.data_ptr() % parameter.itemsize:
+            return "some parameters are not aligned in memory"
     return None

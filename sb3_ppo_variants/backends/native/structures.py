@@ -1,10 +1,11 @@
 """The structures of the C interface, as in ``interface.hpp`` and in the same order."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import torch as th
 
 POINTER, COUNT, NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
@@ -29,8 +30,9 @@ class Structure(ctypes.Structure):
 
 def _as_field(value: np.ndarray | ctypes.Array | float | None) -> float | None:
     if isinstance(value, np.ndarray):
-        if not value.flags.c_contiguous:
-            raise ValueError("the library takes only contiguous arrays")
+        flags = value.flags
+        if not flags.c_contiguous or not flags.aligned:
+            raise ValueError("the library takes only contiguous arrays of aligned numbers")
         return _address(value)
     return ctypes.addressof(value) if isinstance(value, ctypes.Array) else value
 
@@ -41,6 +43,36 @@ def _address(array: Any) -> int:
         return ctypes.addressof(ctypes.c_char.from_buffer(array))
     except (TypeError, ValueError):  # The array is read-only or empty.
         return array.ctypes.data
+
+
+def fitting(array: np.ndarray, name: str, dtype: Any, *shape: int) -> np.ndarray:
+    """Return an array that the library is to read or to fill.
+
+    :param name: what it contains, for the error
+    :param dtype: the type that the library takes
+    :param shape: the shape that the library takes
+    :raises ValueError: if the array has another type or shape
+    """
+    if array.dtype != dtype or array.shape != shape:
+        raise ValueError(
+            f"{name}: {array.dtype} of shape {array.shape}; the library takes {np.dtype(dtype)} of {shape}"
+        )
+    return array
+
+
+def are_singles(tensor: th.Tensor) -> bool:
+    """Whether a tensor has numbers in single precision that the library can read, once they are contiguous."""
+    return tensor.dtype == th.float32 and tensor.device.type == "cpu" and tensor.data_ptr() % tensor.itemsize == 0
+
+
+def check_rows(rows: np.ndarray, count: int) -> None:
+    """Check that indices select rows that exist.
+
+    :param count: the number of rows
+    :raises IndexError: if one does not
+    """
+    if len(rows) and not 0 <= rows.min() <= rows.max() < count:
+        raise IndexError(f"rows from {rows.min()} to {rows.max()} were selected, but there are only {count}")
 
 
 def _fields(pointers: str = "", counts: str = "", numbers: str = "") -> list[tuple[str, type]]:
@@ -122,6 +154,12 @@ class Numbers(Structure):
     _fields_ = _fields("numbers", "count")
 
 
+class Images(Structure):
+    """Images of bytes for the first layer, and the indices of those to use."""
+
+    _fields_ = _fields("bytes rows", "count height width in_planes")
+
+
 class Convolution(Structure):
     """A convolution with the gradients of its parameters and its outputs."""
 
@@ -139,3 +177,45 @@ def as_array(layers: Sequence[Structure]) -> ctypes.Array:
     array = (type(layers[0]) * len(layers))(*layers)
     array.kept = layers  # type: ignore[attr-defined]
     return array
+
+
+class _Field(ctypes.Structure):
+    """A field of a structure, as the library describes it."""
+
+    _fields_ = [("structure", ctypes.c_char_p), ("name", ctypes.c_char_p), ("offset", COUNT), ("kind", COUNT)]
+
+
+KINDS = (POINTER, COUNT, NUMBER)
+# The offset and the kind of each field by name; and under no name the size.
+Layout = dict[str, tuple[int, int]]
+Layouts = dict[str, Layout]
+
+
+def layouts() -> Layouts:
+    """Return the layouts of the structures in this file by their names."""
+    return {cls.__name__: layout_of(cls) for cls in Structure.__subclasses__() if cls.__module__ == __name__}
+
+
+def layout_of(structure: type[Structure]) -> Layout:
+    """Return the layout of a structure."""
+    fields: Any = structure._fields_
+    layout = {name: (getattr(structure, name).offset, KINDS.index(kind)) for name, kind in fields}
+    return {**layout, "": (ctypes.sizeof(structure), len(KINDS))}
+
+
+def layouts_of(functions: ctypes.CDLL) -> Layouts:
+    """Return the layouts of the structures that a library was compiled with."""
+    found: Layouts = {}
+    for field in _fields_of(functions):
+        structure = field.structure.decode().split("<")[0]  # Without the type of the numbers.
+        found.setdefault(structure, {})[field.name.decode()] = field.offset, field.kind
+    return found
+
+
+def _fields_of(functions: ctypes.CDLL) -> Iterator[Any]:
+    described: Any = functions.ppo_layouts
+    described.restype = ctypes.POINTER(_Field)
+    fields, i = described(), 0
+    while fields[i].structure is not None:
+        yield fields[i]
+        i += 1

@@ -9,6 +9,7 @@ from sb3_ppo_variants.backends.arrays.trained import TrainedNetworks
 from sb3_ppo_variants.backends.arrays.update import Part, Rows, normalized
 from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.networks import as_structure, library_in_use
+from sb3_ppo_variants.backends.native.structures import fitting
 from sb3_ppo_variants.backends.native.together import Together
 from sb3_ppo_variants.objectives import KLPenalized
 from sb3_ppo_variants.updates.advantages import in_minibatches
@@ -85,11 +86,10 @@ class NativeDescent:
 
     def _adam(self) -> structures.Adam:
         part, adam = self._part, self._part.adam
+        vectors = (part.vector, part.gradient, *adam.scaled_moments)
         return structures.Adam(
-            part.vector,
-            part.gradient,
-            *adam.scaled_moments,
-            len(part.vector),
+            *(fitting(vector, "parameters, gradient or moments", self._dtype, part.vector.size) for vector in vectors),
+            part.vector.size,
             adam.steps,
             adam.learning_rate,
             *adam.betas,
@@ -115,21 +115,37 @@ class NativeDescent:
 
 
 def _as_structure(rollout: Rows, networks: TrainedNetworks) -> structures.Rollout:
-    dtype, rows = networks.vector.dtype, len(rollout.features)
-    actions = np.ascontiguousarray(rollout.actions, dtype).reshape(rows, -1)
+    """Return the structure of a rollout.
+
+    :raises IndexError: if the rollout has actions that the policy does not have
+    :raises ValueError: if a column has another shape than the policy or the other columns ask for
+    """
+    architecture, dtype, rows = networks.architecture, networks.vector.dtype, len(rollout.features)
+    outputs = sum(architecture.sizes)
+    action_size = len(architecture.sizes) if architecture.kind.takes_integers else outputs
+    inputs = networks.layout.shape_of(f"{[*architecture.actor, 'action_net'][0]}.weight")[1]
+
+    def column(name: str, array: np.ndarray, *shape: int) -> np.ndarray:
+        return fitting(np.ascontiguousarray(array, dtype), name, dtype, rows, *shape)
+
+    actions = column("actions", rollout.actions.reshape(rows, -1), action_size)
     _check_actions(actions, networks)
-    old = None
+    old, old_size = None, 0
     if rollout.old is not None:
-        old = np.ascontiguousarray(np.concatenate(rollout.old.parameters(), axis=1), dtype)
-    columns = [rollout.old_log_prob, rollout.advantages, rollout.returns, rollout.old_values]
+        parameters = np.concatenate(rollout.old.parameters(), axis=1)
+        old_size = (1 + (architecture.log_std is not None)) * outputs
+        old = column("old parameters", parameters, old_size)
     return structures.Rollout(
-        np.ascontiguousarray(rollout.features, dtype),
+        column("features", rollout.features, inputs),
         actions,
-        *(np.ascontiguousarray(column, dtype) for column in columns),
+        column("old log-probabilities", rollout.old_log_prob),
+        column("advantages", rollout.advantages),
+        column("returns", rollout.returns),
+        column("old values", rollout.old_values),
         old,
         rows,
-        actions.shape[1],
-        0 if old is None else old.shape[1],
+        action_size,
+        old_size,
     )
 
 

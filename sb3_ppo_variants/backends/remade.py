@@ -1,0 +1,125 @@
+"""Policies that callbacks remake during a rollout: other modules, other parameters, or parameters of another layout.
+
+A fast actor is built for the networks that the policy has at the start of a rollout. It follows parameters whose values
+change, or that move in memory. If more than that changes, PyTorch acts in its place, which then computes or raises what
+SB3 would.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from operator import is_
+from typing import Any, Protocol
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.policies import ActorCriticPolicy
+
+from sb3_ppo_variants.backends.torch_actor import TorchActor
+from sb3_ppo_variants.kl import Parameters
+from sb3_ppo_variants.rollouts.loop import Actor, Observations
+from sb3_ppo_variants.updates.plan import UpdatePlan
+
+
+class Makeup:
+    """The modules and parameters of a policy, and how each parameter lies in memory."""
+
+    def __init__(self, policy: ActorCriticPolicy):
+        modules = [*policy.modules()]
+        self._children = [module._modules for module in modules if module._modules]
+        self._children_then = [children.copy() for children in self._children]
+        self._own = [module._parameters for module in modules if module._parameters]
+        self._parameters = self._parameters_now()
+        self._tensors = [parameter for parameter in self._parameters if parameter is not None]
+        self._sizes, self._layouts, self._addresses = self._sizes_now(), self._layouts_now(), self._addresses_now()
+
+    def have_moved(self) -> bool:
+        """Whether parameters are elsewhere in memory than at the last call."""
+        now = self._addresses_now()
+        if now == self._addresses:
+            return False
+        self._addresses = now
+        return True
+
+    def is_kept(self, thoroughly: bool) -> bool:
+        """Whether the policy has the same modules, and the same parameters that lie in memory in the same way.
+
+        :param thoroughly: whether to compare all of it, which takes several times as long. Unless parameters move, the
+            rest does not change how SB3 computes: either SB3 raises an error, or the numbers are the same
+        """
+        if self._children != self._children_then:  # Modules are equal only to themselves.
+            return False
+        now = self._parameters_now()
+        if len(now) != len(self._parameters) or not all(map(is_, now, self._parameters)):
+            return False
+        return self._sizes_now() == self._sizes and not (thoroughly and self._layouts_now() != self._layouts)
+
+    def _parameters_now(self) -> list[Any]:
+        return [*chain.from_iterable(map(dict.values, self._own))]
+
+    def _addresses_now(self) -> list[int]:
+        return [*map(th.Tensor.data_ptr, self._tensors)]
+
+    def _sizes_now(self) -> list[int]:
+        return [*map(th.Tensor.numel, self._tensors), *map(th.Tensor.is_contiguous, self._tensors)]
+
+    def _layouts_now(self) -> list[Any]:
+        return [
+            (each.dtype, each.device, each.shape, each.stride(), each.data_ptr() % each.itemsize)
+            for each in self._tensors
+        ]
+
+
+class FastActor(Actor, Protocol):
+    """An actor that is built for the networks of a policy."""
+
+    def read(self) -> None:
+        """Find the parameters in memory, where they have moved."""
+
+    def drawn_from(self) -> Sequence[Parameters | None]:
+        """Return the parameters of the distributions of each step that was stored; ``None`` where they are unknown."""
+
+
+class UntilRemade:
+    """Acts with a fast actor until the policy is remade, and with PyTorch from then on.
+
+    :param fast: the fast actor
+    :param model: the model
+    :param plan: its policy and its buffer
+    """
+
+    def __init__(self, fast: FastActor, model: OnPolicyAlgorithm, plan: UpdatePlan):
+        self._fast = fast
+        self._makeup = Makeup(plan.kind.policy)
+        self._in_torch: Callable[[], TorchActor] = lambda: TorchActor(model, plan.kind, plan.buffer, fast.drawn_from())
+        self._actor: Actor = fast
+        self._was_seen = False
+        self.store = fast.store
+
+    def act(self, step: int, observations: Observations) -> np.ndarray:
+        self._actor = actor = self._now()
+        self.store = actor.store
+        return actor.act(step, observations)
+
+    def seen(self) -> dict[str, Any]:
+        self._was_seen = True
+        return self._actor.seen()
+
+    def terminal_value(self, observation: Observations, env_index: int) -> Any:
+        return self._now().terminal_value(observation, env_index)
+
+    def finish(self, observations: Observations, dones: np.ndarray) -> th.Tensor:
+        return self._now(thoroughly=True).finish(observations, dones)
+
+    def _now(self, thoroughly: bool = False) -> Actor:
+        """Return the actor that computes what the policy is now."""
+        if self._actor is not self._fast:
+            return self._actor
+        moved = self._makeup.have_moved()
+        # Only callbacks remake a policy where it lies, and they see the step.
+        if (moved or thoroughly or self._was_seen) and not self._makeup.is_kept(moved or thoroughly):
+            return self._in_torch()
+        self._was_seen = False
+        if moved:
+            self._fast.read()
+        return self._fast
