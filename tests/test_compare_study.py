@@ -47,7 +47,7 @@ def page_of(found: list[Any], folder: Path) -> str:
     return text_of(page)
 
 
-@pytest.mark.usefixtures("few_repetitions", "blank_pictures")
+@pytest.mark.usefixtures("blank_pictures")
 def test_all_of_the_study(tmp_path: Path) -> None:
     orders = [AS_IN_THE_PAPER, NONE_IS_BEST, REVERSED, *7 * [AS_IN_THE_PAPER]]
     made = page_of([each for n, scores in enumerate(orders) for each in runs(n, scores, PRESET.envs)], tmp_path)
@@ -62,7 +62,6 @@ def test_all_of_the_study(tmp_path: Path) -> None:
     assert made.count("#### ") == 4 and "| actions clipped | -50 ± 0 (2) |" in made
 
 
-@pytest.mark.usefixtures("few_repetitions")
 def test_a_part_of_the_study(tmp_path: Path) -> None:
     whole, unequal = runs(0, AS_IN_THE_PAPER, PRESET.envs[:1], seeds=1), runs(3, AS_IN_THE_PAPER, PRESET.envs[:2])
     other: Any = record("ppo_clip", "A-v0", 0, 1)
