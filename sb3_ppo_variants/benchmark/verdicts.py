@@ -173,7 +173,7 @@ def _percentages(frame: pd.DataFrame) -> str:
 
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this simulation."""
-    parser.add_argument("--cases", action=Count, default=2000, help="cases of each kind (default: %(default)s)")
+    parser.add_argument("--cases", action=Count, default=1000, help="cases of each kind (default: %(default)s)")
     parser.add_argument("--json", type=Path, default=RESULTS, help="file for the shares (default: %(default)s)")
     parser.add_argument("--report", type=Path, help="print the tables of such a file, without simulating")
 

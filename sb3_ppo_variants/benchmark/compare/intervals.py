@@ -8,7 +8,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import beta, norm, t
+from scipy.special import stdtrit
+from scipy.stats import beta, norm
 
 # The level of Student's t distribution from which 95% intervals are computed. They contain the mean of normally
 # distributed scores in 97% of cases, and still in at least 90% if the scores are as skewed as an exponential
@@ -96,7 +97,7 @@ def half_width(samples: list[np.ndarray], level: float) -> np.ndarray:
     )
     # Equal scores say nothing about how much others would differ: 0 / 0 is NaN, which is no interval.
     with np.errstate(invalid="ignore", divide="ignore"):
-        return t.ppf(0.5 + level / 2, variance**2 / squares) * np.sqrt(variance)
+        return stdtrit(variance**2 / squares, 0.5 + level / 2) * np.sqrt(variance)
 
 
 def of_probability(value: float, seeds: tuple[int, int], envs: int) -> tuple[float, float]:

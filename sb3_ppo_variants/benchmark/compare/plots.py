@@ -98,6 +98,9 @@ def aggregates(
         axes.plot(seeds, [height] * len(seeds), "o", color=color, markersize=4, fillstyle="none")
     axes.set_yticks(range(len(estimates)), list(map(shown, estimates)), fontsize=SMALL)
     axes.set_xlabel("mean normalised score", fontsize=MEDIUM)
+    # Otherwise, the bar that begins first would begin at the axis.
+    axes.use_sticky_edges = False
+    axes.autoscale_view()
     axes.invert_yaxis()
     axes.grid(axis="x", alpha=0.3)
     seaborn.despine(ax=axes)

@@ -68,11 +68,14 @@ def differences(scores: Scores) -> dict[tuple[str, str], Difference]:
     samples = samples_for(len(tested))
     found = holm(np.array([p_value(shared[one], shared[other], samples) for one, other in tested]))
     p = dict(zip(tested, found.tolist(), strict=True))
-    return {
-        pair: Difference(_difference(scores[pair[0]], scores[pair[1]]), p.get(either, np.nan))
-        for either in pairs
-        for pair in (either, either[::-1])
-    }
+    compared = {}
+    for one, other in pairs:
+        value = scores[one].mean() - scores[other].mean()
+        low, high = intervals.of_difference(scores[one], scores[other])
+        corrected = p.get((one, other), np.nan)
+        compared[one, other] = Difference(_estimate(value, (low, high)), corrected)
+        compared[other, one] = Difference(_estimate(-value, (-high, -low)), corrected)
+    return compared
 
 
 def _on_a_shared_scale(scores: Scores) -> dict[str, np.ndarray]:
@@ -85,10 +88,6 @@ def _on_a_shared_scale(scores: Scores) -> dict[str, np.ndarray]:
         return {}
     best = np.maximum(np.concatenate(list(scores.values())).max(axis=0), 1)
     return {label: own / best for label, own in scores.items()}
-
-
-def _difference(own: np.ndarray, other: np.ndarray) -> Estimate:
-    return _estimate(own.mean() - other.mean(), intervals.of_difference(own, other))
 
 
 def probability_of_improvement(own: np.ndarray, other: np.ndarray) -> Estimate:

@@ -84,7 +84,7 @@ def _paces(frame: pd.DataFrame, baseline: str) -> pd.Series:
 
 
 def _kept(comparison: Comparison, label: str) -> str | None:
-    """Return the mean of the KL that a setting's updates logged, and the range of its middle 80%.
+    """Return the median of the KL that a setting's updates logged, and the range of its middle 80%.
 
     SB3 logs an estimate of it, and records of earlier versions have neither.
     """
@@ -92,8 +92,8 @@ def _kept(comparison: Comparison, label: str) -> str | None:
     for name, form in (("kl", "{}"), ("approx_kl", "about {}")):
         spans = [value for of_run in logged for value in of_run.get(name, []) if value is not None]
         if spans:
-            low, high = np.percentile(spans, [10, 90])
-            return form.format(f"{np.mean(spans):.2g} ({low:.2g} to {high:.2g})")
+            low, middle, high = (f"{float(f'{value:.2g}'):g}" for value in np.percentile(spans, [10, 50, 90]))
+            return form.format(f"{middle} ({low} to {high})")
     return None
 
 
