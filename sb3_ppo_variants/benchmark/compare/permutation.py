@@ -6,6 +6,7 @@ which the means differ at least as much as they do. It is exact with any number 
 """
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import combinations
 
@@ -26,13 +27,23 @@ def p_value(one: np.ndarray, other: np.ndarray, samples: int = SAMPLES) -> float
     :param other: scores in the same environments; the number of seeds may differ
     :param samples: number of random divisions, if there are more than this
     """
-    weights, complete = _divisions(len(one), len(other), one.shape[1], samples)
-    # Sums in another order differ in their last digits.
-    pooled = np.concatenate([one, other]).T.ravel()
-    least = abs(one.mean() - other.mean()) - 1e-9 * np.ptp(pooled)
-    reached = int((np.abs(weights @ pooled) >= least).sum())
-    # The division that was found is one of the random ones.
-    return reached / len(weights) if complete else (reached + 1) / (len(weights) + 1)
+    return float(p_values([(one, other)], samples)[0])
+
+
+def p_values(pairs: Sequence[tuple[np.ndarray, np.ndarray]], samples: int = SAMPLES) -> np.ndarray:
+    """Return :func:`p_value` of each pair of settings."""
+    found = np.empty(len(pairs))
+    shapes = np.array([(len(one), len(other), one.shape[1]) for one, other in pairs])
+    for shape in {tuple(shape) for shape in shapes.tolist()}:
+        of_shape = np.flatnonzero((shapes == shape).all(axis=1))
+        weights, complete = _divisions(*shape, samples)
+        pooled = np.stack([np.concatenate(pairs[number]).T.ravel() for number in of_shape], axis=1)
+        # Sums in another order differ in their last digits.
+        least = [abs(pairs[number][0].mean() - pairs[number][1].mean()) for number in of_shape]
+        reached = (np.abs(weights @ pooled) >= least - 1e-9 * np.ptp(pooled, axis=0)).sum(axis=0)
+        # The division that was found is one of the random ones.
+        found[of_shape] = reached / len(weights) if complete else (reached + 1) / (len(weights) + 1)
+    return found
 
 
 @lru_cache(maxsize=8)

@@ -15,7 +15,7 @@ from scipy.stats import trim_mean
 
 from sb3_ppo_variants.benchmark.compare import intervals
 from sb3_ppo_variants.benchmark.compare.intervals import Band, Estimate
-from sb3_ppo_variants.benchmark.compare.permutation import ALPHA, holm, p_value, samples_for
+from sb3_ppo_variants.benchmark.compare.permutation import ALPHA, holm, p_values, samples_for
 
 # Matrices of normalised scores, shape (seeds, environments), by setting.
 Scores = Mapping[str, np.ndarray]
@@ -65,8 +65,7 @@ def differences(scores: Scores) -> dict[tuple[str, str], Difference]:
     pairs = list(combinations(scores, 2))
     tested = [pair for pair in pairs if min(len(scores[label]) for label in pair) > 1]
     shared = _on_a_shared_scale(scores)
-    samples = samples_for(len(tested))
-    found = holm(np.array([p_value(shared[one], shared[other], samples) for one, other in tested]))
+    found = holm(p_values([(shared[one], shared[other]) for one, other in tested], samples_for(len(tested))))
     p = dict(zip(tested, found.tolist(), strict=True))
     compared = {}
     for one, other in pairs:
