@@ -128,6 +128,10 @@ def test_the_page_says_what_differs_after_200000_steps() -> None:
     assert better == {"ppo_fixed_kl kl_coef=0.3", *(f"ppo_clip clip_range={e}" for e in (0.2, 0.3)), kl, "sb3_ppo"}
     text = " ".join(section("Table 1 at 200,000 steps").split())
     assert "is worse beyond noise than β = 0.3, ε = 0.2, ε = 0.3, d_targ = 0.01 and SB3's `PPO`, and cannot be" in text
+    clip = [f"ppo_clip clip_range=0.{e}" for e in (1, 2, 3)]
+    assert [differences[pair].is_beyond_noise for pair in combinations(clip, 2)] == [True, True, False]
+    assert "0.2 and 0.3 are better than 0.1 [beyond noise]" in (ROOT / "docs" / "objectives" / "clip.md").read_text()
+    assert differences["ppo_adaptive_kl desired_kl=0.003", kl].is_beyond_noise
     ends = product(["ppo_fixed_kl kl_coef=0.3", "ppo_clip clip_range=0.3"], ["ppo_fixed_kl kl_coef=10"])
     assert "these two ends differ beyond noise" in text and all(differences[pair].is_beyond_noise for pair in ends)
 
