@@ -88,7 +88,7 @@ def aggregates(
     :param scores: scores of shape ``(seeds, environments)``, by setting; a circle is a mean over environments
     """
     colors, _ = looks(labels)
-    figure, axes = pyplot.subplots(figsize=(6.5, 0.7 + 0.34 * len(estimates)), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(6.5, 0.9 + 0.34 * len(estimates)))
     for height, (label, estimate) in enumerate(estimates.items()):
         color = colors[label]
         if estimate.is_certain:

@@ -2,8 +2,8 @@
 
 The aggregate that decides is the mean over runs. It does not depend on the number of seeds what it estimates, every
 environment counts in it, Table 1 of the paper reports it, and it has intervals that cover. Outliers cannot dominate it,
-because no normalised score is far above 1. The interquartile mean is shown beside it, without an interval: it trims
-whole environments, and its intervals contain it in as few as 80% of the cases.
+because no normalised score is far above 1. The interquartile mean is shown beside it, without an interval: with few
+seeds, it trims whole environments.
 """
 
 from collections.abc import Mapping
