@@ -1,7 +1,7 @@
 """Confidence intervals that contain the true value with few seeds. ``verdicts`` measures how often they do.
 
 Scores have the shape ``(seeds, environments, ...)``. Seeds are the sample; the environments are fixed, as if chosen by
-the user. Bootstrap intervals are too narrow here: with three seeds, a 95% interval contains the mean in about 71% of cases.
+the user. Bootstrap intervals are too narrow here: with three seeds, one of 95% contains the mean in 71% of the cases.
 """
 
 import math

@@ -35,7 +35,7 @@ def p_values(pairs: Sequence[tuple[np.ndarray, np.ndarray]], samples: int = SAMP
     found = np.empty(len(pairs))
     shapes = np.array([(len(one), len(other), one.shape[1]) for one, other in pairs])
     for shape in {tuple(shape) for shape in shapes.tolist()}:
-        of_shape = np.flatnonzero((shapes == shape).all(axis=1))
+        of_shape = np.flatnonzero((shapes == shape).all(axis=1)).tolist()
         weights, complete = _divisions(*shape, samples)
         pooled = np.stack([np.concatenate(pairs[number]).T.ravel() for number in of_shape], axis=1)
         # Sums in another order differ in their last digits.
