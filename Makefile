@@ -28,7 +28,7 @@ $(INSTALLED): setup.cfg pyproject.toml constraints.txt $(NATIVE)
 install: $(INSTALLED)  ## Create the virtual environment .venv with everything that the other targets need
 
 compare: $(INSTALLED)  ## Compare the variants with SB3's PPO on CartPole-v1, with a report (a few minutes)
-	$(BIN)/python -m sb3_ppo_variants.benchmark compare --envs CartPole-v1 --seeds 3 --timesteps 50000 --jobs 2 --out runs/first
+	$(BIN)/python -m sb3_ppo_variants.benchmark compare --envs CartPole-v1 --seeds 10 --timesteps 50000 --jobs 2 --out runs/first
 
 table1: $(INSTALLED)  ## Repeat the paper's Table 1 at full length (hours; resumes where it stopped)
 	$(BIN)/python -m sb3_ppo_variants.benchmark compare --preset paper-table1 --protocol text --out runs/table1

@@ -13,7 +13,7 @@ from sb3_ppo_variants.benchmark.compare.execution import perform
 from sb3_ppo_variants.benchmark.compare.plan import make_plan
 from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, parse
 
-pytestmark = pytest.mark.usefixtures("few_repetitions", "blank_pictures")
+pytestmark = pytest.mark.usefixtures("blank_pictures")
 
 
 OTHER_TASKS = {

@@ -37,7 +37,7 @@ def test_all_settings_have_the_same() -> None:
     assert compared("ppo_clip", conditions=conditions).title == "paper-table1, protocol text"
 
 
-@pytest.mark.usefixtures("few_repetitions", "blank_pictures")
+@pytest.mark.usefixtures("blank_pictures")
 def test_a_setting_with_its_own_protocol_does_not_set_the_scale(tmp_path: Path) -> None:
     other = [record("sb3_ppo protocol=sb3", env, 0, score) for env, score in (("A-v0", 210), ("B-v0", 30))]
     write(tmp_path, [*RECORDS, *other])

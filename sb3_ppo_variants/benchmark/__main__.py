@@ -23,6 +23,7 @@ COMMANDS = {
     "stepping": "stepping",
     "study": "compare.study_command",
     "throughput": "throughput",
+    "verdicts": "verdicts",
 }
 
 
