@@ -248,7 +248,7 @@ SET: dict[str, tuple[Any, str]] = {
     "fast": (False, "fast is auto in rank 0 and False in rank 1"),
     "_stats_window_size": (7, "stats_window_size is 100 in rank 0 and 7 in rank 1"),
     "lr_schedule": (lambda _: 0.1, "learning_rate of the update is 0.0003 in rank 0 and 0.1 in rank 1"),
-    "_adapted_kl_coef": (9.0, "kl_coef of the update is 1.0 in rank 0 and 9.0 in rank 1"),
+    "_adapted_kl_coef": (9.0, "kl_coef of the update is 0.5 in rank 0 and 9.0 in rank 1"),
     "rollout_buffer.gamma": (0.5, "rollout_buffer.gamma is 0.99 in rank 0 and 0.5 in rank 1"),
     "policy.log_std.requires_grad": (False, "policy's log_std is (1,) in rank 0 and (1,), frozen in rank 1"),
     "env.gamma": (0.5, "VecNormalize.gamma is 0.99 in rank 0 and 0.5 in rank 1"),
@@ -318,7 +318,7 @@ import torch.distributed as dist
 # Such a PyTorch has none of these.
 sys.modules["torch.distributed.distributed_c10d"] = None
 dist.is_available = lambda: False
-del dist.is_initialized, dist.get_rank, dist.get_world_size, dist.init_process_group
+del dist.is_initialized, dist.get_rank, dist.get_world_size, dist.init_process_group, dist.ProcessGroup
 from sb3_ppo_variants import PPOClip, init_processes
 print(PPOClip("MlpPolicy", "CartPole-v1", n_steps=64).learn(64).num_timesteps, init_processes())
 PPOClip("MlpPolicy", "CartPole-v1", data_parallel=True)

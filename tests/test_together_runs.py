@@ -140,7 +140,7 @@ def normalized(calls: int) -> tuple[np.ndarray, bytes, list[Any]]:
 
 @pytest.mark.parametrize("calls", [1, 2])
 def test_statistics_are_those_of_all_observations(calls: int) -> None:
-    """Of steps and of all resets: at the beginning of each call of learn(), and by callbacks of one or all processes."""
+    """Of steps and all resets: at the beginning of each call of learn(), and by callbacks of one or all processes."""
     (first, digest, (moments, _)), (second, other_digest, _) = answers(normalized, 2, calls)
     assert digest == other_digest
     seen = np.concatenate([first, second])

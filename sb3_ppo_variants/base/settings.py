@@ -15,7 +15,7 @@ from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.updates import UpdatePlan
 
 # Arguments that may differ between processes.
-FREE = {"policy", "env", "seed", "device", "verbose", "tensorboard_log", "_init_setup_model"}
+FREE = {"policy", "env", "seed", "device", "verbose", "tensorboard_log"}
 OF_NORMALIZATION = (
     "training", "norm_obs", "norm_obs_keys", "norm_reward", "clip_obs", "clip_reward", "gamma", "epsilon",
 )  # fmt: skip
@@ -48,7 +48,8 @@ def settings_of(
 def _arguments(model: SavedAlgorithm, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
     for name in names:
         attribute = name if hasattr(model, name) else f"_{name}"  # Such as stats_window_size.
-        if name not in FREE and hasattr(model, attribute):
+        # The plan knows what the update makes of names with an underscore, such as beta.
+        if name not in FREE and not name.startswith("_") and hasattr(model, attribute):
             yield name, getattr(model, attribute)
 
 

@@ -113,10 +113,10 @@ class Left(Processes):
 
 
 # What a process knows about the failures of others belongs to their group. PyTorch decides how long that exists.
-GROUPS: WeakKeyDictionary[dist.ProcessGroup, Group] = WeakKeyDictionary()
+GROUPS: "WeakKeyDictionary[dist.ProcessGroup, Group]" = WeakKeyDictionary()
 
 
-def _release(world: dist.ProcessGroup | None) -> None:
+def _release(world: "dist.ProcessGroup | None") -> None:
     """Remove a group from the defaults of functions, or its connections stay open until this process exits.
 
     The group is the default of an argument in each of PyTorch's modules that is first imported once the group exists.
