@@ -21,6 +21,7 @@ from sb3_ppo_variants.arguments.rules import COUNT
 from sb3_ppo_variants.arguments.vector import check_no_vector_env
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
 from sb3_ppo_variants.processes import ALONE, Processes
+from sb3_ppo_variants.processes.statistics import Statistics
 from sb3_ppo_variants.saving.archive import read_archive
 from sb3_ppo_variants.saving.atomic import write_atomically
 from sb3_ppo_variants.saving.checkpoint import find_checkpoint
@@ -60,6 +61,11 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         """The state of the run, for checkpoints."""
         return Run()
 
+    @cached_property
+    def statistics(self) -> Statistics:
+        """The statistics of ``VecNormalize`` that the processes have in common."""
+        return Statistics()
+
     def save(
         self,
         path: str | Path | io.BufferedIOBase,
@@ -92,7 +98,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             open_path(path, "w").write(content)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "run", *OF_EPISODES]
+        return [*super()._excluded_save_params(), "run", "statistics", *OF_EPISODES]
 
     @classmethod
     def load(
