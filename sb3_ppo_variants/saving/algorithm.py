@@ -20,6 +20,7 @@ from sb3_ppo_variants.arguments.device import chosen_device
 from sb3_ppo_variants.arguments.rules import COUNT
 from sb3_ppo_variants.arguments.vector import check_no_vector_env
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
+from sb3_ppo_variants.guards import capabilities
 from sb3_ppo_variants.processes import ALONE, Processes
 from sb3_ppo_variants.saving.archive import read_archive
 from sb3_ppo_variants.saving.atomic import write_atomically
@@ -49,6 +50,19 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             )
         check_no_vector_env(env)
         return OnPolicyAlgorithm._wrap_env(env, verbose, monitor_wrapper)
+
+    def set_random_seed(self, seed: int | None = None) -> None:
+        """Seed all random generators and the environments; see SB3.
+
+        :raises ArgumentError: if the environments cannot be seeded
+        """
+        env, self.env = self.env, None
+        try:
+            super().set_random_seed(seed)
+        finally:
+            self.env = env
+        if seed is not None and env is not None:
+            capabilities.seed(env, seed)
 
     @property
     def processes(self) -> Processes:
