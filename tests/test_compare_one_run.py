@@ -10,8 +10,9 @@ from sb3_ppo_variants.benchmark.__main__ import main
 from sb3_ppo_variants.benchmark.compare import records
 from sb3_ppo_variants.benchmark.compare.conditions import Conditions
 from sb3_ppo_variants.benchmark.compare.execution import perform
+from sb3_ppo_variants.benchmark.compare.options import ALGORITHMS
 from sb3_ppo_variants.benchmark.compare.plan import make_plan
-from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, parse
+from sb3_ppo_variants.benchmark.compare.settings import parse
 
 pytestmark = pytest.mark.usefixtures("few_repetitions", "blank_pictures")
 

@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecEnv
 
+from sb3_ppo_variants.arguments.commandline import whole_number
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.capabilities import has_attr
 from sb3_ppo_variants.guards.masks import METHOD, MaskCheck, choices
@@ -28,7 +29,7 @@ class Count(argparse.Action):
     """Accepts an integer >= 1."""
 
     def __init__(self, option_strings: list[str], dest: str, **kwargs: Any):
-        super().__init__(option_strings, dest, type=int, **kwargs)
+        super().__init__(option_strings, dest, type=whole_number, **kwargs)
 
     def __call__(self, parser: object, namespace: argparse.Namespace, value: Any, option: str | None = None) -> None:
         """:raises ArgumentError: (a ``ValueError``) if the integer is smaller"""

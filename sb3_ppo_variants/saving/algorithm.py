@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch as th
+from gymnasium.vector import VectorEnv
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.save_util import open_path, recursive_getattr
@@ -18,7 +19,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ppo_variants.arguments.device import chosen_device
 from sb3_ppo_variants.arguments.rules import COUNT
-from sb3_ppo_variants.arguments.vector import check_no_vector_env
+from sb3_ppo_variants.envs.adapter import adapted
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
 from sb3_ppo_variants.guards import capabilities
 from sb3_ppo_variants.processes import ALONE, Processes
@@ -48,7 +49,8 @@ class SavedAlgorithm(OnPolicyAlgorithm):
                 f"env={env!r} is the id of an environment, which only constructors take: pass an environment, such as "
                 f"gymnasium.make({env!r})"
             )
-        check_no_vector_env(env)
+        if isinstance(env, VectorEnv):
+            env = adapted(env, monitor_wrapper)
         return OnPolicyAlgorithm._wrap_env(env, verbose, monitor_wrapper)
 
     def set_random_seed(self, seed: int | None = None) -> None:

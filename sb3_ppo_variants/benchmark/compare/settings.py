@@ -10,20 +10,9 @@ from importlib import import_module
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 from sb3_ppo_variants import recipes
+from sb3_ppo_variants.benchmark.compare.options import ALGORITHMS, EXAMPLE, MASKABLE
 from sb3_ppo_variants.errors import ArgumentError, installation
 
-# The import path of each algorithm. The others are compared with SB3's PPO.
-BASELINE = "sb3_ppo"
-EXAMPLE = "ppo_clip:clip_range=0.1"
-MASKABLE = "sb3_contrib:MaskablePPO"
-ALGORITHMS = {
-    **{name: f"sb3_ppo_variants:{algorithm.__name__}" for name, algorithm in recipes.ALGORITHMS.items()},
-    BASELINE: "stable_baselines3:PPO",
-    "sb3_a2c": "stable_baselines3:A2C",
-    "trpo": "sb3_contrib:TRPO",
-    "contrib_maskable_ppo": MASKABLE,
-    "contrib_recurrent_ppo": "sb3_contrib:RecurrentPPO",
-}
 # Arguments that a comparison does not take as hyperparameters, with the reason or the option to use instead.
 NO_PART = "it does not change what is learned"
 RESERVED = {
