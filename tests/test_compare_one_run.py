@@ -55,6 +55,7 @@ def test_an_error_about_a_file_can_be_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize("setting", [*ALGORITHMS, "test_compare:Mine:extra=4"])
 def test_every_algorithm_is_trained(setting: str) -> None:
     env, policy = OTHER_TASKS.get(setting, ("CartPole-v1", {}))
+    setting += ":objective=own_objectives:SPO(0.2)" if setting == "ppo_custom" else ""
     conditions = Conditions(timesteps=64, parameters={"n_envs": 1, "batch_size": 32, **policy})
     (_, run) = make_plan([parse(setting)], [env], 1, conditions).runs
     record = perform(run)
