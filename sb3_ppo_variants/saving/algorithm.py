@@ -43,7 +43,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     """An on-policy algorithm whose files are crash-safe and checked, and whose training can be resumed."""
 
     @staticmethod
-    def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+    def _wrap_env(env: GymEnv | VectorEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
         if isinstance(env, str):
             raise ArgumentError(
                 f"env={env!r} is the id of an environment, which only constructors take: pass an environment, such as "
@@ -114,7 +114,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     def load(
         cls: type[Self],
         path: str | Path | io.BufferedIOBase,
-        env: GymEnv | None = None,
+        env: GymEnv | VectorEnv | None = None,
         device: th.device | str = "auto",
         custom_objects: dict[str, Any] | None = None,
         print_system_info: bool = False,
@@ -142,6 +142,8 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         :raises PickledValueError: with ``weights_only``, if the model needs a pickled value, saying what to pass for it
         """
         check_class(cls, archive := read_archive(path))
+        if isinstance(env, VectorEnv):
+            env = adapted(env, monitored=True)
         values = read_values(cls, archive, env, custom_objects, kwargs, weights_only)
         device = chosen_device(device, values["policy_class"], values.get("policy_kwargs"))
         built = built_within(archive) if weights_only else nullcontext()
@@ -158,7 +160,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     def from_ppo(
         cls: type[Self],
         ppo: BaseAlgorithm | str | Path | io.BufferedIOBase,
-        env: GymEnv | None = None,
+        env: GymEnv | VectorEnv | None = None,
         device: th.device | str = "auto",
         custom_objects: dict[str, Any] | None = None,
         *,
@@ -243,7 +245,9 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         return model
 
     @classmethod
-    def resume_or_start(cls: type[Self], path: str | Path, policy: Any, env: GymEnv | str, **arguments: Any) -> Self:
+    def resume_or_start(
+        cls: type[Self], path: str | Path, policy: Any, env: GymEnv | VectorEnv | str, **arguments: Any
+    ) -> Self:
         """Resume the run in a folder of checkpoints, or create a new model if there are none.
 
         Use this with :meth:`learn_to` in scripts that are submitted repeatedly. Functions, such as schedules, and
@@ -259,7 +263,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             default, differs from that of the run, or as in :meth:`resume`
         :raises DamagedFileError: if all checkpoints are damaged, naming them
         """
-        model = cls(policy, env, **arguments)
+        model = cls(policy, env, **arguments)  # type: ignore[arg-type]
         try:
             checkpoint = find_checkpoint(Path(path))
         except FileNotFoundError:
