@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch as th
+from gymnasium.vector import VectorEnv
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
@@ -85,8 +86,9 @@ class PPOBase(MaskedActions):
         check_hooks(cls)
 
     def __init__(
-        self, policy: str | type[ActorCriticPolicy], env: GymEnv | str, learning_rate: float | Schedule, n_steps: int,
-        batch_size: int, n_epochs: int, gamma: float, gae_lambda: float, clip_range_vf: float | Schedule | None,
+        self, policy: str | type[ActorCriticPolicy], env: GymEnv | VectorEnv | str,
+        learning_rate: float | Schedule, n_steps: int, batch_size: int, n_epochs: int,
+        gamma: float, gae_lambda: float, clip_range_vf: float | Schedule | None,
         normalize_advantage: NormalizeAdvantage, ent_coef: float, vf_coef: float, max_grad_norm: float | None,
         use_sde: bool, sde_sample_freq: int, rollout_buffer_class: type[RolloutBuffer] | None,
         rollout_buffer_kwargs: dict[str, Any] | None, target_kl: float | None, stats_window_size: int,

@@ -18,6 +18,7 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.type_aliases import MaybeCallback
 
 from sb3_ppo_variants.errors import ProcessError
+from sb3_ppo_variants.guards import capabilities
 from sb3_ppo_variants.processes import Processes
 from sb3_ppo_variants.processes.differences import described, refuse_differences
 from sb3_ppo_variants.saving import SavedAlgorithm
@@ -73,13 +74,13 @@ def _set_apart(model: SavedAlgorithm) -> None:
         random.seed(int(words[2]))
     if rank > 0 and seeds[rank] and len(known) > len(set(known)):
         # These are the seeds that the environments would have in a single process.
-        env.seed(known[0] + rank * env.num_envs)
+        capabilities.seed(env, known[0] + rank * env.num_envs)
 
 
 def _seeds(model: SavedAlgorithm) -> list[int]:
     """Return the seeds of the environments, as far as they are known."""
     assert model.env is not None
-    pending = [seed for seed in model.env.unwrapped._seeds if seed is not None]
+    pending = capabilities.pending_seeds(model.env)
     if pending or model.seed is None or model._last_obs is not None:
         return pending
     # The model has seeded its environments, but they have been reset since, such as for an evaluation.

@@ -8,6 +8,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.guards import capabilities
 from sb3_ppo_variants.processes.statistics import normalizations
 
 # Attributes with the states of LSTMs in the current episodes, named as in sb3-contrib, which does not save them either.
@@ -37,10 +38,10 @@ def begin_episodes(model: OnPolicyAlgorithm, seed: int) -> None:
 
 def seed_episodes(env: VecEnv, seed: int) -> None:
     """Make the next reset begin new episodes, with random numbers that depend only on the seed."""
-    if env.has_attr("was_real_done"):
+    if capabilities.has_attr(env, "was_real_done"):
         # Otherwise an EpisodicLifeEnv continues with the next life.
         env.env_method("set_wrapper_attr", "was_real_done", True)
-    env.seed(seed)
+    capabilities.seed(env, seed)
 
 
 def pickle_normalizations(env: VecEnv) -> list[bytes]:
