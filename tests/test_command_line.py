@@ -61,7 +61,7 @@ def test_a_missing_package_names_the_extra(command: list[str]) -> None:
 
 def test_a_package_for_the_report_is_missed_before_the_first_run(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    result = run("sb3_ppo_variants", "compare", "--timesteps", "64", "--out", str(out), missing=["rliable"])
+    result = run("sb3_ppo_variants", "compare", "--timesteps", "64", "--out", str(out), missing=["plotly"])
     assert "needs more packages" in result.stderr.splitlines()[-1]
     assert not out.exists()
 
