@@ -1,6 +1,7 @@
 """If a process fails, all others end with an error that names it."""
 
 import os
+import re
 import signal
 import socket
 import time
@@ -18,12 +19,15 @@ from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
+from torch.distributed.distributed_c10d import _get_default_store
 
 from fresh import ended, run_code_anew, run_module
 from helpers import NoiseEnv
 from ranks import together
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOAdaptiveKL, PPOClip, ProcessError, SeparateUpdates
 from sb3_ppo_variants.base.together import checksum
+from sb3_ppo_variants.processes import current
+from sb3_ppo_variants.processes.faults import PREFIX
 
 TIMES = 10
 SLOW = pytest.mark.slow
@@ -141,6 +145,21 @@ def test_a_process_that_hangs_is_named_in_torchrun(tmp_path: Path) -> None:
     script.write_text(STOPPED)
     result = ended(run_module, "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script))
     assert "rank 0 ended without reporting an error, or did not answer in time" in result.stdout
+
+
+def too_late() -> None:
+    """Rank 1 exchanges numbers once rank 0 has given up."""
+    store = _get_default_store()
+    while dist.get_rank() == 1 and not store.check([f"{PREFIX}/here/0"]):
+        time.sleep(0.05)
+    current("auto").average(th.ones(3))
+
+
+def test_processes_that_are_all_there_say_what_each_has_seen() -> None:
+    for error in together(too_late, 2, timeout=SHORT):
+        assert isinstance(error, ProcessError)
+        assert str(error).startswith("all processes are there, but they could not exchange data")
+        assert re.search("rank 0 says: .*Timed out.*; rank 1 says: .*Connection closed", str(error), re.DOTALL)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving.atomic import write_atomically
 
 # Lines of the page, between which the text is replaced.
-BEGIN = "<!-- What follows is made by `python -m sb3_ppo_variants.benchmark study`. -->"
+BEGIN = "<!-- What follows is made by `python -m sb3_ppo_variants study`. -->"
 END = "<!-- This is the end of what is made. -->"
 
 
