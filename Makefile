@@ -28,10 +28,10 @@ $(INSTALLED): setup.cfg pyproject.toml constraints.txt $(NATIVE)
 install: $(INSTALLED)  ## Create the virtual environment .venv with everything that the other targets need
 
 compare: $(INSTALLED)  ## Compare the variants with SB3's PPO on CartPole-v1, with a report (a few minutes)
-	$(BIN)/python -m sb3_ppo_variants.benchmark compare --envs CartPole-v1 --seeds 3 --timesteps 50000 --jobs 2 --out runs/first
+	$(BIN)/python -m sb3_ppo_variants compare --envs CartPole-v1 --seeds 10 --timesteps 50000 --jobs 2 --out runs/first
 
 table1: $(INSTALLED)  ## Repeat the paper's Table 1 at full length (hours; resumes where it stopped)
-	$(BIN)/python -m sb3_ppo_variants.benchmark compare --preset paper-table1 --protocol text --out runs/table1
+	$(BIN)/python -m sb3_ppo_variants compare --preset paper-table1 --protocol text --out runs/table1
 
 train: $(INSTALLED)  ## Train PPOClip on CartPole-v1, evaluate, save, reload, plot (a few minutes)
 	$(BIN)/python examples/clip.py
@@ -75,7 +75,7 @@ test-upstream-contrib: $(INSTALLED)  ## Run sb3-contrib's tests of MaskablePPO a
 	done
 
 learning: $(INSTALLED)  ## Compare the scores of all variants and SB3's PPO with the recipes for two small tasks (half an hour)
-	$(BIN)/python -m sb3_ppo_variants.benchmark compare --envs CartPole-v1 Pendulum-v1 --seeds 5 --out runs/learning
+	$(BIN)/python -m sb3_ppo_variants compare --envs CartPole-v1 Pendulum-v1 --seeds 5 --out runs/learning
 
 throughput: $(INSTALLED)  ## Compare the speed of the variants with SB3's PPO (a quarter of an hour)
 	$(BIN)/python -m sb3_ppo_variants.benchmark throughput

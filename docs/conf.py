@@ -91,8 +91,9 @@ def visit_math_block(self: HTML5Translator, node: math_block) -> None:
     r"""Write a displayed formula, with the number from its ``\tag`` on the right."""
     formula = node.astext()
     self.body.append(self.starttag(node, "div", CLASS="math"))
+    self.body.append(f'<div class="scrolling">{drawn(TAG.sub("", formula), inline=False)}</div>')
     self.body += [f'<span class="eqno">({number})</span>' for number in TAG.findall(formula)]
-    self.body.append(drawn(TAG.sub("", formula), inline=False) + "</div>")
+    self.body.append("</div>")
     raise SkipNode
 
 

@@ -1,25 +1,33 @@
-"""The policy objectives of the PPO paper (https://arxiv.org/abs/1707.06347) for Stable-Baselines3."""
+"""The policy objectives of the PPO paper (https://arxiv.org/abs/1707.06347) for Stable-Baselines3.
 
-from stable_baselines3.ppo import CnnPolicy, MlpPolicy, MultiInputPolicy
+What this module exports is imported when it is first used, because PyTorch and SB3 take seconds to import, and
+``python -m sb3_ppo_variants --help`` needs neither.
+"""
 
-from sb3_ppo_variants.callbacks import ExactCheckpointCallback
-from sb3_ppo_variants.errors import (
-    ArgumentError,
-    CallbackError,
-    DamagedFileError,
-    EnvOutputError,
-    NonFiniteError,
-    OtherClassError,
-    PickledValueError,
-    ProcessError,
-    WorkerError,
-)
-from sb3_ppo_variants.kl import MissingKLError, register_kl
-from sb3_ppo_variants.objectives import ArrayObjective, Batch, Gradient, Objective, check_gradient
-from sb3_ppo_variants.processes import init_processes
-from sb3_ppo_variants.system import get_system_info
-from sb3_ppo_variants.updates import SeparateUpdates
-from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL, PPOUnclipped
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stable_baselines3.ppo import CnnPolicy, MlpPolicy, MultiInputPolicy
+
+    from sb3_ppo_variants.callbacks import ExactCheckpointCallback
+    from sb3_ppo_variants.errors import (
+        ArgumentError,
+        CallbackError,
+        DamagedFileError,
+        EnvOutputError,
+        NonFiniteError,
+        OtherClassError,
+        PickledValueError,
+        ProcessError,
+        WorkerError,
+    )
+    from sb3_ppo_variants.kl import MissingKLError, register_kl
+    from sb3_ppo_variants.objectives import ArrayObjective, Batch, Gradient, Objective, check_gradient
+    from sb3_ppo_variants.processes import init_processes
+    from sb3_ppo_variants.system import get_system_info
+    from sb3_ppo_variants.updates import SeparateUpdates
+    from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL, PPOUnclipped
 
 __version__ = "1.0.0rc1"
 __all__ = [
@@ -52,3 +60,31 @@ __all__ = [
     "init_processes",
     "register_kl",
 ]
+
+# The modules that export these names, and modules that are attributes themselves.
+_MODULES = {
+    "callbacks": ["ExactCheckpointCallback"],
+    "errors": [name for name in __all__ if name.endswith("Error") and name != "MissingKLError"],
+    "kl": ["MissingKLError", "register_kl"],
+    "losses": [],
+    "objectives": ["ArrayObjective", "Batch", "Gradient", "Objective", "check_gradient"],
+    "processes": ["init_processes"],
+    "system": ["get_system_info"],
+    "updates": ["SeparateUpdates"],
+    "variants": [name for name in __all__ if name.startswith("PPO")],
+}
+_MODULE_OF = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
+_MODULE_OF |= dict.fromkeys(["CnnPolicy", "MlpPolicy", "MultiInputPolicy"], "stable_baselines3.ppo")
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES, *__all__})

@@ -9,7 +9,8 @@ from typing import Any
 from sb3_ppo_variants.benchmark.__main__ import main
 from sb3_ppo_variants.benchmark.compare import records
 from sb3_ppo_variants.benchmark.compare.backends import Pool
-from sb3_ppo_variants.benchmark.compare.command import _plan, add_command
+from sb3_ppo_variants.benchmark.compare.command import _plan
+from sb3_ppo_variants.benchmark.compare.options import add_compare
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM, Plan
 
 CONDITIONS: dict[str, Any] = {
@@ -62,7 +63,7 @@ def compare(out: Path, *arguments: str) -> int:
 def planned(arguments: list[str]) -> Plan:
     """Return the plan of the command with these arguments."""
     parser = argparse.ArgumentParser()
-    add_command(parser)
+    add_compare(parser)
     return _plan(parser.parse_args(arguments))
 
 

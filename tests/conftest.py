@@ -90,13 +90,6 @@ def nothing_is_unpickled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def few_repetitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compute the confidence intervals of comparisons from few repetitions."""
-    for name in ("REPETITIONS", "PROFILE_REPETITIONS"):
-        monkeypatch.setattr(f"sb3_ppo_variants.benchmark.compare.statistics.{name}", 50)
-
-
-@pytest.fixture
 def blank_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Save pictures as empty files, because drawing them takes most of the time of a report."""
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda _, file, **__: Path(file).touch())

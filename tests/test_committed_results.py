@@ -1,10 +1,10 @@
 """The pages about the committed records say what the command computes from them."""
 
 import re
-from collections.abc import Mapping
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from committed import ROOT, section
@@ -12,11 +12,12 @@ from scipy.stats import kendalltau
 
 from sb3_ppo_variants.benchmark import gallery
 from sb3_ppo_variants.benchmark.__main__ import main
-from sb3_ppo_variants.benchmark.compare import paper, records, scores, statistics
+from sb3_ppo_variants.benchmark.compare import intervals, paper, ranking, records, scores, statistics
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM
 from sb3_ppo_variants.benchmark.compare.presets import HEADLINE
 from sb3_ppo_variants.benchmark.compare.settings import parse
 
+SB3 = "sb3_ppo protocol=sb3"
 # For each file of records, the baseline of its report, or None for SB3's PPO.
 BASELINES = {
     "table1-text": "ppo_clip clip_range=0.2",
@@ -61,58 +62,78 @@ def matrices(name: str) -> dict[str, pd.DataFrame]:
     return scores.matrices(scores.table(comparison))[0]
 
 
-def test_the_page_has_the_numbers_of_table_1_at_full_length(monkeypatch: pytest.MonkeyPatch) -> None:
+def arrays(name: str) -> dict[str, np.ndarray]:
+    """Return :func:`matrices` as arrays."""
+    return {label: matrix.to_numpy() for label, matrix in matrices(name).items()}
+
+
+def test_the_page_has_the_numbers_of_table_1_at_full_length() -> None:
     page, readme = section("Table 1 of the paper"), section("Numbers", ROOT / "README.md")
-    monkeypatch.setattr(statistics, "AGGREGATES", {"mean": statistics.AGGREGATES["mean"]})
-    text, code = (statistics.aggregates(_arrays(matrices(f"table1-{name}"))) for name in ("text", "code"))
+    text, code = (statistics.means(arrays(f"table1-{name}")) for name in ("text", "code"))
     assert code.keys() == {parse(setting).label for setting in HEADLINE}
     rows = {
-        row.label: f"| {row.name} | {row.score:.2f} | {text[row.label]['mean']} | {_mean(code, row.label)} |"
+        row.label: f"| {row.name} | {row.score:.2f} | {text[row.label]} | {code.get(row.label, '')} |"
         for row in paper.TABLE_1
     }
     assert _scores_in(page) == list(rows.values())
     assert _scores_in(readme) == [row for label, row in rows.items() if label in code]
-    sb3 = "sb3_ppo protocol=sb3"
-    assert all(f"| SB3's `PPO`, protocol of SB3 | | {text[sb3]['mean']} |  |" in each for each in (page, readme))
-    arrays = _arrays(matrices("table1-text"))
-    differences = statistics.differences(arrays, "mean")
-    assert "SB3's `PPO` is better beyond noise than every setting of the paper" in page
-    assert all(differences[sb3, row.label].low > 0 for row in paper.TABLE_1)
+    assert all(f"| SB3's `PPO`, protocol of SB3 | | {text[SB3]} |  |" in each for each in (page, readme))
     for name, means in (("text", text), ("text", {label: text[label] for label in code}), ("code", code)):
-        of_both = [(row.score, means[row.label]["mean"].value) for row in paper.TABLE_1 if row.label in means]
+        of_both = [(row.score, means[row.label].value) for row in paper.TABLE_1 if row.label in means]
         tau, _ = kendalltau(*zip(*of_both, strict=True))
-        assert re.search(rf"tau\s{tau:.2f}\b|\s{tau:.2f}\)", page), (name, len(means), tau)
+        assert re.search(rf"tau(:| over the four:)?\s{tau:.2f}\b|\s{tau:.2f}\)", page), (name, len(means), tau)
 
 
-def test_the_page_counts_the_pairs_in_the_papers_order() -> None:
-    report = (ROOT / "docs" / "table1-text" / "report.md").read_text()
-    numbers = (
-        r"of (\d+) pairs .*?, (\d+) are in the same order here, (\d+) of them beyond noise, .*, (\d+) of them beyond"
+def test_the_page_says_what_differs_beyond_noise_in_table_1() -> None:
+    text, differences = " ".join(section("Table 1 of the paper").split()), statistics.differences(arrays("table1-text"))
+    of_paper = [row.label for row in paper.TABLE_1]
+    none = of_paper[0]
+    apart = {pair for pair in combinations(of_paper, 2) if differences[pair].is_beyond_noise}
+    assert apart == {(none, other) for other in of_paper[1:]}
+    assert "Training without clipping or penalty is worse than every other setting beyond noise" in text
+    assert "three seeds cannot tell any two of them apart" in text
+    _, signs = paper.orders(statistics.means(arrays("table1-text")), differences)
+    pairs = int((signs != 0).sum())
+    same = (
+        f"Of the {pairs} pairs of settings with different scores in the paper, {(signs > 0).sum()} have the same order"
     )
-    counted = re.search(numbers, report)
-    assert counted
-    pairs, same, beyond, reversed_beyond = counted.groups()
-    text = " ".join(section("Table 1 of the paper").split())
-    assert f"Of the {pairs} pairs of settings with different scores in the paper, {same} have the same order" in text
-    assert f"here, {beyond} of them beyond noise. Four are reversed beyond noise" in text
-    assert int(reversed_beyond) == 4
+    assert f"{same} here, {(signs == 2).sum()} of them beyond noise" in text
+    assert f"None of the {(signs < 0).sum()} others is reversed beyond noise" in text and (signs != -2).all()
+    worse = [label for label in of_paper if differences[SB3, label].is_beyond_noise]
+    assert f"better beyond noise than {len(worse)} of the paper's settings" in text and len(of_paper) - len(worse) == 5
+    assert "the other five, which include ε = 0.2" in text and "ppo_clip clip_range=0.2" not in worse
 
 
-def test_the_page_names_the_pairs_reversed_beyond_noise() -> None:
-    scores_there = {row.label: row.score for row in paper.TABLE_1}
-    arrays = _arrays(matrices("table1-text"))
-    ours = statistics.differences({label: arrays[label] for label in scores_there}, "mean")
-    found = {
-        pair
-        for pair, difference in ours.items()
-        if scores_there[pair[0]] > scores_there[pair[1]] and difference.high < 0
-    }
-    large = ["ppo_clip clip_range=0.3", "ppo_adaptive_kl desired_kl=0.03"]
-    small = ["ppo_adaptive_kl desired_kl=0.003", "ppo_fixed_kl kl_coef=10"]
-    assert found == {*product(large, small)}
+def test_the_mean_without_a_limit_rests_on_reacher() -> None:
+    found = matrices("table1-text")["ppo_unclipped"].drop(columns="Reacher-v5").to_numpy().mean()
+    assert f"over the other six environments, it is {found:.2f}" in " ".join(section("Table 1 of the paper").split())
+
+
+def test_the_page_says_what_differs_with_the_released_code() -> None:
+    found = arrays("table1-code")
+    apart = {pair for pair, each in statistics.differences(found).items() if each.is_beyond_noise}
+    others = found.keys() - {"ppo_unclipped"}
+    assert apart == {pair for other in others for pair in ((other, "ppo_unclipped"), ("ppo_unclipped", other))}
+    same = [pair for pair in combinations(found, 2) if statistics.are_equivalent(found[pair[0]], found[pair[1]])]
+    assert same == [("ppo_clip clip_range=0.2", "ppo_fixed_kl kl_coef=1")]
     text = " ".join(section("Table 1 of the paper").split())
-    limits = "ε = 0.3 and d_targ = 0.03, the loosest limits of their kinds"
-    assert f"{limits}, score lower than d_targ = 0.003 and β = 10" in text
+    assert "is worse beyond noise than the other three settings, which cannot be told apart; ε = 0.2 and β = 1" in text
+
+
+def test_the_page_says_what_differs_after_200000_steps() -> None:
+    differences = statistics.differences(arrays("table1-200k"))
+    better = {one for (one, other), each in differences.items() if other == "ppo_unclipped" and each.is_beyond_noise}
+    better -= {label for label in better if differences[label, "ppo_unclipped"].estimate.value < 0}
+    kl = "ppo_adaptive_kl desired_kl=0.01"
+    assert better == {"ppo_fixed_kl kl_coef=0.3", *(f"ppo_clip clip_range={e}" for e in (0.2, 0.3)), kl, "sb3_ppo"}
+    text = " ".join(section("Table 1 at 200,000 steps").split())
+    assert "is worse beyond noise than β = 0.3, ε = 0.2, ε = 0.3, d_targ = 0.01 and SB3's `PPO`, and cannot be" in text
+    clip = [f"ppo_clip clip_range=0.{e}" for e in (1, 2, 3)]
+    assert [differences[pair].is_beyond_noise for pair in combinations(clip, 2)] == [True, True, False]
+    assert "0.2 and 0.3 are better than 0.1 [beyond noise]" in (ROOT / "docs" / "objectives" / "clip.md").read_text()
+    assert differences["ppo_adaptive_kl desired_kl=0.003", kl].is_beyond_noise
+    ends = product(["ppo_fixed_kl kl_coef=0.3", "ppo_clip clip_range=0.3"], ["ppo_fixed_kl kl_coef=10"])
+    assert "these two ends differ beyond noise" in text and all(differences[pair].is_beyond_noise for pair in ends)
 
 
 def means_of(name: str) -> pd.DataFrame:
@@ -128,7 +149,7 @@ def test_the_page_says_where_no_limit_is_the_worst() -> None:
     for of_env in lowest.values():
         assert of_env[of_env != "ppo_unclipped"].index.tolist() == ["HalfCheetah-v5"]
     assert "has the lowest score in six of the seven environments" in text
-    assert "It has the lowest score of the four in six of the seven environments" in text
+    assert "a limit has the lowest score of the four in six of the seven environments" in text
     assert lowest["table1-code"]["HalfCheetah-v5"] == "ppo_clip clip_range=0.2"
     reacher = means["table1-text"].loc["Reacher-v5"]
     assert f"below the random policy ({reacher['ppo_unclipped']:.0f} instead of {reacher[RANDOM]:.0f})" in text
@@ -149,36 +170,40 @@ def test_the_page_has_the_runs_that_lose_what_they_have_learned() -> None:
     assert f"{counted}, but only {sum(penalised)} of the {len(penalised)} penalised ones" in text
 
 
-def _mean(aggregates: Mapping[str, Mapping[str, object]], label: str) -> str:
-    return str(aggregates[label]["mean"]) if label in aggregates else ""
-
-
 def _scores_in(text: str) -> list[str]:
     """Return the rows of a table with the paper's scores."""
     return [line for line in text.splitlines() if re.fullmatch(r"\| .* \| -?0\.\d\d \| .* \|", line)]
 
 
-def test_the_page_has_the_numbers_of_table_1(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_has_the_numbers_of_table_1() -> None:
     page = section("Table 1 at 200,000 steps")
-    monkeypatch.setattr(statistics, "AGGREGATES", {"mean": statistics.AGGREGATES["mean"]})
-    found = matrices("table1-200k")
-    ours = {label: row["mean"] for label, row in statistics.aggregates(_arrays(found)).items()}
+    found = arrays("table1-200k")
+    ours = statistics.means(found)
     rows = [(row.name, f"{row.score:.2f}", row.label) for row in paper.TABLE_1] + [("SB3's `PPO`", "", "sb3_ppo")]
     expected = [[name, score, str(ours[label]), str(len(found[label]))] for name, score, label in rows]
     written = [[cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\|.*\|$", page, re.M)]
     assert written[2:] == expected
     tau, _ = kendalltau([row.score for row in paper.TABLE_1], [ours[row.label].value for row in paper.TABLE_1])
     assert f"(Kendall's tau {tau:.2f})" in page
+    labels = ("ppo_clip clip_range=0.2", "ppo_adaptive_kl desired_kl=0.01", "ppo_fixed_kl kl_coef=1", "ppo_unclipped")
+    row = " | ".join(str(ours[label]) for label in labels)
+    assert f"| normalised score, seven MuJoCo tasks | {row} |" in (ROOT / "docs" / "can_i_use.md").read_text()
 
 
 def test_the_page_and_the_readme_have_the_numbers_beside_sb3() -> None:
-    found = matrices("sb3-1m")
-    assert [matrix.shape for matrix in found.values()] == [(5, 5), (5, 5)]
-    compared = statistics.against(_arrays(found), "sb3_ppo protocol=sb3")["ppo_clip protocol=sb3"]
+    found = arrays("sb3-1m")
+    own, other = found["ppo_clip protocol=sb3"], found[SB3]
+    assert own.shape == other.shape == (5, 5)
+    difference = statistics.differences(found)["ppo_clip protocol=sb3", SB3].estimate
+    low, high = intervals.of_difference(own, other, level=0.9)
+    better = statistics.probability_of_improvement(own, other)
     page, readme = section("`PPOClip` beside SB3's `PPO`"), section("Numbers", ROOT / "README.md")
-    assert f"normalised scores differ by {compared['IQM difference']}," in page
+    value = f"{difference.value:.2f} ({difference.low:.2f} to {difference.high:.2f}"
+    assert f"means differ by {value}; with 90% confidence, by {low:.2f} to {high:.2f})" in page
+    assert f"Their means differ by {value})" in readme
     for text in (page, readme):
-        assert f"better than one of SB3's with a probability of {compared['P(better)']}." in text
+        assert "equivalent within 0.1" in text and statistics.are_equivalent(own, other)
+        assert f"better than one of SB3's with a probability of {better}." in text
     report = (ROOT / "docs" / "sb3-1m" / "report.md").read_text()
     lines = report[report.index("### Final scores") :].split("\n\n")[2].splitlines()
     envs, _, _, *means = ([cell.strip().removesuffix(" (5)") for cell in line.split("|")[2:-1]] for line in lines)
@@ -200,21 +225,88 @@ def test_the_page_has_the_scores_of_the_same_learning() -> None:
     assert seeds == [{"3"}, {"5"}, {"5"}, {"5"}]
 
 
-def test_the_page_has_the_numbers_of_separate_updates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "AGGREGATES", {"IQM": statistics.AGGREGATES["IQM"]})
+def test_the_page_says_where_the_same_learning_is_shown() -> None:
+    found, _ = records.unpack(ROOT / "results" / "same-learning.jsonl.gz")
+    same = {}
+    for comparison in scores.comparisons(found):
+        own, other = (matrix.to_numpy() for matrix in scores.matrices(scores.table(comparison))[0].values())
+        (env,) = comparison.envs
+        same[env] = statistics.are_equivalent(own, other)
+        assert not any(each.is_beyond_noise for each in statistics.differences({"own": own, "other": other}).values())
+    assert [env for env, is_same in same.items() if is_same] == ["Pendulum-v1"]
+    text = " ".join(section("`PPOClip` beside SB3's `PPO`").split())
+    assert "In Pendulum, they are equivalent within 0.1, and in CartPole, every run reaches the highest" in text
+
+
+def test_the_pages_have_the_numbers_of_separate_updates() -> None:
     page = section("Joint and separate updates")
-    found = matrices("separate-200k")
+    found = arrays("separate-200k")
     assert [len(matrix) for matrix in found.values()] == [5, 5, 5]
-    expected = [str(row["IQM"]) for row in statistics.aggregates(_arrays(found)).values()]
+    expected = [str(mean) for mean in statistics.means(found).values()]
     assert re.findall(r"^\| [^|]+ \| (\d.*?) \|$", page, re.M) == expected
+    details = " ".join((ROOT / "docs" / "details.md").read_text().split())
+    assert (
+        f"the mean score is {expected[1]}. With SB3's joint updates without early stopping, it is {expected[0]}"
+        in details
+    )
+    assert "no two of these settings differ beyond noise, and none are equivalent within 0.1" in " ".join(page.split())
+    assert not any(each.is_beyond_noise for each in statistics.differences(found).values())
+    assert not any(statistics.are_equivalent(*pair) for pair in combinations(found.values(), 2))
 
 
 def test_the_gallery_says_what_was_found_in_hopper() -> None:
-    assert "with three seeds finds no difference beyond noise" in gallery.NOTES["Hopper-v5"]
-    found = _arrays(matrices("hopper"))
-    assert [len(scores) for scores in found.values()] == [3, 3]
-    difference = statistics.against(found, "sb3_ppo")["ppo_clip"]["IQM difference"]
-    assert difference.low <= 0 <= difference.high
+    note = " ".join(gallery.NOTES["Hopper-v5"].split())
+    found = means_of("hopper").loc["Hopper-v5"]
+    assert (
+        f"three seeds](../hopper/report.md) is {found['sb3_ppo']:.0f}, that of `PPOClip` {found['ppo_clip']:.0f}"
+        in note
+    )
+    assert "Three seeds are too few to tell the two apart" in note
+    assert "So few seeds cannot tell" in said("hopper")
+
+
+def said(name: str) -> str:
+    """Return the verdict on the settings of a single comparison."""
+    found = arrays(name)
+    seeds = {label: len(array) for label, array in found.items()}
+    order = ranking.ranked(statistics.means(found), seeds, statistics.differences(found))
+    return ranking.verdict(order, next(iter(found.values())).shape[1])
+
+
+@pytest.mark.parametrize("name", ["masked", "details"])
+def test_the_pages_say_that_five_seeds_are_too_few(name: str) -> None:
+    assert "So few seeds cannot tell settings apart" in said(name) and said(name).endswith("at least 6 seeds of each.")
+    text = " ".join((ROOT / "docs" / f"{name}.md").read_text().split())
+    claims = {"masked": "five seeds are one too few for a difference", "details": "it would take six at least"}
+    assert claims[name] in text
+
+
+def test_the_pages_name_the_settings_that_are_equivalent() -> None:
+    names = {"ppo_clip": "PPOClip", "ppo_adaptive_kl": "PPOAdaptiveKL", "ppo_fixed_kl": "PPOFixedKL"}
+    same = {}
+    for name in ("masked", "recurrent"):
+        for comparison in scores.comparisons(records.unpack(ROOT / "results" / f"{name}.jsonl.gz")[0]):
+            found = {label: each.to_numpy() for label, each in scores.matrices(scores.table(comparison))[0].items()}
+            baseline = next(label for label in found if label.startswith("contrib"))
+            (env,) = comparison.envs
+            same[env.split(":")[1]] = [
+                names[label] for label in names if statistics.are_equivalent(found[label], found[baseline])
+            ]
+    assert same == {
+        "Scheduling-v0": ["PPOClip", "PPOAdaptiveKL", "PPOFixedKL"],
+        "CartPoleNoVel-v1": ["PPOAdaptiveKL", "PPOFixedKL"],
+        "PendulumNoVel-v1": [],
+    }
+    masked, recurrent = (
+        " ".join((ROOT / "docs" / f"{name}.md").read_text().split()) for name in ("masked", "recurrent")
+    )
+    assert (
+        "`PPOClip`, `PPOAdaptiveKL` and `PPOFixedKL` are [equivalent](compare.md#verdicts) to `MaskablePPO`" in masked
+    )
+    assert (
+        "in `CartPoleNoVel-v1`, `PPOAdaptiveKL` and `PPOFixedKL` are equivalent to `RecurrentPPO` within 0.1"
+        in recurrent
+    )
 
 
 def test_the_page_has_the_scores_in_spinning_ups_setting() -> None:
@@ -224,7 +316,3 @@ def test_the_page_has_the_scores_in_spinning_ups_setting() -> None:
     assert frame.count().tolist() == [3, 3, 3]
     expected = [(env, f"{frame.mean()[env]:.4g} ± {frame.std()[env]:.4g}") for env in frame.groups]
     assert re.findall(r"^\| (\S+-v5) \| (.*?) \|", section("Spinning Up's setting"), re.M) == expected
-
-
-def _arrays(found: dict[str, pd.DataFrame]) -> statistics.Scores:
-    return {label: matrix.to_numpy() for label, matrix in found.items()}

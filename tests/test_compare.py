@@ -15,10 +15,11 @@ from sb3_ppo_variants import ArgumentError
 from sb3_ppo_variants.benchmark.__main__ import main
 from sb3_ppo_variants.benchmark.compare import paper
 from sb3_ppo_variants.benchmark.compare.conditions import Conditions, File, Resolved, read, resolve
+from sb3_ppo_variants.benchmark.compare.options import ALGORITHMS
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM, Run, make_plan
 from sb3_ppo_variants.benchmark.compare.presets import PRESETS
 from sb3_ppo_variants.benchmark.compare.records import plain
-from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, Setting, accepted, assignments, load_class, parse
+from sb3_ppo_variants.benchmark.compare.settings import Setting, accepted, assignments, load_class, parse
 
 ENV = "CartPole-v1"
 

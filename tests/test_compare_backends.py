@@ -14,7 +14,7 @@ from sb3_ppo_variants.benchmark.compare.conditions import Conditions
 from sb3_ppo_variants.benchmark.compare.plan import Run, make_plan
 from sb3_ppo_variants.benchmark.compare.settings import parse
 
-pytestmark = pytest.mark.usefixtures("few_repetitions", "blank_pictures")
+pytestmark = pytest.mark.usefixtures("blank_pictures")
 
 
 class Losing(InProcess):

@@ -10,10 +10,11 @@ from sb3_ppo_variants.benchmark.__main__ import main
 from sb3_ppo_variants.benchmark.compare import records
 from sb3_ppo_variants.benchmark.compare.conditions import Conditions
 from sb3_ppo_variants.benchmark.compare.execution import perform
+from sb3_ppo_variants.benchmark.compare.options import ALGORITHMS
 from sb3_ppo_variants.benchmark.compare.plan import make_plan
-from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, parse
+from sb3_ppo_variants.benchmark.compare.settings import parse
 
-pytestmark = pytest.mark.usefixtures("few_repetitions", "blank_pictures")
+pytestmark = pytest.mark.usefixtures("blank_pictures")
 
 
 OTHER_TASKS = {
@@ -54,6 +55,7 @@ def test_an_error_about_a_file_can_be_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize("setting", [*ALGORITHMS, "test_compare:Mine:extra=4"])
 def test_every_algorithm_is_trained(setting: str) -> None:
     env, policy = OTHER_TASKS.get(setting, ("CartPole-v1", {}))
+    setting += ":objective=own_objectives:SPO(0.2)" if setting == "ppo_custom" else ""
     conditions = Conditions(timesteps=64, parameters={"n_envs": 1, "batch_size": 32, **policy})
     (_, run) = make_plan([parse(setting)], [env], 1, conditions).runs
     record = perform(run)

@@ -1,7 +1,6 @@
 """Reports with pictures, from records made by hand."""
 
 import base64
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,8 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 from sb3_ppo_variants.benchmark.__main__ import main
-from sb3_ppo_variants.benchmark.compare import interactive, plots, records, scores
-from sb3_ppo_variants.benchmark.compare.paper import Estimate
+from sb3_ppo_variants.benchmark.compare import interactive, plots, records, scores, statistics
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM
-
-pytestmark = pytest.mark.usefixtures("few_repetitions")
 
 
 @pytest.fixture
@@ -41,7 +37,7 @@ def test_the_report_is_made_of_the_records(tmp_path: Path, capsys: pytest.Captur
     assert "- runs: 8 finished, 1 failed (2 settings, 2 environments, 3 seeds)" in text
     assert "| random policy | 10 | -50 |" in text
     assert "| ppo_clip | 60 ± 35.36 (2) | -40 ± 28.28 (2) |" in text
-    assert "| sb3_ppo | 2 | 0.75 (" in text
+    assert "| sb3_ppo | 2 | 1 to 2 | 0.75 |" in text
     assert "ValueError: no" in text
     page = (tmp_path / "report.html").read_text()
     pictures = re.findall(r'src="([^"]*)"', page)
@@ -58,15 +54,36 @@ def test_the_report_is_made_of_the_records(tmp_path: Path, capsys: pytest.Captur
     assert csv[csv["label"] == "ppo_clip"]["normalised"].tolist() == [0.75, 0.25, 0.75, -0.25]
 
 
-def test_an_estimate_without_an_interval_is_a_dot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mean_without_an_interval_is_a_line_with_its_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Figure] = []
     monkeypatch.setattr(plots, "save", lambda figure, _: drawn.append(figure))
-    estimates = {"one": {"mean": Estimate(0.5, math.nan, math.nan)}, "two": {"mean": Estimate(0.25, 0.1, 0.4)}}
-    plots.aggregates(estimates, ["one", "two"], Path("unused.png"))
+    scores = {"one": np.array([[0.4, 0.2], [0.8, 0.6]]), "two": np.array([[0.1], [0.2], [0.3], [0.4]])}
+    plots.aggregates(statistics.means(scores), scores, ["one", "two"], Path("unused.png"))
     (axes,) = drawn[0].axes
-    # The first setting is at the top.
-    (dot,) = (line for line in axes.lines if line.get_marker() == "o")
-    assert np.array_equal(dot.get_xydata(), [[0.5, 1]])
+    seeds = [line.get_xdata() for line in axes.lines if line.get_marker() == "o"]
+    assert np.allclose(seeds[0], [0.3, 0.7]) and np.allclose(seeds[1], scores["two"][:, 0])
+    # Only the second setting has a bar, which is the interval around 0.25.
+    (bar,) = axes.patches
+    low, high = bar.get_path().get_extents(bar.get_patch_transform()).intervalx
+    assert (low + high) / 2 == pytest.approx(0.25) and high - low > 0.1
+    pyplot.close(drawn[0])
+
+
+@pytest.mark.parametrize(("seeds", "lines", "bands"), [(3, 4, 0), (4, 1, 1)])
+def test_a_curve_without_an_interval_has_a_line_for_each_seed(
+    seeds: int, lines: int, bands: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr(plots, "save", lambda figure, _: drawn.append(figure))
+    curves = np.random.default_rng(0).normal(size=(seeds, 1, 5))
+    with plots.drawn(Path("unused.png")) as axes:
+        plots.band(axes, np.arange(5), "one", statistics.band(curves), plots.looks(["one"]))
+    assert (len(axes.lines), len(axes.collections)) == (lines, bands)
+    assert np.allclose(axes.lines[0].get_ydata(), curves.mean(axis=(0, 1)))
+    runs = [record("one", "A-v0", seed, 1.0 + seed) for seed in range(seeds)]
+    (comparison,) = scores.comparisons(runs)
+    # The interactive page has the mean, and either the two edges of a band or the seeds.
+    assert len(interactive._figure(comparison, "A-v0").data) == 1 + (2 if bands else seeds)
     pyplot.close(drawn[0])
 
 
@@ -79,13 +96,11 @@ def test_labels_are_drawn_as_they_are(label: str, monkeypatch: pytest.MonkeyPatc
         drawn.append(figure)
 
     monkeypatch.setattr(plots, "save", save)
-    certain = Estimate(0.5, 0.4, 0.6)
-    curve = np.array([0.7, 0.2]), np.array([[0.6, 0.1], [0.8, 0.3]])
-    plots.aggregates({label: {"mean": certain, "IQM": certain}}, [label], Path("unused.png"))
-    shares = {label: curve[0]}, {label: curve[1]}
-    plots.performance_profiles(shares, np.array([0.0, 1.0]), [label], Path("unused.png"))
+    scores = {label: np.random.default_rng(0).random((4, 2))}
+    plots.aggregates(statistics.means(scores), scores, [label], Path("unused.png"))
+    plots.performance_profiles(statistics.profiles(scores), statistics.taus(scores), [label], Path("unused.png"))
     with plots.drawn(Path("unused.png")) as axes:
-        plots.band(axes, np.array([1.0, 2.0]), label, shares, plots.looks([label]))
+        plots.band(axes, np.arange(2), label, statistics.band(scores[label][:, None]), plots.looks([label]))
     bars, *curves = drawn
     names: list[Any] = [bars.axes[0].get_yticklabels()[0], *(figure.legends[0].get_texts()[0] for figure in curves)]
     assert len(names) == 3
@@ -145,7 +160,7 @@ def test_one_environment_does_not_spoil_the_others(tmp_path: Path) -> None:
     text = text_of(tmp_path / "report.md")
     assert "Without Flat-v0, Long-v0, where no run beats the random policy" in text
     assert "| ppo_clip | 60 ± 35.36 (2) | -40 ± 28.28 (2) | 20 ± 0 (2) | no episode ended |" in text
-    assert "| sb3_ppo | 2 | 0.75 (" in text
+    assert "| sb3_ppo | 2 | 1 to 2 | 0.75 |" in text
 
 
 def test_plotly_takes_no_name_for_markup() -> None:

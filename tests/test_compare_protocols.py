@@ -37,14 +37,14 @@ def test_all_settings_have_the_same() -> None:
     assert compared("ppo_clip", conditions=conditions).title == "paper-table1, protocol text"
 
 
-@pytest.mark.usefixtures("few_repetitions", "blank_pictures")
+@pytest.mark.usefixtures("blank_pictures")
 def test_a_setting_with_its_own_protocol_does_not_set_the_scale(tmp_path: Path) -> None:
     other = [record("sb3_ppo protocol=sb3", env, 0, score) for env, score in (("A-v0", 210), ("B-v0", 30))]
     write(tmp_path, [*RECORDS, *other])
     assert main(["report", "--out", str(tmp_path)]) == 0
     text = text_of(tmp_path / "report.md")
-    assert "do not set this scale" in text and "| sb3_ppo protocol=sb3 | 1 | 2.00 |" in text
+    assert "do not set this scale" in text and "| sb3_ppo protocol=sb3 | 1 | 1 to 3 | 2.00 |" in text
     write(tmp_path / "alone", [*RECORDS[:2], *other])
     assert main(["report", "--out", str(tmp_path / "alone")]) == 0
     alone = text_of(tmp_path / "alone" / "report.md")
-    assert "do not set this scale" not in alone and "| sb3_ppo protocol=sb3 | 1 | 1.00 |" in alone
+    assert "do not set this scale" not in alone and "| sb3_ppo protocol=sb3 | 1 | 1 | 1.00 |" in alone

@@ -21,7 +21,7 @@ from sb3_ppo_variants.recipes import recipe
 from sb3_ppo_variants.recipes.episodes import Episodes
 from sb3_ppo_variants.recipes.training import build
 
-pytestmark = pytest.mark.usefixtures("few_repetitions", "blank_pictures")
+pytestmark = pytest.mark.usefixtures("blank_pictures")
 
 
 @pytest.fixture

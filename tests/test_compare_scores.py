@@ -1,6 +1,7 @@
 """The numbers of a comparison, against numbers worked out by hand."""
 
 import re
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -8,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from comparing import CONDITIONS, RECORDS, record
-from rliable import metrics
 
 from sb3_ppo_variants.benchmark.compare import (
     curve_plots,
@@ -16,14 +16,14 @@ from sb3_ppo_variants.benchmark.compare import (
     interactive,
     paper,
     plots,
-    ranking,
     records,
     scores,
     statistics,
 )
-from sb3_ppo_variants.benchmark.compare.paper import Estimate
+from sb3_ppo_variants.benchmark.compare.intervals import Estimate
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM
 from sb3_ppo_variants.benchmark.compare.settings import parse
+from sb3_ppo_variants.benchmark.compare.statistics import Difference
 from sb3_ppo_variants.benchmark.compare.tables import summary
 from sb3_ppo_variants.recipes.episodes import Episodes
 
@@ -60,30 +60,25 @@ def test_only_seeds_with_a_run_everywhere_count() -> None:
     assert scores.matrices(table_of(without))[1] == ["ppo_clip"]
 
 
-@pytest.mark.usefixtures("few_repetitions")
 def test_aggregates() -> None:
     found, _ = scores.matrices(table_of(RECORDS))
     arrays = {label: matrix.to_numpy() for label, matrix in found.items()}
-    aggregates = statistics.aggregates(arrays)
-    assert aggregates["sb3_ppo"]["mean"].value == 0.75
+    assert statistics.means(arrays)["sb3_ppo"].value == 0.75
     # The middle two of -0.25, 0.25, 0.75, 0.75.
-    assert aggregates["ppo_clip"]["IQM"].value == 0.5
-    assert aggregates["ppo_clip"]["optimality gap"].value == 1 - 1.5 / 4
-    compared = statistics.against(arrays, "sb3_ppo")
-    assert list(compared) == ["ppo_clip"]
+    assert statistics.interquartile_means(arrays)["ppo_clip"] == 0.5
     # In each environment, 1 of 4 pairs is better.
-    assert compared["ppo_clip"]["P(better)"].value == 0.25
-    assert compared["ppo_clip"]["IQM difference"].value == -0.25
-    assert statistics.aggregates(arrays) == aggregates
-    assert statistics.against({"ppo_clip": arrays["ppo_clip"]}, "sb3_ppo") == {}
+    assert statistics.probability_of_improvement(arrays["ppo_clip"], arrays["sb3_ppo"]).value == 0.25
+    assert statistics.differences(arrays)["ppo_clip", "sb3_ppo"].estimate.value == -0.375
 
 
 @pytest.mark.parametrize("seeds", [(2, 2), (3, 5)])
 def test_the_probability_of_improvement_is_rliables(seeds: tuple[int, int]) -> None:
+    metrics = pytest.importorskip("rliable.metrics")
     generator = np.random.default_rng(0)
     own, other = (generator.integers(0, 4, (number, 3)) for number in seeds)
     expected = metrics.probability_of_improvement(own, other)
-    assert statistics.probability_of_improvement(own, other) == pytest.approx(expected)
+    assert statistics.probability_of_improvement(own, other).value == pytest.approx(expected)
+    assert statistics.interquartile_means({"own": own})["own"] == pytest.approx(metrics.aggregate_iqm(own))
 
 
 def estimate(value: float, half: float = 0.05) -> Estimate:
@@ -100,35 +95,41 @@ def test_the_papers_table_is_beside_ours() -> None:
         "sb3_ppo": estimate(0.30),
     }
     differences = {
-        (one, other): estimate(ours[one].value - ours[other].value, 0.09) for one, other in permutations(ours, 2)
+        pair: Difference(estimate(ours[pair[0]].value - ours[pair[1]].value), p=0.01) for pair in permutations(ours, 2)
     }
+    # Only these two are within noise.
+    one, other = labels["clipping, ε = 0.2"], labels["fixed KL, β = 1"]
+    for pair in ((one, other), (other, one)):
+        differences[pair] = replace(differences[pair], p=0.5)
     names, signs = paper.orders(ours, differences)
-    text = re.sub(r" +", " ", "\n".join(paper.beside(ours, signs)))
+    text = re.sub(r" +", " ", "\n".join(paper.beside(ours, differences)))
     assert "| clipping, ε = 0.2 | 0.82 | 0.50 (0.45 to 0.55) |" in text
     assert "| clipping, ε = 0.1 | 0.76 | not run |" in text
     # Of the 6 pairs of -0.39, 0.82, 0.74, 0.71, two are in a different order.
     assert "Kendall's tau between the columns, over 4 settings: 0.33." in text
     # SB3's PPO is lower, but it is not in the paper.
     assert "no clipping or penalty is the worst: yes" in text
-    assert "clipping, ε = 0.2 is not beaten beyond its CI: no; adaptive KL, d_targ = 0.01 is above" in text
-    assert "of 6 pairs of settings that differ in the paper, 4 are in the same order here, 3 of them beyond" in text
+    assert "it differs beyond noise from all others: yes" in text
+    assert "clipping, ε = 0.2 is not beaten beyond noise: no; adaptive KL, d_targ = 0.01 is better" in text
+    assert "of 6 pairs of settings that differ in the paper, 4 are in the same order here, 4 of them beyond" in text
     assert "and 2 are reversed, 1 of them beyond noise" in text
     # Clipping, adaptive, fixed and none, which score 0.50, 0.60, 0.52 and 0.40 here.
     assert names[0] == "clipping, ε = 0.2" and names[3] == "no clipping or penalty"
-    assert signs.tolist() == [[0, -2, -1, 2], [0, 0, 1, 2], [0, 0, 0, 2], [0, 0, 0, 0]]
+    assert signs.tolist() == [[0, -2, -1, 2], [0, 0, 2, 2], [0, 0, 0, 2], [0, 0, 0, 0]]
 
 
 def test_equal_scores_are_ties_beside_the_papers_table() -> None:
     none, _, clipped, *_ = (row.label for row in paper.TABLE_1)
     ours = dict.fromkeys((none, clipped), estimate(0.5))
-    _, signs = paper.orders(ours, dict.fromkeys(permutations(ours, 2), estimate(0.0)))
-    text = "\n".join(paper.beside(ours, signs))
+    text = "\n".join(paper.beside(ours, dict.fromkeys(permutations(ours, 2), Difference(estimate(0.0), p=1.0))))
     assert "over 2 settings: not defined, because all scores in a column are equal." in text
     assert "no clipping or penalty is the worst: no; clipping, ε = 0.2 is equal" in text
+    assert "it differs beyond noise from all others: no, not from clipping, ε = 0.2" in text
     assert "of 1 pairs of settings that differ in the paper, 0 are in the same order here" in text
     assert text.endswith("; 1 are equal here")
-    lower = paper.findings({none: estimate(0.5), clipped: estimate(0.4)})
-    assert lower[0] == "no clipping or penalty is the worst: no; clipping, ε = 0.2 is lower"
+    lower = {none: estimate(0.5), clipped: estimate(0.4)}
+    lines = paper.findings(lower, dict.fromkeys(permutations(lower, 2), Difference(estimate(0.1), p=1.0)))
+    assert lines[0] == "no clipping or penalty is the worst: no; clipping, ε = 0.2 is lower"
 
 
 def test_the_papers_column() -> None:
@@ -204,10 +205,10 @@ def test_a_curve_goes_on_where_no_episode_ended() -> None:
     (comparison,) = scores.comparisons(runs)
     found = curve_plots.learned(comparison, "A-v0", "ppo_clip")
     assert found is not None
-    steps, (points, _) = found
+    steps, band = found
     assert steps.tolist() == pytest.approx(list(range(2, 101)))
     # Means of 1, 1, 4, 4, 1, 1, each over the point and up to four before it.
-    assert points["ppo_clip"][:6].tolist() == pytest.approx([1.0, 1.0, 2.0, 2.5, 2.2, 2.2])
+    assert band.mean[:6].tolist() == pytest.approx([1.0, 1.0, 2.0, 2.5, 2.2, 2.2])
 
 
 def test_runs_that_are_over_leave_the_mean() -> None:
@@ -220,9 +221,9 @@ def test_runs_that_are_over_leave_the_mean() -> None:
     (comparison,) = scores.comparisons(runs)
     found = curve_plots.learned(comparison, "A-v0", "CleanRL")
     assert found is not None
-    steps, (points, ends) = found
-    assert steps.tolist() == list(range(20, 101)) and ends["CleanRL"].shape == (2, 81)
-    assert points["CleanRL"].tolist() == [3.0] * 21 + [1.0] * 9 + [3.0] * 51
+    steps, band = found
+    assert steps.tolist() == list(range(20, 101)) and band.low.shape == band.high.shape == (81,)
+    assert band.mean.tolist() == [3.0] * 21 + [1.0] * 9 + [3.0] * 51
 
 
 def test_a_curve_without_a_point_is_left_out() -> None:
@@ -247,46 +248,6 @@ def test_normalised_curves_end_at_the_normalised_scores() -> None:
     assert shares[0] == 0.5 and shares[-1] == 1.0
     for label, matrix in scores.matrices(frame)[0].items():
         np.testing.assert_allclose(found[label][..., -1], matrix)
-
-
-@pytest.mark.usefixtures("few_repetitions")
-def test_what_is_better_beyond_noise() -> None:
-    apart = {"a": np.array([[1.0, 0.9], [0.95, 1.0]]), "b": np.array([[0.1, 0.2], [0.15, 0.1]])}
-    arrays = {**apart, "c": np.array([[0.0, 1.0], [1.0, 0.0]])}
-    values = {label: row["IQM"] for label, row in statistics.aggregates(arrays).items()}
-    differences = statistics.differences(arrays, "IQM")
-    assert differences["a", "b"].value == pytest.approx(metrics.aggregate_iqm(apart["a"]) - 0.125)
-    first, *_, last = order = ranking.ranked(values, differences)
-    assert (first.label, first.better, first.worse, first.ranks) == ("a", ["b"], [], "1 to 2")
-    assert (last.label, last.worse, last.ranks) == ("b", ["a"], "2 to 3")
-    said = "It is better beyond noise than b, and cannot be told apart from c."
-    assert ranking.verdict(order) == f"**a** has the highest interquartile mean, 0.97. {said}"
-    alone, pair = order[:1], [each for each in order if each.label in "ab"]
-    assert ranking.verdict(alone).endswith("0.97; there is no other setting.")
-    assert ranking.verdict(alone, ["d"]).endswith("0.97; no other setting has a seed in every environment.")
-    assert ranking.verdict(pair).endswith("and is better than all others beyond noise.")
-    assert ranking.verdict(pair, ["d"]).endswith("and is better than all others that count beyond noise.")
-
-
-@pytest.mark.usefixtures("few_repetitions")
-def test_one_seed_says_nothing_of_noise() -> None:
-    arrays = {"a": np.array([[1.0, 0.9]]), "b": np.array([[0.1, 0.2]])}
-    values = {label: row["IQM"] for label, row in statistics.aggregates(arrays).items()}
-    order = ranking.ranked(values, statistics.differences(arrays, "IQM"))
-    assert [each.ranks for each in order] == ["1 to 2", "1 to 2"]
-    assert "With a single seed, nothing can be said about noise" in ranking.verdict(order)
-
-
-@pytest.mark.usefixtures("few_repetitions")
-def test_a_setting_with_one_seed_leaves_the_others_their_verdict() -> None:
-    def said(arrays: dict[str, np.ndarray]) -> str:
-        values = {label: row["IQM"] for label, row in statistics.aggregates(arrays).items()}
-        return ranking.verdict(ranking.ranked(values, statistics.differences(arrays, "IQM")))
-
-    several = {"a": np.array([[1.0, 0.9], [0.95, 1.0]]), "b": np.array([[0.1, 0.2], [0.15, 0.1]])}
-    worst = said({**several, "c": np.zeros((1, 2))})
-    assert worst.endswith("It is better beyond noise than b, and cannot be told apart from c (a single seed).")
-    assert said({**several, "c": np.ones((1, 2))}).endswith("With its single seed, it cannot be told apart from a, b.")
 
 
 def test_episodes_of_spans() -> None:

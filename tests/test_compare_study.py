@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from committed import section
@@ -10,6 +11,7 @@ from comparing import record, text_of
 
 from sb3_ppo_variants.benchmark.__main__ import main
 from sb3_ppo_variants.benchmark.compare import records, scores, study
+from sb3_ppo_variants.benchmark.compare.permutation import holm, p_value
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM
 from sb3_ppo_variants.benchmark.compare.presets import PRESETS
 from sb3_ppo_variants.benchmark.compare.settings import parse
@@ -47,7 +49,7 @@ def page_of(found: list[Any], folder: Path) -> str:
     return text_of(page)
 
 
-@pytest.mark.usefixtures("few_repetitions", "blank_pictures")
+@pytest.mark.usefixtures("blank_pictures")
 def test_all_of_the_study(tmp_path: Path) -> None:
     orders = [AS_IN_THE_PAPER, NONE_IS_BEST, REVERSED, *7 * [AS_IN_THE_PAPER]]
     made = page_of([each for n, scores in enumerate(orders) for each in runs(n, scores, PRESET.envs)], tmp_path)
@@ -62,7 +64,6 @@ def test_all_of_the_study(tmp_path: Path) -> None:
     assert made.count("#### ") == 4 and "| actions clipped | -50 ± 0 (2) |" in made
 
 
-@pytest.mark.usefixtures("few_repetitions")
 def test_a_part_of_the_study(tmp_path: Path) -> None:
     whole, unequal = runs(0, AS_IN_THE_PAPER, PRESET.envs[:1], seeds=1), runs(3, AS_IN_THE_PAPER, PRESET.envs[:2])
     other: Any = record("ppo_clip", "A-v0", 0, 1)
@@ -83,6 +84,15 @@ def test_all_conditions_are_compared_over_the_same_environments(tmp_path: Path) 
     assert f"All rows are over {first}: the environments in which all four settings have a run" in made
     apart = page_of([*runs(0, AS_IN_THE_PAPER, [first]), *runs(1, REVERSED, [second])], tmp_path)
     assert "There are no mean scores: in no environment" in apart and "| text | 8 of 32 | | | | | | | |" in apart
+
+
+@pytest.mark.usefixtures("blank_pictures")
+def test_all_conditions_have_one_scale(tmp_path: Path) -> None:
+    """The best run has 100 under the first conditions, and 50 under the second."""
+    env = PRESET.envs[0]
+    made = page_of([*runs(0, AS_IN_THE_PAPER, [env]), *runs(1, [0, 50, 25, 10], [env])], tmp_path)
+    assert "| released-code | 8 of 32 | -0.50 | 1.00 | 0.75 | 0.50 |" in made
+    assert "| text | 8 of 32 | 0.00 | 0.50 | 0.25 | 0.10 |" in made
 
 
 @pytest.mark.usefixtures("blank_pictures")
@@ -140,13 +150,27 @@ def test_the_page_sums_up_what_the_records_give() -> None:
     none = pd.Series({name: each.means["ppo_unclipped"] for name, each in outcomes.items()})
     assert (none.idxmin(), none.idxmax()) == ("text", "released-code")
     assert f"between {none.min():.2f} (`text`) and {none.max():.2f} (`released-code`)" in short
-    clipped = ["actions clipped", "gradients clipped at 0.5"]
-    assert (none[clipped] - none["released-code"]).abs().max() < 0.1
-    ppo_clip = "ppo_clip clip_range=0.2"
-    assert all(outcomes[name].means.index[2] == ppo_clip for name in [*clipped, "released-code"])
-    leading = {name for name, each in outcomes.items() if each.means.index[0] == ppo_clip}
+    changes = none - none["released-code"]
+    assert f'"none" falls by {-changes["observations not normalised"]:.2f}, and with no other' in short
+    assert changes.drop(["text", "sb3", "observations not normalised"]).abs().max() < 0.1
+    leading = {name for name, each in outcomes.items() if each.means.index[0] == "ppo_clip clip_range=0.2"}
     assert leading == {"text", "observations not normalised", "nothing annealed"}
     assert all(outcomes[name].tau == "1.00" for name in leading)
+
+
+def test_the_page_says_what_two_seeds_can_tell() -> None:
+    found, _ = records.unpack(ROOT / "results" / "table1-study.jsonl.gz")
+    outcomes = {outcome.conditions: outcome for outcome in study.outcomes(scores.comparisons(found))}
+    apart = {name: outcome.apart for name, outcome in outcomes.items() if outcome.apart}
+    assert apart.keys() == {"text", "observations not normalised", "advantages not normalised"}
+    pairs = [pair for of_row in apart.values() for pair in of_row.split(", ")]
+    assert [pair for pair in pairs if not pair.endswith("> none")] == ["d_targ = 0.01 > β = 1"]
+    none = {name: scores.matrices(outcome.runs)[0]["ppo_unclipped"].to_numpy() for name, outcome in outcomes.items()}
+    base = none.pop("released-code")
+    p = np.array([p_value(of_none, base) for of_none in none.values()])
+    changed = list(none).index("observations not normalised")
+    short = summary()
+    assert f"a p value of {p[changed]:.3f}, but {holm(p)[changed]:.2f} after a correction for all nine" in short
 
 
 def test_the_page_says_where_none_learns_under_the_protocol_of_sb3() -> None:

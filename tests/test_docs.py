@@ -17,6 +17,8 @@ PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.m
 # An HTML comment right above a block, which readers do not see, says what its test needs.
 BLOCK = re.compile(r"(?:<!-- test: (?P<note>[^>]*) -->\n+)?```python\n(?P<code>.*?)```", re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^]]*\]\((?P<target>[^)\s]+)\)")
+FENCE = re.compile(r"^(`{3,}).*?^\1", re.DOTALL | re.MULTILINE)
+FORMULA = re.compile(r"(?<![\\$])\$(?!\$)([^$]+)\$")
 # One rollout and one update.
 MAX_TIMESTEPS = 1
 
@@ -107,3 +109,10 @@ def test_relative_links_lead_to_files(page: Path) -> None:
     left_out = {"interactive.html", "pictures"} if page.name == "report.md" else set()
     missing = [name for name in relative if name.split("/")[0] not in left_out and not (page.parent / name).exists()]
     assert not missing
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "$" in page.read_text()], ids=lambda page: page.stem)
+def test_formulas_in_text_have_no_line_breaks(page: Path) -> None:
+    """A plus or minus at the beginning of a line would be the bullet of a list."""
+    text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text()))
+    assert not [formula for formula in FORMULA.findall(text) if "\n" in formula]

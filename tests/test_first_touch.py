@@ -13,9 +13,8 @@ from stable_baselines3.common.policies import ActorCriticCnnPolicy, ActorCriticP
 from stable_baselines3.common.torch_layers import FlattenExtractor
 
 import sb3_ppo_variants
-from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, get_system_info
+from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, get_system_info
 from sb3_ppo_variants.arguments.device import chosen_device
-from sb3_ppo_variants.envs import GymnasiumVecEnv
 
 
 @pytest.mark.parametrize("name", ["MlpPolicy", "CnnPolicy", "MultiInputPolicy"])
@@ -35,22 +34,18 @@ def test_the_system_info_is_that_of_sb3_and_this_package(capsys: pytest.CaptureF
     assert own in text
 
 
-def test_vector_environments_of_gymnasium_are_refused_by_name(tmp_path: Path) -> None:
-    def refused() -> Any:
-        return pytest.raises(ArgumentError, match=r"sb3_ppo_variants\.envs\.GymnasiumVecEnv\(env\)")
+def test_vector_environments_of_gymnasium_are_wrapped(tmp_path: Path) -> None:
+    def wrapped() -> Any:
+        return pytest.warns(UserWarning, match=r"wrapped as VecMonitor\(GymnasiumVecEnv\(env\)\)")
 
     env: Any = gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
-    with refused():
-        PPOClip("MlpPolicy", env)
-    with refused():
-        PPOClip.resume_or_start(tmp_path, "MlpPolicy", env)
-    wrapped = GymnasiumVecEnv(env, "NextStep")
-    model = PPOClip("MlpPolicy", wrapped, n_steps=16, batch_size=16).learn(32)
+    with wrapped():
+        model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16).learn(32)
     model.save(tmp_path / "model")
     for call in (PPOClip.load, PPOAdaptiveKL.from_ppo):
-        with refused():
-            call(tmp_path / "model", env)
-    with refused():
+        with wrapped():
+            assert call(tmp_path / "model", env).learn(32).num_timesteps >= 32
+    with wrapped():
         model.set_env(env)
 
 

@@ -14,15 +14,17 @@ LAYERS = [
     ["losses", "kl", "arguments"],
     ["processes"],
     ["objectives", "guards"],
+    ["envs"],
     ["rollouts", "saving"],
     ["policies"],
     ["updates"],
     ["backends"],
     ["base"],
     ["callbacks", "system", "variants"],
-    ["envs", "tasks"],
+    ["tasks"],
     ["recipes"],
     ["zoo", "benchmark"],
+    ["__main__"],
 ]
 FILES = [path for path in sorted(ROOT.rglob("*.py")) if path != ROOT / "__init__.py"]
 

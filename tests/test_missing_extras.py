@@ -14,11 +14,6 @@ FEATURES = {
     "contrib": ("PPOClip('MlpLstmPolicy', 'CartPole-v1')", "ArgumentError", "policy='MlpLstmPolicy' and the like need"),
     "envpool": ("envs.make_envpool_vec_env('CartPole-v1')", "ImportError", "EnvPool "),
     "environments": ("envs.make_ale_vec_env('BreakoutNoFrameskip-v4')", "ImportError", "Atari games need ALE"),
-    "benchmark": (
-        "runpy.run_module('sb3_ppo_variants.benchmark', run_name='__main__')",
-        "ImportError",
-        "the benchmarks need more packages",
-    ),
     "zoo": (
         "runpy.run_module('sb3_ppo_variants.zoo.train', run_name='__main__')",
         "ImportError",

@@ -107,6 +107,94 @@ def test_a_wrong_gradient_is_found(name: str, wrong: Wrong) -> None:
         check_gradient(Mistaken(kl_coef=1.0))
 
 
+@dataclass(frozen=True, kw_only=True)
+class DualClipped(Clipped):
+    """Clips r A at c A where A < 0, as in https://arxiv.org/abs/1912.09729, eq. 5.
+
+    :param in_gradient: the bound in the gradient, which is infinite if the gradient forgets it
+    """
+
+    bound: float
+    in_gradient: float
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        r, a = batch.ratio, batch.advantages
+        clipped = th.min(r * a, r.clamp(1 - self.clip_range, 1 + self.clip_range) * a)
+        return -th.where(a < 0, th.max(clipped, self.bound * a), clipped).mean()
+
+    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
+        losses, d_log_ratio, _ = super().gradient(batch)
+        bounded = (batch.advantages < 0) & (batch.ratio > self.in_gradient)
+        losses = np.where(bounded, -self.bound * batch.advantages, losses)
+        return Gradient(losses, np.where(bounded, 0.0, d_log_ratio))
+
+
+@pytest.mark.parametrize("bound", [1.5, 3.0, 5.0, 100.0, 350.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_forgotten_branch_is_found(bound: float, seed: int) -> None:
+    check_gradient(DualClipped(clip_range=0.2, bound=bound, in_gradient=bound), seed)
+    with pytest.raises(AssertionError, match=r"d_log_ratio is not that of the loss: at r = .*, A = -"):
+        check_gradient(DualClipped(clip_range=0.2, bound=bound, in_gradient=np.inf), seed)
+
+
+@pytest.mark.parametrize("bound", [1.5, 3.0, 350.0])
+def test_a_branch_at_another_ratio_is_found(bound: float) -> None:
+    with pytest.raises(AssertionError, match="d_log_ratio is not that of the loss: at r = "):
+        check_gradient(DualClipped(clip_range=0.2, bound=bound, in_gradient=bound * (1 + 1e-7)))
+
+
+@dataclass(frozen=True)
+class Hinged(ArrayObjective):
+    """Has a penalty |A| max(r, 2 - r), whose derivative jumps at r = 1."""
+
+    at_one: float
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        r, a = batch.ratio, batch.advantages
+        return (-r * a + a.abs() * th.max(r, 2 - r)).mean()
+
+    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
+        r, a = batch.ratio, batch.advantages
+        slope = np.where(r == 1, self.at_one, np.sign(r - 1)) * np.abs(a)
+        return Gradient(-r * a + np.abs(a) * np.maximum(r, 2 - r), (-a + slope) * r / len(r))
+
+
+def test_a_kink_where_each_update_begins() -> None:
+    check_gradient(Hinged(0.0))
+    message = (
+        r"at r = 1, A = -1, where each update begins\. The loss has a kink there, with derivatives 0 and 2 on its "
+        r"sides: autograd takes 1 and gradient\(\) 2, so the two paths differ from the first step on. "
+        r"Return 1 where r == 1"
+    )
+    with pytest.raises(AssertionError, match=message):
+        check_gradient(Hinged(1.0))
+
+
+@dataclass(frozen=True)
+class PenalisedBeyond(ArrayObjective):
+    """Penalises the KL beyond a threshold.
+
+    :param forgets: whether the gradient penalises all of it
+    """
+
+    needs_kl = True
+    forgets: bool
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        return (-batch.ratio * batch.advantages + (batch.kl - 0.1).clamp(min=0)).mean()
+
+    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
+        losses = -batch.ratio * batch.advantages
+        d_kl = np.ones_like(losses) if self.forgets else (batch.kl > 0.1) * 1.0
+        return Gradient(losses + np.maximum(batch.kl - 0.1, 0), losses / len(losses), d_kl / len(losses))
+
+
+def test_a_forgotten_branch_of_the_kl_is_found() -> None:
+    check_gradient(PenalisedBeyond(forgets=False))
+    with pytest.raises(AssertionError, match=r"d_kl is not that of the loss: at r = .*, KL = 0, it is"):
+        check_gradient(PenalisedBeyond(forgets=True))
+
+
 @dataclass(frozen=True)
 class Misshapen(ArrayObjective):
     """Returns the surrogate of a minibatch in a shape that training does not take.

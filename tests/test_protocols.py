@@ -230,7 +230,7 @@ def test_the_random_policy_stays_within_the_bounds_of_the_environment() -> None:
     assert scores[0] == scores[1]
 
 
-@pytest.mark.usefixtures("few_repetitions", "blank_pictures")
+@pytest.mark.usefixtures("blank_pictures")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name == "released-code" else pytest.mark.slow) for name in PROTOCOLS]
 )

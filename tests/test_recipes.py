@@ -81,7 +81,8 @@ def test_every_recipe_makes_a_model(algorithm: str) -> None:
     for env_id in hyperparams:
         if env_id in ("default", "atari", "mujoco", "spinning-up"):
             continue
-        made = recipe(algorithm, env_id)
+        own = {"objective": "own_objectives:SPO(0.2)"} if algorithm == "ppo_custom" else {}
+        made = recipe(algorithm, env_id, **own)
         env = made.make_env(n_envs=1, seed=0)
         made.algorithm(env=env, **{**made.arguments, "n_steps": made.arguments.get("batch_size", 64)})
         env.close()

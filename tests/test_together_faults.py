@@ -1,10 +1,12 @@
 """If a process fails, all others end with an error that names it."""
 
 import os
+import re
 import signal
 import socket
 import time
 from datetime import timedelta
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,17 @@ import torch as th
 import torch.distributed as dist
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecNormalize
+from torch.distributed.distributed_c10d import _get_default_store
 
-from fresh import ended, run_code_anew
+from fresh import ended, run_code_anew, run_module
 from helpers import NoiseEnv
 from ranks import together
-from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, ProcessError, SeparateUpdates
+from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOAdaptiveKL, PPOClip, ProcessError, SeparateUpdates
 from sb3_ppo_variants.base.together import checksum
+from sb3_ppo_variants.processes import current
+from sb3_ppo_variants.processes.faults import PREFIX
 
 TIMES = 10
 SLOW = pytest.mark.slow
@@ -74,13 +81,85 @@ def test_a_process_that_is_killed_or_hangs_is_named(trouble: str) -> None:
         assert str(error).startswith("rank 1 ended without reporting an error, or did not answer")
 
 
-def test_a_process_that_takes_the_store_with_it_is_named() -> None:
+def store_of_rank_0() -> str:
+    """Return an address where rank 0 holds the store, as without torchrun."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
-    _, error = together(learn, 2, "kill", 21, False, 0, timeout=SHORT, lost=1, address=address)
-    assert isinstance(error, ProcessError)
-    assert str(error).startswith("the process that holds the group's store is gone, which is rank 0")
+        return f"tcp://127.0.0.1:{free.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(("trouble", "what"), [("kill", "has ended"), ("stop", "did not answer in time")])
+def test_a_process_that_takes_the_store_with_it_is_named(trouble: str, what: str) -> None:
+    _, *errors = together(learn, 3, trouble, 21, False, 0, timeout=SHORT, lost=1, address=store_of_rank_0())
+    for error in errors:
+        assert isinstance(error, ProcessError)
+        assert str(error).startswith(f"rank 0, which holds the group's store, {what}")
+
+
+def slow_to_hear() -> None:
+    """Rank 0 raises an error while rank 2 is in a rollout, and would take the store with it."""
+
+    class Slow(Troubled):
+        def step(self, action: Any) -> Any:
+            if dist.get_rank() == 2 and self._count == 20:
+                time.sleep(3)
+            return super().step(action)
+
+    PPOClip("MlpPolicy", Slow("raise", 21, 0), n_steps=16, batch_size=8, device="cpu").learn(16 * 3 * 5)
+
+
+def test_the_error_of_the_process_with_the_store_reaches_all() -> None:
+    own, *errors = together(slow_to_hear, 3, timeout=timedelta(minutes=10), address=store_of_rank_0())
+    assert isinstance(own, OSError)
+    for error in errors:
+        assert isinstance(error, ProcessError)
+        assert str(error) == "rank 0 ended with OSError: the simulator is broken"
+
+
+STOPPED = """
+import os, signal, sys
+from datetime import timedelta
+import gymnasium as gym
+from sb3_ppo_variants import PPOClip, init_processes
+
+class Stops(gym.Wrapper):
+    steps = 0
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 21 and os.environ["RANK"] == "0":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return super().step(action)
+
+init_processes(timedelta(seconds=6))
+try:
+    PPOClip("MlpPolicy", Stops(gym.make("CartPole-v1")), n_steps=16, batch_size=8, device="cpu").learn(1000)
+except Exception as error:
+    print(error, flush=True)
+    os.kill(os.getppid(), signal.SIGKILL)  # torchrun would wait half a minute for rank 0.
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_hangs_is_named_in_torchrun(tmp_path: Path) -> None:
+    script = tmp_path / "stopped.py"
+    script.write_text(STOPPED)
+    result = ended(run_module, "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script))
+    assert "rank 0 ended without reporting an error, or did not answer in time" in result.stdout
+
+
+def too_late() -> None:
+    """Rank 1 exchanges numbers once rank 0 has given up."""
+    store = _get_default_store()
+    while dist.get_rank() == 1 and not store.check([f"{PREFIX}/here/0"]):
+        time.sleep(0.05)
+    current("auto").average(th.ones(3))
+
+
+def test_processes_that_are_all_there_say_what_each_has_seen() -> None:
+    for error in together(too_late, 2, timeout=SHORT):
+        assert isinstance(error, ProcessError)
+        assert str(error).startswith("all processes are there, but they could not exchange data")
+        assert re.search("rank 0 says: .*Timed out.*; rank 1 says: .*Connection closed", str(error), re.DOTALL)
 
 
 @pytest.mark.slow
@@ -149,6 +228,73 @@ def test_differences_are_refused_before_the_first_step(name: str) -> None:
         assert "in rank 0 and " in str(error) and "in rank 1: all processes must" in str(error)
 
 
+def normalized_differently() -> None:
+    rank = dist.get_rank()
+    env = VecNormalize(make_vec_env(lambda: NoiseEnv(spaces.Discrete(2))), norm_obs=rank == 0)
+    PPOClip("MlpPolicy", env, n_steps=16, batch_size=8, device="cpu").learn(64)
+
+
+def test_normalizations_that_differ_are_named() -> None:
+    for error in together(normalized_differently, 2):
+        assert isinstance(error, ArgumentError)
+        assert str(error).startswith("VecNormalize.norm_obs is True in rank 0 and False in rank 1")
+
+
+class Sets(BaseCallback):
+    """Sets an attribute in rank 1 during the second rollout."""
+
+    def __init__(self, name: str, value: Any):
+        super().__init__()
+        self._owner, _, self._attribute = f"model.{name}".rpartition(".")
+        self._value = value
+
+    def _on_step(self) -> bool:
+        if dist.get_rank() == 1 and self.n_calls == 20:
+            owner: Any = attrgetter(self._owner)(self)
+            setattr(owner, self._attribute, self._value)
+        return True
+
+
+# What a callback sets in rank 1, and how the error names the difference.
+SET: dict[str, tuple[Any, str]] = {
+    "clip_range": (lambda _: 0.1, "clip_range is 0.2 in rank 0 and 0.1 in rank 1"),
+    "ent_coef": (0.5, "ent_coef is 0.0 in rank 0 and 0.5 in rank 1"),
+    "gae_lambda": (0.5, "gae_lambda is 0.95 in rank 0 and 0.5 in rank 1"),
+    "n_epochs": (3, "n_epochs is 2 in rank 0 and 3 in rank 1"),
+    "batch_size": (16, "batch_size is 8 in rank 0 and 16 in rank 1"),
+    "target_kl": (1e-9, "target_kl is None in rank 0 and 1e-09 in rank 1"),
+    "normalize_advantage": (False, "normalize_advantage is True in rank 0 and False in rank 1"),
+    "fast": (False, "fast is auto in rank 0 and False in rank 1"),
+    "_stats_window_size": (7, "stats_window_size is 100 in rank 0 and 7 in rank 1"),
+    "lr_schedule": (lambda _: 0.1, "learning_rate of the update is 0.0003 in rank 0 and 0.1 in rank 1"),
+    "_adapted_kl_coef": (9.0, "kl_coef of the update is 0.5 in rank 0 and 9.0 in rank 1"),
+    "rollout_buffer.gamma": (0.5, "rollout_buffer.gamma is 0.99 in rank 0 and 0.5 in rank 1"),
+    "policy.log_std.requires_grad": (False, "policy's log_std is (1,) in rank 0 and (1,), frozen in rank 1"),
+    "env.gamma": (0.5, "VecNormalize.gamma is 0.99 in rank 0 and 0.5 in rank 1"),
+    "env.clip_obs": (1.0, "VecNormalize.clip_obs is 10.0 in rank 0 and 1.0 in rank 1"),
+    "env.training": (False, "VecNormalize.training is True in rank 0 and False in rank 1"),
+    "env.norm_obs": (False, "VecNormalize.norm_obs is True in rank 0 and False in rank 1"),
+}
+
+
+def set_in_one(name: str) -> None:
+    cls = PPOAdaptiveKL if name == "_adapted_kl_coef" else PPOClip
+    env = VecNormalize(make_vec_env(lambda: NoiseEnv(spaces.Box(-1, 1, (1,)))))
+    model = cls("MlpPolicy", env, n_steps=16, batch_size=8, n_epochs=2, device="cpu")
+    try:
+        model.learn(16 * 2 * 4, callback=Sets(name, SET[name][0]))
+    finally:
+        assert model._n_updates == 2, "the first update is made, and the second one is not begun"
+
+
+@pytest.mark.parametrize("name", SET)
+def test_values_that_callbacks_set_in_one_process_are_refused(name: str) -> None:
+    for error in together(set_in_one, 2, name, timeout=SHORT):
+        assert isinstance(error, ArgumentError), error
+        assert str(error).startswith(SET[name][1]), error
+        assert "If a callback sets it, let it do so in all of them" in str(error)
+
+
 class Changes(BaseCallback):
     """Changes a weight of rank 1 before an update."""
 
@@ -191,7 +337,7 @@ import torch.distributed as dist
 # Such a PyTorch has none of these.
 sys.modules["torch.distributed.distributed_c10d"] = None
 dist.is_available = lambda: False
-del dist.is_initialized, dist.get_rank, dist.get_world_size, dist.init_process_group
+del dist.is_initialized, dist.get_rank, dist.get_world_size, dist.init_process_group, dist.ProcessGroup
 from sb3_ppo_variants import PPOClip, init_processes
 print(PPOClip("MlpPolicy", "CartPole-v1", n_steps=64).learn(64).num_timesteps, init_processes())
 PPOClip("MlpPolicy", "CartPole-v1", data_parallel=True)

@@ -1,6 +1,7 @@
 """Runs of several processes: steps, statistics, callbacks, checkpoints."""
 
 import io
+import pickle
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from ranks import answers
 from sb3_ppo_variants import ArgumentError, ExactCheckpointCallback, Objective, PPOAdaptiveKL, PPOClip, PPOCustom
-from sb3_ppo_variants.base.merging import explained_variance, merge_moments
+from sb3_ppo_variants.base.merging import explained_variance
 from sb3_ppo_variants.processes import current
+from sb3_ppo_variants.processes.statistics import merge_moments
 
 SETTINGS: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2, "device": "cpu"}
 
@@ -88,13 +90,66 @@ def test_counts_statistics_and_files_are_those_of_all(tmp_path: Path) -> None:
     assert first["steps"] == second["steps"] == 512
     for same in ("weights", "mean", "returns", "episodes"):
         np.testing.assert_array_equal(first[same], second[same], err_msg=same)
-    assert first["count"] == pytest.approx(512 + 4 + 2e-4, abs=3), "the steps and resets of both"
+    assert first["count"] == pytest.approx(512 + 4 + 1e-4, abs=1e-6), "the steps and resets of both"
     # The positions after the first step depend only on the initial states.
     assert not np.isin(first["first"][0, :, [0, 2]], second["first"]).any(), "the environments have seeds of their own"
     assert {path.name for path in tmp_path.iterdir()} >= {"0", "models0", "eval0", "model0.zip"}
     assert not {"models1", "eval1", "model1.zip"} & {path.name for path in tmp_path.iterdir()}
     assert (tmp_path / "0" / "progress.csv").stat().st_size > 0
     assert (tmp_path / "1" / "progress.csv").stat().st_size == 0
+
+
+class Resets(BaseCallback):
+    """Records all observations that the statistics are of, and resets the environments where it can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[np.ndarray] = []
+
+    def _keep(self) -> None:
+        assert isinstance(self.training_env, VecNormalize)
+        self.seen.append(np.asarray(self.training_env.get_original_obs()))
+
+    def _reset(self) -> None:
+        self.model._last_obs = self.training_env.reset()  # type: ignore[assignment]
+        self._keep()
+
+    def _on_training_start(self) -> None:
+        self._keep()
+        self._reset()
+
+    def _on_rollout_start(self) -> None:
+        if dist.get_rank() == 1:
+            self._reset()
+
+    def _on_step(self) -> bool:
+        self._keep()
+        return True
+
+
+def normalized(calls: int) -> tuple[np.ndarray, bytes, list[Any]]:
+    env = VecNormalize(make_vec_env("CartPole-v1", n_envs=2, seed=5))
+    model, seen = PPOClip("MlpPolicy", env, **SETTINGS), []
+    for _ in range(calls):
+        model.learn(256, callback=(resets := Resets()))
+        seen += resets.seen
+    moments = [env.obs_rms, env.ret_rms]
+    assert all(isinstance(each, RunningMeanStd) for each in moments)
+    return np.concatenate(seen), pickle.dumps(moments), moments
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_statistics_are_those_of_all_observations(calls: int) -> None:
+    """Of steps and all resets: at the beginning of each call of learn(), and by callbacks of one or all processes."""
+    (first, digest, (moments, _)), (second, other_digest, _) = answers(normalized, 2, calls)
+    assert digest == other_digest
+    seen = np.concatenate([first, second]).astype(np.float64)
+    # The initial statistics, with mean 0 and variance 1, count as 0.0001 observations.
+    count = len(seen) + 1e-4
+    mean = seen.sum(axis=0) / count
+    assert moments.count == pytest.approx(count, abs=1e-9)
+    np.testing.assert_allclose(moments.mean, mean, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(moments.var, (1e-4 + (seen**2).sum(axis=0)) / count - mean**2, rtol=1e-5)
 
 
 def converted() -> tuple[Any, Any, Any]:

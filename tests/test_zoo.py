@@ -19,6 +19,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.utils import FloatSchedule
 
 from fresh import ended, run_code_anew, run_module
+from own_objectives import SPO
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL
 from sb3_ppo_variants.recipes import ALGORITHMS, recipe
 from sb3_ppo_variants.zoo.push_to_hub import push_to_hub
@@ -114,7 +115,7 @@ def test_hyperparameters_with_an_lstm(algorithm: str, conf: list[str], tmp_path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", [*ALGORITHMS, "ppo"])
+@pytest.mark.parametrize("algorithm", [*(ALGORITHMS.keys() - {"ppo_custom"}), "ppo"])
 def test_every_script(algorithm: str, tmp_path: Path) -> None:
     of_run = ["--algo", algorithm, "--env", ENV, "-f", "logs"]
     # rl_zoo3's plots of final scores need two runs.
@@ -170,7 +171,8 @@ def test_samples_are_arguments_of_the_algorithm(name: str) -> None:
     for _ in range(5):
         trial = study.ask()
         arguments = sampler(name)(trial, 2, 8, {})
-        model = ALGORITHMS[name]("MlpPolicy", ENV, **{**arguments, "n_steps": 1024})
+        own = {"objective": SPO(0.2)} if name == "ppo_custom" else {}
+        model = ALGORITHMS[name]("MlpPolicy", ENV, **{**arguments, **own, "n_steps": 1024})
         assert model.gamma == 1 - trial.params["one_minus_gamma"]
         assert model.batch_size == 2 ** trial.params["batch_size_pow"]
         if isinstance(model, PPOFixedKL):
@@ -193,6 +195,14 @@ def test_a_kl_coefficient_may_be_annealed(tmp_path: Path) -> None:
     model = PPOFixedKL.load(train(tmp_path, "ppo_fixed_kl", "-params", "kl_coef:'lin_2.0'", "--eval-freq", "-1"))
     assert isinstance(model.kl_coef, FloatSchedule)
     assert [model.kl_coef(progress) for progress in (1.0, 0.5)] == [2.0, 1.0]
+
+
+def test_an_objective_of_the_user(tmp_path: Path) -> None:
+    saved = train(tmp_path, "ppo_custom", "-params", "objective:'own_objectives:SPO(epsilon=0.1)'", "--eval-freq", "-1")
+    config = yaml.unsafe_load((saved.with_suffix("") / "config.yml").read_text())
+    assert config["objective"] == "own_objectives:SPO(epsilon=0.1)"
+    output = zoo(tmp_path, "enjoy", "--algo", "ppo_custom", "--env", ENV, "-f", "logs", "--no-render")
+    assert "Mean reward" in output
 
 
 def test_a_model_of_the_zoo_is_loaded_without_it(trained: Path) -> None:

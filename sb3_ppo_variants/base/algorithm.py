@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch as th
+from gymnasium.vector import VectorEnv
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
@@ -38,10 +39,12 @@ from sb3_ppo_variants.base.environment import check_learn, checked_env
 from sb3_ppo_variants.base.hooks import check_hooks
 from sb3_ppo_variants.base.masking import MaskedActions
 from sb3_ppo_variants.base.merging import Rollout, explained_variance
+from sb3_ppo_variants.base.settings import settings_of
 from sb3_ppo_variants.guards import Supervised, original
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.policies.choice import Aliases, check_kl, kind_of, make_policy_and_buffer
 from sb3_ppo_variants.processes import Processes, current
+from sb3_ppo_variants.processes.differences import THROUGHOUT
 from sb3_ppo_variants.rollouts.buffer import forget_parameters
 from sb3_ppo_variants.rollouts.loop import Actor, collect
 from sb3_ppo_variants.rollouts.whole import check_is_free, one_rollout
@@ -83,8 +86,9 @@ class PPOBase(MaskedActions):
         check_hooks(cls)
 
     def __init__(
-        self, policy: str | type[ActorCriticPolicy], env: GymEnv | str, learning_rate: float | Schedule, n_steps: int,
-        batch_size: int, n_epochs: int, gamma: float, gae_lambda: float, clip_range_vf: float | Schedule | None,
+        self, policy: str | type[ActorCriticPolicy], env: GymEnv | VectorEnv | str,
+        learning_rate: float | Schedule, n_steps: int, batch_size: int, n_epochs: int,
+        gamma: float, gae_lambda: float, clip_range_vf: float | Schedule | None,
         normalize_advantage: NormalizeAdvantage, ent_coef: float, vf_coef: float, max_grad_norm: float | None,
         use_sde: bool, sde_sample_freq: int, rollout_buffer_class: type[RolloutBuffer] | None,
         rollout_buffer_kwargs: dict[str, Any] | None, target_kl: float | None, stats_window_size: int,
@@ -200,6 +204,15 @@ class PPOBase(MaskedActions):
             processes=self.processes,
         )
 
+    def _settings(self, *progress_remaining: float) -> dict[str, str]:
+        """Return everything that an update depends on, and that must be the same in all processes, by name.
+
+        :param progress_remaining: where to compare schedules
+        """
+        plan = self._plan()
+        path = choose(plan, self.fast).backend.path
+        return settings_of(self, [*self.rules, *self.own_rules], plan, path, progress_remaining)
+
     # The loop
 
     def collect_rollouts(
@@ -209,7 +222,8 @@ class PPOBase(MaskedActions):
 
         :return: False if a callback ended it early
         """
-        rollout, one = Rollout(self), one_rollout(rollout_buffer, n_rollout_steps)
+        one = one_rollout(rollout_buffer, n_rollout_steps)
+        rollout = Rollout(self, lambda: self._settings(self._current_progress_remaining))
         n_processes = self.processes.size
 
         @contextmanager
@@ -294,7 +308,7 @@ class PPOBase(MaskedActions):
         supervised = Supervised(together.own_callbacks(callback, processes), progress_bar and processes.rank == 0)
         with settings_kept(), together.failing(processes), self._guards(), supervised.to_the_end():
             if processes.size > 1:
-                together.begin(self, {**self.rules, **self.own_rules}, total_timesteps)
+                together.begin(self, self._settings(*THROUGHOUT), total_timesteps)
             return super().learn(
                 total_timesteps=total_timesteps,
                 callback=supervised,

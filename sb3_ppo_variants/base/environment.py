@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv
 from stable_baselines3.common.base_class import maybe_make_env
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv
@@ -20,7 +21,7 @@ from sb3_ppo_variants.saving import SavedAlgorithm
 def checked_env(
     policy: str | type[BasePolicy],
     policy_kwargs: dict[str, Any] | None,
-    env: GymEnv | str | None,
+    env: GymEnv | VectorEnv | str | None,
     verbose: int,
     use_sde: bool,
     needed: bool,
@@ -35,7 +36,8 @@ def checked_env(
         if needed:
             raise ArgumentError("env=None: pass an environment or the id of a registered one")
         return None
-    wrapped = SavedAlgorithm._wrap_env(maybe_make_env(env, verbose), verbose)
+    made = env if isinstance(env, VectorEnv) else maybe_make_env(env, verbose)
+    wrapped = SavedAlgorithm._wrap_env(made, verbose)
     check_spaces(wrapped.action_space, use_sde)
     check_start("action", wrapped.action_space)
     check_observations(policy, wrapped.observation_space, policy_kwargs)

@@ -1,22 +1,23 @@
 """Merges the statistics of processes that train together."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable
 from itertools import zip_longest
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch as th
 from stable_baselines3.common import utils
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.running_mean_std import RunningMeanStd
-from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
+from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from sb3_ppo_variants.backends.native.normalizing import native_steps
 from sb3_ppo_variants.processes import Processes
 from sb3_ppo_variants.processes.advantages import mean_and_variance
+from sb3_ppo_variants.processes.differences import refuse_differences
+from sb3_ppo_variants.processes.statistics import Told
 from sb3_ppo_variants.rollouts.normalized import Steps
 from sb3_ppo_variants.saving import SavedAlgorithm
 
@@ -24,24 +25,37 @@ from sb3_ppo_variants.saving import SavedAlgorithm
 EPISODES = ("ep_info_buffer", "ep_success_buffer")
 
 
+class Ended(NamedTuple):
+    """What a process tells the others when it ends a rollout."""
+
+    going: bool
+    num_timesteps: int
+    episodes: list[list[Any]]
+    statistics: Told
+    settings: dict[str, str]
+
+
 class Rollout:
-    """Combines the statistics of a rollout over all processes.
+    """Combines the statistics of a rollout over all processes, and checks that they agree on the update after it.
 
     :param model: the model, before the rollout
+    :param settings: returns the settings of the next update, which must be the same in all processes, by name
     """
 
-    def __init__(self, model: SavedAlgorithm):
+    def __init__(self, model: SavedAlgorithm, settings: Callable[[], dict[str, str]]):
         self._model = model
+        self._settings = settings
         self._together = model.processes.size > 1
         if self._together:
-            self._take_first_moments()  # A checkpoint written before the rollout holds these.
+            self._merge()  # A checkpoint written before the rollout holds the statistics of all.
             self._episodes = [list(getattr(model, name)) for name in EPISODES]
 
-    def _take_first_moments(self) -> None:
-        moments = _moments(self._model.env)
-        if moments:
-            for own, first in zip(moments, self._model.processes.exchange("takes statistics", moments)[0], strict=True):
-                own.mean, own.var, own.count = first.mean, first.var, first.count
+    def _merge(self) -> None:
+        """Add what the other processes have seen since the last rollout, such as when the environments were reset."""
+        model = self._model
+        told = model.statistics.told(model.env)
+        if told.own:
+            model.statistics.merge(model.env, model.processes.exchange("merges statistics", told))
 
     def steps(self, env: VecEnv) -> Steps:
         """Return the object that steps the environments."""
@@ -53,29 +67,35 @@ class Rollout:
     def begin(self) -> None:
         """Begin the rollout. Call this after ``on_rollout_start``, where callbacks may reset the environments."""
         if self._together:
-            self._take_first_moments()
-            self._before = [moments.copy() for moments in _moments(self._model.env)]
+            self._merge()
 
     def end(self, going: bool) -> bool:
         """Add the statistics that the other processes have collected.
 
         :param going: whether this process continues training
         :return: whether all processes do
+        :raises ArgumentError: if they all do, but with different settings
         """
         if not self._together:
             return going
-        model, all_moments = self._model, _moments(self._model.env)
-        own = (going, model.num_timesteps, self._watched.episodes(going), all_moments)
+        model = self._model
+        if going:
+            # SB3 does the same after the rollout, but the schedules of the update are compared now.
+            model._update_current_progress_remaining(model.num_timesteps, model._total_timesteps)
+        told = model.statistics.told(model.env)
+        own = Ended(going, model.num_timesteps, self._watched.episodes(going), told, self._settings() if going else {})
         each = model.processes.exchange("ends a rollout", own)
+        all_going = all(ended.going for ended in each)
+        if all_going:
+            refuse_differences([ended.settings for ended in each])
         # A callback may have stopped some processes early, so that each has counted another number of steps.
-        model.num_timesteps = sum(steps for _, steps, _, _ in each) // len(each)
+        model.num_timesteps = sum(ended.num_timesteps for ended in each) // len(each)
         for i, (name, before) in enumerate(zip(EPISODES, self._episodes, strict=True)):
-            in_turn = zip_longest(*(episodes[i] for _, _, episodes, _ in each), fillvalue=None)
+            in_turn = zip_longest(*(ended.episodes[i] for ended in each), fillvalue=None)
             added = [episode for turn in in_turn for episode in turn if episode is not None]
             setattr(model, name, deque([*before, *added], maxlen=model._stats_window_size))
-        for i, (moments, first) in enumerate(zip(all_moments, self._before, strict=True)):
-            merge_moments(moments, first, [others[i] for _, _, _, others in each])
-        return all(going for going, _, _, _ in each)
+        model.statistics.merge(model.env, [ended.statistics for ended in each])
+        return all_going
 
 
 class Watched:
@@ -109,37 +129,6 @@ class Watched:
         if going:
             self._collect()
         return [list(getattr(self._new, name)) for name in EPISODES]
-
-
-def _moments(env: VecEnv | None) -> list[RunningMeanStd]:
-    """Return the statistics of all ``VecNormalize`` wrappers, from the outside in."""
-    if not isinstance(env, VecEnvWrapper):
-        return []
-    own: list[RunningMeanStd] = []
-    if isinstance(env, VecNormalize):
-        observations = getattr(env, "obs_rms", None)
-        own = [*(observations.values() if isinstance(observations, dict) else [observations]), env.ret_rms]
-    return [*(moments for moments in own if moments is not None), *_moments(env.venv)]
-
-
-def merge_moments(moments: RunningMeanStd, before: RunningMeanStd, each: Sequence[RunningMeanStd]) -> None:
-    """Set moments to those of the data of all processes, which started from common data.
-
-    :param moments: the moments to set
-    :param before: the moments of the common data
-    :param each: the moments of each process: of the common data and its own
-    """
-    if all(one.count == before.count for one in each):
-        return  # There is no new data.
-    # Sum x and x^2 relative to the previous mean, which preserves precision.
-    counts = [one.count - before.count for one in each]
-    sums = [one.count * (one.mean - before.mean) for one in each]
-    squares = [one.count * (one.var + (one.mean - before.mean) ** 2) - before.count * before.var for one in each]
-    count = before.count + sum(counts)
-    shift = sum(sums) / count
-    moments.mean = before.mean + shift
-    moments.var = (before.count * before.var + sum(squares)) / count - shift**2
-    moments.count = count
 
 
 def explained_variance(values: np.ndarray, returns: np.ndarray, processes: Processes) -> float:

@@ -5,10 +5,8 @@ all of them. The backends average gradients; this module does the rest.
 """
 
 import random
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
 from importlib import import_module
 from typing import Any
 from zlib import crc32
@@ -19,66 +17,47 @@ from stable_baselines3.common.callbacks import CallbackList, CheckpointCallback,
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.type_aliases import MaybeCallback
 
-from sb3_ppo_variants.errors import ArgumentError, ProcessError
+from sb3_ppo_variants.errors import ProcessError
+from sb3_ppo_variants.guards import capabilities
 from sb3_ppo_variants.processes import Processes
+from sb3_ppo_variants.processes.differences import described, refuse_differences
 from sb3_ppo_variants.saving import SavedAlgorithm
 
-# Arguments that may differ between processes.
-FREE = {"policy", "env", "seed", "device", "verbose", "tensorboard_log", "_init_setup_model"}
 PACKAGES = ("sb3_ppo_variants", "stable_baselines3", "gymnasium", "torch")
 # Callbacks that evaluate or write files. Only rank 0 runs them.
 ONCE = (CheckpointCallback, EvalCallback)
 
 
-def begin(model: SavedAlgorithm, names: Mapping[str, Any], total_timesteps: int) -> None:
+def begin(model: SavedAlgorithm, settings: dict[str, str], total_timesteps: int) -> None:
     """Begin to train together, with the same model and different random numbers in each process. Only rank 0 logs.
 
-    :param names: the names of the model's arguments
+    :param settings: the settings of the model, which must be the same in all processes, by name
     :param total_timesteps: the argument of ``learn``
-    :raises ArgumentError: if the models or their arguments differ, naming what differs
+    :raises ArgumentError: if the models or their settings differ, naming what differs
     """
     processes = model.processes
-    each = processes.exchange("begins to learn", _description(model, names) | {"total_timesteps": total_timesteps})
-    _refuse_differences(each)
+    own = _description(model, total_timesteps) | settings, model.statistics.told(model.env)
+    each = processes.exchange("begins to learn", own)
+    refuse_differences([description for description, _ in each])
+    model.statistics.merge(model.env, [told for _, told in each])
     _set_apart(model)
     _take_first(model)
     if processes.rank > 0:
         model.set_logger(Logger(folder=None, output_formats=[]))
 
 
-def _description(model: SavedAlgorithm, names: Mapping[str, Any]) -> dict[str, str]:
-    """Return everything that must be the same in all processes, by name."""
+def _description(model: SavedAlgorithm, total_timesteps: int) -> dict[str, str]:
+    """Return what must be the same in all processes when they begin, except settings, by name."""
     versions = {name: import_module(name).__version__ for name in PACKAGES}
-    arguments = {name: _told(getattr(model, name)) for name in names if name not in FREE and hasattr(model, name)}
-    shapes = {f"policy's {name}": tuple(p.shape) for name, p in model.policy.named_parameters()}
     others = {
         "algorithm": type(model).__name__,
         "observation_space": model.observation_space,
         "action_space": model.action_space,
         "n_envs": model.n_envs,
         "num_timesteps": model.num_timesteps,
+        "total_timesteps": total_timesteps,
     }
-    return {name: str(value) for name, value in {**others, **versions, **arguments, **shapes}.items()}
-
-
-def _told(value: Any) -> str:
-    """Describe an argument with words that are the same in all processes."""
-    if callable(value) and not isinstance(value, type):  # Functions, such as schedules, are compared by their values.
-        return str([value(progress) for progress in (1.0, 0.5, 0.0)])
-    if is_dataclass(value) and not isinstance(value, type):  # An objective or updates, which may contain functions.
-        parts = [f"{field.name}={_told(getattr(value, field.name))}" for field in fields(value)]
-        return f"{type(value).__name__}({', '.join(parts)})"
-    return re.sub(" at 0x[0-9a-fA-F]+", "", str(value))
-
-
-def _refuse_differences(each: list[dict[str, Any]]) -> None:
-    for rank, other in enumerate(each):
-        for name in {**each[0], **other}:
-            first, own = each[0].get(name, "missing"), other.get(name, "missing")
-            if first != own:
-                raise ArgumentError(
-                    f"{name} is {first} in rank 0 and {own} in rank {rank}: all processes must have the same value"
-                )
+    return {name: described(value) for name, value in {**others, **versions}.items()}
 
 
 def _set_apart(model: SavedAlgorithm) -> None:
@@ -95,13 +74,13 @@ def _set_apart(model: SavedAlgorithm) -> None:
         random.seed(int(words[2]))
     if rank > 0 and seeds[rank] and len(known) > len(set(known)):
         # These are the seeds that the environments would have in a single process.
-        env.seed(known[0] + rank * env.num_envs)
+        capabilities.seed(env, known[0] + rank * env.num_envs)
 
 
 def _seeds(model: SavedAlgorithm) -> list[int]:
     """Return the seeds of the environments, as far as they are known."""
     assert model.env is not None
-    pending = [seed for seed in model.env.unwrapped._seeds if seed is not None]
+    pending = capabilities.pending_seeds(model.env)
     if pending or model.seed is None or model._last_obs is not None:
         return pending
     # The model has seeded its environments, but they have been reset since, such as for an evaluation.

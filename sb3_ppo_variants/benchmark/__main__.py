@@ -1,15 +1,18 @@
 """Measure the variants: what they learn, how fast they train, and what their guards cost."""
 
-import argparse
+import ast
 import sys
+from argparse import ArgumentParser
+from functools import partial
 from importlib import import_module
+from pathlib import Path
 
-from sb3_ppo_variants.errors import ArgumentError, installation
+from sb3_ppo_variants.arguments.commandline import Command, run_command
+from sb3_ppo_variants.benchmark.compare import options
 
-# The module of each command, by the name of the command.
-COMMANDS = {
+# The module of each tool, by the name of its command.
+TOOLS = {
     "cold": "cold",
-    "compare": "compare.command",
     "figures": "figures.command",
     "gallery": "gallery",
     "guard": "guard",
@@ -17,39 +20,29 @@ COMMANDS = {
     "kl-estimators": "figures.estimators",
     "paths": "paths",
     "peers": "peers",
-    "report": "compare.report_command",
     "scaling": "scaling",
     "scaling-learning": "scaling_learning",
     "stepping": "stepping",
-    "study": "compare.study_command",
     "throughput": "throughput",
+    "verdicts": "verdicts",
 }
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the benchmark that the command line names.
+def _tool(path: str) -> Command:
+    """Return the command of a module, which is imported when the command is used."""
+    file = Path(__file__).parent / f"{path.replace('.', '/')}.py"
+    module = f"{__package__}.{path}"
+    return Command(ast.get_docstring(ast.parse(file.read_text())) or "", partial(_add_options, module), module)
 
-    :param arguments: command-line arguments; ``None`` takes ``sys.argv``
-    :return: exit code, 0 unless runs failed or the benchmark missed its bar
-    :raises SystemExit: if the command line asks for something that is not allowed
-    :raises ImportError: naming the extra to install, if a package is missing
-    """
-    parser = argparse.ArgumentParser(prog="python -m sb3_ppo_variants.benchmark", description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="benchmark")
-    try:
-        for name, path in COMMANDS.items():
-            module = import_module(f"sb3_ppo_variants.benchmark.{path}")
-            # With abbreviations, --seed 7 would be --seeds 7.
-            command = commands.add_parser(name, help=module.__doc__, description=module.__doc__, allow_abbrev=False)
-            command.set_defaults(run=module.run)
-            module.add_command(command)
-    except ImportError as error:
-        raise ImportError(f"the benchmarks need more packages: {installation('benchmark')}") from error
-    try:
-        options = parser.parse_args(arguments)
-        return options.run(options)
-    except ArgumentError as error:
-        raise SystemExit(str(error)) from error
+
+def _add_options(module: str, parser: ArgumentParser) -> None:
+    import_module(module).add_command(parser)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the tool that the command line names; see :func:`run_command`. It also runs ``compare`` and the like."""
+    commands = {name: _tool(path) for name, path in TOOLS.items()} | options.COMMANDS
+    return run_command("python -m sb3_ppo_variants.benchmark", __doc__, dict(sorted(commands.items())), arguments)
 
 
 if __name__ == "__main__":

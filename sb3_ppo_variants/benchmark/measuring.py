@@ -16,8 +16,10 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecEnv
 
+from sb3_ppo_variants.arguments.commandline import whole_number
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.guards.masks import METHOD, MaskCheck, choices, has_masks
+from sb3_ppo_variants.guards.capabilities import has_attr
+from sb3_ppo_variants.guards.masks import METHOD, MaskCheck, choices
 from sb3_ppo_variants.guards.watch import Watch
 
 Result = TypeVar("Result")
@@ -27,7 +29,7 @@ class Count(argparse.Action):
     """Accepts an integer >= 1."""
 
     def __init__(self, option_strings: list[str], dest: str, **kwargs: Any):
-        super().__init__(option_strings, dest, type=int, **kwargs)
+        super().__init__(option_strings, dest, type=whole_number, **kwargs)
 
     def __call__(self, parser: object, namespace: argparse.Namespace, value: Any, option: str | None = None) -> None:
         """:raises ArgumentError: (a ``ValueError``) if the integer is smaller"""
@@ -146,7 +148,7 @@ def random_actions(env: VecEnv, space: spaces.Space | None = None) -> np.ndarray
     :param space: action space to draw from; ``None`` takes that of the environments
     """
     space = env.action_space if space is None else space
-    sizes = choices(space) if has_masks(env) else None
+    sizes = choices(space) if has_attr(env, METHOD) else None
     if sizes is None:
         return np.array([space.sample() for _ in range(env.num_envs)])
     masks = MaskCheck(space, Watch(lambda: None)).stacked(env.env_method(METHOD))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sb3_ppo_variants.benchmark.compare.plots import MEDIUM, band, drawn, looks
-from sb3_ppo_variants.benchmark.compare.statistics import bands
+from sb3_ppo_variants.benchmark.compare.statistics import band as over_seeds
 from sb3_ppo_variants.benchmark.measuring import Count, circumstances, make_folders, reported
 from sb3_ppo_variants.benchmark.scaling import launch
 from sb3_ppo_variants.errors import ArgumentError
@@ -71,7 +71,7 @@ def table(curves: Curves) -> list[str]:
 
 
 def draw(learned: dict[str, Any], file: Path) -> None:
-    """Draw the curves: means over seeds with 95% bootstrap intervals."""
+    """Draw the curves: means over seeds with 95% intervals, or with few seeds, a line for each."""
     curves: Curves = learned["curves"]
     ends = [(points[0][0], points[-1][0]) for of_label in curves.values() for points in of_label]
     steps = np.linspace(max(first for first, _ in ends), min(last for _, last in ends), POINTS)
@@ -79,10 +79,10 @@ def draw(learned: dict[str, Any], file: Path) -> None:
         label: np.array([np.interp(steps, *np.array(points).T) for points in of_label])
         for label, of_label in curves.items()
     }
-    intervals, look = bands(means), looks(list(curves))
+    look = looks(list(curves))
     with drawn(file) as axes:
         for label in curves:
-            band(axes, steps, label, intervals, look)
+            band(axes, steps, label, over_seeds(means[label][:, None]), look)
         axes.set_xlabel("environment steps of all processes", fontsize=MEDIUM)
         axes.set_ylabel("mean return of 100 episodes", fontsize=MEDIUM)
         axes.set_title(learned["env"])

@@ -9,7 +9,8 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
-from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, BASELINE, Setting, load_class, policy_of
+from sb3_ppo_variants.benchmark.compare.options import ALGORITHMS, BASELINE
+from sb3_ppo_variants.benchmark.compare.settings import Setting, load_class, policy_of
 from sb3_ppo_variants.envs import make_ale_vec_env, make_envpool_vec_env
 from sb3_ppo_variants.recipes import recipe
 from sb3_ppo_variants.recipes.environments import ENVIRONMENTS

@@ -8,8 +8,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.preprocessing import check_for_nested_spaces
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 from sb3_ppo_variants.envs import rows
@@ -163,3 +164,20 @@ class GymnasiumVecEnv(VecEnv):
     def env_is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: VecEnvIndices = None) -> list[bool]:
         """Check which environments are wrapped with the class."""
         return self._access.is_wrapped(wrapper_class, list(self._get_indices(indices)))
+
+
+def adapted(env: VectorEnv, monitored: bool) -> VecEnv:
+    """Return a ``VecEnv`` of a vector environment that was passed to an algorithm, and warn that it was adapted.
+
+    :param monitored: whether to wrap it in a ``VecMonitor``, unless its environments have a ``Monitor``
+    :raises ArgumentError: see :class:`GymnasiumVecEnv`
+    """
+    venv: VecEnv = GymnasiumVecEnv(env)
+    wrappers = "GymnasiumVecEnv(env)"
+    if monitored and not all(venv.env_is_wrapped(Monitor)):
+        venv, wrappers = VecMonitor(venv), "VecMonitor(GymnasiumVecEnv(env))"
+    warnings.warn(
+        f"env is one of gymnasium's vector environments, which SB3 cannot step, and is wrapped as {wrappers}; pass "
+        "this to omit this message"
+    )
+    return venv

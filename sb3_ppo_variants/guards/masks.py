@@ -6,7 +6,6 @@ A mask is a flat array with a boolean for each action of a ``Discrete`` space, f
 
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import gymnasium as gym
@@ -16,6 +15,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ppo_variants.errors import ArgumentError, refuse
+from sb3_ppo_variants.guards.capabilities import has_attr, single_envs
 from sb3_ppo_variants.guards.watch import TypesOnly, Watch
 
 METHOD = "action_masks"
@@ -124,20 +124,13 @@ class Masks:
         return self._check.stacked(env.env_method(METHOD))
 
 
-def has_masks(env: VecEnv) -> bool:
-    """Return whether the environments have action masks."""
-    with suppress(NotImplementedError):  # Some vectorised environments give no access to single environments.
-        return env.has_attr(METHOD)
-    return False
-
-
 def check_env(env: VecEnv, policy: str, takes_masks: bool) -> None:
     """Check that environments have masks if a policy needs them, and warn if the policy ignores their masks.
 
     :param policy: the name of the policy's class
     :raises ArgumentError: if masks are missing, naming the environment
     """
-    if takes_masks == has_masks(env):
+    if takes_masks == has_attr(env, METHOD):
         return
     if takes_masks:
         raise ArgumentError(
@@ -190,10 +183,10 @@ def check_number(n_masks: int, n_observations: int) -> None:
 def _name(env: VecEnv) -> str:
     """Return the id of the environments, or else the name of their class, if they are in this process."""
     # Environments in other processes are not asked: a spec with a lambda cannot be sent, which would end the worker.
-    inside = getattr(env.unwrapped, "envs", [])
+    inside = single_envs(env)
     if not inside:
         return "the environment"
-    first: gym.Env = inside[0].unwrapped
+    first = inside[0].unwrapped
     return type(first).__name__ if first.spec is None else first.spec.id
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
+from sb3_ppo_variants.guards.capabilities import inner
 from sb3_ppo_variants.guards.steps import Steps
 
 
@@ -88,9 +89,12 @@ def standing_in(model: BaseAlgorithm, make_steps: Callable[[VecEnv], Steps]) -> 
 
 
 def _innermost(model: BaseAlgorithm) -> tuple[BaseAlgorithm | VecEnvWrapper, str]:
-    """Return the owner and the name of the attribute that is the environment of a model below all wrappers."""
-    owner: BaseAlgorithm | VecEnvWrapper = model
+    """Return the owner and the name of the attribute that is the environment of a model below all wrappers.
+
+    A wrapper around something that is not a ``VecEnv`` is that environment.
+    """
+    owner: Any = model
     name = "env"
-    while isinstance(inner := getattr(owner, name), VecEnvWrapper):
-        owner, name = inner, "venv"
+    while inner(getattr(owner, name)) is not None:
+        owner, name = getattr(owner, name), "venv"
     return owner, name

@@ -4,6 +4,7 @@ from sb3_ppo_variants.objectives.checking import check_gradient, gradient_of, lo
 from sb3_ppo_variants.objectives.clipped import Clipped
 from sb3_ppo_variants.objectives.kl_penalized import AdaptiveKL, KLPenalized
 from sb3_ppo_variants.objectives.objective import ArrayObjective, Batch, Gradient, Objective, arrays_obstacle
+from sb3_ppo_variants.objectives.text import read_objective
 from sb3_ppo_variants.objectives.unclipped import Unclipped
 
 __all__ = [
@@ -19,4 +20,5 @@ __all__ = [
     "check_gradient",
     "gradient_of",
     "loss_of",
+    "read_objective",
 ]

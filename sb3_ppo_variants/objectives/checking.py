@@ -1,12 +1,25 @@
 """Checks of what objectives return, and that the gradient of an objective over arrays is that of its loss."""
 
+from itertools import product
+from typing import NamedTuple
+
 import numpy as np
 import torch as th
 
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.objectives.objective import ArrayObjective, Batch, Gradient, Objective
 
-SAMPLES = 200
+# The grid: log r, and the advantages and KLs at each. It contains r = 1 and a KL of 0, and otherwise no round numbers,
+# at which objectives may have kinks.
+SIDE = np.linspace(0.013, 6, 120)
+LOG_RATIOS = np.concatenate([-SIDE[::-1], [0.0], SIDE])
+ADVANTAGES = [sign * size for size in (0.011, 0.37, 1.3, 3.1, 9.7) for sign in (-1, 1)]
+STATES = np.array([*product([0.0, *ADVANTAGES], (0.0, 1.3e-4, 0.013, 0.17, 1.1, 9.3))])
+MIXED = 500
+RELATIVE, ABSOLUTE = 1e-7, 1e-12
+# Kinks are found to 0.05 / 2 ** HALVINGS, and compared at this distance, in log r.
+HALVINGS = 30
+BESIDE = 1e-9
 
 
 def loss_of(objective: Objective, batch: Batch[th.Tensor]) -> th.Tensor:
@@ -53,32 +66,104 @@ def gradient_of(objective: ArrayObjective, batch: Batch[np.ndarray]) -> Gradient
 def check_gradient(objective: ArrayObjective, seed: int = 0) -> None:
     """Compare ``objective.gradient`` with autograd through ``objective.loss``, to test an objective of your own.
 
-    The samples have ratios close to 1 and far from it, and positive, negative and zero advantages, in double precision.
+    The comparison begins where each update does, at r = 1 and a KL of 0. It goes on over a grid: r from e^-6 to e^6,
+    advantages of both signs and several sizes, and KLs from 0 to 10. Where the derivative jumps, it compares both sides
+    of the kink closely. Everything is in double precision.
 
     :param objective: the objective
-    :param seed: seed of the samples
-    :raises AssertionError: if the loss or a derivative differs by more than rounding, naming it
+    :param seed: seed of further samples, which mix all of these in a minibatch
+    :raises AssertionError: if the loss or a derivative differs by more than rounding, naming it and the sample
     :raises ArgumentError: (a ``ValueError``) if the loss or a derivative has another shape than in training
     """
+    _compare_start(objective)
+    for log_ratio in LOG_RATIOS:
+        _compare(objective, Samples(np.full(len(STATES), log_ratio), *STATES.T))
+    on_grid = Samples(np.repeat(LOG_RATIOS, len(STATES)), *np.tile(STATES.T, len(LOG_RATIOS)))
+    beside_kinks = _beside_kinks(objective, on_grid)
+    if len(beside_kinks.log_ratio):
+        _compare(objective, beside_kinks)
     rng = np.random.default_rng(seed)
-    log_ratio = rng.normal(scale=0.5, size=SAMPLES)
-    advantages = rng.normal(size=SAMPLES) * (rng.random(SAMPLES) > 0.1)
-    kl = rng.exponential(0.1, SAMPLES)
-    needs_kl = objective.needs_kl
-
-    log_ratio_tensor, kl_tensor = (th.from_numpy(array).requires_grad_() for array in (log_ratio, kl))
-    tensors = Batch(log_ratio_tensor.exp(), th.from_numpy(advantages), kl_tensor if needs_kl else None)
-    loss = loss_of(objective, tensors)
-    d_log_ratio, d_kl = th.autograd.grad(loss, (log_ratio_tensor, kl_tensor), allow_unused=True)
-
-    found = gradient_of(objective, Batch(np.exp(log_ratio), advantages, kl if needs_kl else None))
-    _compare("the mean of losses", found.losses.mean(), loss)
-    _compare("d_log_ratio", found.d_log_ratio, d_log_ratio)
-    _compare("d_kl", found.d_kl, d_kl)
+    mixed = rng.choice(len(on_grid.log_ratio), MIXED)
+    _compare(objective, Samples(*(array[mixed] * rng.uniform(0.9, 1.1, MIXED) for array in on_grid)))
 
 
-def _compare(name: str, found: np.ndarray | None, expected: th.Tensor | None) -> None:
-    # If the loss does not depend on a variable, its gradient is None or zero in both forms.
-    found = np.zeros(1) if found is None else found
-    expected_array = np.zeros(1) if expected is None else expected.detach().numpy()
-    np.testing.assert_allclose(found, expected_array, rtol=1e-7, atol=1e-12, err_msg=f"{name} is not that of the loss")
+class Samples(NamedTuple):
+    """The data of a minibatch, each of shape ``(batch,)``."""
+
+    log_ratio: np.ndarray
+    advantages: np.ndarray
+    kl: np.ndarray
+
+
+class Derived(NamedTuple):
+    """A loss, shape ``()``, and its derivatives with respect to log r and the KL, shape ``(batch,)``."""
+
+    loss: np.ndarray
+    d_log_ratio: np.ndarray
+    d_kl: np.ndarray
+
+
+def _by_autograd(objective: Objective, samples: Samples) -> Derived:
+    log_ratio, kl = (th.from_numpy(array).requires_grad_() for array in (samples.log_ratio, samples.kl))
+    batch = Batch(log_ratio.exp(), th.from_numpy(samples.advantages), kl if objective.needs_kl else None)
+    loss = loss_of(objective, batch)
+    # If the loss does not depend on a variable, its gradient is None.
+    gradients = th.autograd.grad(loss, (log_ratio, kl), allow_unused=True) if loss.requires_grad else (None, None)
+    zeros = np.zeros_like(samples.kl)
+    return Derived(loss.detach().numpy(), *(zeros if array is None else array.numpy() for array in gradients))
+
+
+def _by_hand(objective: ArrayObjective, samples: Samples) -> Derived:
+    kl = samples.kl if objective.needs_kl else None
+    losses, d_log_ratio, d_kl = gradient_of(objective, Batch(np.exp(samples.log_ratio), samples.advantages, kl))
+    return Derived(np.asarray(losses.mean()), d_log_ratio, np.zeros_like(samples.kl) if d_kl is None else d_kl)
+
+
+def _compare_start(objective: ArrayObjective) -> None:
+    """Compare where each update begins: the new policy is the old one."""
+    for advantage in (-1.0, 1.0):
+        start = Samples(np.zeros(1), np.full(1, advantage), np.zeros(1))
+        steps = (start, *(start._replace(log_ratio=np.full(1, step)) for step in (-BESIDE, BESIDE)))
+        expected, below, above = (_by_autograd(objective, samples).d_log_ratio.item() for samples in steps)
+        found = _by_hand(objective, start).d_log_ratio.item()
+        # Where there is no kink, the comparison over the grid names the mistake.
+        if not np.isclose(found, expected, RELATIVE, ABSOLUTE) and not np.isclose(below, above, 1e-6):
+            raise AssertionError(
+                f"d_log_ratio is not that of the loss at r = 1, A = {advantage:g}, where each update begins. The loss "
+                f"has a kink there, with derivatives {below:.3g} and {above:.3g} on its sides: autograd takes "
+                f"{expected:.3g} and gradient() {found:.3g}, so the two paths differ from the first step on. Return "
+                f"{expected:.3g} where r == 1"
+            )
+
+
+def _compare(objective: ArrayObjective, samples: Samples) -> None:
+    expected, found = _by_autograd(objective, samples), _by_hand(objective, samples)
+    for name in ("d_log_ratio", "d_kl", "loss"):
+        own, other = getattr(found, name), getattr(expected, name)
+        differ = np.flatnonzero(~np.isclose(own, other, RELATIVE, ABSOLUTE, equal_nan=True))
+        if len(differ):
+            i = differ[0]
+            at = f"r = {np.exp(samples.log_ratio[i]):.6g}"
+            if name != "loss":
+                at += f", A = {samples.advantages[i]:.3g}, KL = {samples.kl[i]:.3g}"
+            what = "the mean of losses" if name == "loss" else name
+            raise AssertionError(
+                f"{what} is not that of the loss: at {at}, it is {own.flat[i]:.9g} instead of {other.flat[i]:.9g}"
+            )
+
+
+def _beside_kinks(objective: Objective, grid: Samples) -> Samples:
+    """Return samples on both sides of each kink between neighbours in the grid."""
+    one = len(STATES)
+    low, high = (Samples(*(array[part] for array in grid)) for part in (slice(None, -one), slice(one, None)))
+    at_low, at_high = (_by_autograd(objective, side).d_log_ratio for side in (low, high))
+    for _ in range(HALVINGS):
+        middle = low._replace(log_ratio=(low.log_ratio + high.log_ratio) / 2)
+        at_middle = _by_autograd(objective, middle).d_log_ratio
+        in_low = np.abs(at_middle - at_low) > np.abs(at_high - at_middle)
+        high = high._replace(log_ratio=np.where(in_low, middle.log_ratio, high.log_ratio))
+        low = low._replace(log_ratio=np.where(in_low, low.log_ratio, middle.log_ratio))
+        at_low, at_high = np.where(in_low, at_low, at_middle), np.where(in_low, at_middle, at_high)
+    jumps = np.abs(at_high - at_low) > 1e-4 * np.maximum(np.abs(at_low), np.abs(at_high))
+    below, above = low.log_ratio[jumps] - BESIDE, high.log_ratio[jumps] + BESIDE
+    return Samples(np.append(below, above), *(np.tile(array[jumps], 2) for array in low[1:]))

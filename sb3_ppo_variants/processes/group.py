@@ -1,11 +1,14 @@
 """The default process group of ``torch.distributed``."""
 
 import atexit
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from types import FunctionType
 from typing import Any, ClassVar, Literal, NoReturn
+from weakref import WeakKeyDictionary
 
 import torch as th
 import torch.distributed as dist
@@ -71,10 +74,12 @@ class Group(Processes):
             yield
         except RuntimeError as error:
             self._leave()  # The other processes then do not have to wait for the timeout.
-            raise ProcessError(self._faults.explain()) from error
+            raise ProcessError(self._faults.explain(error)) from error
 
     def _leave(self) -> None:
         Left.latest = Left(self.rank, self.size)
+        if dist.is_initialized():
+            _release(dist.group.WORLD)
         _destroy()
 
 
@@ -107,6 +112,21 @@ class Left(Processes):
         )
 
 
+# What a process knows about the failures of others belongs to their group. PyTorch decides how long that exists.
+GROUPS: "WeakKeyDictionary[dist.ProcessGroup, Group]" = WeakKeyDictionary()
+
+
+def _release(world: "dist.ProcessGroup | None") -> None:
+    """Remove a group from the defaults of functions, or its connections stay open until this process exits.
+
+    The group is the default of an argument in each of PyTorch's modules that is first imported once the group exists.
+    """
+    for function in gc.get_objects():
+        defaults = function.__defaults__ or () if type(function) is FunctionType else ()
+        if any(default is world for default in defaults):
+            function.__defaults__ = tuple(None if default is world else default for default in defaults)
+
+
 def _destroy() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -135,7 +155,10 @@ def current(data_parallel: bool | Literal["auto"]) -> Processes:
             )
         if data_parallel == "auto":
             return ALONE
-    return Group() if dist.get_world_size() > 1 else ALONE
+    world = dist.group.WORLD
+    if world is None or dist.get_world_size() == 1:
+        return ALONE
+    return GROUPS.get(world) or GROUPS.setdefault(world, Group())
 
 
 def init_processes(timeout: timedelta = timedelta(minutes=30)) -> bool:

@@ -19,15 +19,17 @@ from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.envs import check_frame_skip
 from sb3_ppo_variants.envs.making import is_atari, spec_of
 from sb3_ppo_variants.errors import ArgumentError, refuse
+from sb3_ppo_variants.objectives import read_objective
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 from sb3_ppo_variants.recipes.protocols import protocol_of
-from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
+from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL, PPOUnclipped
 
 ALGORITHMS: dict[str, type[PPOBase]] = {
     "ppo_clip": PPOClip,
     "ppo_adaptive_kl": PPOAdaptiveKL,
     "ppo_fixed_kl": PPOFixedKL,
     "ppo_unclipped": PPOUnclipped,
+    "ppo_custom": PPOCustom,
 }
 # Entries of ``policy_kwargs`` that are classes, which an import path can name.
 CLASSES = ("activation_fn", "features_extractor_class", "optimizer_class")
@@ -202,11 +204,15 @@ def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperpar
     :param algorithm: class of the algorithm
     :param env_id: id of the environment
     :param hyperparameters: an entry of one of the RL Zoo's files, with strings of Python code already evaluated. In
-        ``policy_kwargs``, an import path such as ``"torch.nn.ReLU"`` can name a class
+        ``policy_kwargs``, an import path such as ``"torch.nn.ReLU"`` can name a class,
+        and for ``PPOCustom`` a text such as ``"mine:SPO(0.2)"`` an objective (see
+        :func:`~sb3_ppo_variants.objectives.read_objective`)
     :raises ArgumentError: if ``n_timesteps``, ``normalize`` or a schedule has a value that is not allowed, or a class
         cannot be imported
     """
     arguments = {name: schedule(name, value) for name, value in deepcopy(hyperparameters).items()}
+    if issubclass(algorithm, PPOCustom) and isinstance(objective := arguments.get("objective"), str):
+        arguments["objective"] = read_objective(objective)
     if isinstance(policy_kwargs := arguments.get("policy_kwargs"), dict):
         policy_kwargs |= {
             name: _imported(f"policy_kwargs[{name!r}]", policy_kwargs[name])

@@ -13,6 +13,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.type_aliases import MaybeCallback
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
 
+from sb3_ppo_variants.arguments.commandline import whole_number
 from sb3_ppo_variants.arguments.rules import COUNT
 from sb3_ppo_variants.policies.choice import kind_of
 from sb3_ppo_variants.processes import current, init_processes
@@ -109,9 +110,9 @@ def main(env_id: str, description: str | None) -> None:
     """Run the command line of an example, described by ``--help``: train, evaluate and print the result."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algo", default="ppo_clip", help="ppo_clip, ppo_adaptive_kl, ppo_fixed_kl or ppo_unclipped")
-    parser.add_argument("--timesteps", type=int, help="environment steps (default: the recipe's)")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--episodes", type=int, default=100, help="evaluation episodes (default: %(default)s)")
+    parser.add_argument("--timesteps", type=whole_number, help="environment steps (default: the recipe's)")
+    parser.add_argument("--seed", type=whole_number, default=1)
+    parser.add_argument("--episodes", type=whole_number, default=100, help="evaluation episodes (default: %(default)s)")
     parser.add_argument("--folder", type=Path, help="where to save (default: runs/ALGORITHM/ENVIRONMENT)")
     options = parser.parse_args()
     if options.episodes < 1:

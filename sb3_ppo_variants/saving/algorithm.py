@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch as th
+from gymnasium.vector import VectorEnv
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.save_util import open_path, recursive_getattr
@@ -18,9 +19,11 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ppo_variants.arguments.device import chosen_device
 from sb3_ppo_variants.arguments.rules import COUNT
-from sb3_ppo_variants.arguments.vector import check_no_vector_env
+from sb3_ppo_variants.envs.adapter import adapted
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
+from sb3_ppo_variants.guards import capabilities
 from sb3_ppo_variants.processes import ALONE, Processes
+from sb3_ppo_variants.processes.statistics import Statistics
 from sb3_ppo_variants.saving.archive import read_archive
 from sb3_ppo_variants.saving.atomic import write_atomically
 from sb3_ppo_variants.saving.checkpoint import find_checkpoint
@@ -41,14 +44,28 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     """An on-policy algorithm whose files are crash-safe and checked, and whose training can be resumed."""
 
     @staticmethod
-    def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+    def _wrap_env(env: GymEnv | VectorEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
         if isinstance(env, str):
             raise ArgumentError(
                 f"env={env!r} is the id of an environment, which only constructors take: pass an environment, such as "
                 f"gymnasium.make({env!r})"
             )
-        check_no_vector_env(env)
+        if isinstance(env, VectorEnv):
+            env = adapted(env, monitor_wrapper)
         return OnPolicyAlgorithm._wrap_env(env, verbose, monitor_wrapper)
+
+    def set_random_seed(self, seed: int | None = None) -> None:
+        """Seed all random generators and the environments; see SB3.
+
+        :raises ArgumentError: if the environments cannot be seeded
+        """
+        env, self.env = self.env, None
+        try:
+            super().set_random_seed(seed)
+        finally:
+            self.env = env
+        if seed is not None and env is not None:
+            capabilities.seed(env, seed)
 
     @property
     def processes(self) -> Processes:
@@ -59,6 +76,11 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     def run(self) -> Run:
         """The state of the run, for checkpoints."""
         return Run()
+
+    @cached_property
+    def statistics(self) -> Statistics:
+        """The statistics of ``VecNormalize`` that the processes have in common."""
+        return Statistics()
 
     def save(
         self,
@@ -92,13 +114,13 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             open_path(path, "w").write(content)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "run", *OF_EPISODES]
+        return [*super()._excluded_save_params(), "run", "statistics", *OF_EPISODES]
 
     @classmethod
     def load(
         cls: type[Self],
         path: str | Path | io.BufferedIOBase,
-        env: GymEnv | None = None,
+        env: GymEnv | VectorEnv | None = None,
         device: th.device | str = "auto",
         custom_objects: dict[str, Any] | None = None,
         print_system_info: bool = False,
@@ -126,6 +148,8 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         :raises PickledValueError: with ``weights_only``, if the model needs a pickled value, saying what to pass for it
         """
         check_class(cls, archive := read_archive(path))
+        if isinstance(env, VectorEnv):
+            env = adapted(env, monitored=True)
         values = read_values(cls, archive, env, custom_objects, kwargs, weights_only)
         device = chosen_device(device, values["policy_class"], values.get("policy_kwargs"))
         built = built_within(archive) if weights_only else nullcontext()
@@ -142,7 +166,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     def from_ppo(
         cls: type[Self],
         ppo: BaseAlgorithm | str | Path | io.BufferedIOBase,
-        env: GymEnv | None = None,
+        env: GymEnv | VectorEnv | None = None,
         device: th.device | str = "auto",
         custom_objects: dict[str, Any] | None = None,
         *,
@@ -227,7 +251,9 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         return model
 
     @classmethod
-    def resume_or_start(cls: type[Self], path: str | Path, policy: Any, env: GymEnv | str, **arguments: Any) -> Self:
+    def resume_or_start(
+        cls: type[Self], path: str | Path, policy: Any, env: GymEnv | VectorEnv | str, **arguments: Any
+    ) -> Self:
         """Resume the run in a folder of checkpoints, or create a new model if there are none.
 
         Use this with :meth:`learn_to` in scripts that are submitted repeatedly. Functions, such as schedules, and
@@ -243,7 +269,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             default, differs from that of the run, or as in :meth:`resume`
         :raises DamagedFileError: if all checkpoints are damaged, naming them
         """
-        model = cls(policy, env, **arguments)
+        model = cls(policy, env, **arguments)  # type: ignore[arg-type]
         try:
             checkpoint = find_checkpoint(Path(path))
         except FileNotFoundError:

@@ -158,6 +158,7 @@ class Checkpoint:
                 f"load({str(self.model_file)!r}) continues training without that guarantee"
             )
         restore_normalizations(env, self.normalizations)
+        model.statistics.agree(env)
         self.random_states[processes.rank].restore()
         self.begin_episodes(model)
 

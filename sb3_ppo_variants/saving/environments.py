@@ -8,6 +8,8 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.guards import capabilities
+from sb3_ppo_variants.processes.statistics import normalizations
 
 # Attributes with the states of LSTMs in the current episodes, named as in sb3-contrib, which does not save them either.
 OF_EPISODES = ("_last_lstm_states",)
@@ -36,10 +38,10 @@ def begin_episodes(model: OnPolicyAlgorithm, seed: int) -> None:
 
 def seed_episodes(env: VecEnv, seed: int) -> None:
     """Make the next reset begin new episodes, with random numbers that depend only on the seed."""
-    if env.has_attr("was_real_done"):
+    if capabilities.has_attr(env, "was_real_done"):
         # Otherwise an EpisodicLifeEnv continues with the next life.
         env.env_method("set_wrapper_attr", "was_real_done", True)
-    env.seed(seed)
+    capabilities.seed(env, seed)
 
 
 def pickle_normalizations(env: VecEnv) -> list[bytes]:
@@ -48,7 +50,7 @@ def pickle_normalizations(env: VecEnv) -> list[bytes]:
     :raises ArgumentError: if a wrapper does not pickle its complete state
     """
     states = []
-    for wrapper in _normalizations(env):
+    for wrapper in normalizations(env):
         states.append(pickle.dumps(wrapper))
         _state_for(wrapper, states[-1])
     return states
@@ -59,7 +61,7 @@ def restore_normalizations(env: VecEnv, states: list[bytes]) -> None:
 
     :raises ArgumentError: if the environment has different ``VecNormalize`` wrappers
     """
-    wrappers = _normalizations(env)
+    wrappers = normalizations(env)
     if len(wrappers) != len(states):
         raise ArgumentError(f"env has {len(wrappers)} VecNormalize wrappers, but the run had {len(states)}")
     for wrapper, state in zip(wrappers, states, strict=True):
@@ -83,8 +85,3 @@ def _state_for(wrapper: VecNormalize, pickled: bytes) -> dict[str, object]:
             "arguments that it had in the run, and let its __getstate__() keep all of its state"
         )
     return state
-
-
-def _normalizations(env: VecEnv) -> list[VecNormalize]:
-    inner = _normalizations(env.venv) if isinstance(env, VecEnvWrapper) else []
-    return [env, *inner] if isinstance(env, VecNormalize) else inner

@@ -21,6 +21,7 @@ from stable_baselines3.common.vec_env import SubprocVecEnv
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.objectives import read_objective
 from sb3_ppo_variants.policies.choice import kind_of_class
 from sb3_ppo_variants.processes import init_processes
 from sb3_ppo_variants.recipes import ALGORITHMS, check_skipped_frames, schedule
@@ -88,6 +89,8 @@ class ExperimentManager(Upstream):
             elif name == "kl_coef":
                 # rl_zoo3 only converts arguments of its own algorithms to schedules.
                 hyperparams[name] = schedule(name, value)
+            elif name == "objective" and isinstance(value, str):
+                hyperparams[name] = read_objective(value)
         return hyperparams
 
 

@@ -16,6 +16,7 @@ OBJECTIVES: dict[str, Callable[[Trial], Hyperparameters]] = {
     },
     "ppo_fixed_kl": lambda trial: {"kl_coef": trial.suggest_float("kl_coef", 0.1, 30.0, log=True)},
     "ppo_unclipped": lambda trial: {},
+    "ppo_custom": lambda trial: {},
 }
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch as th
 from gymnasium import spaces
+from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.distributions import (
     BernoulliDistribution,
     CategoricalDistribution,
@@ -190,17 +191,11 @@ def _steps_obstacle(optimizers: Sequence[Optimizer]) -> str | None:
 
 
 def _rollout_obstacle(plan: UpdatePlan) -> str | None:
-    """Check that the rollout has a single standard deviation, if it does not depend on the state, and all its rows."""
+    """Check that the rollout has all its rows, and a single standard deviation if it does not depend on the state."""
     buffer = plan.buffer
     rows = buffer.buffer_size * buffer.n_envs
-    for name in ("actions", "values", "log_probs", "advantages", "returns"):
-        array: np.ndarray = getattr(buffer, name)
-        if array.size != rows * (buffer.action_dim if name == "actions" else 1):
-            return f"the {name} of the rollout buffer have the shape {array.shape}"
-    observations: Any = buffer.observations
-    for array in observations.values() if isinstance(observations, dict) else [observations]:
-        if array.shape[:1] not in ((rows,), (buffer.buffer_size,)):
-            return f"the observations of the rollout buffer have the shape {array.shape}"
+    if buffer.full and (obstacle := _columns_obstacle(buffer, rows)) is not None:
+        return obstacle
     old = buffer.old_parameters if isinstance(buffer, WithParameters) else None
     if old is None:
         return None
@@ -210,3 +205,16 @@ def _rollout_obstacle(plan: UpdatePlan) -> str | None:
         return None
     std = old[1].numpy()
     return "the standard deviation changed during the rollout" if (std != std[0]).any() else None
+
+
+def _columns_obstacle(buffer: RolloutBuffer, rows: int) -> str | None:
+    """Check that the arrays of a rollout have this many rows."""
+    for name in ("actions", "values", "log_probs", "advantages", "returns"):
+        array: np.ndarray = getattr(buffer, name)
+        if array.size != rows * (buffer.action_dim if name == "actions" else 1):
+            return f"the {name} of the rollout buffer have the shape {array.shape}"
+    observations: Any = buffer.observations
+    for array in observations.values() if isinstance(observations, dict) else [observations]:
+        if array.shape[:1] not in ((rows,), (buffer.buffer_size,)):
+            return f"the observations of the rollout buffer have the shape {array.shape}"
+    return None

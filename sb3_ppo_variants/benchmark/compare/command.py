@@ -12,54 +12,14 @@ from filelock import FileLock, Timeout
 from sb3_ppo_variants.benchmark.compare import backends, records
 from sb3_ppo_variants.benchmark.compare.conditions import Conditions, read
 from sb3_ppo_variants.benchmark.compare.plan import Plan, Run, check, make_plan, together
-from sb3_ppo_variants.benchmark.compare.presets import DEFAULT, FIRST, PRESETS
-from sb3_ppo_variants.benchmark.compare.report_command import LOCK, OUT, RECORDS, STATES, report
-from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, EXAMPLE, assignments, parse
+from sb3_ppo_variants.benchmark.compare.presets import DEFAULT, PRESETS
+from sb3_ppo_variants.benchmark.compare.report_command import LOCK, RECORDS, STATES, report
+from sb3_ppo_variants.benchmark.compare.settings import assignments, parse
 from sb3_ppo_variants.benchmark.compare.tracking import Tracking
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.recipes import PROTOCOLS
 
 CHECKPOINTS = "checkpoints"
 INTERRUPTED = 130
-
-
-def add_command(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this benchmark."""
-    names = f"{', '.join(ALGORITHMS)} or module:Class, optionally with arguments: {EXAMPLE}"
-    what = parser.add_argument_group("what to compare")
-    what.add_argument("--algos", nargs="+", metavar="ALGO", help=f"{names} (default: {' '.join(FIRST)})")
-    what.add_argument("--envs", nargs="+", metavar="ID", help="environment ids (default: CartPole-v1)")
-    what.add_argument("--seeds", type=int, metavar="N", help="number of seeds: 0 to N-1 (default: 3)")
-    what.add_argument("--preset", choices=PRESETS, help="a named comparison; other options change it")
-    what.add_argument("--settings", choices=("all", "headline"), help="which settings of the preset (default: all)")
-    how = parser.add_argument_group("conditions")
-    how.add_argument(
-        "--protocol",
-        choices=PROTOCOLS,
-        help="protocol of the paper's experiments; implies --entry mujoco, unless there are --hyperparams",
-    )
-    how.add_argument("--timesteps", type=int, help="environment steps of a run (default: from the hyperparameters)")
-    how.add_argument("--hyperparams", type=Path, metavar="FILE", help="yml or py file in the RL Zoo's format")
-    how.add_argument("--entry", help="hyperparameters for all environments, such as mujoco (default: each its own)")
-    how.add_argument("-p", "--param", action="append", default=[], metavar="NAME=VALUE", help="change a hyperparameter")
-    how.add_argument("--normalize", action=argparse.BooleanOptionalAction, help="normalise with VecNormalize")
-    how.add_argument("--anneal", action=argparse.BooleanOptionalAction, help="anneal the step size to 0")
-    where = parser.add_argument_group("where to run")
-    where.add_argument("--out", type=Path, default=OUT, help="folder for records and report (default: %(default)s)")
-    where.add_argument(
-        "--from", dest="files", type=Path, nargs="+", default=[], metavar="FILE",
-        help="copy the finished runs that report --export packed into FILE to --out, and continue from there",
-    )  # fmt: skip
-    where.add_argument("--jobs", type=int, help="number of parallel runs (default: one per core)")
-    where.add_argument(
-        "--backend", choices=("loky", "ray", "dask"), default="loky", help="joblib backend (default: local processes)"
-    )
-    where.add_argument("--address", help="address of the Ray or Dask cluster (default: start one here)")
-    where.add_argument("--checkpoints", action="store_true", help="save each trained model in the --out folder")
-    also = parser.add_argument_group("additional logs")
-    also.add_argument("--tensorboard", type=Path, metavar="DIR", help="folder for TensorBoard logs")
-    also.add_argument("--wandb", metavar="PROJECT", help="Weights & Biases project")
-    where.add_argument("--dry-run", action="store_true", help="show the plan and stop")
 
 
 def run(options: argparse.Namespace) -> int:

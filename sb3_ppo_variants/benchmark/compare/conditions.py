@@ -1,7 +1,6 @@
 """The conditions that all settings of a comparison share, and the resulting hyperparameters of each setting."""
 
 import hashlib
-import inspect
 import math
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,7 +16,15 @@ from torch import nn
 from sb3_ppo_variants import recipes
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.benchmark.compare.records import plain
-from sb3_ppo_variants.benchmark.compare.settings import RESERVED, Setting, accepted, added_later, load_class, policy_of
+from sb3_ppo_variants.benchmark.compare.settings import (
+    RESERVED,
+    Setting,
+    accepted,
+    added_later,
+    load_class,
+    own_defaults,
+    policy_of,
+)
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 
@@ -127,9 +134,8 @@ def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
         dropped += sorted(known.keys() & shared.keys() - {"policy", *recipes.ENVIRONMENT_KEYS, *conditions.parameters})
     given = {name: value for name, value in shared.items() if name not in dropped}
     given |= _under(conditions.protocol, setting.arguments)
-    defaults = {name: value for name, value in known.items() if value is not inspect.Parameter.empty}
     # Networks this small are fastest on a CPU, and runs then use the same device on every machine.
-    hyperparameters = {**defaults, "device": "cpu", **given}
+    hyperparameters = {**own_defaults(algorithm), **_annealed_defaults(known, conditions), "device": "cpu", **given}
     hyperparameters["policy"] = policy_of(setting, hyperparameters.get("policy"))
     later = added_later(algorithm)
     hyperparameters = {
@@ -147,6 +153,13 @@ def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
     if not issubclass(algorithm, PPOBase):
         hyperparameters |= _of_sb3(setting, hyperparameters)
     return Resolved(hyperparameters, timesteps, [name for name in dropped if name not in setting.arguments])
+
+
+def _annealed_defaults(known: Mapping[str, object], conditions: Conditions) -> Hyperparameters:
+    """Return the default numbers of arguments that are annealed, which a class may take as ``**kwargs``."""
+    names = [] if conditions.protocol is None else [*recipes.PROTOCOLS[conditions.protocol].annealed]
+    names += [] if conditions.anneal is None else ["learning_rate"]
+    return {name: value for name in names if isinstance(value := known.get(name), float | int)}
 
 
 def of_environment(env_id: str, conditions: Conditions) -> Hyperparameters:

@@ -1,5 +1,6 @@
 """Pictures of learning curves, and of the values that updates log."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
@@ -8,10 +9,11 @@ import pandas as pd
 from matplotlib import pyplot
 
 from sb3_ppo_variants.benchmark.compare.curves import SPANS
+from sb3_ppo_variants.benchmark.compare.intervals import Band
 from sb3_ppo_variants.benchmark.compare.plots import MEDIUM, SMALL, band, drawn, legend, looks, save, shown
 from sb3_ppo_variants.benchmark.compare.records import Record, curve, is_spanned
 from sb3_ppo_variants.benchmark.compare.scores import Comparison, random_scores
-from sb3_ppo_variants.benchmark.compare.statistics import Intervals, bands
+from sb3_ppo_variants.benchmark.compare.statistics import band as over_seeds
 
 # Curves of means over single spans are averaged over this many spans, so that a picture shows trends.
 SMOOTHED = 5
@@ -25,8 +27,8 @@ QUANTITIES = {
 }
 
 
-def learned(comparison: Comparison, env: str, label: str) -> tuple[np.ndarray, Intervals] | None:
-    """Return the mean curve of a setting in an environment over its steps, with 95% bootstrap intervals over seeds.
+def learned(comparison: Comparison, env: str, label: str) -> tuple[np.ndarray, Band] | None:
+    """Return the mean curve of a setting in an environment over its steps, with 95% intervals over seeds.
 
     Runs that were recorded elsewhere may differ in length. Then the mean is over those that are not over yet.
 
@@ -43,16 +45,17 @@ def learned(comparison: Comparison, env: str, label: str) -> tuple[np.ndarray, I
     if any(map(is_spanned, records)):
         whole = whole.T.rolling(SMOOTHED, min_periods=1).mean().T
     steps = (np.array(whole.columns, dtype=float) + 1) * longest / SPANS
-    return steps, _bands(label, whole.where(steps <= lengths[:, None]))
+    return steps, _over_runs(whole.where(steps <= lengths[:, None]))
 
 
-def _bands(label: str, values: pd.DataFrame) -> Intervals:
+def _over_runs(values: pd.DataFrame) -> Band:
     """Return the mean of curves, of which some end early, with its interval."""
     runs = values.count()
     parts = [values.loc[:, runs == number].dropna() for number in sorted(set(runs), reverse=True)]
-    found = [bands({label: part.to_numpy()}) for part in parts]
-    points, ends = ([each[label] for each in of] for of in zip(*found, strict=True))
-    return {label: np.concatenate(points)}, {label: np.concatenate(ends, axis=1)}
+    # The runs are the seeds of a single environment.
+    found = [over_seeds(part.to_numpy()[:, None]) for part in parts]
+    mean, low, high = (np.concatenate(part) for part in zip(*((f.mean, f.low, f.high) for f in found), strict=True))
+    return Band(mean, low, high, seeds=values.to_numpy())
 
 
 def _of(comparison: Comparison, env: str, label: str) -> list[Record]:
@@ -84,16 +87,16 @@ def pace(comparison: Comparison, env: str, label: str) -> float:
     return runs["wall_seconds"].sum(skipna=False) / runs["steps"].sum()
 
 
-def efficiency(comparison: Comparison, shares: np.ndarray, found: Intervals, file: Path) -> None:
-    """Draw the interquartile mean over environments, against the share of the steps and against the time."""
+def efficiency(comparison: Comparison, shares: np.ndarray, found: Mapping[str, Band], file: Path) -> None:
+    """Draw the mean over environments, against the share of the steps and against the time."""
     figure, (by_steps, by_time) = pyplot.subplots(1, 2, figsize=(10, 4.2), layout="constrained", sharey=True)
     look = looks(comparison.labels)
-    for label in found[0]:
-        band(by_steps, 100 * shares, label, found, look)
-        band(by_time, shares * seconds_of(comparison, label) / 60, label, found, look)
+    for label, mean in found.items():
+        band(by_steps, 100 * shares, label, mean, look)
+        band(by_time, shares * seconds_of(comparison, label) / 60, label, mean, look)
     by_steps.set_xlabel("% of the environment steps", fontsize=MEDIUM)
     by_time.set_xlabel("minutes of a run, mean", fontsize=MEDIUM)
-    by_steps.set_ylabel("IQM of normalised scores", fontsize=MEDIUM)
+    by_steps.set_ylabel("mean normalised score", fontsize=MEDIUM)
     legend(figure, by_steps)
     save(figure, file)
 

@@ -14,7 +14,7 @@ from sb3_ppo_variants.benchmark.compare.plots import Line, looks
 from sb3_ppo_variants.benchmark.compare.scores import Comparison, random_scores
 
 DASHES: dict[Line, str] = {"solid": "solid", "dashed": "dash", "dotted": "dot", "dashdot": "dashdot"}
-# Properties of the second and third traces of a setting: the invisible edges of the band around its line.
+# Properties of the other traces of a setting: the invisible edges of the band around its line, or its seeds.
 INVISIBLE = {"mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip"}
 # The names beside the curves must leave them room: long ones have several lines of this many letters, and in a narrow
 # window, figures are scrolled.
@@ -55,17 +55,21 @@ def _figure(comparison: Comparison, env: str) -> go.Figure:
     for label in comparison.labels:
         if (found := learned(comparison, env, label)) is None:
             continue
-        steps, (points, ends) = found
+        steps, band = found
         dash = DASHES.get(lines[label], "longdashdot")
         look = {"color": to_hex(colors[label]), "dash": dash}
-        low, high = ends[label]
         name = "<br>".join(map(_plain, wrap(label, WIDEST)))
-        figure.add_scatter(x=steps, y=points[label], name=name, legendgroup=label, mode="lines", line=look)
-        figure.add_scatter(x=steps, y=low, legendgroup=label, **INVISIBLE)
-        fill = f"rgba{(*(round(255 * part) for part in colors[label]), 0.15)}"
-        figure.add_scatter(x=steps, y=high, legendgroup=label, fill="tonexty", fillcolor=fill, **INVISIBLE)
-        by_steps += 3 * [steps]
-        by_minutes += 3 * [steps * pace(comparison, env, label) / 60]
+        figure.add_scatter(x=steps, y=band.mean, name=name, legendgroup=label, mode="lines", line=look)
+        if band.is_certain:
+            fill = f"rgba{(*(round(255 * part) for part in colors[label]), 0.15)}"
+            figure.add_scatter(x=steps, y=band.low, legendgroup=label, **INVISIBLE)
+            figure.add_scatter(x=steps, y=band.high, legendgroup=label, fill="tonexty", fillcolor=fill, **INVISIBLE)
+        else:
+            for seed in band.seeds:
+                figure.add_scatter(x=steps, y=seed, legendgroup=label, **{**INVISIBLE, "line": {**look, "width": 0.6}})
+        drawn = len(figure.data) - len(by_steps)
+        by_steps += drawn * [steps]
+        by_minutes += drawn * [steps * pace(comparison, env, label) / 60]
     if env in (random := random_scores(comparison)):
         figure.add_hline(random[env], line_color="#999999", annotation_text="random policy")
     figure.update_layout(

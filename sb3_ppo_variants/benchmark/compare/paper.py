@@ -9,7 +9,9 @@ import numpy as np
 import pandas as pd
 from scipy.stats import kendalltau
 
+from sb3_ppo_variants.benchmark.compare.intervals import Estimate
 from sb3_ppo_variants.benchmark.compare.settings import parse
+from sb3_ppo_variants.benchmark.compare.statistics import Differences
 
 
 @dataclass(frozen=True)
@@ -47,30 +49,11 @@ ENVS = [
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A number with its 95% confidence interval, whose ends are NaN if there is none."""
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def is_certain(self) -> bool:
-        """Whether there is an interval, which takes at least two seeds."""
-        return not math.isnan(self.low)
-
-    def __str__(self) -> str:
-        if not self.is_certain:
-            return f"{self.value:.2f}"
-        return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
-
-
-def beside(ours: Mapping[str, Estimate], signs: np.ndarray, incomplete: Iterable[str] = ()) -> list[str]:
+def beside(ours: Mapping[str, Estimate], differences: Differences, incomplete: Iterable[str] = ()) -> list[str]:
     """Return the paper's column next to ours, their rank correlation, and how far they agree, as blocks of Markdown.
 
     :param ours: the average normalised score of each setting, by label
-    :param signs: the array that :func:`orders` returns
+    :param differences: the differences between these settings
     :param incomplete: labels of settings that have runs, but none that count
     """
     here = {**dict.fromkeys(incomplete, "incomplete"), **ours}
@@ -84,10 +67,11 @@ def beside(ours: Mapping[str, Estimate], signs: np.ndarray, incomplete: Iterable
     known = "not defined, because all scores in a column are equal" if math.isnan(tau) else f"{tau:.2f}"
     blocks.append(f"Kendall's tau between the columns, over {len(rows)} settings: {known}.")
     pairs = sum(one.score != other.score for one, other in combinations(rows, 2))
-    return [*blocks, "\n".join(f"- {line}" for line in [*findings(ours), agreement(signs, pairs)])]
+    _, signs = orders(ours, differences)
+    return [*blocks, "\n".join(f"- {line}" for line in [*findings(ours, differences), agreement(signs, pairs)])]
 
 
-def findings(ours: Mapping[str, Estimate]) -> list[str]:
+def findings(ours: Mapping[str, Estimate], differences: Differences) -> list[str]:
     """Say whether the paper's worst and best settings are also the worst and best of its settings here."""
     lines = []
     named = {row.label: row.name for row in TABLE_1 if row.label in ours}
@@ -99,20 +83,24 @@ def findings(ours: Mapping[str, Estimate]) -> list[str]:
             if label != worst and ours[label].value <= ours[worst].value
         ]
         lines.append(f"{named[worst]} is the worst: {'; '.join(['no', *against]) if against else 'yes'}")
-    if best in ours and not ours[best].is_certain:
-        lines.append(f"whether {named[best]} is beaten beyond its CI cannot be said from one seed")
-    elif best in ours:
-        above = [f"{name} is above" for label, name in named.items() if ours[label].value > ours[best].high]
-        lines.append(f"{named[best]} is not beaten beyond its CI: {'; '.join(['no', *above]) if above else 'yes'}")
+        noise = [
+            name for label, name in named.items() if label != worst and not differences[worst, label].is_beyond_noise
+        ]
+        same = f"no, not from {'; '.join(noise)}" if noise else "yes"
+        lines.append(f"it differs beyond noise from all others: {same}")
+    if best in ours:
+        above = [
+            f"{name} is better"
+            for label, name in named.items()
+            if label != best and ours[label].value > ours[best].value and differences[label, best].is_beyond_noise
+        ]
+        lines.append(f"{named[best]} is not beaten beyond noise: {'; '.join(['no', *above]) if above else 'yes'}")
     return lines
 
 
-def orders(
-    ours: Mapping[str, Estimate], differences: Mapping[tuple[str, str], Estimate]
-) -> tuple[list[str], np.ndarray]:
+def orders(ours: Mapping[str, Estimate], differences: Differences) -> tuple[list[str], np.ndarray]:
     """Return the settings in both columns, the paper's best first, and whether each pair has the same order here.
 
-    :param differences: the first setting's score minus the second's, by both labels
     :return: names of the settings, and an array of signs. For settings of which the i-th is above the j-th in the
         paper, ``[i, j]`` is 2 (beyond noise) or 1 (within noise) if it is above here too, and -2 or -1 if the order is
         reversed here. All other elements are 0
@@ -122,7 +110,7 @@ def orders(
     for (i, higher), (j, lower) in combinations(enumerate(rows), 2):
         if higher.score > lower.score:
             found = differences[higher.label, lower.label]
-            signs[i, j] = int(np.sign(found.value)) * (2 if found.low > 0 or found.high < 0 else 1)
+            signs[i, j] = int(np.sign(found.estimate.value)) * (2 if found.is_beyond_noise else 1)
     return [row.name for row in rows], signs
 
 

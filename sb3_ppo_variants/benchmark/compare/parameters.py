@@ -74,7 +74,7 @@ def command(comparison: Comparison) -> str | None:
         return None
     name = conditions["preset"]
     preset = PRESETS.get(name or "")
-    words = ["python", "-m", "sb3_ppo_variants.benchmark", "compare"]
+    words = ["python", "-m", "sb3_ppo_variants", "compare"]
     words += ["--preset", name] if name else []
     if preset is None or not preset.studied:
         words += _options(conditions)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 import matplotlib
 import numpy as np
@@ -12,12 +12,9 @@ import seaborn
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from rliable import plot_utils
 
-from sb3_ppo_variants.benchmark.compare.paper import Estimate
-from sb3_ppo_variants.benchmark.compare.statistics import Intervals
+from sb3_ppo_variants.benchmark.compare.intervals import Band, Estimate
 
-Value = TypeVar("Value")
 Color = tuple[float, float, float]
 Line = Literal["solid", "dashed", "dotted", "dashdot"] | tuple[float, tuple[float, ...]]
 # Pictures are drawn to files, without a window. The same records always give the same files.
@@ -41,10 +38,6 @@ def shown(label: str) -> str:
     # Text between dollars would be a formula, and a line whose label begins with an underscore has no legend.
     text = label.replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text
-
-
-def _shown(by_label: Mapping[str, Value]) -> dict[str, Value]:
-    return {shown(label): value for label, value in by_label.items()}
 
 
 def save(figure: Figure, file: Path) -> None:
@@ -74,55 +67,54 @@ def drawn(file: Path) -> Iterator[Axes]:
 
 
 def band(
-    axes: Axes, x: np.ndarray, label: str, intervals: Intervals, look: tuple[Mapping[str, Color], Mapping[str, Line]]
+    axes: Axes, x: np.ndarray, label: str, found: Band, look: tuple[Mapping[str, Color], Mapping[str, Line]]
 ) -> None:
-    """Draw the curve of a setting with its interval."""
-    points, ends = intervals
+    """Draw the curve of a setting with its interval, or if there is none, with a thin line for each seed."""
     colors, lines = look
-    axes.plot(x, points[label], color=colors[label], linestyle=lines[label], label=shown(label))
-    axes.fill_between(x, *ends[label], color=colors[label], alpha=0.15, linewidth=0)
+    axes.plot(x, found.mean, color=colors[label], linestyle=lines[label], label=shown(label))
+    if found.is_certain:
+        axes.fill_between(x, found.low, found.high, color=colors[label], alpha=0.15, linewidth=0)
+    elif len(found.seeds) > 1:
+        axes.plot(x, found.seeds.T, color=colors[label], linestyle=lines[label], linewidth=0.5, alpha=0.6)
     axes.grid(alpha=0.3)
     seaborn.despine(ax=axes)
 
 
-def aggregates(estimates: Mapping[str, Mapping[str, Estimate]], labels: Sequence[str], file: Path) -> None:
-    """Draw the intervals of each setting's aggregates as bars, with a line at each estimate.
+def aggregates(
+    estimates: Mapping[str, Estimate], scores: Mapping[str, np.ndarray], labels: Sequence[str], file: Path
+) -> None:
+    """Draw the mean score of each setting as a line, its interval as a bar, and each seed as a circle.
 
-    An estimate from a single seed, which has no interval, is a dot.
+    :param scores: scores of shape ``(seeds, environments)``, by setting; a circle is a mean over environments
     """
-    colors = _shown(looks(labels)[0])
-    # rliable draws the first setting at the bottom.
-    rows = _shown({label: list(estimates[label].values()) for label in reversed(list(estimates))})
-    figure, _ = plot_utils.plot_interval_estimates(
-        {label: [estimate.value for estimate in row] for label, row in rows.items()},
-        {label: np.array([[e.low for e in row], [e.high for e in row]]) for label, row in rows.items()},
-        metric_names=list(next(iter(estimates.values()))),
-        colors=colors,
-        xlabel="normalised score",
-        # Keeps the label below the numbers of the axis, whatever the height of the picture.
-        xlabel_y_coordinate=0.1 - 1.7 / len(rows),
-        # Keeps the numbers of neighbouring axes apart.
-        wspace=0.25,
-    )
-    for place, axes in enumerate(figure.axes):
-        for height, (label, row) in enumerate(rows.items()):
-            if not row[place].is_certain:
-                axes.plot(row[place].value, height, "o", markersize=9, color=colors[label])
-        axes.use_sticky_edges = False
-        axes.autoscale_view()
+    colors, _ = looks(labels)
+    figure, axes = pyplot.subplots(figsize=(6.5, 0.9 + 0.34 * len(estimates)))
+    for height, (label, estimate) in enumerate(estimates.items()):
+        color = colors[label]
+        if estimate.is_certain:
+            axes.barh(height, estimate.high - estimate.low, left=estimate.low, height=0.6, color=color, alpha=0.35)
+        axes.plot([estimate.value] * 2, [height - 0.3, height + 0.3], color=color, linewidth=2)
+        seeds = scores[label].mean(axis=1)
+        axes.plot(seeds, [height] * len(seeds), "o", color=color, markersize=4, fillstyle="none")
+    axes.set_yticks(range(len(estimates)), list(map(shown, estimates)), fontsize=SMALL)
+    axes.set_xlabel("mean normalised score", fontsize=MEDIUM)
+    # Otherwise, the bar that begins first would begin at the axis.
+    axes.use_sticky_edges = False
+    axes.autoscale_view()
+    axes.invert_yaxis()
+    axes.grid(axis="x", alpha=0.3)
+    seaborn.despine(ax=axes)
     save(figure, file)
 
 
-def performance_profiles(profiles: Intervals, taus: np.ndarray, labels: Sequence[str], file: Path) -> None:
-    """Draw the share of runs above each normalised score, with 95% bootstrap intervals."""
-    colors, lines = looks(labels)
-    shares, intervals = profiles
+def performance_profiles(profiles: Mapping[str, Band], taus: np.ndarray, labels: Sequence[str], file: Path) -> None:
+    """Draw the share of runs above each normalised score, with its intervals."""
+    look = looks(labels)
     with drawn(file) as axes:
-        plot_utils.plot_performance_profiles(
-            _shown(shares), taus, _shown(intervals), colors=_shown(colors), linestyles=_shown(lines), ax=axes,
-            labelsize=MEDIUM, ticklabelsize=SMALL, xlabel="normalised score",
-            ylabel="share of runs with a higher score",
-        )  # fmt: skip
+        for label, found in profiles.items():
+            band(axes, taus, label, found, look)
+        axes.set_xlabel("normalised score", fontsize=MEDIUM)
+        axes.set_ylabel("share of runs with a higher score", fontsize=MEDIUM)
 
 
 def orders(names: Sequence[str], signs: np.ndarray, file: Path) -> None:

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 from sb3_ppo_variants.benchmark.compare import paper
 from sb3_ppo_variants.benchmark.compare.conditions import Conditions
+from sb3_ppo_variants.benchmark.compare.options import BASELINE, FIRST
 from sb3_ppo_variants.benchmark.compare.records import Record
-from sb3_ppo_variants.benchmark.compare.settings import BASELINE, parse
+from sb3_ppo_variants.benchmark.compare.settings import parse
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,6 @@ class Preset:
 
 IN_ITS_OWN = f"{BASELINE}:protocol=sb3"
 HEADLINE = [paper.NONE, paper.BEST, "ppo_adaptive_kl:desired_kl=0.01", "ppo_fixed_kl:kl_coef=1"]
-FIRST = ["ppo_clip", "ppo_adaptive_kl", "ppo_fixed_kl", "ppo_unclipped", BASELINE]
 STUDY = Conditions("table1-study", timesteps=500_000, entry="mujoco")
 
 

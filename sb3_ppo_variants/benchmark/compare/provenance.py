@@ -7,10 +7,12 @@ last bit until two processors, or two versions of the code, give different score
 import hashlib
 import platform
 import sys
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import gymnasium as gym
 import torch as th
@@ -100,3 +102,33 @@ def _modules(wrappers: object) -> list[str]:
         return [path for each in wrappers for path in _modules(each)]
     names = wrappers if isinstance(wrappers, dict) else [wrappers]  # None is no name.
     return [name.rpartition(".")[0] for name in names if isinstance(name, str)]
+
+
+def described(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say in lines what computed some runs, and whether they can be compared seed by seed.
+
+    :param records: the records of the runs; those of earlier versions lack ``numerics`` and ``modules``
+    """
+    machines: Counter[str] = Counter()
+    kinds: dict[str, set[str]] = defaultdict(set)
+    digests: dict[str, set[str]] = defaultdict(set)
+    for record in records:
+        found = record.get("numerics")
+        kinds[record["label"]].add(str(found))
+        machines[_machine(found) if found else "not known, recorded by an earlier version"] += 1
+        for module, digest in record.get("modules", {}).items():
+            digests[module].add(digest)
+    counted = sorted(machines.items())
+    lines = [f"processor: {machine} ({number} run{'s' * (number != 1)})" for machine, number in counted]
+    if len(machines) > 1 or any(len(of_label) > 1 for of_label in kinds.values()):
+        lines.append(
+            "runs of different processors or backends are compared here: with the same seed, they would differ as runs "
+            "of different seeds do"
+        )
+    changed = sorted(module for module, of_module in digests.items() if len(of_module) > 1)
+    return [*lines, *(f"the code of {module} is not the same in all of these runs" for module in changed)]
+
+
+def _machine(found: Numerics) -> str:
+    native = found["native"] or "not built"
+    return f"{found['processor']}; native library: {native}, PyTorch: {found['torch']}"

@@ -12,10 +12,7 @@ from markdown_it import MarkdownIt
 from sb3_ppo_variants.benchmark.compare import (
     curve_plots,
     humans,
-    paper,
     parameters,
-    plots,
-    ranking,
     scores,
     statistics,
     study,
@@ -24,44 +21,32 @@ from sb3_ppo_variants.benchmark.compare import (
 from sb3_ppo_variants.benchmark.compare.curves import LAST
 from sb3_ppo_variants.benchmark.compare.interactive import document, page
 from sb3_ppo_variants.benchmark.compare.markdown import escaped
-from sb3_ppo_variants.benchmark.compare.paper import Estimate
 from sb3_ppo_variants.benchmark.compare.records import Record, digest, is_spanned
+from sb3_ppo_variants.benchmark.compare.scored import PICTURES, Scored, file_of, image, without
 from sb3_ppo_variants.benchmark.compare.scores import Comparison
 from sb3_ppo_variants.benchmark.compare.study import STUDY
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving.atomic import write_atomically
 
-PICTURES = "pictures"
 INTERACTIVE = "interactive.html"
-PAPER = "paper-table1"
 ACROSS = """\
 Mean return of the last 100 episodes over seeds, ± standard deviation, and the number of seeds: under the protocols, and
 under `released-code` with one ingredient changed."""
 FINAL = f"""\
 Mean return of the last {LAST} episodes of a run, or of all if there were fewer: mean over seeds ± standard deviation,
 and the number of seeds."""
-NORMALISED = """\
-Scores are shifted and scaled in each environment so that the random policy (measured) has 0 and the best run of this
-comparison 1. Intervals are 95% stratified bootstrap intervals of rliable over seeds; with fewer than five seeds they
-are rough. Only seeds with a run in every environment count."""
-OWN_PROTOCOL = """\
-Settings with a protocol of their own do not set this scale, so that their scores may be above 1."""
-AGAINST = """\
-the probability that a run is better, and the difference of the interquartile means (above 0: better)."""
 HUMAN = """\
 In Atari games, with 0 for the random policy and 1 for the human tester of
-[Wang et al. 2016](https://arxiv.org/abs/1511.06581): means over seeds, and aggregates over games with 95% bootstrap
-intervals. Only seeds with a run in every game count in the aggregates."""
+[Wang et al. 2016](https://arxiv.org/abs/1511.06581): means over seeds."""
+GAMES = "Over all games, with 95% intervals, the mean: {}. Only seeds with a run in every game count."
 CURVES = f"""\
-Mean over seeds with 95% bootstrap intervals. A point is the mean return of the {LAST} episodes that ended last, or of
-all if there were fewer, so that a curve ends at the score. At first, these are the episodes that ended early."""
+Mean over seeds with 95% intervals, or with fewer than four seeds, a thin line for each. A point is the mean return of
+the {LAST} episodes that ended last, or of all if there were fewer, so that a curve ends at the score. At first, these
+are the episodes that ended early."""
 SPANNED = """\
-Mean over seeds with 95% bootstrap intervals. These records of an earlier version contain no episodes: a point is the
-mean return of those that ended in five hundredths of the steps, and a curve may not end at the score."""
-EFFICIENCY = """\
-The interquartile mean of the normalised curves over all environments, by steps and by time."""
-ORDERS = """\
-Each square compares two settings that differ in the paper."""
+Mean over seeds with 95% intervals, or with fewer than four seeds, a thin line for each. These records of an earlier
+version contain no episodes: a point is the mean return of those that ended in five hundredths of the steps, and a curve
+may not end at the score."""
 TRAINING = "What the updates logged, means over seeds."
 STYLE = """
 body { font: 15px/1.5 sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
@@ -119,7 +104,7 @@ def _study(compared: list[Comparison], pictures: Path) -> list[str]:
         study.counted(found),
         study.overview(found),
         study.explained(found),
-        _image("Scores under each of the conditions", file),
+        image("Scores under each of the conditions", file),
         study.PICTURED,
         ACROSS,
         *tables.across([outcome.comparison for outcome in found]),
@@ -137,17 +122,19 @@ def section(comparison: Comparison, frame: pd.DataFrame, pictures: Path, baselin
 
     :param frame: the scores of the comparison, as ``scores.table`` returns them
     """
-    blocks = [f"## {comparison.title} ({comparison.name})", tables.summary(comparison.own), *tables.added(comparison)]
+    blocks = [f"## {comparison.title} ({comparison.name})"]
+    scored = Scored.of(comparison, frame)
     if not frame.empty:
-        normalised = _normalised(comparison, frame, pictures, baseline)
-        others = [] if comparison.scaling == comparison.labels else [OWN_PROTOCOL]
-        blocks += ["### Normalised scores", NORMALISED, *others, *normalised]
+        blocks += scored.overview()
+    blocks += [tables.summary(comparison.own), *tables.added(comparison)]
+    if not frame.empty:
+        blocks += scored.section(pictures, baseline)
         blocks += _human(frame)
         blocks += ["### Final scores", FINAL, tables.final_scores(comparison, frame)]
         blocks += ["### Learning curves", *_curves(comparison, pictures)]
-        training = _file(comparison, "training", pictures)
+        training = file_of(comparison, "training", pictures)
         if curve_plots.training(comparison, training):
-            blocks += ["### Training", TRAINING, _image("What the updates logged", training)]
+            blocks += ["### Training", TRAINING, image("What the updates logged", training)]
         blocks += [*_parameters(comparison.own), "### Speed", tables.speed(frame)]
     if comparison.failed:
         blocks += ["### Failed runs", *tables.failures(comparison.failed)]
@@ -169,16 +156,11 @@ def _human(frame: pd.DataFrame) -> list[str]:
     if games.empty:
         return []
     found, incomplete = scores.matrices(games)
-    arrays = {label: matrix.to_numpy() for label, matrix in found.items()}
-    blocks = ["### Human-normalised scores", HUMAN, tables.shares_of_humans(games), *_without(incomplete)]
-    if arrays:
-        seeds = {label: len(matrix) for label, matrix in found.items()}
-        blocks.append(tables.estimates(statistics.aggregates(arrays), seeds))
+    blocks = ["### Human-normalised scores", HUMAN, tables.shares_of_humans(games), *without(incomplete)]
+    if games["env"].nunique() > 1 and found:
+        means = statistics.means({label: matrix.to_numpy() for label, matrix in found.items()})
+        blocks.append(GAMES.format(", ".join(f"{escaped(label)} {mean}" for label, mean in means.items())))
     return blocks
-
-
-def _file(comparison: Comparison, name: str, pictures: Path) -> Path:
-    return pictures / f"{comparison.name}-{name}.png"
 
 
 def _file_names(envs: Iterable[str]) -> dict[str, str]:
@@ -192,81 +174,10 @@ def _curves(comparison: Comparison, pictures: Path) -> list[str]:
     spanned = any(is_spanned(record) for record in comparison.records)
     blocks = [SPANNED if spanned else CURVES, f"[Interactive version]({INTERACTIVE})."]
     for env, name in _file_names(comparison.envs).items():
-        file = _file(comparison, name, pictures)
+        file = file_of(comparison, name, pictures)
         curve_plots.curves(comparison, env, file)
-        blocks.append(_image(f"Learning curves in {env}", file))
+        blocks.append(image(f"Learning curves in {env}", file))
     return blocks
-
-
-def _normalised(comparison: Comparison, frame: pd.DataFrame, pictures: Path, baseline: str | None) -> list[str]:
-    blocks = []
-    found, incomplete = scores.matrices(frame)
-    if left_out := scores.unscaled(frame):
-        envs = ", ".join(left_out)
-        blocks.append(f"Without {envs}, where no run beats the random policy, or the random policy has no score.")
-    if left_out == comparison.envs:
-        return blocks
-    blocks += _without(incomplete)
-    if not found:
-        return blocks
-    seeds = {label: len(matrix) for label, matrix in found.items()}
-    arrays = {label: matrix.to_numpy() for label, matrix in found.items()}
-    aggregates = statistics.aggregates(arrays)
-    order = ranking.ranked({n: row["IQM"] for n, row in aggregates.items()}, statistics.differences(arrays, "IQM"))
-    blocks += [
-        ranking.verdict(order, incomplete),
-        ranking.table(order),
-        ranking.NOISE,
-        tables.estimates(aggregates, seeds),
-    ]
-    blocks += _against(arrays, seeds, baseline or comparison.baseline)
-    if baseline is not None and baseline not in arrays:
-        blocks.append(f"Without {escaped(baseline)} here, nothing is compared with it.")
-    if comparison.applied["preset"] == PAPER and any(row.label in comparison.labels for row in paper.TABLE_1):
-        blocks += _paper(comparison, arrays, {n: row["mean"] for n, row in aggregates.items()}, incomplete, pictures)
-    bars, profiles = (_file(comparison, name, pictures) for name in ("aggregates", "profiles"))
-    plots.aggregates(aggregates, comparison.labels, bars)
-    plots.performance_profiles(statistics.profiles(arrays), statistics.taus(arrays), comparison.labels, profiles)
-    blocks += [_image("Aggregates of normalised scores", bars), _image("Performance profiles", profiles)]
-    return [*blocks, *_efficiency(comparison, frame, pictures)]
-
-
-def _against(arrays: statistics.Scores, seeds: dict[str, int], baseline: str) -> list[str]:
-    compared = statistics.against(arrays, baseline)
-    if not compared:
-        return []
-    of = tables.count(range(seeds[baseline]), "seed")
-    return [f"Against {escaped(baseline)} ({of}): {AGAINST}", tables.estimates(compared, seeds)]
-
-
-def _without(incomplete: list[str]) -> list[str]:
-    return [f"Without such a seed: {', '.join(map(escaped, incomplete))}."] if incomplete else []
-
-
-def _paper(
-    comparison: Comparison, arrays: statistics.Scores, means: dict[str, Estimate], incomplete: list[str], pictures: Path
-) -> list[str]:
-    names, signs = paper.orders(means, statistics.differences(arrays, "mean"))
-    blocks = ["#### Comparison with the paper's Table 1", *paper.beside(means, signs, incomplete)]
-    if signs.any():
-        file = _file(comparison, "orders", pictures)
-        plots.orders(names, signs, file)
-        blocks += [ORDERS, _image("Which pairs are in the paper's order", file)]
-    return blocks
-
-
-def _efficiency(comparison: Comparison, frame: pd.DataFrame, pictures: Path) -> list[str]:
-    shares, normalised = scores.normalised_curves(comparison, frame)
-    if not len(shares):
-        return []
-    file = _file(comparison, "efficiency", pictures)
-    curve_plots.efficiency(comparison, shares, statistics.efficiency(normalised), file)
-    return ["#### Sample efficiency", EFFICIENCY, _image("Sample efficiency", file)]
-
-
-def _image(text: str, file: Path) -> str:
-    others = ", ".join(f"[{s[1:].upper()}]({PICTURES}/{file.with_suffix(s).name})" for s in plots.VECTOR)
-    return f"![{text}]({PICTURES}/{file.name})\n\n{others}"
 
 
 def html(text: str, folder: Path) -> str:

@@ -7,26 +7,14 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from sb3_ppo_variants.benchmark.compare import records
+from sb3_ppo_variants.benchmark.compare.options import OUT
 from sb3_ppo_variants.benchmark.compare.settings import named
 from sb3_ppo_variants.errors import ArgumentError
 
-OUT = Path("runs/compare")
 # Subfolders: the records of finished and failed runs, and the progress of the others.
 RECORDS, STATES = "records", "running"
 # A file in the same folder, which the command that makes runs keeps locked.
 LOCK = ".lock"
-
-
-def add_command(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the report."""
-    parser.add_argument("--out", type=Path, help=f"folder for records and report (default: {OUT})")
-    parser.add_argument("--from", dest="files", type=Path, nargs="+", help="report these exported records, into --out")
-    parser.add_argument("--baseline", metavar="SETTING", help="compare with this setting (default: sb3_ppo)")
-    parser.add_argument(
-        "--add", nargs="+", default=[], metavar="LABEL=PATH",
-        help="also include runs recorded elsewhere: a folder from the RL Zoo, or a csv file from CleanRL",
-    )  # fmt: skip
-    parser.add_argument("--export", type=Path, metavar="FILE", help="also pack the records into a .jsonl.gz file")
 
 
 def run(options: argparse.Namespace) -> int:

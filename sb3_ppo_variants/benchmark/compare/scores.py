@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 
 from sb3_ppo_variants.benchmark.compare.curves import SPANS
+from sb3_ppo_variants.benchmark.compare.options import ALGORITHMS, BASELINE
 from sb3_ppo_variants.benchmark.compare.paper import TABLE_1
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM
 from sb3_ppo_variants.benchmark.compare.records import ADDED, Record, curve, digest
-from sb3_ppo_variants.benchmark.compare.settings import ALGORITHMS, BASELINE, own_protocol
+from sb3_ppo_variants.benchmark.compare.settings import own_protocol
 
 
 @dataclass(frozen=True)

@@ -10,20 +10,9 @@ from importlib import import_module
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 from sb3_ppo_variants import recipes
+from sb3_ppo_variants.benchmark.compare.options import ALGORITHMS, EXAMPLE, MASKABLE
 from sb3_ppo_variants.errors import ArgumentError, installation
 
-# The import path of each algorithm. The others are compared with SB3's PPO.
-BASELINE = "sb3_ppo"
-EXAMPLE = "ppo_clip:clip_range=0.1"
-MASKABLE = "sb3_contrib:MaskablePPO"
-ALGORITHMS = {
-    **{name: f"sb3_ppo_variants:{algorithm.__name__}" for name, algorithm in recipes.ALGORITHMS.items()},
-    BASELINE: "stable_baselines3:PPO",
-    "sb3_a2c": "stable_baselines3:A2C",
-    "trpo": "sb3_contrib:TRPO",
-    "contrib_maskable_ppo": MASKABLE,
-    "contrib_recurrent_ppo": "sb3_contrib:RecurrentPPO",
-}
 # Arguments that a comparison does not take as hyperparameters, with the reason or the option to use instead.
 NO_PART = "it does not change what is learned"
 RESERVED = {
@@ -46,7 +35,7 @@ RECORDED = frozenset({
     "desired_kl", "kl_coef", "objective",
 })  # fmt: skip
 
-# A name and "=", at the beginning or after a comma. A comma within a value is not followed by a name and "=".
+# A name and "=", at the beginning or after a comma.
 ASSIGNMENT = re.compile(r"(?:^|,)\s*([A-Za-z_]\w*)\s*=")
 
 
@@ -102,15 +91,23 @@ def parse(text: str) -> Setting:
 
 
 def assignments(text: str) -> dict[str, object]:
-    """Parse ``name=value,name=value``, where each value is a Python literal, ``inf`` or text like ``lin_3e-4``."""
-    before, *parts = ASSIGNMENT.split(text)
-    names, values = parts[::2], parts[1::2]
+    """Parse ``name=value,name=value``, where each value is a Python literal, ``inf`` or text like ``lin_3e-4``
+    and ``mine:SPO(0.2)``."""
+    found = [match for match in ASSIGNMENT.finditer(text) if not _is_within_brackets(text, match.start())]
+    names, ends = [match[1] for match in found], [*(match.start() for match in found[1:]), len(text)]
+    values = [text[match.end() : end] for match, end in zip(found, ends, strict=bool(found))]
+    before = text[: found[0].start()] if found else text
     if before.strip() or not names or not all(value.strip() for value in values):
         raise ArgumentError(f"{text!r} must be name=value, or several of them separated by commas")
     for name in names:
         if names.count(name) > 1:
             raise ArgumentError(f"{name} is given more than once in {text!r}")
     return {name: _literal(value.strip()) for name, value in zip(names, values, strict=True)}
+
+
+def _is_within_brackets(text: str, position: int) -> bool:
+    before = text[:position]
+    return sum(map(before.count, "([{")) > sum(map(before.count, ")]}"))
 
 
 def _literal(text: str) -> object:
@@ -152,6 +149,15 @@ def accepted(algorithm: type) -> dict[str, object]:
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             break
     return arguments
+
+
+def own_defaults(algorithm: type) -> dict[str, object]:
+    """Return the arguments of a class that have defaults, without those that it takes as ``**kwargs``.
+
+    Of the latter, the class may set some itself, so they cannot all be passed.
+    """
+    parameters = inspect.signature(algorithm).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not p.empty}
 
 
 def added_later(algorithm: type) -> dict[str, object]:

@@ -1,117 +1,107 @@
-"""The uncertainty of a comparison: rliable's aggregates with stratified bootstrap intervals.
+"""What a comparison says about its settings: aggregates, which of them differ, and curves, with their uncertainty.
 
-Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice".
+The aggregate that decides is the mean over runs. It does not depend on the number of seeds what it estimates, every
+environment counts in it, Table 1 of the paper reports it, and it has intervals that cover. Outliers cannot dominate it,
+because no normalised score is far above 1. The interquartile mean is shown beside it, without an interval: with few
+seeds, it trims whole environments.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from itertools import permutations
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
-from rliable import library, metrics
 from scipy.stats import trim_mean
 
-from sb3_ppo_variants.benchmark.compare.paper import Estimate
+from sb3_ppo_variants.benchmark.compare import intervals
+from sb3_ppo_variants.benchmark.compare.intervals import Band, Estimate
+from sb3_ppo_variants.benchmark.compare.permutation import ALPHA, holm, p_values, samples_for
 
 # Matrices of normalised scores, shape (seeds, environments), by setting.
 Scores = Mapping[str, np.ndarray]
-# Points by setting, shape (points,), and the lower and upper ends of their intervals, shape (2, points).
-Intervals = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
-REPETITIONS = 2000
-PROFILE_REPETITIONS = 500
-AGGREGATES: Mapping[str, Callable[..., float]] = {
-    "mean": metrics.aggregate_mean,
-    "IQM": metrics.aggregate_iqm,
-    "optimality gap": metrics.aggregate_optimality_gap,
-    "median": metrics.aggregate_median,
-}
+# Settings are equivalent if their means differ by less than this share of the way from the random policy to the best.
+MARGIN = 0.1
+# With fewer environments, the middle half of the runs says little about some of them.
+FEWEST_FOR_IQM = 3
 
 
-@contextmanager
-def _reproducible() -> Iterator[None]:
-    # rliable draws from numpy's global generator.
-    state = np.random.get_state()
-    np.random.seed(0)
-    try:
-        yield
-    finally:
-        np.random.set_state(state)
+@dataclass(frozen=True)
+class Difference:
+    """The mean of one setting minus that of another.
+
+    :param estimate: the difference with its interval, which is not corrected for the number of comparisons
+    :param p: corrected p value of the permutation test, NaN if a setting has a single seed
+    """
+
+    estimate: Estimate
+    p: float
+
+    @property
+    def is_beyond_noise(self) -> bool:
+        """Whether the settings differ, with an error of at most ``ALPHA`` for all comparisons together."""
+        return self.p <= ALPHA
 
 
-def _estimates(
-    scores: Mapping[str, list[np.ndarray]], functions: Mapping[str, Callable[..., float]]
-) -> dict[str, dict[str, Estimate]]:
-    """Return the value of each function for each setting, by setting and function.
+# By the labels of both settings, in both orders.
+Differences = Mapping[tuple[str, str], Difference]
 
-    The scores of a setting are the matrices that the functions take. There is no interval with fewer than two seeds,
-    because resampling a single seed would give an interval of zero width.
+
+def means(scores: Scores) -> dict[str, Estimate]:
+    """Return the mean normalised score of each setting."""
+    return {label: _estimate(own.mean(), intervals.of_mean(own)) for label, own in scores.items()}
+
+
+def interquartile_means(scores: Scores) -> dict[str, float]:
+    """Return the mean of the middle half of each setting's runs, rliable's IQM."""
+    return {label: float(trim_mean(own, 0.25, axis=None)) for label, own in scores.items()}
+
+
+def _estimate(value: float, ends: tuple[np.ndarray, np.ndarray]) -> Estimate:
+    return Estimate(float(value), *map(float, ends))
+
+
+def differences(scores: Scores) -> dict[tuple[str, str], Difference]:
+    """Compare the means of each pair of settings, by permutation tests that are corrected for all of these pairs."""
+    pairs = list(combinations(scores, 2))
+    tested = [pair for pair in pairs if min(len(scores[label]) for label in pair) > 1]
+    shared = _on_a_shared_scale(scores)
+    found = holm(p_values([(shared[one], shared[other]) for one, other in tested], samples_for(len(tested))))
+    p = dict(zip(tested, found.tolist(), strict=True))
+    compared = {}
+    for one, other in pairs:
+        value = scores[one].mean() - scores[other].mean()
+        low, high = intervals.of_difference(scores[one], scores[other])
+        corrected = p.get((one, other), np.nan)
+        compared[one, other] = Difference(_estimate(value, (low, high)), corrected)
+        compared[other, one] = Difference(_estimate(-value, (-high, -low)), corrected)
+    return compared
+
+
+def _on_a_shared_scale(scores: Scores) -> dict[str, np.ndarray]:
+    """Scale each environment by the best run of all settings.
+
+    A permutation test needs a scale that stays when runs change their setting. Settings with a protocol of their own do
+    not set the scale of the scores, but may be above it.
     """
     if not scores:
         return {}
-    with _reproducible():
-        points, intervals = library.get_interval_estimates(
-            # rliable resamples the matrices of a list independently of each other.
-            {label: of if len(of) > 1 else of[0] for label, of in scores.items()},
-            lambda *matrices: np.array([function(*matrices) for function in functions.values()]),
-            reps=REPETITIONS,
-        )
-    for label, matrices in scores.items():
-        if min(map(len, matrices)) < 2:
-            intervals[label][:] = np.nan
-    return {
-        label: {
-            name: Estimate(*map(float, numbers))
-            for name, *numbers in zip(functions, points[label], *intervals[label], strict=True)
-        }
-        for label in scores
-    }
+    best = np.maximum(np.concatenate(list(scores.values())).max(axis=0), 1)
+    return {label: own / best for label, own in scores.items()}
 
 
-def aggregates(scores: Scores) -> dict[str, dict[str, Estimate]]:
-    """Return the mean, interquartile mean, optimality gap and median of each setting."""
-    return _estimates({label: [own] for label, own in scores.items()}, AGGREGATES)
+def probability_of_improvement(own: np.ndarray, other: np.ndarray) -> Estimate:
+    """Return the share of pairs of runs in which the first is better, averaged over environments. Ties count half."""
+    share = float((np.sign(own[:, None] - other[None]) + 1).mean() / 2)
+    return Estimate(share, *intervals.of_probability(share, (len(own), len(other)), own.shape[1]))
 
 
-def against(scores: Scores, baseline: str) -> dict[str, dict[str, Estimate]]:
-    """Compare the other settings with the baseline: probability of improvement, and difference of the IQMs."""
-    if baseline not in scores:
-        return {}
-    pairs = {label: [own, scores[baseline]] for label, own in scores.items() if label != baseline}
-    functions = {
-        "P(better)": probability_of_improvement,
-        "IQM difference": lambda own, other: metrics.aggregate_iqm(own) - metrics.aggregate_iqm(other),
-    }
-    return _estimates(pairs, functions)
+def are_equivalent(own: np.ndarray, other: np.ndarray, margin: float = MARGIN) -> bool:
+    """Return whether the data show that two means differ by less than a margin, at a level of 5%.
 
-
-def probability_of_improvement(own: np.ndarray, other: np.ndarray) -> float:
-    """Return the share of pairs of runs in which the first is better, averaged over environments. Ties count half.
-
-    rliable's function of the same name returns the same value, but also runs a test and takes a hundred times as long.
+    These are two one-sided t tests: the 90% interval of the difference lies within the margin.
     """
-    return float((np.sign(own[:, None] - other[None]) + 1).mean() / 2)
-
-
-def differences(scores: Scores, name: str) -> dict[tuple[str, str], Estimate]:
-    """Return an aggregate of the first setting minus that of the second, for each pair of settings.
-
-    :param name: name of the aggregate, a key of ``AGGREGATES``
-    """
-    function = AGGREGATES[name]
-    values = {label: function(own) for label, own in scores.items()}
-    with _reproducible():
-        drawn = {label: _bootstrapped(own, function) for label, own in scores.items()}
-    found = {}
-    for one, other in permutations(scores, 2):
-        certain = min(len(scores[one]), len(scores[other])) > 1
-        ends = np.percentile(drawn[one] - drawn[other], [2.5, 97.5]) if certain else [np.nan, np.nan]
-        found[one, other] = Estimate(float(values[one] - values[other]), float(ends[0]), float(ends[1]))
-    return found
-
-
-def _bootstrapped(own: np.ndarray, function: Callable[..., float]) -> np.ndarray:
-    """Return the values of a function for resampled seeds. Each environment's seeds are resampled separately."""
-    return library.StratifiedBootstrap(own).apply(function, reps=REPETITIONS)[:, 0]
+    low, high = intervals.of_difference(own, other, level=0.9)
+    return bool(-margin < low and high < margin)
 
 
 def taus(scores: Scores) -> np.ndarray:
@@ -120,28 +110,16 @@ def taus(scores: Scores) -> np.ndarray:
     return np.linspace(max(found.min(), -1.0), found.max(), 61)
 
 
-def profiles(scores: Scores) -> Intervals:
+def profiles(scores: Scores) -> dict[str, Band]:
     """Return the performance profile of each setting: the share of runs with a score above each of :func:`taus`."""
-    with _reproducible():
-        return library.create_performance_profile(scores, taus(scores), reps=PROFILE_REPETITIONS)
+    thresholds = taus(scores)
+    found = {}
+    for label, own in scores.items():
+        share = (own[..., None] > thresholds).mean(axis=(0, 1))
+        found[label] = Band(share, *intervals.of_share(share, *own.shape), seeds=np.empty((0, len(thresholds))))
+    return found
 
 
-def efficiency(curves: Mapping[str, np.ndarray]) -> Intervals:
-    """Return the interquartile mean of each setting's normalised curves at each point.
-
-    :param curves: arrays of shape ``(seeds, environments, points)``, by setting
-    """
-
-    def iqm(of: np.ndarray) -> np.ndarray:
-        return trim_mean(of.reshape(-1, of.shape[-1]), 0.25, axis=0)
-
-    with _reproducible():
-        return library.get_interval_estimates(curves, iqm, reps=PROFILE_REPETITIONS)
-
-
-def bands(curves: Mapping[str, np.ndarray]) -> Intervals:
-    """Return the mean over seeds of each setting's curves, shape ``(seeds, points)``."""
-    with _reproducible():
-        # Add an axis for a single environment, in which the seeds are resampled.
-        matrices = {label: seeds[:, None] for label, seeds in curves.items()}
-        return library.get_interval_estimates(matrices, lambda seeds: seeds.mean(axis=(0, 1)), reps=PROFILE_REPETITIONS)
+def band(curves: np.ndarray) -> Band:
+    """Return the mean over seeds and environments of curves of shape ``(seeds, environments, points)``."""
+    return Band(curves.mean(axis=(0, 1)), *intervals.of_mean(curves), seeds=curves.mean(axis=1))

@@ -15,8 +15,16 @@ from sb3_ppo_variants.benchmark.compare.paper import NONE, TABLE_1
 from sb3_ppo_variants.benchmark.compare.plots import COLORS, MEDIUM, SMALL, save
 from sb3_ppo_variants.benchmark.compare.presets import HEADLINE, PRESETS
 from sb3_ppo_variants.benchmark.compare.records import Record, digest
-from sb3_ppo_variants.benchmark.compare.scores import Comparison, random_scores, table
+from sb3_ppo_variants.benchmark.compare.scores import (
+    Comparison,
+    best_scores,
+    matrices,
+    normalised,
+    random_scores,
+    table,
+)
 from sb3_ppo_variants.benchmark.compare.settings import parse
+from sb3_ppo_variants.benchmark.compare.statistics import differences
 
 STUDY = "table1-study"
 # Short names and scores of the settings in the paper's Table 1.
@@ -26,8 +34,9 @@ LABELS = [parse(text).label for text in HEADLINE]
 WORST = parse(NONE).label
 EXPLAINED = """\
 The four columns of settings are mean normalised scores: in each environment the random policy has 0 and the best run
-under the same conditions 1. τ is Kendall's tau between these scores and the paper's: 1 for the same order, -1 for the
-reverse."""
+under any of the conditions 1. τ is Kendall's tau between these scores and the paper's: 1 for the same order, -1 for the
+reverse. The last column has the pairs that differ beyond noise, by permutation tests that are corrected for the six
+pairs of a row, but not for the number of rows."""
 PICTURED = """\
 Score of each run (circles) and mean over seeds (dots); the short lines are the means under `released-code`, the dashed
 one is the random policy."""
@@ -41,11 +50,13 @@ class Outcome:
     :param comparison: the runs under these conditions
     :param scores: mean normalised scores, with a row for each environment in which all settings have a score under all
         of the conditions, and a column for each setting
+    :param runs: the normalised scores of all runs, as ``scores.table`` returns them
     """
 
     conditions: str
     comparison: Comparison
     scores: pd.DataFrame
+    runs: pd.DataFrame
 
     @property
     def means(self) -> pd.Series:
@@ -57,6 +68,17 @@ class Outcome:
         """Kendall's tau between the means and the paper's scores."""
         tau, _ = kendalltau([SCORES[label] for label in LABELS], self.means[LABELS])
         return "undefined" if math.isnan(tau) else f"{tau:.2f}"
+
+    @property
+    def apart(self) -> str:
+        """The pairs of settings that differ beyond noise, the better one first."""
+        of_settings = self.runs[self.runs["label"].isin(LABELS) & self.runs["env"].isin(self.scores.index)]
+        found = {label: matrix.to_numpy() for label, matrix in matrices(of_settings)[0].items()}
+        return ", ".join(
+            f"{SHORT[one]} > {SHORT[other]}"
+            for (one, other), difference in differences(found).items()
+            if difference.is_beyond_noise and difference.estimate.value > 0
+        )
 
     @property
     def said_of_none(self) -> str:
@@ -76,17 +98,28 @@ def outcomes(comparisons: Sequence[Comparison]) -> list[Outcome]:
     place = {digest(each.description()): number for number, each in enumerate(PRESETS[STUDY].studied)}
     found = [comparison for comparison in comparisons if digest(comparison.conditions) in place and comparison.records]
     found.sort(key=lambda comparison: place[digest(comparison.conditions)])
-    complete = [_scores(comparison) for comparison in found]
+    runs = _on_a_common_scale(found)
+    complete = [_means(frame) for frame in runs]
     envs = [set(scores.index) for scores in complete if len(scores)]
     shared = set.intersection(*envs) if envs else set()
     return [
-        Outcome(comparison.circumstances, comparison, scores[scores.index.isin(shared)])
-        for comparison, scores in zip(found, complete, strict=True)
+        Outcome(comparison.circumstances, comparison, scores[scores.index.isin(shared)], frame)
+        for comparison, scores, frame in zip(found, complete, runs, strict=True)
     ]
 
 
-def _scores(comparison: Comparison) -> pd.DataFrame:
-    known = table(comparison).dropna(subset="normalised")
+def _on_a_common_scale(found: Sequence[Comparison]) -> list[pd.DataFrame]:
+    """Return the scores under each of the conditions, scaled by the best run under any of them."""
+    best = pd.DataFrame([best_scores(comparison) for comparison in found]).max().to_dict()
+    frames = [table(comparison) for comparison in found]
+    return [
+        frame.assign(normalised=normalised(frame, random_scores(comparison), best))
+        for comparison, frame in zip(found, frames, strict=True)
+    ]
+
+
+def _means(frame: pd.DataFrame) -> pd.DataFrame:
+    known = frame.dropna(subset="normalised")
     return known.groupby(["env", "label"])["normalised"].mean().unstack().reindex(columns=LABELS).dropna()
 
 
@@ -123,10 +156,10 @@ def overview(found: Sequence[Outcome]) -> str:
         if len(outcome.scores):
             row |= {SHORT[label]: f"{outcome.means[label]:.2f}" for label in LABELS}
             row["from the best"] = ", ".join(SHORT[label] for label in outcome.means.index)
-            row |= {"τ": outcome.tau, "none is the worst": outcome.said_of_none}
+            row |= {"τ": outcome.tau, "none is the worst": outcome.said_of_none, "beyond noise": outcome.apart}
         rows.append(row)
     columns = ["conditions", "runs", *map(SHORT.__getitem__, LABELS), "from the best", "τ"]
-    frame = pd.DataFrame(rows, columns=[*columns, "none is the worst"])
+    frame = pd.DataFrame(rows, columns=[*columns, "none is the worst", "beyond noise"])
     return frame.fillna("").to_markdown(index=False, disable_numparse=True)
 
 

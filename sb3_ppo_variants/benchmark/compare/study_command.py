@@ -7,19 +7,9 @@ from sb3_ppo_variants.benchmark.compare import records
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving.atomic import write_atomically
 
-RESULTS = Path("results/table1-study.jsonl.gz")
-PAGE = Path("docs/table1-study.md")
 # Lines of the page, between which the text is replaced.
-BEGIN = "<!-- What follows is made by `python -m sb3_ppo_variants.benchmark study`. -->"
+BEGIN = "<!-- What follows is made by `python -m sb3_ppo_variants study`. -->"
 END = "<!-- This is the end of what is made. -->"
-
-
-def add_command(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the study's page."""
-    parser.add_argument(
-        "--from", dest="files", type=Path, nargs="+", default=[RESULTS], help=f"exported records (default: {RESULTS})"
-    )
-    parser.add_argument("--page", type=Path, default=PAGE, help="page to write into (default: %(default)s)")
 
 
 def run(options: argparse.Namespace) -> int:

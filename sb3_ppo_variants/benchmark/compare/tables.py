@@ -3,12 +3,14 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 
+from sb3_ppo_variants.benchmark.compare import provenance
 from sb3_ppo_variants.benchmark.compare.markdown import escaped, fenced
-from sb3_ppo_variants.benchmark.compare.paper import Estimate
 from sb3_ppo_variants.benchmark.compare.plan import RANDOM
 from sb3_ppo_variants.benchmark.compare.presets import PRESETS, Preset
+from sb3_ppo_variants.benchmark.compare.ranking import Ranked
 from sb3_ppo_variants.benchmark.compare.records import Record
 from sb3_ppo_variants.benchmark.compare.scores import Comparison, order, random_scores
 from sb3_ppo_variants.benchmark.compare.settings import own_protocol
@@ -48,11 +50,61 @@ def across(comparisons: Sequence[Comparison], level: int = 3) -> list[str]:
     return blocks
 
 
-def estimates(found: Mapping[str, Mapping[str, Estimate]], seeds: Mapping[str, int]) -> str:
-    """Return a table of the estimates of each setting, with a column for each estimate."""
-    frame = pd.DataFrame.from_dict(found, orient="index")
-    frame.insert(0, "seeds", pd.Series(seeds))
-    return markdown(frame)
+def overview(comparison: Comparison, frame: pd.DataFrame, order: Sequence[Ranked], iqm: Mapping[str, float]) -> str:
+    """Return a table of what is most asked about each setting: its rank and score, its speed, and the KL of an update.
+
+    :param frame: the scores, as ``scores.table`` returns them
+    :param order: the settings that have normalised scores, the best first
+    :param iqm: the interquartile means of these settings; empty leaves them out
+    """
+    rows = {
+        each.label: {
+            "seeds": each.seeds, "rank": each.ranks, "mean score": each.value, "better than": len(each.better),
+            "worse than": len(each.worse),
+        }
+        for each in order
+    }  # fmt: skip
+    labels = [*rows, *(label for label in comparison.labels if label not in rows)]
+    cells = pd.DataFrame.from_dict(rows, orient="index", dtype=object).reindex(labels)
+    if iqm:
+        cells.insert(3, "IQM", pd.Series(iqm).map("{:.2f}".format))
+    if len(comparison.envs) == 1:
+        cells["return"] = frame.groupby("label")["score"].apply(_mean)
+    cells["steps per second"] = _paces(frame, comparison.baseline)
+    cells["KL of an update"] = pd.Series({label: _kept(comparison, label) for label in labels})
+    # Nothing is known of some columns in records of other libraries and of earlier versions.
+    return markdown(cells.dropna(axis="columns", how="all").astype(object).where(cells.notna(), ""))
+
+
+def _paces(frame: pd.DataFrame, baseline: str) -> pd.Series:
+    """Return the steps per second of each setting, and how many times the baseline's they are."""
+    paces = frame.groupby("label")["steps_per_second"].mean().dropna()
+    of_baseline = paces.get(baseline)
+    return paces.map(lambda pace: f"{pace:,.0f}{'' if of_baseline is None else f' ({pace / of_baseline:.1f} x)'}")
+
+
+def _kept(comparison: Comparison, label: str) -> str | None:
+    """Return the median of the KL that a setting's updates logged, and the range of its middle 80%.
+
+    SB3 logs an estimate of it, and records of earlier versions have neither.
+    """
+    logged = [record.get("training", {}) for record in comparison.records if record["label"] == label]
+    for name, form in (("kl", "{}"), ("approx_kl", "about {}")):
+        spans = [value for of_run in logged for value in of_run.get(name, []) if value is not None]
+        if spans:
+            low, middle, high = (f"{float(f'{value:.2g}'):g}" for value in np.percentile(spans, [10, 50, 90]))
+            return form.format(f"{middle} ({low} to {high})")
+    return None
+
+
+def p_value(p: float) -> str:
+    """Format a p value, which is NaN if there is none."""
+    return "" if np.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.2g}"
+
+
+def against(found: Mapping[str, Mapping[str, object]]) -> str:
+    """Return a table of how each setting compares with another one."""
+    return markdown(pd.DataFrame.from_dict(found, orient="index"))
 
 
 def shares_of_humans(games: pd.DataFrame) -> str:
@@ -117,6 +169,7 @@ def summary(comparison: Comparison) -> str:
         *(f"versions: {line}" for line in versions),
         *(f"commit: {commit}" for commit in sorted({record.get("commit") or "" for record in everything}) if commit),
         *(f"machine: {line}" for line in sorted({record["machine"] for record in everything})),
+        *provenance.described(trainings),
     ]
     return "\n".join(f"- {line}" for line in lines)
 

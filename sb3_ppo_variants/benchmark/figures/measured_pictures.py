@@ -53,13 +53,13 @@ def learned(file: Path, labels: Sequence[str], colors: Sequence[str], data: Path
     (comparison,) = scores.comparisons(records.unpack(data)[0])
     shares, curves = scores.normalised_curves(comparison, scores.table(comparison))
     steps = shares * comparison.records[0]["steps"]
-    points, ends = statistics.efficiency({label: curves[label] for label in labels})
     names = {row.label: row.name for row in TABLE_1}
     with picture(file, columns=1, height=4.2) as grid:
         axes = grid[0, 0]
         for label, color in zip(labels, colors, strict=True):
-            axes.plot(steps, points[label], color=color, label=names[label])
-            axes.fill_between(steps, *ends[label], color=color, alpha=0.13, linewidth=0)
-        axes.set(xlabel="environment steps", ylabel="IQM of normalised scores", xlim=(0, None), ylim=(0, None))
+            found = statistics.band(curves[label])
+            axes.plot(steps, found.mean, color=color, label=names[label])
+            axes.fill_between(steps, found.low, found.high, color=color, alpha=0.13, linewidth=0)
+        axes.set(xlabel="environment steps", ylabel="mean normalised score", xlim=(0, None), ylim=(0, None))
         axes.xaxis.set_major_formatter(lambda steps, _: f"{steps / 1000:g}k")
         axes.legend(loc="upper left")

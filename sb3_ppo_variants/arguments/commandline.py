@@ -1,0 +1,85 @@
+"""Command lines of several commands, of which only the one that is used is imported."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from decimal import Decimal, InvalidOperation
+from importlib import import_module
+from typing import NamedTuple
+
+from sb3_ppo_variants.errors import ArgumentError, installation
+
+# No count has more digits.
+MOST_DIGITS = 18
+
+
+class Command(NamedTuple):
+    """One of several commands.
+
+    :param help: what it does, in a sentence
+    :param add_options: adds its options to a parser
+    :param module: the module whose ``run`` takes the options and returns the exit code
+    :param later: modules that ``run`` imports at its end; they are imported first, so that a missing package is not
+        found after hours
+    """
+
+    help: str
+    add_options: Callable[[argparse.ArgumentParser], None]
+    module: str
+    later: tuple[str, ...] = ()
+
+
+def run_command(
+    prog: str, description: str | None, commands: Mapping[str, Command], arguments: Sequence[str] | None
+) -> int:
+    """Run the command that a command line names.
+
+    :param prog: how the program is called
+    :param commands: the commands by name
+    :param arguments: command-line arguments; ``None`` takes ``sys.argv``
+    :return: the exit code of the command
+    :raises SystemExit: if the command line asks for something that is not allowed, or a package is missing
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = argparse.ArgumentParser(prog=prog, description=description)
+    parsers = parser.add_subparsers(required=True, metavar="command", dest="command")
+    try:
+        for name, command in commands.items():
+            # With abbreviations, --seed 7 would be --seeds 7.
+            own = parsers.add_parser(name, help=command.help, description=command.help, allow_abbrev=False)
+            if name in arguments[:1]:
+                with _extra_named():
+                    command.add_options(own)
+        options = parser.parse_args(arguments)
+        command = commands[options.command]
+        with _extra_named():
+            module, *_ = map(import_module, (command.module, *command.later))
+        return module.run(options)
+    except ArgumentError as error:
+        raise SystemExit(str(error)) from error
+
+
+@contextmanager
+def _extra_named() -> Iterator[None]:
+    """Say which extra to install if a package is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise SystemExit(f"this command needs more packages ({error}): {installation('benchmark')}") from error
+
+
+def whole_number(text: str) -> int:
+    """Return the whole number that a text stands for, however it is written: ``100000``, ``100_000`` or ``1e5``.
+
+    It is a ``type`` for options.
+
+    :raises argparse.ArgumentTypeError: if it is no whole number
+    """
+    try:
+        number = Decimal(text)
+        if number.is_finite() and number.adjusted() < MOST_DIGITS and number == number.to_integral_value():
+            return int(number)
+    except InvalidOperation:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, such as 100000, 100_000 or 1e5")

@@ -1,0 +1,68 @@
+"""What a vectorised environment need not have.
+
+SB3 only trains: it calls ``reset`` and ``step``, and reads the spaces and ``num_envs``. Adapters of other libraries
+(PettingZoo's SuperSuit, EnvPool, Isaac Lab, procgen) often have little more. They lack methods of ``VecEnv``, raise
+``NotImplementedError`` in them, skip its constructor, or derive from ``VecEnvWrapper`` around something that is not a
+``VecEnv``. Code that wants more than SB3 does asks here.
+"""
+
+from contextlib import suppress
+from typing import Any
+
+import gymnasium as gym
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
+
+from sb3_ppo_variants.errors import ArgumentError
+
+ABSENT = (AttributeError, NotImplementedError)
+NO_ATTRIBUTE = "an attribute that no environment has"
+
+
+def has_attr(env: VecEnv, name: str) -> bool:
+    """Return whether all single environments have an attribute; False if the environment gives no access to them."""
+    with suppress(*ABSENT):
+        # Some answer None for every name.
+        return bool(env.has_attr(name)) and not env.has_attr(NO_ATTRIBUTE)
+    return False
+
+
+def inner(env: VecEnv) -> VecEnv | None:
+    """Return the vectorised environment inside a wrapper; ``None`` if there is none."""
+    below = env.venv if isinstance(env, VecEnvWrapper) else None
+    return below if isinstance(below, VecEnv) else None
+
+
+def single_envs(env: VecEnv) -> list[gym.Env]:
+    """Return the single environments, if they are in this process."""
+    inside = _below_wrappers(env, "envs")
+    is_known = isinstance(inside, list) and all(isinstance(single, gym.Env) for single in inside)
+    return inside if is_known else []
+
+
+def pending_seeds(env: VecEnv) -> list[int]:
+    """Return the seeds for the next reset, if the environment has any."""
+    seeds = _below_wrappers(env, "_seeds")
+    return [seed for seed in seeds if seed is not None] if isinstance(seeds, list) else []
+
+
+def seed(env: VecEnv, number: int) -> None:
+    """Seed the next reset of all environments.
+
+    :raises ArgumentError: if they cannot be seeded, naming their class
+    """
+    try:
+        env.seed(number)
+    except ABSENT as error:
+        below = env
+        while (wrapped := inner(below)) is not None:
+            below = wrapped
+        raise ArgumentError(
+            f"{below.__class__.__name__} cannot be seeded ({type(error).__name__}: {error}): seed the environments "
+            "themselves and pass seed=None. Checkpoints of exact runs need environments with a seed method"
+        ) from error
+
+
+def _below_wrappers(env: VecEnv, name: str) -> Any:
+    with suppress(*ABSENT):
+        return getattr(env.unwrapped, name)
+    return None

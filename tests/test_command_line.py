@@ -1,0 +1,108 @@
+"""The command lines: what they import, what they need, and how numbers are written."""
+
+import ast
+import json
+import subprocess
+import sys
+from argparse import ArgumentTypeError
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import sb3_ppo_variants
+from helpers import OPTIONAL
+from sb3_ppo_variants import recipes
+from sb3_ppo_variants.__main__ import main
+from sb3_ppo_variants.arguments.commandline import whole_number
+from sb3_ppo_variants.benchmark.compare import options, presets
+
+# Runs a module in a new process, in which the optional packages are missing, and prints what it imported.
+SCRIPT = """
+import json, runpy, sys
+packages, module, *sys.argv[1:] = json.loads(sys.argv[1])
+sys.modules |= dict.fromkeys(packages)
+try:
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+finally:
+    print(json.dumps([name for name in ("numpy", "torch", "gymnasium", "stable_baselines3") if name in sys.modules]))
+"""
+HELP = [["--help"], *([name, "--help"] for name in options.COMMANDS)]
+
+
+def run(module: str, *arguments: str, missing: Sequence[str] = OPTIONAL) -> subprocess.CompletedProcess[str]:
+    given = json.dumps([missing, module, *arguments])
+    return subprocess.run([sys.executable, "-c", SCRIPT, given], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [*(("sb3_ppo_variants", arguments) for arguments in HELP), ("sb3_ppo_variants.benchmark", ["--help"])],
+    ids=lambda given: " ".join(given) if isinstance(given, list) else given,
+)
+def test_help_needs_no_other_package(module: str, arguments: list[str]) -> None:
+    result = run(module, *arguments)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert f"usage: python -m {module}" in result.stdout
+    assert json.loads(result.stdout.splitlines()[-1]) == []
+
+
+@pytest.mark.parametrize(
+    "command", [["sb3_ppo_variants", "compare", "--dry-run"], ["sb3_ppo_variants.benchmark", "figures", "--help"]]
+)
+def test_a_missing_package_names_the_extra(command: list[str]) -> None:
+    result = run(*command)
+    assert result.returncode == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("this command needs more packages (")
+    assert line.endswith("): pip install '.[benchmark]'  # in a clone of sb3_ppo_variants")
+
+
+def test_a_package_for_the_report_is_missed_before_the_first_run(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = run("sb3_ppo_variants", "compare", "--timesteps", "64", "--out", str(out), missing=["plotly"])
+    assert "needs more packages" in result.stderr.splitlines()[-1]
+    assert not out.exists()
+
+
+def test_the_names_in_the_help_are_those_of_the_tables() -> None:
+    paths = {name: f"sb3_ppo_variants:{algorithm.__name__}" for name, algorithm in recipes.ALGORITHMS.items()}
+    assert paths.items() <= options.ALGORITHMS.items()
+    assert (*presets.PRESETS,) == options.PRESETS
+    assert (*recipes.PROTOCOLS,) == options.PROTOCOLS
+    assert {option for preset in presets.PRESETS.values() for option in preset.settings} == {"all", "headline"}
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("100000", 100_000), ("100_000", 100_000), ("1e5", 100_000), ("1E+5", 100_000), ("2.5e3", 2500), ("3.0", 3)],
+)
+def test_whole_numbers_however_written(text: str, number: int) -> None:
+    found = whole_number(text)
+    assert found == number and type(found) is int
+
+
+@pytest.mark.parametrize("text", ["1.5", "1e-1", "", "many", "inf", "nan", "1e999999999", "0x10"])
+def test_other_numbers_are_refused(text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match="is not a whole number, such as 100000, 100_000 or 1e5"):
+        whole_number(text)
+
+
+def test_the_options_of_compare_take_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--timesteps", "1e5", "--seeds", "1_0", "--jobs", "2e0", "--out", str(tmp_path / "out")]
+    assert main(["compare", "--algos", "ppo_clip", "--dry-run", *given]) == 0
+    shown = capsys.readouterr().out
+    assert "steps of a run: 100,000" in shown and "11 runs" in shown
+
+
+def test_what_the_package_exports_is_what_type_checkers_see() -> None:
+    tree = ast.parse(Path(sb3_ppo_variants.__file__).read_text())
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    found = {alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert sorted(found) == sorted(sb3_ppo_variants.__all__)
+    for name, module in found.items():
+        assert getattr(sb3_ppo_variants, name) is getattr(import_module(str(module)), name)
+    assert {*sb3_ppo_variants.__all__} <= {*dir(sb3_ppo_variants)}
+    with pytest.raises(AttributeError, match="module 'sb3_ppo_variants' has no attribute 'PPO'"):
+        sb3_ppo_variants.PPO  # noqa: B018
