@@ -252,7 +252,7 @@ def test_gradients_are_on_after_an_interrupt_at_the_exit_of_no_grad() -> None:
     model.learn(8)
 
 
-@pytest.mark.parametrize("path", ["reference", "arrays"], indirect=True)
+@pytest.mark.parametrize("path", ["reference", "native"], indirect=True)
 def test_a_model_learns_where_gradients_are_off(path: str) -> None:
     model = ready(PPOClip, path, False)
     before = deepcopy(model.policy.state_dict())
@@ -271,7 +271,7 @@ def test_other_settings_are_as_they_were() -> None:
 
     before = np.geterr()
     with pytest.raises(KeyboardInterrupt):
-        ready(PPOClip, "arrays", False).learn(8, Changes())
+        ready(PPOClip, "reference", False).learn(8, Changes())
     assert np.geterr() == before and th.is_grad_enabled()
 
 

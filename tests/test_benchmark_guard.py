@@ -42,7 +42,7 @@ def test_instructions_are_counted_with_valgrind(monkeypatch: pytest.MonkeyPatch)
 
 def test_an_interrupt_loses_only_the_last_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def count(workload: str, name: str, path: str) -> int:
-        if path == "arrays":
+        if path == "reference":
             raise KeyboardInterrupt
         return 1000
 

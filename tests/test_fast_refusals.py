@@ -112,7 +112,7 @@ CHANGES: dict[Callable[[Any], None], str] = {
     own_critic: "a MlpExtractor has its own forward_critic",
     other_features: "features come from a Scaled",
     scaled_features: "features come from a Sequential",
-    th.nn.Module.bfloat16: "NumPy does not compute in torch.bfloat16",
+    th.nn.Module.bfloat16: "the native library does not compute in torch.bfloat16",
     own_step: "the optimizer has its own step",
     own_entropy: "the distribution has its own entropy",
 }

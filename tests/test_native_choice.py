@@ -1,4 +1,4 @@
-"""The choice between the native library and the paths that take over from it."""
+"""The choice between the native library and the reference path, and what is said about it."""
 
 from typing import Any
 
@@ -12,6 +12,8 @@ from sb3_ppo_variants.backends.native import obstacles
 from sb3_ppo_variants.objectives import Clipped
 
 BOX = ACTION_SPACES["Box"]
+NATIVE = "Training on the fast path: the native library computes the networks"
+REFERENCE = "Training on the reference path: "
 
 
 class Mine(Clipped):
@@ -39,51 +41,45 @@ def make(cls: Any = PPOClip, **arguments: Any) -> Any:
 
 @pytest.mark.usefixtures("natively")
 def test_it_is_said_that_the_library_computes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(make(), capsys) == "Training on the fast path: the native library computes the networks"
+    assert said(make(), capsys) == NATIVE
 
 
 @pytest.mark.usefixtures("natively")
-def test_with_gsde_it_is_said_that_the_library_computes_only_the_updates(capsys: pytest.CaptureFixture[str]) -> None:
-    line = "Training on the fast path: rollouts are computed over arrays and updates by the native library, because "
-    assert said(make(use_sde=True), capsys) == line + "the policy explores with gSDE"
+@pytest.mark.parametrize(
+    ("cls", "arguments"), [(PPOClip, {"use_sde": True}), (PPOCustom, {"objective": Mine(0.2)})], ids=["gSDE", "own"]
+)
+def test_it_computes_gsde_and_gradients_of_users(
+    cls: Any, arguments: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said(make(cls, **arguments), capsys) == NATIVE
 
 
-OVER_ARRAYS = "Training on the fast path: the networks are computed over arrays, because "
-
-
-def test_without_the_library_arrays_take_over(
+def test_without_the_library_pytorch_computes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(obstacles, "library", lambda: None)
-    assert said(make(fast=True), capsys) == OVER_ARRAYS + (
+    assert said(make(), capsys) == REFERENCE + (
         "the native library was not built (to build it, install a C++ compiler and then: "
         "pip install --force-reinstall --no-deps --no-cache-dir .)"
     )
 
 
 @pytest.mark.usefixtures("natively")
-def test_so_they_do_for_an_objective_of_a_users_own(capsys: pytest.CaptureFixture[str]) -> None:
-    model = make(PPOCustom, objective=Mine(0.2))
-    assert said(model, capsys) == OVER_ARRAYS + "the native library does not support the objective Mine"
-
-
-@pytest.mark.usefixtures("natively")
-def test_so_they_do_for_parameters_that_lie_in_pieces(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pytorch_computes_parameters_that_lie_in_pieces(capsys: pytest.CaptureFixture[str]) -> None:
     model = make()
     weight = model.policy.action_net.weight
     weight.data = weight.data.t().contiguous().t()
-    assert said(model, capsys) == OVER_ARRAYS + "some parameters are not contiguous in memory"
+    assert said(model, capsys) == REFERENCE + "some parameters are not contiguous in memory"
 
 
 @pytest.mark.usefixtures("natively")
-def test_so_they_do_for_other_types_of_numbers() -> None:
+def test_pytorch_computes_other_types_of_numbers() -> None:
     model = make()
     model.policy.half()
-    assert obstacles.obstacle(model._plan()) == "the native library does not compute in torch.float16"
-    assert choose(model._plan(), fast=True).why.startswith("the networks are computed over arrays")
+    assert choose(model._plan(), fast=None).why == "the native library does not compute in torch.float16"
 
 
 @pytest.mark.usefixtures("natively")
-def test_what_neither_can_compute_takes_the_reference() -> None:
+def test_what_it_cannot_compute_is_refused_with_fast() -> None:
     with pytest.raises(ArgumentError, match="fast=True is not possible, because the activation is ELU"):
         make(fast=True, policy_kwargs={"activation_fn": th.nn.ELU})
