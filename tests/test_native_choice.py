@@ -76,7 +76,7 @@ def test_pytorch_computes_parameters_that_lie_in_pieces(capsys: pytest.CaptureFi
 def test_pytorch_computes_other_types_of_numbers() -> None:
     model = make()
     model.policy.half()
-    assert choose(model._plan(), fast=None).why == "the native library does not compute in torch.float16"
+    assert choose(model._plan(), fast="auto").why == "the native library does not compute in torch.float16"
 
 
 @pytest.mark.usefixtures("natively")

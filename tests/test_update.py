@@ -45,7 +45,7 @@ CASES: dict[str, tuple[type[PPOBase], dict[str, Any], Surrogate]] = {
 }
 
 
-def collected(cls: type[PPOBase], action_space: spaces.Space, **arguments: Any) -> PPOBase:
+def collected(cls: Any, action_space: spaces.Space, **arguments: Any) -> PPOBase:
     """Return a model with a full rollout buffer, ready to train."""
     arguments = {"learning_rate": 3e-3, "n_epochs": 3, **arguments}
     model = cls("MlpPolicy", noise_envs(action_space, n_envs=3), n_steps=20, batch_size=16, seed=1, **arguments)

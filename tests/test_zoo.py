@@ -172,7 +172,8 @@ def test_samples_are_arguments_of_the_algorithm(name: str) -> None:
         trial = study.ask()
         arguments = sampler(name)(trial, 2, 8, {})
         own = {"objective": SPO(0.2)} if name == "ppo_custom" else {}
-        model = ALGORITHMS[name]("MlpPolicy", ENV, **{**arguments, **own, "n_steps": 1024})
+        make: Any = ALGORITHMS[name]
+        model = make("MlpPolicy", ENV, **{**arguments, **own, "n_steps": 1024})
         assert model.gamma == 1 - trial.params["one_minus_gamma"]
         assert model.batch_size == 2 ** trial.params["batch_size_pow"]
         if isinstance(model, PPOFixedKL):

@@ -1,5 +1,6 @@
 """The training loop that all variants share."""
 
+import inspect
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -7,11 +8,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch as th
-from gymnasium.vector import VectorEnv
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import MaybeCallback, Schedule
 from stable_baselines3.common.utils import update_learning_rate
 from stable_baselines3.common.vec_env import VecEnv
 from torch.optim import Optimizer
@@ -54,6 +55,8 @@ from sb3_ppo_variants.updates.measured import summary
 from sb3_ppo_variants.updates.separate import chosen, separate
 
 SelfPPO = TypeVar("SelfPPO", bound="PPOBase")
+SB3S = inspect.signature(OnPolicyAlgorithm).parameters.keys()
+"""The arguments of SB3's constructor."""
 
 
 class PPOBase(MaskedActions):
@@ -71,9 +74,14 @@ class PPOBase(MaskedActions):
     }
     """The allowed values of each argument."""
     own_rules: ClassVar[Mapping[str, Rule]] = {}
-    """The same for the arguments that a subclass adds. It sets them as attributes before it calls this constructor."""
+    """The same for the arguments that a subclass adds, which become its attributes."""
     # Turned off only to measure the cost of the guards.
     _guarded: ClassVar[bool] = True
+    batch_size: int
+    n_epochs: int
+    clip_range_vf: float | Schedule | None
+    normalize_advantage: NormalizeAdvantage
+    target_kl: float | None
     # Defaults for models that were saved before these arguments existed.
     fast: bool | Literal["auto"] = "auto"
     updates: Updates | dict[str, Any] | None = None
@@ -85,50 +93,35 @@ class PPOBase(MaskedActions):
         super().__init_subclass__()
         check_hooks(cls)
 
-    def __init__(
-        self, policy: str | type[ActorCriticPolicy], env: GymEnv | VectorEnv | str,
-        learning_rate: float | Schedule, n_steps: int, batch_size: int, n_epochs: int,
-        gamma: float, gae_lambda: float, clip_range_vf: float | Schedule | None,
-        normalize_advantage: NormalizeAdvantage, ent_coef: float, vf_coef: float, max_grad_norm: float | None,
-        use_sde: bool, sde_sample_freq: int, rollout_buffer_class: type[RolloutBuffer] | None,
-        rollout_buffer_kwargs: dict[str, Any] | None, target_kl: float | None, stats_window_size: int,
-        tensorboard_log: str | None, policy_kwargs: dict[str, Any] | None, verbose: int, seed: int | None,
-        device: th.device | str, _init_setup_model: bool, fast: bool | Literal["auto"],
-        updates: Updates | dict[str, Any] | None, data_parallel: bool | Literal["auto"],
-    ):  # fmt: skip
-        given = dict(
-            policy=policy, env=env, learning_rate=learning_rate, n_steps=n_steps, batch_size=batch_size,
-            n_epochs=n_epochs, gamma=gamma, gae_lambda=gae_lambda, clip_range_vf=clip_range_vf,
-            normalize_advantage=normalize_advantage, ent_coef=ent_coef, vf_coef=vf_coef, max_grad_norm=max_grad_norm,
-            use_sde=use_sde, sde_sample_freq=sde_sample_freq, rollout_buffer_class=rollout_buffer_class,
-            rollout_buffer_kwargs=rollout_buffer_kwargs, target_kl=target_kl, stats_window_size=stats_window_size,
-            tensorboard_log=tensorboard_log, policy_kwargs=policy_kwargs, verbose=verbose, seed=seed, device=device,
-            _init_setup_model=_init_setup_model, fast=fast, updates=updates, data_parallel=data_parallel,
-        )  # fmt: skip
-        # With _init_setup_model=False, load() sets these attributes later.
-        own = {name: getattr(self, name) for name in self.own_rules if _init_setup_model}
-        check_arguments(given | own, {**self.rules, **self.own_rules})
+    def __init__(self, **given: Any):
+        """Check the arguments of a subclass's constructor, and pass them on or set them as attributes.
+
+        :param given: all of them, by name
+        """
+        policy, policy_kwargs, verbose = given["policy"], given["policy_kwargs"], given["verbose"]
+        begins = given["_init_setup_model"]  # If not, load() sets the attributes that a subclass adds later.
+        check_arguments(given, self._all_rules() if begins else self.rules)
         check_policy(policy, self.policy_aliases, policy_kwargs)
-        check_buffer_arguments(rollout_buffer_class, rollout_buffer_kwargs)
-        super().__init__(
-            policy, checked_env(policy, policy_kwargs, env, verbose, use_sde, _init_setup_model),  # type: ignore[arg-type]
-            learning_rate=learning_rate, n_steps=int(n_steps), gamma=gamma, gae_lambda=gae_lambda, ent_coef=ent_coef,
-            vf_coef=vf_coef, max_grad_norm=max_grad_norm,  # type: ignore[arg-type]
-            use_sde=use_sde, sde_sample_freq=sde_sample_freq,
-            rollout_buffer_class=rollout_buffer_class, rollout_buffer_kwargs=rollout_buffer_kwargs,
-            stats_window_size=int(stats_window_size), tensorboard_log=tensorboard_log, policy_kwargs=policy_kwargs,
-            verbose=verbose, seed=seed, device=chosen_device(device, policy, policy_kwargs, verbose),
-            supported_action_spaces=ACTION_SPACES, _init_setup_model=False,
-        )  # fmt: skip
-        self.batch_size, self.n_epochs, self.clip_range_vf = int(batch_size), int(n_epochs), clip_range_vf
-        self.normalize_advantage, self.target_kl = normalize_advantage, target_kl
-        self.fast, self.updates, self.data_parallel = fast, updates, data_parallel
-        if _init_setup_model:
+        check_buffer_arguments(given["rollout_buffer_class"], given["rollout_buffer_kwargs"])
+        made = given | {
+            "env": checked_env(policy, policy_kwargs, given["env"], verbose, given["use_sde"], begins),
+            "device": chosen_device(given["device"], policy, policy_kwargs, verbose),
+            **{name: int(given[name]) for name in ("n_steps", "batch_size", "n_epochs", "stats_window_size")},
+        }
+        sb3s = {name: value for name, value in made.items() if name in SB3S}
+        super().__init__(**sb3s | {"_init_setup_model": False}, supported_action_spaces=ACTION_SPACES)
+        for name in made.keys() - sb3s.keys():
+            setattr(self, name, made[name])
+        if begins:
             self._setup_model()
             warn_of_truncated_minibatch(n_steps=self.n_steps, n_envs=self.n_envs, batch_size=self.batch_size)
 
+    @classmethod
+    def _all_rules(cls) -> dict[str, Rule]:
+        return {**cls.rules, **cls.own_rules}
+
     def _setup_model(self) -> None:
-        rules = {**self.rules, **self.own_rules}
+        rules = self._all_rules()
         # Check again, because load() sets attributes between construction and this call.
         check_settings(self.__dict__, rules)
         if isinstance(self.updates, dict):
@@ -187,7 +180,7 @@ class PPOBase(MaskedActions):
                 setattr(self, name, deque(episodes, maxlen=self._stats_window_size))
 
     def _plan(self) -> UpdatePlan:
-        check_settings(self.__dict__, {**self.rules, **self.own_rules})  # Callbacks may have set them.
+        check_settings(self.__dict__, self._all_rules())  # Callbacks may have set them.
         self._used_arguments.update(self)
         self._division = chosen(self.updates, self._division)
         clip_range_vf, progress, buffer = self.clip_range_vf, self._current_progress_remaining, self.rollout_buffer
@@ -211,7 +204,7 @@ class PPOBase(MaskedActions):
         """
         plan = self._plan()
         path = choose(plan, self.fast).backend.path
-        return settings_of(self, [*self.rules, *self.own_rules], plan, path, progress_remaining)
+        return settings_of(self, self._all_rules(), plan, path, progress_remaining)
 
     # The loop
 

@@ -11,6 +11,7 @@ from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
 from sb3_ppo_variants.arguments.rules import POSITIVE, Rule
 from sb3_ppo_variants.arguments.schedules import current_value
+from sb3_ppo_variants.arguments.signatures import given_in
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.objectives import Clipped
 from sb3_ppo_variants.updates import NormalizeAdvantage, Updates
@@ -101,16 +102,7 @@ class PPOClip(PPOBase):
         updates: Updates | dict[str, Any] | None = None,
         data_parallel: bool | Literal["auto"] = "auto",
     ):
-        self.clip_range = clip_range
-        super().__init__(
-            policy=policy, env=env, learning_rate=learning_rate, n_steps=n_steps, batch_size=batch_size,
-            n_epochs=n_epochs, gamma=gamma, gae_lambda=gae_lambda, clip_range_vf=clip_range_vf,
-            normalize_advantage=normalize_advantage, ent_coef=ent_coef, vf_coef=vf_coef, max_grad_norm=max_grad_norm,
-            use_sde=use_sde, sde_sample_freq=sde_sample_freq, rollout_buffer_class=rollout_buffer_class,
-            rollout_buffer_kwargs=rollout_buffer_kwargs, target_kl=target_kl, stats_window_size=stats_window_size,
-            tensorboard_log=tensorboard_log, policy_kwargs=policy_kwargs, verbose=verbose, seed=seed, device=device,
-            _init_setup_model=_init_setup_model, fast=fast, updates=updates, data_parallel=data_parallel,
-        )  # fmt: skip
+        super().__init__(**given_in(locals()))
 
     def _objective(self) -> Clipped:
         return Clipped(current_value("clip_range", self.clip_range, self._current_progress_remaining))
