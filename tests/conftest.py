@@ -2,6 +2,7 @@
 
 import multiprocessing
 import pickle
+import signal
 from collections.abc import Callable, Generator
 from functools import partial
 from importlib import import_module
@@ -21,6 +22,9 @@ from sb3_ppo_variants.backends.native.library import library
 if METHOD == "forkserver":
     # This also speeds up the worker processes of environments.
     multiprocessing.set_forkserver_preload(IMPORTED)
+
+# Shells start background jobs with Ctrl-C ignored, and tests that send it to themselves would wait for ever.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests that import one of these packages are skipped.
 ABSENT = {name for name in OPTIONAL if find_spec(name) is None}
