@@ -13,7 +13,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 
 from helpers import ACTION_SPACES, noise_envs
 from sb3_ppo_variants import PPOAdaptiveKL
-from sb3_ppo_variants.objectives.kl_penalized import adapt_kl_coef
+from sb3_ppo_variants.objectives.surrogates import adapt_kl_coef
 
 
 def test_rule_by_hand() -> None:

@@ -21,9 +21,9 @@ from stable_baselines3.common.vec_env import VecEnv
 import sb3_ppo_variants
 from helpers import ACTION_SPACES, VARIANTS, noise_envs
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOCustom
-from sb3_ppo_variants.base.around import settings_kept
+from sb3_ppo_variants.base.checks import settings_kept
 from sb3_ppo_variants.guards.interrupts import HELD
-from sb3_ppo_variants.objectives.kl_penalized import AdaptiveKL
+from sb3_ppo_variants.objectives.surrogates import AdaptiveKL
 from sb3_ppo_variants.updates.finite import Snapshot
 
 BOX = ACTION_SPACES["Box"]

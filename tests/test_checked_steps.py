@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack,
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from helpers import ACTION_SPACES, NoiseEnv
-from sb3_ppo_variants.backends.native.finite import native_test
+from sb3_ppo_variants.backends.native.normalizing import native_test
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.guards import guarded
 from sb3_ppo_variants.guards.finite import FiniteTest, finite_test

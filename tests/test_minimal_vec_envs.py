@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env import VecCheckNan, VecEnv, VecNormalize
 from helpers import VARIANTS
 from minimal_vec_envs import MINIMAL, OnlyAbstract, OverPool, OverPoolWithoutConstructor
 from sb3_ppo_variants import ArgumentError, EnvOutputError, ExactCheckpointCallback, PPOClip, PPOCustom
-from sb3_ppo_variants.objectives.clipped import Clipped
+from sb3_ppo_variants.objectives.surrogates import Clipped
 
 SMALL: dict[str, Any] = {"n_steps": 16, "batch_size": 16, "n_epochs": 2, "device": "cpu"}
 WRAPPERS: list[Any] = [lambda env: env, VecNormalize, lambda env: VecNormalize(VecCheckNan(env))]

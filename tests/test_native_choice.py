@@ -8,7 +8,7 @@ import torch as th
 from helpers import ACTION_SPACES, noise_envs
 from sb3_ppo_variants import ArgumentError, PPOClip, PPOCustom
 from sb3_ppo_variants.backends.choice import choose
-from sb3_ppo_variants.backends.native import obstacles
+from sb3_ppo_variants.backends.native import backend as obstacles
 from sb3_ppo_variants.objectives import Clipped
 
 BOX = ACTION_SPACES["Box"]

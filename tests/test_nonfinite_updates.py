@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import (
 
 from helpers import NoiseEnv
 from sb3_ppo_variants import NonFiniteError, PPOAdaptiveKL, PPOClip
-from sb3_ppo_variants.backends.torch_update import TorchDescent
+from sb3_ppo_variants.backends.reference import TorchDescent
 from sb3_ppo_variants.updates.finite import Snapshot
 
 
@@ -220,7 +220,7 @@ def test_so_is_one_interrupted_at_its_end(fast: bool, monkeypatch: pytest.Monkey
 
     model = model_for(faulty_envs(None), fast=fast).learn(N_STEPS * N_ENVS)
     before, n_updates = state(model), model._n_updates
-    what = "native.library.Library.mean_kl" if fast else "rollout_kl.RolloutKL.of_rollout"
+    what = "native.library.Library.mean_kl" if fast else "reference.RolloutKL.of_rollout"
     monkeypatch.setattr(f"sb3_ppo_variants.backends.{what}", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.learn(1000)

@@ -11,7 +11,7 @@ from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
 
 from helpers import ACTION_SPACES, LogRecorder
 from sb3_ppo_variants import MissingKLError, PPOAdaptiveKL, PPOClip, PPOFixedKL
-from sb3_ppo_variants.backends.rollout_kl import parameters_in_rollout
+from sb3_ppo_variants.backends.reference import parameters_in_rollout
 from sb3_ppo_variants.policies.choice import kind_of
 
 CASES: dict[str, dict[str, Any]] = {

@@ -17,7 +17,7 @@ from helpers import ACTION_SPACES, PENALISED, VARIANTS, LogRecorder, noise_envs
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, PPOFixedKL, SeparateUpdates
 from sb3_ppo_variants.backends.native.parameters import TrainedPart
 from sb3_ppo_variants.backends.native.update import NativeDescent
-from sb3_ppo_variants.backends.torch_update import TorchDescent
+from sb3_ppo_variants.backends.reference import TorchDescent
 from sb3_ppo_variants.recipes import evaluate, recipe, train
 
 BOX = ACTION_SPACES["Box"]

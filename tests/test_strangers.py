@@ -28,14 +28,12 @@ GIB = 2**30
 IMAGE = spaces.Box(0, 255, (3, 36, 36), np.uint8)
 
 
-def test_places_and_guards_are_not_the_files_to_choose(tmp_path: Path) -> None:
+def test_places_and_methods_are_not_the_files_to_choose(tmp_path: Path) -> None:
     place = tmp_path / "logs"
-    file = with_values(
-        members(), _guarded=False, tensorboard_log=str(place), learn=1, rules={}, reads_sb3s_ppo=True, unheard_of=2
-    )
+    file = with_values(members(), tensorboard_log=str(place), learn=1, rules={}, reads_sb3s_ppo=True, unheard_of=2)
     model = load(file, env=noise_envs(BOX))
-    assert model._guarded is PPOAdaptiveKL._guarded is True
-    assert {"_guarded", "learn", "rules", "reads_sb3s_ppo", "unheard_of"}.isdisjoint(vars(model))
+    assert model.rules is PPOAdaptiveKL.rules
+    assert {"learn", "rules", "reads_sb3s_ppo", "unheard_of"}.isdisjoint(vars(model))
     assert model.tensorboard_log is None
     model.learn(32)
     assert not place.exists()

@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from ranks import answers
 from sb3_ppo_variants import ArgumentError, ExactCheckpointCallback, Objective, PPOAdaptiveKL, PPOClip, PPOCustom
-from sb3_ppo_variants.base.merging import explained_variance
+from sb3_ppo_variants.base.together import explained_variance
 from sb3_ppo_variants.processes import current
 from sb3_ppo_variants.processes.statistics import merge_moments
 

@@ -14,7 +14,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from helpers import ACTION_SPACES, PENALISED, latin, noise_envs
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 from sb3_ppo_variants.base import PPOBase
-from sb3_ppo_variants.updates.advantages import over_rollout
+from sb3_ppo_variants.updates.plan import over_rollout
 
 Surrogate = Callable[[th.Tensor, th.Tensor, th.Tensor], th.Tensor]
 

@@ -26,10 +26,8 @@ from sb3_ppo_variants.backends import memory, obstacles
 from sb3_ppo_variants.backends.convolutions import Convolutions
 from sb3_ppo_variants.backends.first_layer import ActingAfter, Computed, FirstLayer, unscaled
 from sb3_ppo_variants.backends.linear import multiplied
-from sb3_ppo_variants.backends.reference import Reference
+from sb3_ppo_variants.backends.reference import Minibatches, Reference, TorchActor, TorchUpdate
 from sb3_ppo_variants.backends.remade import UntilRemade
-from sb3_ppo_variants.backends.torch_actor import TorchActor
-from sb3_ppo_variants.backends.torch_update import Minibatches, TorchUpdate
 from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Samples, WithParameters, in_rows, where_in
 from sb3_ppo_variants.rollouts.loop import Actor
 from sb3_ppo_variants.updates.plan import UpdatePlan

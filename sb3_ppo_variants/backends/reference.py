@@ -1,14 +1,331 @@
 """The reference backend: PyTorch, bit-identical to SB3 wherever SB3 computes the same."""
 
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
+import numpy as np
+import torch as th
+from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.utils import obs_as_tensor
 
-from sb3_ppo_variants.backends.torch_actor import TorchActor
-from sb3_ppo_variants.backends.torch_update import Minibatches, TorchUpdate
-from sb3_ppo_variants.rollouts.loop import Actor
-from sb3_ppo_variants.updates.plan import UpdatePlan
+from sb3_ppo_variants import losses
+from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.guards.actions import check_actions
+from sb3_ppo_variants.guards.watch import Watch
+from sb3_ppo_variants.kl import ExactKL, MissingKLError, Parameters, concatenate, exact_kl
+from sb3_ppo_variants.objectives import Batch, loss_of
+from sb3_ppo_variants.policies.kind import Acted, Evaluated, PolicyKind
+from sb3_ppo_variants.processes.advantages import normalized_together
+from sb3_ppo_variants.rollouts.buffer import Samples, WithParameters
+from sb3_ppo_variants.rollouts.loop import Actor, Observations, bounds_of
+from sb3_ppo_variants.updates.finite import Snapshot, check_parameters
+from sb3_ppo_variants.updates.measured import Measured
+from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, in_minibatches, over_rollout
+from sb3_ppo_variants.updates.run import Ended, in_steps
+
+
+class RolloutKL:
+    """The exact KL(old || new), where old is the policy that collected the rollout.
+
+    :param kind: evaluates the policy
+    :param old: the parameters of the old distributions, one row per row of the rollout
+    :param distributions: returns the policy's distributions in all states of the rollout, in row order and in chunks
+    """
+
+    def __init__(self, kind: PolicyKind, old: Parameters, distributions: Callable[[], Iterator[Distribution]]):
+        self._kind = kind
+        self._old = old
+        self._distributions = distributions
+
+    @classmethod
+    def of(cls, plan: UpdatePlan, distributions: Callable[[], Iterator[Distribution]]) -> "RolloutKL | None":
+        """Create the KL of an update. Call this before the update changes the policy.
+
+        :return: ``None`` if the policy's distribution has no known KL and the objective does not need one
+        :raises MissingKLError: if the policy's distribution has no known KL and the objective needs one
+        """
+        buffer = plan.buffer
+        old = buffer.old_parameters if isinstance(buffer, WithParameters) else None
+        if old is None:  # Another loop collected the rollout, or the KL is not known.
+            try:
+                _, old = parameters_in_rollout(plan.kind, distributions())
+            except MissingKLError:
+                if plan.objective.needs_kl:
+                    raise
+                return None  # Without a penalty the KL is only logged.
+            if isinstance(buffer, WithParameters):
+                buffer.old_parameters = old
+        return cls(plan.kind, old, distributions)
+
+    def of_minibatch(self, samples: Samples) -> th.Tensor:
+        """Compute KL(old || new) in the states of a minibatch that the policy has just evaluated.
+
+        :return: shape ``(batch,)``, differentiable with respect to the policy
+        :raises ArgumentError: if the minibatches of the rollout buffer lack the old parameters
+        """
+        if samples.old_parameters is None:
+            raise ArgumentError(
+                "rollout_buffer_class: this buffer's minibatches come without the parameters of the old policy, which "
+                "a KL penalty needs. Make each minibatch of its get() by one call of _get_samples(), and let that "
+                "return minibatches of SB3's type, such as RolloutBufferSamples"
+            )
+        kl, new = self._kind.evaluated_parameters(samples)
+        return kl.divergence(samples.old_parameters, new)
+
+    def of_rollout(self) -> float:
+        """Compute the mean of KL(old || new) over all states of the rollout."""
+        kl, new = parameters_in_rollout(self._kind, self._distributions())
+        return kl.divergence(self._old, new).mean().item()
+
+
+def parameters_in_rollout(kind: PolicyKind, distributions: Iterator[Distribution]) -> tuple[ExactKL, Parameters]:
+    """Return the KL and the current parameters of the policy's distributions, in evaluation mode as during rollouts.
+
+    :param distributions: at least one chunk; the iterator must compute chunks lazily, so that it runs in this mode
+    """
+    chunks = []
+    training = kind.policy.training
+    kind.policy.set_training_mode(False)
+    try:
+        with th.no_grad():
+            for distribution in distributions:
+                kl = exact_kl(distribution)
+                chunks.append(kl.parameters(distribution))
+        return kl, concatenate(chunks)
+    finally:
+        kind.policy.set_training_mode(training)
+
+
+class TorchActor:
+    """Acts with a policy of any kind, on any device and with any rollout buffer.
+
+    :param model: the model
+    :param kind: evaluates the model's policy
+    :param buffer: the buffer to fill
+    :param drawn_from: the parameters of the distributions of the steps that the buffer has already
+    """
+
+    def __init__(
+        self,
+        model: OnPolicyAlgorithm,
+        kind: PolicyKind,
+        buffer: RolloutBuffer,
+        drawn_from: Sequence[Parameters | None] = (),
+    ):
+        self._model = model
+        self._policy = kind.policy
+        self._acting = kind.acting(model)
+        self._buffer = buffer
+        self._bounds = bounds_of(kind.policy)
+        self._watch = Watch(lambda: model.num_timesteps)
+        self._parameters = [*drawn_from]
+        self._acted: Acted
+        self._seen: dict[str, Any]
+
+    def drawn_from(self) -> Sequence[Parameters | None]:
+        """Return the parameters of the distributions of each step that was stored; ``None`` where they are unknown."""
+        return self._parameters
+
+    def act(self, step: int, observations: Observations) -> np.ndarray:
+        model, policy = self._model, self._policy
+        if model.use_sde and model.sde_sample_freq > 0 and step % model.sde_sample_freq == 0:
+            policy.reset_noise(self._buffer.n_envs)
+        obs_tensor = obs_as_tensor(observations, model.device)
+        with th.no_grad():
+            acted = self._acting.act(obs_tensor, np.asarray(model._last_episode_starts))
+        actions = acted.actions.cpu().numpy()
+        clipped_actions = actions
+        if policy.squash_output:
+            clipped_actions = policy.unscale_action(actions)
+        elif self._bounds is not None:
+            clipped_actions = np.clip(actions, *self._bounds)
+        check_actions(clipped_actions, self._watch)
+        self._acted = acted
+        self._seen = {
+            "obs_tensor": obs_tensor,
+            "actions": actions,
+            "values": acted.values,
+            "log_probs": acted.log_probs,
+            "clipped_actions": clipped_actions,
+            **acted.seen,
+        }
+        return clipped_actions
+
+    def seen(self) -> dict[str, Any]:
+        return self._seen
+
+    def terminal_value(self, observation: Observations, env_index: int) -> th.Tensor:
+        with th.no_grad():
+            return self._acting.terminal_value(self._policy.obs_to_tensor(observation)[0], env_index)[0]
+
+    def store(self, observations: Observations, rewards: np.ndarray, episode_starts: np.ndarray) -> None:
+        actions, acted = self._seen["actions"], self._acted
+        if isinstance(self._model.action_space, spaces.Discrete):
+            actions = actions.reshape(-1, 1)
+        self._buffer.add(observations, actions, rewards, episode_starts, acted.values, acted.log_probs, **acted.columns)
+        self._parameters.append(acted.parameters)
+
+    def finish(self, observations: Observations, dones: np.ndarray) -> th.Tensor:
+        with th.no_grad():
+            values = self._acting.last_values(obs_as_tensor(observations, self._model.device), dones)
+        self._buffer.compute_returns_and_advantage(last_values=values, dones=dones)
+        known = [parameters for parameters in self._parameters if parameters is not None]
+        if isinstance(self._buffer, WithParameters) and len(known) == len(self._parameters):
+            self._buffer.set_parameters(known)
+        return values
+
+
+class Minibatches:
+    """Reads a rollout through the minibatches that its buffer returns, whether the buffer is SB3's or a user's.
+
+    :param plan: the plan of the update, with a full buffer
+    """
+
+    def __init__(self, plan: UpdatePlan):
+        self._buffer, self._kind = plan.buffer, plan.kind
+        self._batch_size = plan.batch_size
+
+    def shuffled(self) -> Iterator[Samples]:
+        """Return the minibatches of one epoch, in a new random order."""
+        return map(self._kind.samples, self._buffer.get(self._batch_size))
+
+    def distributions(self) -> Iterator[Distribution]:
+        """Return the policy's distributions in all states of the rollout, in row order and in chunks."""
+        return self._kind.distributions(self._buffer)
+
+
+class TorchUpdate:
+    """Updates the policy's tensors in place.
+
+    :param read: creates the reader of the rollout
+    :param plan: the plan of the update
+    :raises MissingKLError: if the objective needs a KL and the policy's distribution has no registered one
+    """
+
+    def __init__(self, read: Callable[[UpdatePlan], Minibatches], plan: UpdatePlan):
+        self._plan = plan
+        self._minibatches = read(plan)
+        self._before = Snapshot(plan.kind.policy, plan.optimizers)
+        self._kl = RolloutKL.of(plan, self._minibatches.distributions)
+        self._normalize = over_rollout(plan.buffer.advantages, plan.normalize_advantage, plan.processes)
+
+    def begin(self, descent: Descent) -> "TorchDescent":
+        return TorchDescent(self._plan, descent, self._minibatches, self._kl, self._normalize)
+
+    def check_finite(self) -> None:
+        check_parameters(self._plan.kind.policy)
+
+    def undo(self) -> None:
+        self._before.restore()
+
+    def finish(self) -> float | None:
+        return None if self._kl is None else self._kl.of_rollout()
+
+
+class TorchDescent:
+    """The reference descent: SB3's gradient steps on equation 9 of the paper, or on the descent's terms of it.
+
+    Statistics stay on the device and are copied to the host together, because each copy would wait for the device.
+    """
+
+    def __init__(
+        self,
+        plan: UpdatePlan,
+        descent: Descent,
+        minibatches: Minibatches,
+        kl: RolloutKL | None,
+        normalize: Callable[[th.Tensor], th.Tensor],
+    ):
+        self._plan = plan
+        self._descent = descent
+        self._minibatches = minibatches
+        self._kl = kl
+        self._normalize = normalize
+        self._measured: dict[str, list[th.Tensor]] = {}
+        self._epoch_start = 0
+        self._loss: th.Tensor
+
+    def descend(self) -> Ended:
+        return in_steps(self, self._descent, self._plan.processes)
+
+    def minibatches(self) -> Iterator[Samples]:
+        self._epoch_start = len(self._measured.get("loss", ()))
+        return self._minibatches.shuffled()
+
+    def loss(self, samples: Samples) -> None:
+        kind, plan = self._plan.kind, self._plan
+        if not self._descent.of_policy:
+            self._loss = plan.vf_coef * self._value_loss(kind.evaluate_values(samples), samples)
+        else:
+            evaluated = kind.evaluate(samples)
+            self._loss = self._policy_loss(evaluated, samples)
+            if self._descent.of_value:
+                self._loss = self._loss + plan.vf_coef * self._value_loss(evaluated.values, samples)
+        self._note(loss=self._loss)
+
+    def _policy_loss(self, evaluated: Evaluated, samples: Samples) -> th.Tensor:
+        plan, objective = self._plan, self._plan.objective
+        advantages = self._normalize(samples.advantages)
+        if in_minibatches(plan.normalize_advantage):
+            advantages = self._normalized(advantages)
+        log_ratio = evaluated.log_prob - samples.old_log_prob
+        ratio = th.exp(log_ratio)
+        kl = self._kl.of_minibatch(samples) if self._kl is not None and objective.needs_kl else None
+        policy_loss = loss_of(objective, Batch(ratio, advantages, kl))
+        entropy_loss = losses.entropy_loss(evaluated.entropy, evaluated.log_prob)
+        with th.no_grad():
+            self._note(policy_loss=policy_loss, entropy_loss=entropy_loss, approx_kl=losses.approximate_kl(log_ratio))
+            if objective.clip_range is not None:
+                self._note(clip_fraction=losses.clip_fraction(ratio, objective.clip_range))
+        return policy_loss + plan.ent_coef * entropy_loss
+
+    def _normalized(self, advantages: th.Tensor) -> th.Tensor:
+        processes = self._plan.processes
+        if processes.size > 1:
+            return normalized_together(advantages, processes)
+        return losses.normalize_advantages(advantages)
+
+    def _value_loss(self, values: th.Tensor, samples: Samples) -> th.Tensor:
+        value_loss = losses.value_loss(values, samples.old_values, samples.returns, self._plan.clip_range_vf)
+        self._note(value_loss=value_loss)
+        return value_loss
+
+    def _note(self, **scalars: th.Tensor) -> None:
+        for name, scalar in scalars.items():
+            self._measured.setdefault(name, []).append(scalar.detach())
+
+    def approximate_kl(self) -> float:
+        return float(self._measured["approx_kl"][-1])
+
+    def step(self) -> None:
+        optimizer = self._descent.optimizer
+        optimizer.zero_grad()
+        self._loss.backward()
+        self._average_gradient()
+        self._note(gradient=th.nn.utils.clip_grad_norm_(self._descent.parameters, self._descent.max_grad_norm))
+        optimizer.step()
+
+    def _average_gradient(self) -> None:
+        """Average the gradient over the processes, as one vector."""
+        processes = self._plan.processes
+        if processes.size > 1:
+            gradients = [parameter.grad for parameter in self._descent.parameters if parameter.grad is not None]
+            vector = th.cat([gradient.flatten() for gradient in gradients])
+            processes.average(vector)
+            for gradient, mean in zip(gradients, vector.split([g.numel() for g in gradients]), strict=True):
+                gradient.copy_(mean.view_as(gradient))
+
+    def measured(self) -> Measured:
+        if not self._measured:
+            return Measured({}, 0)
+        names = list(self._measured)
+        columns = th.cat([th.stack(self._measured[name]) for name in names]).cpu().numpy().astype(np.float64)
+        ends = np.cumsum([len(self._measured[name]) for name in names])
+        return Measured(dict(zip(names, np.split(columns, ends[:-1]), strict=True)), self._epoch_start)
 
 
 class Reference:

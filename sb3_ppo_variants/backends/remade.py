@@ -15,7 +15,7 @@ import torch as th
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 
-from sb3_ppo_variants.backends.torch_actor import TorchActor
+from sb3_ppo_variants.backends.reference import TorchActor
 from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.rollouts.loop import Actor, Observations
 from sb3_ppo_variants.updates.plan import UpdatePlan

@@ -17,9 +17,7 @@ from torch import nn
 
 from sb3_ppo_variants.backends import obstacles
 from sb3_ppo_variants.backends.images import fused
-from sb3_ppo_variants.backends.reference import Reference
-from sb3_ppo_variants.backends.torch_actor import TorchActor
-from sb3_ppo_variants.backends.torch_update import Minibatches, TorchUpdate
+from sb3_ppo_variants.backends.reference import Minibatches, Reference, TorchActor, TorchUpdate
 from sb3_ppo_variants.backends.views import view_of
 from sb3_ppo_variants.policies.feed_forward import FeedForward
 from sb3_ppo_variants.policies.kind import PolicyKind

@@ -4,7 +4,7 @@ import inspect
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch as th
@@ -24,31 +24,28 @@ from sb3_ppo_variants.arguments.rules import (
     AUTO,
     RULES,
     Rule,
+    as_schedule,
     check_arguments,
     check_buffer,
     check_settings,
+    current_value,
     instance,
     warn_of_truncated_minibatch,
 )
-from sb3_ppo_variants.arguments.schedules import as_schedule, current_value
 from sb3_ppo_variants.arguments.spaces import check_start
 from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.base import together
-from sb3_ppo_variants.base.around import checked, settings_kept
-from sb3_ppo_variants.base.changes import UsedArguments
-from sb3_ppo_variants.base.environment import check_learn, checked_env
-from sb3_ppo_variants.base.hooks import check_hooks
+from sb3_ppo_variants.base.checks import check_hooks, check_learn, checked, checked_env, settings_kept
 from sb3_ppo_variants.base.masking import MaskedActions
-from sb3_ppo_variants.base.merging import Rollout, explained_variance
-from sb3_ppo_variants.base.settings import settings_of
+from sb3_ppo_variants.base.settings import UsedArguments, settings_of
+from sb3_ppo_variants.base.together import Rollout, explained_variance
 from sb3_ppo_variants.guards import Supervised, original
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.policies.choice import Aliases, check_kl, kind_of, make_policy_and_buffer
 from sb3_ppo_variants.processes import Processes, current
 from sb3_ppo_variants.processes.differences import THROUGHOUT
 from sb3_ppo_variants.rollouts.buffer import forget_parameters
-from sb3_ppo_variants.rollouts.loop import Actor, collect
-from sb3_ppo_variants.rollouts.whole import check_is_free, one_rollout
+from sb3_ppo_variants.rollouts.loop import Actor, check_is_free, collect, one_rollout
 from sb3_ppo_variants.updates import AllOrNothing, NormalizeAdvantage, Outcome, UpdatePlan, Updates, run
 from sb3_ppo_variants.updates.finite import check_rollout
 from sb3_ppo_variants.updates.measured import summary
@@ -75,8 +72,6 @@ class PPOBase(MaskedActions):
     """The allowed values of each argument."""
     own_rules: ClassVar[Mapping[str, Rule]] = {}
     """The same for the arguments that a subclass adds, which become its attributes."""
-    # Turned off only to measure the cost of the guards.
-    _guarded: ClassVar[bool] = True
     batch_size: int
     n_epochs: int
     clip_range_vf: float | Schedule | None
@@ -234,8 +229,7 @@ class PPOBase(MaskedActions):
     def train(self) -> None:
         """Update the policy with the rollout in the buffer. If the update fails, undo it."""
         plan = self._plan()
-        if self._guarded:
-            check_rollout(self.rollout_buffer, self.num_timesteps, plan.processes.size)
+        check_rollout(self.rollout_buffer, self.num_timesteps, plan.processes.size)
         # Choose again, because a callback may have changed the policy after the rollout.
         backend = choose(plan, self.fast).backend
         with AllOrNothing(self, plan) as whole:
@@ -244,7 +238,7 @@ class PPOBase(MaskedActions):
                 update_learning_rate(descent.optimizer, descent.learning_rate)
             with backend.prepared(plan, updating=True):
                 whole.update = backend.update(plan)
-                outcome = run(whole.update, plan, self.verbose, self._guarded)
+                outcome = run(whole.update, plan, self.verbose)
             values = self._values(plan, outcome)
             together.check_same(self)
             self._n_updates += outcome.epochs[0]
@@ -299,7 +293,7 @@ class PPOBase(MaskedActions):
         check_learn(self.env, total_timesteps=total_timesteps, callback=callback, log_interval=log_interval)
         processes = self.processes
         supervised = Supervised(together.own_callbacks(callback, processes), progress_bar and processes.rank == 0)
-        with settings_kept(), together.failing(processes), self._guards(), supervised.to_the_end():
+        with settings_kept(), together.failing(processes), checked(self), supervised.to_the_end():
             if processes.size > 1:
                 together.begin(self, self._settings(*THROUGHOUT), total_timesteps)
             return super().learn(
@@ -309,9 +303,6 @@ class PPOBase(MaskedActions):
                 tb_log_name=type(self).__name__ if tb_log_name is None else tb_log_name,
                 reset_num_timesteps=reset_num_timesteps,
             )
-
-    def _guards(self) -> AbstractContextManager[None]:
-        return checked(self) if self._guarded else nullcontext()
 
     def get_env(self) -> VecEnv | None:
         """Return the environment that the model was given, even while a stand-in replaces it during training."""

@@ -11,8 +11,7 @@ from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 from sb3_ppo_variants.arguments.nested import check_buffer_arguments, check_policy
-from sb3_ppo_variants.arguments.rules import COUNT, FINITE, Rule, check_spaces, instance, integer
-from sb3_ppo_variants.arguments.schedules import current_value
+from sb3_ppo_variants.arguments.rules import COUNT, FINITE, Rule, check_spaces, current_value, instance, integer
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
 
 STEPS = integer("an integer >= 0", lambda value: value >= 0)

@@ -1,17 +1,54 @@
 """The plan of an update: the terms of the loss, and the descents that minimise it."""
 
-from collections.abc import Mapping, Sequence
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar, Literal, Protocol, TypeAlias
 
+import numpy as np
 import torch as th
 from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.type_aliases import Schedule
 from torch.optim import Optimizer
 
+from sb3_ppo_variants.arguments.rules import current_value
+from sb3_ppo_variants.losses import ADVANTAGE_EPSILON
 from sb3_ppo_variants.objectives import Objective
+from sb3_ppo_variants.objectives.objective import Numbers
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.processes import ALONE, Processes
-from sb3_ppo_variants.updates.advantages import NormalizeAdvantage
+from sb3_ppo_variants.processes.advantages import moments_together
+
+# True means "minibatch", as in SB3.
+NormalizeAdvantage: TypeAlias = bool | Literal["minibatch", "rollout"]
+
+
+def over_rollout(
+    advantages: np.ndarray, normalize: NormalizeAdvantage, processes: Processes = ALONE
+) -> Callable[[Numbers], Numbers]:
+    """Return a function that normalises advantages over a whole rollout, as OpenAI Baselines does.
+
+    It uses the mean and the standard deviation of all advantages in the rollout.
+
+    :param advantages: the advantages of the rollout, which are not modified
+    :param normalize: with any value except ``"rollout"``, the function leaves advantages unchanged
+    :param processes: the processes whose rollouts are normalised as one
+    :return: a function that can be applied to any of the advantages, on any device
+    """
+    if normalize != "rollout":
+        return lambda given: given
+    mean, scale = float(advantages.mean()), float(advantages.std() + ADVANTAGE_EPSILON)
+    if processes.size > 1:
+        mean, scale = moments_together(th.from_numpy(advantages), processes)
+    return lambda given: (given - mean) / scale
+
+
+def in_minibatches(normalize: NormalizeAdvantage) -> bool:
+    """Return whether advantages are normalised in each minibatch."""
+    return bool(normalize and normalize != "rollout")
 
 
 @dataclass(frozen=True)
@@ -52,7 +89,7 @@ class UpdatePlan:
     :param ent_coef: coefficient of the entropy loss
     :param vf_coef: coefficient of the value loss
     :param clip_range_vf: clipping of the value loss
-    :param normalize_advantage: how advantages are normalised; see :mod:`sb3_ppo_variants.updates.advantages`
+    :param normalize_advantage: how advantages are normalised; see :mod:`sb3_ppo_variants.updates.plan`
     :param batch_size: rows in a minibatch, at most those of the rollout
     :param descents: the descents, in the order in which they run
     :param processes: the processes that share the update
@@ -88,3 +125,70 @@ class UpdatePlan:
     def optimizers(self) -> list[Optimizer]:
         """The optimizers of all descents."""
         return [descent.optimizer for descent in self.descents]
+
+
+class Trained(Protocol):
+    """The attributes of a model that are read to plan its updates."""
+
+    policy: ActorCriticPolicy
+    value_optimizer: Optimizer
+    lr_schedule: Schedule
+    n_epochs: int
+    max_grad_norm: float  # It may also be None, but SB3's annotation says float.
+    target_kl: float | None
+    _current_progress_remaining: float
+
+
+def largest_norm(max_grad_norm: float | None) -> float:
+    """Return the maximum norm of the gradient, infinite for ``None``."""
+    return math.inf if max_grad_norm is None else max_grad_norm
+
+
+class Updates(ABC):
+    """Divides an update into descents, and creates the optimizers that they need."""
+
+    optimizers: ClassVar[Sequence[str]] = ()
+    """The model's attributes that hold optimizers other than ``policy.optimizer``. They are saved with the model."""
+
+    @abstractmethod
+    def prepare(self, model: Trained) -> None:
+        """Create the optimizers of a model whose policy is new."""
+
+    @abstractmethod
+    def descents(self, model: Trained) -> list[Descent]:
+        """Return the descents of the next update, the policy's first."""
+
+    @abstractmethod
+    def log(self, descents: Sequence[Descent], epochs: Sequence[int]) -> dict[str, float]:
+        """Return the values that are logged after an update in addition to its losses.
+
+        :param descents: the descents of the update
+        :param epochs: for each descent, the number of passes that were begun
+        """
+
+
+class JointUpdates(Updates):
+    """One optimizer for all terms of equation 9 of https://arxiv.org/abs/1707.06347, as in SB3."""
+
+    def prepare(self, model: Trained) -> None:
+        """Do nothing: the policy already has its optimizer."""
+
+    def descents(self, model: Trained) -> list[Descent]:
+        """Return a single descent for the whole loss."""
+        policy = model.policy
+        return [
+            Descent(
+                policy.optimizer,
+                list(policy.parameters()),
+                learning_rate=current_value("learning_rate", model.lr_schedule, model._current_progress_remaining),
+                epochs=model.n_epochs,
+                max_grad_norm=largest_norm(model.max_grad_norm),
+                target_kl=model.target_kl,
+            )
+        ]
+
+    def log(self, descents: Sequence[Descent], epochs: Sequence[int]) -> dict[str, float]:
+        return {"learning_rate": descents[0].learning_rate}
+
+
+JOINT = JointUpdates()

@@ -12,13 +12,11 @@ from stable_baselines3.common.type_aliases import Schedule
 from torch.optim import Optimizer
 
 from sb3_ppo_variants.arguments.nested import check_names
-from sb3_ppo_variants.arguments.rules import COUNT, NON_NEGATIVE, NORM
-from sb3_ppo_variants.arguments.schedules import current_value
+from sb3_ppo_variants.arguments.rules import COUNT, NON_NEGATIVE, NORM, current_value
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.policies.choice import kind_of
 from sb3_ppo_variants.saving import register_plain
-from sb3_ppo_variants.updates.plan import Descent
-from sb3_ppo_variants.updates.updates import JOINT, JointUpdates, Trained, Updates, largest_norm
+from sb3_ppo_variants.updates.plan import JOINT, Descent, JointUpdates, Trained, Updates, largest_norm
 
 
 @dataclass(frozen=True)

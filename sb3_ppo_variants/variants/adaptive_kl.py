@@ -9,11 +9,10 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
-from sb3_ppo_variants.arguments.rules import POSITIVE, Rule
-from sb3_ppo_variants.arguments.schedules import current_value
+from sb3_ppo_variants.arguments.rules import POSITIVE, Rule, current_value
 from sb3_ppo_variants.arguments.signatures import documented_like, given_in
 from sb3_ppo_variants.base import PPOBase
-from sb3_ppo_variants.objectives.kl_penalized import KL_COEF, AdaptiveKL
+from sb3_ppo_variants.objectives.surrogates import KL_COEF, AdaptiveKL
 from sb3_ppo_variants.updates import NormalizeAdvantage, Updates
 from sb3_ppo_variants.variants.clip import PPOClip
 
@@ -24,7 +23,7 @@ class PPOAdaptiveKL(PPOBase):
 
     It maximises equation 8, E[r A - beta KL(old || new)]. After each update, it computes the exact KL between the
     policy that collected the rollout and the new one, averaged over the rollout, and adapts beta with
-    :func:`~sb3_ppo_variants.objectives.kl_penalized.adapt_kl_coef`.
+    :func:`~sb3_ppo_variants.objectives.surrogates.adapt_kl_coef`.
 
     :param clip_range: eps, > 0, a number or a schedule; if given, r A is clipped as in :class:`PPOClip`, in addition to
         the penalty

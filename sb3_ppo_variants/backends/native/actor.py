@@ -1,7 +1,7 @@
 """Acting with the native library."""
 
 from collections.abc import Sequence
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,12 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.utils import obs_as_tensor
 
 from sb3_ppo_variants.backends.native import structures
-from sb3_ppo_variants.backends.native.features import Features, as_batch
-from sb3_ppo_variants.backends.native.gae import compute_returns_and_advantage
 from sb3_ppo_variants.backends.native.networks import (
     GAUSSIAN,
     STATE_DEPENDENT,
     Architecture,
+    Features,
+    as_batch,
     library_in_use,
     values_of,
 )
@@ -29,6 +29,29 @@ from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.rollouts.buffer import WithParameters
 from sb3_ppo_variants.rollouts.loop import Observations, bounds_of
+
+
+def compute_returns_and_advantage(buffer: RolloutBuffer, last_values: np.ndarray, dones: np.ndarray) -> None:
+    """Compute the same as the buffer's method of this name, with the recursion over time on plain Python floats.
+
+    :param buffer: a full buffer; its ``advantages`` and ``returns`` are filled
+    :param last_values: values of the states after the last step, shape ``(n_envs,)``
+    :param dones: whether the last step ended an episode, shape ``(n_envs,)``
+    """
+    next_values = np.concatenate([buffer.values[1:], last_values[None]])
+    continues = np.concatenate([1 - buffer.episode_starts[1:], 1 - dones[None].astype(np.float32)])
+    deltas = buffer.rewards + buffer.gamma * next_values * continues - buffer.values
+    decays = buffer.gamma * buffer.gae_lambda * continues
+    for env in range(buffer.n_envs):
+        backwards = zip(deltas[::-1, env].tolist(), decays[::-1, env].tolist(), strict=True)
+        buffer.advantages[::-1, env] = [*accumulate(backwards, _add_discounted, initial=0.0)][1:]
+    buffer.returns = buffer.advantages + buffer.values
+
+
+def _add_discounted(following: float, step: tuple[float, float]) -> float:
+    delta, decay = step
+    return delta + decay * following
+
 
 CPU = th.device("cpu")
 

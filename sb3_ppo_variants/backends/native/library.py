@@ -1,6 +1,7 @@
 """The C++ library, called through its C interface. Calls release the GIL."""
 
 import ctypes
+import struct
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -12,7 +13,38 @@ import numpy as np
 
 from sb3_ppo_variants.backends.native.sources import digest
 from sb3_ppo_variants.backends.native.structures import Layouts, Structure, layouts, layouts_of
-from sb3_ppo_variants.backends.native.whole import check_length
+
+# The first bytes of 64-bit ELF files in little-endian order.
+MAGIC = b"\x7fELF\x02\x01"
+# The header up to and with the counts: magic numbers, then, after 16 bytes, the offsets of the two tables, and their
+# entries' sizes and counts.
+HEADER = struct.Struct("<32xQQ6xHHHH")
+# An entry of the table of segments: offset and size in the file.
+SEGMENT = struct.Struct("<8xQ16xQ")
+
+
+def check_length(path: Path) -> None:
+    """Check that a file is as long as its headers say, if it is in the format of Linux.
+
+    :raises OSError: if it is shorter
+    """
+    content = path.read_bytes()
+    if content.startswith(MAGIC) and len(content) < (needed := _needed(content)):
+        raise OSError(f"it has {len(content):,} bytes instead of at least {needed:,}")
+
+
+def _needed(content: bytes) -> int:
+    """Return the end of what the headers of a file describe, or of the headers that are missing."""
+    try:
+        segments, sections, segment_size, n_segments, section_size, n_sections = HEADER.unpack_from(content)
+        ends = [sections + section_size * n_sections]
+        for i in range(n_segments):
+            offset, size = SEGMENT.unpack_from(content, segments + segment_size * i)
+            ends.append(offset + size)
+        return max(ends)
+    except struct.error:
+        return len(content) + 1
+
 
 INSTRUCTIONS = ("AVX-512", "AVX2", "plain")
 # Functions that are compiled for one type of numbers only.

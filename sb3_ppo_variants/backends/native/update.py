@@ -10,8 +10,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 
 from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.calls import Averages, Calls, OwnObjective
-from sb3_ppo_variants.backends.native.features import Features
-from sb3_ppo_variants.backends.native.networks import Architecture, evaluate, library_in_use
+from sb3_ppo_variants.backends.native.networks import Architecture, Features, evaluate, library_in_use
 from sb3_ppo_variants.backends.native.parameters import Layout, TrainedPart
 from sb3_ppo_variants.backends.native.structures import fitting
 from sb3_ppo_variants.errors import NonFiniteError
@@ -20,9 +19,8 @@ from sb3_ppo_variants.objectives import AdaptiveKL, ArrayObjective, Clipped, KLP
 from sb3_ppo_variants.processes import Processes
 from sb3_ppo_variants.processes.advantages import normalized_together
 from sb3_ppo_variants.rollouts.buffer import WithParameters, in_rows
-from sb3_ppo_variants.updates.advantages import in_minibatches, over_rollout
 from sb3_ppo_variants.updates.measured import Measured
-from sb3_ppo_variants.updates.plan import Descent, UpdatePlan
+from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, in_minibatches, over_rollout
 from sb3_ppo_variants.updates.run import TOLERATED, Ended
 
 # The objectives that losses.hpp implements. Their subclasses are excluded, because they may have any loss.
@@ -78,7 +76,7 @@ class Rows(NamedTuple):
 
 
 class NativeUpdate:
-    """Updates as :class:`sb3_ppo_variants.backends.torch_update.TorchUpdate` does, outside the interpreter.
+    """Updates as :class:`sb3_ppo_variants.backends.reference.TorchUpdate` does, outside the interpreter.
 
     The constructor reads the policy, and :meth:`begin` the descent's optimizer. :meth:`finish` writes all of them back.
 
@@ -164,7 +162,7 @@ class NativeUpdate:
 
 
 class NativeDescent:
-    """The steps of :class:`sb3_ppo_variants.backends.torch_update.TorchDescent`, each pass made by one call."""
+    """The steps of :class:`sb3_ppo_variants.backends.reference.TorchDescent`, each pass made by one call."""
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from sb3_ppo_variants.benchmark.figures.bandit import adapt, ascent, kl, learn, update, value_and_slope
 from sb3_ppo_variants.benchmark.figures.look import CLIP, FIXED, PLAIN, below, picture, shades
 from sb3_ppo_variants.objectives import AdaptiveKL, ArrayObjective, Clipped, KLPenalized, Unclipped
-from sb3_ppo_variants.objectives.kl_penalized import TOLERANCE
+from sb3_ppo_variants.objectives.surrogates import TOLERANCE
 
 PROBS = np.linspace(0.02, 0.98, 193)
 OLD = 0.5

@@ -12,7 +12,7 @@ import torch as th
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.benchmark.figures.rollout import Moved, moved
 from sb3_ppo_variants.benchmark.measuring import Count, circumstances, make_folders, reported
-from sb3_ppo_variants.objectives.kl_penalized import adapt_kl_coef
+from sb3_ppo_variants.objectives.surrogates import adapt_kl_coef
 from sb3_ppo_variants.recipes import recipe
 from sb3_ppo_variants.recipes.training import build
 from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip

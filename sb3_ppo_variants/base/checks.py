@@ -1,12 +1,16 @@
-"""Checks of the environment that a model is given, and that it can learn in it."""
+"""Checks of what a model is given: its class, its environment and what it returns, the arguments of ``learn``."""
 
 import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import torch as th
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from stable_baselines3.common.base_class import maybe_make_env
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
@@ -14,8 +18,30 @@ from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 from sb3_ppo_variants.arguments.nested import check_observations
 from sb3_ppo_variants.arguments.rules import LEARN_RULES, check_arguments, check_spaces
 from sb3_ppo_variants.arguments.spaces import check_start
+from sb3_ppo_variants.backends.native.normalizing import native_test
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.guards import check_seen, guarded
+from sb3_ppo_variants.guards.interrupts import interrupts_can_be_held
 from sb3_ppo_variants.saving import SavedAlgorithm
+from sb3_ppo_variants.updates.finite import check_parameters
+
+OBJECTIVE = "define _objective, or use PPOCustom"
+# What to do instead of overriding a method. Earlier versions called the first two, and SB3 calls the last.
+INSTEAD: Mapping[str, str] = {
+    "_policy_loss": OBJECTIVE,
+    "_coefficients": OBJECTIVE,
+    "_update_learning_rate": "pass a schedule as learning_rate",
+}
+
+
+def check_hooks(cls: type[OnPolicyAlgorithm]) -> None:
+    """Check that a class overrides no method that is not called.
+
+    :raises TypeError: if it does, naming the method and what to do instead
+    """
+    for name, instead in INSTEAD.items():
+        if getattr(cls, name, None) is not getattr(OnPolicyAlgorithm, name, None):
+            raise TypeError(f"{cls.__name__}.{name} is not called: {instead}")
 
 
 def checked_env(
@@ -72,3 +98,36 @@ def _warn_of_lost_fractions(env: VecEnv) -> None:
                 "stores as integers: the model learns from other observations than it acts on. Wrap each environment "
                 "in gymnasium.wrappers.DtypeObservation(env, np.float32), or do not normalize these observations"
             )
+
+
+@contextmanager
+def settings_kept() -> Iterator[None]:
+    """Enable gradients while the context is active, let interrupts be held, and restore all settings afterwards.
+
+    Gradients may be disabled when the context begins, if an interrupt has hit the exit of a ``no_grad``. The settings
+    are PyTorch's gradient mode, NumPy's error handling and the handler of Ctrl-C.
+    """
+    gradients, errors = th.is_grad_enabled(), np.geterr()
+    try:
+        th.set_grad_enabled(True)
+        with interrupts_can_be_held():
+            yield
+    finally:
+        th.set_grad_enabled(gradients)
+        np.seterr(**errors)
+
+
+@contextmanager
+def checked(model: OnPolicyAlgorithm) -> Iterator[None]:
+    """Check the environments while the context is active, and name the cause of errors that follow from bad numbers.
+
+    After a ``ValueError`` or ``RuntimeError``, the parameters and the last observations are checked. If one of them is
+    not finite, that is reported instead of the original error.
+    """
+    try:
+        with guarded(model, native_test):
+            yield
+    except (ValueError, RuntimeError):
+        check_parameters(model.policy)
+        check_seen(model)
+        raise

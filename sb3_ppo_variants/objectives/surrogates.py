@@ -1,4 +1,4 @@
-"""The KL-penalised objective, with a fixed and with an adaptive coefficient."""
+"""The objectives of the PPO paper: clipped, unclipped, and with a KL penalty that is fixed or adaptive."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -8,9 +8,55 @@ import numpy as np
 import torch as th
 
 from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, POSITIVE, number
-from sb3_ppo_variants.objectives.clipped import Clipped
 from sb3_ppo_variants.objectives.objective import ArrayObjective, Batch, Gradient
-from sb3_ppo_variants.objectives.unclipped import Unclipped
+
+
+@dataclass(frozen=True)
+class Clipped(ArrayObjective):
+    """Equation 7 of https://arxiv.org/abs/1707.06347: L^CLIP = E[min(r A, clip(r, 1 - eps, 1 + eps) A)].
+
+    :param clip_range: eps, >= 0
+    :raises ArgumentError: (a ``ValueError``) if it has a value that is not allowed
+    """
+
+    clip_range: float
+
+    def __post_init__(self) -> None:
+        NON_NEGATIVE.check("clip_range", self.clip_range)
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        """-E[min(r A, clip(r, 1 - eps, 1 + eps) A)]."""
+        unclipped = batch.advantages * batch.ratio
+        clipped = batch.advantages * th.clamp(batch.ratio, 1 - self.clip_range, 1 + self.clip_range)
+        return -th.min(unclipped, clipped).mean()
+
+    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
+        """d(-min(...))/d log r = -r A where the minimum is the unclipped term, else 0."""
+        unclipped = batch.advantages * batch.ratio
+        clipped = np.minimum(np.maximum(batch.ratio, 1 - self.clip_range), 1 + self.clip_range)
+        clipped *= batch.advantages
+        d_log_ratio = unclipped * (unclipped <= clipped)
+        d_log_ratio /= -len(unclipped)
+        return Gradient(-np.minimum(unclipped, clipped), d_log_ratio)
+
+    def coefficients(self) -> dict[str, float]:
+        """Return eps."""
+        return {"clip_range": self.clip_range}
+
+
+@dataclass(frozen=True)
+class Unclipped(ArrayObjective):
+    """Equation 6 of https://arxiv.org/abs/1707.06347, "no clipping or penalty": L^CPI = E[r A]."""
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        """-E[r A]."""
+        return -(batch.advantages * batch.ratio).mean()
+
+    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
+        """d(-r A)/d log r = -r A."""
+        losses = -(batch.advantages * batch.ratio)
+        return Gradient(losses, losses / len(losses))
+
 
 # The constants of the rule in section 4 of the paper.
 TOLERANCE = 1.5
