@@ -307,7 +307,7 @@ NORMAL = ["copy", "longer", "much wider", "narrower", "one", "none", "double", "
 EVERY = [pytest.param(how, marks=() if how in ("much wider", "one") else pytest.mark.slow) for how in REPLACED]
 
 
-@pytest.mark.usefixtures("each_fast_path")
+@pytest.mark.usefixtures("natively")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("how", EVERY)
 def test_moments_in_place_of_others_end_as_with_sb3(how: str) -> None:
@@ -315,7 +315,7 @@ def test_moments_in_place_of_others_end_as_with_sb3(how: str) -> None:
     assert (ended[0] is None) == (ended[1] is None), ended
 
 
-@pytest.mark.usefixtures("each_fast_path")
+@pytest.mark.usefixtures("natively")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["observations", "actions", "values", "log_probs", "advantages", "returns"])
 @pytest.mark.parametrize("how", EVERY)
