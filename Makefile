@@ -78,25 +78,25 @@ learning: $(INSTALLED)  ## Compare the scores of all variants and SB3's PPO with
 	$(BIN)/python -m sb3_ppo_variants compare --envs CartPole-v1 Pendulum-v1 --seeds 5 --out runs/learning
 
 throughput: $(INSTALLED)  ## Compare the speed of the variants with SB3's PPO (a quarter of an hour)
-	$(BIN)/python -m sb3_ppo_variants.benchmark throughput
+	$(BIN)/python -m benchmarks throughput
 
 throughput-bars: $(INSTALLED)  ## Compare the speed on all workloads that have a target (an hour)
-	$(BIN)/python -m sb3_ppo_variants.benchmark throughput --bars --json runs/throughput-bars.json
+	$(BIN)/python -m benchmarks throughput --bars --json runs/throughput-bars.json
 
 stepping: $(INSTALLED)  ## Compare the stepping speed of vector environments with SB3's (five minutes)
-	$(BIN)/python -m sb3_ppo_variants.benchmark stepping
+	$(BIN)/python -m benchmarks stepping
 
 cold: $(INSTALLED)  ## Compare the time and memory of whole processes with SB3's PPO (ten minutes)
-	$(BIN)/python -m sb3_ppo_variants.benchmark cold
+	$(BIN)/python -m benchmarks cold
 
 peers: $(INSTALLED)  ## Compare the speed with other packages, installed into the folder peers (half an hour)
-	$(BIN)/python -m sb3_ppo_variants.benchmark peers --install
+	$(BIN)/python -m benchmarks peers --install
 
 guard-cost: $(INSTALLED)  ## Measure the overhead of the guards (a quarter of an hour)
-	$(BIN)/python -m sb3_ppo_variants.benchmark guard --reference
+	$(BIN)/python -m benchmarks guard --reference
 
 gallery: $(INSTALLED)  ## Train with the recipes and write docs/gallery; skips runs that are recorded (days in all)
-	$(BIN)/python -m sb3_ppo_variants.benchmark gallery
+	$(BIN)/python -m benchmarks gallery
 
 docs: $(INSTALLED)  ## Build the documentation site in docs/_build/html, with warnings as errors (a minute)
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html

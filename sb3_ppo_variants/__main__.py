@@ -3,7 +3,7 @@
 import sys
 
 from sb3_ppo_variants.arguments.commandline import run_command
-from sb3_ppo_variants.benchmark.compare.options import COMMANDS
+from sb3_ppo_variants.compare.options import COMMANDS
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sb3_ppo_variants.benchmark.__main__ import main
-from sb3_ppo_variants.benchmark.compare import records
-from sb3_ppo_variants.benchmark.compare.backends import Pool
-from sb3_ppo_variants.benchmark.compare.command import _plan
-from sb3_ppo_variants.benchmark.compare.options import add_compare
-from sb3_ppo_variants.benchmark.compare.plan import RANDOM, Plan
+from sb3_ppo_variants.__main__ import main
+from sb3_ppo_variants.compare import records
+from sb3_ppo_variants.compare.backends import Pool
+from sb3_ppo_variants.compare.command import _plan
+from sb3_ppo_variants.compare.options import add_compare
+from sb3_ppo_variants.compare.plan import RANDOM, Plan
 
 CONDITIONS: dict[str, Any] = {
     "preset": None, "timesteps": 100, "entry": None, "file": None, "parameters": {}, "normalize": None, "anneal": None,

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch as th
 
+from benchmarks import guard, instructions
+from benchmarks.__main__ import main
 from helpers import ACTION_SPACES, noise_envs
-from sb3_ppo_variants.benchmark import guard, instructions
-from sb3_ppo_variants.benchmark.__main__ import main
 
 
 @pytest.mark.parametrize(("bar", "code"), [(-1e9, 1), (1e9, 0)])

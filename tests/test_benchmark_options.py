@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from committed import ROOT
 
-from sb3_ppo_variants.benchmark import gallery, stepping, throughput, workloads
-from sb3_ppo_variants.benchmark.__main__ import main
+from benchmarks import gallery, stepping, throughput, workloads
+from benchmarks.__main__ import main
 
 WITH_REPORTS = (
     "cold",

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks import cold
+from benchmarks.__main__ import main
 from fresh import ended, run_code_anew
-from sb3_ppo_variants.benchmark import cold
-from sb3_ppo_variants.benchmark.__main__ import main
 
 
 def forked(command: list[str], **_: Any) -> CompletedProcess:

@@ -16,7 +16,7 @@ from helpers import OPTIONAL
 from sb3_ppo_variants import recipes
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.arguments.commandline import whole_number
-from sb3_ppo_variants.benchmark.compare import options, presets
+from sb3_ppo_variants.compare import options, presets
 
 # Runs a module in a new process, in which the optional packages are missing, and prints what it imported.
 SCRIPT = """
@@ -38,7 +38,7 @@ def run(module: str, *arguments: str, missing: Sequence[str] = OPTIONAL) -> subp
 
 @pytest.mark.parametrize(
     ("module", "arguments"),
-    [*(("sb3_ppo_variants", arguments) for arguments in HELP), ("sb3_ppo_variants.benchmark", ["--help"])],
+    [*(("sb3_ppo_variants", arguments) for arguments in HELP), ("benchmarks", ["--help"])],
     ids=lambda given: " ".join(given) if isinstance(given, list) else given,
 )
 def test_help_needs_no_other_package(module: str, arguments: list[str]) -> None:
@@ -48,9 +48,7 @@ def test_help_needs_no_other_package(module: str, arguments: list[str]) -> None:
     assert json.loads(result.stdout.splitlines()[-1]) == []
 
 
-@pytest.mark.parametrize(
-    "command", [["sb3_ppo_variants", "compare", "--dry-run"], ["sb3_ppo_variants.benchmark", "figures", "--help"]]
-)
+@pytest.mark.parametrize("command", [["sb3_ppo_variants", "compare", "--dry-run"], ["benchmarks", "figures", "--help"]])
 def test_a_missing_package_names_the_extra(command: list[str]) -> None:
     result = run(*command)
     assert result.returncode == 1

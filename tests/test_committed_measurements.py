@@ -7,7 +7,7 @@ from statistics import median
 import pytest
 from committed import ROOT, section
 
-from sb3_ppo_variants.benchmark.__main__ import main
+from benchmarks.__main__ import main
 
 
 @pytest.mark.parametrize("command", ["scaling", "scaling-learning"])

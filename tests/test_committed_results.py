@@ -10,12 +10,12 @@ import pytest
 from committed import ROOT, section
 from scipy.stats import kendalltau
 
-from sb3_ppo_variants.benchmark import gallery
-from sb3_ppo_variants.benchmark.__main__ import main
-from sb3_ppo_variants.benchmark.compare import intervals, paper, ranking, records, scores, statistics
-from sb3_ppo_variants.benchmark.compare.plan import RANDOM
-from sb3_ppo_variants.benchmark.compare.presets import HEADLINE
-from sb3_ppo_variants.benchmark.compare.settings import parse
+from benchmarks import gallery
+from sb3_ppo_variants.__main__ import main
+from sb3_ppo_variants.compare import intervals, paper, ranking, records, scores, statistics
+from sb3_ppo_variants.compare.plan import RANDOM
+from sb3_ppo_variants.compare.presets import HEADLINE
+from sb3_ppo_variants.compare.settings import parse
 
 SB3 = "sb3_ppo protocol=sb3"
 # For each file of records, the baseline of its report, or None for SB3's PPO.

@@ -12,14 +12,14 @@ from stable_baselines3 import PPO
 from torch import nn
 
 from sb3_ppo_variants import ArgumentError
-from sb3_ppo_variants.benchmark.__main__ import main
-from sb3_ppo_variants.benchmark.compare import paper
-from sb3_ppo_variants.benchmark.compare.conditions import Conditions, File, Resolved, read, resolve
-from sb3_ppo_variants.benchmark.compare.options import ALGORITHMS
-from sb3_ppo_variants.benchmark.compare.plan import RANDOM, Run, make_plan
-from sb3_ppo_variants.benchmark.compare.presets import PRESETS
-from sb3_ppo_variants.benchmark.compare.records import plain
-from sb3_ppo_variants.benchmark.compare.settings import Setting, accepted, assignments, load_class, parse
+from sb3_ppo_variants.__main__ import main
+from sb3_ppo_variants.compare import paper
+from sb3_ppo_variants.compare.conditions import Conditions, File, Resolved, read, resolve
+from sb3_ppo_variants.compare.options import ALGORITHMS
+from sb3_ppo_variants.compare.plan import RANDOM, Run, make_plan
+from sb3_ppo_variants.compare.presets import PRESETS
+from sb3_ppo_variants.compare.records import plain
+from sb3_ppo_variants.compare.settings import Setting, accepted, assignments, load_class, parse
 
 ENV = "CartPole-v1"
 

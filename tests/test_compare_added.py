@@ -13,14 +13,14 @@ from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
 
 from sb3_ppo_variants import ArgumentError, PPOClip
-from sb3_ppo_variants.benchmark.__main__ import main
-from sb3_ppo_variants.benchmark.compare import added, records
-from sb3_ppo_variants.benchmark.compare.conditions import Conditions
-from sb3_ppo_variants.benchmark.compare.execution import perform
-from sb3_ppo_variants.benchmark.compare.humans import game_of, normalised
-from sb3_ppo_variants.benchmark.compare.plan import RANDOM, make_plan
-from sb3_ppo_variants.benchmark.compare.settings import parse
-from sb3_ppo_variants.benchmark.compare.tracking import Tracking
+from sb3_ppo_variants.__main__ import main
+from sb3_ppo_variants.compare import added, records
+from sb3_ppo_variants.compare.conditions import Conditions
+from sb3_ppo_variants.compare.execution import perform
+from sb3_ppo_variants.compare.humans import game_of, normalised
+from sb3_ppo_variants.compare.plan import RANDOM, make_plan
+from sb3_ppo_variants.compare.settings import parse
+from sb3_ppo_variants.compare.tracking import Tracking
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sb3_ppo_variants.benchmark.__main__ import main
+from sb3_ppo_variants.__main__ import main
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def command(out: Path, *arguments: str) -> subprocess.Popen:
     line = [
         sys.executable,
         "-m",
-        "sb3_ppo_variants.benchmark",
+        "sb3_ppo_variants",
         "compare",
         "--out",
         str(out),

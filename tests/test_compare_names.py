@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.benchmark.compare import records
-from sb3_ppo_variants.benchmark.compare.conditions import Conditions
-from sb3_ppo_variants.benchmark.compare.plan import Run, make_plan
-from sb3_ppo_variants.benchmark.compare.presets import PRESETS
-from sb3_ppo_variants.benchmark.compare.settings import parse
+from sb3_ppo_variants.compare import records
+from sb3_ppo_variants.compare.conditions import Conditions
+from sb3_ppo_variants.compare.plan import Run, make_plan
+from sb3_ppo_variants.compare.presets import PRESETS
+from sb3_ppo_variants.compare.settings import parse
 
 RESULTS = Path(__file__).parent.parent / "results"
 ENV = "CartPole-v1"

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from comparing import RECORDS, record, text_of, write
 
-from sb3_ppo_variants.benchmark.__main__ import main
-from sb3_ppo_variants.benchmark.compare import records
-from sb3_ppo_variants.benchmark.compare.plan import RANDOM
+from sb3_ppo_variants.__main__ import main
+from sb3_ppo_variants.compare import records
+from sb3_ppo_variants.compare.plan import RANDOM
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
 NUMERICS = {"processor": "Xeon", "native": "AVX-512", "torch": "AVX512", "path": "native"}

@@ -13,9 +13,9 @@ from filelock import FileLock
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
-from sb3_ppo_variants.benchmark.__main__ import main
-from sb3_ppo_variants.benchmark.compare import interactive, plots, records, scores, statistics
-from sb3_ppo_variants.benchmark.compare.plan import RANDOM
+from sb3_ppo_variants.__main__ import main
+from sb3_ppo_variants.compare import interactive, plots, records, scores, statistics
+from sb3_ppo_variants.compare.plan import RANDOM
 
 
 @pytest.fixture

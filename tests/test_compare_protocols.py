@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from comparing import CONDITIONS, RECORDS, record, text_of, write
 
-from sb3_ppo_variants.benchmark.__main__ import main
-from sb3_ppo_variants.benchmark.compare import scores
-from sb3_ppo_variants.benchmark.compare.tables import summary
+from sb3_ppo_variants.__main__ import main
+from sb3_ppo_variants.compare import scores
+from sb3_ppo_variants.compare.tables import summary
 
 TEXT = {**CONDITIONS, "protocol": "text"}
 

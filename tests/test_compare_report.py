@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 from comparing import CONDITIONS, RECORDS, planned, record, text_of, write
 
-from sb3_ppo_variants.benchmark.__main__ import main
-from sb3_ppo_variants.benchmark.compare import paper, parameters, records, scores
-from sb3_ppo_variants.benchmark.compare.conditions import Conditions
-from sb3_ppo_variants.benchmark.compare.plan import RANDOM
-from sb3_ppo_variants.benchmark.compare.presets import PRESETS
-from sb3_ppo_variants.benchmark.compare.records import digest
+from sb3_ppo_variants.__main__ import main
+from sb3_ppo_variants.compare import paper, parameters, records, scores
+from sb3_ppo_variants.compare.conditions import Conditions
+from sb3_ppo_variants.compare.plan import RANDOM
+from sb3_ppo_variants.compare.presets import PRESETS
+from sb3_ppo_variants.compare.records import digest
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
 

@@ -13,10 +13,10 @@ from comparing import InProcess, Lost, compare, contents, files, written
 from filelock import FileLock
 
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.benchmark.__main__ import main
-from sb3_ppo_variants.benchmark.compare import backends, records
-from sb3_ppo_variants.benchmark.compare.backends import Pool
-from sb3_ppo_variants.benchmark.compare.execution import LAST, State
+from sb3_ppo_variants.__main__ import main
+from sb3_ppo_variants.compare import backends, records
+from sb3_ppo_variants.compare.backends import Pool
+from sb3_ppo_variants.compare.execution import LAST, State
 from sb3_ppo_variants.recipes import recipe
 from sb3_ppo_variants.recipes.episodes import Episodes
 from sb3_ppo_variants.recipes.training import build

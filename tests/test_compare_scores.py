@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from comparing import CONDITIONS, RECORDS, record
 
-from sb3_ppo_variants.benchmark.compare import (
+from sb3_ppo_variants.compare import (
     curve_plots,
     curves,
     interactive,
@@ -20,11 +20,11 @@ from sb3_ppo_variants.benchmark.compare import (
     scores,
     statistics,
 )
-from sb3_ppo_variants.benchmark.compare.intervals import Estimate
-from sb3_ppo_variants.benchmark.compare.plan import RANDOM
-from sb3_ppo_variants.benchmark.compare.settings import parse
-from sb3_ppo_variants.benchmark.compare.statistics import Difference
-from sb3_ppo_variants.benchmark.compare.tables import summary
+from sb3_ppo_variants.compare.intervals import Estimate
+from sb3_ppo_variants.compare.plan import RANDOM
+from sb3_ppo_variants.compare.settings import parse
+from sb3_ppo_variants.compare.statistics import Difference
+from sb3_ppo_variants.compare.tables import summary
 from sb3_ppo_variants.recipes.episodes import Episodes
 
 

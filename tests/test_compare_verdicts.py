@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import permutation_test, t, ttest_ind, ttest_rel
 
-from sb3_ppo_variants.benchmark.compare import intervals, ranking, statistics
-from sb3_ppo_variants.benchmark.compare.permutation import holm, p_value, seeds_needed, smallest
+from sb3_ppo_variants.compare import intervals, ranking, statistics
+from sb3_ppo_variants.compare.permutation import holm, p_value, seeds_needed, smallest
 
 
 def test_p_values_by_hand() -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import gallery
 from fresh import ended, run_script
-from sb3_ppo_variants.benchmark import gallery
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 RECIPE = ["--timesteps", "64", "--episodes", "1"]

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch as th
 
+from benchmarks.__main__ import main
+from benchmarks.figures import bandit, estimators, interpolation
+from benchmarks.figures.command import FIGURES
+from benchmarks.figures.ratio import by_ratio
+from benchmarks.figures.rollout import Moved, moved
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.benchmark.__main__ import main
-from sb3_ppo_variants.benchmark.figures import bandit, estimators, interpolation
-from sb3_ppo_variants.benchmark.figures.command import FIGURES
-from sb3_ppo_variants.benchmark.figures.ratio import by_ratio
-from sb3_ppo_variants.benchmark.figures.rollout import Moved, moved
 from sb3_ppo_variants.objectives import AdaptiveKL, ArrayObjective, Clipped, KLPenalized, Unclipped
 
 ROOT = Path(__file__).parent.parent

@@ -23,7 +23,7 @@ LAYERS = [
     ["callbacks", "system", "variants"],
     ["tasks"],
     ["recipes"],
-    ["zoo", "benchmark"],
+    ["zoo", "compare"],
     ["__main__"],
 ]
 FILES = [path for path in sorted(ROOT.rglob("*.py")) if path != ROOT / "__init__.py"]

@@ -9,8 +9,8 @@ from comparing import planned
 from own_objectives import SPO
 from sb3_ppo_variants import ArgumentError, PPOCustom
 from sb3_ppo_variants.__main__ import main
-from sb3_ppo_variants.benchmark.compare import records
-from sb3_ppo_variants.benchmark.compare.settings import assignments
+from sb3_ppo_variants.compare import records
+from sb3_ppo_variants.compare.settings import assignments
 from sb3_ppo_variants.objectives import read_objective
 from sb3_ppo_variants.recipes import evaluate, recipe, train
 from sb3_ppo_variants.recipes.training import build

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sb3_ppo_variants.benchmark import peers
-from sb3_ppo_variants.benchmark.__main__ import main
-from sb3_ppo_variants.benchmark.peers import Program
+from benchmarks import peers
+from benchmarks.__main__ import main
+from benchmarks.peers import Program
 
 
 def test_start_and_compilation_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,13 +17,13 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from helpers import ACTION_SPACES, LogRecorder, NoiseEnv
 from sb3_ppo_variants import ArgumentError, PPOClip
-from sb3_ppo_variants.benchmark.__main__ import main
-from sb3_ppo_variants.benchmark.compare import paper, presets
-from sb3_ppo_variants.benchmark.compare.conditions import Conditions, resolve
-from sb3_ppo_variants.benchmark.compare.execution import perform
-from sb3_ppo_variants.benchmark.compare.plan import make_plan, together
-from sb3_ppo_variants.benchmark.compare.settings import parse
-from sb3_ppo_variants.benchmark.measuring import commit
+from sb3_ppo_variants.__main__ import main
+from sb3_ppo_variants.compare import paper, presets
+from sb3_ppo_variants.compare.conditions import Conditions, resolve
+from sb3_ppo_variants.compare.execution import perform
+from sb3_ppo_variants.compare.plan import make_plan, together
+from sb3_ppo_variants.compare.provenance import commit
+from sb3_ppo_variants.compare.settings import parse
 from sb3_ppo_variants.envs import ActionsAsDrawn
 from sb3_ppo_variants.recipes import PROTOCOLS, recipe
 from sb3_ppo_variants.recipes.training import build

@@ -10,11 +10,11 @@ import pytest
 from gymnasium import spaces
 from stable_baselines3.common.monitor import Monitor
 
+from benchmarks import cold, scaling, scaling_learning
+from benchmarks.__main__ import main
+from benchmarks.scaling_run import Curve
 from helpers import NoiseEnv
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.benchmark import cold, scaling, scaling_learning
-from sb3_ppo_variants.benchmark.__main__ import main
-from sb3_ppo_variants.benchmark.scaling_run import Curve
 
 
 def test_the_table_of_what_processes_learn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from committed import ROOT
 
-from sb3_ppo_variants.benchmark import verdicts
-from sb3_ppo_variants.benchmark.__main__ import main
-from sb3_ppo_variants.benchmark.compare.permutation import seeds_needed
+from benchmarks import verdicts
+from benchmarks.__main__ import main
+from sb3_ppo_variants.compare.permutation import seeds_needed
 
 SHARES = json.loads((ROOT / "results" / "verdicts.json").read_text())
 

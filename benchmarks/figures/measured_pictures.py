@@ -1,0 +1,65 @@
+"""Pictures of measurements: figure 2 of the paper, and learning curves."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.figures import interpolation
+from benchmarks.figures.look import CLIP, PLAIN, picture, shades
+from sb3_ppo_variants.compare import records, scores, statistics
+from sb3_ppo_variants.compare.paper import TABLE_1
+
+TABLE = Path("results/table1-200k.jsonl.gz")
+SURROGATES = {
+    "kl": (r"$\mathbb{E}[\mathrm{KL}]$", "#b03a5b", "solid"),
+    "unclipped": (r"$\mathbb{E}[rA]$", PLAIN, "solid"),
+    "clip without minimum": (r"$\mathbb{E}[\mathrm{clip}(r)A]$", "#7fb2dc", "dashed"),
+    "clip": (r"$L^{CLIP} = \mathbb{E}[\min(rA,\ \mathrm{clip}(r)A)]$", CLIP, "solid"),
+}
+PENALTIES = {"kl_coef=0.3": r"$\beta = 0.3$", "kl_coef=1": r"$\beta = 1$", "kl_coef=3": r"$\beta = 3$"}
+
+
+def _along(file: Path, drawn: dict[str, tuple[str, str, str]], data: Path) -> None:
+    found = json.loads(data.read_text())
+    with picture(file, columns=1, height=4.3) as grid:
+        axes = grid[0, 0]
+        for name, (label, color, line) in drawn.items():
+            lines = np.array([each["values"][name] for each in found["lines"]])
+            axes.plot(found["factors"], lines.T, color=color, linewidth=0.7, alpha=0.4)
+            axes.plot(found["factors"], lines.mean(axis=0), color=color, linestyle=line, label=label)
+        axes.axvline(1, color="0.75", linewidth=1, zorder=0)
+        axes.set(
+            xlim=(0, 2), ylim=(-0.03, 0.11), xlabel="linear interpolation factor: 0 is the old policy, 1 the updated"
+        )
+        axes.legend(loc="upper left")
+
+
+def interpolated(file: Path, data: Path = interpolation.RESULTS) -> None:
+    """Draw figure 2 of the paper."""
+    _along(file, SURROGATES, data)
+
+
+def interpolated_penalty(file: Path, data: Path = interpolation.RESULTS) -> None:
+    """Draw the penalised objective along the same line."""
+    colors = shades("flare", len(PENALTIES))
+    penalties = {n: (t, c, "solid") for (n, t), c in zip(PENALTIES.items(), colors, strict=True)}
+    _along(file, {"unclipped": SURROGATES["unclipped"], **penalties}, data)
+
+
+def learned(file: Path, labels: Sequence[str], colors: Sequence[str], data: Path = TABLE) -> None:
+    """Draw the learning curves of some settings over the seven environments of Table 1."""
+    (comparison,) = scores.comparisons(records.unpack(data)[0])
+    shares, curves = scores.normalised_curves(comparison, scores.table(comparison))
+    steps = shares * comparison.records[0]["steps"]
+    names = {row.label: row.name for row in TABLE_1}
+    with picture(file, columns=1, height=4.2) as grid:
+        axes = grid[0, 0]
+        for label, color in zip(labels, colors, strict=True):
+            found = statistics.band(curves[label])
+            axes.plot(steps, found.mean, color=color, label=names[label])
+            axes.fill_between(steps, found.low, found.high, color=color, alpha=0.13, linewidth=0)
+        axes.set(xlabel="environment steps", ylabel="mean normalised score", xlim=(0, None), ylim=(0, None))
+        axes.xaxis.set_major_formatter(lambda steps, _: f"{steps / 1000:g}k")
+        axes.legend(loc="upper left")

@@ -1,0 +1,237 @@
+"""Train PPOClip with the recipes and draw its learning curves."""
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch as th
+from joblib import Parallel, delayed
+
+from benchmarks.measuring import Count, add_names
+from benchmarks.published import CLEANRL, RL_ZOO3
+from sb3_ppo_variants.arguments.commandline import whole_number
+from sb3_ppo_variants.arguments.rules import RULES
+from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.recipes import evaluate, recipe, train
+from sb3_ppo_variants.recipes.episodes import Episodes
+
+RECORDS = Path("results/gallery.jsonl")
+GALLERY = Path("docs/gallery")
+# The mean return to reach in each environment; None where the recipe takes hours.
+ENVIRONMENTS: dict[str, float | None] = {
+    "CartPole-v1": 500,
+    "Pendulum-v1": -180,
+    "LunarLander-v3": 220,
+    "BipedalWalker-v3": 250,
+    "HalfCheetah-v5": 3000,
+    "Hopper-v5": 2400,
+    "Walker2d-v5": 2700,
+    "Humanoid-v5": None,
+    "BreakoutNoFrameskip-v4": None,
+    "PongNoFrameskip-v4": None,
+}
+# What a reader should know about the results in an environment.
+NOTES = {
+    "Hopper-v5": """\
+No run reaches what rl_zoo3 publishes: most agents only learn to stand, for a reward of 1 per step. With this recipe,
+SB3's `PPO` reaches no more: its mean over [three seeds](../hopper/report.md) is 676, that of `PPOClip` 841. Three seeds
+are too few to tell the two apart.""",
+}
+# A curve has the mean return of the episodes that ended in each of this many equal spans of steps.
+SPANS = 100
+EPISODES = 100
+INTRODUCTION = f"""# What the recipes reach
+
+We trained `PPOClip` with the recipes in `sb3_ppo_variants/recipes`, on one CPU thread. A score is the mean return of
+the saved model over {EPISODES} new episodes, with the deterministic policy (in Atari games, the stochastic one). The
+curves show the returns during training: each seed in grey, their mean in blue. `make gallery` makes the runs that have
+no record in `results/gallery.jsonl` yet, and writes this page from the records.
+
+The table has the mean of all seeds (± their standard deviation) beside what [rl_zoo3][rl_zoo3] and [CleanRL][cleanrl]
+publish, with the version of the environment and the number of steps that they used. rl_zoo3 has the hyperparameters of
+our recipes, except in Pendulum, and evaluates a single run (± standard deviation over episodes). CleanRL has one set of
+hyperparameters for MuJoCo and one for Atari games, and takes the returns during training.
+
+[rl_zoo3]: https://github.com/DLR-RM/rl-baselines3-zoo/blob/master/benchmark.md
+[cleanrl]: https://docs.cleanrl.dev/rl-algorithms/ppo
+"""
+
+
+def record(env_id: str, seed: int, timesteps: int | None) -> dict[str, Any]:
+    """Train and evaluate once, and return the record."""
+    th.set_num_threads(1)
+    made, episodes = recipe("ppo_clip", env_id), Episodes()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        # CPU time, which does not depend on what else is running.
+        start = time.process_time()
+        model = train(made, folder, seed, timesteps, episodes)
+        seconds = time.process_time() - start
+        rewards = evaluate(made, folder, EPISODES)
+    spans = episodes.spans(model.num_timesteps, SPANS)
+    return {
+        "env": env_id,
+        "seed": seed,
+        "timesteps": model.num_timesteps,
+        "recipe_timesteps": made.n_timesteps,
+        "cpu_seconds": round(seconds),
+        "device": model.device.type,
+        "mean": round(float(rewards.mean()), 2),
+        "std": round(float(rewards.std()), 2),
+        "curve": [round(float(span.mean()), 2) if len(span) else None for span in spans],
+    }
+
+
+def read(file: Path) -> list[dict[str, Any]]:
+    """Read the records in a JSON Lines file, sorted by seed; there are none if the file does not exist.
+
+    A line that an interrupted command left incomplete is not used, and a message says so.
+    """
+    records = []
+    for number, line in enumerate(file.read_text().splitlines() if file.exists() else [], start=1):
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            print(f"line {number} of {file} is not used: {error}")
+    return sorted(records, key=lambda run: run["seed"])
+
+
+def append(made: dict[str, Any], file: Path) -> None:
+    """Append a record to a file, on a line of its own even if the last line is incomplete."""
+    text = file.read_text() if file.exists() else ""
+    start = "" if text.endswith("\n") or not text else "\n"
+    with file.open("a") as lines:
+        lines.write(f"{start}{json.dumps(made)}\n")
+
+
+def runs_of(records: list[dict[str, Any]], env_id: str) -> list[dict[str, Any]]:
+    """Return the records of the longest runs in an environment, which all have the same number of steps."""
+    runs = [run for run in records if run["env"] == env_id]
+    longest = max((run["timesteps"] for run in runs), default=0)
+    return [run for run in runs if run["timesteps"] == longest]
+
+
+def missing(records: list[dict[str, Any]], env_id: str, seeds: list[int], timesteps: int | None) -> list[int]:
+    """Return the seeds without a record of at least this many steps, each once."""
+    steps = timesteps or recipe("ppo_clip", env_id).n_timesteps
+    done = {run["seed"] for run in records if run["env"] == env_id and run["timesteps"] >= steps}
+    return [seed for seed in dict.fromkeys(seeds) if seed not in done]
+
+
+def summary(runs: list[dict[str, Any]]) -> str:
+    """Summarise the runs in one environment in a sentence."""
+    steps, planned = runs[0]["timesteps"], runs[0]["recipe_timesteps"]
+    cut = "" if steps >= planned else f" of the recipe's {planned:,}"
+    means = ", ".join(f"{run['mean']:.0f}" for run in runs)
+    minutes = sum(run["cpu_seconds"] for run in runs) / len(runs) / 60
+    several, each = ("s", " each") if len(runs) > 1 else ("", "")
+    seeds = f"seed{several} {', '.join(str(run['seed']) for run in runs)}"
+    return f"Reached {means} ({seeds}) after {steps:,} steps{cut}, in {minutes:.1f} minutes of one core{each}."
+
+
+def page(records: list[dict[str, Any]], folder: Path) -> str:
+    """Return the page in Markdown, with the results in each environment, and draw its pictures into the folder."""
+    found = {env_id: runs for env_id in ENVIRONMENTS if (runs := runs_of(records, env_id))}
+    parts = [INTRODUCTION, f"{beside(found)}\n"]
+    for env_id, runs in found.items():
+        draw(runs, folder / f"{env_id}.png")
+        goal = "" if ENVIRONMENTS[env_id] is None else f" Goal: {ENVIRONMENTS[env_id]:g}."
+        text = f"{summary(runs)}{goal}\n\n![learning curve]({env_id}.png)\n"
+        note = f"{NOTES[env_id]}\n\n" if env_id in NOTES else ""
+        parts.append(f"## {env_id}{cut_short(runs)}\n\n{note}{text}")
+    return "\n".join(parts)
+
+
+def beside(found: dict[str, list[dict[str, Any]]]) -> str:
+    """Return a table of our scores and those that others publish, from the runs in each environment."""
+    import pandas as pd
+
+    rows = []
+    for env_id, runs in found.items():
+        means = pd.Series([run["mean"] for run in runs])
+        spread = f" ± {means.std():.0f}" if len(means) > 1 else ""
+        rows.append(
+            {
+                "environment": f"{env_id}{cut_short(runs)}",
+                "steps": f"{runs[0]['timesteps']:,}",
+                "`PPOClip`": f"{means.mean():.0f}{spread}",
+                "seeds": str(len(runs)),
+                "rl_zoo3": str(RL_ZOO3.get(env_id, "")),
+                "CleanRL": str(CLEANRL.get(env_id, "")),
+            }
+        )
+    return pd.DataFrame(rows).to_markdown(index=False, disable_numparse=True)
+
+
+def cut_short(runs: list[dict[str, Any]]) -> str:
+    """Say which part of the recipe's steps the runs have, if it is not all of them."""
+    share = runs[0]["timesteps"] / runs[0]["recipe_timesteps"]
+    return "" if share >= 1 else f" ({share:.0%} of the recipe's steps)"
+
+
+def draw(runs: list[dict[str, Any]], file: Path) -> None:
+    """Draw the learning curves of runs in one environment: a line for each seed, and their mean."""
+    import pandas as pd
+    import seaborn
+    from matplotlib.figure import Figure
+
+    points = [
+        {"seed": str(run["seed"]), "steps": run["timesteps"] * (span + 1) / SPANS, "return": value}
+        for run in runs
+        for span, value in enumerate(run["curve"])
+    ]
+    figure = Figure(figsize=(4.8, 3), layout="constrained")
+    axes = figure.subplots()
+    frame = pd.DataFrame(points).dropna()
+    # In short runs, no episode may have ended.
+    if not frame.empty:
+        seaborn.lineplot(frame, x="steps", y="return", units="seed", estimator=None, color="0.7", linewidth=1, ax=axes)
+        seaborn.lineplot(frame, x="steps", y="return", errorbar=None, color="C0", linewidth=2, ax=axes)
+    seeds = f"{len(runs)} {'seeds' if len(runs) > 1 else 'seed'}"
+    axes.set(title=f"{runs[0]['env']}, {seeds}", xlabel="environment steps", ylabel="return of an episode")
+    axes.locator_params(axis="x", nbins=5)
+    seaborn.despine(figure)
+    figure.savefig(file, dpi=100)
+
+
+def add_command(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    add_names(parser, "--envs", ENVIRONMENTS, list(ENVIRONMENTS))
+    parser.add_argument("--seeds", type=whole_number, nargs="+", default=[1, 2, 3], help="seeds (default: 1 2 3)")
+    parser.add_argument(
+        "--timesteps", action=Count,
+        help="environment steps of a run (default: the recipe's). The page shows the longest runs in each environment",
+    )  # fmt: skip
+    parser.add_argument("--jobs", action=Count, default=2, help="number of parallel runs (default: %(default)s)")
+    parser.add_argument("--records", type=Path, default=RECORDS, help="file for the records (default: %(default)s)")
+    parser.add_argument("--gallery", type=Path, default=GALLERY, help="folder for the page (default: %(default)s)")
+    parser.add_argument("--report", action="store_true", help="write the page from the records, without training")
+
+
+def make(options: argparse.Namespace) -> None:
+    """Make the runs that have no record yet, and record each when it ends."""
+    for seed in options.seeds:
+        RULES["seed"].check("--seeds", seed)
+    done, steps = read(options.records), options.timesteps
+    plan = [(env, seed, steps) for env in options.envs for seed in missing(done, env, options.seeds, steps)]
+    options.records.parent.mkdir(parents=True, exist_ok=True)
+    in_parallel = Parallel(n_jobs=options.jobs, return_as="generator_unordered")
+    for made in in_parallel(delayed(record)(*run) for run in plan):
+        append(made, options.records)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Make the runs that have no record yet, and write the page."""
+    if not options.report:
+        make(options)
+    records = read(options.records)
+    if not records:
+        raise ArgumentError(f"--records {options.records} has no records, so there is nothing to write a page from")
+    options.gallery.mkdir(parents=True, exist_ok=True)
+    text = page(records, options.gallery)
+    (options.gallery / "README.md").write_text(text)
+    print(text)
+    return 0

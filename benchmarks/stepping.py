@@ -1,0 +1,112 @@
+"""Compare how fast vectorised environments step with SB3's DummyVecEnv and SubprocVecEnv, in alternating runs."""
+
+import argparse
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack
+
+from benchmarks.measuring import (
+    Count,
+    add_options,
+    circumstances,
+    in_turn,
+    make_folders,
+    quartiles,
+    reported,
+    seconds_to_step,
+)
+from sb3_ppo_variants.envs import make_ale_vec_env, make_envpool_vec_env, make_gymnasium_vec_env
+
+MakeEnv = Callable[[int], VecEnv]
+# The environments that the others are compared with.
+REFERENCE = "SB3's DummyVecEnv"
+BREAKOUT, HALFCHEETAH = "BreakoutNoFrameskip-v4", "HalfCheetah-v5"
+
+
+def _breakout(**kwargs: Any) -> gym.Env:
+    # Register the games here, because the processes of a SubprocVecEnv start without them.
+    import ale_py
+
+    gym.register_envs(ale_py)
+    return gym.make(BREAKOUT, **kwargs)
+
+
+def _atari(vec_env_cls: type[DummyVecEnv | SubprocVecEnv], n_envs: int) -> VecEnv:
+    return VecFrameStack(make_atari_env(_breakout, n_envs, seed=0, vec_env_cls=vec_env_cls), n_stack=4)
+
+
+WORKLOADS: dict[str, dict[str, MakeEnv]] = {
+    "breakout": {
+        REFERENCE: partial(_atari, DummyVecEnv),
+        "SB3's SubprocVecEnv": partial(_atari, SubprocVecEnv),
+        "make_ale_vec_env": partial(make_ale_vec_env, BREAKOUT, seed=0),
+    },
+    "halfcheetah": {
+        REFERENCE: partial(make_vec_env, HALFCHEETAH, seed=0),
+        "SB3's SubprocVecEnv": partial(make_vec_env, HALFCHEETAH, seed=0, vec_env_cls=SubprocVecEnv),
+        "make_gymnasium_vec_env, sync": partial(make_gymnasium_vec_env, HALFCHEETAH, seed=0),
+        "make_gymnasium_vec_env, async": partial(
+            make_gymnasium_vec_env, HALFCHEETAH, seed=0, vectorization_mode="async"
+        ),
+        "make_envpool_vec_env": partial(make_envpool_vec_env, HALFCHEETAH, seed=0),
+    },
+}
+
+# The packages of each workload, whose versions are noted.
+PACKAGES = {"breakout": ("ale_py",), "halfcheetah": ("envpool", "mujoco")}
+
+
+def measure(envs: dict[str, MakeEnv], n_envs: int, n_steps: int, pairs: int) -> dict[str, list[float]]:
+    """Run ``n_steps`` steps in each of the ``envs`` in turn, with the same random actions, and return the seconds."""
+    venvs = {name: make(n_envs) for name, make in envs.items()}
+    for venv in venvs.values():
+        venv.reset()
+    seconds = in_turn({name: partial(seconds_to_step, venv, n_steps) for name, venv in venvs.items()}, pairs)
+    for venv in venvs.values():
+        venv.close()
+    return seconds
+
+
+def rows(name: str, n_envs: int, n_steps: int, measured: dict[str, list[float]]) -> list[str]:
+    """Return the rows of the table for one workload."""
+    lines = []
+    for envs, seconds in measured.items():
+        ratio = quartiles(np.array(measured[REFERENCE]) / np.array(seconds))
+        lines.append(f"| {name} | {envs} | {ratio} | {n_envs * n_steps / np.median(seconds):.0f} |")
+    return lines
+
+
+def add_command(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    add_options(parser, WORKLOADS, list(WORKLOADS), pairs=7)
+    parser.add_argument("--n-envs", action=Count, default=8, help="number of environments (default: %(default)s)")
+    parser.add_argument(
+        "--steps", action=Count, default=1000, help="steps of each environment in a run (default: %(default)s)"
+    )
+    parser.add_argument("--json", type=Path, help="file for the measured seconds")
+    parser.add_argument("--report", type=Path, help="print the table of such a file, without measuring")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure and print a table of medians, with quartiles of the speed relative to SB3's ``DummyVecEnv``."""
+    n_envs, n_steps = options.n_envs, options.steps
+    make_folders(options.json)
+    if options.report is None:
+        made_with = circumstances(*(package for name in options.workloads for package in PACKAGES[name]))
+        runs = {name: measure(WORKLOADS[name], n_envs, n_steps, options.pairs) for name in options.workloads}
+        measured = {**made_with, "n_envs": n_envs, "steps": n_steps, "runs": runs}
+    else:
+        measured = reported(options.report, "n_envs", "steps", "runs")
+    print("| workload | environments | speed over SB3's DummyVecEnv | steps/s |\n|---|---|---|---|")
+    for name, seconds in measured["runs"].items():
+        print("\n".join(rows(name, measured["n_envs"], measured["steps"], seconds)))
+    if options.json is not None:
+        options.json.write_text(json.dumps(measured) + "\n")
+    return 0

@@ -1,1 +1,0 @@
-"""Measurements: ``python -m sb3_ppo_variants.benchmark``."""

@@ -1,0 +1,190 @@
+"""Compare algorithms over environments and seeds (settings x environments x seeds), resumably, and write a report."""
+
+import argparse
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryFile
+
+from filelock import FileLock, Timeout
+
+from sb3_ppo_variants.compare import backends, records
+from sb3_ppo_variants.compare.conditions import Conditions, read
+from sb3_ppo_variants.compare.plan import Plan, Run, check, make_plan, together
+from sb3_ppo_variants.compare.presets import DEFAULT, PRESETS
+from sb3_ppo_variants.compare.report_command import LOCK, RECORDS, STATES, report
+from sb3_ppo_variants.compare.settings import assignments, parse
+from sb3_ppo_variants.compare.tracking import Tracking
+from sb3_ppo_variants.errors import ArgumentError
+
+CHECKPOINTS = "checkpoints"
+INTERRUPTED = 130
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show the plan, make the runs that have no record, record each when it ends, and write the report.
+
+    Runs that failed before are made again.
+
+    :return: 0 if all runs are finished, 1 if some failed, 130 if interrupted
+    """
+    try:
+        tracking = _tracking(options)
+        plan = _plan(options)
+        if options.dry_run:
+            _missing(options, plan)
+            return 0
+        _make_folders(options.out)
+        with FileLock(options.out / LOCK, timeout=0):
+            if options.files:
+                _copy(options)
+            failed = _make(options, plan, _missing(options, plan), tracking)
+        report(options.out, *records.read(options.out / RECORDS))
+    except Timeout:
+        raise SystemExit(f"--out {options.out} is in use by another command") from None
+    except KeyboardInterrupt:
+        print("Interrupted. Finished runs are recorded; the same command continues.")
+        return INTERRUPTED
+    return int(failed > 0)
+
+
+def _tracking(options: argparse.Namespace) -> Tracking:
+    folder = None if options.tensorboard is None else options.tensorboard.absolute()
+    tracking = Tracking(folder, options.wandb, options.out.absolute())
+    tracking.check()
+    return tracking
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    preset = PRESETS.get(options.preset, DEFAULT)
+    cut = options.settings or "all"
+    if cut not in preset.settings:
+        having = ", ".join(name for name, each in PRESETS.items() if cut in each.settings)
+        raise ArgumentError(f"--settings {cut} needs a --preset that has these settings: {having}")
+    if options.algos and options.settings:
+        raise ArgumentError("--algos and --settings both select what to compare; pass only one of them")
+    if preset.studied and (given := _changes(options)):
+        raise ArgumentError(
+            f"{', '.join(given)} cannot change --preset {options.preset}, which has conditions of its own; "
+            "leave this out, or change --preset paper-table1 instead"
+        )
+    conditions = [_conditions(options, each) for each in preset.studied or [preset.conditions]]
+    if options.address is not None and options.backend == "loky":
+        raise ArgumentError(f"--address {options.address} is for --backend ray or dask; loky needs none")
+    if options.jobs is not None and options.jobs < 1:
+        raise ArgumentError(f"--jobs must be at least 1, not {options.jobs}")
+    settings = [parse(text) for text in options.algos or preset.cut(cut, options.protocol)]
+    seeds = preset.seeds if options.seeds is None else options.seeds
+    envs = options.envs or preset.envs
+    return together(make_plan(settings, envs, seeds, each) for each in conditions)
+
+
+def _changes(options: argparse.Namespace) -> list[str]:
+    """Return the options that change the conditions, as given."""
+    values = {"--protocol": options.protocol, "--hyperparams": options.hyperparams, "--entry": options.entry}
+    given = [f"{name} {value}" for name, value in values.items() if value is not None]
+    switches = {"normalize": options.normalize, "anneal": options.anneal}
+    given += [f"--{name}" if value else f"--no-{name}" for name, value in switches.items() if value is not None]
+    return [*given, *(f"-p {text}" for text in options.param)]
+
+
+def _conditions(options: argparse.Namespace, preset: Conditions) -> Conditions:
+    names = ("timesteps", "entry", "normalize", "anneal")
+    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    if options.protocol is not None:
+        given = {"protocol": options.protocol, "entry": "mujoco", "normalize": None, "anneal": None, **given}
+    if options.param:
+        given["parameters"] = {**preset.parameters, **assignments(",".join(options.param))}
+    if options.hyperparams is not None:
+        # A file has entries of its own, so no entry is implied.
+        given |= {"entry": options.entry, "file": read(options.hyperparams)}
+    return replace(preset, **given)
+
+
+def _missing(options: argparse.Namespace, plan: Plan) -> list[Run]:
+    """Show the plan and its progress, and return the missing runs after checking them."""
+    found, problems = _found(options)
+    status = {record["name"]: record["status"] for record in found}
+    missing = [run for run in plan.runs if status.get(run.name) != "finished"]
+    trainings = [run for run in plan.runs if run.algorithm]
+    for name, values in (
+        ("settings", [run.label for run in trainings]),
+        ("environments", [run.env for run in trainings]),
+        ("seeds", [str(run.seed) for run in trainings]),
+        ("steps of a run", [f"{run.timesteps:,}" for run in trainings]),
+    ):
+        print(f"{name}: {'; '.join(dict.fromkeys(values))}")
+    print(
+        f"{len(plan.runs)} runs, {len(plan.runs) - len(trainings)} of them of the random policy: "
+        f"{len(plan.runs) - len(missing)} are finished, {len(missing)} to make, "
+        f"{sum(status.get(run.name) == 'failed' for run in missing)} of which failed before"
+    )
+    notes = [*plan.notes, *problems]
+    saved = options.out / CHECKPOINTS
+    unsaved = [run for run in trainings if status.get(run.name) == "finished" and not (saved / run.name).exists()]
+    if options.checkpoints and unsaved:
+        notes.append(f"{len(unsaved)} finished runs have no checkpoint; they are not made again for one")
+    for note in notes:
+        print(f"- {note}")
+    check(missing)
+    return missing
+
+
+def _found(options: argparse.Namespace) -> tuple[list[records.Record], list[str]]:
+    """Return one record of each run in the folder and in the exported files, and a line for each problem."""
+    parts = [records.read(options.out / RECORDS), *map(records.unpack, options.files)]
+    found, twice = records.merged(record for part, _ in parts for record in part)
+    return found, [*(line for _, problems in parts for line in problems), *twice]
+
+
+def _copy(options: argparse.Namespace) -> None:
+    """Copy the finished runs in the exported files that the folder lacks."""
+    found, _ = records.merged(record for file in options.files for record in records.unpack(file)[0])
+    here = {record["name"] for record in records.read(options.out / RECORDS)[0] if record["status"] == "finished"}
+    with records.Writer(options.out / RECORDS) as writer:
+        for record in found:
+            if record["status"] == "finished" and record["name"] not in here:
+                writer.write(record)
+
+
+def _make_folders(out: Path) -> None:
+    try:
+        for folder in (RECORDS, STATES):
+            (out / folder).mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=out / folder):
+                pass
+    except OSError as error:
+        raise ArgumentError(f"--out {out} cannot be written to: {error}") from error
+
+
+def _make(options: argparse.Namespace, plan: Plan, missing: list[Run], tracking: Tracking) -> int:
+    """Make the missing runs, record each when it ends, and return how many failed."""
+    from sb3_ppo_variants.compare.execution import perform
+    from sb3_ppo_variants.compare.progress import Display
+
+    states = options.out / STATES
+    for left in [*states.glob("*"), *(options.out / RECORDS).glob("*.tmp")]:
+        # Left over from a command that was killed.
+        left.unlink()
+    checkpoints = (options.out / CHECKPOINTS).absolute() if options.checkpoints else None
+    work = partial(perform, states=states.absolute(), checkpoints=checkpoints, tracking=tracking)
+    if not missing:
+        return 0
+    failed = 0
+    with (
+        records.Writer(options.out / RECORDS) as writer,
+        backends.connect(options.backend, options.address, options.jobs) as pool,
+        Display(plan.runs, missing, states) as display,
+        # Closing the generator ends the workers, even if this process is interrupted.
+        closing(backends.make(missing, work, pool)) as made,
+    ):
+        for record in made:
+            failed += record["status"] == "failed"
+            # A process that was killed leaves its state.
+            (states / f"{record['name']}.json").unlink(missing_ok=True)
+            for written in writer.write(record):
+                display.ended(written)
+            if writer.problem:
+                display.tell(writer.problem, red=True)
+    return failed

@@ -1,0 +1,248 @@
+"""Records of runs. Each has its own file, which is written completely or not at all."""
+
+import gzip
+import hashlib
+import json
+import math
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+from sb3_ppo_variants.compare.curves import trailing
+from sb3_ppo_variants.compare.provenance import Numerics
+from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.recipes.environments import Hyperparameters
+from sb3_ppo_variants.saving.atomic import write_atomically
+
+# Increases when the meaning of records changes. It is part of what names a run, so that no old record is overwritten.
+FORMAT = 1
+# Stands for the algorithm of runs that were recorded elsewhere.
+ADDED = "added"
+
+
+class Result(TypedDict, total=False):
+    """The results of a finished run, or the error of a failed one. There is no score if no episode ended."""
+
+    error: str
+    score: float | None
+    steps: int
+    last_returns: list[float]
+    curve: list[float | None]
+    # "ends", the steps at which the episodes ended, and "returns".
+    episodes: dict[str, Sequence[float]] | None
+
+
+class Made(Result, total=False):
+    """A result with the fields that records of earlier versions lack."""
+
+    # By name of a logged value, its mean over the updates in each span of steps.
+    training: dict[str, list[float | None]]
+    # The mean return of the last episodes at the end of each span, for records without their episodes.
+    trailing: list[float | None]
+    # The commit of this package; None outside its repository.
+    commit: str | None
+    # What decides how sums are rounded: the processor, the instruction sets and the backend.
+    numerics: Numerics
+    # Digests of the user's modules that the run names.
+    modules: dict[str, str]
+
+
+class Record(Made):
+    """Everything about a run, as JSON-serialisable values. ``status`` is ``"finished"`` or ``"failed"``."""
+
+    format: int
+    name: str
+    status: str
+    # The identity of the run. Two runs with the same identity have the same result.
+    label: str
+    algorithm: str
+    env: str
+    seed: int
+    timesteps: int
+    hyperparameters: Hyperparameters
+    conditions: dict[str, Any]
+    # Two such runs may differ in these. The seconds are unknown if the process of the run was lost.
+    versions: dict[str, str]
+    machine: str
+    wall_seconds: float | None
+    cpu_seconds: float | None
+
+
+class Writer:
+    """Writes records to a folder. A record that cannot be written waits, and is tried again with every later one.
+
+    As a context manager, it tries once more at the end and after a Ctrl-C, and raises a ``SystemExit`` that names the
+    records that still cannot be written.
+    """
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._waiting: dict[str, Record] = {}
+        self.problem = ""
+
+    def __enter__(self) -> "Writer":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind in (None, KeyboardInterrupt):
+            self._try()
+            if self._waiting:
+                names = ", ".join(self._waiting)
+                raise SystemExit(
+                    f"{self.problem} ({names}); all others are safe, and the same command makes these again"
+                )
+
+    def write(self, record: Record) -> list[Record]:
+        """Write a record and those that are waiting, and return the records that were written.
+
+        ``problem`` says why some are still waiting, and is empty if none are.
+        """
+        self._waiting[record["name"]] = record
+        return self._try()
+
+    def _try(self) -> list[Record]:
+        written, failure = [], ""
+        for name, record in list(self._waiting.items()):
+            file = self._folder / f"{name}.json"
+            try:
+                write_atomically(file, (json.dumps(record, allow_nan=False) + "\n").encode())
+            except OSError as error:
+                failure = f"{file} could not be written: {error}"
+            else:
+                # Until it is written, a record waits, even if a Ctrl-C comes in between.
+                written.append(self._waiting.pop(name))
+        self.problem = f"{failure}. Records not yet written: {len(self._waiting)}" if failure else ""
+        return written
+
+
+def read(folder: Path) -> tuple[list[Record], list[str]]:
+    """Read the records in a folder, sorted by name, and return a line for each file that this version cannot read."""
+    records, problems = [], []
+    for file in sorted(folder.glob("*.json")):
+        try:
+            records.append(_checked(file.read_text()))
+        except (ValueError, OSError) as error:
+            problems.append(f"{file} is ignored: {error}")
+    return records, problems
+
+
+def _checked(text: str) -> Record:
+    record = json.loads(text)
+    found = record.get("format") if isinstance(record, dict) else None
+    if found != FORMAT:
+        raise ValueError(
+            f"it is a record of format {found}, this version of sb3_ppo_variants reads format {FORMAT}; "
+            "use the version that wrote it, or make the run anew"
+        )
+    of_result = {"error"} if record.get("status") == "failed" else Result.__optional_keys__ - {"error"}
+    if missing := sorted((Record.__required_keys__ | of_result) - record.keys()):
+        raise ValueError(f"it lacks {', '.join(missing)}")
+    return record
+
+
+def merged(records: Iterable[Record]) -> tuple[list[Record], list[str]]:
+    """Keep one record of each run, preferably a finished one, and return a line for each run whose scores differ.
+
+    There is also a line for each environment in which the random policy was measured with different results, as when
+    the environment's wrappers changed.
+    """
+    found: dict[str, Record] = {}
+    problems = []
+    for record in records:
+        other = found.setdefault(record["name"], record)
+        if other["status"] != "finished":
+            found[record["name"]] = record
+        elif record["status"] == "finished" and record["score"] != other["score"]:
+            problems.append(
+                f"{record['name']} occurs twice, with scores {other['score']}, which is used, and {record['score']}"
+            )
+    return list(found.values()), [*problems, *_several_random(found.values())]
+
+
+def _several_random(records: Iterable[Record]) -> list[str]:
+    measured: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for record in records:
+        if not record["algorithm"] and record["status"] == "finished" and record["score"] is not None:
+            measured[digest(record["conditions"])[:6], record["env"]].append(record["score"])
+    return [
+        f"the random policy has different scores in {env} ({name}): {of[0]}, which is used, and "
+        + ", ".join(map(str, of[1:]))
+        for (name, env), of in measured.items()
+        if len(set(of)) > 1
+    ]
+
+
+def pack(records: Iterable[Record], file: Path) -> None:
+    """Write records to one small ``.jsonl.gz`` file, with their curves, but without the list of all episodes."""
+    lines = [json.dumps({**record, **_trailing(record), "episodes": None}) + "\n" for record in records]
+    # The file contains no timestamp, so that the same records give the same file.
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, gzip.compress("".join(lines).encode(), mtime=0))
+
+
+def _trailing(record: Record, steps: int | None = None) -> Made:
+    episodes = record.get("episodes")
+    if record["status"] != "finished" or not episodes:
+        return {}
+    return {"trailing": trailing(episodes["ends"], episodes["returns"], steps or record["steps"])}
+
+
+def is_spanned(record: Record) -> bool:
+    """Return whether a run's curve averages the episodes in each span, as in records exported by earlier versions."""
+    return not (record.get("episodes") or record.get("trailing"))
+
+
+def curve(record: Record, steps: int | None = None) -> list[float | None]:
+    """Return the learning curve of a run: over its last episodes, or those in each span if :func:`is_spanned`.
+
+    :param steps: number of steps that the curve extends over, if there are episodes; ``None`` for those of the run
+    """
+    return _trailing(record, steps).get("trailing") or record.get("trailing") or record["curve"]
+
+
+def unpack(file: Path) -> tuple[list[Record], list[str]]:
+    """Read the records in a file that :func:`pack` wrote, and return a line for each that this version cannot read.
+
+    :raises ArgumentError: if the file cannot be read
+    """
+    try:
+        packed = file.read_bytes()
+        if not packed:
+            raise EOFError("it is empty")
+        lines = gzip.decompress(packed).decode().splitlines()
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise ArgumentError(f"--from {file} cannot be read as a file that report --export wrote: {error}") from error
+    records, problems = [], []
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(_checked(line))
+        except ValueError as error:
+            problems.append(f"line {number} of {file} is not used: {error}")
+    return records, problems
+
+
+def plain(name: str, value: object) -> object:
+    """Convert a value for JSON. Classes and functions become their import paths; other objects are not allowed."""
+    if isinstance(value, dict):
+        return {str(key): plain(f"{name}[{key!r}]", part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(name, part) for part in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    path = f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', '<')}"
+    if "<" in path:
+        raise ArgumentError(
+            f"{name}={value!r} cannot be recorded: use numbers, text, lists, dicts, classes and functions that can be "
+            "imported, and lin_x for a schedule"
+        )
+    return path
+
+
+def digest(value: object) -> str:
+    """Return a short hash of a JSON-serialisable value, which is the same in every process."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
