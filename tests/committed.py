@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+# The source distribution is without them.
+HAS_PICTURES = any((ROOT / "docs").rglob("*.png"))
 
 
 def section(title: str, page: Path = ROOT / "docs" / "results" / "index.md") -> str:

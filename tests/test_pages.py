@@ -6,6 +6,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 
 import pytest
+from committed import HAS_PICTURES
 
 import sb3_ppo_variants
 
@@ -66,7 +67,7 @@ def test_code_and_pictures_that_are_shown_exist(page: Path) -> None:
     text = page.read_text()
     for file in re.findall(r"^```\{literalinclude\} (\S+)$|^!\[[^]]*\]\((\S+)\)$", text, re.M):
         file = "".join(file)
-        assert (page.parent / file).is_file(), file
+        assert (page.parent / file).is_file() or not (HAS_PICTURES or file.endswith((".py", ".hpp"))), file
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
