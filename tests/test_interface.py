@@ -15,6 +15,7 @@ from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 from sb3_ppo_variants.base import PPOBase
 
 BOX = ACTION_SPACES["Box"]
+SB3S = inspect.signature(OnPolicyAlgorithm).parameters
 THEIRS = inspect.signature(PPO.__init__).parameters
 SHARED = {"fast": "auto", "updates": None, "data_parallel": "auto"}
 OWN: dict[type[PPOBase], dict[str, Any]] = {
@@ -99,3 +100,11 @@ def test_version_is_that_of_the_package() -> None:
 def test_help_shows_the_arguments_in_their_order(variant: Any) -> None:
     documented = re.findall(r":param (\w+):", inspect.getdoc(variant) or "")
     assert documented == [name for name in inspect.signature(variant.__init__).parameters if name != "self"]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_attributes_have_the_order_of_the_arguments(variant: Any) -> None:
+    """Otherwise, files of the same model would differ from one process to the next."""
+    names = [name for name in inspect.signature(variant.__init__).parameters if name not in SB3S]
+    attributes = vars(variant("MlpPolicy", noise_envs(BOX), n_steps=32))
+    assert [name for name in attributes if name in names] == [name for name in names if name in attributes]

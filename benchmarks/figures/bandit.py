@@ -1,6 +1,5 @@
 """The effect of an update on the policy of a two-armed bandit, whose first arm pays 1 and whose second pays nothing."""
 
-from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
@@ -79,8 +78,3 @@ def adapt(objective: AdaptiveKL, updates: int, old: float = 0.5) -> tuple[list[f
         divergences.append(kl(old, update(objective, old)))
         objective = objective.after_update(divergences[-1])
     return coefficients, divergences
-
-
-def climbed(make: Callable[[float], ArrayObjective], coefficients: list[float], old: float = 0.5) -> list[float]:
-    """Return the probability of the first arm after one update, for each coefficient."""
-    return [update(make(coefficient), old) for coefficient in coefficients]

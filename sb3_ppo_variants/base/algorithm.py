@@ -102,11 +102,14 @@ class PPOBase(MaskedActions):
             "env": checked_env(policy, policy_kwargs, given["env"], verbose, given["use_sde"], begins),
             "device": chosen_device(given["device"], policy, policy_kwargs, verbose),
             **{name: int(given[name]) for name in ("n_steps", "batch_size", "n_epochs", "stats_window_size")},
+            "_init_setup_model": False,
         }
-        sb3s = {name: value for name, value in made.items() if name in SB3S}
-        super().__init__(**sb3s | {"_init_setup_model": False}, supported_action_spaces=ACTION_SPACES)
-        for name in made.keys() - sb3s.keys():
-            setattr(self, name, made[name])
+        super().__init__(
+            **{name: value for name, value in made.items() if name in SB3S}, supported_action_spaces=ACTION_SPACES
+        )
+        for name, value in made.items():
+            if name not in SB3S:
+                setattr(self, name, value)
         if begins:
             self._setup_model()
             warn_of_truncated_minibatch(n_steps=self.n_steps, n_envs=self.n_envs, batch_size=self.batch_size)

@@ -82,7 +82,7 @@ class Objective(ABC):
 
 
 class ArrayObjective(Objective):
-    """An objective with a hand-written gradient, which can also train on the array path."""
+    """An objective with a hand-written gradient, which the native library can call."""
 
     @abstractmethod
     def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
@@ -90,7 +90,7 @@ class ArrayObjective(Objective):
 
 
 def arrays_obstacle(objective: Objective) -> str | None:
-    """Return why an objective cannot be computed over arrays, as a clause, or ``None`` if it can."""
+    """Return why an objective has no gradient over arrays, as a clause, or ``None`` if it has one."""
     name = type(objective).__name__
     for cls in type(objective).__mro__:
         members = cls.__dict__
