@@ -5,13 +5,15 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-from stable_baselines3.common.vec_env import VecEnv
+import numpy as np
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from sb3_ppo_variants.backends import reference
 from sb3_ppo_variants.backends.native.update import NativeUpdate
 from sb3_ppo_variants.base import algorithm
-from sb3_ppo_variants.guards.dummy import DummySteps, can_step
-from sb3_ppo_variants.guards.stand_in import standing_in
+from sb3_ppo_variants.guards.guarded import DictRows, can_step, standing_in
+from sb3_ppo_variants.guards.outputs import copy_info, copy_observation
 from sb3_ppo_variants.updates.measured import Measured
 from sb3_ppo_variants.variants import PPOClip
 
@@ -44,8 +46,38 @@ def _unguarded(model: Any) -> Iterator[None]:
         yield
 
 
-def _unchecked(env: VecEnv) -> DummySteps | VecEnv:
-    return DummySteps(env) if can_step(env) else env
+def _unchecked(env: VecEnv) -> VecEnv:
+    return UncheckedSteps(env) if can_step(env) else env  # type: ignore[return-value]
+
+
+class UncheckedSteps:
+    """The steps that ``DummySteps`` takes, without its checks."""
+
+    def __init__(self, env: DummyVecEnv):
+        self._env = env
+        self.step_async, self.reset = env.step_async, env.reset
+        arrays: Any = env.buf_obs
+        self._rows = arrays[None] if None in arrays else DictRows(arrays)
+
+    def step(self, actions: np.ndarray) -> VecEnvStepReturn:
+        """Take a step."""
+        self.step_async(actions)
+        return self.step_wait()
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Step each environment, and reset it if its episode ended."""
+        env, rows, actions = self._env, self._rows, self._env.actions
+        rewards, dones, infos = env.buf_rews, env.buf_dones, env.buf_infos
+        for i, single in enumerate(env.envs):
+            observation, reward, terminated, truncated, info = single.step(actions[i])
+            done = terminated or truncated
+            rewards[i], dones[i], infos[i] = reward, done, info
+            info["TimeLimit.truncated"] = truncated and not terminated
+            if done:
+                info["terminal_observation"] = copy_observation(observation)
+                observation, env.reset_infos[i] = single.reset()
+            rows[i] = observation
+        return rows.copy(), rewards.copy(), dones.copy(), [copy_info(info) for info in infos]
 
 
 REPLACED: tuple[tuple[Any, str, Any], ...] = (

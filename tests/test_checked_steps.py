@@ -17,8 +17,8 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 from helpers import ACTION_SPACES, NoiseEnv
 from sb3_ppo_variants.backends.native.normalizing import native_test
 from sb3_ppo_variants.errors import NonFiniteError
-from sb3_ppo_variants.guards import guarded
-from sb3_ppo_variants.guards.finite import FiniteTest, finite_test
+from sb3_ppo_variants.guards.guarded import guarded
+from sb3_ppo_variants.guards.outputs import FiniteTest, finite_test
 
 BOX = ACTION_SPACES["Box"]
 OBSERVATIONS: dict[str, spaces.Space] = {

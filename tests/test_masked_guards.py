@@ -1,6 +1,7 @@
 """Invalid masks from environments, in this process and in workers."""
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,14 +12,14 @@ from helpers import named
 from sb3_ppo_variants import EnvOutputError
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 from sb3_ppo_variants.guards.masks import MaskCheck
-from sb3_ppo_variants.guards.watch import Watch
+from sb3_ppo_variants.guards.outputs import Watch
 
 DISCRETE, MULTI, BINARY = (MASKED_SPACES[name] for name in ("Discrete", "MultiDiscrete", "MultiBinary"))
 SQUARE = spaces.MultiDiscrete([2, 2])
 
 
 def stacked(space: spaces.Space, *masks: object) -> np.ndarray:
-    return MaskCheck(space, Watch(lambda: 40)).stacked(masks)
+    return MaskCheck(space, Watch(cast(Any, SimpleNamespace(num_timesteps=40)))).stacked(masks)
 
 
 ACCEPTED: list[tuple[spaces.Space, Any]] = [

@@ -32,7 +32,7 @@ from stable_baselines3.common.vec_env import (
 from helpers import ACTION_SPACES, NoiseEnv, noise_envs
 from sb3_ppo_variants import EnvOutputError, ExactCheckpointCallback, PPOClip
 from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
-from sb3_ppo_variants.guards.stand_in import StandIn
+from sb3_ppo_variants.guards.guarded import StandIn
 
 BOX = ACTION_SPACES["Box"]
 IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
@@ -208,7 +208,7 @@ def test_a_second_model_learns_on_the_same_environment(name: str, of: str) -> No
         second = model_for(of_first).learn(64, inner)
         assert second.num_timesteps == 64
         assert chain(callback.model.env)[-1] is first
-        stand_ins = [each for each in inner.result if isinstance(each, StandIn)]
+        stand_ins: list[Any] = [each for each in inner.result if isinstance(each, StandIn)]
         assert len(stand_ins) == 1 and stand_ins[0] is not first
         # A stand-in does not replace another stand-in.
         assert stand_ins[0]._inner is before[-1]

@@ -212,7 +212,7 @@ def test_closing_while_a_worker_is_stopped_in_the_middle_of_an_answer() -> None:
     processes = processes_of(env)
     env.reset()
     env.step_async(np.zeros((1, 2)))
-    assert env.remotes[0]._exchange.poll(60)
+    assert env.remotes[0].poll(60)
     os.kill(processes[0].pid, signal.SIGSTOP)
     closes_in_time(env, processes)
 

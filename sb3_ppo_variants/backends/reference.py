@@ -14,8 +14,7 @@ from stable_baselines3.common.utils import obs_as_tensor
 
 from sb3_ppo_variants import losses
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.guards.actions import check_actions
-from sb3_ppo_variants.guards.watch import Watch
+from sb3_ppo_variants.guards.outputs import Watch, check_actions
 from sb3_ppo_variants.kl import ExactKL, MissingKLError, Parameters, concatenate, exact_kl
 from sb3_ppo_variants.objectives import Batch, loss_of
 from sb3_ppo_variants.policies.kind import Acted, Evaluated, PolicyKind
@@ -121,7 +120,7 @@ class TorchActor:
         self._acting = kind.acting(model)
         self._buffer = buffer
         self._bounds = bounds_of(kind.policy)
-        self._watch = Watch(lambda: model.num_timesteps)
+        self._watch = Watch(model)
         self._parameters = [*drawn_from]
         self._acted: Acted
         self._seen: dict[str, Any]

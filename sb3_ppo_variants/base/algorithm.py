@@ -39,7 +39,8 @@ from sb3_ppo_variants.base.checks import check_hooks, check_learn, checked, chec
 from sb3_ppo_variants.base.masking import MaskedActions
 from sb3_ppo_variants.base.settings import UsedArguments, settings_of
 from sb3_ppo_variants.base.together import Rollout, explained_variance
-from sb3_ppo_variants.guards import Supervised, original
+from sb3_ppo_variants.callbacks import Supervised
+from sb3_ppo_variants.guards.guarded import original
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.policies.choice import Aliases, check_kl, kind_of, make_policy_and_buffer
 from sb3_ppo_variants.processes import Processes, current

@@ -20,7 +20,7 @@ from sb3_ppo_variants.arguments.rules import LEARN_RULES, check_arguments, check
 from sb3_ppo_variants.arguments.spaces import check_start
 from sb3_ppo_variants.backends.native.normalizing import native_test
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.guards import check_seen, guarded
+from sb3_ppo_variants.guards.guarded import check_seen, guarded
 from sb3_ppo_variants.guards.interrupts import interrupts_can_be_held
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.updates.finite import check_parameters

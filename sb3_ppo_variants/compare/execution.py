@@ -26,7 +26,7 @@ from sb3_ppo_variants.compare.tracking import Tracking
 from sb3_ppo_variants.envs import ActionsAsDrawn
 from sb3_ppo_variants.guards.capabilities import has_attr
 from sb3_ppo_variants.guards.masks import METHOD, MaskCheck, choices
-from sb3_ppo_variants.guards.watch import Watch
+from sb3_ppo_variants.guards.outputs import Watch
 from sb3_ppo_variants.recipes.episodes import Episodes
 from sb3_ppo_variants.recipes.training import build, save
 
@@ -187,7 +187,7 @@ def random_actions(env: VecEnv, space: spaces.Space | None = None) -> np.ndarray
     sizes = choices(space) if has_attr(env, METHOD) else None
     if sizes is None:
         return np.array([space.sample() for _ in range(env.num_envs)])
-    masks = MaskCheck(space, Watch(lambda: None)).stacked(env.env_method(METHOD))
+    masks = MaskCheck(space, Watch()).stacked(env.env_method(METHOD))
     parts = np.split(masks, np.cumsum(sizes)[:-1], axis=1)
     drawn = [[space.np_random.choice(np.flatnonzero(row)) for row in part] for part in parts]
     return np.stack(drawn, axis=1).reshape(env.num_envs, *(space.shape or ()))

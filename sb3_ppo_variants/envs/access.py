@@ -1,8 +1,6 @@
 """Access to attributes and methods of the environments inside a vector environment, as far as its kind allows it."""
 
 import re
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 import gymnasium as gym
@@ -10,9 +8,8 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
 from stable_baselines3.common.env_util import is_wrapped
 
-from sb3_ppo_variants.errors import ArgumentError, WorkerError
-from sb3_ppo_variants.guards.exchange import Exchange
-from sb3_ppo_variants.guards.workers import SECONDS_TO_END, how_it_ended
+from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.guards.workers import Exchange, ended
 
 
 class Access:
@@ -85,39 +82,6 @@ class _InProcess(Access):
         return [is_wrapped(self.env.envs[i], wrapper_class) for i in indices]
 
 
-class _Named(Exchange):
-    """An exchange whose errors name the worker."""
-
-    def __init__(self, pipe: Connection, env_index: int, process: BaseProcess):
-        super().__init__(pipe, env_index, process)
-        self._named = env_index, process
-
-    def send(self, command: tuple[str, Any]) -> None:
-        """See :class:`Exchange`.
-
-        :raises WorkerError: if the worker has ended, or the pipe contains an incomplete message
-        """
-        try:
-            super().send(command)
-        except ConnectionError as error:
-            raise _ended(*self._named) from error
-
-    def receive(self, seconds: float | None) -> Any:
-        """See :class:`Exchange`.
-
-        :raises WorkerError: if the worker has ended, or the pipe contains an incomplete message
-        """
-        try:
-            return super().receive(seconds)
-        except (EOFError, ConnectionError) as error:
-            raise _ended(*self._named) from error
-
-
-def _ended(env_index: int, process: BaseProcess) -> WorkerError:
-    process.join(SECONDS_TO_END)
-    return WorkerError(env_index, how_it_ended(process.exitcode))
-
-
 class _InWorkers(Access):
     """Access to the environments of an ``AsyncVectorEnv``, which can only query all of its workers at once.
 
@@ -132,7 +96,7 @@ class _InWorkers(Access):
         super().__init__(env)
         pipes: Any = env.parent_pipes
         exchanges: Any = [
-            pipe if isinstance(pipe, Exchange) else _Named(pipe, i, process)
+            pipe if isinstance(pipe, Exchange) else Exchange(pipe, i, process)
             for i, (pipe, process) in enumerate(zip(pipes, env.processes, strict=True))
         ]
         env.parent_pipes = exchanges
@@ -142,7 +106,7 @@ class _InWorkers(Access):
         pipes: Any = self.env.parent_pipes
         if None in pipes:  # gymnasium has closed the pipe of a worker that raised an error.
             index = pipes.index(None)
-            raise _ended(index, self.env.processes[index])
+            raise ended(index, self.env.processes[index])
 
     def closing(self) -> dict[str, Any]:
         self.env._state = AsyncState.DEFAULT

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs
 
-from sb3_ppo_variants.guards.copies import copied
+from sb3_ppo_variants.guards.outputs import copy_info
 
 Infos = list[dict[str, Any]]
 
@@ -67,7 +67,7 @@ def collect(vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int
     ``0`` becomes ``0``.
     """
     of_each = vector_infos if isinstance(vector_infos, OfEach) else OfEach()
-    of_each.setdefault(env_num, {}).update(copied(env_info))
+    of_each.setdefault(env_num, {}).update(copy_info(env_info))
     return of_each
 
 

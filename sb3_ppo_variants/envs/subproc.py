@@ -3,6 +3,8 @@
 import multiprocessing as mp
 import os
 import signal
+import socket
+import struct
 import sys
 import threading
 import time
@@ -22,10 +24,9 @@ from stable_baselines3.common.vec_env.subproc_vec_env import _worker
 
 from sb3_ppo_variants.arguments.rules import POSITIVE
 from sb3_ppo_variants.errors import ArgumentError, EnvOutputError, WorkerError, refuse
-from sb3_ppo_variants.guards.exchange import Exchange, Unanswered, limit_messages
 from sb3_ppo_variants.guards.masks import check_stays
-from sb3_ppo_variants.guards.workers import how_it_ended
-from sb3_ppo_variants.guards.wrapped import check_outputs
+from sb3_ppo_variants.guards.outputs import check_outputs
+from sb3_ppo_variants.guards.workers import Exchange, Unanswered, WorkerEndedError
 
 if sys.platform == "linux":
     import fcntl
@@ -112,22 +113,21 @@ class SafeSubprocVecEnv(SubprocVecEnv):
             worker.close()
 
 
-class Worker:
+class Worker(Exchange):
     """A process that runs an environment, and the parent's end of the pipe to it."""
 
     def __init__(self, context: Any, env_index: int, env_fn: Callable[[], gym.Env], timeout: float | None):
-        self._env_index = env_index
         self._timeout = timeout
         self._hangs = False
         pipe, child = context.Pipe()
         if timeout is not None:
             limit_messages(pipe, timeout)
-        self._exchange = Exchange(pipe, env_index)
         make_env = CloudpickleWrapper(partial(_checked_env, env_fn, env_index))
-        self.process = context.Process(target=_work, args=(child, pipe, make_env), daemon=True)
-        self.process.start()
+        process = context.Process(target=_work, args=(child, pipe, make_env), daemon=True)
+        process.start()
         # Close it now, or the next process would inherit it and keep it open.
         child.close()
+        super().__init__(pipe, env_index, process)
 
     def send(self, command: tuple[str, Any]) -> None:
         """Send a command.
@@ -136,14 +136,14 @@ class Worker:
             unusable
         """
         try:
-            self._exchange.send(command)
+            super().send(command)
         except BlockingIOError:
             self._fail_to_answer()
-        except ConnectionError:
-            self.recv()
-            self._fail("has ended")
+        except WorkerEndedError:
+            self.recv()  # It raises the error that the worker sent, if there is one.
+            raise
         except OSError:
-            if not self._exchange.closed:
+            if not self.closed:
                 raise
             self._fail("has ended, because close() was called: make a new vectorised environment")
 
@@ -153,59 +153,63 @@ class Worker:
         :raises WorkerError: if the worker raised an error, exited, does not answer in time, or was sent no command
         :raises EnvOutputError: if the environment returned something with the wrong type, shape or range
         """
-        if self._exchange.clean:
+        if self.clean:
             self._fail("has no command to answer: call step_async() before step_wait(), and nothing in between")
         while True:
             try:
-                answer = self._exchange.receive(self._timeout)
+                answer = self.receive(self._timeout)
             except (Unanswered, BlockingIOError):
                 self._fail_to_answer()
-            except (EOFError, ConnectionError):
-                self.process.join(SECONDS_TO_END)
-                self._fail(how_it_ended(self.process.exitcode))
             self._hangs = False
             if isinstance(answer, Failure):
-                failure = WorkerError(self._env_index, f"raised an error:\n{answer.traceback}")
+                failure = WorkerError(self.env_index, f"raised an error:\n{answer.traceback}")
                 if answer.wrong_output is None:
                     raise failure
                 raise answer.wrong_output from failure
-            if self._exchange.clean:
+            if self.clean:
                 return answer
 
     def _fail_to_answer(self) -> NoReturn:
-        assert self._timeout is not None
         self._hangs = True
         self._fail(f"did not answer within {self._timeout:g} seconds")
 
     def _fail(self, problem: str) -> NoReturn:
-        raise WorkerError(self._env_index, problem)
+        raise WorkerError(self.env_index, problem)
 
     def ask_to_end(self) -> None:
         """Ask the worker to exit, unless its pipe is unusable."""
-        if not self._exchange.useless:
+        if not self.useless:
             with suppress(OSError):
-                self._exchange.pipe.send(("close", None))
+                self.pipe.send(("close", None))
 
     def join(self, deadline: float) -> None:
         """Wait for the worker to exit, unless it hangs or could not be asked to.
 
         :param deadline: when to stop waiting, on the clock of ``time.monotonic``
         """
-        if self._hangs or self._exchange.useless:
+        if self._hangs or self.useless:
             return
-        pipe = self._exchange.pipe
         # The worker would block if an answer that nobody reads filled the pipe.
         with suppress(EOFError, OSError):
-            while wait([pipe, self.process.sentinel], max(0.0, deadline - time.monotonic())):
-                if not pipe.poll():
+            while wait([self.pipe, self.process.sentinel], max(0.0, deadline - time.monotonic())):
+                if not self.pipe.poll():
                     break
-                limit_messages(pipe, max(0.0, deadline - time.monotonic()))
-                pipe.recv_bytes()
+                limit_messages(self.pipe, max(0.0, deadline - time.monotonic()))
+                self.pipe.recv_bytes()
         self.process.join(max(0.0, deadline - time.monotonic()))
 
-    def close(self) -> None:
-        """Close the pipe."""
-        self._exchange.close()
+
+def limit_messages(pipe: Connection, seconds: float) -> None:
+    """Make a message fail with a ``BlockingIOError`` if it stalls partway for this long.
+
+    This does nothing on Windows, where pipes have no such limit.
+    """
+    if sys.platform != "win32":
+        with socket.socket(fileno=os.dup(pipe.fileno())) as end:
+            end.setblocking(True)  # Regardless of socket.setdefaulttimeout().
+            limit = struct.pack("ll", int(seconds), max(1, int(seconds % 1 * 1e6)))
+            for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                end.setsockopt(socket.SOL_SOCKET, option, limit)
 
 
 def _checked_env(env_fn: Callable[[], gym.Env], env_index: int) -> gym.Env:

@@ -1,24 +1,45 @@
 """Checks the values that a model and its environments exchange during training."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
+from typing import Any, TypeAlias, TypeGuard, Union
 
 import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 from sb3_ppo_variants.errors import EnvOutputError
-from sb3_ppo_variants.guards.actions import CheckedActions, may_change_actions
-from sb3_ppo_variants.guards.copies import owned
-from sb3_ppo_variants.guards.dummy import DummySteps, can_step
-from sb3_ppo_variants.guards.finite import FiniteTest, finite_test
-from sb3_ppo_variants.guards.observations import observation_check
-from sb3_ppo_variants.guards.outputs import EnvCheck, StackCheck
-from sb3_ppo_variants.guards.stand_in import standing_in
-from sb3_ppo_variants.guards.steps import Steps
-from sb3_ppo_variants.guards.watch import Watch
-from sb3_ppo_variants.guards.workers import check_answers, exchanging, named_workers
+from sb3_ppo_variants.guards.capabilities import inner
+from sb3_ppo_variants.guards.outputs import (
+    HUGE_REWARD,
+    NUMBERS,
+    EnvCheck,
+    FiniteTest,
+    Watch,
+    blame_output,
+    call_env,
+    check_actions,
+    copy_info,
+    copy_observation,
+    finite_test,
+    observation_check,
+    shown,
+)
+from sb3_ppo_variants.guards.workers import check_answers, exchanging
+
+# The methods that DummySteps reimplements. An environment that overrides one of them steps by itself.
+REPLACED = ("step", "step_wait", "reset", "_save_obs", "_obs_from_buf")
+# The methods of a wrapper that take actions.
+TAKE_ACTIONS = ("step", "step_async")
+# Errors that NumPy and SB3 raise for outputs that cannot be stacked, and errors of the checks of stacked outputs.
+STACKING = (TypeError, ValueError, KeyError, AssertionError)
+
+# Objects that take steps and resets; see SB3's VecEnv.
+Steps: TypeAlias = Union[VecEnv, "DummySteps", "CheckedStacks", "CheckedActions"]
 
 
 @contextmanager
@@ -27,19 +48,14 @@ def guarded(model: OnPolicyAlgorithm, test: FiniteTest = finite_test) -> Iterato
 
     :param test: creates the tests whether observations are finite
     """
-
-    def steps() -> int:
-        return model.num_timesteps
-
-    watch = Watch(steps)
+    watch = Watch(model)
 
     def make_steps(env: VecEnv) -> Steps:
-        checked: Steps = DummySteps(env, watch, test) if can_step(env) else CheckedStacks(env, watch)
+        checked = DummySteps(env, watch, test) if can_step(env) else CheckedStacks(env, watch)
         return CheckedActions(checked, watch) if may_change_actions(model.env) else checked
 
     try:
-        stand_in = standing_in(model, make_steps)
-        with stand_in as env, named_workers(env, steps), exchanging(env):
+        with standing_in(model, make_steps) as env, exchanging(env, model):
             yield
     except EnvOutputError as error:
         if error.step is None:  # The error comes from a worker process.
@@ -53,34 +69,233 @@ def check_seen(model: OnPolicyAlgorithm) -> None:
     :raises NonFiniteError: if a number is not finite
     """
     if model._last_obs is not None:
-        check = observation_check(model.observation_space, Watch(lambda: model.num_timesteps), model.n_envs)
+        check = observation_check(model.observation_space, Watch(model), model.n_envs)
         check.check_numbers(model._last_obs, "observation", None)
 
 
-# Errors that NumPy and SB3 raise for outputs that cannot be stacked, and errors of the checks of stacked outputs.
-STACKING = (TypeError, ValueError, KeyError, AssertionError)
+class StandIn:
+    """A vectorised environment that steps and resets differently from the environment it stands in for.
+
+    All other attributes are those of that environment, and are set on it. Copying or pickling a stand-in copies or
+    pickles that environment, and ``isinstance`` finds it to be of the same classes. A stand-in is not a
+    ``VecEnvWrapper``, because SB3 expects the environments for training and evaluation to have the same wrappers.
+    """
+
+    _inner: VecEnv
+    __class__ = property(attrgetter("_inner.__class__"))
+    num_envs = property(attrgetter("_inner.num_envs"))  # Read at every step, and faster than __getattr__().
+
+    def __init__(self, env: VecEnv, steps: Steps):
+        own = {name: getattr(steps, name) for name in ("step", "step_async", "step_wait", "reset")}
+        self.__dict__.update(_inner=env, **own)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._inner, name, value)
+
+    def __reduce__(self) -> tuple[Callable[[VecEnv], VecEnv], tuple[VecEnv]]:
+        return original, (self._inner,)
+
+
+def original(env: VecEnv) -> VecEnv:
+    """Return the environment behind a stand-in; any other environment is returned as it is."""
+    return env._inner if isinstance(env, StandIn) else env
+
+
+@contextmanager
+def standing_in(model: BaseAlgorithm, make_steps: Callable[[VecEnv], Steps]) -> Iterator[VecEnv]:
+    """Replace a model's environment, below all wrappers, with a stand-in while the context is active.
+
+    :param make_steps: creates the stand-in's steps from the environment without wrappers, which is yielded
+    """
+    place = _innermost(model)
+    present = getattr(*place)
+    # If a callback trains a second model on the environment, the stand-in of the first one is still in place.
+    env = original(present)
+    stand_in = StandIn(env, make_steps(env))
+    setattr(*place, stand_in)
+    try:
+        yield env
+    finally:
+        # A callback may have put another environment there, or new wrappers around the stand-in.
+        for owner, name in (place, _innermost(model)):
+            if getattr(owner, name) is stand_in:
+                setattr(owner, name, present)
+
+
+def _innermost(model: BaseAlgorithm) -> tuple[BaseAlgorithm | VecEnvWrapper, str]:
+    """Return the owner and the name of the attribute that is the environment of a model below all wrappers.
+
+    A wrapper around something that is not a ``VecEnv`` is that environment.
+    """
+    owner: Any = model
+    name = "env"
+    while inner(getattr(owner, name)) is not None:
+        owner, name = getattr(owner, name), "venv"
+    return owner, name
+
+
+def may_change_actions(env: VecEnv | None) -> bool:
+    """Return whether an environment has a wrapper that may pass on other actions than it receives."""
+    while isinstance(env, VecEnvWrapper):
+        if not _are_those_of(VecEnvWrapper, env, TAKE_ACTIONS):
+            return True
+        env = env.venv
+    return False
+
+
+def can_step(env: VecEnv) -> TypeGuard[DummyVecEnv]:
+    """Return whether an environment is a ``DummyVecEnv`` that steps and resets as SB3's does, without tuples."""
+    is_plain = isinstance(env, DummyVecEnv) and not isinstance(env.observation_space, spaces.Tuple)
+    return is_plain and _are_those_of(DummyVecEnv, env, REPLACED)
+
+
+def _are_those_of(cls: type, env: VecEnv, methods: Sequence[str]) -> bool:
+    return all(getattr(getattr(env, name), "__func__", None) is getattr(cls, name) for name in methods)
+
+
+class CheckedActions:
+    """Steps below a wrapper that may change the actions. Actors have checked those that they drew."""
+
+    def __init__(self, steps: Steps, watch: Watch):
+        self._steps, self._watch = steps, watch
+        self.step_wait: Callable[[], VecEnvStepReturn] = steps.step_wait
+        self.reset: Callable[[], VecEnvObs] = steps.reset
+
+    def step(self, actions: np.ndarray) -> VecEnvStepReturn:
+        """Take a step; the actions must be finite."""
+        check_actions(actions, self._watch)
+        return self._steps.step(actions)
+
+    def step_async(self, actions: np.ndarray) -> None:
+        """Start a step; the actions must be finite."""
+        check_actions(actions, self._watch)
+        self._steps.step_async(actions)
+
+
+class DummySteps:
+    """The steps and resets of a ``DummyVecEnv``, with checks.
+
+    They raise a ``GuardError`` for values that are not allowed. The results are as independent of the environments as
+    SB3's deep copies, but arrays do not need a deep copy for this, nor does an ``info`` of numbers, strings, arrays,
+    and dicts of numbers and strings.
+
+    :param test: creates the test whether observations are finite
+    """
+
+    def __init__(self, env: DummyVecEnv, watch: Watch, test: FiniteTest = finite_test):
+        self._env = env
+        self.step_async = env.step_async
+        arrays: Any = env.buf_obs
+        self._rows = arrays[None] if None in arrays else DictRows(arrays)
+        space = env.observation_space
+        # The type and length of observations that are vectors; no observation has a length of -1.
+        self._dtype = space.dtype
+        self._length = space.shape[0] if space.shape is not None and len(space.shape) == 1 else -1
+        self._checks = [EnvCheck(space, i, watch) for i in range(env.num_envs)]
+        self._stacked = observation_check(space, watch, env.num_envs)
+        self._are_finite = _test_of_all([*arrays.values()], test)
+
+    def step(self, actions: np.ndarray) -> VecEnvStepReturn:
+        """Take a step."""
+        self.step_async(actions)
+        return self.step_wait()
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Step each environment, and reset it if its episode ended."""
+        env, rows, checks, actions = self._env, self._rows, self._checks, self._env.actions
+        rewards, dones, infos = env.buf_rews, env.buf_dones, env.buf_infos
+        # Local variables, because this runs at every step and looking up others takes longer.
+        array, dtype, length = np.ndarray, self._dtype, self._length
+        low, high, numbers = -HUGE_REWARD, HUGE_REWARD, NUMBERS
+        for i, single in enumerate(env.envs):
+            try:
+                returned = single.step(actions[i])
+            except Exception as error:
+                blame_output(error, checks[i])
+                raise
+            try:
+                observation, reward, terminated, truncated, info = returned
+            except (TypeError, ValueError):
+                checks[i].step(returned)
+                raise
+            # Vectors and numbers of the usual types need no conversion. Recognising them here saves a call.
+            if not (
+                type(observation) is array
+                and observation.dtype is dtype
+                and observation.ndim == 1
+                and len(observation) == length
+                and (type(reward) is float or type(reward) in numbers)
+                and low < reward < high
+                and (terminated is False or terminated is True)
+                and (truncated is False or truncated is True)
+                and type(info) is dict
+            ):
+                observation, reward, terminated, truncated, info = checks[i].step(returned)
+            done = terminated or truncated
+            rewards[i], dones[i], infos[i] = reward, done, info
+            info["TimeLimit.truncated"] = truncated and not terminated
+            if done:
+                info["terminal_observation"] = copy_observation(checks[i].terminal(observation))
+                observation, env.reset_infos[i] = checks[i].reset(call_env(checks[i], single.reset))
+            rows[i] = observation
+        if not self._are_finite():
+            self._stacked.check_numbers(rows, "observation", None)
+        return rows.copy(), rewards.copy(), dones.copy(), [copy_info(info) for info in infos]
+
+    def reset(self) -> VecEnvObs:
+        """Reset each environment."""
+        env = self._env
+        for i, (single, check) in enumerate(zip(env.envs, self._checks, strict=True)):
+            options: dict[str, Any] = {"options": env._options[i]} if env._options[i] else {}
+            first = call_env(check, single.reset, seed=env._seeds[i], **options)
+            self._rows[i], env.reset_infos[i] = check.reset(first)
+        env._reset_seeds()
+        env._reset_options()
+        if not self._are_finite():
+            self._stacked.check_numbers(self._rows, "observation", None)
+        return self._rows.copy()
+
+
+def _test_of_all(arrays: Sequence[np.ndarray], test: FiniteTest) -> Callable[[], bool]:
+    """Return a function that tells whether arrays are finite; it always returns False if one contains integers."""
+    if any(array.dtype.kind != "f" for array in arrays):
+        return lambda: False
+    tests = [*map(test, arrays)]
+    return tests[0] if len(tests) == 1 else lambda: all(is_finite() for is_finite in tests)
+
+
+class DictRows(dict[str, np.ndarray]):
+    """A dict of arrays in which the same row of every array is written at once."""
+
+    def __setitem__(self, row: Any, observation: Any) -> None:
+        for key, array in self.items():
+            array[row] = observation[key]
+
+    def copy(self) -> dict[str, np.ndarray]:
+        """Copy all arrays."""
+        return {key: array.copy() for key, array in self.items()}
 
 
 class CheckedStacks:
-    """Steps and resets of environments that stack their outputs themselves.
+    """Steps and resets of environments that stack their outputs themselves, with checks.
 
     They raise a ``GuardError`` for values that are not allowed. The arrays that they return stay as they are when the
     environments write the next step to the same memory.
     """
 
     def __init__(self, env: VecEnv, watch: Watch):
-        self._observations = observation_check(env.observation_space, watch, env.num_envs)
-        self._checks = EnvCheck.of_each(env, watch)
-        self._stacks = StackCheck(self._checks, watch)
         self._env = env
+        self._watch = watch
+        self._observations = observation_check(env.observation_space, watch, env.num_envs)
+        self._checks = [EnvCheck(env.observation_space, i, watch) for i in range(env.num_envs)]
+        self.step_async = env.step_async
 
     def step(self, actions: np.ndarray) -> VecEnvStepReturn:
         """Take a step with the environment's own ``step``, which may be overridden, and check its results."""
         return self._checked(self._env.step, actions)
-
-    def step_async(self, actions: np.ndarray) -> None:
-        """Start a step."""
-        self._env.step_async(actions)
 
     def step_wait(self) -> VecEnvStepReturn:
         """Finish the step, and check its results."""
@@ -88,22 +303,31 @@ class CheckedStacks:
 
     def _checked(self, step: Callable[..., VecEnvStepReturn], *actions: np.ndarray) -> VecEnvStepReturn:
         try:
-            returned = step(*actions)
-            observations, rewards, dones, infos = returned
+            observations, rewards, dones, infos = step(*actions)
             if isinstance(rewards, list):
                 rewards = np.array(rewards)
-            ended = self._stacks.check(rewards, dones, infos)
+            self._check_rewards(rewards)
+            ended = self._ended(dones)
+            self._check_infos(infos, may_be_missing=not ended)
+            for i in ended:
+                terminal = infos[i].get("terminal_observation")
+                if terminal is not None:
+                    infos[i]["terminal_observation"] = self._checks[i].terminal(terminal)
             fitted = self._fitted(observations)
         except STACKING:
             check_answers(self._env, self._checks)
             raise
-        self._stacks.compare_ends(ended, fitted, infos)
-        return owned(fitted), rewards.copy(), dones.copy(), infos
+        for i in ended:
+            # SB3's workers, for example, send the last observation after the reset. If an environment returns the same
+            # array at each step, the reset has overwritten it, and the value of another state ends the return.
+            if infos[i].get("TimeLimit.truncated") and _is_row(infos[i].get("terminal_observation"), fitted, i):
+                self._watch.note_lost_end(i)
+        return copy_observation(fitted), rewards.copy(), dones.copy(), infos
 
     def reset(self) -> VecEnvObs:
         """Reset all environments, and check their observations."""
         try:
-            return owned(self._fitted(self._env.reset()))
+            return copy_observation(self._fitted(self._env.reset()))
         except STACKING:
             check_answers(self._env, self._checks)
             raise
@@ -113,3 +337,34 @@ class CheckedStacks:
         fitted = self._observations.fitted(observations, "observation", None)
         self._observations.check_numbers(fitted, "observation", None)
         return fitted
+
+    def _check_rewards(self, rewards: object) -> None:
+        if not self._is_array(rewards, "biuf"):
+            self._watch.refuse("reward", shown(rewards), "an array with a real number for each environment", None)
+        # Both comparisons are false for NaN.
+        if not (rewards.min() > -HUGE_REWARD and rewards.max() < HUGE_REWARD):
+            for i, reward in enumerate(rewards.tolist()):
+                self._watch.note_reward(reward, i)
+
+    def _ended(self, dones: object) -> list[int]:
+        """Return the indices of the environments in which an episode ended."""
+        if not self._is_array(dones, "biuf") or (dones.dtype.kind != "b" and not np.isin(dones, (0, 1)).all()):
+            self._watch.refuse("done", shown(dones), "an array with True or False for each environment", None)
+        return [i for i, done in enumerate(dones.tolist()) if done]
+
+    def _check_infos(self, infos: Any, may_be_missing: bool) -> None:
+        of_all = len(infos) == len(self._checks) or (len(infos) == 0 and may_be_missing)
+        # Comparing types is faster than isinstance(), and there may be many environments.
+        right = {*map(type, infos)} == {dict} or all(isinstance(info, dict) for info in infos)
+        if not (of_all and right):
+            self._watch.refuse("info", shown(infos), "a list with a dict for each environment", None)
+
+    def _is_array(self, value: object, kinds: str) -> TypeGuard[np.ndarray]:
+        return isinstance(value, np.ndarray) and value.shape == (len(self._checks),) and value.dtype.kind in kinds
+
+
+def _is_row(observation: Any, stacked: Any, i: int) -> bool:
+    """Return whether an observation equals a row. Single numbers do not count, because they are often the same."""
+    if isinstance(observation, dict) and isinstance(stacked, dict):
+        return all(_is_row(observation[key], stacked[key], i) for key in observation)
+    return isinstance(observation, np.ndarray) and observation.size > 1 and np.array_equal(observation, stacked[i])

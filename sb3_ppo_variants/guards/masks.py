@@ -16,7 +16,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.guards.capabilities import has_attr, single_envs
-from sb3_ppo_variants.guards.watch import TypesOnly, Watch
+from sb3_ppo_variants.guards.outputs import Watch, as_real_array
 
 METHOD = "action_masks"
 
@@ -42,11 +42,7 @@ def check_maskable(space: spaces.Space) -> None:
 
 
 class MaskCheck:
-    """Refuses masks that do not fit an action space.
-
-    :param space: the action space
-    :param watch: raises the errors
-    """
+    """Refuses masks that do not fit an action space."""
 
     def __init__(self, space: spaces.Space, watch: Watch):
         sizes = choices(space)
@@ -66,8 +62,15 @@ class MaskCheck:
         if not all(type(mask) is np.ndarray and mask.dtype == bool and mask.shape == (self._size,) for mask in masks):
             masks = [self.fitted(mask, i) for i, mask in enumerate(masks)]
         stacked: np.ndarray = np.stack(masks)  # type: ignore[arg-type]
-        if not self._allowed(stacked).all():
-            self._refuse_empty(stacked)
+        # Whether each dimension of each environment has an allowed action.
+        if len(self._starts) == 1:
+            allowed = stacked.any(axis=1, keepdims=True)
+        else:
+            allowed = np.logical_or.reduceat(stacked, self._starts, axis=1)
+        if not allowed.all():
+            env_index, dimension = (int(i) for i in np.argwhere(~allowed)[0])
+            of = f" in dimension {dimension}" if len(self._starts) > 1 else ""
+            self._watch.refuse("action mask", f"False for every action{of}", "True for at least one", env_index)
         return stacked
 
     def fitted(self, mask: object, env_index: int) -> np.ndarray:
@@ -75,7 +78,7 @@ class MaskCheck:
 
         :raises EnvOutputError: if the mask has a wrong shape or type
         """
-        array = _as_array(mask)
+        array = as_real_array(mask)
         if array is None or not (array.dtype.kind == "b" or np.isin(array, (0, 1)).all()):
             self._watch.refuse("action mask", repr(mask), "an array of booleans", env_index)
         if array.shape not in self._shapes:
@@ -83,36 +86,13 @@ class MaskCheck:
             self._watch.refuse("action mask", f"an array of shape {array.shape}", f"of shape {allowed}", env_index)
         return array.ravel().astype(bool)
 
-    def _allowed(self, stacked: np.ndarray) -> np.ndarray:
-        """Return whether each dimension of each environment has an allowed action, shape ``(n_envs, dimensions)``."""
-        if len(self._starts) == 1:
-            return np.asarray(stacked.any(axis=1, keepdims=True))
-        return np.logical_or.reduceat(stacked, self._starts, axis=1)
-
-    def _refuse_empty(self, stacked: np.ndarray) -> None:
-        env_index, dimension = (int(i) for i in np.argwhere(~self._allowed(stacked))[0])
-        of = f" in dimension {dimension}" if len(self._starts) > 1 else ""
-        self._watch.refuse("action mask", f"False for every action{of}", "True for at least one", env_index)
-
-
-def _as_array(mask: object) -> np.ndarray | None:
-    """Return the mask as an array of numbers, or ``None`` if it cannot be converted to one."""
-    try:
-        array = np.asarray(mask)
-    except (TypeError, ValueError):
-        return None
-    return array if array.dtype.kind in "biuf" else None
-
 
 class Masks:
-    """The masks of a model's environments.
-
-    :param model: the model
-    """
+    """The masks of a model's environments."""
 
     def __init__(self, model: OnPolicyAlgorithm):
         self._model = model
-        self._check = MaskCheck(model.action_space, Watch(lambda: model.num_timesteps))
+        self._check = MaskCheck(model.action_space, Watch(model))
 
     def now(self) -> np.ndarray:
         """Return the masks of the current states, shape ``(n_envs, size)``.
@@ -161,7 +141,7 @@ def check_given(masks: object, takes_masks: bool, policy: str, space: spaces.Spa
             "get_action_masks(env). For an evaluation use evaluate_policy of sb3_contrib.common.maskable.evaluation. "
             "A mask of ones allows everything"
         )
-    sizes, array = choices(space), _as_array(masks)
+    sizes, array = choices(space), as_real_array(masks)
     assert sizes is not None
     rows = None if array is None or array.size % sum(sizes) else array.reshape(-1, sum(sizes))
     if rows is None or not np.isin(rows, (0, 1)).all():
@@ -197,7 +177,7 @@ def check_stays(env: gym.Env, env_index: int) -> gym.Env:
     """
     if not env.has_wrapper_attr(METHOD) or choices(env.action_space) is None:
         return env
-    watch = TypesOnly(lambda: None)
+    watch = Watch()
     check = MaskCheck(env.action_space, watch)
     ask: Callable[[], object] = env.get_wrapper_attr(METHOD)
     step, reset = env.step, env.reset

@@ -1,104 +1,383 @@
-"""Checks of the values that environments return."""
+"""Checks of the values that an environment takes and returns, and the errors and warnings that name the wrong ones.
 
-from collections.abc import Iterable, Mapping, Sequence
+Observations, rewards, flags and infos are refused if NumPy would silently change them when it writes them to the arrays
+of a ``VecEnv``. The bounds of a ``Box`` are not checked.
+"""
+
+import ast
+import inspect
+import textwrap
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from copy import copy, deepcopy
+from functools import partial
+from math import isfinite
 from numbers import Real
-from typing import Any, NoReturn, TypeGuard
+from traceback import walk_tb
+from types import CodeType
+from typing import Any, NoReturn, TypeAlias, TypeGuard
 
+import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.base_class import BaseAlgorithm
 
-from sb3_ppo_variants.guards.observations import ObservationCheck, as_real_array, observation_check, shown
-from sb3_ppo_variants.guards.watch import HUGE_REWARD, Watch
+from sb3_ppo_variants.errors import EnvOutputError, GuardError, NonFiniteError
 
+# From here on, the square of a return overflows single precision, and so does the value loss.
+HUGE_REWARD = float(np.finfo(np.float32).max) ** 0.5
+# Maximum number of characters of a value in a message.
+MOST_SHOWN = 500
+
+# What the methods of an environment return.
+PARTS = {"step": ("observation", "reward", "terminated", "truncated", "info"), "reset": ("observation", "info")}
 # Types that need no conversion.
+INTEGERS = frozenset({int, np.int64})
 NUMBERS = frozenset({float, int, np.float64, np.float32})
 FLAGS = frozenset({bool, np.bool_})
+IMMUTABLE = frozenset({bool, int, float, str, type(None), np.bool_, np.float32, np.float64, np.int32, np.int64})
 
-RESULTS = {"step": "(observation, reward, terminated, truncated, info)", "reset": "(observation, info)"}
+# Errors that Python and NumPy raise for values of a wrong type.
+OVER_TYPES = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
+
+# Creates a function that tells whether an array is finite whenever it is called.
+FiniteTest: TypeAlias = Callable[[np.ndarray], Callable[[], bool]]
+
+
+def is_finite(array: np.ndarray) -> bool:
+    """Return whether no number in a floating-point array of any shape is NaN or infinite.
+
+    The sum of squares shows this for all but the largest numbers, in half the time of a test of each number. Among
+    NumPy's products, ``vdot`` does not warn about overflow.
+    """
+    return isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
+
+
+def finite_test(array: np.ndarray) -> Callable[[], bool]:
+    """Return a function that tells whether no number in an array is NaN or infinite whenever it is called.
+
+    :param array: contiguous floating-point numbers of any shape
+    """
+    return partial(is_finite, array)
+
+
+def copy_info(info: dict[str, Any]) -> dict[str, Any]:
+    """Copy an info. The copy is as independent as a deep copy, but costs less if the info has no nested objects."""
+    if type(info) is not dict:
+        return deepcopy(info)
+    copied = info.copy()
+    for key, value in info.items():
+        if type(value) not in IMMUTABLE:
+            if not _is_flat(value):
+                return deepcopy(info)
+            copied[key] = copy(value)
+    return copied
+
+
+def copy_observation(observation: Any) -> Any:
+    """Copy an observation, because the environment may write the next one to the same memory."""
+    if type(observation) is dict:
+        return {key: copy_observation(part) for key, part in observation.items()}
+    is_plain = type(observation) is np.ndarray and not observation.dtype.hasobject
+    return observation.copy() if is_plain else deepcopy(observation)
+
+
+def _is_flat(value: Any) -> bool:
+    """Return whether a shallow copy of an array or dict is as independent as a deep copy."""
+    if type(value) is np.ndarray:
+        return not value.dtype.hasobject
+    return type(value) is dict and IMMUTABLE.issuperset(map(type, value.values()))
+
+
+class Watch:
+    """Raises errors and warnings that name the environment and the step of the model.
+
+    :param model: the model; ``None`` in a worker process, which does not know the step. The process of the model checks
+        the sizes of rewards then
+    """
+
+    def __init__(self, model: BaseAlgorithm | None = None):
+        self._model = model
+        self._warned: set[str] = set()
+
+    @property
+    def _step(self) -> int | None:
+        return None if self._model is None else self._model.num_timesteps
+
+    def refuse(self, quantity: str, found: str, allowed: str, env_index: int | None) -> NoReturn:
+        """:raises EnvOutputError: always, saying what was found and what is allowed"""
+        raise EnvOutputError(quantity, f"{found}, but must be {allowed}", env_index, self._step)
+
+    def refuse_number(self, quantity: str, value: object, env_index: int | None) -> NoReturn:
+        """:raises NonFiniteError: always"""
+        raise NonFiniteError(quantity, f"not finite: {value}", env_index, self._step)
+
+    def note_reward(self, reward: float, env_index: int) -> None:
+        """Warn once per run if a reward is huge.
+
+        :raises NonFiniteError: if the reward is NaN, or infinite in single precision
+        """
+        if self._model is None:
+            return
+        with np.errstate(over="ignore"):
+            size = abs(float(np.float32(reward)))
+        if not size < np.inf:
+            self.refuse_number("reward", reward, env_index)
+        if size >= HUGE_REWARD:
+            self._warn(
+                "reward",
+                f"The reward of environment {env_index} at step {self._step} is {reward:g}. Rewards of "
+                f"{HUGE_REWARD:.2g} or more overflow the value loss in single precision: scale or normalize them.",
+            )
+
+    def note_lost_end(self, env_index: int) -> None:
+        """Warn once per run that an environment may overwrite the last observation of an episode."""
+        self._warn(
+            "end",
+            f"In environment {env_index} at step {self._step}, a time limit ended an episode whose last "
+            "observation equals the first one of the next episode. If the environment writes all observations to the "
+            "same array, the last one is lost, and advantages are wrong: return a copy of it, or use DummyVecEnv or "
+            "SafeSubprocVecEnv, which copy it.",
+        )
+
+    def _warn(self, about: str, message: str) -> None:
+        if about not in self._warned:
+            self._warned.add(about)
+            warnings.warn(f"{message} This warning is shown once per run.")
+
+
+def check_actions(actions: np.ndarray, watch: Watch) -> None:
+    """Check the actions of all environments.
+
+    :raises NonFiniteError: if a number is not finite
+    """
+    # All other actions are integers.
+    if actions.dtype.kind == "f" and not is_finite(actions):
+        row = int(np.argmin(np.isfinite(actions).reshape(len(actions), -1).all(axis=1)))
+        watch.refuse_number("action", actions[row], row)
+
+
+class ArrayCheck:
+    """Checks observations of a space without nested spaces; see :func:`observation_check`."""
+
+    def __init__(self, space: spaces.Space, watch: Watch, n_envs: int):
+        assert space.shape is not None and space.dtype is not None
+        self._watch = watch
+        self._shape = (n_envs, *space.shape) if n_envs else space.shape
+        self._dtype = np.dtype(space.dtype)
+        # Discrete observations are plain numbers.
+        self._scalars = INTEGERS if self._shape == () else frozenset()
+        self._limits = _limits(space)
+        if self._limits is not None:
+            self._lowest, self._highest = int(np.max(self._limits[0])), int(np.min(self._limits[1]))
+
+    def fitted(self, observation: object, quantity: str, env_index: int | None) -> Any:
+        """Convert an observation to a form that NumPy can write unchanged to an array of the space.
+
+        :param env_index: index of the environment that returned it; ``None`` for the stacked observations of all
+        :raises EnvOutputError: if its type, shape or keys do not match the space
+        """
+        if type(observation) is np.ndarray and observation.dtype is self._dtype and observation.shape == self._shape:
+            return observation
+        if type(observation) in self._scalars:
+            return observation
+        array = as_real_array(observation)
+        if array is None:
+            self._watch.refuse(quantity, shown(observation), f"a {self._dtype} array of shape {self._shape}", env_index)
+        if array.shape != self._shape:
+            self._watch.refuse(quantity, f"an array of shape {array.shape}", f"of shape {self._shape}", env_index)
+        if self._dtype.kind == "f":
+            return array
+        with np.errstate(invalid="ignore"):  # Floats may be too large for the type, or NaN.
+            fitted = array.astype(self._dtype)
+        if not np.array_equal(fitted, array):
+            self._watch.refuse(quantity, shown(observation), f"representable as {self._dtype}", env_index)
+        return fitted
+
+    def check_numbers(self, observation: Any, quantity: str, env_index: int | None) -> None:
+        """Check the numbers in an observation that :meth:`fitted` returned.
+
+        :raises NonFiniteError: if a number is NaN or infinite
+        :raises EnvOutputError: if an integer is not in the space
+        """
+        array = np.asarray(observation)
+        if array.dtype.kind == "f":
+            if array.dtype != self._dtype:
+                with np.errstate(over="ignore"):  # Numbers too large for the space's dtype become infinite.
+                    array = array.astype(self._dtype)
+            if not is_finite(array):
+                self._name_wrong(np.isfinite(array), array, quantity, env_index)
+        elif self._limits is not None:
+            numbers = array.ravel().tolist()  # For few numbers, comparing lists is faster than arrays.
+            if min(numbers) < self._lowest or max(numbers) >= self._highest:
+                low, high = self._limits
+                self._name_wrong(np.asarray((low <= array) & (array < high)), array, quantity, env_index)
+
+    def _name_wrong(self, right: np.ndarray, array: np.ndarray, quantity: str, env_index: int | None) -> None:
+        """:raises GuardError: for the first wrong number, if there is one"""
+        if right.all():
+            return
+        where = np.unravel_index(int(np.argmin(right)), right.shape)
+        if env_index is None:
+            env_index = int(where[0])
+        if self._limits is None:
+            self._watch.refuse_number(quantity, array, env_index)
+        low, high = self._limits
+        self._watch.refuse(quantity, str(array), f"between {low} and {high - 1}", env_index)
+
+
+class PartsCheck:
+    """Checks observations of a ``Dict`` or ``Tuple`` space; see :func:`observation_check`."""
+
+    def __init__(self, space: spaces.Dict | spaces.Tuple, watch: Watch, n_envs: int):
+        self._watch = watch
+        self._is_dict = isinstance(space, spaces.Dict)
+        parts = dict(enumerate(space.spaces)) if isinstance(space, spaces.Tuple) else space.spaces
+        self._checks = {key: _array_check(part, watch, n_envs) for key, part in parts.items()}
+
+    def fitted(self, observation: Any, quantity: str, env_index: int | None) -> Any:
+        """See :class:`ArrayCheck`."""
+        if self._is_dict:
+            if not isinstance(observation, dict) or observation.keys() != self._checks.keys():
+                found = (
+                    f"a dict with the keys {[*observation]}" if isinstance(observation, dict) else shown(observation)
+                )
+                self._watch.refuse(quantity, found, f"a dict with the keys {[*self._checks]}", env_index)
+        elif not isinstance(observation, tuple | list) or len(observation) != len(self._checks):
+            self._watch.refuse(quantity, shown(observation), f"a tuple of length {len(self._checks)}", env_index)
+        fitted = {
+            key: check.fitted(observation[key], f"{quantity}[{key!r}]", env_index)
+            for key, check in self._checks.items()
+        }
+        return fitted if self._is_dict else tuple(fitted.values())
+
+    def check_numbers(self, observation: Any, quantity: str, env_index: int | None) -> None:
+        """See :class:`ArrayCheck`."""
+        for key, check in self._checks.items():
+            check.check_numbers(observation[key], f"{quantity}[{key!r}]", env_index)
+
+
+class Unchecked:
+    """Accepts all observations; see :func:`observation_check`."""
+
+    def fitted(self, observation: object, quantity: str, env_index: int | None) -> Any:
+        """Return the observation."""
+        return observation
+
+    def check_numbers(self, observation: Any, quantity: str, env_index: int | None) -> None:
+        """Accept the observation."""
+
+
+def observation_check(space: spaces.Space, watch: Watch, n_envs: int = 0) -> ArrayCheck | PartsCheck | Unchecked:
+    """Create the check of a space of arrays or numbers, or of a ``Dict`` or ``Tuple`` of such spaces.
+
+    Observations of other spaces, such as ``Text`` and spaces that are nested more deeply, are not checked. Policies
+    need wrappers for them.
+
+    :param n_envs: number of environments whose observations are stacked; 0 for unstacked observations of one
+    """
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return PartsCheck(space, watch, n_envs)
+    return _array_check(space, watch, n_envs)
+
+
+def _array_check(space: spaces.Space, watch: Watch, n_envs: int) -> ArrayCheck | Unchecked:
+    return Unchecked() if space.shape is None or space.dtype is None else ArrayCheck(space, watch, n_envs)
+
+
+def _limits(space: spaces.Space) -> tuple[Any, Any] | None:
+    """Return the smallest integer of a space, and the largest plus one; ``None`` for a ``Box``."""
+    if isinstance(space, spaces.Discrete):
+        return space.start, space.start + space.n
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.start, space.start + space.nvec
+    return (0, 2) if isinstance(space, spaces.MultiBinary) else None
+
+
+def shown(value: object) -> str:
+    """Format any value for a message, shortened if it is too long."""
+    try:
+        text = repr(value)
+    except Exception:  # For example, for an integer of more than 4300 digits.
+        return f"a {type(value).__name__} that cannot be printed"
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+def as_real_array(value: object) -> np.ndarray | None:
+    """Return the value as an array of real numbers, or ``None`` if it cannot be converted to one."""
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):
+        return None
+    return array if array.dtype.kind in "biuf" else None
 
 
 class EnvCheck:
-    """Refuses values that NumPy would silently change when it writes them to the arrays of a ``VecEnv``.
+    """Checks what a single environment returns.
 
     It does not check that observations are finite, because checking those of all environments at once is faster.
-
-    :param observation: the check of observations
-    :param env_index: index of the environment
-    :param watch: raises the errors
     """
 
-    def __init__(self, observation: ObservationCheck, env_index: int, watch: Watch):
-        self._observation = observation
-        self._env_index = env_index
-        self._watch = watch
-
-    @classmethod
-    def of_each(cls, env: VecEnv, watch: Watch) -> list["EnvCheck"]:
-        """Return the checks of stacked environments."""
-        observation = observation_check(env.observation_space, watch)
-        return [cls(observation, i, watch) for i in range(env.num_envs)]
+    def __init__(self, observation_space: spaces.Space, env_index: int, watch: Watch):
+        self.env_index = env_index
+        self.watch = watch
+        self._observation = observation_check(observation_space, watch)
 
     def step(self, returned: object) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Convert the values that ``env.step`` returned to forms that NumPy can write unchanged.
 
         :raises GuardError: if a value has a wrong type or shape, or the reward is not finite
         """
-        observation, reward, terminated, truncated, info = self._values(returned, "step", 5)
-        observation = self._observation.fitted(observation, "observation", self._env_index)
+        observation, reward, terminated, truncated, info = self._values("step", returned)
+        observation = self._observation.fitted(observation, "observation", self.env_index)
         if type(reward) not in NUMBERS or not -HUGE_REWARD < reward < HUGE_REWARD:
-            reward = self._number(reward)
+            reward = self.fitted("reward", reward)
         if type(terminated) not in FLAGS:
-            terminated = self._flag("terminated", terminated)
+            terminated = self.fitted("terminated", terminated)
         if type(truncated) not in FLAGS:
-            truncated = self._flag("truncated", truncated)
+            truncated = self.fitted("truncated", truncated)
         if not isinstance(info, dict):
             self._refuse("info", info, "a dict")
         return observation, reward, terminated, truncated, info
 
     def reset(self, returned: object) -> tuple[Any, dict[str, Any]]:
         """Convert the values that ``env.reset`` returned; see :meth:`step`."""
-        if type(returned) is not tuple or len(returned) != 2:
-            returned = self._values(returned, "reset", 2)
-        observation, info = returned
-        if not isinstance(info, dict):
-            self._refuse("info", info, "a dict")
-        return self._observation.fitted(observation, "observation", self._env_index), info
+        observation, info = self._values("reset", returned)
+        return self._observation.fitted(observation, "observation", self.env_index), self.fitted("info", info)
 
-    def below(self, space: spaces.Space) -> "EnvCheck":
-        """Return the check of the same environment below a wrapper."""
-        return EnvCheck(observation_check(space, self._watch), self._env_index, self._watch)
+    def fitted(self, part: str, value: Any) -> Any:
+        """Convert one of the values that ``env.step`` returned; see :meth:`step`.
 
-    def parts(self, found: Mapping[str, Any]) -> None:
-        """Check some of the values that ``env.step`` returned, by name; see :meth:`step`."""
-        if "observation" in found:
-            self._observation.fitted(found["observation"], "observation", self._env_index)
-        if "reward" in found:
-            self._number(found["reward"])
-        for name in ("terminated", "truncated", "done"):
-            self._flag(name, found.get(name, False))
-        if not isinstance(found.get("info", {}), dict):
-            self._refuse("info", found["info"], "a dict")
+        :param part: its name in ``PARTS``, or ``"done"``
+        """
+        if part == "info":
+            if not isinstance(value, dict):
+                self._refuse(part, value, "a dict")
+            return value
+        if part == "observation":
+            return self._observation.fitted(value, part, self.env_index)
+        return self._reward(value) if part == "reward" else self._flag(part, value)
 
     def refuse_count(self, method: str, found: str) -> NoReturn:
         """:raises EnvOutputError: always, for a ``step`` or ``reset`` that returned a wrong number of values"""
-        self._watch.refuse(f"result of {method}()", found, RESULTS[method], self._env_index)
+        self.watch.refuse(f"result of {method}()", found, f"({', '.join(PARTS[method])})", self.env_index)
 
     def terminal(self, observation: object) -> Any:
         """Check the last observation of an episode, and convert it as :meth:`step` does.
 
         :raises GuardError: if it is not in the space, or not finite
         """
-        fitted = self._observation.fitted(observation, "terminal observation", self._env_index)
-        self._observation.check_numbers(fitted, "terminal observation", self._env_index)
+        fitted = self._observation.fitted(observation, "terminal observation", self.env_index)
+        self._observation.check_numbers(fitted, "terminal observation", self.env_index)
         return fitted
 
-    def _values(self, returned: object, method: str, count: int) -> tuple[Any, ...] | list[Any]:
-        if isinstance(returned, (tuple, list)) and len(returned) == count:
+    def _values(self, method: str, returned: object) -> tuple[Any, ...] | list[Any]:
+        if isinstance(returned, (tuple, list)) and len(returned) == len(PARTS[method]):
             return returned
         self.refuse_count(method, shown(returned))
 
-    def _number(self, reward: object) -> float:
+    def _reward(self, reward: object) -> float:
         number = _scalar(reward)
         if not _is_real(number):
             self._refuse("reward", reward, "a real number")
@@ -106,7 +385,7 @@ class EnvCheck:
             value = float(number)
         except OverflowError:
             self._refuse("reward", reward, "a number that a float can hold")
-        self._watch.note_reward(value, self._env_index)
+        self.watch.note_reward(value, self.env_index)
         return value
 
     def _flag(self, name: str, value: object) -> bool:
@@ -116,90 +395,7 @@ class EnvCheck:
         return bool(flag)
 
     def _refuse(self, quantity: str, found: object, allowed: str) -> NoReturn:
-        self._watch.refuse(quantity, shown(found), allowed, self._env_index)
-
-
-def check_episode(info: Mapping[str, Any], env_index: int, watch: Watch) -> None:
-    """Check the statistics in the info of the last step of an episode, whose means SB3 logs.
-
-    :raises EnvOutputError: if one is not a number, naming its key
-    """
-    episode = info.get("episode")
-    statistics = {'info["is_success"]': info.get("is_success")} if info.get("is_success") is not None else {}
-    if episode is not None:
-        if not isinstance(episode, Mapping) or not {"r", "l"} <= episode.keys():
-            watch.refuse('info["episode"]', shown(episode), "a dict with the keys 'r' and 'l'", env_index)
-        statistics |= {f'info["episode"][{key!r}]': episode[key] for key in ("r", "l")}
-    for name, value in statistics.items():
-        if as_real_array(value) is None:
-            watch.refuse(name, shown(value), "a number", env_index)
-
-
-class StackCheck:
-    """Refuses invalid rewards, dones and infos of all environments together; observations are checked elsewhere."""
-
-    def __init__(self, checks: Sequence[EnvCheck], watch: Watch):
-        self._checks = checks
-        self._watch = watch
-
-    def check(self, rewards: object, dones: object, infos: Any) -> list[int]:
-        """Check the values that ``step_wait`` returned, and convert the last observations of episodes that ended.
-
-        :return: the indices of the environments in which an episode ended
-        :raises GuardError: if a value has a wrong type or shape, or is not finite
-        """
-        self._check_rewards(rewards)
-        ended = self._ended(dones)
-        self._check_infos(infos, may_be_missing=not ended)
-        for i in ended:
-            terminal = infos[i].get("terminal_observation")
-            if terminal is not None:
-                infos[i]["terminal_observation"] = self._checks[i].terminal(terminal)
-        return ended
-
-    def compare_ends(self, ended: Iterable[int], observations: Any, infos: Sequence[dict[str, Any]]) -> None:
-        """Warn if the last observation of an episode that a time limit ended equals the first one of the next.
-
-        SB3's workers, for example, send the last observation after the reset. If an environment returns the same array
-        at each step, the reset has then overwritten it, and the value of another state ends the return.
-
-        :param ended: the indices of the environments in which an episode ended
-        :param observations: the first observations of the new episodes, in the rows of these environments
-        """
-        for i in ended:
-            if infos[i].get("TimeLimit.truncated") and _is_row(infos[i].get("terminal_observation"), observations, i):
-                self._watch.note_lost_end(i)
-
-    def _check_rewards(self, rewards: object) -> None:
-        if not self._is_array(rewards, "biuf"):
-            self._watch.refuse("reward", shown(rewards), "an array with a real number for each environment", None)
-        # Both comparisons are false for NaN.
-        if not (rewards.min() > -HUGE_REWARD and rewards.max() < HUGE_REWARD):
-            for i, reward in enumerate(rewards.tolist()):
-                self._watch.note_reward(reward, i)
-
-    def _ended(self, dones: object) -> list[int]:
-        """Return the indices of the environments in which an episode ended."""
-        if not self._is_array(dones, "biuf") or (dones.dtype.kind != "b" and not np.isin(dones, (0, 1)).all()):
-            self._watch.refuse("done", shown(dones), "an array with True or False for each environment", None)
-        return [i for i, done in enumerate(dones.tolist()) if done]
-
-    def _check_infos(self, infos: Any, may_be_missing: bool) -> None:
-        of_all = len(infos) == len(self._checks) or (len(infos) == 0 and may_be_missing)
-        # Comparing types is faster than isinstance(), and there may be many environments.
-        right = {*map(type, infos)} == {dict} or all(isinstance(info, dict) for info in infos)
-        if not (of_all and right):
-            self._watch.refuse("info", shown(infos), "a list with a dict for each environment", None)
-
-    def _is_array(self, value: object, kinds: str) -> TypeGuard[np.ndarray]:
-        return isinstance(value, np.ndarray) and value.shape == (len(self._checks),) and value.dtype.kind in kinds
-
-
-def _is_row(observation: Any, stacked: Any, i: int) -> bool:
-    """Return whether an observation equals a row. Single numbers do not count, because they are often the same."""
-    if isinstance(observation, dict) and isinstance(stacked, dict):
-        return all(_is_row(observation[key], stacked[key], i) for key in observation)
-    return isinstance(observation, np.ndarray) and observation.size > 1 and np.array_equal(observation, stacked[i])
+        self.watch.refuse(quantity, shown(found), allowed, self.env_index)
 
 
 def _is_real(value: object) -> TypeGuard[Real]:
@@ -212,3 +408,118 @@ def _scalar(value: object) -> object:
     if isinstance(value, str | bytes | np.timedelta64) or getattr(value, "shape", None) != ():
         return value
     return np.asarray(value).item()
+
+
+def check_episode(info: Mapping[str, Any], env_index: int, watch: Watch) -> None:
+    """Check the statistics in the info of the last step of an episode, whose means SB3 logs.
+
+    :raises EnvOutputError: if one is not a number, naming its key
+    """
+    episode, statistics = info.get("episode"), {}
+    if info.get("is_success") is not None:
+        statistics['info["is_success"]'] = info["is_success"]
+    if episode is not None:
+        if not isinstance(episode, Mapping) or not {"r", "l"} <= episode.keys():
+            watch.refuse('info["episode"]', shown(episode), "a dict with the keys 'r' and 'l'", env_index)
+        statistics |= {f'info["episode"][{key!r}]': episode[key] for key in ("r", "l")}
+    for name, value in statistics.items():
+        if as_real_array(value) is None:
+            watch.refuse(name, shown(value), "a number", env_index)
+
+
+def call_env(check: EnvCheck, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call ``step`` or ``reset`` of an environment, and name the wrong output if a wrapper fails because of one."""
+    try:
+        return method(*args, **kwargs)
+    except Exception as error:
+        blame_output(error, check)
+        raise
+
+
+def check_outputs(env: gym.Env, env_index: int) -> gym.Env:
+    """Make ``step`` and ``reset`` of an environment in a worker process check the values that they return.
+
+    The process of the model checks that numbers are finite, because it knows the step.
+    """
+    check = EnvCheck(env.observation_space, env_index, Watch())
+    step, reset = env.step, env.reset
+
+    def checked_step(*args: Any, **kwargs: Any) -> Any:
+        observation, reward, terminated, truncated, info = check.step(call_env(check, step, *args, **kwargs))
+        # SB3's worker resets the environment before it sends the last observation.
+        last = copy_observation(observation) if terminated or truncated else observation
+        return last, reward, terminated, truncated, info
+
+    def checked_reset(*args: Any, **kwargs: Any) -> Any:
+        return check.reset(call_env(check, reset, *args, **kwargs))
+
+    env.step, env.reset = checked_step, checked_reset  # type: ignore[method-assign]
+    return env
+
+
+def blame_output(error: Exception, check: EnvCheck) -> None:
+    """Raise an error that names the wrong output, if a wrapper failed after it received one.
+
+    Monitor, for example, calls float() on the reward, and its error names neither the environment nor the value. The
+    output of the environment is read from the frame of the wrapper that failed, so steps without an error cost nothing.
+
+    :param error: the error raised by ``step`` or ``reset`` of a wrapped environment
+    :param check: the check of the outermost wrapper
+    :raises EnvOutputError: if the wrapper received a value of a wrong type or shape
+    :raises NonFiniteError: if the reward is not finite
+    """
+    if isinstance(error, GuardError) or not isinstance(error, OVER_TYPES):
+        return
+    frames = [*walk_tb(error.__traceback__)]
+    inside = [frame.f_locals["self"] for frame, _ in frames if isinstance(frame.f_locals.get("self"), gym.Env)]
+    if not inside or not isinstance(wrapper := inside[-1], gym.Wrapper):
+        return  # The environment itself failed.
+    calls = [each for each in frames if each[0].f_locals.get("self") is wrapper and each[0].f_code.co_name in PARTS]
+    if not calls:
+        return
+    frame, line = calls[-1]
+    names, lines = _received(frame.f_code, wrapper)
+    check = EnvCheck(wrapper.env.observation_space, check.env_index, check.watch)
+    try:
+        if frame is frames[-1][0] and line in lines and "unpack" in str(error):
+            check.refuse_count(frame.f_code.co_name, f"something else ({error})")
+        for name, part in names.items():
+            if name in frame.f_locals:
+                check.fitted(part, frame.f_locals[name])
+    except GuardError as named:
+        raise named from error
+
+
+def _received(code: CodeType, wrapper: gym.Wrapper) -> tuple[dict[str, str], set[int]]:
+    """Find the assignments of the form ``obs, reward, ... = self.env.step(action)`` in a wrapper's method.
+
+    :return: the parts of the output by the local variables that certainly hold them, and the lines of the file that
+        assign them. Variables that are assigned anything else too are left out: the wrapper may have changed them
+    """
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
+    except (OSError, SyntaxError):  # There is no source, or it is not that of a whole function.
+        return {}, set()
+    inner = {"self.env"} | ({"super()"} if _is_first_to_define(code.co_name, wrapper) else set())
+    parts: dict[str, set[str]] = defaultdict(set)
+    lines: set[int] = set()
+    received: set[ast.expr] = set()
+    for node in ast.walk(tree):  # It visits an assignment before the names in it.
+        match node:
+            case ast.Assign([ast.Tuple(targets)], ast.Call(ast.Attribute(env, method))) if (
+                len(targets) == len(PARTS.get(method, ())) and ast.unparse(env) in inner
+            ):
+                lines.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+                received.update(targets)
+                for target, part in zip(targets, PARTS[method], strict=True):
+                    parts[ast.unparse(target)].add(part)
+            case ast.Name(name, ast.Store()) if node not in received:
+                parts[name].add("")
+    names = {name: min(each) for name, each in parts.items() if len(each) == 1 and "" not in each}
+    return names, {line + code.co_firstlineno - 1 for line in lines}
+
+
+def _is_first_to_define(method: str, wrapper: gym.Wrapper) -> bool:
+    """Return whether a method's ``super()`` is ``gym.Wrapper``, which passes on what the environment returns."""
+    classes = type(wrapper).__mro__
+    return sum(method in vars(cls) for cls in classes[: classes.index(gym.Wrapper)]) == 1

@@ -1,47 +1,197 @@
-"""Workers of SB3's ``SubprocVecEnv`` during training: errors name the worker, and each answer matches its command."""
+"""Pipes to worker processes on which each answer belongs to its command, and whose errors name the worker."""
 
+import select
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 
 from sb3_ppo_variants.errors import WorkerError
-from sb3_ppo_variants.guards.exchange import Exchange
+from sb3_ppo_variants.guards.interrupts import HELD
 from sb3_ppo_variants.guards.outputs import EnvCheck
 
 # How long to wait for a process to end after its pipe has closed.
-SECONDS_TO_END = 1.0
+SECONDS_AFTER_CLOSING = 1.0
+ADVICE = "SafeSubprocVecEnv takes the same arguments and reports the traceback of a worker that raises"
 
 
-def how_it_ended(exit_code: int | None) -> str:
-    """Describe an exit code in words."""
-    if exit_code is None:
-        return "closed its pipe"
-    return f"was killed by signal {-exit_code}" if exit_code < 0 else f"exited with code {exit_code}"
+class Unanswered(Exception):
+    """There was no answer in time. A handler of signals may raise a ``TimeoutError`` of its own."""
+
+
+class WorkerEndedError(WorkerError):
+    """A worker process has ended."""
+
+
+def ended(env_index: int, process: BaseProcess) -> WorkerEndedError:
+    """Return the error of a worker process that has ended or closed its pipe, which says how."""
+    process.join(SECONDS_AFTER_CLOSING)
+    code = process.exitcode
+    if code is None:
+        return WorkerEndedError(env_index, "closed its pipe")
+    return WorkerEndedError(env_index, f"was killed by signal {-code}" if code < 0 else f"exited with code {code}")
+
+
+class Exchange:
+    """The parent's end of a pipe to a worker that answers each command once, in turn.
+
+    An interrupt, an error or a time limit may prevent an answer from being received. It is then dropped when the next
+    one is received. During training, a Ctrl-C waits until the current message is complete. If a message is cut off
+    nevertheless, for example by a second Ctrl-C, a part of it remains in the pipe, and nothing more is sent.
+
+    :param pipe: the parent's end of the pipe, without outstanding answers
+    :param env_index: index of the worker's environment
+    :param process: the worker process, which is terminated if it can no longer be told to close
+    """
+
+    def __init__(self, pipe: Connection, env_index: int, process: BaseProcess):
+        self.pipe = pipe
+        self.last: Any = None
+        """The last answer that was received."""
+        self.process = process
+        self.env_index = env_index
+        self._unanswered = 0
+        self._in_message = False
+        self._wait = _waits_for(pipe, process)
+
+    @property
+    def clean(self) -> bool:
+        """Whether no answer is outstanding."""
+        return not self._unanswered and not self._in_message
+
+    @property
+    def useless(self) -> bool:
+        """Whether the pipe contains an incomplete message."""
+        return self._in_message
+
+    @property
+    def closed(self) -> bool:
+        """Whether the pipe is closed."""
+        return self.pipe.closed
+
+    def send(self, command: tuple[str, Any]) -> None:
+        """Send a command.
+
+        :raises WorkerError: if the worker has ended, or the pipe contains an incomplete message
+        """
+        if command[0] == "close":
+            if self._in_message:
+                self.process.terminate()
+                return
+            self.recv()  # A worker that is blocked while sending does not read commands.
+        self._check()
+        message = ForkingPickler.dumps(command)
+        try:
+            with HELD:
+                # The order matters: an exception that is not due to a Ctrl-C may be raised between any two lines.
+                self._in_message = True
+                self._unanswered += 1
+                try:
+                    self.pipe.send_bytes(message)
+                except ConnectionError:
+                    self._in_message = False
+                    raise
+                self._in_message = False
+        except ConnectionError as error:
+            raise ended(self.env_index, self.process) from error
+
+    def recv(self) -> Any:
+        """Wait for the answer to the last command, and return it; ``None`` if no answer is outstanding."""
+        answer = None
+        while self._unanswered or self._in_message:
+            answer = self.receive(None)
+        return answer
+
+    def receive(self, seconds: float | None) -> Any:
+        """Wait for the next answer to any command.
+
+        :param seconds: how long to wait; ``None`` for no limit
+        :raises Unanswered: if there is no answer in that time
+        :raises WorkerError: if the worker has ended, or the pipe contains an incomplete message
+        """
+        self._check()
+        try:
+            if not self._wait(seconds):
+                raise Unanswered
+            with HELD:
+                self._in_message = True
+                try:
+                    message = self.pipe.recv_bytes()
+                except (EOFError, ConnectionError):
+                    self._in_message = False
+                    raise
+                self._unanswered -= 1
+                self._in_message = False
+        except (EOFError, ConnectionError) as error:
+            raise ended(self.env_index, self.process) from error
+        self.last = ForkingPickler.loads(message)
+        return self.last
+
+    def _check(self) -> None:
+        if self._in_message:
+            problem = "was cut off in the middle of a message: close its vectorised environment and make a new one"
+            raise WorkerError(self.env_index, problem)
+
+    def poll(self, timeout: float | None = 0.0) -> bool:
+        """Whether there is something to receive."""
+        return self.pipe.poll(timeout)
+
+    def close(self) -> None:
+        """Close the pipe."""
+        self.pipe.close()
+
+
+def _waits_for(pipe: Connection, process: BaseProcess) -> Callable[[float | None], bool]:
+    """Return a function that waits for something to receive, with an optional limit in seconds.
+
+    The function returns whether there is something to receive. It raises an ``EOFError`` if the process ends without
+    having sent anything: other workers may keep the pipe open.
+    """
+    if not hasattr(select, "poll"):
+        return pipe.poll
+    # Register once, because multiprocessing creates a new poll object for each call.
+    poll, number = select.poll(), pipe.fileno()
+    poll.register(number, select.POLLIN)
+    poll.register(process.sentinel, select.POLLIN)
+
+    def wait(seconds: float | None) -> bool:
+        ready = poll.poll(None if seconds is None else 1000 * seconds)
+        if len(ready) == 1 and ready[0][0] != number:
+            raise EOFError
+        return bool(ready)
+
+    return wait
 
 
 @contextmanager
-def exchanging(env: VecEnv) -> Iterator[None]:
+def exchanging(env: VecEnv, model: BaseAlgorithm) -> Iterator[None]:
     """Replace each pipe of a ``SubprocVecEnv`` with an :class:`Exchange` while the context is active.
 
-    The exchanges stay in place if an interrupt or an error leaves an answer outstanding.
+    The exchanges stay in place if an interrupt or an error leaves an answer outstanding. Other environments, and those
+    that have something else in place of pipes, are left as they are.
     """
-    if not isinstance(env, SubprocVecEnv) or not all(isinstance(pipe, Connection | Exchange) for pipe in env.remotes):
+    pipes: Any = env.remotes if isinstance(env, SubprocVecEnv) else ()
+    if not pipes or not all(type(pipe) is Exchange or hasattr(pipe, "send_bytes") for pipe in pipes):
         yield
         return
-    pipes: Any = env.remotes
+    assert isinstance(env, SubprocVecEnv)
     exchanges = [
         pipe if isinstance(pipe, Exchange) else Exchange(pipe, i, env.processes[i]) for i, pipe in enumerate(pipes)
     ]
     env.remotes = tuple(exchanges)
     try:
         yield
+    except WorkerEndedError as error:
+        problem = f"{error.problem} at step {model.num_timesteps}; {ADVICE}"
+        raise WorkerError(error.env_index, problem) from error
     finally:
         if all(exchange.clean for exchange in exchanges):
-            kept = any(isinstance(pipe, Exchange) for pipe in pipes)
-            env.remotes = tuple(exchange.pipe for exchange in exchanges) if kept else pipes
+            env.remotes = tuple(exchange.pipe for exchange in exchanges)
         else:
             env.waiting = False  # Otherwise close() would wait for answers that may already have been received.
 
@@ -53,26 +203,9 @@ def check_answers(env: VecEnv, checks: Sequence[EnvCheck]) -> None:
     """
     exchanges = env.remotes if isinstance(env, SubprocVecEnv) else ()
     for check, exchange in zip(checks, exchanges, strict=False):
-        answer = exchange.last if isinstance(exchange, Exchange) else None
+        answer = exchange.last if type(exchange) is Exchange else None
         if isinstance(answer, tuple) and len(answer) == 5:
-            check.parts(dict(zip(("observation", "reward", "done", "info"), answer, strict=False)))
+            for part, value in zip(("observation", "reward", "done", "info"), answer, strict=False):
+                check.fitted(part, value)
         elif isinstance(answer, tuple) and len(answer) == 2:
             check.reset(answer)
-
-
-@contextmanager
-def named_workers(env: VecEnv, steps_taken: Callable[[], int]) -> Iterator[None]:
-    """Turn a broken pipe into a ``WorkerError`` with the index of the ended worker while the context is active."""
-    try:
-        yield
-    except (EOFError, ConnectionError) as error:
-        if not isinstance(env, SubprocVecEnv):
-            raise
-        ended = wait([process.sentinel for process in env.processes], SECONDS_TO_END)
-        for i, process in enumerate(env.processes):
-            if process.sentinel in ended:
-                process.join(SECONDS_TO_END)
-                how = f"{how_it_ended(process.exitcode)} at step {steps_taken()}"
-                advice = "SafeSubprocVecEnv takes the same arguments and reports the traceback of a worker that raises"
-                raise WorkerError(i, f"{how}; {advice}") from error
-        raise

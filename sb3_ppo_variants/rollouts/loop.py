@@ -15,8 +15,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.guards.outputs import check_episode
-from sb3_ppo_variants.guards.watch import Watch
+from sb3_ppo_variants.guards.outputs import Watch, check_episode
 from sb3_ppo_variants.rollouts.normalized import Steps, fast_steps
 
 # This is not an attribute of the buffers, so that a copy of the model made during a rollout has a free buffer.
@@ -169,7 +168,7 @@ def _step(
         return False
     ended = np.flatnonzero(dones) if True in dones.tolist() else ()
     for i in ended:
-        check_episode(infos[i], int(i), Watch(lambda: model.num_timesteps))
+        check_episode(infos[i], int(i), Watch(model))
     model._update_info_buffer(infos, dones)
     for i in ended:
         terminal = infos[i].get("terminal_observation")

@@ -10,7 +10,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.policies import ActorCriticPolicy
 
 from sb3_ppo_variants.errors import NonFiniteError
-from sb3_ppo_variants.guards.finite import is_finite
+from sb3_ppo_variants.guards.outputs import is_finite
 from sb3_ppo_variants.rollouts.buffer import in_rows
 from sb3_ppo_variants.rollouts.loop import check_is_full
 

@@ -23,8 +23,8 @@ from sb3_ppo_variants.backends.native.networks import (
 )
 from sb3_ppo_variants.backends.native.structures import as_field, fitting
 from sb3_ppo_variants.errors import NonFiniteError
-from sb3_ppo_variants.guards.finite import is_finite
 from sb3_ppo_variants.guards.masks import Masks
+from sb3_ppo_variants.guards.outputs import is_finite
 from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.rollouts.buffer import WithParameters

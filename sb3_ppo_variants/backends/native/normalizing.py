@@ -11,12 +11,12 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.library import library
 from sb3_ppo_variants.backends.native.structures import Numbers
-from sb3_ppo_variants.guards.finite import finite_test
+from sb3_ppo_variants.guards.outputs import finite_test
 from sb3_ppo_variants.rollouts.normalized import FLOATS, NormalizedSteps, Steps, fast_steps
 
 
 def native_test(array: np.ndarray) -> Callable[[], bool]:
-    """Return the fastest test of an array; see :func:`~sb3_ppo_variants.guards.finite.finite_test`."""
+    """Return the fastest test of an array; see :func:`~sb3_ppo_variants.guards.outputs.finite_test`."""
     found = library()
     if found is None or array.dtype not in FLOATS:
         return finite_test(array)

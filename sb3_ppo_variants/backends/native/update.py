@@ -14,7 +14,7 @@ from sb3_ppo_variants.backends.native.networks import Architecture, Features, ev
 from sb3_ppo_variants.backends.native.parameters import Layout, TrainedPart
 from sb3_ppo_variants.backends.native.structures import fitting
 from sb3_ppo_variants.errors import NonFiniteError
-from sb3_ppo_variants.guards.finite import is_finite
+from sb3_ppo_variants.guards.outputs import is_finite
 from sb3_ppo_variants.objectives import AdaptiveKL, ArrayObjective, Clipped, KLPenalized, Unclipped
 from sb3_ppo_variants.processes import Processes
 from sb3_ppo_variants.processes.advantages import normalized_together
