@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from sb3_ppo_variants import ArgumentError
-from sb3_ppo_variants.tasks import Scheduling, memory
+from sb3_ppo_variants import ArgumentError, tasks
+from sb3_ppo_variants.tasks import HiddenNumbers, Scheduling
 
 VELOCITIES = {"CartPoleNoVel-v1": [1, 3], "PendulumNoVel-v1": [2], "LunarLanderNoVel-v3": [2, 3, 5]}
 
@@ -76,9 +76,9 @@ def test_velocities_are_hidden_and_nothing_else(env_id: str) -> None:
 @pytest.fixture
 def _own_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Register the tasks anew, in place of the RL Zoo's if another test has imported it first."""
-    for env_id in VELOCITIES:
+    for env_id in [*VELOCITIES, "Scheduling-v0"]:
         monkeypatch.delitem(gym.registry, env_id)
-    importlib.reload(memory)
+    importlib.reload(tasks)
 
 
 @pytest.mark.usefixtures("_own_tasks")
@@ -105,15 +105,15 @@ def test_there_is_at_least_one_job(n_jobs: Any) -> None:
 
 def test_only_vectors_have_entries_to_hide() -> None:
     with pytest.raises(ArgumentError, match=r"^env.observation_space=Discrete\(16\) is not a Box"):
-        memory.HiddenNumbers(gym.make("FrozenLake-v1"), [0])
+        HiddenNumbers(gym.make("FrozenLake-v1"), [0])
     with pytest.raises(
         ArgumentError, match=r"^env.observation_space=Box\(.*, \(12, 4\), float32\) is not a Box of vectors"
     ):
-        memory.HiddenNumbers(gym.make("Scheduling-v0"), [0])
+        HiddenNumbers(gym.make("Scheduling-v0"), [0])
 
 
 def test_entries_are_hidden_even_if_they_are_infinite() -> None:
-    hidden = memory.HiddenNumbers(gym.make("CartPole-v1"), [1, 3])
+    hidden = HiddenNumbers(gym.make("CartPole-v1"), [1, 3])
     observation = np.array([1.0, np.inf, np.nan, -np.inf])
     np.testing.assert_array_equal(hidden.observation(observation), [1.0, 0.0, np.nan, 0.0])
     assert np.isinf(observation[1])

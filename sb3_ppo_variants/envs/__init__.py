@@ -1,12 +1,14 @@
 """Vectorised environments: gymnasium's, ALE's and EnvPool's as SB3's ``VecEnv``, and supervised worker processes."""
 
-from sb3_ppo_variants.envs.actions import ActionsAsDrawn
 from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
-from sb3_ppo_variants.envs.ale import check_frame_skip, make_ale_vec_env
-from sb3_ppo_variants.envs.atari import VecClipReward, VecEpisodicLife
-from sb3_ppo_variants.envs.factory import make_gymnasium_vec_env
-from sb3_ppo_variants.envs.pool import make_envpool_vec_env
+from sb3_ppo_variants.envs.making import (
+    check_frame_skip,
+    make_ale_vec_env,
+    make_envpool_vec_env,
+    make_gymnasium_vec_env,
+)
 from sb3_ppo_variants.envs.subproc import SafeSubprocVecEnv
+from sb3_ppo_variants.envs.wrappers import ActionsAsDrawn, VecClipReward, VecEpisodicLife
 
 __all__ = [
     "ActionsAsDrawn",

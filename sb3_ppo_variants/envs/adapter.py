@@ -1,5 +1,6 @@
-"""An SB3 ``VecEnv`` that wraps a gymnasium vector environment."""
+"""An SB3 ``VecEnv`` that wraps a gymnasium vector environment, and reaches into it as far as its kind allows."""
 
+import re
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -7,18 +8,18 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.async_vector_env import AsyncState
+from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.preprocessing import check_for_nested_spaces
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 from sb3_ppo_variants.envs import rows
-from sb3_ppo_variants.envs.access import access
-from sb3_ppo_variants.envs.autoreset import end_of_episode
-from sb3_ppo_variants.envs.lives import check_life_loss_info, check_new_game
-from sb3_ppo_variants.envs.rows import per_env
+from sb3_ppo_variants.envs.autoreset import check_life_loss_info, check_new_game, end_of_episode
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.guards.workers import Exchange, ended
 
 # Backends in C++ take seeds as signed 32-bit integers.
 SEEDS = 2**31
@@ -29,6 +30,9 @@ class GymnasiumVecEnv(VecEnv):
 
     In every autoreset mode, a step returns what SB3's ``DummyVecEnv`` would return with the same environments. Later
     steps do not overwrite the returned arrays. Wrap it in SB3's ``VecMonitor`` to get episode statistics.
+
+    Setting attributes and calling methods raises an ``ArgumentError`` for some ``indices``, if ``env`` can only reach
+    all of its environments at once, and a ``NotImplementedError`` if it has no single environments.
 
     :param env: a ``SyncVectorEnv``, ``AsyncVectorEnv``, ``AtariVectorEnv`` or any other vector environment that steps
         all its environments at once
@@ -54,7 +58,12 @@ class GymnasiumVecEnv(VecEnv):
         self._closed = False
 
     def _use(self, env: VectorEnv) -> None:
-        self.env, self._access = env, access(env)
+        self.env = env
+        inner = env.unwrapped
+        if isinstance(inner, AsyncVectorEnv):
+            self._access: _Whole = _InWorkers(inner)
+        else:
+            self._access = _InProcess(inner) if isinstance(inner, SyncVectorEnv) else _Whole(inner)
         rows.collect_infos(env)
 
     def reset(self) -> VecEnvObs:
@@ -67,18 +76,16 @@ class GymnasiumVecEnv(VecEnv):
         if any(other != options for other in self._options):
             raise ArgumentError(f"options={self._options} must be the same for every environment of {self.env}")
         observations, infos = self._reset_env(self._seeds[0], options or None)
-        self._check_number(rows.count(observations))
-        self.reset_infos = per_env(infos, self.num_envs)
-        self._reset_seeds()
-        self._reset_options()
-        return rows.owned(observations)
-
-    def _check_number(self, n_observations: int) -> None:
+        n_observations = rows.count(observations)
         if n_observations < self.num_envs:
             raise ArgumentError(f"env={self.env} must step all its environments: create it with batch_size=num_envs")
         if n_observations > self.num_envs:
             problem = f"returns {n_observations} observations for {self.num_envs} environments"
             raise ArgumentError(f"env={self.env} {problem}: games of several players are not supported")
+        self.reset_infos = rows.per_env(infos, self.num_envs)
+        self._reset_seeds()
+        self._reset_options()
+        return rows.copied(observations)
 
     def _reset_env(self, seed: int | None, options: dict[str, Any] | None) -> tuple[VecEnvObs, dict[str, Any]]:
         """Reset ``env``, seeding its environments with ``seed``, ``seed + 1`` and so on."""
@@ -104,9 +111,9 @@ class GymnasiumVecEnv(VecEnv):
         """Step all environments and reset those that are done."""
         self._access.begin()
         observations, rewards, terminated, truncated, vector_infos = self.env.step(self._actions)
-        observations = rows.owned(observations)
+        observations = rows.copied(observations)
         dones = terminated | truncated
-        infos = per_env(vector_infos, self.num_envs)
+        infos = rows.per_env(vector_infos, self.num_envs)
         if dones.any():
             for i, reset_info in self._end_of_episode(self.env, observations, dones, infos).items():
                 if terminated[i]:
@@ -119,7 +126,7 @@ class GymnasiumVecEnv(VecEnv):
     def close(self) -> None:
         """Close the environments; a second call does nothing."""
         if not self._closed:
-            self.env.close(**self._access.closing())
+            self.env.close(**self._access.close_arguments())
             self._closed = True
 
     def get_images(self) -> Sequence[np.ndarray | None]:
@@ -141,24 +148,17 @@ class GymnasiumVecEnv(VecEnv):
         return self._access.has(attr_name)
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """Return the attribute of each environment, or only of those in ``indices``."""
+        """Return the attribute of each environment."""
         return self._access.get(attr_name, list(self._get_indices(indices)))
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """Set the attribute of each environment to the value.
-
-        :raises ArgumentError: if ``indices`` selects some environments, but the backend can only reach all at once
-        """
+        """Set the attribute of each environment to the value."""
         self._access.set(attr_name, value, list(self._get_indices(indices)))
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list:
-        """Call the method of each environment and return the results.
-
-        :raises ArgumentError: if ``indices`` selects some environments, but the backend can only reach all at once
-        :raises NotImplementedError: if the backend has no single environments
-        """
+        """Call the method of each environment and return the results."""
         return self._access.call(method_name, list(self._get_indices(indices)), method_args, method_kwargs)
 
     def env_is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: VecEnvIndices = None) -> list[bool]:
@@ -166,8 +166,127 @@ class GymnasiumVecEnv(VecEnv):
         return self._access.is_wrapped(wrapper_class, list(self._get_indices(indices)))
 
 
-def adapted(env: VectorEnv, monitored: bool) -> VecEnv:
-    """Return a ``VecEnv`` of a vector environment that was passed to an algorithm, and warn that it was adapted.
+class _Whole:
+    """A vector environment that contains no single environments: all share its own attributes."""
+
+    takes_any_seed = False
+
+    def __init__(self, env: Any):
+        self.env = env
+
+    def begin(self) -> None:
+        """Prepare for a command to the environments, because an interrupt may have cut the last one short."""
+
+    def close_arguments(self) -> dict[str, Any]:
+        """Return the arguments for the vector environment's ``close``."""
+        return {}
+
+    def has(self, name: str) -> bool:
+        return hasattr(self.env, name)
+
+    def get(self, name: str, indices: list[int]) -> list[Any]:
+        return [getattr(self.env, name)] * len(indices)
+
+    def set(self, name: str, value: Any, indices: list[int]) -> None:
+        self._need_all(indices)
+        self._need(name)  # A new attribute would have no effect.
+        setattr(self.env, name, value)
+
+    def call(self, name: str, indices: list[int], args: tuple, kwargs: dict[str, Any]) -> list[Any]:
+        raise NotImplementedError(f"{type(self.env).__name__} has no single environments to call {name}() on")
+
+    def is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: list[int]) -> list[bool]:
+        return [False] * len(indices)
+
+    def _need(self, name: str) -> None:
+        if not self.has(name):
+            raise AttributeError(f"{self.env} has no attribute {name!r}")
+
+    def _need_all(self, indices: list[int]) -> None:
+        if indices != list(range(self.env.num_envs)):
+            kind = type(self.env).__name__
+            raise ArgumentError(f"indices={indices} must be None: {kind} can only reach all environments at once")
+
+
+class _InProcess(_Whole):
+    """The environments of a ``SyncVectorEnv``, whose own ``get_attr`` would call callable attributes."""
+
+    takes_any_seed = True
+
+    def has(self, name: str) -> bool:
+        return all(env.has_wrapper_attr(name) for env in self.env.envs)
+
+    def get(self, name: str, indices: list[int]) -> list[Any]:
+        return [self.env.envs[i].get_wrapper_attr(name) for i in indices]
+
+    def set(self, name: str, value: Any, indices: list[int]) -> None:
+        for i in indices:
+            self.env.envs[i].set_wrapper_attr(name, value)
+
+    def call(self, name: str, indices: list[int], args: tuple, kwargs: dict[str, Any]) -> list[Any]:
+        return [method(*args, **kwargs) for method in self.get(name, indices)]
+
+    def is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: list[int]) -> list[bool]:
+        return [is_wrapped(self.env.envs[i], wrapper_class) for i in indices]
+
+
+class _InWorkers(_Whole):
+    """The environments of an ``AsyncVectorEnv``, which can only query all of its workers at once.
+
+    A worker exits if it is asked for an attribute that its environment lacks. Its own ``get_attr`` would call callable
+    attributes.
+    """
+
+    takes_any_seed = True
+
+    def __init__(self, env: AsyncVectorEnv):
+        super().__init__(env)
+        workers = enumerate(zip(env.parent_pipes, env.processes, strict=True))
+        self.env.parent_pipes = [
+            pipe if isinstance(pipe, Exchange) else Exchange(pipe, i, process) for i, (pipe, process) in workers
+        ]
+
+    def begin(self) -> None:
+        self.env._state = AsyncState.DEFAULT
+        if None in self.env.parent_pipes:  # gymnasium has closed the pipe of a worker that raised an error.
+            index = self.env.parent_pipes.index(None)
+            raise ended(index, self.env.processes[index])
+
+    def close_arguments(self) -> dict[str, Any]:
+        self.env._state = AsyncState.DEFAULT
+        useless = any(pipe is not None and pipe.useless for pipe in self.env.parent_pipes)
+        all_alive = all(process.is_alive() for process in self.env.processes)
+        return {} if all_alive and not useless else {"terminate": True}
+
+    def has(self, name: str) -> bool:
+        return all(self._ask("has_wrapper_attr", name))
+
+    def get(self, name: str, indices: list[int]) -> list[Any]:
+        self._need(name)
+        values = self._ask("get_wrapper_attr", name)
+        return [values[i] for i in indices]
+
+    def set(self, name: str, value: Any, indices: list[int]) -> None:
+        self._need_all(indices)
+        self._ask("set_wrapper_attr", name, value)
+
+    def call(self, name: str, indices: list[int], args: tuple, kwargs: dict[str, Any]) -> list[Any]:
+        self._need_all(indices)
+        self._need(name)
+        return self._ask(name, *args, **kwargs)
+
+    def is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: list[int]) -> list[bool]:
+        # Wrappers cannot be sent between processes, but their names can.
+        names = [re.findall(r"<(\w+)", text) for text in self._ask("__str__")]
+        return [wrapper_class.__name__ in names[i] for i in indices]
+
+    def _ask(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
+        self.begin()
+        return list(self.env.call(method, *args, **kwargs))
+
+
+def adapt(env: VectorEnv, monitored: bool) -> VecEnv:
+    """Make a ``VecEnv`` of a vector environment that was passed to an algorithm, and warn about it.
 
     :param monitored: whether to wrap it in a ``VecMonitor``, unless its environments have a ``Monitor``
     :raises ArgumentError: see :class:`GymnasiumVecEnv`

@@ -5,8 +5,8 @@ episode, and has the last observation of the old one in its info. For gymnasium'
 https://farama.org/Vector-Autoreset-Mode.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -23,12 +23,18 @@ from gymnasium.wrappers.vector import DictInfoToList, NormalizeObservation, Norm
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs
 
 from sb3_ppo_variants.envs import rows
-from sb3_ppo_variants.envs.rows import Infos, per_env
+from sb3_ppo_variants.envs.rows import Infos
 from sb3_ppo_variants.errors import ArgumentError
 
 LISTS = "returns infos that GymnasiumVecEnv does not expect: leave it out, because GymnasiumVecEnv makes lists of infos"
+RESETS_ALL = "can only reset all environments at once: use SB3's"
 # gymnasium refuses these in SAME_STEP too, but only if the metadata says that this is the mode.
 UNCHANGED_END = "does not change infos['final_obs']: use another autoreset mode, or wrap the single environments"
+
+# ALE's AtariVectorEnv can report a lost life as the end of a game. With episodic_life, a new game then begins. With
+# life_loss_info, the game continues and must not be reset.
+INSTEAD = "make_ale_vec_env, whose terminal_on_life_loss ends an episode with each life and continues the game"
+REFUSED = f"env must not be made with life_loss_info=True, which reports the end of games that continue: use {INSTEAD}"
 
 # Takes the environment, and the observations, dones and infos of a step that ended an episode. It writes the first
 # observations of the new episodes into the observations and ``terminal_observation`` into the infos, and returns the
@@ -40,14 +46,14 @@ def reset_in_the_step(env: VectorEnv, observations: VecEnvObs, dones: np.ndarray
     """Handle SAME_STEP: the new episode has begun, and its info contains the last observation and info of the old."""
     reset_infos = {}
     # RecordEpisodeStatistics puts the statistics of the old episode into the info of the new one.
-    of_the_old = [wrapper._stats_key for wrapper in _wrappers(env) if isinstance(wrapper, RecordEpisodeStatistics)]
+    keys = [wrapper._stats_key for wrapper in _wrappers(env) if isinstance(wrapper, RecordEpisodeStatistics)]
     for i, info in enumerate(infos):
         # ALE fills final_obs for all environments; it is stale for those that are not done.
         final_observation, final_info = info.pop("final_obs", None), info.pop("final_info", {})
         if dones[i]:
             if final_observation is None:
                 raise ArgumentError(f"env={env} must return infos['final_obs'] in AutoresetMode.SAME_STEP")
-            statistics = {key: info.pop(key) for key in of_the_old}
+            statistics = {key: info.pop(key) for key in keys}
             reset_infos[i] = info
             infos[i] = {**final_info, **statistics, "terminal_observation": final_observation}
     return reset_infos
@@ -61,36 +67,22 @@ def reset_at_once(env: VectorEnv, observations: VecEnvObs, dones: np.ndarray, in
     ended = np.flatnonzero(dones).tolist()
     for i in ended:
         infos[i]["terminal_observation"] = rows.take(observations, i)
-    with _others_kept(env, dones):
-        first, vector_infos = env.reset(options={"reset_mask": dones.copy()})
-    reset_infos = per_env(vector_infos, rows.count(first))
+    inner: Any = env.unwrapped
+    # gymnasium's CartPoleVectorEnv ignores the mask and resets all poles, whose state consists of two arrays.
+    overwritten = ("state", "steps") if isinstance(inner, CartPoleVectorEnv) else ()
+    before = [getattr(inner, name).copy() for name in overwritten]
+    first, vector_infos = env.reset(options={"reset_mask": dones.copy()})
+    reset_infos = rows.per_env(vector_infos, rows.count(first))
+    for name, array in zip(overwritten, before, strict=True):
+        getattr(inner, name)[..., ~dones] = array[..., ~dones]
     if len(reset_infos) == len(dones):
-        if not _resets_others(env) and not rows.equal(rows.take(first, ~dones), rows.take(observations, ~dones)):
+        if not overwritten and not rows.equal(rows.take(first, ~dones), rows.take(observations, ~dones)):
             problem = "must reset only the environments in options['reset_mask'], or be in AutoresetMode.SAME_STEP"
             raise ArgumentError(f"env={env} {problem}")
         first, reset_infos = rows.take(first, dones), [reset_infos[i] for i in ended]
     # Otherwise env is EnvPool's, which returns only the environments that were reset.
     rows.put(observations, dones, first)
     return dict(zip(ended, reset_infos, strict=True))
-
-
-def _resets_others(env: VectorEnv) -> bool:
-    return isinstance(env.unwrapped, CartPoleVectorEnv)
-
-
-@contextmanager
-def _others_kept(env: VectorEnv, mask: np.ndarray) -> Iterator[None]:
-    """Preserve the environments outside the mask during a reset.
-
-    gymnasium's ``CartPoleVectorEnv`` ignores the mask and resets all poles. Its state consists of two arrays.
-    """
-    inner: Any = env.unwrapped
-    if not _resets_others(env):
-        yield
-        return
-    state, steps = inner.state.copy(), inner.steps.copy()
-    yield
-    inner.state[:, ~mask], inner.steps[~mask] = state[:, ~mask], steps[~mask]
 
 
 def end_of_episode(env: VectorEnv, mode: AutoresetMode | str | None) -> EndOfEpisode:
@@ -105,12 +97,11 @@ def end_of_episode(env: VectorEnv, mode: AutoresetMode | str | None) -> EndOfEpi
     if isinstance(inner, AsyncVectorEnv) and known is AutoresetMode.NEXT_STEP and not inner.shared_memory:
         # Without shared memory, the workers forget that they were reset, and reset again in the next step.
         raise ArgumentError(f"env={env} must be created with shared_memory=True or in AutoresetMode.SAME_STEP")
-    _check_wrappers(env, {DictInfoToList: LISTS})
-    if known is AutoresetMode.SAME_STEP:
-        _check_wrappers(env, {VectorObservationWrapper: UNCHANGED_END})
-        return reset_in_the_step
-    _check_wrappers(env, _resetting_all(env))
-    return reset_at_once
+    is_same_step = known is AutoresetMode.SAME_STEP
+    for wrapper in _wrappers(env):
+        if problem := _problem(wrapper, is_same_step):
+            raise ArgumentError(f"{type(wrapper).__name__} in env={env} {problem}")
+    return reset_in_the_step if is_same_step else reset_at_once
 
 
 def _wrappers(env: VectorEnv) -> Iterator[VectorWrapper]:
@@ -119,24 +110,22 @@ def _wrappers(env: VectorEnv) -> Iterator[VectorWrapper]:
         env = env.env
 
 
-def _resetting_all(env: VectorEnv) -> dict[type[VectorWrapper], str]:
-    """Return wrappers that cannot reset only some environments: they raise an error or lose the returns of all."""
-    problem = "can only reset all environments at once: use SB3's"
-    refused: dict[type[VectorWrapper], str] = {
-        NormalizeObservation: f"{problem} VecNormalize",
-        NormalizeReward: f"{problem} VecNormalize, or AutoresetMode.SAME_STEP",
-    }
-    if isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv):
-        # These two remove the mask from the options before the wrapper sees it.
-        refused[RecordEpisodeStatistics] = f"{problem} VecMonitor, or AutoresetMode.SAME_STEP"
-    return refused
-
-
-def _check_wrappers(env: VectorEnv, refused: dict[type[VectorWrapper], str]) -> None:
-    for wrapper in _wrappers(env):
-        for kind, problem in refused.items():
-            if isinstance(wrapper, kind):
-                raise ArgumentError(f"{type(wrapper).__name__} in env={env} {problem}")
+def _problem(wrapper: VectorWrapper, is_same_step: bool) -> str | None:
+    """Return what a wrapper would do wrong, if anything."""
+    if isinstance(wrapper, DictInfoToList):
+        return LISTS
+    if is_same_step:
+        return UNCHANGED_END if isinstance(wrapper, VectorObservationWrapper) else None
+    # If only some environments are reset, these raise an error or lose the returns of all.
+    if isinstance(wrapper, NormalizeObservation):
+        return f"{RESETS_ALL} VecNormalize"
+    if isinstance(wrapper, NormalizeReward):
+        return f"{RESETS_ALL} VecNormalize, or AutoresetMode.SAME_STEP"
+    # These environments remove the mask from the options before the wrapper sees it.
+    is_without_mask = isinstance(wrapper.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+    if is_without_mask and isinstance(wrapper, RecordEpisodeStatistics):
+        return f"{RESETS_ALL} VecMonitor, or AutoresetMode.SAME_STEP"
+    return None
 
 
 def _mode(env: VectorEnv, given: AutoresetMode | str | None) -> AutoresetMode:
@@ -154,3 +143,35 @@ def _mode(env: VectorEnv, given: AutoresetMode | str | None) -> AutoresetMode:
             f"autoreset_mode={given!r} must be the mode of env, one of {allowed}; its metadata says {declared}"
         )
     return modes.pop()
+
+
+def check_life_loss_info(env: VectorEnv) -> None:
+    """Check that an environment was not created with ``life_loss_info``, if its spec contains its arguments.
+
+    :raises ArgumentError: if it was
+    """
+    if _is_ale(env) and env.unwrapped.spec is not None and env.unwrapped.spec.kwargs.get("life_loss_info"):
+        raise ArgumentError(REFUSED)
+
+
+def check_new_game(env: VectorEnv, last: dict[str, Any], old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Check that a new game has begun.
+
+    :param env: the vector environment
+    :param last: info of the old game's last step
+    :param old: info of the reset that began the old game
+    :param new: info of the reset that should have begun a new game
+    :raises ArgumentError: if the infos show that the old game continues
+    """
+    if not _is_ale(env):
+        return
+    first_frames = {info["frame_number"] - info["episode_frame_number"] for info in (old, new)}
+    if len(first_frames) == 1:
+        raise ArgumentError(REFUSED)
+    if last.get("lives", 0) > 0 and env.unwrapped.spec is None:
+        # The infos cannot tell episodic_life from life_loss_info.
+        warnings.warn(f"A new game started when a life was lost. To continue the same game, use {INSTEAD}.")
+
+
+def _is_ale(env: VectorEnv) -> bool:
+    return type(env.unwrapped).__name__ == "AtariVectorEnv"

@@ -1,16 +1,28 @@
-"""Helpers that the functions that create environments share."""
+"""Functions that create environments: gymnasium's vector environments, ALE's and EnvPool's."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec, VectorizeMode
-from stable_baselines3.common.vec_env import VecEnv, VecMonitor
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers.vector import TransformObservation
+from stable_baselines3.common.atari_wrappers import AtariWrapper
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecMonitor
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs
 
-from sb3_ppo_variants.arguments.rules import COUNT, RULES, Rule
-from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.arguments.rules import COUNT, FLAG, FRACTION, RULES, Rule, check_arguments, integer
+from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
+from sb3_ppo_variants.envs.wrappers import VecClipReward, VecEpisodicLife
+from sb3_ppo_variants.errors import ArgumentError, installation
 
 MODES = [mode.value for mode in VectorizeMode]
 ARGUMENTS = {
@@ -19,6 +31,290 @@ ARGUMENTS = {
     "n_stack": COUNT,
     "vectorization_mode": Rule(" or ".join(map(repr, MODES)), lambda value: value in MODES),
 }
+CLASSES: dict[str, Callable[..., VectorEnv]] = {"sync": SyncVectorEnv, "async": AsyncVectorEnv}
+
+# The arguments of SB3's AtariWrapper: their defaults, and the rules for their values.
+DEFAULTS = {name: argument.default for name, argument in signature(AtariWrapper).parameters.items() if name != "env"}
+WRAPPER_RULES = {
+    "noop_max": integer("an integer >= 0", lambda value: value >= 0),
+    "frame_skip": COUNT,
+    "screen_size": COUNT,
+    "terminal_on_life_loss": FLAG,
+    "clip_reward": FLAG,
+    "action_repeat_probability": FRACTION,
+}
+ONE_FRAME = "env_kwargs={'frameskip': 1}"
+# Defaults of AtariEnv, for ids that do not set these arguments.
+GAME_DEFAULTS = {"frameskip": 4, "repeat_action_probability": 0.25}
+
+# The arguments of AtariVectorEnv: those that env_kwargs may contain, and what to use instead of the others.
+GAME_ARGUMENTS = (
+    *("frameskip", "repeat_action_probability", "full_action_space", "continuous", "continuous_action_threshold"),
+    *("max_num_frames_per_episode", "num_threads", "thread_affinity_offset", "use_fire_reset"),
+)
+DECIDED_FOR_ALE = {
+    "game": "env_id",
+    "num_envs": "n_envs",
+    "batch_size": "n_envs",
+    "stack_num": "n_stack",
+    "noop_max": "wrapper_kwargs['noop_max']",
+    "maxpool": "wrapper_kwargs['frame_skip']",
+    "img_height": "wrapper_kwargs['screen_size']",
+    "img_width": "wrapper_kwargs['screen_size']",
+    "episodic_life": "wrapper_kwargs['terminal_on_life_loss']",
+    "life_loss_info": "wrapper_kwargs['terminal_on_life_loss']",
+    "reward_clipping": "wrapper_kwargs['clip_reward']",
+}
+
+# EnvPool's arguments that other arguments set, and those that would change the episode statistics of Atari games.
+DECIDED_FOR_ENVPOOL = {"num_envs": "n_envs", "seed": "seed", "batch_size": "n_envs", "env_seed": "seed"}
+WRAPPED = {"episodic_life": "VecEpisodicLife", "reward_clip": "VecClipReward"}
+
+
+def make_gymnasium_vec_env(
+    env_id: str | Callable[..., gym.Env],
+    n_envs: int = 1,
+    seed: int | None = None,
+    start_index: int = 0,
+    monitor_dir: str | None = None,
+    wrapper_class: Callable[[gym.Env], gym.Env] | None = None,
+    env_kwargs: dict[str, Any] | None = None,
+    vectorization_mode: str = "sync",
+    vec_env_kwargs: dict[str, Any] | None = None,
+    monitor_kwargs: dict[str, Any] | None = None,
+    wrapper_kwargs: dict[str, Any] | None = None,
+) -> VecEnv:
+    """Create environments as SB3's ``make_vec_env`` does, but in one of gymnasium's vector environments.
+
+    :param env_id: id of the environment or, with ``"sync"`` and ``"async"``, a function that creates it
+    :param n_envs: number of environments, >= 1
+    :param seed: seed for the first reset
+    :param start_index: index of the first environment in the names of monitor files
+    :param monitor_dir: folder for monitor files; ``None`` writes none. In either case, infos contain episode statistics
+    :param wrapper_class: wrapper around each environment; not with ``"vector_entry_point"``
+    :param env_kwargs: arguments of the environment
+    :param vectorization_mode: ``"sync"`` steps the environments one after the other in this process, ``"async"`` steps
+        each in its own process, and ``"vector_entry_point"`` uses the vector environment registered for the id
+    :param vec_env_kwargs: arguments of ``SyncVectorEnv`` or ``AsyncVectorEnv``; not with ``"vector_entry_point"``
+    :param monitor_kwargs: arguments of ``Monitor``, or of ``VecMonitor`` with ``"vector_entry_point"``
+    :param wrapper_kwargs: arguments of the wrapper
+    :raises ArgumentError: if a value is not allowed, or an Atari game and its ``AtariWrapper`` would both skip frames
+    :raises gymnasium.error.Error: if there is no such id, or no vector environment for it
+    """
+    check_arguments({"n_envs": n_envs, "seed": seed, "vectorization_mode": vectorization_mode}, ARGUMENTS)
+    if wrapper_class is AtariWrapper and isinstance(env_id, str):
+        with suppress(gym.error.Error, ImportError):  # gym.make will report what is wrong with the id.
+            if is_atari(spec_of(env_id)):
+                check_frame_skip(env_id, {**DEFAULTS, **(wrapper_kwargs or {})}["frame_skip"], env_kwargs)
+    if vectorization_mode not in CLASSES:
+        unusable = {"wrapper_class": wrapper_class, "wrapper_kwargs": wrapper_kwargs, "vec_env_kwargs": vec_env_kwargs}
+        for name, value in unusable.items():
+            if value:
+                raise ArgumentError(f"{name}={value!r} cannot be used with vectorization_mode='vector_entry_point'")
+        return seed_and_monitor(_native(env_id, n_envs, env_kwargs), seed, monitor_dir, monitor_kwargs, start_index)
+    if wrapper_kwargs and wrapper_class is None:
+        raise ArgumentError(f"wrapper_kwargs={wrapper_kwargs} are arguments of wrapper_class, which is None")
+    wrap = partial(wrapper_class, **(wrapper_kwargs or {})) if wrapper_class else None
+    make: Any = partial(_vectorized, CLASSES[vectorization_mode], **(vec_env_kwargs or {}))
+    return make_vec_env(env_id, n_envs, seed, start_index, monitor_dir, wrap, env_kwargs, make, None, monitor_kwargs)
+
+
+def _native(env_id: str | Callable[..., gym.Env], n_envs: int, env_kwargs: dict[str, Any] | None) -> GymnasiumVecEnv:
+    if not isinstance(env_id, str):
+        raise ArgumentError(f"env_id={env_id!r} must be an id with vectorization_mode='vector_entry_point'")
+    if is_atari(spec_of(env_id)):
+        # ALE would clip rewards before the episode statistics see them.
+        raise ArgumentError(f"env_id={env_id!r} is an Atari game: use make_ale_vec_env")
+    return GymnasiumVecEnv(gym.make_vec(env_id, n_envs, "vector_entry_point", **(env_kwargs or {})))
+
+
+def _vectorized(make: Callable[..., VectorEnv], env_fns: list[Callable[[], gym.Env]], **kwargs: Any) -> GymnasiumVecEnv:
+    # In SAME_STEP mode, a reset needs no extra message to the workers.
+    return GymnasiumVecEnv(make(env_fns, **{"autoreset_mode": AutoresetMode.SAME_STEP, **kwargs}))
+
+
+def make_ale_vec_env(
+    env_id: str,
+    n_envs: int = 1,
+    seed: int | None = None,
+    monitor_dir: str | None = None,
+    wrapper_kwargs: dict[str, Any] | None = None,
+    env_kwargs: dict[str, Any] | None = None,
+    monitor_kwargs: dict[str, Any] | None = None,
+    n_stack: int = 4,
+) -> VecEnv:
+    """Create Atari games as SB3's ``make_atari_env`` and ``VecFrameStack`` do, but with ALE's ``AtariVectorEnv``.
+
+    The spaces are the same, so you can train a model with one and evaluate it with the other. Given the same emulator
+    state, the same actions lead to the same rewards, lives, episode ends and episode returns. ``docs/envs.md`` lists
+    the differences, such as what happens at the beginning of a game and after a lost life.
+
+    :param env_id: id of a game, such as ``"BreakoutNoFrameskip-v4"``; prefix it with ``module:`` if importing that
+        module registers it
+    :param n_envs: number of games, >= 1
+    :param seed: seed for the first reset
+    :param monitor_dir: folder for the monitor file; ``None`` writes no file. In either case, infos contain episode
+        statistics, which cover whole games and rewards before clipping
+    :param wrapper_kwargs: arguments of SB3's ``AtariWrapper``
+    :param env_kwargs: arguments of the game: ``frameskip``, ``repeat_action_probability``, ``full_action_space``,
+        ``continuous``, ``continuous_action_threshold`` and ``max_num_frames_per_episode``, and of ``AtariVectorEnv``:
+        ``num_threads``, ``thread_affinity_offset`` and ``use_fire_reset``
+    :param monitor_kwargs: further arguments of ``VecMonitor``
+    :param n_stack: number of frames stacked along the last dimension of an observation, >= 1
+    :raises ArgumentError: if an argument has a value that is not allowed, the game is unknown, or frames would be
+        skipped twice
+    """
+    check_arguments({"n_envs": n_envs, "seed": seed, "n_stack": n_stack}, ARGUMENTS)
+    wrapper_kwargs = wrapper_kwargs or {}
+    if wrapper_kwargs.keys() - WRAPPER_RULES:
+        raise ArgumentError(f"wrapper_kwargs={wrapper_kwargs} may contain only {', '.join(WRAPPER_RULES)}")
+    check_arguments(wrapper_kwargs, WRAPPER_RULES)
+    wrapper = {**DEFAULTS, **wrapper_kwargs}
+    size = wrapper["screen_size"]
+    # The single channel of greyscale frames is last, as SB3's WarpFrame has it.
+    env = TransformObservation(
+        _atari_vector_env(env_id, n_envs, wrapper, env_kwargs or {}),
+        lambda frames: frames.reshape(-1, size, size, 1),
+        single_observation_space=spaces.Box(0, 255, (size, size, 1), np.uint8),
+    )
+    venv: VecEnv = seed_and_monitor(GymnasiumVecEnv(env), seed, monitor_dir, monitor_kwargs)
+    if wrapper["terminal_on_life_loss"]:
+        venv = VecEpisodicLife(venv)
+    if wrapper["clip_reward"]:
+        venv = VecClipReward(venv)
+    return VecFrameStack(venv, n_stack) if n_stack > 1 else venv
+
+
+def check_frame_skip(env_id: str, frame_skip: int = 4, env_kwargs: dict[str, Any] | None = None) -> None:
+    """Check that an Atari game and its wrapper do not both skip frames.
+
+    :param env_id: id of the game
+    :param frame_skip: frames per action in the wrapper, such as SB3's ``AtariWrapper``
+    :param env_kwargs: arguments of the game
+    :raises ArgumentError: if both skip frames (the message says what to use instead), or if there is no such game
+    """
+    env_kwargs = env_kwargs or {}
+    spec = _spec(env_id)
+    inside = {**GAME_DEFAULTS, **spec.kwargs, **env_kwargs}["frameskip"]
+    if frame_skip > 1 and inside != 1:
+        instead = ONE_FRAME if "frameskip" in env_kwargs else _without_frame_skip(spec)
+        game = f"env_id={env_id!r} with env_kwargs={env_kwargs}" if env_kwargs else f"env_id={env_id!r}"
+        raise ArgumentError(f"{game} skips {inside} frames, and the wrapper skips {frame_skip} again: use {instead}")
+
+
+def _without_frame_skip(spec: EnvSpec) -> str:
+    """Return how to create the game without frame skipping, for a message. Not every game has an id for that."""
+    other = f"{spec.name}NoFrameskip-v4"
+    return f"'{other}', or {ONE_FRAME}" if other in gym.registry else ONE_FRAME
+
+
+def _spec(env_id: str) -> EnvSpec:
+    try:
+        import ale_py
+    except ImportError as error:
+        raise ImportError(f"Atari games need ALE: {installation('environments')}") from error
+    gym.register_envs(ale_py)
+    try:
+        spec = spec_of(env_id)
+    except (gym.error.Error, ImportError) as error:
+        raise ArgumentError(f"env_id={env_id!r} is not a registered game: {error}") from error
+    if not is_atari(spec):
+        raise ArgumentError(f"env_id={env_id!r} is not an Atari game, such as 'BreakoutNoFrameskip-v4'")
+    return spec
+
+
+def _atari_vector_env(env_id: str, n_envs: int, wrapper: dict[str, Any], env_kwargs: dict[str, Any]) -> VectorEnv:
+    check_not_given(env_kwargs, DECIDED_FOR_ALE)
+    if env_kwargs.keys() - {*GAME_ARGUMENTS}:
+        raise ArgumentError(f"env_kwargs={env_kwargs} may contain only {', '.join(GAME_ARGUMENTS)}")
+    check_frame_skip(env_id, wrapper["frame_skip"], env_kwargs)
+    from ale_py.vector_env import AtariVectorEnv
+
+    spec = _spec(env_id)
+    game = {**GAME_DEFAULTS, **spec.kwargs, **env_kwargs}
+    skip_in_game = game.pop("frameskip")
+    if not isinstance(skip_in_game, int):
+        raise ArgumentError(f"env_id={env_id!r} has no fixed frameskip: use {_without_frame_skip(spec)}")
+    if wrapper["action_repeat_probability"] > 0:
+        game["repeat_action_probability"] = wrapper["action_repeat_probability"]
+    env = AtariVectorEnv(
+        num_envs=n_envs,
+        frameskip=skip_in_game * wrapper["frame_skip"],
+        maxpool=wrapper["frame_skip"] > 1,
+        # AtariVectorEnv takes fewer than noop_max no-ops, and counts the FIRE at the start as one of them.
+        noop_max=wrapper["noop_max"] + 1,
+        img_height=wrapper["screen_size"],
+        img_width=wrapper["screen_size"],
+        # Wrappers outside the monitor handle lives and rewards; episodic_life would begin a new game.
+        episodic_life=False,
+        reward_clipping=False,
+        grayscale=True,
+        stack_num=1,
+        # SAME_STEP would lose the info of the last step, including its lives.
+        autoreset_mode=AutoresetMode.NEXT_STEP,
+        **game,
+    )
+    env.spec = spec
+    return env
+
+
+class EnvPoolVecEnv(GymnasiumVecEnv):
+    """EnvPool's environments. They can only be seeded when they are created, so a new seed recreates them."""
+
+    def __init__(self, make: Callable[[int], VectorEnv]):
+        self._make = make
+        super().__init__(make(0))
+        space = self.action_space
+        if isinstance(space, spaces.Box):
+            # Actions are single precision in gymnasium but double precision in EnvPool, and SB3 refuses to load a
+            # model for a different space.
+            self.action_space = spaces.Box(space.low.astype(np.float32), space.high.astype(np.float32))
+
+    def _reset_env(self, seed: int | None, options: dict[str, Any] | None) -> tuple[VecEnvObs, dict[str, Any]]:
+        if seed is not None:
+            self.env.close()
+            self._use(self._make(seed))
+        return super()._reset_env(None, options)
+
+    def _render(self) -> Any:
+        pool: Any = self.env
+        return pool.render(env_ids=np.arange(self.num_envs))
+
+
+def make_envpool_vec_env(
+    env_id: str,
+    n_envs: int = 1,
+    seed: int | None = None,
+    monitor_dir: str | None = None,
+    env_kwargs: dict[str, Any] | None = None,
+    monitor_kwargs: dict[str, Any] | None = None,
+) -> VecEnv:
+    """Create environments as SB3's ``make_vec_env`` does, but with EnvPool.
+
+    :param env_id: id of one of EnvPool's environments
+    :param n_envs: number of environments, >= 1
+    :param seed: seed of the first environment, taken modulo ``2**31 - n_envs`` and incremented for each further one
+    :param monitor_dir: folder for the monitor file; ``None`` writes none. In either case, infos contain episode
+        statistics
+    :param env_kwargs: arguments of ``envpool.make``, such as ``num_threads`` and ``max_episode_steps``
+    :param monitor_kwargs: further arguments of ``VecMonitor``
+    :raises ImportError: if EnvPool is not installed
+    :raises ArgumentError: if an argument has a value that is not allowed, or there is no such environment
+    """
+    check_arguments({"n_envs": n_envs, "seed": seed}, ARGUMENTS)
+    try:
+        import envpool
+    except ImportError as error:
+        hint = installation("envpool")
+        raise ImportError(f"EnvPool is not installed; with Python 3.11 or newer, run: {hint}") from error
+    if env_id not in envpool.list_all_envs():
+        raise ArgumentError(f"env_id={env_id!r} must be one of envpool.list_all_envs()")
+    env_kwargs = env_kwargs or {}
+    check_not_given(env_kwargs, DECIDED_FOR_ENVPOOL)
+    check_not_given(env_kwargs, {name: wrapper for name, wrapper in WRAPPED.items() if env_kwargs.get(name)})
+    make: Any = partial(envpool.make, env_id, "gymnasium", num_envs=n_envs, **env_kwargs)
+    venv = EnvPoolVecEnv(lambda seed: make(seed=seed))
+    return seed_and_monitor(venv, seed, monitor_dir, monitor_kwargs)
 
 
 def spec_of(env_id: str) -> EnvSpec:

@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ppo_variants.arguments.device import chosen_device
 from sb3_ppo_variants.arguments.rules import COUNT
-from sb3_ppo_variants.envs.adapter import adapted
+from sb3_ppo_variants.envs.adapter import adapt
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
 from sb3_ppo_variants.guards import capabilities
 from sb3_ppo_variants.processes import ALONE, Processes
@@ -51,7 +51,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
                 f"gymnasium.make({env!r})"
             )
         if isinstance(env, VectorEnv):
-            env = adapted(env, monitor_wrapper)
+            env = adapt(env, monitor_wrapper)
         return OnPolicyAlgorithm._wrap_env(env, verbose, monitor_wrapper)
 
     def set_random_seed(self, seed: int | None = None) -> None:
@@ -149,7 +149,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         """
         check_class(cls, archive := read_archive(path))
         if isinstance(env, VectorEnv):
-            env = adapted(env, monitored=True)
+            env = adapt(env, monitored=True)
         values = read_values(cls, archive, env, custom_objects, kwargs, weights_only)
         device = chosen_device(device, values["policy_class"], values.get("policy_kwargs"))
         built = built_within(archive) if weights_only else nullcontext()

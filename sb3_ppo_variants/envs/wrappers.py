@@ -1,11 +1,11 @@
-"""SB3's ``EpisodicLifeEnv`` and ``ClipRewardEnv`` for vectorised Atari games.
-
-Wrap them around a ``VecMonitor``, so that its statistics cover whole games and unclipped rewards.
-"""
+"""Wrappers: actions that SB3 does not clip, and lives and clipped rewards of vectorised Atari games."""
 
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
+from gymnasium.utils import RecordConstructorArgs
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
@@ -13,8 +13,38 @@ from sb3_ppo_variants.envs import rows
 from sb3_ppo_variants.errors import ArgumentError
 
 
+class ActionsAsDrawn(gym.Wrapper, RecordConstructorArgs):
+    """Passes each action to the environment as the policy sampled it.
+
+    SB3 clips actions to the bounds of ``env.action_space`` before the environment sees them, and requires finite
+    bounds. This wrapper sets finite bounds that are too wide to clip anything: the largest values of the space's dtype.
+    The environment then decides what to do with an action outside its own bounds. MuJoCo environments limit the torque,
+    but compute the control cost from the unclipped action.
+
+    Policies with ``squash_output=True``, and algorithms such as SAC, rescale actions to the bounds, so they cannot be
+    used with this wrapper. To sample random actions, call ``env.own_action_space.sample()``.
+
+    :param env: an environment with a ``Box`` of floating-point actions
+    :raises ArgumentError: if ``env`` has a different action space
+    """
+
+    def __init__(self, env: gym.Env[Any, Any]):
+        RecordConstructorArgs.__init__(self)
+        super().__init__(env)
+        space = env.action_space
+        if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+            raise ArgumentError(
+                f"ActionsAsDrawn needs a Box of floating-point actions, but the environment has {space}"
+            )
+        self.own_action_space = space
+        widest = np.finfo(space.dtype).max
+        self.action_space = spaces.Box(-widest, widest, space.shape, space.dtype.type)
+
+
 class VecEpisodicLife(VecEnvWrapper):
-    """Ends an episode when a life is lost, while the game continues.
+    """Ends an episode when a life is lost, while the game continues, as SB3's ``EpisodicLifeEnv`` does.
+
+    Wrap it around a ``VecMonitor``, so that its statistics cover whole games.
 
     :param venv: environments with ``lives`` in the info of every step and reset
     """
@@ -59,7 +89,10 @@ class VecEpisodicLife(VecEnvWrapper):
 
 
 class VecClipReward(VecEnvWrapper):
-    """Clips rewards to {+1, 0, -1} by their sign."""
+    """Clips rewards to {+1, 0, -1} by their sign, as SB3's ``ClipRewardEnv`` does.
+
+    Wrap it around a ``VecMonitor``, so that its statistics are of unclipped rewards.
+    """
 
     def reset(self) -> VecEnvObs:
         """Reset all environments."""
