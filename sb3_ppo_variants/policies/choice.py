@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
@@ -10,8 +11,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 
 from sb3_ppo_variants.errors import ArgumentError, installation
 from sb3_ppo_variants.kl import exact_kl
-from sb3_ppo_variants.policies.feed_forward import FeedForward
-from sb3_ppo_variants.policies.kind import PolicyKind, check_distribution
+from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.rollouts.buffer import with_parameters
 
 
@@ -67,7 +67,7 @@ FAMILIES = (
         ("MaskableMlpPolicy", "MaskableCnnPolicy", "MaskableMultiInputPolicy"),
         _masked,
     ),
-    Family("stable_baselines3", ("MlpPolicy", "CnnPolicy", "MultiInputPolicy"), lambda: FeedForward),
+    Family("stable_baselines3", ("MlpPolicy", "CnnPolicy", "MultiInputPolicy"), lambda: PolicyKind),
 )
 
 
@@ -99,6 +99,7 @@ def kind_of(policy: ActorCriticPolicy) -> PolicyKind:
     return kind_of_class(type(policy))(policy)
 
 
+@cache
 def kind_of_class(cls: type[BasePolicy]) -> type[PolicyKind]:
     """Return the kind of the policies of a class."""
     return _family(cls).kind()
@@ -110,7 +111,7 @@ def check_kl(policy: ActorCriticPolicy) -> None:
     :raises MissingKLError: if it is not
     """
     exact_kl(policy.action_dist)
-    check_distribution(kind_of(policy))
+    kind_of(policy).check_distribution()
 
 
 def make_policy_and_buffer(model: OnPolicyAlgorithm) -> None:
@@ -122,7 +123,7 @@ def make_policy_and_buffer(model: OnPolicyAlgorithm) -> None:
     model.set_random_seed(model.seed)
     buffer_class = _buffer_class(model)
     family = _family(model.policy_class)
-    model.policy = family.kind().make_policy(model).to(model.device)  # type: ignore[assignment]
+    model.policy = family.kind().make_policy(model).to(model.device)
     kind = kind_of(model.policy)
     make = with_parameters(buffer_class, kind.with_parameters)
     model.rollout_buffer = make(

@@ -19,9 +19,8 @@ from sb3_ppo_variants.objectives import AdaptiveKL, ArrayObjective, Clipped, KLP
 from sb3_ppo_variants.processes import Processes
 from sb3_ppo_variants.processes.advantages import normalized_together
 from sb3_ppo_variants.rollouts.buffer import WithParameters, in_rows
-from sb3_ppo_variants.updates.measured import Measured
 from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, in_minibatches, over_rollout
-from sb3_ppo_variants.updates.run import TOLERATED, Ended
+from sb3_ppo_variants.updates.run import TOLERATED, Ended, Measured
 
 # The objectives that losses.hpp implements. Their subclasses are excluded, because they may have any loss.
 NATIVE_OBJECTIVES = (Clipped, KLPenalized, AdaptiveKL, Unclipped)
