@@ -1,4 +1,4 @@
-"""Checks of what policies and buffers are made with: ``policy_kwargs``, ``rollout_buffer_kwargs``, spaces and the device."""
+"""Checks of what policies and buffers are made with: the entries of their ``kwargs``, the spaces and the device."""
 
 import inspect
 import re

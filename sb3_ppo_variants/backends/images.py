@@ -206,6 +206,7 @@ class Images(Reference):
 
     name = "images"
     path = "fast"
+    has_memory = False
     how = "images are laid out for convolutions"
 
     def obstacle(self, plan: UpdatePlan) -> str | None:

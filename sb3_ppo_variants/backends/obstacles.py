@@ -116,8 +116,6 @@ def of_methods(owner: object, what: str) -> str | None:
 
 def of_policy(kind: PolicyKind) -> str | None:
     """Check the kind of a policy, and that the policy overrides none of the methods above."""
-    if kind.has_memory:
-        return "the policy has a memory"
     policy, cls, base = kind.policy, type(kind.policy), kind.policies[0]
     if not isinstance(policy, base):
         return f"{cls.__name__} is not a subclass of {base.__name__}"

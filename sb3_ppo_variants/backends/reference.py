@@ -305,6 +305,7 @@ class Reference:
 
     name = "reference"
     path = "reference"
+    has_memory = False
     how = "PyTorch computes everything"
 
     def obstacle(self, plan: UpdatePlan) -> str | None:

@@ -105,6 +105,7 @@ class Sequences(Reference):
 
     name = "sequences"
     path = "fast"
+    has_memory = True
     how = "LSTMs run over whole sequences"
 
     def obstacle(self, plan: UpdatePlan) -> str | None:

@@ -52,7 +52,7 @@ from sb3_ppo_variants.rollouts.buffer import check_is_free, check_rollout, forge
 from sb3_ppo_variants.rollouts.loop import begin_rollout, collect
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.updates import AllOrNothing, NormalizeAdvantage, Outcome, UpdatePlan, Updates, run_update, summary
-from sb3_ppo_variants.updates.separate import chosen, separate
+from sb3_ppo_variants.updates.separate import divide, separate
 
 SelfPPO = TypeVar("SelfPPO", bound="PPOBase")
 SB3S = inspect.signature(OnPolicyAlgorithm).parameters.keys()
@@ -131,7 +131,7 @@ class PPOBase(SavedAlgorithm):
         for name in schedules:
             current_value(name, getattr(self, name), progress_remaining=1.0)
         make_policy_and_buffer(self)
-        self._division = chosen(self.updates)
+        self._division = divide(self.updates)
         self._division.prepare(self)
         for name in schedules:
             if name != "learning_rate":
@@ -178,7 +178,6 @@ class PPOBase(SavedAlgorithm):
 
     def _plan(self) -> UpdatePlan:
         self._checked_arguments.update(self, self._all_rules())  # Callbacks may have set them.
-        self._division = chosen(self.updates, self._division)
         clip_range_vf, progress, buffer = self.clip_range_vf, self._current_progress_remaining, self.rollout_buffer
         return UpdatePlan(
             kind=kind_of(self.policy),

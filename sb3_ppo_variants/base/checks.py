@@ -23,6 +23,7 @@ from sb3_ppo_variants.guards import check_seen, guarded
 from sb3_ppo_variants.guards.interrupts import interrupts_can_be_held
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.updates.run import check_parameters
+from sb3_ppo_variants.updates.separate import divide
 
 
 def check_hooks(cls: type[OnPolicyAlgorithm]) -> None:
@@ -123,19 +124,24 @@ def checked(model: OnPolicyAlgorithm) -> Iterator[None]:
         raise
 
 
-def _rebuild_schedule(model: OnPolicyAlgorithm) -> None:
+def _rebuild_schedule(model: Any) -> None:
     model._setup_lr_schedule()
 
 
-def _pass_to_buffer(model: OnPolicyAlgorithm) -> None:
+def _pass_to_buffer(model: Any) -> None:
     model.rollout_buffer.gamma, model.rollout_buffer.gae_lambda = model.gamma, model.gae_lambda
 
 
-# How a new value takes effect.
-TAKEN: Mapping[str, Callable[[OnPolicyAlgorithm], None]] = {
+def _divide_again(model: Any) -> None:
+    model._division = divide(model.updates, model._division)
+
+
+# How a new value takes effect, where the next plan does not read it.
+TAKEN: Mapping[str, Callable[[Any], None]] = {
     "learning_rate": _rebuild_schedule,
     "gamma": _pass_to_buffer,
     "gae_lambda": _pass_to_buffer,
+    "updates": _divide_again,
 }
 # What to do instead of setting the attribute.
 REFUSED: Mapping[str, str] = {

@@ -34,7 +34,7 @@ class Measured:
 
     def averaged(self, processes: Processes) -> "Measured":
         """Return the means over all processes, whose minibatches have the same size."""
-        if processes.size == 1 or not self.values:
+        if not self.values:
             return self
         columns = [th.from_numpy(array.astype(np.float64)) for array in self.values.values()]
         vector = th.cat(columns)
@@ -167,8 +167,11 @@ def run_update(update: Update, plan: UpdatePlan, verbose: int) -> Outcome:
         measured.append(descending.measured())
         measured[-1].check_finite()
     update.check_finite()
-    kl, together = update.finish(), [one.averaged(plan.processes) for one in measured]
-    return Outcome(epochs, together, None if kl is None else plan.processes.mean(kl))
+    kl = update.finish()
+    if plan.processes.size > 1:
+        measured = [each.averaged(plan.processes) for each in measured]
+        kl = None if kl is None else plan.processes.mean(kl)
+    return Outcome(epochs, measured, kl)
 
 
 class AllOrNothing:

@@ -109,7 +109,7 @@ def separate(arguments: dict[str, Any]) -> SeparateUpdates:
     return SeparateUpdates(**arguments)
 
 
-def chosen(updates: Updates | dict[str, Any] | None, prepared: Updates | None = None) -> Updates:
+def divide(updates: Updates | dict[str, Any] | None, prepared: Updates | None = None) -> Updates:
     """Return the updates that the argument ``updates`` describes.
 
     :param updates: the argument, or the attribute, which may have been set after construction
