@@ -116,6 +116,8 @@ def of_methods(owner: object, what: str) -> str | None:
 
 def of_policy(kind: PolicyKind) -> str | None:
     """Check the kind of a policy, and that the policy overrides none of the methods above."""
+    if type(kind) is not PolicyKind and not kind.takes_masks:
+        return f"the policy is of the kind {type(kind).__name__}"
     policy, cls, base = kind.policy, type(kind.policy), kind.policies[0]
     if not isinstance(policy, base):
         return f"{cls.__name__} is not a subclass of {base.__name__}"

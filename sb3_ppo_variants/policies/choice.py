@@ -122,8 +122,7 @@ def make_policy_and_buffer(model: OnPolicyAlgorithm) -> None:
     model._setup_lr_schedule()
     model.set_random_seed(model.seed)
     buffer_class = _buffer_class(model)
-    family = _family(model.policy_class)
-    model.policy = family.kind().make_policy(model).to(model.device)
+    model.policy = kind_of_class(model.policy_class).make_policy(model).to(model.device)
     kind = kind_of(model.policy)
     make = with_parameters(buffer_class, kind.with_parameters)
     model.rollout_buffer = make(
@@ -135,11 +134,12 @@ def make_policy_and_buffer(model: OnPolicyAlgorithm) -> None:
 
 
 def _buffer_class(model: OnPolicyAlgorithm) -> type[RolloutBuffer]:
-    family = _family(model.policy_class)
-    suitable = family.kind().buffers[isinstance(model.observation_space, spaces.Dict)]
+    kind = kind_of_class(model.policy_class)
+    suitable = kind.buffers[isinstance(model.observation_space, spaces.Dict)]
     given = model.rollout_buffer_class or suitable
-    # With SB3's policies, a user's class may hold dictionaries even if it derives from SB3's class for arrays.
-    if _family(given) is not family or not (family is FAMILIES[-1] or issubclass(given, suitable)):
+    # A user's class may hold dictionaries even if it derives from SB3's class for arrays.
+    is_sb3s = kind.buffers == PolicyKind.buffers and _family(given) is FAMILIES[-1]
+    if not (is_sb3s or issubclass(given, suitable)):
         raise ArgumentError(
             f"rollout_buffer_class={given} cannot hold the rollouts of a {model.policy_class.__name__}; "
             f"use {suitable.__name__} or a subclass of it"
