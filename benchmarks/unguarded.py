@@ -14,7 +14,7 @@ from sb3_ppo_variants.backends.native.update import NativeUpdate
 from sb3_ppo_variants.base import algorithm
 from sb3_ppo_variants.guards.guarded import DictRows, can_step, standing_in
 from sb3_ppo_variants.guards.outputs import copy_info, copy_observation
-from sb3_ppo_variants.updates.measured import Measured
+from sb3_ppo_variants.updates.run import Measured
 from sb3_ppo_variants.variants import PPOClip
 
 
