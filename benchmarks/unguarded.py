@@ -1,18 +1,17 @@
 """PPOClip without its guards, to measure what they cost."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 from unittest import mock
 
 import numpy as np
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from sb3_ppo_variants.backends import reference
 from sb3_ppo_variants.backends.native.update import NativeUpdate
 from sb3_ppo_variants.base import algorithm
-from sb3_ppo_variants.guards.guarded import DictRows, can_step, standing_in
+from sb3_ppo_variants.guards import stepping
 from sb3_ppo_variants.guards.outputs import copy_info, copy_observation
 from sb3_ppo_variants.updates.run import Measured
 from sb3_ppo_variants.variants import PPOClip
@@ -40,24 +39,14 @@ def _check_nothing(*_: object) -> None:
     pass
 
 
-@contextmanager
-def _unguarded(model: Any) -> Iterator[None]:
-    with standing_in(model, _unchecked):
-        yield
-
-
-def _unchecked(env: VecEnv) -> VecEnv:
-    return UncheckedSteps(env) if can_step(env) else env  # type: ignore[return-value]
-
-
 class UncheckedSteps:
     """The steps that ``DummySteps`` takes, without its checks."""
 
-    def __init__(self, env: DummyVecEnv):
+    def __init__(self, env: DummyVecEnv, *_: object):
         self._env = env
         self.step_async, self.reset = env.step_async, env.reset
         arrays: Any = env.buf_obs
-        self._rows = arrays[None] if None in arrays else DictRows(arrays)
+        self._rows = arrays[None] if None in arrays else stepping.DictRows(arrays)
 
     def step(self, actions: np.ndarray) -> VecEnvStepReturn:
         """Take a step."""
@@ -81,7 +70,8 @@ class UncheckedSteps:
 
 
 REPLACED: tuple[tuple[Any, str, Any], ...] = (
-    (algorithm, "checked", _unguarded),
+    (stepping, "DummySteps", UncheckedSteps),
+    (stepping, "CheckedStacks", lambda env, watch: env),
     (algorithm, "check_rollout", _check_nothing),
     (reference, "Snapshot", NoSnapshot),
     (reference, "check_actions", _check_nothing),

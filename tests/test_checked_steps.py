@@ -17,8 +17,8 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 from helpers import ACTION_SPACES, NoiseEnv
 from sb3_ppo_variants.backends.native.normalizing import native_test
 from sb3_ppo_variants.errors import NonFiniteError
-from sb3_ppo_variants.guards.guarded import guarded
 from sb3_ppo_variants.guards.outputs import FiniteTest, finite_test
+from sb3_ppo_variants.guards.stepping import guard_envs
 
 BOX = ACTION_SPACES["Box"]
 OBSERVATIONS: dict[str, spaces.Space] = {
@@ -69,7 +69,7 @@ def without_times(infos: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @contextmanager
 def checked_steps(env: VecEnv) -> Iterator[VecEnv]:
     model: Any = SimpleNamespace(env=env, num_timesteps=0)
-    with guarded(model):
+    with guard_envs(model):
         yield model.env
 
 

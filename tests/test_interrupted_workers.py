@@ -102,7 +102,7 @@ def goes_on(model: PPOClip) -> bool:
 # The files whose code exchanges messages.
 FILES = (
     *("subproc_vec_env.py", "async_vector_env.py", "connection.py"),
-    *("envs/adapter.py", "envs/subproc.py", "guards/workers.py", "guards/guarded.py"),
+    *("envs/adapter.py", "envs/subproc.py", "guards/workers.py", "guards/stepping.py"),
 )
 
 

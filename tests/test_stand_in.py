@@ -32,7 +32,7 @@ from stable_baselines3.common.vec_env import (
 from helpers import ACTION_SPACES, NoiseEnv, noise_envs
 from sb3_ppo_variants import EnvOutputError, ExactCheckpointCallback, PPOClip
 from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
-from sb3_ppo_variants.guards.guarded import StandIn
+from sb3_ppo_variants.guards.stepping import StandIn
 
 BOX = ACTION_SPACES["Box"]
 IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
@@ -167,7 +167,7 @@ def test_what_is_set_on_the_stand_in_is_set_on_the_environment() -> None:
 def test_all_else_is_of_the_environment() -> None:
     """This includes attributes that a later version of SB3 adds to ``VecEnv``."""
     env = noise_envs(BOX)
-    stand_in = StandIn(env, env)
+    stand_in = StandIn(env, {})
 
     def same(one: Any, other: Any) -> bool:
         # Bound methods are created on each access.

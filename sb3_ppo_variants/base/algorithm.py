@@ -45,7 +45,7 @@ from sb3_ppo_variants.base.checks import (
 from sb3_ppo_variants.base.together import Rollout
 from sb3_ppo_variants.callbacks import Supervised
 from sb3_ppo_variants.guards import masks
-from sb3_ppo_variants.guards.guarded import original
+from sb3_ppo_variants.guards.stepping import original
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.policies.choice import Aliases, check_kl, kind_of, make_policy_and_buffer
 from sb3_ppo_variants.processes import Processes, current

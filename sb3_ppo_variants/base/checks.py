@@ -19,8 +19,8 @@ from sb3_ppo_variants.arguments.checks import check_observations, check_start
 from sb3_ppo_variants.arguments.rules import LEARN_RULES, Rule, check_arguments, check_settings, check_spaces
 from sb3_ppo_variants.backends.native.normalizing import native_test
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.guards.guarded import check_seen, guarded
 from sb3_ppo_variants.guards.interrupts import interrupts_can_be_held
+from sb3_ppo_variants.guards.stepping import check_seen, guard_envs
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.updates.run import check_parameters
 from sb3_ppo_variants.updates.separate import divide
@@ -116,7 +116,7 @@ def checked(model: OnPolicyAlgorithm) -> Iterator[None]:
     not finite, that is reported instead of the original error.
     """
     try:
-        with guarded(model, native_test):
+        with guard_envs(model, native_test):
             yield
     except (ValueError, RuntimeError):
         check_parameters(model.policy)

@@ -159,12 +159,12 @@ def check_actions(actions: np.ndarray, watch: Watch) -> None:
 
 
 class ArrayCheck:
-    """Checks observations of a space without nested spaces; see :func:`observation_check`."""
+    """Checks observations that are arrays or numbers, and accepts all others; see :func:`observation_check`."""
 
     def __init__(self, space: spaces.Space, watch: Watch, n_envs: int):
-        assert space.shape is not None and space.dtype is not None
         self._watch = watch
-        self._shape = (n_envs, *space.shape) if n_envs else space.shape
+        self._is_checked = space.shape is not None and space.dtype is not None
+        self._shape = (n_envs, *(space.shape or ())) if n_envs else space.shape
         self._dtype = np.dtype(space.dtype)
         # Discrete observations are plain numbers.
         self._scalars = INTEGERS if self._shape == () else frozenset()
@@ -180,7 +180,7 @@ class ArrayCheck:
         """
         if type(observation) is np.ndarray and observation.dtype is self._dtype and observation.shape == self._shape:
             return observation
-        if type(observation) in self._scalars:
+        if type(observation) in self._scalars or not self._is_checked:
             return observation
         array = as_real_array(observation)
         if array is None:
@@ -201,6 +201,8 @@ class ArrayCheck:
         :raises NonFiniteError: if a number is NaN or infinite
         :raises EnvOutputError: if an integer is not in the space
         """
+        if not self._is_checked:
+            return
         array = np.asarray(observation)
         if array.dtype.kind == "f":
             if array.dtype != self._dtype:
@@ -234,7 +236,7 @@ class PartsCheck:
         self._watch = watch
         self._is_dict = isinstance(space, spaces.Dict)
         parts = dict(enumerate(space.spaces)) if isinstance(space, spaces.Tuple) else space.spaces
-        self._checks = {key: _array_check(part, watch, n_envs) for key, part in parts.items()}
+        self._checks = {key: ArrayCheck(part, watch, n_envs) for key, part in parts.items()}
 
     def fitted(self, observation: Any, quantity: str, env_index: int | None) -> Any:
         """See :class:`ArrayCheck`."""
@@ -258,18 +260,7 @@ class PartsCheck:
             check.check_numbers(observation[key], f"{quantity}[{key!r}]", env_index)
 
 
-class Unchecked:
-    """Accepts all observations; see :func:`observation_check`."""
-
-    def fitted(self, observation: object, quantity: str, env_index: int | None) -> Any:
-        """Return the observation."""
-        return observation
-
-    def check_numbers(self, observation: Any, quantity: str, env_index: int | None) -> None:
-        """Accept the observation."""
-
-
-def observation_check(space: spaces.Space, watch: Watch, n_envs: int = 0) -> ArrayCheck | PartsCheck | Unchecked:
+def observation_check(space: spaces.Space, watch: Watch, n_envs: int = 0) -> ArrayCheck | PartsCheck:
     """Create the check of a space of arrays or numbers, or of a ``Dict`` or ``Tuple`` of such spaces.
 
     Observations of other spaces, such as ``Text`` and spaces that are nested more deeply, are not checked. Policies
@@ -279,11 +270,7 @@ def observation_check(space: spaces.Space, watch: Watch, n_envs: int = 0) -> Arr
     """
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return PartsCheck(space, watch, n_envs)
-    return _array_check(space, watch, n_envs)
-
-
-def _array_check(space: spaces.Space, watch: Watch, n_envs: int) -> ArrayCheck | Unchecked:
-    return Unchecked() if space.shape is None or space.dtype is None else ArrayCheck(space, watch, n_envs)
+    return ArrayCheck(space, watch, n_envs)
 
 
 def _limits(space: spaces.Space) -> tuple[Any, Any] | None:

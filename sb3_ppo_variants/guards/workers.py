@@ -56,18 +56,14 @@ class Exchange:
         self.process = process
         self.env_index = env_index
         self._unanswered = 0
-        self._in_message = False
+        self.useless = False
+        """Whether the pipe contains an incomplete message."""
         self._wait = _waits_for(pipe, process)
 
     @property
     def clean(self) -> bool:
         """Whether no answer is outstanding."""
-        return not self._unanswered and not self._in_message
-
-    @property
-    def useless(self) -> bool:
-        """Whether the pipe contains an incomplete message."""
-        return self._in_message
+        return not self._unanswered and not self.useless
 
     @property
     def closed(self) -> bool:
@@ -80,7 +76,7 @@ class Exchange:
         :raises WorkerError: if the worker has ended, or the pipe contains an incomplete message
         """
         if command[0] == "close":
-            if self._in_message:
+            if self.useless:
                 self.process.terminate()
                 return
             self.recv()  # A worker that is blocked while sending does not read commands.
@@ -89,21 +85,21 @@ class Exchange:
         try:
             with HELD:
                 # The order matters: an exception that is not due to a Ctrl-C may be raised between any two lines.
-                self._in_message = True
+                self.useless = True
                 self._unanswered += 1
                 try:
                     self.pipe.send_bytes(message)
                 except ConnectionError:
-                    self._in_message = False
+                    self.useless = False
                     raise
-                self._in_message = False
+                self.useless = False
         except ConnectionError as error:
             raise ended(self.env_index, self.process) from error
 
     def recv(self) -> Any:
         """Wait for the answer to the last command, and return it; ``None`` if no answer is outstanding."""
         answer = None
-        while self._unanswered or self._in_message:
+        while self._unanswered or self.useless:
             answer = self.receive(None)
         return answer
 
@@ -119,21 +115,21 @@ class Exchange:
             if not self._wait(seconds):
                 raise Unanswered
             with HELD:
-                self._in_message = True
+                self.useless = True
                 try:
                     message = self.pipe.recv_bytes()
                 except (EOFError, ConnectionError):
-                    self._in_message = False
+                    self.useless = False
                     raise
                 self._unanswered -= 1
-                self._in_message = False
+                self.useless = False
         except (EOFError, ConnectionError) as error:
             raise ended(self.env_index, self.process) from error
         self.last = ForkingPickler.loads(message)
         return self.last
 
     def _check(self) -> None:
-        if self._in_message:
+        if self.useless:
             problem = "was cut off in the middle of a message: close its vectorised environment and make a new one"
             raise WorkerError(self.env_index, problem)
 

@@ -1,13 +1,12 @@
-"""Checks the values that a model and its environments exchange during training."""
+"""Steps of environments that check what a model and its environments exchange during training."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
-from typing import Any, TypeAlias, TypeGuard, Union
+from typing import Any, TypeGuard
 
 import numpy as np
 from gymnasium import spaces
-from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
@@ -38,29 +37,69 @@ TAKE_ACTIONS = ("step", "step_async")
 # Errors that NumPy and SB3 raise for outputs that cannot be stacked, and errors of the checks of stacked outputs.
 STACKING = (TypeError, ValueError, KeyError, AssertionError)
 
-# Objects that take steps and resets; see SB3's VecEnv.
-Steps: TypeAlias = Union[VecEnv, "DummySteps", "CheckedStacks", "CheckedActions"]
-
 
 @contextmanager
-def guarded(model: OnPolicyAlgorithm, test: FiniteTest = finite_test) -> Iterator[None]:
+def guard_envs(model: OnPolicyAlgorithm, test: FiniteTest = finite_test) -> Iterator[None]:
     """Check what a model's environments receive and return, below all wrappers, while the context is active.
+
+    A stand-in replaces the environment that is innermost, so that it and its wrappers stay unchanged.
 
     :param test: creates the tests whether observations are finite
     """
+    place = _innermost(model)
+    present = getattr(*place)
+    # If a callback trains a second model on the environment, the stand-in of the first one is still in place.
+    env = original(present)
     watch = Watch(model)
-
-    def make_steps(env: VecEnv) -> Steps:
-        checked = DummySteps(env, watch, test) if can_step(env) else CheckedStacks(env, watch)
-        return CheckedActions(checked, watch) if may_change_actions(model.env) else checked
-
+    steps = DummySteps(env, watch, test) if can_step(env) else CheckedStacks(env, watch)
+    own: dict[str, Callable[..., Any]] = {name: getattr(steps, name) for name in (*TAKE_ACTIONS, "step_wait", "reset")}
+    if _may_change_actions(model.env):
+        own |= {name: _checking_actions(own[name], watch) for name in TAKE_ACTIONS}
+    stand_in = StandIn(env, own)
+    setattr(*place, stand_in)
     try:
-        with standing_in(model, make_steps) as env, exchanging(env, model):
+        with exchanging(env, model):
             yield
     except EnvOutputError as error:
         if error.step is None:  # The error comes from a worker process.
             error.step = model.num_timesteps
         raise
+    finally:
+        # A callback may have put another environment there, or new wrappers around the stand-in.
+        for owner, name in (place, _innermost(model)):
+            if getattr(owner, name) is stand_in:
+                setattr(owner, name, present)
+
+
+def _innermost(model: OnPolicyAlgorithm) -> tuple[Any, str]:
+    """Return the owner and the name of the attribute that is the environment of a model below all wrappers.
+
+    A wrapper around something that is not a ``VecEnv`` is that environment.
+    """
+    owner: Any = model
+    name = "env"
+    while inner(getattr(owner, name)) is not None:
+        owner, name = getattr(owner, name), "venv"
+    return owner, name
+
+
+def _may_change_actions(env: VecEnv | None) -> bool:
+    """Return whether an environment has a wrapper that may pass on other actions than it receives."""
+    while isinstance(env, VecEnvWrapper):
+        if not _are_those_of(VecEnvWrapper, env, TAKE_ACTIONS):
+            return True
+        env = env.venv
+    return False
+
+
+def _checking_actions(take: Callable[[np.ndarray], Any], watch: Watch) -> Callable[[np.ndarray], Any]:
+    """Return a method that takes only finite actions. Actors have checked those that they drew, but not the changed."""
+
+    def checked(actions: np.ndarray) -> Any:
+        check_actions(actions, watch)
+        return take(actions)
+
+    return checked
 
 
 def check_seen(model: OnPolicyAlgorithm) -> None:
@@ -79,14 +118,15 @@ class StandIn:
     All other attributes are those of that environment, and are set on it. Copying or pickling a stand-in copies or
     pickles that environment, and ``isinstance`` finds it to be of the same classes. A stand-in is not a
     ``VecEnvWrapper``, because SB3 expects the environments for training and evaluation to have the same wrappers.
+
+    :param own: the methods that differ, by their names
     """
 
     _inner: VecEnv
     __class__ = property(attrgetter("_inner.__class__"))
     num_envs = property(attrgetter("_inner.num_envs"))  # Read at every step, and faster than __getattr__().
 
-    def __init__(self, env: VecEnv, steps: Steps):
-        own = {name: getattr(steps, name) for name in ("step", "step_async", "step_wait", "reset")}
+    def __init__(self, env: VecEnv, own: Mapping[str, Callable[..., Any]]):
         self.__dict__.update(_inner=env, **own)
 
     def __getattr__(self, name: str) -> Any:
@@ -104,48 +144,6 @@ def original(env: VecEnv) -> VecEnv:
     return env._inner if isinstance(env, StandIn) else env
 
 
-@contextmanager
-def standing_in(model: BaseAlgorithm, make_steps: Callable[[VecEnv], Steps]) -> Iterator[VecEnv]:
-    """Replace a model's environment, below all wrappers, with a stand-in while the context is active.
-
-    :param make_steps: creates the stand-in's steps from the environment without wrappers, which is yielded
-    """
-    place = _innermost(model)
-    present = getattr(*place)
-    # If a callback trains a second model on the environment, the stand-in of the first one is still in place.
-    env = original(present)
-    stand_in = StandIn(env, make_steps(env))
-    setattr(*place, stand_in)
-    try:
-        yield env
-    finally:
-        # A callback may have put another environment there, or new wrappers around the stand-in.
-        for owner, name in (place, _innermost(model)):
-            if getattr(owner, name) is stand_in:
-                setattr(owner, name, present)
-
-
-def _innermost(model: BaseAlgorithm) -> tuple[BaseAlgorithm | VecEnvWrapper, str]:
-    """Return the owner and the name of the attribute that is the environment of a model below all wrappers.
-
-    A wrapper around something that is not a ``VecEnv`` is that environment.
-    """
-    owner: Any = model
-    name = "env"
-    while inner(getattr(owner, name)) is not None:
-        owner, name = getattr(owner, name), "venv"
-    return owner, name
-
-
-def may_change_actions(env: VecEnv | None) -> bool:
-    """Return whether an environment has a wrapper that may pass on other actions than it receives."""
-    while isinstance(env, VecEnvWrapper):
-        if not _are_those_of(VecEnvWrapper, env, TAKE_ACTIONS):
-            return True
-        env = env.venv
-    return False
-
-
 def can_step(env: VecEnv) -> TypeGuard[DummyVecEnv]:
     """Return whether an environment is a ``DummyVecEnv`` that steps and resets as SB3's does, without tuples."""
     is_plain = isinstance(env, DummyVecEnv) and not isinstance(env.observation_space, spaces.Tuple)
@@ -154,25 +152,6 @@ def can_step(env: VecEnv) -> TypeGuard[DummyVecEnv]:
 
 def _are_those_of(cls: type, env: VecEnv, methods: Sequence[str]) -> bool:
     return all(getattr(getattr(env, name), "__func__", None) is getattr(cls, name) for name in methods)
-
-
-class CheckedActions:
-    """Steps below a wrapper that may change the actions. Actors have checked those that they drew."""
-
-    def __init__(self, steps: Steps, watch: Watch):
-        self._steps, self._watch = steps, watch
-        self.step_wait: Callable[[], VecEnvStepReturn] = steps.step_wait
-        self.reset: Callable[[], VecEnvObs] = steps.reset
-
-    def step(self, actions: np.ndarray) -> VecEnvStepReturn:
-        """Take a step; the actions must be finite."""
-        check_actions(actions, self._watch)
-        return self._steps.step(actions)
-
-    def step_async(self, actions: np.ndarray) -> None:
-        """Start a step; the actions must be finite."""
-        check_actions(actions, self._watch)
-        self._steps.step_async(actions)
 
 
 class DummySteps:
