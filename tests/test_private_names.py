@@ -77,11 +77,11 @@ def test_storage_of_sb3(name: str) -> None:
 def test_state_of_gymnasium() -> None:
     """``GymnasiumVecEnv`` sets it after an interrupt, so that the next command is accepted."""
     env: Any = AsyncVectorEnv([make] * 2, context="fork")
-    assert env._state is AsyncState.DEFAULT
+    assert env._state == AsyncState.DEFAULT
     env.reset_async()
-    assert env._state is AsyncState.WAITING_RESET
+    assert env._state == AsyncState.WAITING_RESET
     env.reset_wait()
-    assert env._state is AsyncState.DEFAULT
+    assert env._state == AsyncState.DEFAULT
     env.close()
 
 

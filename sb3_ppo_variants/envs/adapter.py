@@ -59,12 +59,24 @@ class GymnasiumVecEnv(VecEnv):
 
     def _use(self, env: VectorEnv) -> None:
         self.env = env
-        inner = env.unwrapped
-        if isinstance(inner, AsyncVectorEnv):
-            self._access: _Whole = _InWorkers(inner)
-        else:
-            self._access = _InProcess(inner) if isinstance(inner, SyncVectorEnv) else _Whole(inner)
+        inner: Any = env.unwrapped
+        self._inner = inner
+        self._has_workers = isinstance(inner, AsyncVectorEnv)
+        self._has_singles = isinstance(inner, AsyncVectorEnv | SyncVectorEnv)
+        if self._has_workers:
+            workers = enumerate(zip(inner.parent_pipes, inner.processes, strict=True))
+            inner.parent_pipes = [
+                pipe if isinstance(pipe, Exchange) else Exchange(pipe, i, process) for i, (pipe, process) in workers
+            ]
         rows.collect_infos(env)
+
+    def _begin(self) -> None:
+        """Prepare for a command to the environments, because an interrupt may have cut the last one short."""
+        if self._has_workers:
+            self._inner._state = AsyncState.DEFAULT
+            if None in self._inner.parent_pipes:  # gymnasium has closed the pipe of a worker that raised an error.
+                index = self._inner.parent_pipes.index(None)
+                raise ended(index, self._inner.processes[index])
 
     def reset(self) -> VecEnvObs:
         """Reset all environments with the seeds and options that were set since the last reset.
@@ -89,7 +101,7 @@ class GymnasiumVecEnv(VecEnv):
 
     def _reset_env(self, seed: int | None, options: dict[str, Any] | None) -> tuple[VecEnvObs, dict[str, Any]]:
         """Reset ``env``, seeding its environments with ``seed``, ``seed + 1`` and so on."""
-        self._access.begin()
+        self._begin()
         return self.env.reset(seed=seed, options=options)
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
@@ -101,7 +113,7 @@ class GymnasiumVecEnv(VecEnv):
         last = SEEDS - self.num_envs
         if seed is None:
             seed = int(np.random.randint(last))
-        return super().seed(seed if self._access.takes_any_seed else seed % last)
+        return super().seed(seed if self._has_singles else seed % last)
 
     def step_async(self, actions: np.ndarray) -> None:
         """Store the actions for the next step."""
@@ -109,7 +121,7 @@ class GymnasiumVecEnv(VecEnv):
 
     def step_wait(self) -> VecEnvStepReturn:
         """Step all environments and reset those that are done."""
-        self._access.begin()
+        self._begin()
         observations, rewards, terminated, truncated, vector_infos = self.env.step(self._actions)
         observations = rows.copied(observations)
         dones = terminated | truncated
@@ -125,9 +137,16 @@ class GymnasiumVecEnv(VecEnv):
 
     def close(self) -> None:
         """Close the environments; a second call does nothing."""
-        if not self._closed:
-            self.env.close(**self._access.close_arguments())
-            self._closed = True
+        if self._closed:
+            return
+        how = {}
+        if self._has_workers:
+            self._inner._state = AsyncState.DEFAULT
+            useless = any(pipe is not None and pipe.useless for pipe in self._inner.parent_pipes)
+            if useless or not all(process.is_alive() for process in self._inner.processes):
+                how = {"terminate": True}
+        self.env.close(**how)
+        self._closed = True
 
     def get_images(self) -> Sequence[np.ndarray | None]:
         """Render each environment.
@@ -140,149 +159,74 @@ class GymnasiumVecEnv(VecEnv):
         return list(self._render())
 
     def _render(self) -> Any:
-        self._access.begin()
+        self._begin()
         return self.env.render()
 
     def has_attr(self, attr_name: str) -> bool:
         """Check whether all environments have the attribute."""
-        return self._access.has(attr_name)
+        return all(self._ask("has_wrapper_attr", attr_name)) if self._has_singles else hasattr(self._inner, attr_name)
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """Return the attribute of each environment."""
-        return self._access.get(attr_name, list(self._get_indices(indices)))
+        if not self._has_singles:
+            return [getattr(self._inner, attr_name)] * len(list(self._get_indices(indices)))
+        if self._has_workers:
+            self._need(attr_name)
+        # gymnasium's own get_attr would call an attribute that is callable.
+        return self._ask("get_wrapper_attr", attr_name, indices=indices)
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """Set the attribute of each environment to the value."""
-        self._access.set(attr_name, value, list(self._get_indices(indices)))
+        if self._has_workers or not self._has_singles:
+            self._need_all(indices)
+        if self._has_singles:
+            self._ask("set_wrapper_attr", attr_name, value, indices=indices)
+        else:
+            self._need(attr_name)  # A new attribute would have no effect.
+            setattr(self._inner, attr_name, value)
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
-    ) -> list:
+    ) -> list[Any]:
         """Call the method of each environment and return the results."""
-        return self._access.call(method_name, list(self._get_indices(indices)), method_args, method_kwargs)
+        if not self._has_singles:
+            kind = type(self._inner).__name__
+            raise NotImplementedError(f"{kind} has no single environments to call {method_name}() on")
+        if self._has_workers:
+            self._need_all(indices)
+            self._need(method_name)
+            return self._ask(method_name, *method_args, **method_kwargs)
+        return [method(*method_args, **method_kwargs) for method in self.get_attr(method_name, indices)]
 
     def env_is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: VecEnvIndices = None) -> list[bool]:
-        """Check which environments are wrapped with the class."""
-        return self._access.is_wrapped(wrapper_class, list(self._get_indices(indices)))
+        """Check which environments are wrapped with the class; in workers, with a class of that name."""
+        where = list(self._get_indices(indices))
+        if self._has_workers:  # Wrappers cannot be sent between processes, but their names can.
+            names = [re.findall(r"<(\w+)", text) for text in self._ask("__str__")]
+            return [wrapper_class.__name__ in names[i] for i in where]
+        return [self._has_singles and is_wrapped(self._inner.envs[i], wrapper_class) for i in where]
 
+    def _ask(self, method: str, /, *args: Any, indices: VecEnvIndices = None, **kwargs: Any) -> list[Any]:
+        """Call a method of single environments, of which workers have to be asked all at once.
 
-class _Whole:
-    """A vector environment that contains no single environments: all share its own attributes."""
-
-    takes_any_seed = False
-
-    def __init__(self, env: Any):
-        self.env = env
-
-    def begin(self) -> None:
-        """Prepare for a command to the environments, because an interrupt may have cut the last one short."""
-
-    def close_arguments(self) -> dict[str, Any]:
-        """Return the arguments for the vector environment's ``close``."""
-        return {}
-
-    def has(self, name: str) -> bool:
-        return hasattr(self.env, name)
-
-    def get(self, name: str, indices: list[int]) -> list[Any]:
-        return [getattr(self.env, name)] * len(indices)
-
-    def set(self, name: str, value: Any, indices: list[int]) -> None:
-        self._need_all(indices)
-        self._need(name)  # A new attribute would have no effect.
-        setattr(self.env, name, value)
-
-    def call(self, name: str, indices: list[int], args: tuple, kwargs: dict[str, Any]) -> list[Any]:
-        raise NotImplementedError(f"{type(self.env).__name__} has no single environments to call {name}() on")
-
-    def is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: list[int]) -> list[bool]:
-        return [False] * len(indices)
+        A worker exits if its environment does not have the method or attribute.
+        """
+        self._begin()
+        where = list(self._get_indices(indices))
+        if not self._has_workers:
+            return [getattr(self._inner.envs[i], method)(*args, **kwargs) for i in where]
+        answers = self._inner.call(method, *args, **kwargs)
+        return [answers[i] for i in where]
 
     def _need(self, name: str) -> None:
-        if not self.has(name):
-            raise AttributeError(f"{self.env} has no attribute {name!r}")
+        if not self.has_attr(name):
+            raise AttributeError(f"{self._inner} has no attribute {name!r}")
 
-    def _need_all(self, indices: list[int]) -> None:
-        if indices != list(range(self.env.num_envs)):
-            kind = type(self.env).__name__
-            raise ArgumentError(f"indices={indices} must be None: {kind} can only reach all environments at once")
-
-
-class _InProcess(_Whole):
-    """The environments of a ``SyncVectorEnv``, whose own ``get_attr`` would call callable attributes."""
-
-    takes_any_seed = True
-
-    def has(self, name: str) -> bool:
-        return all(env.has_wrapper_attr(name) for env in self.env.envs)
-
-    def get(self, name: str, indices: list[int]) -> list[Any]:
-        return [self.env.envs[i].get_wrapper_attr(name) for i in indices]
-
-    def set(self, name: str, value: Any, indices: list[int]) -> None:
-        for i in indices:
-            self.env.envs[i].set_wrapper_attr(name, value)
-
-    def call(self, name: str, indices: list[int], args: tuple, kwargs: dict[str, Any]) -> list[Any]:
-        return [method(*args, **kwargs) for method in self.get(name, indices)]
-
-    def is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: list[int]) -> list[bool]:
-        return [is_wrapped(self.env.envs[i], wrapper_class) for i in indices]
-
-
-class _InWorkers(_Whole):
-    """The environments of an ``AsyncVectorEnv``, which can only query all of its workers at once.
-
-    A worker exits if it is asked for an attribute that its environment lacks. Its own ``get_attr`` would call callable
-    attributes.
-    """
-
-    takes_any_seed = True
-
-    def __init__(self, env: AsyncVectorEnv):
-        super().__init__(env)
-        workers = enumerate(zip(env.parent_pipes, env.processes, strict=True))
-        self.env.parent_pipes = [
-            pipe if isinstance(pipe, Exchange) else Exchange(pipe, i, process) for i, (pipe, process) in workers
-        ]
-
-    def begin(self) -> None:
-        self.env._state = AsyncState.DEFAULT
-        if None in self.env.parent_pipes:  # gymnasium has closed the pipe of a worker that raised an error.
-            index = self.env.parent_pipes.index(None)
-            raise ended(index, self.env.processes[index])
-
-    def close_arguments(self) -> dict[str, Any]:
-        self.env._state = AsyncState.DEFAULT
-        useless = any(pipe is not None and pipe.useless for pipe in self.env.parent_pipes)
-        all_alive = all(process.is_alive() for process in self.env.processes)
-        return {} if all_alive and not useless else {"terminate": True}
-
-    def has(self, name: str) -> bool:
-        return all(self._ask("has_wrapper_attr", name))
-
-    def get(self, name: str, indices: list[int]) -> list[Any]:
-        self._need(name)
-        values = self._ask("get_wrapper_attr", name)
-        return [values[i] for i in indices]
-
-    def set(self, name: str, value: Any, indices: list[int]) -> None:
-        self._need_all(indices)
-        self._ask("set_wrapper_attr", name, value)
-
-    def call(self, name: str, indices: list[int], args: tuple, kwargs: dict[str, Any]) -> list[Any]:
-        self._need_all(indices)
-        self._need(name)
-        return self._ask(name, *args, **kwargs)
-
-    def is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: list[int]) -> list[bool]:
-        # Wrappers cannot be sent between processes, but their names can.
-        names = [re.findall(r"<(\w+)", text) for text in self._ask("__str__")]
-        return [wrapper_class.__name__ in names[i] for i in indices]
-
-    def _ask(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
-        self.begin()
-        return list(self.env.call(method, *args, **kwargs))
+    def _need_all(self, indices: VecEnvIndices) -> None:
+        where = list(self._get_indices(indices))
+        if where != list(range(self.num_envs)):
+            kind = type(self._inner).__name__
+            raise ArgumentError(f"indices={where} must be None: {kind} can only reach all environments at once")
 
 
 def adapt(env: VectorEnv, monitored: bool) -> VecEnv:
