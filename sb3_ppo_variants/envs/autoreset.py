@@ -146,10 +146,7 @@ def _mode(env: VectorEnv, given: AutoresetMode | str | None) -> AutoresetMode:
 
 
 def check_life_loss_info(env: VectorEnv) -> None:
-    """Check that an environment was not created with ``life_loss_info``, if its spec contains its arguments.
-
-    :raises ArgumentError: if it was
-    """
+    """:raises ArgumentError: if an environment, whose spec contains its arguments, was created with ``life_loss_info``"""
     if _is_ale(env) and env.unwrapped.spec is not None and env.unwrapped.spec.kwargs.get("life_loss_info"):
         raise ArgumentError(REFUSED)
 
@@ -157,7 +154,6 @@ def check_life_loss_info(env: VectorEnv) -> None:
 def check_new_game(env: VectorEnv, last: dict[str, Any], old: dict[str, Any], new: dict[str, Any]) -> None:
     """Check that a new game has begun.
 
-    :param env: the vector environment
     :param last: info of the old game's last step
     :param old: info of the reset that began the old game
     :param new: info of the reset that should have begun a new game

@@ -336,12 +336,7 @@ def is_atari(spec: EnvSpec) -> bool:
 
 
 def check_not_given(env_kwargs: Mapping[str, Any], instead: Mapping[str, str]) -> None:
-    """Check that ``env_kwargs`` contains no argument that has to be set in another way.
-
-    :param env_kwargs: arguments of the environment
-    :param instead: what to use instead, for each argument that is not allowed
-    :raises ArgumentError: if it contains one, saying what to use instead
-    """
+    """:raises ArgumentError: if ``env_kwargs`` contains an argument that is set in another way, which ``instead`` names"""
     for name in env_kwargs:
         if name in instead:
             raise ArgumentError(f"env_kwargs={env_kwargs} must not contain {name!r}: use {instead[name]} instead")

@@ -55,10 +55,7 @@ def is_finite(array: np.ndarray) -> bool:
 
 
 def finite_test(array: np.ndarray) -> Callable[[], bool]:
-    """Return a function that tells whether no number in an array is NaN or infinite whenever it is called.
-
-    :param array: contiguous floating-point numbers of any shape
-    """
+    """Return a function that applies :func:`is_finite` to an array, which must be contiguous, whenever it is called."""
     return partial(is_finite, array)
 
 
@@ -159,10 +156,14 @@ def check_actions(actions: np.ndarray, watch: Watch) -> None:
 
 
 class ArrayCheck:
-    """Checks observations that are arrays or numbers, and accepts all others; see :func:`observation_check`."""
+    """Checks observations that are arrays or numbers, and accepts all others; see :func:`observation_check`.
 
-    def __init__(self, space: spaces.Space, watch: Watch, n_envs: int):
+    :param part: how the observation is taken from the whole one, for messages, such as ``"['key']"``
+    """
+
+    def __init__(self, space: spaces.Space, watch: Watch, n_envs: int, part: str = ""):
         self._watch = watch
+        self._part = part
         self._is_checked = space.shape is not None and space.dtype is not None
         self._shape = (n_envs, *(space.shape or ())) if n_envs else space.shape
         self._dtype = np.dtype(space.dtype)
@@ -183,6 +184,7 @@ class ArrayCheck:
         if type(observation) in self._scalars or not self._is_checked:
             return observation
         array = as_real_array(observation)
+        quantity += self._part
         if array is None:
             self._watch.refuse(quantity, shown(observation), f"a {self._dtype} array of shape {self._shape}", env_index)
         if array.shape != self._shape:
@@ -220,6 +222,7 @@ class ArrayCheck:
         """:raises GuardError: for the first wrong number, if there is one"""
         if right.all():
             return
+        quantity += self._part
         where = np.unravel_index(int(np.argmin(right)), right.shape)
         if env_index is None:
             env_index = int(where[0])
@@ -236,7 +239,7 @@ class PartsCheck:
         self._watch = watch
         self._is_dict = isinstance(space, spaces.Dict)
         parts = dict(enumerate(space.spaces)) if isinstance(space, spaces.Tuple) else space.spaces
-        self._checks = {key: ArrayCheck(part, watch, n_envs) for key, part in parts.items()}
+        self._checks = {key: ArrayCheck(part, watch, n_envs, f"[{key!r}]") for key, part in parts.items()}
 
     def fitted(self, observation: Any, quantity: str, env_index: int | None) -> Any:
         """See :class:`ArrayCheck`."""
@@ -248,16 +251,13 @@ class PartsCheck:
                 self._watch.refuse(quantity, found, f"a dict with the keys {[*self._checks]}", env_index)
         elif not isinstance(observation, tuple | list) or len(observation) != len(self._checks):
             self._watch.refuse(quantity, shown(observation), f"a tuple of length {len(self._checks)}", env_index)
-        fitted = {
-            key: check.fitted(observation[key], f"{quantity}[{key!r}]", env_index)
-            for key, check in self._checks.items()
-        }
+        fitted = {key: check.fitted(observation[key], quantity, env_index) for key, check in self._checks.items()}
         return fitted if self._is_dict else tuple(fitted.values())
 
     def check_numbers(self, observation: Any, quantity: str, env_index: int | None) -> None:
         """See :class:`ArrayCheck`."""
         for key, check in self._checks.items():
-            check.check_numbers(observation[key], f"{quantity}[{key!r}]", env_index)
+            check.check_numbers(observation[key], quantity, env_index)
 
 
 def observation_check(space: spaces.Space, watch: Watch, n_envs: int = 0) -> ArrayCheck | PartsCheck:
@@ -301,10 +301,7 @@ def as_real_array(value: object) -> np.ndarray | None:
 
 
 class EnvCheck:
-    """Checks what a single environment returns.
-
-    It does not check that observations are finite, because checking those of all environments at once is faster.
-    """
+    """Checks what a single environment returns, except whether observations are finite: all at once is faster."""
 
     def __init__(self, observation_space: spaces.Space, env_index: int, watch: Watch):
         self.env_index = env_index
@@ -487,7 +484,10 @@ def _received(code: CodeType, wrapper: gym.Wrapper) -> tuple[dict[str, str], set
         tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
     except (OSError, SyntaxError):  # There is no source, or it is not that of a whole function.
         return {}, set()
-    inner = {"self.env"} | ({"super()"} if _is_first_to_define(code.co_name, wrapper) else set())
+    classes = type(wrapper).__mro__
+    defining = [cls for cls in classes[: classes.index(gym.Wrapper)] if code.co_name in vars(cls)]
+    # In the first class to define the method, super() is gym.Wrapper, which passes on what the environment returns.
+    inner = ("self.env", "super()") if len(defining) == 1 else ("self.env",)
     parts: dict[str, set[str]] = defaultdict(set)
     lines: set[int] = set()
     received: set[ast.expr] = set()
@@ -504,9 +504,3 @@ def _received(code: CodeType, wrapper: gym.Wrapper) -> tuple[dict[str, str], set
                 parts[name].add("")
     names = {name: min(each) for name, each in parts.items() if len(each) == 1 and "" not in each}
     return names, {line + code.co_firstlineno - 1 for line in lines}
-
-
-def _is_first_to_define(method: str, wrapper: gym.Wrapper) -> bool:
-    """Return whether a method's ``super()`` is ``gym.Wrapper``, which passes on what the environment returns."""
-    classes = type(wrapper).__mro__
-    return sum(method in vars(cls) for cls in classes[: classes.index(gym.Wrapper)]) == 1
