@@ -167,7 +167,7 @@ def test_what_is_set_on_the_stand_in_is_set_on_the_environment() -> None:
 def test_all_else_is_of_the_environment() -> None:
     """This includes attributes that a later version of SB3 adds to ``VecEnv``."""
     env = noise_envs(BOX)
-    stand_in = StandIn(env, {})
+    stand_in = StandIn(env, env)
 
     def same(one: Any, other: Any) -> bool:
         # Bound methods are created on each access.

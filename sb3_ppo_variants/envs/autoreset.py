@@ -146,7 +146,7 @@ def _mode(env: VectorEnv, given: AutoresetMode | str | None) -> AutoresetMode:
 
 
 def check_life_loss_info(env: VectorEnv) -> None:
-    """:raises ArgumentError: if an environment, whose spec contains its arguments, was created with ``life_loss_info``"""
+    """:raises ArgumentError: if an environment was created with ``life_loss_info``, and its spec says so"""
     if _is_ale(env) and env.unwrapped.spec is not None and env.unwrapped.spec.kwargs.get("life_loss_info"):
         raise ArgumentError(REFUSED)
 

@@ -336,7 +336,7 @@ def is_atari(spec: EnvSpec) -> bool:
 
 
 def check_not_given(env_kwargs: Mapping[str, Any], instead: Mapping[str, str]) -> None:
-    """:raises ArgumentError: if ``env_kwargs`` contains an argument that is set in another way, which ``instead`` names"""
+    """:raises ArgumentError: if ``env_kwargs`` contains an argument that is set as ``instead`` says"""
     for name in env_kwargs:
         if name in instead:
             raise ArgumentError(f"env_kwargs={env_kwargs} must not contain {name!r}: use {instead[name]} instead")

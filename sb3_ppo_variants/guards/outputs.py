@@ -55,7 +55,7 @@ def is_finite(array: np.ndarray) -> bool:
 
 
 def finite_test(array: np.ndarray) -> Callable[[], bool]:
-    """Return a function that applies :func:`is_finite` to an array, which must be contiguous, whenever it is called."""
+    """Return a function that applies :func:`is_finite` to a contiguous array whenever it is called."""
     return partial(is_finite, array)
 
 
@@ -66,7 +66,11 @@ def copy_info(info: dict[str, Any]) -> dict[str, Any]:
     copied = info.copy()
     for key, value in info.items():
         if type(value) not in IMMUTABLE:
-            if not _is_flat(value):
+            if type(value) is np.ndarray:
+                is_flat = not value.dtype.hasobject
+            else:
+                is_flat = type(value) is dict and IMMUTABLE.issuperset(map(type, value.values()))
+            if not is_flat:
                 return deepcopy(info)
             copied[key] = copy(value)
     return copied
@@ -78,13 +82,6 @@ def copy_observation(observation: Any) -> Any:
         return {key: copy_observation(part) for key, part in observation.items()}
     is_plain = type(observation) is np.ndarray and not observation.dtype.hasobject
     return observation.copy() if is_plain else deepcopy(observation)
-
-
-def _is_flat(value: Any) -> bool:
-    """Return whether a shallow copy of an array or dict is as independent as a deep copy."""
-    if type(value) is np.ndarray:
-        return not value.dtype.hasobject
-    return type(value) is dict and IMMUTABLE.issuperset(map(type, value.values()))
 
 
 class Watch:
@@ -169,7 +166,7 @@ class ArrayCheck:
         self._dtype = np.dtype(space.dtype)
         # Discrete observations are plain numbers.
         self._scalars = INTEGERS if self._shape == () else frozenset()
-        self._limits = _limits(space)
+        self._limits = None if self._dtype.kind == "f" else _limits(space)
         if self._limits is not None:
             self._lowest, self._highest = int(np.max(self._limits[0])), int(np.min(self._limits[1]))
 
@@ -328,7 +325,9 @@ class EnvCheck:
     def reset(self, returned: object) -> tuple[Any, dict[str, Any]]:
         """Convert the values that ``env.reset`` returned; see :meth:`step`."""
         observation, info = self._values("reset", returned)
-        return self._observation.fitted(observation, "observation", self.env_index), self.fitted("info", info)
+        if not isinstance(info, dict):
+            self._refuse("info", info, "a dict")
+        return self._observation.fitted(observation, "observation", self.env_index), info
 
     def fitted(self, part: str, value: Any) -> Any:
         """Convert one of the values that ``env.step`` returned; see :meth:`step`.

@@ -1,6 +1,6 @@
 """Steps of environments that check what a model and its environments exchange during training."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any, TypeGuard
@@ -46,17 +46,19 @@ def guard_envs(model: OnPolicyAlgorithm, test: FiniteTest = finite_test) -> Iter
 
     :param test: creates the tests whether observations are finite
     """
-    place = _innermost(model)
-    present = getattr(*place)
+    owners = _owners(model)
+    owner, name = owners[-1]
+    present = getattr(owner, name)
     # If a callback trains a second model on the environment, the stand-in of the first one is still in place.
     env = original(present)
     watch = Watch(model)
     steps = DummySteps(env, watch, test) if can_step(env) else CheckedStacks(env, watch)
-    own: dict[str, Callable[..., Any]] = {name: getattr(steps, name) for name in (*TAKE_ACTIONS, "step_wait", "reset")}
-    if _may_change_actions(model.env):
-        own |= {name: _checking_actions(own[name], watch) for name in TAKE_ACTIONS}
-    stand_in = StandIn(env, own)
-    setattr(*place, stand_in)
+    stand_in = StandIn(env, steps)
+    # A wrapper that takes actions in its own way may pass on others. Actors have checked those that they drew.
+    if not all(_are_those_of(VecEnvWrapper, wrapper, TAKE_ACTIONS) for wrapper, _ in owners[1:]):
+        for method in TAKE_ACTIONS:
+            vars(stand_in)[method] = _checking_actions(vars(stand_in)[method], watch)
+    setattr(owner, name, stand_in)
     try:
         with exchanging(env, model):
             yield
@@ -66,34 +68,26 @@ def guard_envs(model: OnPolicyAlgorithm, test: FiniteTest = finite_test) -> Iter
         raise
     finally:
         # A callback may have put another environment there, or new wrappers around the stand-in.
-        for owner, name in (place, _innermost(model)):
+        for owner, name in (owners[-1], _owners(model)[-1]):
             if getattr(owner, name) is stand_in:
                 setattr(owner, name, present)
 
 
-def _innermost(model: OnPolicyAlgorithm) -> tuple[Any, str]:
-    """Return the owner and the name of the attribute that is the environment of a model below all wrappers.
+def _owners(model: OnPolicyAlgorithm) -> list[tuple[Any, str]]:
+    """Return the model and the wrappers of its environment, each with the name of the attribute that is the next.
 
-    A wrapper around something that is not a ``VecEnv`` is that environment.
+    A wrapper around something that is not a ``VecEnv`` is no wrapper, but the environment.
     """
-    owner: Any = model
-    name = "env"
-    while inner(getattr(owner, name)) is not None:
-        owner, name = getattr(owner, name), "venv"
-    return owner, name
-
-
-def _may_change_actions(env: VecEnv | None) -> bool:
-    """Return whether an environment has a wrapper that may pass on other actions than it receives."""
-    while isinstance(env, VecEnvWrapper):
-        if not _are_those_of(VecEnvWrapper, env, TAKE_ACTIONS):
-            return True
+    owners: list[tuple[Any, str]] = [(model, "env")]
+    env: Any = model.env
+    while inner(env) is not None:
+        owners.append((env, "venv"))
         env = env.venv
-    return False
+    return owners
 
 
 def _checking_actions(take: Callable[[np.ndarray], Any], watch: Watch) -> Callable[[np.ndarray], Any]:
-    """Return a method that takes only finite actions. Actors have checked those that they drew, but not the changed."""
+    """Return a method that takes only finite actions."""
 
     def checked(actions: np.ndarray) -> Any:
         check_actions(actions, watch)
@@ -118,16 +112,15 @@ class StandIn:
     All other attributes are those of that environment, and are set on it. Copying or pickling a stand-in copies or
     pickles that environment, and ``isinstance`` finds it to be of the same classes. A stand-in is not a
     ``VecEnvWrapper``, because SB3 expects the environments for training and evaluation to have the same wrappers.
-
-    :param own: the methods that differ, by their names
     """
 
     _inner: VecEnv
     __class__ = property(attrgetter("_inner.__class__"))
     num_envs = property(attrgetter("_inner.num_envs"))  # Read at every step, and faster than __getattr__().
 
-    def __init__(self, env: VecEnv, own: Mapping[str, Callable[..., Any]]):
-        self.__dict__.update(_inner=env, **own)
+    def __init__(self, env: VecEnv, steps: "VecEnv | DummySteps | CheckedStacks"):
+        own = {"step": steps.step, "step_async": steps.step_async, "step_wait": steps.step_wait, "reset": steps.reset}
+        self.__dict__.update(own, _inner=env)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -175,7 +168,11 @@ class DummySteps:
         self._length = space.shape[0] if space.shape is not None and len(space.shape) == 1 else -1
         self._checks = [EnvCheck(space, i, watch) for i in range(env.num_envs)]
         self._stacked = observation_check(space, watch, env.num_envs)
-        self._are_finite = _test_of_all([*arrays.values()], test)
+        tests = [test(array) for array in arrays.values() if array.dtype.kind == "f"]
+        if len(tests) < len(arrays):
+            self._are_finite: Callable[[], bool] = lambda: False  # Whether integers are in the space is tested in turn.
+        else:
+            self._are_finite = tests[0] if len(tests) == 1 else lambda: all(is_finite() for is_finite in tests)
 
     def step(self, actions: np.ndarray) -> VecEnvStepReturn:
         """Take a step."""
@@ -201,7 +198,7 @@ class DummySteps:
                 checks[i].step(returned)
                 raise
             # Vectors and numbers of the usual types need no conversion. Recognising them here saves a call.
-            if not (
+            is_usual = (
                 type(observation) is array
                 and observation.dtype is dtype
                 and observation.ndim == 1
@@ -211,13 +208,18 @@ class DummySteps:
                 and (terminated is False or terminated is True)
                 and (truncated is False or truncated is True)
                 and type(info) is dict
-            ):
+            )
+            if not is_usual:
                 observation, reward, terminated, truncated, info = checks[i].step(returned)
             done = terminated or truncated
             rewards[i], dones[i], infos[i] = reward, done, info
             info["TimeLimit.truncated"] = truncated and not terminated
             if done:
-                info["terminal_observation"] = copy_observation(checks[i].terminal(observation))
+                if is_usual:
+                    rows[i] = observation
+                if not (is_usual and self._are_finite()):
+                    checks[i].terminal(observation)
+                info["terminal_observation"] = copy_observation(observation)
                 observation, env.reset_infos[i] = checks[i].reset(call_env(checks[i], single.reset))
             rows[i] = observation
         if not self._are_finite():
@@ -236,14 +238,6 @@ class DummySteps:
         if not self._are_finite():
             self._stacked.check_numbers(self._rows, "observation", None)
         return self._rows.copy()
-
-
-def _test_of_all(arrays: Sequence[np.ndarray], test: FiniteTest) -> Callable[[], bool]:
-    """Return a function that tells whether arrays are finite; it always returns False if one contains integers."""
-    if any(array.dtype.kind != "f" for array in arrays):
-        return lambda: False
-    tests = [*map(test, arrays)]
-    return tests[0] if len(tests) == 1 else lambda: all(is_finite() for is_finite in tests)
 
 
 class DictRows(dict[str, np.ndarray]):
