@@ -19,7 +19,7 @@ SQUARE = spaces.MultiDiscrete([2, 2])
 
 
 def stacked(space: spaces.Space, *masks: object) -> np.ndarray:
-    return MaskCheck(space, Watch(cast(Any, SimpleNamespace(num_timesteps=40)))).stacked(masks)
+    return MaskCheck(space, Watch(cast(Any, SimpleNamespace(num_timesteps=40)))).stack(masks)
 
 
 ACCEPTED: list[tuple[spaces.Space, Any]] = [

@@ -187,7 +187,7 @@ def random_actions(env: VecEnv, space: spaces.Space | None = None) -> np.ndarray
     sizes = choices(space) if has_attr(env, METHOD) else None
     if sizes is None:
         return np.array([space.sample() for _ in range(env.num_envs)])
-    masks = MaskCheck(space, Watch()).stacked(env.env_method(METHOD))
+    masks = MaskCheck(space, Watch()).stack(env.env_method(METHOD))
     parts = np.split(masks, np.cumsum(sizes)[:-1], axis=1)
     drawn = [[space.np_random.choice(np.flatnonzero(row)) for row in part] for part in parts]
     return np.stack(drawn, axis=1).reshape(env.num_envs, *(space.shape or ()))

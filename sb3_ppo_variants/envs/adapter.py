@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 from sb3_ppo_variants.envs import rows
 from sb3_ppo_variants.envs.autoreset import check_life_loss_info, check_new_game, end_of_episode
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.guards.workers import Exchange, ended
+from sb3_ppo_variants.guards.workers import Exchange, WorkerEndedError
 
 # Backends in C++ take seeds as signed 32-bit integers.
 SEEDS = 2**31
@@ -76,7 +76,7 @@ class GymnasiumVecEnv(VecEnv):
             self._inner._state = AsyncState.DEFAULT
             if None in self._inner.parent_pipes:  # gymnasium has closed the pipe of a worker that raised an error.
                 index = self._inner.parent_pipes.index(None)
-                raise ended(index, self._inner.processes[index])
+                raise WorkerEndedError.of(index, self._inner.processes[index])
 
     def reset(self) -> VecEnvObs:
         """Reset all environments with the seeds and options that were set since the last reset.
@@ -97,7 +97,7 @@ class GymnasiumVecEnv(VecEnv):
         self.reset_infos = rows.per_env(infos, self.num_envs)
         self._reset_seeds()
         self._reset_options()
-        return rows.copied(observations)
+        return rows.copy_rows(observations)
 
     def _reset_env(self, seed: int | None, options: dict[str, Any] | None) -> tuple[VecEnvObs, dict[str, Any]]:
         """Reset ``env``, seeding its environments with ``seed``, ``seed + 1`` and so on."""
@@ -123,7 +123,7 @@ class GymnasiumVecEnv(VecEnv):
         """Step all environments and reset those that are done."""
         self._begin()
         observations, rewards, terminated, truncated, vector_infos = self.env.step(self._actions)
-        observations = rows.copied(observations)
+        observations = rows.copy_rows(observations)
         dones = terminated | truncated
         infos = rows.per_env(vector_infos, self.num_envs)
         if dones.any():

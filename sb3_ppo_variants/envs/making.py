@@ -146,7 +146,7 @@ def make_ale_vec_env(
     """Create Atari games as SB3's ``make_atari_env`` and ``VecFrameStack`` do, but with ALE's ``AtariVectorEnv``.
 
     The spaces are the same, so you can train a model with one and evaluate it with the other. Given the same emulator
-    state, the same actions lead to the same rewards, lives, episode ends and episode returns. ``docs/envs.md`` lists
+    state, the same actions lead to the same rewards, lives, episode ends and episode returns. The documentation lists
     the differences, such as what happens at the beginning of a game and after a lost life.
 
     :param env_id: id of a game, such as ``"BreakoutNoFrameskip-v4"``; prefix it with ``module:`` if importing that

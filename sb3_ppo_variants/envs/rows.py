@@ -33,7 +33,7 @@ def _arrays(observations: VecEnvObs) -> list[np.ndarray]:
     return list(observations) if isinstance(observations, tuple) else [observations]
 
 
-def copied(observations: VecEnvObs) -> VecEnvObs:
+def copy_rows(observations: VecEnvObs) -> VecEnvObs:
     """Return a copy, because many backends reuse the memory of observations in the next step."""
     return _each(np.array, observations)
 

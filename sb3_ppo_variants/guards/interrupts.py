@@ -13,9 +13,8 @@ class Held:
     It has an effect only inside :func:`interrupts_can_be_held`, and entering it does not need a system call.
     """
 
-    def __init__(self) -> None:
-        self.now = False
-        self.came = False
+    now = False
+    came = False
 
     def __enter__(self) -> None:
         self.now = True

@@ -53,14 +53,14 @@ class MaskCheck:
         self._shapes = {(self._size,)} | ({(len(sizes), sizes[0])} if len({*sizes}) == 1 else set())
         self._watch = watch
 
-    def stacked(self, masks: Sequence[object]) -> np.ndarray:
+    def stack(self, masks: Sequence[object]) -> np.ndarray:
         """Return the masks of all environments as one array of booleans, shape ``(n_envs, size)``.
 
         :raises EnvOutputError: if a mask has a wrong shape or type, or allows nothing, naming its environment
         """
         # Nearly all environments return flat boolean arrays, which can be checked together.
         if not all(type(mask) is np.ndarray and mask.dtype == bool and mask.shape == (self._size,) for mask in masks):
-            masks = [self.fitted(mask, i) for i, mask in enumerate(masks)]
+            masks = [self.fit(mask, i) for i, mask in enumerate(masks)]
         stacked: np.ndarray = np.stack(masks)  # type: ignore[arg-type]
         # Whether each dimension of each environment has an allowed action.
         if len(self._starts) == 1:
@@ -73,7 +73,7 @@ class MaskCheck:
             self._watch.refuse("action mask", f"False for every action{of}", "True for at least one", env_index)
         return stacked
 
-    def fitted(self, mask: object, env_index: int) -> np.ndarray:
+    def fit(self, mask: object, env_index: int) -> np.ndarray:
         """Return one mask as a flat array of booleans.
 
         :raises EnvOutputError: if the mask has a wrong shape or type
@@ -101,7 +101,7 @@ class Masks:
         """
         env = self._model.env
         assert env is not None
-        return self._check.stacked(env.env_method(METHOD))
+        return self._check.stack(env.env_method(METHOD))
 
 
 def check_env(env: VecEnv, policy: str, takes_masks: bool) -> None:
@@ -184,12 +184,12 @@ def check_stays(env: gym.Env, env_index: int) -> gym.Env:
     asked: list[np.ndarray] = []
 
     def checked_masks() -> np.ndarray:
-        asked[:] = [check.fitted(ask(), env_index)]
+        asked[:] = [check.fit(ask(), env_index)]
         return asked[0]
 
     def checked_step(action: Any) -> Any:
         if asked:
-            changed = np.flatnonzero(check.fitted(ask(), env_index) != asked.pop())
+            changed = np.flatnonzero(check.fit(ask(), env_index) != asked.pop())
             if len(changed):
                 found = f"different at {changed.tolist()} from the one that the policy received"
                 watch.refuse("action mask", found, "unchanged until the step", env_index)

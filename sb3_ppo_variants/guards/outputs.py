@@ -170,7 +170,7 @@ class ArrayCheck:
         if self._limits is not None:
             self._lowest, self._highest = int(np.max(self._limits[0])), int(np.min(self._limits[1]))
 
-    def fitted(self, observation: object, quantity: str, env_index: int | None) -> Any:
+    def fit(self, observation: object, quantity: str, env_index: int | None) -> Any:
         """Convert an observation to a form that NumPy can write unchanged to an array of the space.
 
         :param env_index: index of the environment that returned it; ``None`` for the stacked observations of all
@@ -183,7 +183,7 @@ class ArrayCheck:
         array = as_real_array(observation)
         quantity += self._part
         if array is None:
-            self._watch.refuse(quantity, shown(observation), f"a {self._dtype} array of shape {self._shape}", env_index)
+            self._watch.refuse(quantity, show(observation), f"a {self._dtype} array of shape {self._shape}", env_index)
         if array.shape != self._shape:
             self._watch.refuse(quantity, f"an array of shape {array.shape}", f"of shape {self._shape}", env_index)
         if self._dtype.kind == "f":
@@ -191,11 +191,11 @@ class ArrayCheck:
         with np.errstate(invalid="ignore"):  # Floats may be too large for the type, or NaN.
             fitted = array.astype(self._dtype)
         if not np.array_equal(fitted, array):
-            self._watch.refuse(quantity, shown(observation), f"representable as {self._dtype}", env_index)
+            self._watch.refuse(quantity, show(observation), f"representable as {self._dtype}", env_index)
         return fitted
 
     def check_numbers(self, observation: Any, quantity: str, env_index: int | None) -> None:
-        """Check the numbers in an observation that :meth:`fitted` returned.
+        """Check the numbers in an observation that :meth:`fit` returned.
 
         :raises NonFiniteError: if a number is NaN or infinite
         :raises EnvOutputError: if an integer is not in the space
@@ -238,17 +238,15 @@ class PartsCheck:
         parts = dict(enumerate(space.spaces)) if isinstance(space, spaces.Tuple) else space.spaces
         self._checks = {key: ArrayCheck(part, watch, n_envs, f"[{key!r}]") for key, part in parts.items()}
 
-    def fitted(self, observation: Any, quantity: str, env_index: int | None) -> Any:
+    def fit(self, observation: Any, quantity: str, env_index: int | None) -> Any:
         """See :class:`ArrayCheck`."""
         if self._is_dict:
             if not isinstance(observation, dict) or observation.keys() != self._checks.keys():
-                found = (
-                    f"a dict with the keys {[*observation]}" if isinstance(observation, dict) else shown(observation)
-                )
+                found = f"a dict with the keys {[*observation]}" if isinstance(observation, dict) else show(observation)
                 self._watch.refuse(quantity, found, f"a dict with the keys {[*self._checks]}", env_index)
         elif not isinstance(observation, tuple | list) or len(observation) != len(self._checks):
-            self._watch.refuse(quantity, shown(observation), f"a tuple of length {len(self._checks)}", env_index)
-        fitted = {key: check.fitted(observation[key], quantity, env_index) for key, check in self._checks.items()}
+            self._watch.refuse(quantity, show(observation), f"a tuple of length {len(self._checks)}", env_index)
+        fitted = {key: check.fit(observation[key], quantity, env_index) for key, check in self._checks.items()}
         return fitted if self._is_dict else tuple(fitted.values())
 
     def check_numbers(self, observation: Any, quantity: str, env_index: int | None) -> None:
@@ -279,7 +277,7 @@ def _limits(space: spaces.Space) -> tuple[Any, Any] | None:
     return (0, 2) if isinstance(space, spaces.MultiBinary) else None
 
 
-def shown(value: object) -> str:
+def show(value: object) -> str:
     """Format any value for a message, shortened if it is too long."""
     try:
         text = repr(value)
@@ -311,13 +309,13 @@ class EnvCheck:
         :raises GuardError: if a value has a wrong type or shape, or the reward is not finite
         """
         observation, reward, terminated, truncated, info = self._values("step", returned)
-        observation = self._observation.fitted(observation, "observation", self.env_index)
+        observation = self._observation.fit(observation, "observation", self.env_index)
         if type(reward) not in NUMBERS or not -HUGE_REWARD < reward < HUGE_REWARD:
-            reward = self.fitted("reward", reward)
+            reward = self.fit("reward", reward)
         if type(terminated) not in FLAGS:
-            terminated = self.fitted("terminated", terminated)
+            terminated = self.fit("terminated", terminated)
         if type(truncated) not in FLAGS:
-            truncated = self.fitted("truncated", truncated)
+            truncated = self.fit("truncated", truncated)
         if not isinstance(info, dict):
             self._refuse("info", info, "a dict")
         return observation, reward, terminated, truncated, info
@@ -327,9 +325,9 @@ class EnvCheck:
         observation, info = self._values("reset", returned)
         if not isinstance(info, dict):
             self._refuse("info", info, "a dict")
-        return self._observation.fitted(observation, "observation", self.env_index), info
+        return self._observation.fit(observation, "observation", self.env_index), info
 
-    def fitted(self, part: str, value: Any) -> Any:
+    def fit(self, part: str, value: Any) -> Any:
         """Convert one of the values that ``env.step`` returned; see :meth:`step`.
 
         :param part: its name in ``PARTS``, or ``"done"``
@@ -339,7 +337,7 @@ class EnvCheck:
                 self._refuse(part, value, "a dict")
             return value
         if part == "observation":
-            return self._observation.fitted(value, part, self.env_index)
+            return self._observation.fit(value, part, self.env_index)
         return self._reward(value) if part == "reward" else self._flag(part, value)
 
     def refuse_count(self, method: str, found: str) -> NoReturn:
@@ -351,14 +349,14 @@ class EnvCheck:
 
         :raises GuardError: if it is not in the space, or not finite
         """
-        fitted = self._observation.fitted(observation, "terminal observation", self.env_index)
+        fitted = self._observation.fit(observation, "terminal observation", self.env_index)
         self._observation.check_numbers(fitted, "terminal observation", self.env_index)
         return fitted
 
     def _values(self, method: str, returned: object) -> tuple[Any, ...] | list[Any]:
         if isinstance(returned, (tuple, list)) and len(returned) == len(PARTS[method]):
             return returned
-        self.refuse_count(method, shown(returned))
+        self.refuse_count(method, show(returned))
 
     def _reward(self, reward: object) -> float:
         number = _scalar(reward)
@@ -378,7 +376,7 @@ class EnvCheck:
         return bool(flag)
 
     def _refuse(self, quantity: str, found: object, allowed: str) -> NoReturn:
-        self.watch.refuse(quantity, shown(found), allowed, self.env_index)
+        self.watch.refuse(quantity, show(found), allowed, self.env_index)
 
 
 def _is_real(value: object) -> TypeGuard[Real]:
@@ -403,11 +401,11 @@ def check_episode(info: Mapping[str, Any], env_index: int, watch: Watch) -> None
         statistics['info["is_success"]'] = info["is_success"]
     if episode is not None:
         if not isinstance(episode, Mapping) or not {"r", "l"} <= episode.keys():
-            watch.refuse('info["episode"]', shown(episode), "a dict with the keys 'r' and 'l'", env_index)
+            watch.refuse('info["episode"]', show(episode), "a dict with the keys 'r' and 'l'", env_index)
         statistics |= {f'info["episode"][{key!r}]': episode[key] for key in ("r", "l")}
     for name, value in statistics.items():
         if as_real_array(value) is None:
-            watch.refuse(name, shown(value), "a number", env_index)
+            watch.refuse(name, show(value), "a number", env_index)
 
 
 def call_env(check: EnvCheck, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -468,7 +466,7 @@ def blame_output(error: Exception, check: EnvCheck) -> None:
             check.refuse_count(frame.f_code.co_name, f"something else ({error})")
         for name, part in names.items():
             if name in frame.f_locals:
-                check.fitted(part, frame.f_locals[name])
+                check.fit(part, frame.f_locals[name])
     except GuardError as named:
         raise named from error
 

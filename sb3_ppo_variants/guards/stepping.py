@@ -26,9 +26,9 @@ from sb3_ppo_variants.guards.outputs import (
     copy_observation,
     finite_test,
     observation_check,
-    shown,
+    show,
 )
-from sb3_ppo_variants.guards.workers import check_answers, exchanging
+from sb3_ppo_variants.guards.workers import check_answers, exchange_pipes
 
 # The methods that DummySteps reimplements. An environment that overrides one of them steps by itself.
 REPLACED = ("step", "step_wait", "reset", "_save_obs", "_obs_from_buf")
@@ -60,7 +60,7 @@ def guard_envs(model: OnPolicyAlgorithm, test: FiniteTest = finite_test) -> Iter
             vars(stand_in)[method] = _checking_actions(vars(stand_in)[method], watch)
     setattr(owner, name, stand_in)
     try:
-        with exchanging(env, model):
+        with exchange_pipes(env, model):
             yield
     except EnvOutputError as error:
         if error.step is None:  # The error comes from a worker process.
@@ -268,25 +268,25 @@ class CheckedStacks:
 
     def step(self, actions: np.ndarray) -> VecEnvStepReturn:
         """Take a step with the environment's own ``step``, which may be overridden, and check its results."""
-        return self._checked(self._env.step, actions)
+        return self._check(self._env.step, actions)
 
     def step_wait(self) -> VecEnvStepReturn:
         """Finish the step, and check its results."""
-        return self._checked(self._env.step_wait)
+        return self._check(self._env.step_wait)
 
-    def _checked(self, step: Callable[..., VecEnvStepReturn], *actions: np.ndarray) -> VecEnvStepReturn:
+    def _check(self, step: Callable[..., VecEnvStepReturn], *actions: np.ndarray) -> VecEnvStepReturn:
         try:
             observations, rewards, dones, infos = step(*actions)
             if isinstance(rewards, list):
                 rewards = np.array(rewards)
             self._check_rewards(rewards)
-            ended = self._ended(dones)
+            ended = self._find_ended(dones)
             self._check_infos(infos, may_be_missing=not ended)
             for i in ended:
                 terminal = infos[i].get("terminal_observation")
                 if terminal is not None:
                     infos[i]["terminal_observation"] = self._checks[i].terminal(terminal)
-            fitted = self._fitted(observations)
+            fitted = self._fit(observations)
         except STACKING:
             check_answers(self._env, self._checks)
             raise
@@ -300,29 +300,29 @@ class CheckedStacks:
     def reset(self) -> VecEnvObs:
         """Reset all environments, and check their observations."""
         try:
-            return copy_observation(self._fitted(self._env.reset()))
+            return copy_observation(self._fit(self._env.reset()))
         except STACKING:
             check_answers(self._env, self._checks)
             raise
 
-    def _fitted(self, observations: VecEnvObs) -> VecEnvObs:
+    def _fit(self, observations: VecEnvObs) -> VecEnvObs:
         """Return the observations in the types of their space if these are integers, because backends rely on them."""
-        fitted = self._observations.fitted(observations, "observation", None)
+        fitted = self._observations.fit(observations, "observation", None)
         self._observations.check_numbers(fitted, "observation", None)
         return fitted
 
     def _check_rewards(self, rewards: object) -> None:
         if not self._is_array(rewards, "biuf"):
-            self._watch.refuse("reward", shown(rewards), "an array with a real number for each environment", None)
+            self._watch.refuse("reward", show(rewards), "an array with a real number for each environment", None)
         # Both comparisons are false for NaN.
         if not (rewards.min() > -HUGE_REWARD and rewards.max() < HUGE_REWARD):
             for i, reward in enumerate(rewards.tolist()):
                 self._watch.note_reward(reward, i)
 
-    def _ended(self, dones: object) -> list[int]:
+    def _find_ended(self, dones: object) -> list[int]:
         """Return the indices of the environments in which an episode ended."""
         if not self._is_array(dones, "biuf") or (dones.dtype.kind != "b" and not np.isin(dones, (0, 1)).all()):
-            self._watch.refuse("done", shown(dones), "an array with True or False for each environment", None)
+            self._watch.refuse("done", show(dones), "an array with True or False for each environment", None)
         return [i for i, done in enumerate(dones.tolist()) if done]
 
     def _check_infos(self, infos: Any, may_be_missing: bool) -> None:
@@ -330,7 +330,7 @@ class CheckedStacks:
         # Comparing types is faster than isinstance(), and there may be many environments.
         right = {*map(type, infos)} == {dict} or all(isinstance(info, dict) for info in infos)
         if not (of_all and right):
-            self._watch.refuse("info", shown(infos), "a list with a dict for each environment", None)
+            self._watch.refuse("info", show(infos), "a list with a dict for each environment", None)
 
     def _is_array(self, value: object, kinds: str) -> TypeGuard[np.ndarray]:
         return isinstance(value, np.ndarray) and value.shape == (len(self._checks),) and value.dtype.kind in kinds

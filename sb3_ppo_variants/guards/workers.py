@@ -27,14 +27,14 @@ class Unanswered(Exception):
 class WorkerEndedError(WorkerError):
     """A worker process has ended."""
 
-
-def ended(env_index: int, process: BaseProcess) -> WorkerEndedError:
-    """Return the error of a worker process that has ended or closed its pipe, which says how."""
-    process.join(SECONDS_AFTER_CLOSING)
-    code = process.exitcode
-    if code is None:
-        return WorkerEndedError(env_index, "closed its pipe")
-    return WorkerEndedError(env_index, f"was killed by signal {-code}" if code < 0 else f"exited with code {code}")
+    @classmethod
+    def of(cls, env_index: int, process: BaseProcess) -> "WorkerEndedError":
+        """Return the error of a process that has ended or closed its pipe, which says how."""
+        process.join(SECONDS_AFTER_CLOSING)
+        code = process.exitcode
+        if code is None:
+            return cls(env_index, "closed its pipe")
+        return cls(env_index, f"was killed by signal {-code}" if code < 0 else f"exited with code {code}")
 
 
 class Exchange:
@@ -94,7 +94,7 @@ class Exchange:
                     raise
                 self.useless = False
         except ConnectionError as error:
-            raise ended(self.env_index, self.process) from error
+            raise WorkerEndedError.of(self.env_index, self.process) from error
 
     def recv(self) -> Any:
         """Wait for the answer to the last command, and return it; ``None`` if no answer is outstanding."""
@@ -124,7 +124,7 @@ class Exchange:
                 self._unanswered -= 1
                 self.useless = False
         except (EOFError, ConnectionError) as error:
-            raise ended(self.env_index, self.process) from error
+            raise WorkerEndedError.of(self.env_index, self.process) from error
         self.last = ForkingPickler.loads(message)
         return self.last
 
@@ -165,7 +165,7 @@ def _waits_for(pipe: Connection, process: BaseProcess) -> Callable[[float | None
 
 
 @contextmanager
-def exchanging(env: VecEnv, model: BaseAlgorithm) -> Iterator[None]:
+def exchange_pipes(env: VecEnv, model: BaseAlgorithm) -> Iterator[None]:
     """Replace each pipe of a ``SubprocVecEnv`` with an :class:`Exchange` while the context is active.
 
     The exchanges stay in place if an interrupt or an error leaves an answer outstanding. Other environments, and those
@@ -202,6 +202,6 @@ def check_answers(env: VecEnv, checks: Sequence[EnvCheck]) -> None:
         answer = exchange.last if type(exchange) is Exchange else None
         if isinstance(answer, tuple) and len(answer) == 5:
             for part, value in zip(("observation", "reward", "done", "info"), answer, strict=False):
-                check.fitted(part, value)
+                check.fit(part, value)
         elif isinstance(answer, tuple) and len(answer) == 2:
             check.reset(answer)
