@@ -43,7 +43,7 @@ from sb3_ppo_variants.guards import Supervised, original
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.policies.choice import Aliases, check_kl, kind_of, make_policy_and_buffer
 from sb3_ppo_variants.processes import Processes, current
-from sb3_ppo_variants.processes.differences import THROUGHOUT
+from sb3_ppo_variants.processes.statistics import THROUGHOUT
 from sb3_ppo_variants.rollouts.buffer import forget_parameters
 from sb3_ppo_variants.rollouts.loop import Actor, check_is_free, collect, one_rollout
 from sb3_ppo_variants.updates import AllOrNothing, NormalizeAdvantage, Outcome, UpdatePlan, Updates, run

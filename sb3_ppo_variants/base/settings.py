@@ -11,8 +11,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.processes.differences import described
-from sb3_ppo_variants.processes.statistics import name_of, normalizations
+from sb3_ppo_variants.processes.statistics import describe, normalizations, wrapper_name
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.updates import UpdatePlan
 
@@ -108,7 +107,7 @@ def settings_of(
         **dict(_of_normalizations(model.env)),
         "path of the update": path,
     }
-    return {name: described(value, progress_remaining) for name, value in found.items()}
+    return {name: describe(value, progress_remaining) for name, value in found.items()}
 
 
 def _arguments(model: SavedAlgorithm, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
@@ -142,4 +141,4 @@ def _of_plan(plan: UpdatePlan) -> Iterator[tuple[str, Any]]:
 def _of_normalizations(env: VecEnv | None) -> Iterator[tuple[str, Any]]:
     for index, wrapper in enumerate(normalizations(env)):
         for name in OF_NORMALIZATION:
-            yield f"{name_of(index)}.{name}", getattr(wrapper, name, None)
+            yield f"{wrapper_name(index)}.{name}", getattr(wrapper, name, None)

@@ -28,9 +28,7 @@ from sb3_ppo_variants.backends.native.normalizing import native_steps
 from sb3_ppo_variants.errors import ProcessError
 from sb3_ppo_variants.guards import capabilities
 from sb3_ppo_variants.processes import Processes
-from sb3_ppo_variants.processes.advantages import mean_and_variance
-from sb3_ppo_variants.processes.differences import described, refuse_differences
-from sb3_ppo_variants.processes.statistics import Told
+from sb3_ppo_variants.processes.statistics import Contribution, describe, mean_and_variance, refuse_differences
 from sb3_ppo_variants.rollouts.normalized import Steps
 from sb3_ppo_variants.saving import SavedAlgorithm
 
@@ -47,10 +45,10 @@ def begin(model: SavedAlgorithm, settings: dict[str, str], total_timesteps: int)
     :raises ArgumentError: if the models or their settings differ, naming what differs
     """
     processes = model.processes
-    own = _description(model, total_timesteps) | settings, model.statistics.told(model.env)
+    own = _description(model, total_timesteps) | settings, model.statistics.contribution(model.env)
     each = processes.exchange("begins to learn", own)
     refuse_differences([description for description, _ in each])
-    model.statistics.merge(model.env, [told for _, told in each])
+    model.statistics.merge(model.env, [contribution for _, contribution in each])
     _set_apart(model)
     _take_first(model)
     if processes.rank > 0:
@@ -68,7 +66,7 @@ def _description(model: SavedAlgorithm, total_timesteps: int) -> dict[str, str]:
         "num_timesteps": model.num_timesteps,
         "total_timesteps": total_timesteps,
     }
-    return {name: described(value) for name, value in {**others, **versions}.items()}
+    return {name: describe(value) for name, value in {**others, **versions}.items()}
 
 
 def _set_apart(model: SavedAlgorithm) -> None:
@@ -169,7 +167,7 @@ class Ended(NamedTuple):
     going: bool
     num_timesteps: int
     episodes: list[list[Any]]
-    statistics: Told
+    statistics: Contribution
     settings: dict[str, str]
 
 
@@ -191,9 +189,9 @@ class Rollout:
     def _merge(self) -> None:
         """Add what the other processes have seen since the last rollout, such as when the environments were reset."""
         model = self._model
-        told = model.statistics.told(model.env)
-        if told.own:
-            model.statistics.merge(model.env, model.processes.exchange("merges statistics", told))
+        own = model.statistics.contribution(model.env)
+        if own:
+            model.statistics.merge(model.env, model.processes.exchange("merges statistics", own))
 
     def steps(self, env: VecEnv) -> Steps:
         """Return the object that steps the environments."""
@@ -220,8 +218,10 @@ class Rollout:
         if going:
             # SB3 does the same after the rollout, but the schedules of the update are compared now.
             model._update_current_progress_remaining(model.num_timesteps, model._total_timesteps)
-        told = model.statistics.told(model.env)
-        own = Ended(going, model.num_timesteps, self._watched.episodes(going), told, self._settings() if going else {})
+        statistics = model.statistics.contribution(model.env)
+        own = Ended(
+            going, model.num_timesteps, self._watched.episodes(going), statistics, self._settings() if going else {}
+        )
         each = model.processes.exchange("ends a rollout", own)
         all_going = all(ended.going for ended in each)
         if all_going:

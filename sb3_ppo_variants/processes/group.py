@@ -1,31 +1,95 @@
-"""The default process group of ``torch.distributed``."""
+"""Processes that train one policy together, over the default process group of ``torch.distributed``.
+
+When a group breaks, its processes find out through its store which of them has ended, and why.
+"""
 
 import atexit
 import gc
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as Unanswered
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from multiprocessing.util import Finalize
+from threading import Thread
 from types import FunctionType
-from typing import Any, ClassVar, Literal, NoReturn
-from weakref import WeakKeyDictionary
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch as th
 import torch.distributed as dist
 
 from sb3_ppo_variants.errors import ArgumentError, ProcessError
-from sb3_ppo_variants.processes.faults import Faults
-from sb3_ppo_variants.processes.processes import ALONE, Content, Processes
+
+PREFIX = "sb3_ppo_variants"
+# How many seconds the remaining processes have to report after the group has broken, and the store to answer. With a
+# short timeout of the group it is a third of that, so that the error comes within twice the timeout.
+PATIENCE = 5.0
+# How many seconds the process with the store stays after an error, so that the others can read it after their rollout.
+STAY = 60.0
+
+Content = TypeVar("Content")
+Answer = TypeVar("Answer")
+
+
+class Processes:
+    """A process that trains alone, so that there is nothing to communicate."""
+
+    rank: int = 0
+    """The rank of this process."""
+    size: int = 1
+    """The number of processes."""
+
+    def average(self, tensor: th.Tensor) -> None:
+        """Replace a tensor with its mean over the processes.
+
+        :raises ProcessError: if a process has ended, as in all methods that communicate
+        """
+
+    def gather(self, tensor: th.Tensor) -> th.Tensor:
+        """Return the tensors of all processes, stacked in the order of their ranks."""
+        return tensor[None]
+
+    def exchange(self, what: str, content: Content) -> list[Content]:
+        """Return the contents that all processes pass, in the order of their ranks.
+
+        :param what: what this process is doing, such as "writes a checkpoint"; must be the same in all processes
+        """
+        return [content]
+
+    def failed(self, error: BaseException) -> None:
+        """Leave the group because of an error, and tell the other processes about it."""
+
+    def mean(self, value: float) -> float:
+        """Return the mean of a number over the processes."""
+        if self.size == 1:
+            return value
+        number = th.tensor([value], dtype=th.float64)
+        self.average(number)
+        return number.item()
+
+
+ALONE = Processes()
 
 
 class Group(Processes):
-    """The processes of the default process group. An error in one of them raises an error in all of them."""
+    """The processes of the default process group. An error in one of them raises an error in all of them.
 
-    def __init__(self) -> None:
+    After an error, this process has left the group. It keeps its rank, but can no longer communicate: otherwise, each
+    process would believe that it trains alone, and all would write the same files.
+    """
+
+    latest: ClassVar["Group | None"] = None
+    """The group that this process has joined last."""
+
+    def __init__(self, world: "dist.ProcessGroup") -> None:
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
+        self.world = weakref.ref(world)  # PyTorch decides how long the group exists.
+        self.has_left = self._has_failed = False
         self._faults = Faults(self.rank, self.size)
-        Left.latest = None  # The process is in a group again.
 
     def average(self, tensor: th.Tensor) -> None:
         with self._together():
@@ -65,11 +129,18 @@ class Group(Processes):
         return [content for _, content in each]
 
     def failed(self, error: BaseException) -> None:
-        self._faults.tell(error)
-        self._leave()
+        if not self._has_failed:
+            self._has_failed = True
+            self._faults.tell(error)
+            self._leave()
 
     @contextmanager
     def _together(self) -> Iterator[None]:
+        if self.has_left:
+            raise ProcessError(
+                f"rank {self.rank} has left its group of {self.size} processes after an error: start all processes "
+                "anew and resume from a checkpoint, or train alone with data_parallel=False"
+            )
         try:
             yield
         except RuntimeError as error:
@@ -77,43 +148,10 @@ class Group(Processes):
             raise ProcessError(self._faults.explain(error)) from error
 
     def _leave(self) -> None:
-        Left.latest = Left(self.rank, self.size)
-        if dist.is_initialized():
+        self.has_left = True
+        if dist.is_initialized() and self.world() is dist.group.WORLD:
             _release(dist.group.WORLD)
-        _destroy()
-
-
-class Left(Processes):
-    """A group that this process has left because of an error. The process keeps its rank, but cannot communicate.
-
-    Without this, each process would believe that it trains alone, and all would write the same files.
-    """
-
-    latest: ClassVar["Left | None"] = None
-    """The group that this process has left last."""
-
-    def __init__(self, rank: int, size: int):
-        self.rank = rank
-        self.size = size
-
-    def average(self, tensor: th.Tensor) -> None:
-        self._refuse()
-
-    def gather(self, tensor: th.Tensor) -> th.Tensor:
-        self._refuse()
-
-    def exchange(self, what: str, content: Content) -> list[Content]:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise ProcessError(
-            f"rank {self.rank} has left its group of {self.size} processes after an error: start all processes anew "
-            "and resume from a checkpoint, or train alone with data_parallel=False"
-        )
-
-
-# What a process knows about the failures of others belongs to their group. PyTorch decides how long that exists.
-GROUPS: "WeakKeyDictionary[dist.ProcessGroup, Group]" = WeakKeyDictionary()
+            _destroy()
 
 
 def _release(world: "dist.ProcessGroup | None") -> None:
@@ -132,6 +170,106 @@ def _destroy() -> None:
         dist.destroy_process_group()
 
 
+class Faults:
+    """Messages that processes exchange through the store of their group when the group itself is broken.
+
+    :param rank: rank of this process
+    :param size: number of processes
+    """
+
+    def __init__(self, rank: int, size: int):
+        # A PyTorch without torch.distributed does not have this module, but can train in one process.
+        from torch.distributed.distributed_c10d import _get_default_store
+
+        self._rank = rank
+        self._size = size
+        # The store outlives the group.
+        self._store = _get_default_store()
+        self._timeout: float = self._store.timeout.total_seconds()  # type: ignore[attr-defined]  # It is not annotated.
+        self._patience = min(PATIENCE, self._timeout / 3)
+        # torchrun sets this variable if it holds the store. Otherwise PyTorch lets rank 0 do so.
+        self._in_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
+        self._silent = False
+        self._gone: list[int] = []
+
+    def tell(self, error: BaseException) -> None:
+        """Tell the other processes that this process ends with an error, if the store is still there."""
+        own = f"rank {self._rank} ended with {type(error).__name__}: {error}"
+        with suppress(RuntimeError, Unanswered):
+            if not self._is_set("failed"):
+                self._set("failed", str(error) if isinstance(error, ProcessError) else own)
+            self._set(f"heard/{self._rank}", "")
+            if self._rank == 0 and not self._in_torchrun:
+                # Unlike atexit, this also works in processes that multiprocessing has started.
+                Finalize(None, self._stay, exitpriority=0)
+
+    def _stay(self) -> None:
+        """Wait until all others have heard of the error, because the store ends with this process."""
+        deadline = time.monotonic() + min(STAY, self._timeout)
+        others = [rank for rank in range(1, self._size) if rank not in self._gone]
+        with suppress(RuntimeError, Unanswered):
+            while time.monotonic() < deadline and not all(self._is_set(f"heard/{rank}") for rank in others):
+                time.sleep(0.05)
+
+    def explain(self, failure: RuntimeError) -> str:
+        """Describe which process has ended: one that reported its error, or those that do not answer.
+
+        :param failure: the error of the group in this process
+        """
+        holder = f"{'torchrun' if self._in_torchrun else 'rank 0'}, which holds the group's store,"
+        try:
+            self._set(f"here/{self._rank}", str(failure))
+            deadline = time.monotonic() + self._patience
+            while time.monotonic() < deadline and not self._is_set("failed"):
+                time.sleep(0.05)
+            if self._is_set("failed"):
+                return self._get("failed")
+            self._gone = [rank for rank in range(self._size) if not self._is_set(f"here/{rank}")]
+            if self._gone:
+                names = " and ".join(f"rank {rank}" for rank in self._gone)
+                return f"{names} ended without reporting an error, or did not answer in time"
+            each = "; ".join(f"rank {rank} says: {self._get(f'here/{rank}')}" for rank in range(self._size))
+        except Unanswered:
+            return f"{holder} did not answer in time"
+        except RuntimeError as error:
+            return f"{holder} has ended: {error}"
+        return (
+            "all processes are there, but they could not exchange data, because one of them was stopped for longer "
+            f"than the timeout, or they are doing different things: {each}"
+        )
+
+    def _set(self, key: str, value: str) -> None:
+        self._ask(lambda: self._store.set(f"{PREFIX}/{key}", value))
+
+    def _is_set(self, key: str) -> bool:
+        return self._ask(lambda: self._store.check([f"{PREFIX}/{key}"]))
+
+    def _get(self, key: str) -> str:
+        return self._ask(lambda: self._store.get(f"{PREFIX}/{key}")).decode()
+
+    def _ask(self, question: Callable[[], Answer]) -> Answer:
+        """Ask the store. PyTorch itself would wait without end for a holder that is stopped.
+
+        :raises Unanswered: if it does not answer in time, now or earlier
+        """
+        if self._silent:
+            raise Unanswered
+        answer: Future[Answer] = Future()
+
+        def ask() -> None:
+            try:
+                answer.set_result(question())
+            except BaseException as error:
+                answer.set_exception(error)
+
+        Thread(target=ask, daemon=True).start()
+        try:
+            return answer.result(self._patience)
+        except Unanswered:
+            self._silent = True
+            raise
+
+
 def current(data_parallel: bool | Literal["auto"]) -> Processes:
     """Return the processes that train together.
 
@@ -146,8 +284,8 @@ def current(data_parallel: bool | Literal["auto"]) -> Processes:
             raise ArgumentError("data_parallel=True needs torch.distributed, without which this PyTorch was built")
         return ALONE
     if not dist.is_initialized():
-        if Left.latest is not None:
-            return Left.latest
+        if Group.latest is not None and Group.latest.has_left:
+            return Group.latest
         if data_parallel is True and not init_processes():
             raise ArgumentError(
                 "data_parallel=True needs a process group: start the script with torchrun, or call "
@@ -158,7 +296,9 @@ def current(data_parallel: bool | Literal["auto"]) -> Processes:
     world = dist.group.WORLD
     if world is None or dist.get_world_size() == 1:
         return ALONE
-    return GROUPS.get(world) or GROUPS.setdefault(world, Group())
+    if Group.latest is None or Group.latest.world() is not world:
+        Group.latest = Group(world)
+    return Group.latest
 
 
 def init_processes(timeout: timedelta = timedelta(minutes=30)) -> bool:
