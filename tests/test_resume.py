@@ -20,7 +20,7 @@ from helpers import ACTION_SPACES, VARIANTS, LogRecorder, noise_envs
 from sb3_ppo_variants import ArgumentError, ExactCheckpointCallback, PPOAdaptiveKL, PPOClip
 from sb3_ppo_variants.envs import SafeSubprocVecEnv, make_ale_vec_env, make_envpool_vec_env, make_gymnasium_vec_env
 from sb3_ppo_variants.saving.checkpoint import Checkpoint
-from sb3_ppo_variants.saving.random_state import RandomState
+from sb3_ppo_variants.saving.state import RandomState
 
 
 def exact(cls: Any, make_env: Callable[[], VecEnv], folder: Path, kill_at: int = 150, **arguments: Any) -> None:

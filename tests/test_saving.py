@@ -238,7 +238,7 @@ def test_files_that_are_open(variant: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("cls", VARIANTS)
 @pytest.mark.parametrize("reseed", [False, True])
 def test_loading_leaves_the_random_generators_alone(cls: Any, reseed: bool) -> None:
-    from sb3_ppo_variants.saving.random_state import RandomState
+    from sb3_ppo_variants.saving.state import RandomState
 
     def drawn() -> list[float]:
         import numpy as np

@@ -4,11 +4,12 @@ The note holds the model's class, the hashes of the other members and the plain 
 :mod:`sb3_ppo_variants.saving.plain`. Files without a note, such as SB3's, can be read too.
 """
 
+import hashlib
 import io
 import json
 import zipfile
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,17 +18,14 @@ import torch as th
 from stable_baselines3.common.save_util import open_path
 
 from sb3_ppo_variants.errors import DamagedFileError
-from sb3_ppo_variants.saving.hashes import sha256
 
 NOTE = "sb3_ppo_variants.json"
 DATA = "data"
-# The module of sb3-contrib's maskable policies.
-MASKABLE = "sb3_contrib.common.maskable.policies"
 STATE = ".pth"
-# SB3 before 0.9 used the second name.
-VARIABLES = ("pytorch_variables.pth", "tensors.pth")
-# The members of every file, each with its possible names. A model may have further states.
-MEMBERS = ((DATA,), VARIABLES, ("policy.pth",), ("policy.optimizer.pth",), ("_stable_baselines3_version",))
+# Tensors that SB3 would set in addition to the states; PPO has none.
+VARIABLES = "pytorch_variables.pth"
+# The members of every file. A model may have further states.
+MEMBERS = (DATA, VARIABLES, "policy.pth", "policy.optimizer.pth", "_stable_baselines3_version")
 # SB3's key for a pickled value.
 PICKLED = ":serialized:"
 # Stands for the hash of the note while that hash is computed.
@@ -35,6 +33,8 @@ NO_HASH = 64 * "0"
 # SB3 stores members uncompressed. A file that was zipped again may be compressed, within these bounds on its size.
 COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 MOST_BYTES, MOST_TIMES = 2**26, 10
+# The only type that PyTorch's unpickler allocates at any size that a file asks for.
+BYTES = b"bytearray"
 
 File: TypeAlias = str | Path | io.BufferedIOBase
 
@@ -49,12 +49,12 @@ class Archive:
     @cached_property
     def note(self) -> dict[str, Any]:
         """The note of this package; empty if the file has none."""
-        return self.json(NOTE) if NOTE in self.members else {}
+        return self._json(NOTE) if NOTE in self.members else {}
 
     @cached_property
     def data(self) -> dict[str, Any]:
         """The attributes of the model; SB3 wraps pickled ones in a dictionary."""
-        return self.json(DATA)
+        return self._json(DATA)
 
     @cached_property
     def pickled(self) -> list[str]:
@@ -62,21 +62,26 @@ class Archive:
         return [name for name, value in self.data.items() if isinstance(value, dict) and PICKLED in value]
 
     @property
-    def not_pickled(self) -> dict[str, Any]:
-        """The attributes that are not pickled, as a new dictionary."""
-        return {name: value for name, value in self.data.items() if name not in self.pickled}
-
-    @property
     def policy_module(self) -> str:
         """The module of the policy's class, which SB3 writes next to the pickled class; empty if it is not there."""
         recorded = self.data.get("policy_class")
         return str(recorded.get("__module__")) if isinstance(recorded, dict) else ""
 
-    def json(self, member: str) -> dict[str, Any]:
-        """Parse a member that is a JSON object.
+    @cached_property
+    def states(self) -> dict[str, dict[str, Any]]:
+        """The state dictionaries on the CPU, by the names of their owners, such as ``"policy.optimizer"``.
 
-        :raises DamagedFileError: if the member is missing or is not a JSON object
+        :raises DamagedFileError: if a state cannot be read
         """
+        states = [member for member in self.members if member.endswith(STATE) and member != VARIABLES]
+        return {_part(member): self._tensors(member) for member in states}
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """Further tensors."""
+        return self._tensors(VARIABLES)
+
+    def _json(self, member: str) -> dict[str, Any]:
         if member not in self.members:
             raise DamagedFileError(self.name, member, "is missing")
         try:
@@ -87,49 +92,51 @@ class Archive:
             raise DamagedFileError(self.name, member, "is not a JSON object")
         return value
 
-    def check_is_whole(self) -> None:
-        """:raises DamagedFileError: if a member is missing"""
-        for names in MEMBERS:
-            if self.members.keys().isdisjoint(names):
-                raise DamagedFileError(self.name, _part(names[0]), "is missing")
-
-    def states(self, device: th.device | str = "cpu") -> dict[str, Any]:
-        """Read the state dictionaries, by the names of their owners, such as ``"policy.optimizer"``.
-
-        :raises DamagedFileError: if a state cannot be read
-        """
-        states = {member: self._state(member, device) for member in self.members if member.endswith(STATE)}
-        return {_part(member): state for member, state in states.items() if member not in VARIABLES}
-
-    @property
-    def variables(self) -> dict[str, Any]:
-        """Tensors that SB3 would set in addition to the states; PPO has none.
-
-        :raises DamagedFileError: if they cannot be read
-        """
-        members = [member for member in VARIABLES if member in self.members]
-        return {name: value for member in members for name, value in self._state(member, "cpu").items()}
-
-    def _state(self, member: str, device: th.device | str) -> dict[str, Any]:
+    def _tensors(self, member: str) -> dict[str, Any]:
         try:
-            state = th.load(io.BytesIO(self.members[member]), map_location=device, weights_only=True)
+            state = th.load(io.BytesIO(self.members[member]), map_location="cpu", weights_only=True)
         except Exception as error:  # PyTorch may raise anything for damaged bytes.
             raise DamagedFileError(self.name, _part(member), f"cannot be read: {error!r}") from error
         if not isinstance(state, dict):
             raise DamagedFileError(self.name, _part(member), f"is a {type(state).__name__}, not a dictionary")
         return state
 
-    def with_note(self, note: dict[str, Any]) -> bytes:
-        """Return the content of the file with this note, to which the hashes are added."""
-        hashes = {NOTE: NO_HASH, **{member: sha256(content) for member, content in self.members.items()}}
-        content = json.dumps({"sha256": hashes, **note}).encode()
-        content = _with_hash(content, NO_HASH, sha256(content))
-        # The note comes first, because damage to the directory of a zip archive can hide the last members.
-        return _zipped({NOTE: content, **self.members})
+    def check_members(self) -> None:
+        """:raises DamagedFileError: if a member is missing"""
+        for member in MEMBERS:
+            if member not in self.members:
+                raise DamagedFileError(self.name, _part(member), "is missing")
 
-    def with_data(self, data: dict[str, Any]) -> io.BytesIO:
-        """Return the file with these attributes instead of its own."""
-        return io.BytesIO(_zipped({**self.members, DATA: json.dumps(data).encode()}))
+    def check_sizes(self) -> None:
+        """Check, before PyTorch reads them, that the tensors in a file take no more memory than the file itself.
+
+        :raises DamagedFileError: if they might take more
+        """
+        for member, content in self.members.items():
+            if member.endswith(STATE) and (fault := _find_fault_of_size(content)) is not None:
+                raise DamagedFileError(self.name, _part(member), fault)
+
+    def with_data(self, data: dict[str, Any]) -> "Archive":
+        """Return the archive with these attributes instead of its own."""
+        return replace(self, members={**self.members, DATA: json.dumps(data).encode()})
+
+    def with_note(self, note: dict[str, Any]) -> "Archive":
+        """Return the archive with this note, to which the hashes are added."""
+        others = {member: content for member, content in self.members.items() if member != NOTE}
+        hashes = {NOTE: NO_HASH, **{member: sha256(content) for member, content in others.items()}}
+        content = json.dumps({"sha256": hashes, **note}).encode()
+        content = _replace_own_hash(content, NO_HASH, sha256(content))
+        # The note comes first, because damage to the directory of a zip archive can hide the last members.
+        return replace(self, members={NOTE: content, **others})
+
+    def to_file(self) -> io.BytesIO:
+        """Return the archive as a file in memory of the same name."""
+        file = io.BytesIO()
+        file.name = self.name
+        with zipfile.ZipFile(file, "w") as archive:
+            for member, content in self.members.items():
+                archive.writestr(member, content, zipfile.ZIP_DEFLATED if member == NOTE else zipfile.ZIP_STORED)
+        return file
 
 
 def read_archive(file: File) -> Archive:
@@ -144,17 +151,17 @@ def read_archive(file: File) -> Archive:
     name = str(file if is_path else getattr(file, "name", type(file).__name__))
     with opened if is_path else nullcontext():
         opened.seek(0)
-        archive = Archive(name, _members(name, opened.read()))
+        archive = Archive(name, _read_members(name, opened.read()))
     _check_hashes(archive)
     return archive
 
 
-def _members(name: str, content: bytes) -> dict[str, bytes]:
+def _read_members(name: str, content: bytes) -> dict[str, bytes]:
     members: dict[str, bytes] = {}
     part = "the zip archive"
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            _check_sizes(name, archive, MOST_BYTES + MOST_TIMES * len(content))
+            _check_compression(name, archive, MOST_BYTES + MOST_TIMES * len(content))
             for info in archive.infolist():
                 part = _part(info.filename)
                 if info.filename in members:
@@ -172,7 +179,7 @@ def _members(name: str, content: bytes) -> dict[str, bytes]:
     return members
 
 
-def _check_sizes(name: str, archive: zipfile.ZipFile, most: int) -> None:
+def _check_compression(name: str, archive: zipfile.ZipFile, most: int) -> None:
     for info in archive.infolist():
         if info.compress_type not in COMPRESSIONS:
             # For other methods, Python does not limit the size of a decompressed chunk.
@@ -188,9 +195,11 @@ def _check_hashes(archive: Archive) -> None:
     hashes = archive.note.get("sha256")
     if not isinstance(hashes, dict):
         raise DamagedFileError(archive.name, NOTE, "has no hashes")
-    # Earlier versions did not hash the note.
-    if NOTE in hashes and sha256(_with_hash(archive.members[NOTE], hashes[NOTE], NO_HASH)) != hashes[NOTE]:
-        raise DamagedFileError(archive.name, NOTE, "is not what was saved")
+    # Version 1.0.0rc1 did not hash the note.
+    if NOTE in hashes:
+        own = _replace_own_hash(archive.members[NOTE], hashes[NOTE], NO_HASH)
+        if sha256(own) != hashes[NOTE]:
+            raise DamagedFileError(archive.name, NOTE, "is not what was saved")
     for member in {**hashes, **archive.members}:
         if member not in archive.members:
             raise DamagedFileError(archive.name, _part(member), "is missing")
@@ -198,18 +207,28 @@ def _check_hashes(archive: Archive) -> None:
             raise DamagedFileError(archive.name, _part(member), "is not what was saved")
 
 
-def _with_hash(note: bytes, old: Any, new: str) -> bytes:
+def _replace_own_hash(note: bytes, old: Any, new: str) -> bytes:
     """Replace the note's own hash, which is the first hash in it."""
     return note.replace(json.dumps(old).encode(), json.dumps(new).encode(), 1)
 
 
-def _zipped(members: dict[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for member, content in members.items():
-            archive.writestr(member, content, zipfile.ZIP_DEFLATED if member == NOTE else zipfile.ZIP_STORED)
-    return buffer.getvalue()
+def _find_fault_of_size(state: bytes) -> str | None:
+    try:
+        with zipfile.ZipFile(io.BytesIO(state)) as tensors:
+            if any(info.compress_type != zipfile.ZIP_STORED for info in tensors.infolist()):
+                return "is compressed, which PyTorch's own files are not"
+            pickles = [tensors.read(name) for name in tensors.namelist() if name.endswith(".pkl")]
+    except (zipfile.BadZipFile, OSError, EOFError) as error:
+        return f"cannot be read: {error}"
+    if any(BYTES in pickled for pickled in pickles):
+        return "creates byte arrays, which may be of any size and which no state of a model contains"
+    return None
 
 
 def _part(member: str) -> str:
     return member.removesuffix(STATE)
+
+
+def sha256(content: bytes) -> str:
+    """Return the SHA-256 hash of a file's content, as hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()

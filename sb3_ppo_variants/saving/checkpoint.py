@@ -2,35 +2,36 @@
 
 A checkpoint is a folder such as ``step_000050000``. It contains the model in ``model.zip`` and any ``VecNormalize`` in
 ``vecnormalize.pkl``, both of which SB3 can read; everything else as plain values in ``state.json``; and the hashes of
-these files in ``SHA256SUMS``.
+these files in ``SHA256SUMS``, in the format of ``sha256sum --check``.
 """
 
+import inspect
 import json
 import os
 import secrets
 import warnings
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError, refuse
-from sb3_ppo_variants.saving import plain
+from sb3_ppo_variants.processes.statistics import describe
+from sb3_ppo_variants.saving import plain, state
+from sb3_ppo_variants.saving.algorithm import FileAlgorithm
+from sb3_ppo_variants.saving.archive import sha256
 from sb3_ppo_variants.saving.atomic import new_folder, remove_folder
-from sb3_ppo_variants.saving.environments import begin_episodes, pickle_normalizations, restore_normalizations
-from sb3_ppo_variants.saving.hashes import HASHES, read_hashed, write_hashes
-from sb3_ppo_variants.saving.random_state import RandomState
-from sb3_ppo_variants.saving.remembered import Memories, memories_of, remind, seed_evaluations
-from sb3_ppo_variants.saving.same_run import arguments_of
-
-if TYPE_CHECKING:
-    from sb3_ppo_variants.saving.algorithm import SavedAlgorithm
+from sb3_ppo_variants.saving.reading import ATTRIBUTES
 
 MODEL = "model.zip"
 STATE = "state.json"
+HASHES = "SHA256SUMS"
+# Arguments that do not affect the results of a run.
+MAY_DIFFER = ("self", "env", "device", "verbose", "tensorboard_log", "_init_setup_model")
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class Checkpoint:
     :param random_states: states of the global random generators of each process
     :param logged: values that are recorded but not yet written to the log, in the three dictionaries of the logger
     :param normalizations: states of the ``VecNormalize`` wrappers
-    :param memories: states of the callbacks of each process; checkpoints of version 0.1.0 have none
-    :param arguments: the model's arguments at the first checkpoint of the run; those of version 0.1.0 have none
+    :param memories: states of the callbacks of each process
+    :param arguments: descriptions of the model's arguments when the run began; those of version 1.0.0rc1 have none
     """
 
     folder: Path
@@ -54,16 +55,16 @@ class Checkpoint:
     iterations: int
     n_envs: int
     seed: int
-    random_states: list[RandomState]
+    random_states: list[state.RandomState]
     logged: list[dict[str, Any]]
     normalizations: list[bytes]
-    memories: list[Memories] = field(default_factory=list)
-    arguments: dict[str, Any] = field(default_factory=dict)
+    memories: list[state.Memories]
+    arguments: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def capture(
         cls,
-        model: "SavedAlgorithm",
+        model: FileAlgorithm,
         callback: BaseCallback,
         folder: Path,
         iterations: int,
@@ -77,18 +78,19 @@ class Checkpoint:
         if seed is None:
             seed = secrets.randbits(32) if last is None else last.seed
         assert model.env is not None
-        each = model.processes.exchange("writes a checkpoint", (seed, RandomState.capture(), memories_of(callback)))
+        own = seed, state.RandomState.capture(), state.get_memories(callback)
+        seeds, random_states, memories = zip(*model.processes.exchange("writes a checkpoint", own), strict=True)
         return cls(
             folder=folder / _name(model.num_timesteps),
             num_timesteps=model.num_timesteps,
             iterations=iterations,
             n_envs=model.env.num_envs,
-            seed=each[0][0],
-            random_states=[random_state for _, random_state, _ in each],
-            logged=_recorded(model.logger),
-            normalizations=pickle_normalizations(model.env),
-            memories=[memories for *_, memories in each],
-            arguments=(last and last.arguments) or arguments_of(model),
+            seed=seeds[0],
+            random_states=list(random_states),
+            logged=_get_recorded(model.logger),
+            normalizations=state.pickle_normalizations(model.env),
+            memories=list(memories),
+            arguments=(last and last.arguments) or describe_arguments(model),
         )
 
     @classmethod
@@ -97,17 +99,15 @@ class Checkpoint:
 
         :raises DamagedFileError: if a file is missing or damaged
         """
-        files = read_hashed(folder)
+        files = _read_files(folder)
         _check_names(folder, files, [MODEL, STATE])
-        state = plain.decode(json.loads(files[STATE]))
-        names = _normalization_files(state.pop("n_normalizations"))
+        values = plain.decode(json.loads(files[STATE]))
+        names = _normalization_files(values.pop("n_normalizations"))
         _check_names(folder, files, names)
-        # Checkpoints of earlier versions hold the state of a single process.
-        states = state.pop("random_states", None) or [state.pop("random_state")]
-        random_states = [RandomState(**values) for values in states]
-        return cls(folder, random_states=random_states, normalizations=[files[name] for name in names], **state)
+        random_states = [state.RandomState(**of_process) for of_process in values.pop("random_states")]
+        return cls(folder, random_states=random_states, normalizations=[files[name] for name in names], **values)
 
-    def write(self, model: "SavedAlgorithm") -> None:
+    def write(self, model: FileAlgorithm) -> None:
         """Write the checkpoint, so that it appears complete or not at all. Only rank 0 writes.
 
         :raises OSError: if the checkpoint cannot be written, or another run has written one in the meantime
@@ -116,33 +116,30 @@ class Checkpoint:
             return  # The model is the same in all processes.
         if os.path.lexists(self.folder) and not is_replaceable(self.folder):
             raise FileExistsError(f"{self.folder} is not a checkpoint or contains other files, so it is not replaced")
-        self._check_is_first()
-        state = asdict(self)
-        del state["folder"], state["normalizations"]
-        names = _normalization_files(len(self.normalizations))
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
-        with new_folder(self.folder) as folder:
-            model.save(folder / MODEL)
-            (folder / STATE).write_text(json.dumps(plain.encode({**state, "n_normalizations": len(names)})))
-            for name, content in zip(names, self.normalizations, strict=True):
-                (folder / name).write_bytes(content)
-            write_hashes(folder)
-
-    def _check_is_first(self) -> None:
-        """:raises FileExistsError: if another run has written a checkpoint of this step or a later one"""
-        for step, path in entries_by_step(self.folder.parent).items():
+        for step, path in list_steps(self.folder.parent).items():
             if step >= self.num_timesteps and is_checkpoint(path) and is_whole(path):
                 raise FileExistsError(
                     f"{path} was written during this training, so another run that may still be training writes its "
                     "checkpoints there too: end one of them, or choose another folder for it"
                 )
+        names = _normalization_files(len(self.normalizations))
+        values = {**asdict(self), "n_normalizations": len(names)}
+        del values["folder"], values["normalizations"]
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        with new_folder(self.folder) as folder:
+            model.save(folder / MODEL)
+            (folder / STATE).write_text(json.dumps(plain.encode(values)))
+            for name, content in zip(names, self.normalizations, strict=True):
+                (folder / name).write_bytes(content)
+            hashes = [f"{sha256(file.read_bytes())}  {file.name}\n" for file in sorted(folder.iterdir())]
+            (folder / HASHES).write_text("".join(hashes))
 
     @property
     def model_file(self) -> Path:
         """The file of the model, which SB3 can read."""
         return self.folder / MODEL
 
-    def restore(self, model: "SavedAlgorithm") -> None:
+    def restore(self, model: FileAlgorithm) -> None:
         """Restore the state of a model's environment and of the global random generators, and begin new episodes.
 
         :raises ArgumentError: if the run cannot continue in this environment, or with this number of processes
@@ -157,7 +154,7 @@ class Checkpoint:
                 f"the run had {len(self.random_states)} processes and cannot be resumed exactly with {processes.size}; "
                 f"load({str(self.model_file)!r}) continues training without that guarantee"
             )
-        restore_normalizations(env, self.normalizations)
+        state.restore_normalizations(env, self.normalizations)
         model.statistics.agree(env)
         self.random_states[processes.rank].restore()
         self.begin_episodes(model)
@@ -167,19 +164,52 @@ class Checkpoint:
         for values, saved in zip(_recorded_by(callback.logger), self.logged, strict=True):
             values.clear()
             values.update(saved)
-        if self.memories:
-            remind(callback, self.memories[rank])
+        state.restore_memories(callback, self.memories[rank])
         self.begin_evaluations(callback)
 
     def begin_evaluations(self, callback: BaseCallback) -> None:
         """Seed the next evaluations from this checkpoint."""
-        seed_evaluations(callback, self.seed, self.num_timesteps)
+        state.seed_evaluations(callback, self.seed, self.num_timesteps)
 
-    def begin_episodes(self, model: "SavedAlgorithm") -> None:
+    def begin_episodes(self, model: FileAlgorithm) -> None:
         """Begin new episodes, seeded from this checkpoint."""
         rank = [model.processes.rank] if model.processes.rank else []
         (seed,) = np.random.SeedSequence([self.seed, self.num_timesteps, *rank]).generate_state(1)
-        begin_episodes(model, int(seed) >> 1)  # Some environments only accept 31 bits.
+        state.begin_episodes(model, int(seed) >> 1)  # Some environments only accept 31 bits.
+
+
+def get_argument(model: BaseAlgorithm, name: str) -> object:
+    """Return the value of an argument of a model's constructors; ``None`` if the model does not keep it."""
+    return getattr(model, ATTRIBUTES.get(name, name), None)
+
+
+def describe_arguments(model: BaseAlgorithm) -> dict[str, str]:
+    """Describe the arguments of a model's constructors that affect the results of a run, by name."""
+    constructors = [vars(cls)["__init__"] for cls in type(model).__mro__ if "__init__" in vars(cls)]
+    names = {name: None for constructor in constructors for name in inspect.signature(constructor).parameters}
+    return {name: describe(get_argument(model, name)) for name in names if name not in MAY_DIFFER}
+
+
+def _read_files(folder: Path) -> dict[str, bytes]:
+    """Read the contents of all files that were hashed.
+
+    :raises DamagedFileError: if a file is missing or differs from what was hashed
+    """
+    contents = {}
+    for line in _read_file(folder, HASHES).decode(errors="replace").splitlines():
+        expected, _, name = line.partition("  ")
+        contents[name] = _read_file(folder, name)
+        if sha256(contents[name]) != expected:
+            raise DamagedFileError(str(folder), name, "is not what was saved")
+    return contents
+
+
+def _read_file(folder: Path, name: str) -> bytes:
+    try:
+        return (folder / name).read_bytes()
+    except (OSError, ValueError) as error:  # A damaged name may not be a valid file name.
+        fault = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error}"
+        raise DamagedFileError(str(folder), name, fault) from error
 
 
 def _check_names(folder: Path, files: dict[str, bytes], names: list[str]) -> None:
@@ -192,7 +222,7 @@ def _recorded_by(logger: Logger) -> list[dict[str, Any]]:
     return [logger.name_to_value, logger.name_to_count, logger.name_to_excluded]
 
 
-def _recorded(logger: Logger) -> list[dict[str, Any]]:
+def _get_recorded(logger: Logger) -> list[dict[str, Any]]:
     """Return the recorded values, except those without a plain form, such as figures."""
     keys = [key for key, value in logger.name_to_value.items() if plain.is_plain(value)]
     return [{key: values[key] for key in keys if key in values} for values in _recorded_by(logger)]
@@ -207,7 +237,7 @@ def _name(step: int) -> str:
     return f"step_{step:09d}"
 
 
-def entries_by_step(folder: Path) -> dict[int, Path]:
+def list_steps(folder: Path) -> dict[int, Path]:
     """Return everything in a folder that has the name of a checkpoint, by step, newest first."""
     steps = {path: path.name.removeprefix("step_") for path in folder.glob("step_*")}
     found = {int(step): path for path, step in steps.items() if step.isdecimal() and path.name == _name(int(step))}
@@ -228,14 +258,6 @@ def is_replaceable(path: Path) -> bool:
     return {MODEL, STATE, HASHES, *_normalization_files(len(names))}.issuperset(names)
 
 
-def remove_older(checkpoint: Checkpoint, keep_last: int) -> None:
-    """Keep the last ``keep_last`` checkpoints up to and including the given one, and remove older ones."""
-    entries = entries_by_step(checkpoint.folder.parent).items()
-    older = [path for step, path in entries if step < checkpoint.num_timesteps and is_checkpoint(path)]
-    for path in filter(is_replaceable, older[keep_last - 1 :]):
-        remove_folder(path)
-
-
 def is_whole(folder: Path) -> bool:
     """Return whether all files of a checkpoint are present and undamaged."""
     try:
@@ -245,6 +267,14 @@ def is_whole(folder: Path) -> bool:
     return True
 
 
+def remove_older(checkpoint: Checkpoint, keep_last: int) -> None:
+    """Keep the last ``keep_last`` checkpoints up to and including the given one, and remove older ones."""
+    steps = list_steps(checkpoint.folder.parent).items()
+    older = [path for step, path in steps if step < checkpoint.num_timesteps and is_checkpoint(path)]
+    for path in filter(is_replaceable, older[keep_last - 1 :]):
+        remove_folder(path)
+
+
 def find_checkpoint(path: Path) -> Checkpoint:
     """Return the checkpoint at a path, or the newest undamaged one in that folder, and warn of each newer damaged one.
 
@@ -252,10 +282,10 @@ def find_checkpoint(path: Path) -> Checkpoint:
     :raises DamagedFileError: if all checkpoints are damaged
     """
     path = path.resolve()
-    if (path / HASHES).exists() or (is_checkpoint(path) and path in entries_by_step(path.parent).values()):
+    if (path / HASHES).exists() or (is_checkpoint(path) and path in list_steps(path.parent).values()):
         return Checkpoint.read(path)
     damaged: list[str] = []
-    for folder in filter(is_checkpoint, entries_by_step(path).values()):
+    for folder in filter(is_checkpoint, list_steps(path).values()):
         try:
             found = Checkpoint.read(folder)
         except DamagedFileError as error:

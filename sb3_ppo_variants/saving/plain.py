@@ -8,18 +8,15 @@ dataclasses. A file can use these words and no others.
 import base64
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from functools import cache
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common import torch_layers
-from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
-from stable_baselines3.common.policies import ActorCriticCnnPolicy, ActorCriticPolicy, MultiInputActorCriticPolicy
-from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
+from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, LinearSchedule
 
 from sb3_ppo_variants.errors import ArgumentError
@@ -76,47 +73,41 @@ def decode(value: Any) -> Any:
         raise NotPlainError(f"{word} cannot be built from {parts}: {error!r}") from error
 
 
-@cache
-def _classes() -> dict[str, type]:
-    """Return the classes that a file may name: SB3's policies, buffers and extractors, activations and optimizers."""
-    known: list[type] = [ActorCriticPolicy, ActorCriticCnnPolicy, MultiInputActorCriticPolicy]
-    known += [RolloutBuffer, DictRolloutBuffer, RMSpropTFLike]
-    known += [torch_layers.FlattenExtractor, torch_layers.NatureCNN, torch_layers.CombinedExtractor]
-    known += [getattr(th.nn, name) for name in th.nn.modules.activation.__all__]
-    known += [cls for cls in vars(th.optim).values() if isinstance(cls, type) and issubclass(cls, th.optim.Optimizer)]
-    return {f"{cls.__module__}.{cls.__qualname__}": cls for cls in known}
-
-
-# Classes of sb3-contrib that a file may name. sb3-contrib is only imported when a file names one of them.
-CONTRIBS = frozenset(
-    f"sb3_contrib.common.{name}"
-    for name in (
-        "recurrent.policies.RecurrentActorCriticPolicy",
-        "recurrent.policies.RecurrentActorCriticCnnPolicy",
-        "recurrent.policies.RecurrentMultiInputActorCriticPolicy",
-        "recurrent.buffers.RecurrentRolloutBuffer",
-        "recurrent.buffers.RecurrentDictRolloutBuffer",
-        "maskable.policies.MaskableActorCriticPolicy",
-        "maskable.policies.MaskableActorCriticCnnPolicy",
-        "maskable.policies.MaskableMultiInputActorCriticPolicy",
-        "maskable.buffers.MaskableRolloutBuffer",
-        "maskable.buffers.MaskableDictRolloutBuffer",
-    )
-)
+# The modules whose policies, buffers, extractors, activations and optimizers a file may name. They are imported when a
+# file names one of their classes.
+MODULES = {
+    "stable_baselines3.common.buffers",
+    "stable_baselines3.common.policies",
+    "stable_baselines3.common.sb2_compat.rmsprop_tf_like",
+    "stable_baselines3.common.torch_layers",
+    "sb3_contrib.common.maskable.buffers",
+    "sb3_contrib.common.maskable.policies",
+    "sb3_contrib.common.recurrent.buffers",
+    "sb3_contrib.common.recurrent.policies",
+    "torch.nn.modules.activation",
+    *(cls.__module__ for cls in vars(th.optim).values() if isinstance(cls, type)),
+}
+KINDS = (th.nn.Module, th.optim.Optimizer, RolloutBuffer)
 
 
 def _class(name: str) -> type:
-    if name not in CONTRIBS:
-        return _classes()[name]
-    module, _, cls = name.rpartition(".")
-    return getattr(import_module(module), cls)
+    module, _, attribute = name.rpartition(".")
+    cls = getattr(import_module(module), attribute) if module in MODULES else None
+    if not isinstance(cls, type) or not issubclass(cls, KINDS) or _full_name(cls) != name:
+        raise ValueError(f"{name} is not a class that a file may name")
+    return cls
 
 
-def _name_of_class(cls: type) -> str:
-    name = f"{cls.__module__}.{cls.__qualname__}"
-    if not (name in CONTRIBS or name in _classes()) or _class(name) is not cls:
-        raise NotPlainError(f"the class {name} has no plain form")
-    return name
+def _full_name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _class_parts(cls: type) -> dict[str, Any]:
+    name = _full_name(cls)
+    with suppress(AttributeError, ValueError):
+        if _class(name) is cls:
+            return {"name": name}
+    raise NotPlainError(f"the class {name} has no plain form")
 
 
 def _array_parts(array: np.ndarray) -> dict[str, Any]:
@@ -152,7 +143,7 @@ WORDS: dict[str, tuple[type, Callable[[Any], dict[str, Any]], Callable[..., Any]
     "tuple": (tuple, _items, lambda items: tuple(items)),
     "dict": (dict, _pairs, lambda items: dict(items)),
     "deque": (deque, lambda d: {**_items(d), "maxlen": d.maxlen}, lambda items, maxlen: deque(items, maxlen)),
-    "class": (type, lambda cls: {"name": _name_of_class(cls)}, _class),
+    "class": (type, _class_parts, _class),
     "number": (np.generic, lambda number: {"array": np.asarray(number)}, lambda array: array[()]),
     "array": (np.ndarray, _array_parts, _array),
     "Box": (spaces.Box, _attributes("low", "high"), lambda low, high: spaces.Box(low, high, dtype=low.dtype.type)),
