@@ -85,11 +85,21 @@ class Group(Processes):
     """The group that this process has joined last."""
 
     def __init__(self, world: "dist.ProcessGroup") -> None:
+        # A PyTorch without torch.distributed does not have this module, but can train in one process.
+        from torch.distributed.distributed_c10d import _get_default_store
+
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
         self.world = weakref.ref(world)  # PyTorch decides how long the group exists.
         self.has_left = self._has_failed = False
-        self._faults = Faults(self.rank, self.size)
+        store = _get_default_store()  # It outlives the group.
+        self._store = dist.PrefixStore(PREFIX, store)
+        self._timeout: float = store.timeout.total_seconds()  # type: ignore[attr-defined]  # It is not annotated.
+        self._patience = min(PATIENCE, self._timeout / 3)
+        # torchrun sets this variable if it holds the store. Otherwise PyTorch lets rank 0 do so.
+        self._in_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
+        self._silent = False
+        self._gone: list[int] = []
 
     def average(self, tensor: th.Tensor) -> None:
         with self._together():
@@ -128,12 +138,6 @@ class Group(Processes):
             )
         return [content for _, content in each]
 
-    def failed(self, error: BaseException) -> None:
-        if not self._has_failed:
-            self._has_failed = True
-            self._faults.tell(error)
-            self._leave()
-
     @contextmanager
     def _together(self) -> Iterator[None]:
         if self.has_left:
@@ -145,13 +149,87 @@ class Group(Processes):
             yield
         except RuntimeError as error:
             self._leave()  # The other processes then do not have to wait for the timeout.
-            raise ProcessError(self._faults.explain(error)) from error
+            raise ProcessError(self._explain(error)) from error
 
     def _leave(self) -> None:
         self.has_left = True
         if dist.is_initialized() and self.world() is dist.group.WORLD:
             _release(dist.group.WORLD)
             _destroy()
+
+    def failed(self, error: BaseException) -> None:
+        if self._has_failed:
+            return
+        self._has_failed = True
+        own = f"rank {self.rank} ended with {type(error).__name__}: {error}"
+        with suppress(RuntimeError, Unanswered):
+            if not self._ask(self._store.check, ["failed"]):
+                self._ask(self._store.set, "failed", str(error) if isinstance(error, ProcessError) else own)
+            self._ask(self._store.set, f"heard/{self.rank}", "")
+            if self.rank == 0 and not self._in_torchrun:
+                # Unlike atexit, this also works in processes that multiprocessing has started.
+                Finalize(None, self._stay, exitpriority=0)
+        self._leave()
+
+    def _stay(self) -> None:
+        """Wait until all others have heard of the error, because the store ends with this process."""
+        deadline = time.monotonic() + min(STAY, self._timeout)
+        others = [rank for rank in range(1, self.size) if rank not in self._gone]
+        with suppress(RuntimeError, Unanswered):
+            while time.monotonic() < deadline and not all(
+                self._ask(self._store.check, [f"heard/{rank}"]) for rank in others
+            ):
+                time.sleep(0.05)
+
+    def _explain(self, failure: RuntimeError) -> str:
+        """Describe which process has ended: one that reported its error, or those that do not answer.
+
+        :param failure: the error of the group in this process
+        """
+        holder = f"{'torchrun' if self._in_torchrun else 'rank 0'}, which holds the group's store,"
+        try:
+            self._ask(self._store.set, f"here/{self.rank}", str(failure))
+            deadline = time.monotonic() + self._patience
+            while time.monotonic() < deadline and not self._ask(self._store.check, ["failed"]):
+                time.sleep(0.05)
+            if self._ask(self._store.check, ["failed"]):
+                return self._ask(self._store.get, "failed").decode()
+            self._gone = [rank for rank in range(self.size) if not self._ask(self._store.check, [f"here/{rank}"])]
+            if self._gone:
+                names = " and ".join(f"rank {rank}" for rank in self._gone)
+                return f"{names} ended without reporting an error, or did not answer in time"
+            says = [self._ask(self._store.get, f"here/{rank}").decode() for rank in range(self.size)]
+            each = "; ".join(f"rank {rank} says: {text}" for rank, text in enumerate(says))
+        except Unanswered:
+            return f"{holder} did not answer in time"
+        except RuntimeError as error:
+            return f"{holder} has ended: {error}"
+        return (
+            "all processes are there, but they could not exchange data, because one of them was stopped for longer "
+            f"than the timeout, or they are doing different things: {each}"
+        )
+
+    def _ask(self, method: Callable[..., Answer], *arguments: object) -> Answer:
+        """Call a method of the store. PyTorch itself would wait without end for a holder that is stopped.
+
+        :raises Unanswered: if the store does not answer in time, now or earlier
+        """
+        if self._silent:
+            raise Unanswered
+        answer: Future[Answer] = Future()
+
+        def ask() -> None:
+            try:
+                answer.set_result(method(*arguments))
+            except BaseException as error:
+                answer.set_exception(error)
+
+        Thread(target=ask, daemon=True).start()
+        try:
+            return answer.result(self._patience)
+        except Unanswered:
+            self._silent = True
+            raise
 
 
 def _release(world: "dist.ProcessGroup | None") -> None:
@@ -170,106 +248,6 @@ def _destroy() -> None:
         dist.destroy_process_group()
 
 
-class Faults:
-    """Messages that processes exchange through the store of their group when the group itself is broken.
-
-    :param rank: rank of this process
-    :param size: number of processes
-    """
-
-    def __init__(self, rank: int, size: int):
-        # A PyTorch without torch.distributed does not have this module, but can train in one process.
-        from torch.distributed.distributed_c10d import _get_default_store
-
-        self._rank = rank
-        self._size = size
-        # The store outlives the group.
-        self._store = _get_default_store()
-        self._timeout: float = self._store.timeout.total_seconds()  # type: ignore[attr-defined]  # It is not annotated.
-        self._patience = min(PATIENCE, self._timeout / 3)
-        # torchrun sets this variable if it holds the store. Otherwise PyTorch lets rank 0 do so.
-        self._in_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
-        self._silent = False
-        self._gone: list[int] = []
-
-    def tell(self, error: BaseException) -> None:
-        """Tell the other processes that this process ends with an error, if the store is still there."""
-        own = f"rank {self._rank} ended with {type(error).__name__}: {error}"
-        with suppress(RuntimeError, Unanswered):
-            if not self._is_set("failed"):
-                self._set("failed", str(error) if isinstance(error, ProcessError) else own)
-            self._set(f"heard/{self._rank}", "")
-            if self._rank == 0 and not self._in_torchrun:
-                # Unlike atexit, this also works in processes that multiprocessing has started.
-                Finalize(None, self._stay, exitpriority=0)
-
-    def _stay(self) -> None:
-        """Wait until all others have heard of the error, because the store ends with this process."""
-        deadline = time.monotonic() + min(STAY, self._timeout)
-        others = [rank for rank in range(1, self._size) if rank not in self._gone]
-        with suppress(RuntimeError, Unanswered):
-            while time.monotonic() < deadline and not all(self._is_set(f"heard/{rank}") for rank in others):
-                time.sleep(0.05)
-
-    def explain(self, failure: RuntimeError) -> str:
-        """Describe which process has ended: one that reported its error, or those that do not answer.
-
-        :param failure: the error of the group in this process
-        """
-        holder = f"{'torchrun' if self._in_torchrun else 'rank 0'}, which holds the group's store,"
-        try:
-            self._set(f"here/{self._rank}", str(failure))
-            deadline = time.monotonic() + self._patience
-            while time.monotonic() < deadline and not self._is_set("failed"):
-                time.sleep(0.05)
-            if self._is_set("failed"):
-                return self._get("failed")
-            self._gone = [rank for rank in range(self._size) if not self._is_set(f"here/{rank}")]
-            if self._gone:
-                names = " and ".join(f"rank {rank}" for rank in self._gone)
-                return f"{names} ended without reporting an error, or did not answer in time"
-            each = "; ".join(f"rank {rank} says: {self._get(f'here/{rank}')}" for rank in range(self._size))
-        except Unanswered:
-            return f"{holder} did not answer in time"
-        except RuntimeError as error:
-            return f"{holder} has ended: {error}"
-        return (
-            "all processes are there, but they could not exchange data, because one of them was stopped for longer "
-            f"than the timeout, or they are doing different things: {each}"
-        )
-
-    def _set(self, key: str, value: str) -> None:
-        self._ask(lambda: self._store.set(f"{PREFIX}/{key}", value))
-
-    def _is_set(self, key: str) -> bool:
-        return self._ask(lambda: self._store.check([f"{PREFIX}/{key}"]))
-
-    def _get(self, key: str) -> str:
-        return self._ask(lambda: self._store.get(f"{PREFIX}/{key}")).decode()
-
-    def _ask(self, question: Callable[[], Answer]) -> Answer:
-        """Ask the store. PyTorch itself would wait without end for a holder that is stopped.
-
-        :raises Unanswered: if it does not answer in time, now or earlier
-        """
-        if self._silent:
-            raise Unanswered
-        answer: Future[Answer] = Future()
-
-        def ask() -> None:
-            try:
-                answer.set_result(question())
-            except BaseException as error:
-                answer.set_exception(error)
-
-        Thread(target=ask, daemon=True).start()
-        try:
-            return answer.result(self._patience)
-        except Unanswered:
-            self._silent = True
-            raise
-
-
 def current(data_parallel: bool | Literal["auto"]) -> Processes:
     """Return the processes that train together.
 
@@ -277,12 +255,10 @@ def current(data_parallel: bool | Literal["auto"]) -> Processes:
         initialises it if torchrun started this process; False trains alone
     :raises ArgumentError: if a group is required and there is none
     """
-    if data_parallel is False:
+    if data_parallel is False or (data_parallel == "auto" and not dist.is_available()):
         return ALONE
     if not dist.is_available():
-        if data_parallel is True:
-            raise ArgumentError("data_parallel=True needs torch.distributed, without which this PyTorch was built")
-        return ALONE
+        raise ArgumentError("data_parallel=True needs torch.distributed, without which this PyTorch was built")
     if not dist.is_initialized():
         if Group.latest is not None and Group.latest.has_left:
             return Group.latest

@@ -34,9 +34,8 @@ def describe(value: Any, at: Sequence[float] = THROUGHOUT) -> str:
 
 
 def refuse_differences(each: Sequence[Mapping[str, str]]) -> None:
-    """Check that all processes describe the same.
+    """Check that the descriptions of all processes, in the order of their ranks, are the same.
 
-    :param each: the descriptions of each process by name, in the order of their ranks
     :raises ArgumentError: if one differs, with its name, the ranks and their values
     """
     for rank, other in enumerate(each):
@@ -53,7 +52,6 @@ def normalize_together(advantages: th.Tensor, processes: Processes) -> th.Tensor
     """Normalise minibatches distributed over processes as :func:`sb3_ppo_variants.losses.normalize_advantages` does.
 
     :param advantages: the rows of each minibatch in this process, shape ``(..., rows)``
-    :return: advantages normalised by the mean and standard deviation over all processes, of the same shape
     """
     rows = advantages.shape[-1]
     mean = advantages.mean(dim=-1)
@@ -65,10 +63,7 @@ def normalize_together(advantages: th.Tensor, processes: Processes) -> th.Tensor
 
 
 def moments_together(advantages: th.Tensor, processes: Processes) -> tuple[float, float]:
-    """Return the mean of the advantages of all processes, and the divisor: their standard deviation plus an epsilon.
-
-    All processes must have the same number of advantages.
-    """
+    """Return the mean of the advantages of all processes, and the divisor: their standard deviation plus an epsilon."""
     mean, variance = mean_and_variance(advantages, processes)
     return mean, math.sqrt(variance) + ADVANTAGE_EPSILON
 
@@ -160,12 +155,7 @@ def _has_grown(each: Sequence[RunningMeanStd], before: RunningMeanStd) -> bool:
 
 
 def merge_moments(moments: RunningMeanStd, before: RunningMeanStd, each: Sequence[RunningMeanStd]) -> None:
-    """Set moments to those of the data of all processes, which started from common data.
-
-    :param moments: the moments to set
-    :param before: the moments of the common data
-    :param each: the moments of each process: of the common data and its own
-    """
+    """Set moments to those of the data of all processes, each of which has added data to that of ``before``."""
     # Sum x and x^2 relative to the previous mean, which preserves precision.
     counts = [one.count - before.count for one in each]
     sums = [one.count * (one.mean - before.mean) for one in each]

@@ -24,8 +24,9 @@ DATA = "data"
 STATE = ".pth"
 # Tensors that SB3 would set in addition to the states; PPO has none.
 VARIABLES = "pytorch_variables.pth"
+POLICY = "policy.pth"
 # The members of every file. A model may have further states.
-MEMBERS = (DATA, VARIABLES, "policy.pth", "policy.optimizer.pth", "_stable_baselines3_version")
+MEMBERS = (DATA, VARIABLES, POLICY, "policy.optimizer.pth", "_stable_baselines3_version")
 # SB3's key for a pickled value.
 PICKLED = ":serialized:"
 # Stands for the hash of the note while that hash is computed.
@@ -69,12 +70,9 @@ class Archive:
 
     @cached_property
     def states(self) -> dict[str, dict[str, Any]]:
-        """The state dictionaries on the CPU, by the names of their owners, such as ``"policy.optimizer"``.
-
-        :raises DamagedFileError: if a state cannot be read
-        """
+        """The state dictionaries on the CPU, by the names of their owners, such as ``"policy.optimizer"``."""
         states = [member for member in self.members if member.endswith(STATE) and member != VARIABLES]
-        return {_part(member): self._tensors(member) for member in states}
+        return {get_part(member): self._tensors(member) for member in states}
 
     @property
     def variables(self) -> dict[str, Any]:
@@ -96,16 +94,10 @@ class Archive:
         try:
             state = th.load(io.BytesIO(self.members[member]), map_location="cpu", weights_only=True)
         except Exception as error:  # PyTorch may raise anything for damaged bytes.
-            raise DamagedFileError(self.name, _part(member), f"cannot be read: {error!r}") from error
+            raise DamagedFileError(self.name, get_part(member), f"cannot be read: {error!r}") from error
         if not isinstance(state, dict):
-            raise DamagedFileError(self.name, _part(member), f"is a {type(state).__name__}, not a dictionary")
+            raise DamagedFileError(self.name, get_part(member), f"is a {type(state).__name__}, not a dictionary")
         return state
-
-    def check_members(self) -> None:
-        """:raises DamagedFileError: if a member is missing"""
-        for member in MEMBERS:
-            if member not in self.members:
-                raise DamagedFileError(self.name, _part(member), "is missing")
 
     def check_sizes(self) -> None:
         """Check, before PyTorch reads them, that the tensors in a file take no more memory than the file itself.
@@ -113,8 +105,8 @@ class Archive:
         :raises DamagedFileError: if they might take more
         """
         for member, content in self.members.items():
-            if member.endswith(STATE) and (fault := _find_fault_of_size(content)) is not None:
-                raise DamagedFileError(self.name, _part(member), fault)
+            if member.endswith(STATE) and (fault := _find_odd_content(content)) is not None:
+                raise DamagedFileError(self.name, get_part(member), fault)
 
     def with_data(self, data: dict[str, Any]) -> "Archive":
         """Return the archive with these attributes instead of its own."""
@@ -161,9 +153,14 @@ def _read_members(name: str, content: bytes) -> dict[str, bytes]:
     part = "the zip archive"
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            _check_compression(name, archive, MOST_BYTES + MOST_TIMES * len(content))
+            size, most = sum(info.file_size for info in archive.infolist()), MOST_BYTES + MOST_TIMES * len(content)
+            if size > most:
+                raise DamagedFileError(name, part, f"would take {size} bytes when decompressed, more than {most}")
             for info in archive.infolist():
-                part = _part(info.filename)
+                part = get_part(info.filename)
+                if info.compress_type not in COMPRESSIONS:
+                    # For other methods, Python does not limit the size of a decompressed chunk.
+                    raise DamagedFileError(name, part, "uses a compression method other than deflate")
                 if info.filename in members:
                     raise DamagedFileError(name, part, "appears twice")
                 with archive.open(info) as member:
@@ -171,22 +168,11 @@ def _read_members(name: str, content: bytes) -> dict[str, bytes]:
                     members[info.filename] = member.read(info.file_size + 1)
     except DamagedFileError:
         raise
-    except zipfile.BadZipFile as error:
-        fault = "is damaged" if members else "cannot be read; it wasn't a zip-file, or is truncated"
-        raise DamagedFileError(name, part, f"{fault}: {error}") from error
     except Exception as error:  # Decompressors may raise anything.
-        raise DamagedFileError(name, part, f"is damaged: {error!r}") from error
+        is_zip = members or not isinstance(error, zipfile.BadZipFile)
+        fault = "is damaged" if is_zip else "cannot be read; it wasn't a zip-file, or is truncated"
+        raise DamagedFileError(name, part, f"{fault}: {error!r}") from error
     return members
-
-
-def _check_compression(name: str, archive: zipfile.ZipFile, most: int) -> None:
-    for info in archive.infolist():
-        if info.compress_type not in COMPRESSIONS:
-            # For other methods, Python does not limit the size of a decompressed chunk.
-            raise DamagedFileError(name, _part(info.filename), "uses a compression method other than deflate")
-    size = sum(info.file_size for info in archive.infolist())
-    if size > most:
-        raise DamagedFileError(name, "the zip archive", f"would take {size} bytes when decompressed, more than {most}")
 
 
 def _check_hashes(archive: Archive) -> None:
@@ -195,16 +181,16 @@ def _check_hashes(archive: Archive) -> None:
     hashes = archive.note.get("sha256")
     if not isinstance(hashes, dict):
         raise DamagedFileError(archive.name, NOTE, "has no hashes")
-    # Version 1.0.0rc1 did not hash the note.
+    contents = dict(archive.members)
     if NOTE in hashes:
-        own = _replace_own_hash(archive.members[NOTE], hashes[NOTE], NO_HASH)
-        if sha256(own) != hashes[NOTE]:
-            raise DamagedFileError(archive.name, NOTE, "is not what was saved")
-    for member in {**hashes, **archive.members}:
-        if member not in archive.members:
-            raise DamagedFileError(archive.name, _part(member), "is missing")
-        if member != NOTE and hashes.get(member) != sha256(archive.members[member]):
-            raise DamagedFileError(archive.name, _part(member), "is not what was saved")
+        contents[NOTE] = _replace_own_hash(contents[NOTE], hashes[NOTE], NO_HASH)
+    else:
+        del contents[NOTE]  # Version 1.0.0rc1 did not hash the note.
+    for member in {**hashes, **contents}:
+        if member not in contents:
+            raise DamagedFileError(archive.name, get_part(member), "is missing")
+        if hashes.get(member) != sha256(contents[member]):
+            raise DamagedFileError(archive.name, get_part(member), "is not what was saved")
 
 
 def _replace_own_hash(note: bytes, old: Any, new: str) -> bytes:
@@ -212,7 +198,7 @@ def _replace_own_hash(note: bytes, old: Any, new: str) -> bytes:
     return note.replace(json.dumps(old).encode(), json.dumps(new).encode(), 1)
 
 
-def _find_fault_of_size(state: bytes) -> str | None:
+def _find_odd_content(state: bytes) -> str | None:
     try:
         with zipfile.ZipFile(io.BytesIO(state)) as tensors:
             if any(info.compress_type != zipfile.ZIP_STORED for info in tensors.infolist()):
@@ -225,10 +211,11 @@ def _find_fault_of_size(state: bytes) -> str | None:
     return None
 
 
-def _part(member: str) -> str:
+def get_part(member: str) -> str:
+    """Return the name of a member in error messages."""
     return member.removesuffix(STATE)
 
 
 def sha256(content: bytes) -> str:
-    """Return the SHA-256 hash of a file's content, as hexadecimal digits."""
+    """Return the SHA-256 hash of a content, as hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()

@@ -40,7 +40,10 @@ def write_atomically(path: Path, content: bytes) -> None:
         target.write_bytes(content)  # A device or a pipe has no content to lose.
         return
     try:
-        _replace(target, content)
+        with _replacing(target) as temporary:
+            temporary.write_bytes(content)
+            if target.exists():
+                shutil.copymode(target, temporary)
     except OSError as error:
         if error.errno not in NOT_REPLACED or not target.is_file():
             raise
@@ -52,41 +55,15 @@ def write_atomically(path: Path, content: bytes) -> None:
         _sync(target)
 
 
-def _replace(target: Path, content: bytes) -> None:
-    _remove_left_over(target)
-    temporary = _temporary(target)
-    try:
-        temporary.write_bytes(content)
-        _sync(temporary)
-        if target.exists():
-            shutil.copymode(target, temporary)
-        os.replace(temporary, target)
-    except BaseException:
-        with suppress(PermissionError):  # Without permission for the folder, no file was created.
-            temporary.unlink(missing_ok=True)
-        raise
-    _sync(target.parent)
-
-
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
     """Yield a temporary folder, which replaces the target on exit, with all its files or not at all.
 
     :raises OSError: if the folder cannot be written; the old folder is then unchanged
     """
-    _remove_left_over(target)
-    temporary = _temporary(target)
-    temporary.mkdir()
-    try:
+    with _replacing(target) as temporary:
+        temporary.mkdir()
         yield temporary
-        for path in [*temporary.iterdir(), temporary]:
-            _sync(path)
-        remove_folder(target)
-        os.rename(temporary, target)
-    except BaseException:
-        shutil.rmtree(temporary)
-        raise
-    _sync(target.parent)
 
 
 def remove_folder(folder: Path) -> None:
@@ -94,7 +71,33 @@ def remove_folder(folder: Path) -> None:
     removed = _temporary(folder)
     with suppress(FileNotFoundError):
         os.rename(folder, removed)
-        shutil.rmtree(removed)
+        _remove(removed)
+
+
+@contextmanager
+def _replacing(target: Path) -> Iterator[Path]:
+    """Yield a temporary path. What is there on exit replaces the target."""
+    for path in target.parent.glob(f".{glob.escape(_stem(target))}.{2 * RANDOM_BYTES * '[0-9a-f]'}.tmp"):
+        with suppress(FileNotFoundError):
+            if time.time() - path.stat().st_mtime > LEFT_OVER_AFTER_SECONDS:
+                _remove(path)
+    temporary = _temporary(target)
+    try:
+        yield temporary
+        for path in [*temporary.glob("*"), temporary]:
+            _sync(path)
+        if target.is_dir():
+            remove_folder(target)
+        os.replace(temporary, target)
+    except BaseException:
+        with suppress(FileNotFoundError, PermissionError):  # Without permission for the folder, nothing was created.
+            _remove(temporary)
+        raise
+    _sync(target.parent)
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _temporary(target: Path) -> Path:
@@ -104,13 +107,6 @@ def _temporary(target: Path) -> Path:
 
 def _stem(target: Path) -> str:
     return os.fsencode(target.name)[:LONGEST_STEM].decode(errors="ignore")
-
-
-def _remove_left_over(target: Path) -> None:
-    for name in target.parent.glob(f".{glob.escape(_stem(target))}.{2 * RANDOM_BYTES * '[0-9a-f]'}.tmp"):
-        with suppress(FileNotFoundError):
-            if time.time() - name.stat().st_mtime > LEFT_OVER_AFTER_SECONDS:
-                shutil.rmtree(name) if name.is_dir() else name.unlink()
 
 
 def _sync(path: Path) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 
@@ -38,14 +37,10 @@ MAY_DIFFER = ("self", "env", "device", "verbose", "tensorboard_log", "_init_setu
 class Checkpoint:
     """The state of a run between two rollouts.
 
-    :param folder: folder of this checkpoint
-    :param num_timesteps: environment steps of the run so far
     :param iterations: rollouts since ``learn`` was called
-    :param n_envs: number of environments
     :param seed: seed of the run, from which the seeds of the environments are derived
     :param random_states: states of the global random generators of each process
     :param logged: values that are recorded but not yet written to the log, in the three dictionaries of the logger
-    :param normalizations: states of the ``VecNormalize`` wrappers
     :param memories: states of the callbacks of each process
     :param arguments: descriptions of the model's arguments when the run began; those of version 1.0.0rc1 have none
     """
@@ -55,7 +50,7 @@ class Checkpoint:
     iterations: int
     n_envs: int
     seed: int
-    random_states: list[state.RandomState]
+    random_states: list[dict[str, Any]]
     logged: list[dict[str, Any]]
     normalizations: list[bytes]
     memories: list[state.Memories]
@@ -63,12 +58,7 @@ class Checkpoint:
 
     @classmethod
     def capture(
-        cls,
-        model: FileAlgorithm,
-        callback: BaseCallback,
-        folder: Path,
-        iterations: int,
-        last: "Checkpoint | None",
+        cls, model: FileAlgorithm, callback: BaseCallback, folder: Path, iterations: int, last: "Checkpoint | None"
     ) -> "Checkpoint":
         """Capture the state of a model between two rollouts.
 
@@ -78,7 +68,7 @@ class Checkpoint:
         if seed is None:
             seed = secrets.randbits(32) if last is None else last.seed
         assert model.env is not None
-        own = seed, state.RandomState.capture(), state.get_memories(callback)
+        own = seed, state.get_random_state(), state.get_memories(callback)
         seeds, random_states, memories = zip(*model.processes.exchange("writes a checkpoint", own), strict=True)
         return cls(
             folder=folder / _name(model.num_timesteps),
@@ -90,7 +80,7 @@ class Checkpoint:
             logged=_get_recorded(model.logger),
             normalizations=state.pickle_normalizations(model.env),
             memories=list(memories),
-            arguments=(last and last.arguments) or describe_arguments(model),
+            arguments=(last and last.arguments) or _describe_arguments(model),
         )
 
     @classmethod
@@ -99,13 +89,21 @@ class Checkpoint:
 
         :raises DamagedFileError: if a file is missing or damaged
         """
-        files = _read_files(folder)
-        _check_names(folder, files, [MODEL, STATE])
-        values = plain.decode(json.loads(files[STATE]))
+        lines = _read(folder, HASHES).decode(errors="replace").splitlines()
+        hashes = {name: expected for expected, _, name in (line.partition("  ") for line in lines)}
+
+        def read(name: str) -> bytes:
+            if name not in hashes:
+                raise DamagedFileError(str(folder), HASHES, f"does not name {name}")
+            content = _read(folder, name)
+            if sha256(content) != hashes[name]:
+                raise DamagedFileError(str(folder), name, "is not what was saved")
+            return content
+
+        read(MODEL)
+        values = plain.decode(json.loads(read(STATE)))
         names = _normalization_files(values.pop("n_normalizations"))
-        _check_names(folder, files, names)
-        random_states = [state.RandomState(**of_process) for of_process in values.pop("random_states")]
-        return cls(folder, random_states=random_states, normalizations=[files[name] for name in names], **values)
+        return cls(folder, normalizations=[read(name) for name in names], **values)
 
     def write(self, model: FileAlgorithm) -> None:
         """Write the checkpoint, so that it appears complete or not at all. Only rank 0 writes.
@@ -134,11 +132,6 @@ class Checkpoint:
             hashes = [f"{sha256(file.read_bytes())}  {file.name}\n" for file in sorted(folder.iterdir())]
             (folder / HASHES).write_text("".join(hashes))
 
-    @property
-    def model_file(self) -> Path:
-        """The file of the model, which SB3 can read."""
-        return self.folder / MODEL
-
     def restore(self, model: FileAlgorithm) -> None:
         """Restore the state of a model's environment and of the global random generators, and begin new episodes.
 
@@ -152,12 +145,27 @@ class Checkpoint:
         if processes.size != len(self.random_states):
             raise ArgumentError(
                 f"the run had {len(self.random_states)} processes and cannot be resumed exactly with {processes.size}; "
-                f"load({str(self.model_file)!r}) continues training without that guarantee"
+                f"load({str(self.folder / MODEL)!r}) continues training without that guarantee"
             )
         state.restore_normalizations(env, self.normalizations)
         model.statistics.agree(env)
-        self.random_states[processes.rank].restore()
+        state.set_random_state(self.random_states[processes.rank])
         self.begin_episodes(model)
+
+    def check_arguments(self, given: FileAlgorithm, resumed: FileAlgorithm) -> None:
+        """Check that a model was created with the arguments of the run.
+
+        :param resumed: the model resumed from this checkpoint, whose arguments may have been changed during the run
+        :raises ArgumentError: for the first argument that differs
+        """
+        now = _describe_arguments(resumed)
+        for name, description in _describe_arguments(given).items():
+            first = self.arguments.get(name, now[name])
+            if description not in (first, now[name]):
+                raise ArgumentError(
+                    f"{name}={_get_argument(given, name)!r}, but the run in {self.folder.parent} has {first}. Choose "
+                    "another folder for this run, or pass the arguments of the run in that folder"
+                )
 
     def restore_callback(self, callback: BaseCallback, rank: int) -> None:
         """Restore the values that were recorded but not yet written to the log, and the state of the callbacks."""
@@ -165,10 +173,6 @@ class Checkpoint:
             values.clear()
             values.update(saved)
         state.restore_memories(callback, self.memories[rank])
-        self.begin_evaluations(callback)
-
-    def begin_evaluations(self, callback: BaseCallback) -> None:
-        """Seed the next evaluations from this checkpoint."""
         state.seed_evaluations(callback, self.seed, self.num_timesteps)
 
     def begin_episodes(self, model: FileAlgorithm) -> None:
@@ -178,44 +182,23 @@ class Checkpoint:
         state.begin_episodes(model, int(seed) >> 1)  # Some environments only accept 31 bits.
 
 
-def get_argument(model: BaseAlgorithm, name: str) -> object:
-    """Return the value of an argument of a model's constructors; ``None`` if the model does not keep it."""
+def _get_argument(model: FileAlgorithm, name: str) -> object:
     return getattr(model, ATTRIBUTES.get(name, name), None)
 
 
-def describe_arguments(model: BaseAlgorithm) -> dict[str, str]:
+def _describe_arguments(model: FileAlgorithm) -> dict[str, str]:
     """Describe the arguments of a model's constructors that affect the results of a run, by name."""
     constructors = [vars(cls)["__init__"] for cls in type(model).__mro__ if "__init__" in vars(cls)]
     names = {name: None for constructor in constructors for name in inspect.signature(constructor).parameters}
-    return {name: describe(get_argument(model, name)) for name in names if name not in MAY_DIFFER}
+    return {name: describe(_get_argument(model, name)) for name in names if name not in MAY_DIFFER}
 
 
-def _read_files(folder: Path) -> dict[str, bytes]:
-    """Read the contents of all files that were hashed.
-
-    :raises DamagedFileError: if a file is missing or differs from what was hashed
-    """
-    contents = {}
-    for line in _read_file(folder, HASHES).decode(errors="replace").splitlines():
-        expected, _, name = line.partition("  ")
-        contents[name] = _read_file(folder, name)
-        if sha256(contents[name]) != expected:
-            raise DamagedFileError(str(folder), name, "is not what was saved")
-    return contents
-
-
-def _read_file(folder: Path, name: str) -> bytes:
+def _read(folder: Path, name: str) -> bytes:
     try:
         return (folder / name).read_bytes()
     except (OSError, ValueError) as error:  # A damaged name may not be a valid file name.
         fault = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error}"
         raise DamagedFileError(str(folder), name, fault) from error
-
-
-def _check_names(folder: Path, files: dict[str, bytes], names: list[str]) -> None:
-    for name in names:
-        if name not in files:
-            raise DamagedFileError(str(folder), HASHES, f"does not name {name}")
 
 
 def _recorded_by(logger: Logger) -> list[dict[str, Any]]:
@@ -265,6 +248,26 @@ def is_whole(folder: Path) -> bool:
     except DamagedFileError:
         return False
     return True
+
+
+def check_folder(folder: Path, reached: int) -> None:
+    """Check that a run may write checkpoints to a folder. It may replace damaged ones of its own.
+
+    :param reached: the step of the last checkpoint of this run in the folder; -1 if there is none
+    :raises ArgumentError: if there is a later checkpoint, or anything else that would be replaced
+    """
+    for step, path in list_steps(folder).items():
+        where = f"path={str(folder)!r} contains {path.name}"
+        if step > reached and is_checkpoint(path) and (reached < 0 or is_whole(path)):
+            whose = "of another run" if reached < 0 else "beyond the one that this run continues from"
+            raise ArgumentError(
+                f"{where}, a checkpoint {whose}. Choose another folder, or continue that run with resume()"
+            )
+        if step > reached and not is_replaceable(path):
+            raise ArgumentError(
+                f"{where}, which is not a checkpoint or contains other files, and would be replaced. Choose another "
+                "folder, or move it"
+            )
 
 
 def remove_older(checkpoint: Checkpoint, keep_last: int) -> None:

@@ -28,22 +28,13 @@ from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.utils import check_for_correct_spaces
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
+from sb3_ppo_variants.arguments import rules
 from sb3_ppo_variants.arguments.nested import check_buffer_arguments, check_names, check_policy
-from sb3_ppo_variants.arguments.rules import (
-    COUNT,
-    FINITE,
-    RULES,
-    Rule,
-    check_arguments,
-    check_spaces,
-    current_value,
-    instance,
-    integer,
-)
+from sb3_ppo_variants.arguments.rules import RULES, Rule, check_arguments, current_value, instance
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError, OtherClassError, PickledValueError
 from sb3_ppo_variants.kl import MissingKLError
 from sb3_ppo_variants.saving import plain
-from sb3_ppo_variants.saving.archive import DATA, NOTE, Archive, File, read_archive
+from sb3_ppo_variants.saving.archive import DATA, MEMBERS, NOTE, POLICY, Archive, File, get_part, read_archive
 from sb3_ppo_variants.saving.parameters import has_numbers
 
 # Attributes of SB3's PPO. None of SB3's other algorithms has all of them.
@@ -63,14 +54,8 @@ KEPT_OUT |= {*MADE_ANEW, "tensorboard_log"}
 # Statistics of past episodes; without them a model starts new ones.
 STATISTICS = ("ep_info_buffer", "ep_success_buffer")
 # Examples of values to pass instead of pickled ones.
-EXAMPLES = {
-    "policy_class": "'MlpPolicy'",
-    "policy_kwargs": "{'net_arch': [64, 64]}",
-    "rollout_buffer_class": "None",
-    "learning_rate": "3e-4",
-    "clip_range": "0.2",
-    "clip_range_vf": "0.2",
-}
+EXAMPLES = {"policy_class": "'MlpPolicy'", "policy_kwargs": "{'net_arch': [64, 64]}", "rollout_buffer_class": "None"}
+EXAMPLES |= {"learning_rate": "3e-4", "clip_range": "0.2", "clip_range_vf": "0.2"}
 # The same for the policies of sb3-contrib, by the module of their classes.
 POLICIES = {MASKABLE: "'MaskableMlpPolicy'", "sb3_contrib.common.recurrent.policies": "'MlpLstmPolicy'"}
 # For comparison, an Atari rollout with 256 environments takes 1 GiB.
@@ -94,27 +79,19 @@ def _deque_of(allowed: str, accepts: Callable[[object], bool]) -> Rule:
 
 
 OBJECTS = instance("a dict of attributes", dict).or_none()
-STEPS = integer("an integer >= 0", lambda value: value >= 0)
-DEQUE = instance("a deque", deque).or_none()
 # Files of SB3 before 1.8 may contain spaces of the old gym, which SB3 converts.
 SPACE = Rule("a space", lambda value: isinstance(value, spaces.Space) or type(value).__module__.startswith("gym."))
 # Rules for attributes that are not arguments, or that the constructor changes.
+COUNTERS = ("num_timesteps", "_total_timesteps", "_num_timesteps_at_start", "_n_updates", "_episode_num")
 OF_STATE: Mapping[str, Rule] = {
-    "num_timesteps": STEPS,
-    "_total_timesteps": STEPS,
-    "_num_timesteps_at_start": STEPS,
-    "_n_updates": STEPS,
-    "_episode_num": STEPS,
-    "_current_progress_remaining": FINITE,
-    "_stats_window_size": COUNT,
-    "n_envs": COUNT,
-    "observation_space": SPACE,
-    "action_space": SPACE,
-    "ep_info_buffer": DEQUE,
-    "ep_success_buffer": DEQUE,
+    **dict.fromkeys(COUNTERS, rules.integer("an integer >= 0", lambda value: value >= 0)),
+    **dict.fromkeys(("observation_space", "action_space"), SPACE),
+    **dict.fromkeys(STATISTICS, instance("a deque", deque).or_none()),
+    **dict.fromkeys(EMPTY, instance("a dict", dict)),
+    "_current_progress_remaining": rules.FINITE,
+    "_stats_window_size": rules.COUNT,
+    "n_envs": rules.COUNT,
     "action_noise": Rule("None", lambda value: value is None),
-    "policy_kwargs": instance("a dict", dict),
-    "rollout_buffer_kwargs": instance("a dict", dict),
 }
 # Further rules for files from strangers. Otherwise, as in SB3, statistics are whatever the environments report.
 OF_STRANGERS: Mapping[str, Rule] = {
@@ -162,15 +139,13 @@ def check_class(cls: type[BaseAlgorithm], archive: Archive, converts: bool = Fal
 def convert(
     cls: type[BaseAlgorithm], source: File | BaseAlgorithm, arguments: Mapping[str, Any]
 ) -> tuple[io.BytesIO, dict[str, Any]]:
-    """Convert a model of PPO, or a file of one, to a file that a class can load.
+    """Convert a model of PPO, or a file of one, to a file that a class can load with the returned arguments.
 
     Arguments of the objective of ``cls`` are not taken from the source, unless ``cls`` can read files of SB3's PPO.
 
     :param arguments: arguments of the constructor that override those of the source
-    :return: the file, and the arguments to load it with
     :raises ArgumentError: if the constructor has no such argument
-    :raises DamagedFileError: if the file is damaged
-    :raises OtherClassError: if the source belongs to an algorithm other than PPO
+    :raises DamagedFileError: if the file is damaged or belongs to an algorithm other than PPO
     """
     check_names(f"{cls.__name__}.from_ppo", arguments, cls, ("policy", "env", "device", "_init_setup_model"))
     file: Any = source
@@ -208,30 +183,25 @@ def read_values(
     arguments: Mapping[str, Any],
     weights_only: bool,
 ) -> dict[str, Any]:
-    """Read the attributes of a model from a file that its class can load.
+    """Read the attributes of a model from a file that its class can load, and check them.
 
-    :param env: the environment of the model
-    :param custom_objects: values that replace those in the file
-    :param arguments: arguments of the constructor, or attributes, that override those in the file
-    :param weights_only: whether the file may come from a stranger
-    :raises ArgumentError: if an argument has a value that is not allowed, or needs other networks or optimizers than
-        those in the file
-    :raises DamagedFileError: if an attribute cannot be read, or has a value that no model can have
-    :raises PickledValueError: with ``weights_only``, if the model needs a pickled value
+    The arguments are those of ``load``, whose docstring lists the errors.
     """
     if weights_only:
         archive.check_sizes()
     _check_states(cls, archive)
     wrapped = None if env is None else cls._wrap_env(env)
     OBJECTS.check("custom_objects", custom_objects)
-    rules: Mapping[str, Rule] = {**getattr(cls, "rules", {}), **getattr(cls, "own_rules", {})}
-    check_arguments({**(custom_objects or {}), **arguments}, {**OF_STATE, **rules})
+    allowed: Mapping[str, Rule] = {**getattr(cls, "rules", {}), **getattr(cls, "own_rules", {})}
+    check_arguments({**(custom_objects or {}), **arguments}, {**OF_STATE, **allowed})
     objects, arguments = _as_attributes(custom_objects or {}), _as_attributes(arguments)
     given = {**objects, **arguments}
     read = {name: value for name, value in archive.data.items() if name not in archive.pickled}
     pickled = [name for name in archive.pickled if name not in objects]
     if weights_only:
-        known = {**arguments, **({} if wrapped is None else _get_spaces(wrapped))}
+        known = dict(arguments)
+        if wrapped is not None:
+            known |= {"observation_space": wrapped.observation_space, "action_space": wrapped.action_space}
         settable = find_attributes(cls) - KEPT_OUT | {*objects, *known}
         # Another attribute of the class is refused rather than ignored, because the model would have another value.
         pickled = [name for name in pickled if name not in KEPT_OUT and (name in settable or hasattr(cls, name))]
@@ -239,9 +209,8 @@ def read_values(
         read = {name: value for name, value in read.items() if name in settable}
     else:
         read |= _unpickle(archive, pickled)
+    read.pop("device", None)  # SB3 saves none, and the argument of load() decides.
     read |= {name: value for name, value in objects.items() if name in archive.data}
-    if "device" not in objects:
-        read.pop("device", None)  # SB3 saves none, and the argument of load() decides.
     for name, essence in STRUCTURE.items():
         if name in arguments and essence(arguments[name]) != essence(read.get(name)):
             raise ArgumentError(
@@ -250,8 +219,8 @@ def read_values(
             )
     values = {"verbose": 0, **read, **arguments}
     values["policy_class"] = _get_policy_class(cls, archive, values["policy_class"])
-    rules = {**rules, **OF_STATE, **(OF_STRANGERS if weights_only else {})}
-    _check_attributes(cls, rules, archive.name, values, given)
+    allowed = {**allowed, **OF_STATE, **(OF_STRANGERS if weights_only else {})}
+    _check_attributes(cls, allowed, archive.name, values, given)
     if any(values.get(name) is None for name in STATISTICS):
         # SB3 only creates the two together, so drop both if one is missing.
         values |= dict.fromkeys(STATISTICS)
@@ -265,21 +234,16 @@ def read_values(
 
 
 def _as_attributes(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments of the constructor, or other attributes, as the attributes that a model keeps."""
+    """Return arguments of the constructor as the attributes that a model keeps."""
     values = {ATTRIBUTES.get(name, name): value for name, value in arguments.items()}
     return {name: {} if name in EMPTY and value is None else value for name, value in values.items()}
 
 
-def _get_spaces(env: Any) -> dict[str, spaces.Space]:
-    return {"observation_space": env.observation_space, "action_space": env.action_space}
-
-
 def _check_states(cls: type[BaseAlgorithm], archive: Archive) -> None:
-    """Check that a file is whole, and warn of weights with which a policy can neither act nor learn.
-
-    :raises DamagedFileError: if a member is missing or cannot be read, or there are variables of another algorithm
-    """
-    archive.check_members()
+    """Check that a file is whole, and warn of weights with which a policy can neither act nor learn."""
+    for member in MEMBERS:
+        if member not in archive.members:
+            raise DamagedFileError(archive.name, get_part(member), "is missing")
     states, variables = archive.states, archive.variables
     # A user's class may have tensors besides its networks and optimizers.
     has_none = cls._get_torch_save_params.__module__.startswith(__name__.partition(".")[0])
@@ -354,10 +318,7 @@ def _refuse_pickled(archive: Archive, names: list[str]) -> NoReturn:
 
 
 def _get_policy_class(cls: type[BaseAlgorithm], archive: Archive, policy: Any) -> type[BasePolicy]:
-    """Return the class of the policy, which may be given by an alias.
-
-    :raises DamagedFileError: if the algorithm cannot train such a policy, or if it ignores the masks of the saved one
-    """
+    """Return the class of the policy, which may be given by an alias, if it can be trained like the saved one."""
     policy = cls.policy_aliases.get(policy, policy) if isinstance(policy, str) else policy
     if isinstance(policy, str) or not RULES["policy"].accepts(policy):
         raise DamagedFileError(archive.name, "policy_class", f"is {policy!r}, not a policy class for {cls.__name__}")
@@ -368,23 +329,18 @@ def _get_policy_class(cls: type[BaseAlgorithm], archive: Archive, policy: Any) -
 
 
 def _check_attributes(
-    cls: type[BaseAlgorithm], rules: Mapping[str, Rule], file: str, values: Mapping[str, Any], given: Collection[str]
+    cls: type[BaseAlgorithm], allowed: Mapping[str, Rule], file: str, values: Mapping[str, Any], given: Collection[str]
 ) -> None:
-    """Check the attributes of a model.
-
-    :param given: names of attributes that do not come from the file and are checked later, when the model is set up
-    :raises DamagedFileError: if an attribute has a value that no model can have, naming the attribute
-    """
-    for name, rule in rules.items():
+    """Check the attributes of a model, except those in ``given``, which are checked when the model is set up."""
+    for name, rule in allowed.items():
         if name in values and name not in given:
             _check(file, name, rule, values[name])
-    kwargs = {name: value for name, value in values.get("policy_kwargs", {}).items() if name != "device"}
+    policy_kwargs, buffer_kwargs = (values.get(name) or {} for name in EMPTY)
+    policy_kwargs = {name: value for name, value in policy_kwargs.items() if name != "device"}
     checks: Mapping[str, Callable[[], None]] = {
-        "policy_kwargs": lambda: check_policy(values["policy_class"], cls.policy_aliases, kwargs),
-        "rollout_buffer_kwargs": lambda: check_buffer_arguments(
-            values.get("rollout_buffer_class"), values.get("rollout_buffer_kwargs")
-        ),
-        "action_space": lambda: check_spaces(values["action_space"], values.get("use_sde", False)),
+        "policy_kwargs": lambda: check_policy(values["policy_class"], cls.policy_aliases, policy_kwargs),
+        "rollout_buffer_kwargs": lambda: check_buffer_arguments(values.get("rollout_buffer_class"), buffer_kwargs),
+        "action_space": lambda: rules.check_spaces(values["action_space"], values.get("use_sde", False)),
     }
     for name, check in checks.items():
         is_old = type(values.get(name)).__module__.startswith("gym.")  # SB3 converts a space of the old gym first.
@@ -410,11 +366,7 @@ def _check(file: str, name: str, rule: Rule, value: Any) -> None:
 
 
 def _check_rollout(file: str, values: Mapping[str, Any], n_envs: int) -> None:
-    """Check that a rollout fits into memory before its buffer is allocated.
-
-    :param values: attributes that have been checked
-    :raises DamagedFileError: if the rollout takes more than ``LARGEST_ROLLOUT`` bytes
-    """
+    """Check that a rollout takes at most ``LARGEST_ROLLOUT`` bytes, before its buffer is allocated."""
     row = 4 * (get_action_dim(values["action_space"]) + 6) + _count_bytes(values["observation_space"])
     size = values.get("n_steps", 1) * n_envs * row
     if size > LARGEST_ROLLOUT:
@@ -441,7 +393,7 @@ def limit_networks(archive: Archive) -> Iterator[None]:
     :raises DamagedFileError: if the network is larger, or cannot be built
     """
     thread = threading.get_ident()
-    most_bytes = SPARE_BYTES + SPARE_TIMES * len(archive.members["policy.pth"])
+    most_bytes = SPARE_BYTES + SPARE_TIMES * len(archive.members[POLICY])
     most = SPARE_PARAMETERS + SPARE_TIMES * len(archive.states["policy"])
     n_bytes = number = 0
 

@@ -1,7 +1,7 @@
 """Runs that can be resumed: an algorithm that continues from a checkpoint, and the callback that writes checkpoints."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -16,17 +16,8 @@ from sb3_ppo_variants.arguments.rules import COUNT, FLAG, RULES, instance
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards import Supervised
 from sb3_ppo_variants.saving.algorithm import FileAlgorithm
-from sb3_ppo_variants.saving.checkpoint import (
-    Checkpoint,
-    describe_arguments,
-    find_checkpoint,
-    get_argument,
-    is_checkpoint,
-    is_replaceable,
-    is_whole,
-    list_steps,
-    remove_older,
-)
+from sb3_ppo_variants.saving.checkpoint import MODEL, Checkpoint, check_folder, find_checkpoint, remove_older
+from sb3_ppo_variants.saving.state import seed_evaluations
 
 Self = TypeVar("Self", bound="SavedAlgorithm")
 PATH = instance("a path", str, os.PathLike)
@@ -36,25 +27,18 @@ class Run:
     """The progress of a model's run, which continues across calls of ``learn`` and ``resume``."""
 
     def __init__(self) -> None:
+        # The last checkpoint that was written or resumed from, and the steps and updates of the model when it was
+        # resumed.
         self.last: Checkpoint | None = None
-        """The last checkpoint that was written or resumed from."""
-        # The steps and updates of the model when it was resumed.
-        self._resumed_at: tuple[int, int] | None = None
-        self._iterations_before = 0
-        self._log_interval: int | None = None
+        self.resumed_at: tuple[int, int] | None = None
+        # The iterations before this call of learn(), and its log interval if it continues to count them.
+        self.iterations = 0
+        self.log_interval: int | None = None
         self._collecting = False
-
-    def resume(self, model: FileAlgorithm, checkpoint: Checkpoint) -> None:
-        """Restore the environment and the random generators for a model that was loaded from a checkpoint.
-
-        :raises ArgumentError: if the run cannot continue in this environment, or with this number of processes
-        """
-        checkpoint.restore(model)
-        self.last, self._resumed_at = checkpoint, (model.num_timesteps, model._n_updates)
 
     def resumed_from(self, model: FileAlgorithm) -> Checkpoint | None:
         """Return the checkpoint that the model was resumed from, or ``None`` once it has been trained further."""
-        return self.last if (model.num_timesteps, model._n_updates) == self._resumed_at else None
+        return self.last if (model.num_timesteps, model._n_updates) == self.resumed_at else None
 
     def begin(self, model: FileAlgorithm, log_interval: int, reset_num_timesteps: bool) -> int:
         """Begin a call of ``learn`` with these arguments, and return the log interval for SB3.
@@ -66,10 +50,11 @@ class Run:
             model._last_obs = None
             self._collecting = False
         checkpoint = None if reset_num_timesteps else self.resumed_from(model)
-        self._iterations_before = 0 if checkpoint is None else checkpoint.iterations
-        self._log_interval = None if checkpoint is None else log_interval
-        # SB3 counts the iterations of each call from 0, so it must offer every one of them to is_logged().
-        return log_interval if checkpoint is None else log_interval and 1
+        if checkpoint is None:
+            self.iterations, self.log_interval = 0, None
+            return log_interval
+        self.iterations, self.log_interval = checkpoint.iterations, log_interval
+        return log_interval and 1  # SB3 counts the iterations of each call from 0, so dump_logs() chooses among all.
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
@@ -77,27 +62,6 @@ class Run:
         self._collecting = True
         yield
         self._collecting = False
-
-    def iteration(self, number: int) -> int:
-        """Return the number that an iteration of this call of ``learn`` has in the whole run."""
-        return self._iterations_before + number
-
-    def is_logged(self, number: int) -> bool:
-        """Return whether to write the log after an iteration of this call of ``learn``."""
-        return self._log_interval is None or self.iteration(number) % self._log_interval == 0
-
-    def write(self, model: FileAlgorithm, callback: BaseCallback, folder: Path, number: int) -> Checkpoint:
-        """Write a checkpoint after an iteration of this call of ``learn``, and begin new episodes as ``resume`` does.
-
-        :param callback: all callbacks of the run
-        :raises OSError: if the checkpoint cannot be written
-        """
-        checkpoint = Checkpoint.capture(model, callback, folder, self.iteration(number), self.last)
-        checkpoint.write(model)
-        self.last, self._resumed_at = checkpoint, None
-        checkpoint.begin_episodes(model)
-        checkpoint.begin_evaluations(callback)
-        return checkpoint
 
 
 class SavedAlgorithm(FileAlgorithm):
@@ -138,8 +102,9 @@ class SavedAlgorithm(FileAlgorithm):
         if env is None:
             raise ArgumentError("env=None, but resume() needs an environment like that of the run")
         checkpoint = find_checkpoint(Path(path))
-        model = cls.load(checkpoint.model_file, env, device, custom_objects)
-        model.run.resume(model, checkpoint)
+        model = cls.load(checkpoint.folder / MODEL, env, device, custom_objects)
+        checkpoint.restore(model)
+        model.run.last, model.run.resumed_at = checkpoint, (model.num_timesteps, model._n_updates)
         return model
 
     @classmethod
@@ -167,7 +132,7 @@ class SavedAlgorithm(FileAlgorithm):
             return model
         assert model.env is not None
         resumed = cls.resume(checkpoint.folder, model.env, model.device)
-        _check_same_run(Path(path), model, resumed, checkpoint.arguments)
+        checkpoint.check_arguments(model, resumed)
         resumed.verbose, resumed.tensorboard_log = model.verbose, model.tensorboard_log
         return resumed
 
@@ -199,26 +164,9 @@ class SavedAlgorithm(FileAlgorithm):
 
         :param iteration: number of the rollout within this call of ``learn``; 0 to write the log unconditionally
         """
-        if iteration == 0 or self.run.is_logged(iteration):
-            super().dump_logs(iteration and self.run.iteration(iteration))
-
-
-def _check_same_run(path: Path, given: SavedAlgorithm, resumed: SavedAlgorithm, of_run: Mapping[str, str]) -> None:
-    """Check that a model was created with the arguments of the run that a resumed model continues.
-
-    :param given: the model that was created
-    :param resumed: the resumed model, whose arguments may have been changed during the run
-    :param of_run: descriptions of the arguments with which the run began
-    :raises ArgumentError: for the first argument that differs
-    """
-    now = describe_arguments(resumed)
-    for name, description in describe_arguments(given).items():
-        first = of_run.get(name, now[name])
-        if description not in (first, now[name]):
-            raise ArgumentError(
-                f"{name}={get_argument(given, name)!r}, but the run in {path} has {first}. Choose another folder for "
-                "this run, or pass the arguments of the run in that folder"
-            )
+        number, interval = iteration and self.run.iterations + iteration, self.run.log_interval
+        if iteration == 0 or interval is None or number % interval == 0:
+            super().dump_logs(number)
 
 
 class ExactCheckpointCallback(BaseCallback):
@@ -290,9 +238,7 @@ class ExactCheckpointCallback(BaseCallback):
                 reached = run.last.num_timesteps
         elif run.resumed_from(self.model) is None:
             run.last = None  # A checkpoint is then due at once in this folder.
-        for step, path in list_steps(self._folder).items():
-            if step > reached:
-                _check_replaceable(path, of_this_run=reached >= 0)
+        check_folder(self._folder, reached)
 
     def _on_rollout_start(self) -> None:
         run = self.model.run
@@ -305,11 +251,19 @@ class ExactCheckpointCallback(BaseCallback):
         self._rollouts_begun += 1
 
     def _write(self) -> None:
-        checkpoint = self.model.run.write(self.model, self._all, self._folder, self._rollouts_begun)
-        first = self.model.processes.rank == 0
-        if first and self._keep_last is not None:
+        model, run = self.model, self.model.run
+        iterations = run.iterations + self._rollouts_begun
+        checkpoint = Checkpoint.capture(model, self._all, self._folder, iterations, run.last)
+        checkpoint.write(model)
+        run.last, run.resumed_at = checkpoint, None
+        # Begin new episodes as a resumed run does.
+        checkpoint.begin_episodes(model)
+        seed_evaluations(self._all, checkpoint.seed, checkpoint.num_timesteps)
+        if model.processes.rank > 0:
+            return
+        if self._keep_last is not None:
             remove_older(checkpoint, self._keep_last)
-        if first and self.verbose >= 1:
+        if self.verbose >= 1:
             print(f"Saved the checkpoint {checkpoint.folder}")
 
     def _on_rollout_end(self) -> None:
@@ -334,19 +288,3 @@ def _count_writers(callback: BaseCallback) -> int:
     if isinstance(callback, CallbackList):
         return sum(map(_count_writers, callback.callbacks))
     return int(isinstance(callback, ExactCheckpointCallback))
-
-
-def _check_replaceable(path: Path, of_this_run: bool) -> None:
-    """Check that a checkpoint may replace this one, which is a damaged one of this run.
-
-    :raises ArgumentError: if it is whole, of another run or no checkpoint
-    """
-    where = f"path={str(path.parent)!r} contains {path.name}"
-    if is_checkpoint(path) and (not of_this_run or is_whole(path)):
-        whose = "beyond the one that this run continues from" if of_this_run else "of another run"
-        raise ArgumentError(f"{where}, a checkpoint {whose}. Choose another folder, or continue that run with resume()")
-    if not is_replaceable(path):
-        raise ArgumentError(
-            f"{where}, which is not a checkpoint or contains other files, and would be replaced. Choose another "
-            "folder, or move it"
-        )

@@ -6,20 +6,12 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch as th
-from stable_baselines3.common.callbacks import (
-    BaseCallback,
-    CallbackList,
-    EvalCallback,
-    EventCallback,
-    EveryNTimesteps,
-    StopTrainingOnMaxEpisodes,
-    StopTrainingOnNoModelImprovement,
-)
+from stable_baselines3.common import callbacks
+from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 
@@ -35,51 +27,45 @@ EVALUATIONS = ("evaluations_timesteps", "evaluations_results", "evaluations_leng
 REMEMBERED: Mapping[type, Sequence[str]] = {
     BaseCallback: ("n_calls",),
     EvalCallback: ("best_mean_reward", "last_mean_reward", *EVALUATIONS),
-    EveryNTimesteps: ("last_time_trigger",),
-    StopTrainingOnMaxEpisodes: ("n_episodes",),
-    StopTrainingOnNoModelImprovement: ("last_best_mean_reward", "no_improvement_evals"),
+    callbacks.EveryNTimesteps: ("last_time_trigger",),
+    callbacks.StopTrainingOnMaxEpisodes: ("n_episodes",),
+    callbacks.StopTrainingOnNoModelImprovement: ("last_best_mean_reward", "no_improvement_evals"),
 }
 # Maps the name of each class to the states of its callbacks, in their order.
 Memories: TypeAlias = dict[str, list[dict[str, Any]]]
 
 
-@dataclass(frozen=True)
-class RandomState:
-    """The states of the generators of Python, NumPy and PyTorch on the CPU and each GPU, as plain values and arrays."""
+def get_random_state() -> dict[str, Any]:
+    """Return the states of the generators of Python, NumPy and PyTorch on the CPU and each GPU, as plain values."""
+    cuda = th.cuda.get_rng_state_all() if th.cuda.is_initialized() else []
+    return {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(legacy=False),
+        "torch": th.get_rng_state().numpy(),
+        "cuda": [of_gpu.numpy() for of_gpu in cuda],
+    }
 
-    python: tuple[Any, ...]
-    numpy: dict[str, Any]
-    torch: np.ndarray
-    cuda: list[np.ndarray]
 
-    @classmethod
-    def capture(cls) -> "RandomState":
-        """Capture the current states."""
-        numpy = np.random.get_state(legacy=False)
-        assert isinstance(numpy, dict)
-        cuda = th.cuda.get_rng_state_all() if th.cuda.is_initialized() else []
-        return cls(random.getstate(), numpy, th.get_rng_state().numpy(), [state.numpy() for state in cuda])
-
-    def restore(self) -> None:
-        """Restore these states, and warn if there are fewer GPUs than saved states."""
-        random.setstate(self.python)
-        np.random.set_state(self.numpy)
-        th.set_rng_state(th.from_numpy(self.torch))
-        for index, state in enumerate(self.cuda):
-            if index >= th.cuda.device_count():
-                warnings.warn(f"There is no cuda:{index}, so its random state is not restored and the run will differ.")
-                break
-            th.cuda.set_rng_state(th.from_numpy(state), index)
+def set_random_state(state: Mapping[str, Any]) -> None:
+    """Set the generators to what :func:`get_random_state` returned, and warn if there are fewer GPUs now."""
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+    th.set_rng_state(th.from_numpy(state["torch"]))
+    for index, of_gpu in enumerate(state["cuda"]):
+        if index >= th.cuda.device_count():
+            warnings.warn(f"There is no cuda:{index}, so its random state is not restored and the run will differ.")
+            break
+        th.cuda.set_rng_state(th.from_numpy(of_gpu), index)
 
 
 @contextmanager
 def keep_random_state() -> Iterator[None]:
     """Restore the generators on exit to the states that they had on entry."""
-    state = RandomState.capture()
+    state = get_random_state()
     try:
         yield
     finally:
-        state.restore()
+        set_random_state(state)
 
 
 def begin_episodes(model: OnPolicyAlgorithm, seed: int) -> None:
@@ -182,10 +168,10 @@ def seed_evaluations(callback: BaseCallback, seed: int, num_timesteps: int) -> N
 
 def _with_children(callback: BaseCallback) -> Iterator[BaseCallback]:
     yield callback
-    children: list[BaseCallback | None] = [*callback.callbacks] if isinstance(callback, CallbackList) else []
+    children: list[BaseCallback | None] = [*callback.callbacks] if isinstance(callback, callbacks.CallbackList) else []
     if isinstance(callback, EvalCallback):
         children.append(callback.callback_on_new_best)
-    if isinstance(callback, EventCallback):
+    if isinstance(callback, callbacks.EventCallback):
         children.append(callback.callback)
     for child in children:
         if child is not None:
