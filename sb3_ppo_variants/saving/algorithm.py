@@ -69,12 +69,7 @@ class FileAlgorithm(OnPolicyAlgorithm):
         """The statistics of ``VecNormalize`` that the processes have in common."""
         return Statistics()
 
-    def save(
-        self,
-        path: File,
-        exclude: Iterable[str] | None = None,
-        include: Iterable[str] | None = None,
-    ) -> None:
+    def save(self, path: File, exclude: Iterable[str] | None = None, include: Iterable[str] | None = None) -> None:
         """Save the model in a file that SB3 can also read.
 
         Whatever happens during the save, either the complete old file or the complete new one is there: the new file is
@@ -186,10 +181,7 @@ class FileAlgorithm(OnPolicyAlgorithm):
         return cls.load(file, env, device, custom_objects, weights_only=weights_only, reseed=reseed, **arguments)
 
     def set_parameters(
-        self,
-        load_path_or_dict: File | TensorDict,
-        exact_match: bool = True,
-        device: th.device | str = "auto",
+        self, load_path_or_dict: File | TensorDict, exact_match: bool = True, device: th.device | str = "auto"
     ) -> None:
         """Check the parameters of the networks and the state of the optimizers, then set them.
 

@@ -22,7 +22,6 @@ from sb3_ppo_variants.errors import DamagedFileError
 NOTE = "sb3_ppo_variants.json"
 DATA = "data"
 STATE = ".pth"
-# Tensors that SB3 would set in addition to the states; PPO has none.
 VARIABLES = "pytorch_variables.pth"
 POLICY = "policy.pth"
 # The members of every file. A model may have further states.
@@ -76,7 +75,7 @@ class Archive:
 
     @property
     def variables(self) -> dict[str, Any]:
-        """Further tensors."""
+        """Tensors that SB3 would set in addition to the states; PPO has none."""
         return self._tensors(VARIABLES)
 
     def _json(self, member: str) -> dict[str, Any]:
@@ -100,10 +99,7 @@ class Archive:
         return state
 
     def check_sizes(self) -> None:
-        """Check, before PyTorch reads them, that the tensors in a file take no more memory than the file itself.
-
-        :raises DamagedFileError: if they might take more
-        """
+        """Check, before PyTorch reads them, that the tensors in a file take no more memory than the file itself."""
         for member, content in self.members.items():
             if member.endswith(STATE) and (fault := _find_odd_content(content)) is not None:
                 raise DamagedFileError(self.name, get_part(member), fault)
@@ -132,11 +128,9 @@ class Archive:
 
 
 def read_archive(file: File) -> Archive:
-    """Read a file, and check its members against the hashes in the note.
+    """Read an open file, or the file at a path with or without the suffix ``.zip``, and check its hashes.
 
-    :param file: a path, with or without the suffix ``.zip``, or an open file
     :raises DamagedFileError: if it is not a zip archive or a member is damaged
-    :raises FileNotFoundError: if there is no such file
     """
     opened = open_path(file, "r", suffix="zip")
     is_path = isinstance(file, str | Path)

@@ -85,10 +85,7 @@ class Checkpoint:
 
     @classmethod
     def read(cls, folder: Path) -> "Checkpoint":
-        """Read a checkpoint and check all of its files.
-
-        :raises DamagedFileError: if a file is missing or damaged
-        """
+        """Read a checkpoint, and raise a :class:`DamagedFileError` if one of its files is missing or damaged."""
         lines = _read(folder, HASHES).decode(errors="replace").splitlines()
         hashes = {name: expected for expected, _, name in (line.partition("  ") for line in lines)}
 
@@ -106,10 +103,7 @@ class Checkpoint:
         return cls(folder, normalizations=[read(name) for name in names], **values)
 
     def write(self, model: FileAlgorithm) -> None:
-        """Write the checkpoint, so that it appears complete or not at all. Only rank 0 writes.
-
-        :raises OSError: if the checkpoint cannot be written, or another run has written one in the meantime
-        """
+        """Write the checkpoint, so that it appears complete or not at all. Only rank 0 writes."""
         if model.processes.rank > 0:
             return  # The model is the same in all processes.
         if os.path.lexists(self.folder) and not is_replaceable(self.folder):
@@ -133,10 +127,7 @@ class Checkpoint:
             (folder / HASHES).write_text("".join(hashes))
 
     def restore(self, model: FileAlgorithm) -> None:
-        """Restore the state of a model's environment and of the global random generators, and begin new episodes.
-
-        :raises ArgumentError: if the run cannot continue in this environment, or with this number of processes
-        """
+        """Restore the state of a model's environment and of the global random generators, and begin new episodes."""
         env = model.env
         assert env is not None
         if env.num_envs != self.n_envs:
@@ -251,10 +242,9 @@ def is_whole(folder: Path) -> bool:
 
 
 def check_folder(folder: Path, reached: int) -> None:
-    """Check that a run may write checkpoints to a folder. It may replace damaged ones of its own.
+    """Check that a run replaces nothing but damaged checkpoints of its own if it writes checkpoints to a folder.
 
     :param reached: the step of the last checkpoint of this run in the folder; -1 if there is none
-    :raises ArgumentError: if there is a later checkpoint, or anything else that would be replaced
     """
     for step, path in list_steps(folder).items():
         where = f"path={str(folder)!r} contains {path.name}"
@@ -279,11 +269,7 @@ def remove_older(checkpoint: Checkpoint, keep_last: int) -> None:
 
 
 def find_checkpoint(path: Path) -> Checkpoint:
-    """Return the checkpoint at a path, or the newest undamaged one in that folder, and warn of each newer damaged one.
-
-    :raises FileNotFoundError: if there is no checkpoint
-    :raises DamagedFileError: if all checkpoints are damaged
-    """
+    """Return the checkpoint at a path, or the newest undamaged one in that folder, and warn of newer damaged ones."""
     path = path.resolve()
     if (path / HASHES).exists() or (is_checkpoint(path) and path in list_steps(path.parent).values()):
         return Checkpoint.read(path)

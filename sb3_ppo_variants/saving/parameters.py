@@ -62,7 +62,8 @@ def _faults_of_module(module: th.nn.Module, given: Mapping[str, Any], exact_matc
     missing = [key for key in expected if key not in given]
     if missing and all(key.startswith(SINCE_1_7) for key in missing):
         return
-    unchecked = tuple(_prefixes_of_own_loading(module))
+    modules = module.named_modules(remove_duplicate=False)
+    unchecked = tuple(f"{name}." if name else "" for name, part in modules if _reads_by_itself(part))
     for key in {**expected, **given}:
         if key.startswith(unchecked):
             continue
@@ -74,6 +75,11 @@ def _faults_of_module(module: th.nn.Module, given: Mapping[str, Any], exact_matc
             yield from _faults_of_tensor(key, given[key], expected[key])
 
 
+def _reads_by_itself(module: th.nn.Module) -> bool:
+    """Return whether a module reads its state in a way of its own, such as with other shapes."""
+    return not type(module)._load_from_state_dict.__module__.startswith("torch.")
+
+
 def _faults_of_tensor(key: str, value: object, expected: th.Tensor) -> Iterator[str]:
     if not isinstance(value, th.Tensor):
         yield f"has a {key} that is not a tensor"
@@ -81,13 +87,6 @@ def _faults_of_tensor(key: str, value: object, expected: th.Tensor) -> Iterator[
         yield f"has a {key} of shape {tuple(value.shape)}, not {tuple(expected.shape)}"
     elif value.layout is not expected.layout or value.is_meta:
         yield f"has a {key} without numbers"
-
-
-def _prefixes_of_own_loading(module: th.nn.Module) -> Iterator[str]:
-    """Yield the prefixes of the keys that modules read in a way of their own, such as with other shapes."""
-    for name, part in module.named_modules(remove_duplicate=False):
-        if not type(part)._load_from_state_dict.__module__.startswith("torch."):
-            yield f"{name}." if name else ""
 
 
 def _faults_of_optimizer(optimizer: th.optim.Optimizer, given: Mapping[str, Any]) -> Iterator[str]:
@@ -118,9 +117,6 @@ def _size(group: Mapping[str, Any]) -> int | None:
 
 
 def _faults_of_options(group: Mapping[str, Any], own_group: Mapping[str, Any], is_known: bool) -> Iterator[str]:
-    # Groups saved by older versions of PyTorch have fewer options, but always this one.
-    if "lr" in own_group and "lr" not in group:
-        yield "has a group without lr"
     for name, value in group.items():
         for number in value if isinstance(value, list | tuple) and name != "params" else [value]:
             if isinstance(number, Real) and not math.isfinite(number) and (is_known or value != own_group.get(name)):

@@ -30,10 +30,7 @@ class NotPlainError(ValueError):
 
 
 def encode(value: Any) -> Any:
-    """Return the plain form of a value, for ``json.dumps``.
-
-    :raises NotPlainError: if the value has no plain form
-    """
+    """Return the plain form of a value for ``json.dumps``, or raise a :class:`NotPlainError`."""
     if type(value) in PLAIN:
         return value
     if type(value) is list:
@@ -54,10 +51,7 @@ def is_plain(value: Any) -> bool:
 
 
 def decode(value: Any) -> Any:
-    """Return the value of a plain form; the inverse of :func:`encode`.
-
-    :raises NotPlainError: if ``value`` is not a plain form
-    """
+    """Return the value of a plain form, or raise a :class:`NotPlainError`; the inverse of :func:`encode`."""
     if type(value) in PLAIN:
         return value
     if type(value) is list:

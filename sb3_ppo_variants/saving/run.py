@@ -214,10 +214,7 @@ class ExactCheckpointCallback(BaseCallback):
         COUNT.or_none().check("keep_last", keep_last)
         FLAG.check("at_end", at_end)
         RULES["verbose"].check("verbose", verbose)
-        self._every = every
-        self._folder = Path(path).resolve()
-        self._keep_last = keep_last
-        self._at_end = at_end
+        self._every, self._folder, self._keep_last, self._at_end = every, Path(path).resolve(), keep_last, at_end
         self._rollouts_begun = self._rollouts_ended = 0
 
     def _init_callback(self) -> None:

@@ -102,18 +102,15 @@ def pickle_normalizations(env: VecEnv) -> list[bytes]:
 
     :raises ArgumentError: if a wrapper does not pickle its complete state
     """
-    states = []
-    for wrapper in normalizations(env):
-        states.append(pickle.dumps(wrapper))
-        _unpickle_for(wrapper, states[-1])
+    wrappers = normalizations(env)
+    states = [pickle.dumps(wrapper) for wrapper in wrappers]
+    for wrapper, state in zip(wrappers, states, strict=True):
+        _unpickle_for(wrapper, state)
     return states
 
 
 def restore_normalizations(env: VecEnv, states: list[bytes]) -> None:
-    """Restore the states from :func:`pickle_normalizations` in an environment with the same wrappers.
-
-    :raises ArgumentError: if the environment has different ``VecNormalize`` wrappers
-    """
+    """Restore the states from :func:`pickle_normalizations`, or raise an error if the wrappers are others."""
     wrappers = normalizations(env)
     if len(wrappers) != len(states):
         raise ArgumentError(f"env has {len(wrappers)} VecNormalize wrappers, but the run had {len(states)}")
