@@ -16,7 +16,7 @@ from stable_baselines3.common.save_util import open_path, recursive_getattr
 from stable_baselines3.common.type_aliases import GymEnv, TensorDict
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_ppo_variants.arguments.device import chosen_device
+from sb3_ppo_variants.arguments.checks import choose_device
 from sb3_ppo_variants.arguments.rules import RULES
 from sb3_ppo_variants.envs.adapter import adapted
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
@@ -134,7 +134,7 @@ class FileAlgorithm(OnPolicyAlgorithm):
         if isinstance(env, VectorEnv):
             env = adapted(env, monitored=True)
         values = read_values(cls, archive, env, custom_objects, kwargs, weights_only)
-        device = chosen_device(device, values["policy_class"], values.get("policy_kwargs"))
+        device = choose_device(device, values["policy_class"], values.get("policy_kwargs"))
         # SB3 sets the values instead of those in the file.
         file = archive.with_data(dict.fromkeys(values)).to_file()
         limited = limit_networks(archive) if weights_only else nullcontext()

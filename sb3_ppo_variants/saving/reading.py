@@ -29,7 +29,7 @@ from stable_baselines3.common.utils import check_for_correct_spaces
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from sb3_ppo_variants.arguments import rules
-from sb3_ppo_variants.arguments.nested import check_buffer_arguments, check_names, check_policy
+from sb3_ppo_variants.arguments.checks import check_buffer_arguments, check_names, check_policy
 from sb3_ppo_variants.arguments.rules import RULES, Rule, check_arguments, current_value, instance
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError, OtherClassError, PickledValueError
 from sb3_ppo_variants.kl import MissingKLError

@@ -9,9 +9,9 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
-from sb3_ppo_variants.arguments.rules import POSITIVE, Rule, current_value
-from sb3_ppo_variants.arguments.signatures import documented_like, given_in
+from sb3_ppo_variants.arguments.rules import POSITIVE, Rule, current_value, documented_like, given_in
 from sb3_ppo_variants.base import PPOBase
+from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.objectives.surrogates import KL_COEF, AdaptiveKL
 from sb3_ppo_variants.updates import NormalizeAdvantage, Updates
 from sb3_ppo_variants.variants.clip import PPOClip
@@ -85,17 +85,11 @@ class PPOAdaptiveKL(PPOBase):
     ):
         super().__init__(**given_in(locals()))
 
-    def _setup_model(self) -> None:
-        super()._setup_model()
-        if self._adapted_from is None:  # Files from earlier versions do not contain it.
-            self._adapted_from = float(self.kl_coef)
-
     @property
     def current_kl_coef(self) -> float:
         """Beta, as adapted so far."""
-        if self._adapted_kl_coef is None or self._adapted_from != self.kl_coef:
-            return float(self.kl_coef)
-        return self._adapted_kl_coef
+        adapted = self._adapted_kl_coef
+        return float(self.kl_coef) if adapted is None or self._adapted_from != self.kl_coef else adapted
 
     def _objective(self) -> AdaptiveKL:
         clip_range, progress = self.clip_range, self._current_progress_remaining
@@ -105,6 +99,6 @@ class PPOAdaptiveKL(PPOBase):
             clip_range=None if clip_range is None else current_value("clip_range", clip_range, progress),
         )
 
-    def _after_update(self, kl: float | None) -> None:
-        self._adapted_kl_coef = self._objective().after_update(kl).kl_coef
-        self._adapted_from = float(self.kl_coef)
+    def _keep_objective(self, used: Objective, kl: float | None) -> None:
+        assert isinstance(used, AdaptiveKL)
+        self._adapted_kl_coef, self._adapted_from = used.after_update(kl).kl_coef, float(self.kl_coef)

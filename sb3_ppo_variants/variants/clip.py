@@ -9,8 +9,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
-from sb3_ppo_variants.arguments.rules import POSITIVE, Rule, current_value
-from sb3_ppo_variants.arguments.signatures import given_in
+from sb3_ppo_variants.arguments.rules import POSITIVE, Rule, current_value, given_in
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.objectives import Clipped
 from sb3_ppo_variants.updates import NormalizeAdvantage, Updates

@@ -9,13 +9,12 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
-from sb3_ppo_variants.arguments.rules import Rule, instance
-from sb3_ppo_variants.arguments.signatures import documented_like, given_in
+from sb3_ppo_variants.arguments.rules import Rule, documented_like, given_in, instance
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.updates import NormalizeAdvantage, Updates
-from sb3_ppo_variants.updates.measured import LOGGED
+from sb3_ppo_variants.updates.run import LOGGED
 from sb3_ppo_variants.variants.clip import PPOClip
 
 
@@ -76,7 +75,7 @@ class PPOCustom(PPOBase):
         progress_remaining = max(self._current_progress_remaining, 0.0)
         return self._returned("at", self.objective.at(progress_remaining))
 
-    def _after_update(self, kl: float | None) -> None:
+    def _keep_objective(self, used: Objective, kl: float | None) -> None:
         self.objective = self._returned("after_update", self.objective.after_update(kl))
 
     def _returned(self, method: str, objective: object) -> Objective:

@@ -8,7 +8,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
-from sb3_ppo_variants.arguments.signatures import documented_like, given_in
+from sb3_ppo_variants.arguments.rules import documented_like, given_in
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.objectives import Unclipped
 from sb3_ppo_variants.updates import NormalizeAdvantage, Updates
