@@ -88,8 +88,9 @@ class PPOAdaptiveKL(PPOBase):
     @property
     def current_kl_coef(self) -> float:
         """Beta, as adapted so far."""
-        adapted = self._adapted_kl_coef
-        return float(self.kl_coef) if adapted is None or self._adapted_from != self.kl_coef else adapted
+        if self._adapted_kl_coef is None or self._adapted_from not in (None, self.kl_coef):
+            return float(self.kl_coef)
+        return self._adapted_kl_coef  # Files of version 1.0.0rc1 do not contain _adapted_from.
 
     def _objective(self) -> AdaptiveKL:
         clip_range, progress = self.clip_range, self._current_progress_remaining
