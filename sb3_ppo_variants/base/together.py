@@ -32,10 +32,10 @@ from sb3_ppo_variants.processes import Processes
 from sb3_ppo_variants.processes.statistics import (
     Contribution,
     describe,
+    find_normalizations,
     mean_and_variance,
-    normalizations,
+    name_wrapper,
     refuse_differences,
-    wrapper_name,
 )
 from sb3_ppo_variants.rollouts.normalized import Steps
 from sb3_ppo_variants.saving import SavedAlgorithm
@@ -106,9 +106,9 @@ def _of_plan(plan: UpdatePlan) -> Iterator[tuple[str, Any]]:
 
 
 def _of_normalizations(env: VecEnv | None) -> Iterator[tuple[str, Any]]:
-    for index, wrapper in enumerate(normalizations(env)):
+    for index, wrapper in enumerate(find_normalizations(env)):
         for name in OF_NORMALIZATION:
-            yield f"{wrapper_name(index)}.{name}", getattr(wrapper, name, None)
+            yield f"{name_wrapper(index)}.{name}", getattr(wrapper, name, None)
 
 
 def begin(model: SavedAlgorithm, settings: dict[str, str], total_timesteps: int) -> None:

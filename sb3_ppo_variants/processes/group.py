@@ -173,13 +173,9 @@ class Group(Processes):
 
     def _stay(self) -> None:
         """Wait until all others have heard of the error, because the store ends with this process."""
-        deadline = time.monotonic() + min(STAY, self._timeout)
         others = [rank for rank in range(1, self.size) if rank not in self._gone]
         with suppress(RuntimeError, Unanswered):
-            while time.monotonic() < deadline and not all(
-                self._ask(self._store.check, [f"heard/{rank}"]) for rank in others
-            ):
-                time.sleep(0.05)
+            self._wait([f"heard/{rank}" for rank in others], min(STAY, self._timeout))
 
     def _explain(self, failure: RuntimeError) -> str:
         """Describe which process has ended: one that reported its error, or those that do not answer.
@@ -189,10 +185,7 @@ class Group(Processes):
         holder = f"{'torchrun' if self._in_torchrun else 'rank 0'}, which holds the group's store,"
         try:
             self._ask(self._store.set, f"here/{self.rank}", str(failure))
-            deadline = time.monotonic() + self._patience
-            while time.monotonic() < deadline and not self._ask(self._store.check, ["failed"]):
-                time.sleep(0.05)
-            if self._ask(self._store.check, ["failed"]):
+            if self._wait(["failed"], self._patience):
                 return self._ask(self._store.get, "failed").decode()
             self._gone = [rank for rank in range(self.size) if not self._ask(self._store.check, [f"here/{rank}"])]
             if self._gone:
@@ -208,6 +201,13 @@ class Group(Processes):
             "all processes are there, but they could not exchange data, because one of them was stopped for longer "
             f"than the timeout, or they are doing different things: {each}"
         )
+
+    def _wait(self, keys: list[str], seconds: float) -> bool:
+        """Wait until the store has all of these keys, and return whether it does."""
+        deadline = time.monotonic() + seconds
+        while not (has_all := self._ask(self._store.check, keys)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return has_all
 
     def _ask(self, method: Callable[..., Answer], *arguments: object) -> Answer:
         """Call a method of the store. PyTorch itself would wait without end for a holder that is stopped.

@@ -93,11 +93,11 @@ class Statistics:
 
     def agree(self, env: VecEnv | None) -> None:
         """Note that all processes have the same statistics now."""
-        self._common = {name: (moments, moments.copy()) for name, moments in _moments(env).items()}
+        self._common = {name: (moments, moments.copy()) for name, moments in _get_moments(env).items()}
 
     def contribution(self, env: VecEnv | None) -> Contribution:
         """Return what this process passes to :meth:`merge` in all processes."""
-        own = _moments(env)
+        own = _get_moments(env)
         are_known = all(name in self._common and self._common[name][0] is moments for name, moments in own.items())
         return {name: (moments, self._common[name][1] if are_known else None) for name, moments in own.items()}
 
@@ -110,31 +110,31 @@ class Statistics:
         :raises ArgumentError: if the processes have different statistics or statistics of different shapes
         """
         refuse_differences([{name: str(np.shape(own.mean)) for name, (own, _) in one.items()} for one in each])
-        for name, moments in _moments(env).items():
+        for name, moments in _get_moments(env).items():
             own, common = zip(*(one[name] for one in each), strict=True)
             before = common[0]
-            if before is not None and all(_same(one, before) for one in common) and _has_grown(own, before):
+            if before is not None and all(_is_same(one, before) for one in common) and _has_grown(own, before):
                 merge_moments(moments, before, own)
             else:
                 moments.mean, moments.var, moments.count = own[0].mean, own[0].var, own[0].count
         self.agree(env)
 
 
-def normalizations(env: VecEnv | None) -> list[VecNormalize]:
+def find_normalizations(env: VecEnv | None) -> list[VecNormalize]:
     """Return the ``VecNormalize`` wrappers of an environment, from the outside in."""
-    inner = normalizations(env.venv) if isinstance(env, VecEnvWrapper) else []
+    inner = find_normalizations(env.venv) if isinstance(env, VecEnvWrapper) else []
     return [env, *inner] if isinstance(env, VecNormalize) else inner
 
 
-def wrapper_name(index: int) -> str:
+def name_wrapper(index: int) -> str:
     """Return the name of a ``VecNormalize`` wrapper in messages, by its index from the outside."""
     return "VecNormalize" if index == 0 else f"VecNormalize number {index + 1}"
 
 
-def _moments(env: VecEnv | None) -> dict[str, RunningMeanStd]:
+def _get_moments(env: VecEnv | None) -> dict[str, RunningMeanStd]:
     found: dict[str, RunningMeanStd] = {}
-    for index, wrapper in enumerate(normalizations(env)):
-        name, observations = wrapper_name(index), getattr(wrapper, "obs_rms", None)
+    for index, wrapper in enumerate(find_normalizations(env)):
+        name, observations = name_wrapper(index), getattr(wrapper, "obs_rms", None)
         if isinstance(observations, dict):
             found |= {f"{name}.obs_rms[{key!r}]": moments for key, moments in observations.items()}
         elif observations is not None:
@@ -143,7 +143,7 @@ def _moments(env: VecEnv | None) -> dict[str, RunningMeanStd]:
     return found
 
 
-def _same(one: RunningMeanStd | None, other: RunningMeanStd) -> bool:
+def _is_same(one: RunningMeanStd | None, other: RunningMeanStd) -> bool:
     return one is not None and all(
         np.array_equal(getattr(one, name), getattr(other, name), equal_nan=True) for name in ("mean", "var", "count")
     )

@@ -91,7 +91,7 @@ class FileAlgorithm(OnPolicyAlgorithm):
         plain = get_plain_forms({name: getattr(self, name) for name in archive.pickled})
         content = archive.with_note({"classes": classes, "plain": plain}).to_file().getvalue()
         if isinstance(path, str | Path):
-            write_atomically(_destination(Path(path)), content)
+            write_atomically(_find_destination(Path(path)), content)
         else:
             open_path(path, "w").write(content)
 
@@ -201,13 +201,13 @@ class FileAlgorithm(OnPolicyAlgorithm):
         super().set_parameters(parameters, exact_match, device)
 
 
-def _destination(path: Path) -> Path:
+def _find_destination(path: Path) -> Path:
     """Return the path that SB3 would write to, and create its folder if it does not exist."""
     if path.suffix == "":
         path = Path(f"{path}.zip")
     if path.is_dir():
         warnings.warn(f"Path '{path}' is a folder. Will save instead to {path}_2")
-        return _destination(Path(f"{path}_2"))
+        return _find_destination(Path(f"{path}_2"))
     if not path.parent.exists():
         warnings.warn(f"Path '{path.parent}' does not exist. Will create it.")
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -100,8 +100,19 @@ class Archive:
 
     def check_sizes(self) -> None:
         """Check, before PyTorch reads them, that the tensors in a file take no more memory than the file itself."""
-        for member, content in self.members.items():
-            if member.endswith(STATE) and (fault := _find_odd_content(content)) is not None:
+        for member in filter(lambda member: member.endswith(STATE), self.members):
+            try:
+                with zipfile.ZipFile(io.BytesIO(self.members[member])) as tensors:
+                    is_compressed = any(info.compress_type != zipfile.ZIP_STORED for info in tensors.infolist())
+                    names = [] if is_compressed else [name for name in tensors.namelist() if name.endswith(".pkl")]
+                    has_bytes = any(BYTES in tensors.read(name) for name in names)
+            except (zipfile.BadZipFile, OSError, EOFError) as error:
+                raise DamagedFileError(self.name, get_part(member), f"cannot be read: {error}") from error
+            if is_compressed:
+                fault = "is compressed, which PyTorch's own files are not"
+                raise DamagedFileError(self.name, get_part(member), fault)
+            if has_bytes:
+                fault = "creates byte arrays, which may be of any size and which no state of a model contains"
                 raise DamagedFileError(self.name, get_part(member), fault)
 
     def with_data(self, data: dict[str, Any]) -> "Archive":
@@ -190,19 +201,6 @@ def _check_hashes(archive: Archive) -> None:
 def _replace_own_hash(note: bytes, old: Any, new: str) -> bytes:
     """Replace the note's own hash, which is the first hash in it."""
     return note.replace(json.dumps(old).encode(), json.dumps(new).encode(), 1)
-
-
-def _find_odd_content(state: bytes) -> str | None:
-    try:
-        with zipfile.ZipFile(io.BytesIO(state)) as tensors:
-            if any(info.compress_type != zipfile.ZIP_STORED for info in tensors.infolist()):
-                return "is compressed, which PyTorch's own files are not"
-            pickles = [tensors.read(name) for name in tensors.namelist() if name.endswith(".pkl")]
-    except (zipfile.BadZipFile, OSError, EOFError) as error:
-        return f"cannot be read: {error}"
-    if any(BYTES in pickled for pickled in pickles):
-        return "creates byte arrays, which may be of any size and which no state of a model contains"
-    return None
 
 
 def get_part(member: str) -> str:

@@ -68,7 +68,7 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 def remove_folder(folder: Path) -> None:
     """Remove a folder if it exists. It is renamed first, so that it is never seen half-removed under its own name."""
-    removed = _temporary(folder)
+    removed = _choose_temporary(folder)
     with suppress(FileNotFoundError):
         os.rename(folder, removed)
         _remove(removed)
@@ -77,11 +77,11 @@ def remove_folder(folder: Path) -> None:
 @contextmanager
 def _replacing(target: Path) -> Iterator[Path]:
     """Yield a temporary path. What is there on exit replaces the target."""
-    for path in target.parent.glob(f".{glob.escape(_stem(target))}.{2 * RANDOM_BYTES * '[0-9a-f]'}.tmp"):
+    for path in target.parent.glob(f".{glob.escape(_shorten_name(target))}.{2 * RANDOM_BYTES * '[0-9a-f]'}.tmp"):
         with suppress(FileNotFoundError):
             if time.time() - path.stat().st_mtime > LEFT_OVER_AFTER_SECONDS:
                 _remove(path)
-    temporary = _temporary(target)
+    temporary = _choose_temporary(target)
     try:
         yield temporary
         for path in [*temporary.glob("*"), temporary]:
@@ -100,12 +100,12 @@ def _remove(path: Path) -> None:
     shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _temporary(target: Path) -> Path:
+def _choose_temporary(target: Path) -> Path:
     # The global random generators are left alone, because a run may depend on their state.
-    return target.with_name(f".{_stem(target)}.{secrets.token_hex(RANDOM_BYTES)}.tmp")
+    return target.with_name(f".{_shorten_name(target)}.{secrets.token_hex(RANDOM_BYTES)}.tmp")
 
 
-def _stem(target: Path) -> str:
+def _shorten_name(target: Path) -> str:
     return os.fsencode(target.name)[:LONGEST_STEM].decode(errors="ignore")
 
 

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 
@@ -71,13 +70,13 @@ class Checkpoint:
         own = seed, state.get_random_state(), state.get_memories(callback)
         seeds, random_states, memories = zip(*model.processes.exchange("writes a checkpoint", own), strict=True)
         return cls(
-            folder=folder / _name(model.num_timesteps),
+            folder=folder / _name_step(model.num_timesteps),
             num_timesteps=model.num_timesteps,
             iterations=iterations,
             n_envs=model.env.num_envs,
             seed=seeds[0],
             random_states=list(random_states),
-            logged=_get_recorded(model.logger),
+            logged=_get_plain_records(model.logger),
             normalizations=state.pickle_normalizations(model.env),
             memories=list(memories),
             arguments=(last and last.arguments) or _describe_arguments(model),
@@ -86,20 +85,20 @@ class Checkpoint:
     @classmethod
     def read(cls, folder: Path) -> "Checkpoint":
         """Read a checkpoint, and raise a :class:`DamagedFileError` if one of its files is missing or damaged."""
-        lines = _read(folder, HASHES).decode(errors="replace").splitlines()
+        lines = _read_file(folder, HASHES).decode(errors="replace").splitlines()
         hashes = {name: expected for expected, _, name in (line.partition("  ") for line in lines)}
 
         def read(name: str) -> bytes:
             if name not in hashes:
                 raise DamagedFileError(str(folder), HASHES, f"does not name {name}")
-            content = _read(folder, name)
+            content = _read_file(folder, name)
             if sha256(content) != hashes[name]:
                 raise DamagedFileError(str(folder), name, "is not what was saved")
             return content
 
         read(MODEL)
         values = plain.decode(json.loads(read(STATE)))
-        names = _normalization_files(values.pop("n_normalizations"))
+        names = _name_normalizations(values.pop("n_normalizations"))
         return cls(folder, normalizations=[read(name) for name in names], **values)
 
     def write(self, model: FileAlgorithm) -> None:
@@ -114,7 +113,7 @@ class Checkpoint:
                     f"{path} was written during this training, so another run that may still be training writes its "
                     "checkpoints there too: end one of them, or choose another folder for it"
                 )
-        names = _normalization_files(len(self.normalizations))
+        names = _name_normalizations(len(self.normalizations))
         values = {**asdict(self), "n_normalizations": len(names)}
         del values["folder"], values["normalizations"]
         self.folder.parent.mkdir(parents=True, exist_ok=True)
@@ -141,7 +140,7 @@ class Checkpoint:
         state.restore_normalizations(env, self.normalizations)
         model.statistics.agree(env)
         state.set_random_state(self.random_states[processes.rank])
-        self.begin_episodes(model)
+        state.begin_episodes(model, self.seed, processes.rank)
 
     def check_arguments(self, given: FileAlgorithm, resumed: FileAlgorithm) -> None:
         """Check that a model was created with the arguments of the run.
@@ -160,17 +159,11 @@ class Checkpoint:
 
     def restore_callback(self, callback: BaseCallback, rank: int) -> None:
         """Restore the values that were recorded but not yet written to the log, and the state of the callbacks."""
-        for values, saved in zip(_recorded_by(callback.logger), self.logged, strict=True):
+        for values, saved in zip(_get_records(callback.logger), self.logged, strict=True):
             values.clear()
             values.update(saved)
         state.restore_memories(callback, self.memories[rank])
         state.seed_evaluations(callback, self.seed, self.num_timesteps)
-
-    def begin_episodes(self, model: FileAlgorithm) -> None:
-        """Begin new episodes, seeded from this checkpoint."""
-        rank = [model.processes.rank] if model.processes.rank else []
-        (seed,) = np.random.SeedSequence([self.seed, self.num_timesteps, *rank]).generate_state(1)
-        state.begin_episodes(model, int(seed) >> 1)  # Some environments only accept 31 bits.
 
 
 def _get_argument(model: FileAlgorithm, name: str) -> object:
@@ -184,7 +177,7 @@ def _describe_arguments(model: FileAlgorithm) -> dict[str, str]:
     return {name: describe(_get_argument(model, name)) for name in names if name not in MAY_DIFFER}
 
 
-def _read(folder: Path, name: str) -> bytes:
+def _read_file(folder: Path, name: str) -> bytes:
     try:
         return (folder / name).read_bytes()
     except (OSError, ValueError) as error:  # A damaged name may not be a valid file name.
@@ -192,29 +185,29 @@ def _read(folder: Path, name: str) -> bytes:
         raise DamagedFileError(str(folder), name, fault) from error
 
 
-def _recorded_by(logger: Logger) -> list[dict[str, Any]]:
+def _get_records(logger: Logger) -> list[dict[str, Any]]:
     return [logger.name_to_value, logger.name_to_count, logger.name_to_excluded]
 
 
-def _get_recorded(logger: Logger) -> list[dict[str, Any]]:
+def _get_plain_records(logger: Logger) -> list[dict[str, Any]]:
     """Return the recorded values, except those without a plain form, such as figures."""
     keys = [key for key, value in logger.name_to_value.items() if plain.is_plain(value)]
-    return [{key: values[key] for key in keys if key in values} for values in _recorded_by(logger)]
+    return [{key: values[key] for key in keys if key in values} for values in _get_records(logger)]
 
 
-def _normalization_files(number: int) -> list[str]:
+def _name_normalizations(number: int) -> list[str]:
     # SB3 reads the first file, which belongs to the outermost wrapper.
     return [f"vecnormalize_{i}.pkl" if i > 0 else "vecnormalize.pkl" for i in range(number)]
 
 
-def _name(step: int) -> str:
+def _name_step(step: int) -> str:
     return f"step_{step:09d}"
 
 
 def list_steps(folder: Path) -> dict[int, Path]:
     """Return everything in a folder that has the name of a checkpoint, by step, newest first."""
     steps = {path: path.name.removeprefix("step_") for path in folder.glob("step_*")}
-    found = {int(step): path for path, step in steps.items() if step.isdecimal() and path.name == _name(int(step))}
+    found = {int(step): path for path, step in steps.items() if step.isdecimal() and path.name == _name_step(int(step))}
     return dict(sorted(found.items(), reverse=True))
 
 
@@ -229,7 +222,7 @@ def is_replaceable(path: Path) -> bool:
     if path.is_symlink() or not is_checkpoint(path):
         return False
     names = os.listdir(path)
-    return {MODEL, STATE, HASHES, *_normalization_files(len(names))}.issuperset(names)
+    return {MODEL, STATE, HASHES, *_name_normalizations(len(names))}.issuperset(names)
 
 
 def is_whole(folder: Path) -> bool:

@@ -4,7 +4,7 @@ There is no list of the options and moments of PyTorch's optimizers here. Instea
 created with the saved options and takes a step, which reveals both. Optimizers from elsewhere may keep moments of any
 names and shapes, and a state that belongs to no parameter, so only their numbers are checked.
 
-Each ``_faults_...`` yields what is wrong with a state, beginning with what the later checks rely on. Only the first
+Each ``_find_faults_...`` yields what is wrong with a state, beginning with what later checks rely on. Only the first
 fault is reported.
 """
 
@@ -43,9 +43,9 @@ def check_parameters(owners: Mapping[str, Any], given: Mapping[str, Any], file: 
         if not isinstance(state, Mapping):
             raise DamagedFileError(file, name, "is not a dictionary")
         if isinstance(owner, th.nn.Module):
-            faults = _faults_of_module(owner, state, exact_match)
+            faults = _find_faults_of_module(owner, state, exact_match)
         else:
-            faults = _faults_of_optimizer(owner, state)
+            faults = _find_faults_of_optimizer(owner, state)
         if (fault := next(faults, None)) is not None:
             raise DamagedFileError(file, name, fault)
 
@@ -55,7 +55,7 @@ def has_numbers(values: th.Tensor) -> bool:
     return values.layout is th.strided and not values.is_meta
 
 
-def _faults_of_module(module: th.nn.Module, given: Mapping[str, Any], exact_match: bool) -> Iterator[str]:
+def _find_faults_of_module(module: th.nn.Module, given: Mapping[str, Any], exact_match: bool) -> Iterator[str]:
     expected = module.state_dict()
     if not exact_match:  # The module ignores parameters of other names, and keeps those that are not given.
         given = {key: given.get(key, own) for key, own in expected.items()}
@@ -72,7 +72,7 @@ def _faults_of_module(module: th.nn.Module, given: Mapping[str, Any], exact_matc
         elif key not in expected:
             yield f"has {key}, which this model does not have"
         elif key.rpartition(".")[2] != EXTRA_STATE:
-            yield from _faults_of_tensor(key, given[key], expected[key])
+            yield from _find_faults_of_tensor(key, given[key], expected[key])
 
 
 def _reads_by_itself(module: th.nn.Module) -> bool:
@@ -80,7 +80,7 @@ def _reads_by_itself(module: th.nn.Module) -> bool:
     return not type(module)._load_from_state_dict.__module__.startswith("torch.")
 
 
-def _faults_of_tensor(key: str, value: object, expected: th.Tensor) -> Iterator[str]:
+def _find_faults_of_tensor(key: str, value: object, expected: th.Tensor) -> Iterator[str]:
     if not isinstance(value, th.Tensor):
         yield f"has a {key} that is not a tensor"
     elif value.shape != expected.shape:
@@ -89,13 +89,13 @@ def _faults_of_tensor(key: str, value: object, expected: th.Tensor) -> Iterator[
         yield f"has a {key} without numbers"
 
 
-def _faults_of_optimizer(optimizer: th.optim.Optimizer, given: Mapping[str, Any]) -> Iterator[str]:
+def _find_faults_of_optimizer(optimizer: th.optim.Optimizer, given: Mapping[str, Any]) -> Iterator[str]:
     if missing := {"state", "param_groups"} - given.keys():
         yield f"has no {min(missing)}"
     groups, states, own_groups = given["param_groups"], given["state"], optimizer.param_groups
     if not isinstance(groups, list) or not all(isinstance(group, Mapping) for group in groups):
         yield "has param_groups that are not dictionaries"
-    if [_size(group) for group in groups] != [_size(group) for group in own_groups]:
+    if [_get_size(group) for group in groups] != [_get_size(group) for group in own_groups]:
         yield "has parameter groups whose sizes differ from this model's"
     indices = [index for group in groups for index in group["params"]]
     if not isinstance(states, Mapping) or not all(isinstance(states.get(index, {}), Mapping) for index in indices):
@@ -105,25 +105,25 @@ def _faults_of_optimizer(optimizer: th.optim.Optimizer, given: Mapping[str, Any]
         if index not in indices and (is_known or isinstance(index, int)):
             yield f"has a state for parameter {index}, which this model does not have"
     for group, own_group in zip(groups, own_groups, strict=True):
-        yield from _faults_of_options(group, own_group, is_known)
+        yield from _find_faults_of_options(group, own_group, is_known)
         for index in group["params"]:
-            yield from _faults_of_numbers(states.get(index, {}), NOT_NEGATIVE if is_known else ())
+            yield from _find_faults_of_numbers(states.get(index, {}), NOT_NEGATIVE if is_known else ())
         if is_known:
-            yield from _faults_shown_by_a_step(type(optimizer), group, own_group["params"], states)
+            yield from _find_faults_by_a_step(type(optimizer), group, own_group["params"], states)
 
 
-def _size(group: Mapping[str, Any]) -> int | None:
+def _get_size(group: Mapping[str, Any]) -> int | None:
     return len(group["params"]) if isinstance(group.get("params"), list) else None
 
 
-def _faults_of_options(group: Mapping[str, Any], own_group: Mapping[str, Any], is_known: bool) -> Iterator[str]:
+def _find_faults_of_options(group: Mapping[str, Any], own_group: Mapping[str, Any], is_known: bool) -> Iterator[str]:
     for name, value in group.items():
         for number in value if isinstance(value, list | tuple) and name != "params" else [value]:
             if isinstance(number, Real) and not math.isfinite(number) and (is_known or value != own_group.get(name)):
                 yield f"has {name}={value}"
 
 
-def _faults_of_numbers(moments: Mapping[str, Any], not_negative: Collection[str]) -> Iterator[str]:
+def _find_faults_of_numbers(moments: Mapping[str, Any], not_negative: Collection[str]) -> Iterator[str]:
     for key, value in moments.items():
         numbers = value if isinstance(value, th.Tensor) else th.tensor(value if isinstance(value, Real) else 0.0)
         if not has_numbers(numbers) or numbers.is_complex():
@@ -133,7 +133,7 @@ def _faults_of_numbers(moments: Mapping[str, Any], not_negative: Collection[str]
             yield f"has a {key} with invalid values, such as {float(odd[0])}"
 
 
-def _faults_shown_by_a_step(
+def _find_faults_by_a_step(
     cls: type[th.optim.Optimizer],
     group: Mapping[str, Any],
     parameters: Sequence[th.Tensor],
@@ -160,10 +160,10 @@ def _faults_shown_by_a_step(
                 continue
             if not isinstance(value, th.Tensor | Real):
                 yield f"has a {key} that is not a number"
-            elif _shape(value) != _shape(expected[key]):
-                yield f"has {key} of shape {_shape(value)}, not {_shape(expected[key])}"
+            elif _get_shape(value) != _get_shape(expected[key]):
+                yield f"has {key} of shape {_get_shape(value)}, not {_get_shape(expected[key])}"
 
 
-def _shape(value: th.Tensor | Real) -> tuple[int, ...]:
+def _get_shape(value: th.Tensor | Real) -> tuple[int, ...]:
     # Earlier versions of PyTorch count steps in plain numbers, which the optimizer converts.
     return tuple(value.shape) if isinstance(value, th.Tensor) else ()

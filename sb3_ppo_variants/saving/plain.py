@@ -84,49 +84,49 @@ MODULES = {
 KINDS = (th.nn.Module, th.optim.Optimizer, RolloutBuffer)
 
 
-def _class(name: str) -> type:
+def _find_class(name: str) -> type:
     module, _, attribute = name.rpartition(".")
     cls = getattr(import_module(module), attribute) if module in MODULES else None
-    if not isinstance(cls, type) or not issubclass(cls, KINDS) or _full_name(cls) != name:
+    if not isinstance(cls, type) or not issubclass(cls, KINDS) or _get_full_name(cls) != name:
         raise ValueError(f"{name} is not a class that a file may name")
     return cls
 
 
-def _full_name(cls: type) -> str:
+def _get_full_name(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _class_parts(cls: type) -> dict[str, Any]:
-    name = _full_name(cls)
+def _get_class_parts(cls: type) -> dict[str, Any]:
+    name = _get_full_name(cls)
     with suppress(AttributeError, ValueError):
-        if _class(name) is cls:
+        if _find_class(name) is cls:
             return {"name": name}
     raise NotPlainError(f"the class {name} has no plain form")
 
 
-def _array_parts(array: np.ndarray) -> dict[str, Any]:
+def _get_array_parts(array: np.ndarray) -> dict[str, Any]:
     if array.dtype.kind not in "biuf":
         raise NotPlainError(f"an array of {array.dtype} has no plain form")
     data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
     return {"dtype": array.dtype.str, "shape": list(array.shape), "data": data}
 
 
-def _array(dtype: str, shape: list[int], data: str) -> np.ndarray:
+def _make_array(dtype: str, shape: list[int], data: str) -> np.ndarray:
     kind = np.dtype(dtype)
     if kind.kind not in "biuf":
         raise ValueError(f"{dtype} is not a numeric type")
     return np.frombuffer(base64.b64decode(data), kind).reshape(shape).copy()
 
 
-def _items(value: Any) -> dict[str, Any]:
+def _get_items(value: Any) -> dict[str, Any]:
     return {"items": list(value)}
 
 
-def _pairs(value: Any) -> dict[str, Any]:
+def _get_pairs(value: Any) -> dict[str, Any]:
     return {"items": [[key, item] for key, item in value.items()]}
 
 
-def _attributes(*names: str) -> Callable[[Any], dict[str, Any]]:
+def _get_attributes(*names: str) -> Callable[[Any], dict[str, Any]]:
     return lambda value: {name: getattr(value, name) for name in names}
 
 
@@ -134,24 +134,24 @@ def _attributes(*names: str) -> Callable[[Any], dict[str, Any]]:
 WITH_SUBCLASSES = (type, np.generic)
 # Maps each word to the type it stands for, a function that returns the parts of a value, and one that rebuilds it.
 WORDS: dict[str, tuple[type, Callable[[Any], dict[str, Any]], Callable[..., Any]]] = {
-    "tuple": (tuple, _items, lambda items: tuple(items)),
-    "dict": (dict, _pairs, lambda items: dict(items)),
-    "deque": (deque, lambda d: {**_items(d), "maxlen": d.maxlen}, lambda items, maxlen: deque(items, maxlen)),
-    "class": (type, _class_parts, _class),
+    "tuple": (tuple, _get_items, lambda items: tuple(items)),
+    "dict": (dict, _get_pairs, lambda items: dict(items)),
+    "deque": (deque, lambda d: {**_get_items(d), "maxlen": d.maxlen}, lambda items, maxlen: deque(items, maxlen)),
+    "class": (type, _get_class_parts, _find_class),
     "number": (np.generic, lambda number: {"array": np.asarray(number)}, lambda array: array[()]),
-    "array": (np.ndarray, _array_parts, _array),
-    "Box": (spaces.Box, _attributes("low", "high"), lambda low, high: spaces.Box(low, high, dtype=low.dtype.type)),
+    "array": (np.ndarray, _get_array_parts, _make_array),
+    "Box": (spaces.Box, _get_attributes("low", "high"), lambda low, high: spaces.Box(low, high, dtype=low.dtype.type)),
     "Discrete": (spaces.Discrete, lambda space: {"n": int(space.n), "start": int(space.start)}, spaces.Discrete),
     "MultiDiscrete": (
         spaces.MultiDiscrete,
-        _attributes("nvec", "start"),
+        _get_attributes("nvec", "start"),
         lambda nvec, start: spaces.MultiDiscrete(nvec, dtype=nvec.dtype.type, start=start),
     ),
-    "MultiBinary": (spaces.MultiBinary, _attributes("n"), spaces.MultiBinary),
-    "Dict": (spaces.Dict, lambda space: _pairs(space.spaces), lambda items: spaces.Dict(items)),
-    "FloatSchedule": (FloatSchedule, _attributes("value_schedule"), FloatSchedule),
-    "ConstantSchedule": (ConstantSchedule, _attributes("val"), ConstantSchedule),
-    "LinearSchedule": (LinearSchedule, _attributes("start", "end", "end_fraction"), LinearSchedule),
+    "MultiBinary": (spaces.MultiBinary, _get_attributes("n"), spaces.MultiBinary),
+    "Dict": (spaces.Dict, lambda space: _get_pairs(space.spaces), lambda items: spaces.Dict(items)),
+    "FloatSchedule": (FloatSchedule, _get_attributes("value_schedule"), FloatSchedule),
+    "ConstantSchedule": (ConstantSchedule, _get_attributes("val"), ConstantSchedule),
+    "LinearSchedule": (LinearSchedule, _get_attributes("start", "end", "end_fraction"), LinearSchedule),
 }
 
 
@@ -168,4 +168,4 @@ def register_plain(word: str, cls: type) -> None:
         raise ArgumentError(f"word={word!r} already stands for another class: choose another word")
     if not is_dataclass(cls) or not all(field.init for field in fields(cls)):
         raise ArgumentError(f"cls={cls!r} is not a dataclass that can be created from its fields")
-    WORDS[word] = (cls, _attributes(*(field.name for field in fields(cls))), cls)
+    WORDS[word] = (cls, _get_attributes(*(field.name for field in fields(cls))), cls)

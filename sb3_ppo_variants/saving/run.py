@@ -17,7 +17,7 @@ from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards import Supervised
 from sb3_ppo_variants.saving.algorithm import FileAlgorithm
 from sb3_ppo_variants.saving.checkpoint import MODEL, Checkpoint, check_folder, find_checkpoint, remove_older
-from sb3_ppo_variants.saving.state import seed_evaluations
+from sb3_ppo_variants.saving.state import begin_episodes, seed_evaluations
 
 Self = TypeVar("Self", bound="SavedAlgorithm")
 PATH = instance("a path", str, os.PathLike)
@@ -254,7 +254,7 @@ class ExactCheckpointCallback(BaseCallback):
         checkpoint.write(model)
         run.last, run.resumed_at = checkpoint, None
         # Begin new episodes as a resumed run does.
-        checkpoint.begin_episodes(model)
+        begin_episodes(model, checkpoint.seed, model.processes.rank)
         seed_evaluations(self._all, checkpoint.seed, checkpoint.num_timesteps)
         if model.processes.rank > 0:
             return

@@ -17,7 +17,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards import capabilities
-from sb3_ppo_variants.processes.statistics import normalizations
+from sb3_ppo_variants.processes.statistics import find_normalizations
 from sb3_ppo_variants.saving import plain
 
 # Attributes with the states of LSTMs in the current episodes, named as in sb3-contrib, which does not save them either.
@@ -68,13 +68,15 @@ def keep_random_state() -> Iterator[None]:
         set_random_state(state)
 
 
-def begin_episodes(model: OnPolicyAlgorithm, seed: int) -> None:
-    """Begin a new episode in every environment, with random numbers that depend only on the seed.
+def begin_episodes(model: OnPolicyAlgorithm, seed: int, rank: int) -> None:
+    """Begin a new episode in every environment, with random numbers that depend only on the seed, step and rank.
 
     Call this between rollouts: the advantages then treat the episodes that it cuts short as truncated by a time limit.
     """
     env = model.env
     assert env is not None
+    (own_seed,) = np.random.SeedSequence([seed, model.num_timesteps, *([rank] if rank else [])]).generate_state(1)
+    seed = int(own_seed) >> 1  # Some environments only accept 31 bits.
     seed_episodes(env, seed)
     env.action_space.seed(seed)
     model._last_obs = env.reset()  # type: ignore[assignment]
@@ -102,24 +104,24 @@ def pickle_normalizations(env: VecEnv) -> list[bytes]:
 
     :raises ArgumentError: if a wrapper does not pickle its complete state
     """
-    wrappers = normalizations(env)
+    wrappers = find_normalizations(env)
     states = [pickle.dumps(wrapper) for wrapper in wrappers]
     for wrapper, state in zip(wrappers, states, strict=True):
-        _unpickle_for(wrapper, state)
+        _unpickle_state(wrapper, state)
     return states
 
 
 def restore_normalizations(env: VecEnv, states: list[bytes]) -> None:
     """Restore the states from :func:`pickle_normalizations`, or raise an error if the wrappers are others."""
-    wrappers = normalizations(env)
+    wrappers = find_normalizations(env)
     if len(wrappers) != len(states):
         raise ArgumentError(f"env has {len(wrappers)} VecNormalize wrappers, but the run had {len(states)}")
     for wrapper, state in zip(wrappers, states, strict=True):
-        for name, value in _unpickle_for(wrapper, state).items():
+        for name, value in _unpickle_state(wrapper, state).items():
             setattr(wrapper, name, value)
 
 
-def _unpickle_for(wrapper: VecNormalize, pickled: bytes) -> dict[str, object]:
+def _unpickle_state(wrapper: VecNormalize, pickled: bytes) -> dict[str, object]:
     """Return the pickled state for this wrapper, without attributes that belong to the environment inside it."""
     saved, cls = pickle.loads(pickled), type(wrapper).__name__
     if not isinstance(wrapper, type(saved)):
@@ -140,7 +142,7 @@ def _unpickle_for(wrapper: VecNormalize, pickled: bytes) -> dict[str, object]:
 def get_memories(callback: BaseCallback) -> Memories:
     """Return the state of a callback and of the callbacks inside it, leaving out values without a plain form."""
     memories: Memories = defaultdict(list)
-    for one in _with_children(callback):
+    for one in _walk(callback):
         names = [name for cls, names in REMEMBERED.items() if isinstance(one, cls) for name in names]
         values = {name: getattr(one, name) for name in names}
         memories[type(one).__qualname__].append({name: v for name, v in values.items() if plain.is_plain(v)})
@@ -150,20 +152,20 @@ def get_memories(callback: BaseCallback) -> Memories:
 def restore_memories(callback: BaseCallback, memories: Memories) -> None:
     """Restore the state of a callback and of the callbacks inside it. A callback without saved state starts afresh."""
     left = {name: iter(of_class) for name, of_class in memories.items()}
-    for one in _with_children(callback):
+    for one in _walk(callback):
         for name, value in next(left.get(type(one).__qualname__, iter(())), {}).items():
             setattr(one, name, value)
 
 
 def seed_evaluations(callback: BaseCallback, seed: int, num_timesteps: int) -> None:
     """Seed the next evaluation of each ``EvalCallback`` with a number that depends only on the seed and the step."""
-    evaluations = [one for one in _with_children(callback) if isinstance(one, EvalCallback)]
+    evaluations = [one for one in _walk(callback) if isinstance(one, EvalCallback)]
     seeds = np.random.SeedSequence([seed, num_timesteps, len(evaluations)]).generate_state(len(evaluations))
     for evaluation, own_seed in zip(evaluations, seeds, strict=True):
         seed_episodes(evaluation.eval_env, int(own_seed) >> 1)  # Some environments only accept 31 bits.
 
 
-def _with_children(callback: BaseCallback) -> Iterator[BaseCallback]:
+def _walk(callback: BaseCallback) -> Iterator[BaseCallback]:
     yield callback
     children: list[BaseCallback | None] = [*callback.callbacks] if isinstance(callback, callbacks.CallbackList) else []
     if isinstance(callback, EvalCallback):
@@ -172,4 +174,4 @@ def _with_children(callback: BaseCallback) -> Iterator[BaseCallback]:
         children.append(callback.callback)
     for child in children:
         if child is not None:
-            yield from _with_children(child)
+            yield from _walk(child)
