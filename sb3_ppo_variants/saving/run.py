@@ -114,7 +114,7 @@ class SavedAlgorithm(FileAlgorithm):
         """Resume the run in a folder of checkpoints, or create a new model if there are none.
 
         Use this with :meth:`learn_to` in scripts that are submitted repeatedly. Schedules are compared by some of their
-        values, and your own objects that are not dataclasses as text.
+        values, and your own objects that are not dataclasses by their text.
 
         :param path: the folder of the checkpoints
         :param policy: as for the constructor
