@@ -178,19 +178,24 @@ class PPOBase(SavedAlgorithm):
 
     def _plan(self) -> UpdatePlan:
         self._checked_arguments.update(self, self._all_rules())  # Callbacks may have set them.
-        clip_range_vf, progress, buffer = self.clip_range_vf, self._current_progress_remaining, self.rollout_buffer
+        buffer = self.rollout_buffer
         return UpdatePlan(
             kind=kind_of(self.policy),
             buffer=buffer,
             objective=self._objective(),
             ent_coef=self.ent_coef,
             vf_coef=self.vf_coef,
-            clip_range_vf=None if clip_range_vf is None else current_value("clip_range_vf", clip_range_vf, progress),
+            clip_range_vf=self._current_or_none("clip_range_vf"),
             normalize_advantage=self.normalize_advantage,
             batch_size=int(min(self.batch_size, buffer.buffer_size * buffer.n_envs)),
             descents=self._division.descents(self),
             processes=self.processes,
         )
+
+    def _current_or_none(self, name: str) -> float | None:
+        """Return the current value of an argument that may be a number, a schedule or ``None``."""
+        value = getattr(self, name)
+        return None if value is None else current_value(name, value, self._current_progress_remaining)
 
     def _choose(self, plan: UpdatePlan) -> Choice:
         """Return the engine for a rollout or an update, and the reason for it.
