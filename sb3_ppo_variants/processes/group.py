@@ -178,10 +178,7 @@ class Group(Processes):
             self._wait([f"heard/{rank}" for rank in others], min(STAY, self._timeout))
 
     def _explain(self, failure: RuntimeError) -> str:
-        """Describe which process has ended: one that reported its error, or those that do not answer.
-
-        :param failure: the error of the group in this process
-        """
+        """Describe which process has ended: one that reported its error, or those that do not answer."""
         holder = f"{'torchrun' if self._in_torchrun else 'rank 0'}, which holds the group's store,"
         try:
             self._ask(self._store.set, f"here/{self.rank}", str(failure))

@@ -71,31 +71,35 @@ class Archive:
     def states(self) -> dict[str, dict[str, Any]]:
         """The state dictionaries on the CPU, by the names of their owners, such as ``"policy.optimizer"``."""
         states = [member for member in self.members if member.endswith(STATE) and member != VARIABLES]
-        return {get_part(member): self._tensors(member) for member in states}
+        return {member.removesuffix(STATE): self._tensors(member) for member in states}
 
     @property
     def variables(self) -> dict[str, Any]:
         """Tensors that SB3 would set in addition to the states; PPO has none."""
         return self._tensors(VARIABLES)
 
+    def error(self, part: str, fault: str) -> DamagedFileError:
+        """Return an error that names this file and the member or attribute at fault."""
+        return DamagedFileError(self.name, part.removesuffix(STATE), fault)
+
     def _json(self, member: str) -> dict[str, Any]:
         if member not in self.members:
-            raise DamagedFileError(self.name, member, "is missing")
+            raise self.error(member, "is missing")
         try:
             value = json.loads(self.members[member])
         except (ValueError, RecursionError) as error:
-            raise DamagedFileError(self.name, member, f"is not JSON: {error}") from error
+            raise self.error(member, f"is not JSON: {error}") from error
         if not isinstance(value, dict):
-            raise DamagedFileError(self.name, member, "is not a JSON object")
+            raise self.error(member, "is not a JSON object")
         return value
 
     def _tensors(self, member: str) -> dict[str, Any]:
         try:
             state = th.load(io.BytesIO(self.members[member]), map_location="cpu", weights_only=True)
         except Exception as error:  # PyTorch may raise anything for damaged bytes.
-            raise DamagedFileError(self.name, get_part(member), f"cannot be read: {error!r}") from error
+            raise self.error(member, f"cannot be read: {error!r}") from error
         if not isinstance(state, dict):
-            raise DamagedFileError(self.name, get_part(member), f"is a {type(state).__name__}, not a dictionary")
+            raise self.error(member, f"is a {type(state).__name__}, not a dictionary")
         return state
 
     def check_sizes(self) -> None:
@@ -107,13 +111,11 @@ class Archive:
                     names = [] if is_compressed else [name for name in tensors.namelist() if name.endswith(".pkl")]
                     has_bytes = any(BYTES in tensors.read(name) for name in names)
             except (zipfile.BadZipFile, OSError, EOFError) as error:
-                raise DamagedFileError(self.name, get_part(member), f"cannot be read: {error}") from error
+                raise self.error(member, f"cannot be read: {error}") from error
             if is_compressed:
-                fault = "is compressed, which PyTorch's own files are not"
-                raise DamagedFileError(self.name, get_part(member), fault)
+                raise self.error(member, "is compressed, which PyTorch's own files are not")
             if has_bytes:
-                fault = "creates byte arrays, which may be of any size and which no state of a model contains"
-                raise DamagedFileError(self.name, get_part(member), fault)
+                raise self.error(member, "creates byte arrays of any size, which no state of a model contains")
 
     def with_data(self, data: dict[str, Any]) -> "Archive":
         """Return the archive with these attributes instead of its own."""
@@ -162,7 +164,7 @@ def _read_members(name: str, content: bytes) -> dict[str, bytes]:
             if size > most:
                 raise DamagedFileError(name, part, f"would take {size} bytes when decompressed, more than {most}")
             for info in archive.infolist():
-                part = get_part(info.filename)
+                part = info.filename.removesuffix(STATE)
                 if info.compress_type not in COMPRESSIONS:
                     # For other methods, Python does not limit the size of a decompressed chunk.
                     raise DamagedFileError(name, part, "uses a compression method other than deflate")
@@ -185,7 +187,7 @@ def _check_hashes(archive: Archive) -> None:
         return
     hashes = archive.note.get("sha256")
     if not isinstance(hashes, dict):
-        raise DamagedFileError(archive.name, NOTE, "has no hashes")
+        raise archive.error(NOTE, "has no hashes")
     contents = dict(archive.members)
     if NOTE in hashes:
         contents[NOTE] = _replace_own_hash(contents[NOTE], hashes[NOTE], NO_HASH)
@@ -193,19 +195,14 @@ def _check_hashes(archive: Archive) -> None:
         del contents[NOTE]  # Version 1.0.0rc1 did not hash the note.
     for member in {**hashes, **contents}:
         if member not in contents:
-            raise DamagedFileError(archive.name, get_part(member), "is missing")
+            raise archive.error(member, "is missing")
         if hashes.get(member) != sha256(contents[member]):
-            raise DamagedFileError(archive.name, get_part(member), "is not what was saved")
+            raise archive.error(member, "is not what was saved")
 
 
 def _replace_own_hash(note: bytes, old: Any, new: str) -> bytes:
     """Replace the note's own hash, which is the first hash in it."""
     return note.replace(json.dumps(old).encode(), json.dumps(new).encode(), 1)
-
-
-def get_part(member: str) -> str:
-    """Return the name of a member in error messages."""
-    return member.removesuffix(STATE)
 
 
 def sha256(content: bytes) -> str:

@@ -42,8 +42,6 @@ def write_atomically(path: Path, content: bytes) -> None:
     try:
         with _replacing(target) as temporary:
             temporary.write_bytes(content)
-            if target.exists():
-                shutil.copymode(target, temporary)
     except OSError as error:
         if error.errno not in NOT_REPLACED or not target.is_file():
             raise
@@ -88,6 +86,8 @@ def _replacing(target: Path) -> Iterator[Path]:
             _sync(path)
         if target.is_dir():
             remove_folder(target)
+        elif target.exists():
+            shutil.copymode(target, temporary)
         os.replace(temporary, target)
     except BaseException:
         with suppress(FileNotFoundError, PermissionError):  # Without permission for the folder, nothing was created.

@@ -143,11 +143,7 @@ class Checkpoint:
         state.begin_episodes(model, self.seed, processes.rank)
 
     def check_arguments(self, given: FileAlgorithm, resumed: FileAlgorithm) -> None:
-        """Check that a model was created with the arguments of the run.
-
-        :param resumed: the model resumed from this checkpoint, whose arguments may have been changed during the run
-        :raises ArgumentError: for the first argument that differs
-        """
+        """Check that a model was created with the arguments of the run, as it began or as it is when resumed."""
         now = _describe_arguments(resumed)
         for name, description in _describe_arguments(given).items():
             first = self.arguments.get(name, now[name])

@@ -34,7 +34,7 @@ from sb3_ppo_variants.arguments.rules import RULES, Rule, check_arguments, curre
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError, OtherClassError, PickledValueError
 from sb3_ppo_variants.kl import MissingKLError
 from sb3_ppo_variants.saving import plain
-from sb3_ppo_variants.saving.archive import DATA, MEMBERS, NOTE, POLICY, Archive, File, get_part, read_archive
+from sb3_ppo_variants.saving.archive import DATA, MEMBERS, NOTE, POLICY, Archive, File, read_archive
 from sb3_ppo_variants.saving.parameters import has_numbers
 
 # Attributes of SB3's PPO. None of SB3's other algorithms has all of them.
@@ -118,12 +118,12 @@ def check_class(cls: type[BaseAlgorithm], archive: Archive, converts: bool = Fal
     """
     for name in NEEDED:
         if name not in archive.data:
-            raise DamagedFileError(archive.name, name, "is missing")
+            raise archive.error(name, "is missing")
     how = f"set_parameters() reads its parameters, and {cls.__name__}.from_ppo() also reads its hyperparameters"
     if NOTE in archive.members:
         classes = archive.note.get("classes")
         if not isinstance(classes, list) or not classes:
-            raise DamagedFileError(archive.name, NOTE, "names no class")
+            raise archive.error(NOTE, "names no class")
         if cls.__name__ not in classes and classes[0] not in [base.__name__ for base in cls.__mro__] and not converts:
             fault = f"says that this is a {classes[0]}, not a {cls.__name__}; {how}"
             raise OtherClassError(archive.name, NOTE, fault)
@@ -243,12 +243,12 @@ def _check_states(cls: type[BaseAlgorithm], archive: Archive) -> None:
     """Check that a file is whole, and warn of weights with which a policy can neither act nor learn."""
     for member in MEMBERS:
         if member not in archive.members:
-            raise DamagedFileError(archive.name, get_part(member), "is missing")
+            raise archive.error(member, "is missing")
     states, variables = archive.states, archive.variables
     # A user's class may have tensors besides its networks and optimizers.
     has_none = cls._get_torch_save_params.__module__.startswith(__name__.partition(".")[0])
     if variables and has_none:
-        raise DamagedFileError(archive.name, "pytorch_variables", f"has {next(iter(variables))}; PPO has none")
+        raise archive.error("pytorch_variables", f"has {next(iter(variables))}; PPO has none")
     for name, values in states["policy"].items():
         # Those without numbers are refused when the model exists.
         if isinstance(values, th.Tensor) and has_numbers(values) and not th.isfinite(values).all():
@@ -281,7 +281,7 @@ def _unpickle(archive: Archive, names: Collection[str]) -> dict[str, Any]:
             values |= json_to_data(json.dumps({name: archive.data[name]}))
         except Exception as error:  # The code in a pickle may raise anything.
             fault = f"cannot be unpickled: {error!r}; pass custom_objects={{{name!r}: ...}} to replace it"
-            raise DamagedFileError(archive.name, name, fault) from error
+            raise archive.error(name, fault) from error
     return values
 
 
@@ -289,7 +289,7 @@ def _decode(archive: Archive, names: Collection[str], known: Mapping[str, Any]) 
     """Read attributes from their plain forms, or else take those that are known."""
     forms = archive.note.get("plain", {})
     if not isinstance(forms, dict):
-        raise DamagedFileError(archive.name, NOTE, "has plain values without names")
+        raise archive.error(NOTE, "has plain values without names")
     values: dict[str, Any] = {}
     refused = []
     for name in names:
@@ -297,7 +297,7 @@ def _decode(archive: Archive, names: Collection[str], known: Mapping[str, Any]) 
             try:
                 values[name] = plain.decode(forms[name])
             except (plain.NotPlainError, RecursionError) as error:
-                raise DamagedFileError(archive.name, NOTE, f"has a {name} that cannot be read: {error}") from error
+                raise archive.error(NOTE, f"has a {name} that cannot be read: {error}") from error
         elif name in known:
             values[name] = known[name]
         elif name not in STATISTICS:
@@ -321,10 +321,10 @@ def _get_policy_class(cls: type[BaseAlgorithm], archive: Archive, policy: Any) -
     """Return the class of the policy, which may be given by an alias, if it can be trained like the saved one."""
     policy = cls.policy_aliases.get(policy, policy) if isinstance(policy, str) else policy
     if isinstance(policy, str) or not RULES["policy"].accepts(policy):
-        raise DamagedFileError(archive.name, "policy_class", f"is {policy!r}, not a policy class for {cls.__name__}")
+        raise archive.error("policy_class", f"is {policy!r}, not a policy class for {cls.__name__}")
     if archive.policy_module == MASKABLE and all(base.__module__ != MASKABLE for base in policy.__mro__):
         fault = f"is {policy.__name__}, which ignores the action masks that the saved policy takes"
-        raise DamagedFileError(archive.name, "policy_class", f"{fault}; pass one such as 'MaskableMlpPolicy'")
+        raise archive.error("policy_class", f"{fault}; pass one such as 'MaskableMlpPolicy'")
     return policy
 
 
@@ -413,6 +413,6 @@ def limit_networks(archive: Archive) -> Iterator[None]:
     except (ArgumentError, DamagedFileError, MissingKLError):
         raise
     except Exception as error:  # Networks may raise anything for invalid arguments.
-        raise DamagedFileError(archive.name, "the model", f"cannot be built: {error}") from error
+        raise archive.error("the model", f"cannot be built: {error}") from error
     finally:
         hook.remove()
