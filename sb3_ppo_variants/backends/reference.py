@@ -251,7 +251,7 @@ class TorchDescent:
             raise ArgumentError(
                 "rollout_buffer_class: this buffer's minibatches come without the parameters of the old policy, which "
                 "a KL penalty needs. Make each minibatch of its get() by one call of _get_samples(), and let that "
-                "return minibatches of SB3's type, such as RolloutBufferSamples"
+                "return a named tuple, as SB3's does"
             )
         kl, new = self._plan.kind.evaluated_parameters(samples)
         return kl.divergence(samples.old_parameters, new)
