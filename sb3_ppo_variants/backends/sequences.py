@@ -16,9 +16,9 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from torch import nn
 
 from sb3_ppo_variants.backends import obstacles
-from sb3_ppo_variants.backends.images import fused
+from sb3_ppo_variants.backends.images import fuse_adam
 from sb3_ppo_variants.backends.reference import Minibatches, Reference, TorchActor, TorchUpdate
-from sb3_ppo_variants.backends.views import view_of
+from sb3_ppo_variants.backends.views import make_view
 from sb3_ppo_variants.policies.feed_forward import FeedForward
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.rollouts.buffer import Samples, with_parameters
@@ -71,7 +71,7 @@ def _policy_obstacle(kind: "Recurrent") -> str | None:
 
 def _by_cells(policy: ActorCriticPolicy) -> ActorCriticPolicy:
     """Return a view of a policy that computes single steps with PyTorch's LSTM cell, much cheaper than an LSTM call."""
-    view = view_of(policy)
+    view = make_view(policy)
     view._process_sequence = partial(_process, policy._process_sequence)  # type: ignore[assignment]
     return view
 
@@ -124,7 +124,7 @@ class Sequences(Reference):
     def prepared(self, plan: UpdatePlan, updating: bool) -> AbstractContextManager[None]:
         """Use a fused Adam in updates while the context is active."""
         plain = updating and obstacles.of_optimizers(plan.kind.policy, plan.optimizers) is None
-        return fused(plan.optimizers) if plain else nullcontext()
+        return fuse_adam(plan.optimizers) if plain else nullcontext()
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
         return TorchActor(model, type(plan.kind)(_by_cells(plan.kind.policy)), buffer)

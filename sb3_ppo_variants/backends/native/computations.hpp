@@ -1,29 +1,11 @@
-// All computations, compiled for one instruction set. INSTRUCTIONS is its name, and VECTOR_BYTES the size of its
-// vectors. Its registers hold BLOCK_ROWS rows of a product, each two vectors wide.
-//
-// Do not instantiate functions of the standard library here: the linker would keep only one of their compilations,
-// which may be for another instruction set.
-#include "simd.hpp"
-
-#include "activations.hpp"
-#include "exponentials.hpp"
-#include "matrix.hpp"
-#include "memory.hpp"
-
-#include "network.hpp"
-
-#include "distributions.hpp"
-#include "state_dependent.hpp"
-#include "losses.hpp"
-#include "adam.hpp"
-
-#include "evaluating.hpp"
-#include "acting.hpp"
-#include "descent.hpp"
-
-#include "convolution.hpp"
+// All computations, compiled for one instruction set.
+#pragma once
 
 #include "convolutions.hpp"
+#include "descent.hpp"
+#include "policy.hpp"
+#include "state_dependent.hpp"
+#include "table.hpp"
 
 namespace INSTRUCTIONS {
 

@@ -2,6 +2,12 @@
 //
 // `gradient` refers to the states that `evaluate` was called for last, and `sample` to those of `prepare`. A distribution
 // that reads the actor's last hidden layer has READS_LATENT, and may return the slopes of the loss with respect to it.
+#pragma once
+
+#include "functions.hpp"
+#include "interface.hpp"
+#include "network.hpp"
+
 namespace INSTRUCTIONS {
 
 // A matrix with a row for each number and a column for each state. A null pointer stands for no matrix.

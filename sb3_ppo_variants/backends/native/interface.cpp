@@ -1,7 +1,7 @@
 // The C interface. It dispatches each call to the functions for the instruction set in use.
 #include <string.h>
 
-#include "exported.hpp"
+#include "interface.hpp"
 #include "table.hpp"
 
 namespace {

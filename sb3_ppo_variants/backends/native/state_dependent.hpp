@@ -1,4 +1,8 @@
 // Normal distributions with state-dependent noise (gSDE, https://arxiv.org/abs/2005.05719).
+#pragma once
+
+#include "distributions.hpp"
+
 namespace INSTRUCTIONS {
 
 // The outputs are the means. The variances are the product of the squares of the actor's last hidden layer, which are

@@ -4,30 +4,29 @@ import numpy as np
 import pytest
 import torch as th
 
-from sb3_ppo_variants.backends.native.filters import Filtered, Taken, available
+from sb3_ppo_variants.backends.native.convolutions import Convolve, Selection, has_tiles
 
-pytestmark = pytest.mark.skipif(not available(), reason="of processors with AMX")
+pytestmark = pytest.mark.skipif(not has_tiles(), reason="of processors with AMX")
 
 
 @pytest.mark.parametrize("size", [(36, 36), (84, 84), (37, 45), (64, 141), (40, 276), (210, 160)])
 @pytest.mark.parametrize("in_planes", [True, False])
 def test_filters_round_no_more_than_single_precision(size: tuple[int, int], in_planes: bool) -> None:
     rng = np.random.default_rng(0)
-    shape = (3, 2, 4, *size) if in_planes else (3, 2, *size, 4)
-    images = rng.integers(0, 256, shape, dtype=np.uint8)
-    images = images if in_planes else np.moveaxis(images, -1, -3)
+    images = rng.integers(0, 256, (6, 4, *size) if in_planes else (6, *size, 4), dtype=np.uint8)
     rows = np.array([4, 1, 1, 5])
     convolution = th.nn.Conv2d(4, 32, 8, 4)
     outputs, gradients = [], []
     for dtype in (th.float64, th.float32):
         parameters = [parameter.detach().to(dtype).requires_grad_() for parameter in convolution.parameters()]
-        numbers = th.from_numpy(images.reshape(6, 4, *size)[rows]).to(dtype) / 255
+        in_order = images if in_planes else np.moveaxis(images, -1, 1)
+        numbers = th.from_numpy(in_order[rows]).to(dtype) / 255
         weight, bias = parameters
         output = th.relu(th.nn.functional.conv2d(numbers, weight, bias, stride=4))
         outputs.append(output)
         gradients.append((output, parameters))
     parameters = [parameter.detach().clone().requires_grad_() for parameter in convolution.parameters()]
-    output = Filtered.apply(parameters[0] / 255, parameters[1], Taken(images, rows))
+    output = Convolve.apply(Selection(images, rows, True, in_planes), [4], parameters[0] / 255, parameters[1])
     exact, single = outputs
     assert output.shape == exact.shape
     assert (output - exact).abs().max() <= 2 * (single - exact).abs().max()
@@ -47,11 +46,11 @@ def test_filters_round_no_more_than_single_precision(size: tuple[int, int], in_p
 def test_filters_lose_nothing_that_is_not_finite(value: float) -> None:
     weight, bias = th.zeros(32, 4, 8, 8), th.zeros(32)
     weight[3, 1, 2, 2] = value
-    images = np.ones((1, 4, 36, 36), np.uint8)
-    output = Filtered.apply(weight.requires_grad_(), bias, Taken(images, np.zeros(1, np.int64)))
+    selection = Selection(np.ones((1, 4, 36, 36), np.uint8), np.zeros(1, np.int64), tiled=True, in_planes=True)
+    output = Convolve.apply(selection, [4], weight.requires_grad_(), bias)
     assert not output[:, 3].isfinite().any() and output[:, 4].isfinite().all()
     ones = th.ones(32, 4, 8, 8, requires_grad=True)
-    output = Filtered.apply(ones, bias, Taken(images, np.zeros(1, np.int64)))
+    output = Convolve.apply(selection, [4], ones, bias)
     gradient = th.zeros_like(output)
     gradient[0, 4, 0, 0] = value
     (d_ones,) = th.autograd.grad(output, [ones], gradient)
