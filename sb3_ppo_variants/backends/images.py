@@ -7,6 +7,7 @@ linear layers use the library of PyTorch's convolutions. Freed memory stays with
 """
 
 import ctypes
+import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -61,12 +62,7 @@ KEPT, LARGEST = 2**30, 2**25
 @cache
 def _glibc() -> ctypes.CDLL | None:
     """Return the C library of this process if it is glibc, else ``None``."""
-    try:
-        library = ctypes.CDLL(None)
-        library.gnu_get_libc_version  # noqa: B018
-    except (AttributeError, OSError, TypeError):  # The C library is not glibc, or cannot be opened without a name.
-        return None
-    return library
+    return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
 
 
 @contextmanager

@@ -245,8 +245,8 @@ class Convolve(th.autograd.Function):
             lengths = tuple(map(shape.output, lengths))
             outputs.append(th.empty((len(selection.rows), *lengths, shape.filters), dtype=th.float32))
         selection.check()
-        layers = _Layers(selection, shapes, weights, biases, outputs)
-        run_in_parallel([partial(layers.forward, part) for part in selection.parts()])
+        run = partial(_run, selection, shapes, weights, biases, outputs)
+        run_in_parallel([partial(run, part) for part in selection.parts()])
         ctx.selection, ctx.shapes = selection, shapes
         ctx.save_for_backward(*weights, *biases, *outputs)
         return outputs[-1].permute(0, 3, 1, 2)
@@ -254,53 +254,39 @@ class Convolve(th.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: th.Tensor) -> tuple[th.Tensor | None, ...]:
         n, saved = len(ctx.shapes), ctx.saved_tensors
-        layers = _Layers(ctx.selection, ctx.shapes, saved[:n], saved[n : 2 * n], saved[2 * n :])
+        run = partial(_run, ctx.selection, ctx.shapes, saved[:n], saved[n : 2 * n], saved[2 * n :])
         d_output = gradients[0].permute(0, 2, 3, 1).contiguous()
-        gradients_of_parts = run_in_parallel(
-            [partial(layers.backward, d_output, part) for part in ctx.selection.parts()]
-        )
-        sums = [reduce(add, parts) for parts in zip(*gradients_of_parts, strict=True)]
+        found = run_in_parallel([partial(run, part, d_output[part]) for part in ctx.selection.parts()])
+        sums = [reduce(add, parts) for parts in zip(*found, strict=True)]
         return None, None, *(d_weight.permute(0, 3, 1, 2) for d_weight in sums[:n]), *sums[n:]
 
 
-class _Layers(NamedTuple):
-    """Layers with their outputs for all selected images."""
+def _run(
+    selection: Selection,
+    shapes: Sequence[Shape],
+    weights: Sequence[th.Tensor],
+    biases: Sequence[th.Tensor],
+    outputs: Sequence[th.Tensor],
+    part: slice,
+    d_output: th.Tensor | None = None,
+) -> list[th.Tensor]:
+    """Compute the outputs of layers for a part of the selected images, or from these the gradients.
 
-    selection: Selection
-    shapes: Sequence[Shape]
-    weights: Sequence[th.Tensor]
-    biases: Sequence[th.Tensor]
-    outputs: Sequence[th.Tensor]
-
-    def forward(self, part: slice) -> None:
-        """Compute the outputs for a part of the selected images."""
-        none = [None] * len(self.shapes)
-        self._call(None, part, none, none)
-
-    def backward(self, d_output: th.Tensor, part: slice) -> list[th.Tensor]:
-        """Return the gradients of all weights, and then of all biases, from a part of the selected images."""
-        d_weights, d_biases = ([*map(th.zeros_like, parameters)] for parameters in (self.weights, self.biases))
-        self._call(d_output[part], part, d_weights, d_biases)
-        return d_weights + d_biases
-
-    def _call(
-        self,
-        d_output: th.Tensor | None,
-        part: slice,
-        d_weights: Sequence[th.Tensor | None],
-        d_biases: Sequence[th.Tensor | None],
-    ) -> None:
-        outputs = [output[part] for output in self.outputs]
-        columns = (self.weights, self.biases, d_weights, d_biases, outputs, self.shapes)
-        layers = [
-            structures.Convolution(*map(_array, tensors), shape.filters, shape.size, shape.step)
-            for *tensors, shape in zip(*columns, strict=True)
-        ]
-        selection = self.selection
-        rows = np.ascontiguousarray(selection.rows[part], np.int64)
-        arrays = (selection.images, rows, structures.as_array(layers), _array(d_output))
-        structure = structures.Convolutions(*arrays, len(rows), *selection.image, len(layers), selection.in_planes)
-        library_in_use().convolve(structure, selection.tiled, backward=d_output is not None)
+    :param d_output: for the gradients, the one with respect to the output for this part of the images
+    :return: the gradients of all weights, and then of all biases
+    """
+    n = len(shapes)
+    gradients = [None if d_output is None else th.zeros_like(each) for each in (*weights, *biases)]
+    columns = (weights, biases, gradients[:n], gradients[n:], [output[part] for output in outputs])
+    layers = [
+        structures.Convolution(*map(_array, tensors), shape.filters, shape.size, shape.step)
+        for shape, tensors in zip(shapes, zip(*columns, strict=True), strict=True)
+    ]
+    rows = np.ascontiguousarray(selection.rows[part], np.int64)
+    arrays = (selection.images, rows, structures.as_array(layers), _array(d_output))
+    structure = structures.Convolutions(*arrays, len(rows), *selection.image, len(layers), selection.in_planes)
+    library_in_use().convolve(structure, selection.tiled, backward=d_output is not None)
+    return [gradient for gradient in gradients if gradient is not None]
 
 
 def _array(tensor: th.Tensor | None) -> np.ndarray | None:

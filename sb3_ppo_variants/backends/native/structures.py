@@ -94,76 +94,54 @@ def as_array(layers: Sequence[Structure]) -> ctypes.Array:
 class Layer(Structure):
     """A layer with the gradients of its parameters."""
 
-    _fields_ = _fields("Layer")
-
 
 class Networks(Structure):
     """Two multilayer perceptrons and the distribution of actions."""
-
-    _fields_ = _fields("Networks")
 
 
 class Rollout(Structure):
     """A rollout with one row per state."""
 
-    _fields_ = _fields("Rollout")
-
 
 class Terms(Structure):
     """The terms of the loss."""
-
-    _fields_ = _fields("Terms")
 
 
 class Objective(Structure):
     """An objective in Python: what the library tells it about a minibatch, and what it returns."""
 
-    _fields_ = _fields("Objective")
-
 
 class Adam(Structure):
     """The parameters to train, with the state and the settings of Adam."""
-
-    _fields_ = _fields("Adam")
 
 
 class Pass(Structure):
     """A pass over the rollout."""
 
-    _fields_ = _fields("Pass")
-
 
 class Outcome(Structure):
     """The outcome of a descent."""
-
-    _fields_ = _fields("Outcome")
 
 
 class Acting(Structure):
     """The inputs and outputs of acting."""
 
-    _fields_ = _fields("Acting")
-
 
 class Normalizing(Structure):
     """Observations, and the statistics that normalise them."""
-
-    _fields_ = _fields("Normalizing")
 
 
 class Numbers(Structure):
     """Numbers of any meaning."""
 
-    _fields_ = _fields("Numbers")
-
 
 class Convolution(Structure):
     """A convolution with the gradients of its parameters and its outputs."""
-
-    _fields_ = _fields("Convolution")
 
 
 class Convolutions(Structure):
     """Images, and the convolutions that they pass through."""
 
-    _fields_ = _fields("Convolutions")
+
+for _structure in Structure.__subclasses__():
+    _structure._fields_ = _fields(_structure.__name__)
