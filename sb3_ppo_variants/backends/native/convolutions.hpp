@@ -1,8 +1,8 @@
-// Convolutions of images of bytes without padding, each followed by ReLU, forward and backward. One image passes through
-// all layers before the next, so that most of what a layer reads is still in the cache.
+// Convolutions of images of bytes without padding, each followed by ReLU, forward and backward. One image passes
+// through all layers before the next, so that most of what a layer reads is still in the cache.
 //
-// Images are (height, width, channels), filters (size, size, channels), and outputs (height, width, filters). As in matrix
-// products, blocks of the result stay in registers: some rows, each two vectors wide.
+// Images are (height, width, channels), filters (size, size, channels), and outputs (height, width, filters). As in
+// matrix products, blocks of the result stay in registers: some rows, each two vectors wide.
 #pragma once
 
 #include "interface.hpp"
@@ -150,9 +150,10 @@ template <int... M> inline AddImageGradient image_gradient_for(int64_t pixels, s
     return functions[pixels - 1];
 }
 
-class Convolved {
+// Computes the outputs of all layers.
+class ForwardPass {
   public:
-    Convolved(const Convolutions& all, Memory& memory) : all(all), sizes(memory.take<Sizes>(all.n_layers)) {
+    ForwardPass(const Convolutions& all, Memory& memory) : all(all), sizes(memory.take<Sizes>(all.n_layers)) {
         Sizes in{all.height, all.width, all.channels, 0, 0, 0};
         image = memory.take<float>(in.numbers());
         transposed = memory.take<float*>(all.n_layers);
@@ -170,7 +171,7 @@ class Convolved {
         }
     }
 
-    void forward() {
+    void run() {
         for (int64_t i = 0; i < all.n_layers; ++i) {
             const Sizes& s = sizes[i];
             transpose(all.layers[i].weight, s.patch(), s.filters, s.patch(), transposed[i], s.filters);
@@ -178,8 +179,8 @@ class Convolved {
         for (int64_t n = 0; n < all.count; ++n) {
             const float* from = read(n);
             for (int64_t i = 0; i < all.n_layers; ++i) {
-                const auto with = convolve_for(sizes[i].pixels_at_once(), Counted());
-                with(sizes[i], from, transposed[i], all.layers[i].bias, output(i, n));
+                const Convolve compute = convolve_for(sizes[i].pixels_at_once(), Counted());
+                compute(sizes[i], from, transposed[i], all.layers[i].bias, output(i, n));
                 from = output(i, n);
             }
         }
@@ -204,11 +205,11 @@ class Convolved {
     }
 };
 
-// The gradients with respect to all weights and biases, after `forward` with the same layers.
-class ConvolvedBackward : private Convolved {
+// Computes the gradients with respect to all weights and biases, after a forward pass through the same layers.
+class BackwardPass : private ForwardPass {
   public:
-    ConvolvedBackward(const Convolutions& all, Memory& memory)
-        : Convolved(all, memory), slopes(memory.take<float>(largest)), d_image(memory.take<float>(largest)) {}
+    BackwardPass(const Convolutions& all, Memory& memory)
+        : ForwardPass(all, memory), slopes(memory.take<float>(largest)), d_image(memory.take<float>(largest)) {}
 
     void run() {
         for (int64_t i = 0; i < all.n_layers; ++i) {

@@ -1,5 +1,5 @@
-// Normalises observations, bit-identical to SB3's VecNormalize: rounds where NumPy rounds and adds in the same order. Also
-// checks that numbers are finite.
+// Normalises observations, bit-identical to SB3's VecNormalize: rounds where NumPy rounds and adds in the same order.
+// Also checks that numbers are finite.
 #include <math.h>
 #include <stdint.h>
 

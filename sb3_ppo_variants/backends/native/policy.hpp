@@ -1,5 +1,5 @@
-// A policy in some states: the distributions of actions and how far they are from the old ones, actions drawn from them,
-// and values.
+// A policy in some states: the distributions of actions and how far they are from the old ones, actions drawn from
+// them, and values.
 #pragma once
 
 #include "distributions.hpp"
@@ -8,30 +8,27 @@
 
 namespace INSTRUCTIONS {
 
-// Which outputs of the actor are allowed, with a row for each output and a column for each state.
-template <class T> struct Allowed {
-    // Replaces the logits of other actions, as in sb3-contrib: low enough for a probability p of 0, and finite, so that
-    // p log p is 0 too.
-    static constexpr T LOWEST = T(-1e8);
+// Limits the outputs of actions that are not allowed, as sb3-contrib does: low enough for a probability p of 0, and
+// finite, so that p log p is 0 too.
+template <class T> void limit(T* outputs, const uint8_t* allowed, int64_t count) {
+    constexpr T LOWEST = T(-1e8);
+    for (int64_t i = 0; i < count; ++i) outputs[i * STRIDE] = allowed[i] ? outputs[i * STRIDE] : LOWEST;
+}
 
-    static void limit(T* outputs, int64_t stride, const uint8_t* allowed, int64_t count) {
-        for (int64_t i = 0; i < count; ++i) outputs[i * stride] = allowed[i] ? outputs[i * stride] : LOWEST;
-    }
-};
-
-template <class T, class Distribution> class Evaluating {
+// Evaluates the actions of a rollout.
+template <class T, class Distribution> class Evaluator {
   public:
-    Evaluating(const Networks<T>& networks, const Rollout<T>& rollout, Memory& memory)
+    Evaluator(const Networks<T>& networks, const Rollout<T>& rollout, Memory& memory)
         : inputs(networks.actor[0].inputs, memory),
           actor(networks.actor, networks.actor_layers, networks.activation, memory),
-          distribution(networks, actor, memory), now(memory), log_ratio(memory.take<T>(STATES)), rollout(rollout),
-          n_outputs(networks.actor[networks.actor_layers - 1].outputs),
+          distribution(networks, actor, memory), evaluation(memory), log_ratio(memory.take<T>(STATES)),
+          rollout(rollout), n_outputs(networks.actor[networks.actor_layers - 1].outputs),
           actions{memory.take<T>(rollout.action_size * STRIDE)}, old{memory.take<T>(rollout.old_size * STRIDE)} {}
 
     Inputs<T> inputs;
     Mlp<T> actor;
     Distribution distribution;
-    Evaluated<T> now;
+    Evaluation<T> evaluation;
     T* log_ratio;
 
     void begin() {
@@ -49,17 +46,18 @@ template <class T, class Distribution> class Evaluating {
     void evaluate(const int64_t* indices) {
         T* outputs = actor.forward(inputs);
         for (int64_t s = 0; rollout.masks && s < inputs.states; ++s)
-            Allowed<T>::limit(outputs + s, STRIDE, rollout.masks + indices[s] * n_outputs, n_outputs);
+            limit(outputs + s, rollout.masks + indices[s] * n_outputs, n_outputs);
         gather(rollout.actions, indices, rollout.action_size, actions);
         if (rollout.old) gather(rollout.old, indices, rollout.old_size, old);
-        distribution.evaluate({outputs}, actions, with(), inputs.states, now);
-        for (int64_t s = 0; s < inputs.states; ++s) log_ratio[s] = now.log_prob[s] - rollout.old_log_prob[indices[s]];
+        distribution.evaluate({outputs}, actions, old_or_null(), inputs.states, evaluation);
+        for (int64_t s = 0; s < inputs.states; ++s)
+            log_ratio[s] = evaluation.log_prob[s] - rollout.old_log_prob[indices[s]];
     }
 
     // Backpropagates to the parameters. Call this after `evaluate`.
     void backward(const int64_t* indices, const Slopes<T>& slopes, bool add) {
         const ByState<T> d_outputs{actor.d_output()};
-        distribution.gradient(d_outputs, actions, with(), inputs.states, slopes);
+        distribution.gradient(d_outputs, actions, old_or_null(), inputs.states, slopes);
         for (int64_t s = 0; rollout.masks && s < inputs.states; ++s) {
             const uint8_t* allowed = rollout.masks + indices[s] * n_outputs;
             for (int64_t i = 0; i < n_outputs; ++i) d_outputs[i][s] = allowed[i] ? d_outputs[i][s] : T(0);
@@ -78,7 +76,7 @@ template <class T, class Distribution> class Evaluating {
     int64_t n_outputs;
     ByState<T> actions, old;
 
-    ByState<const T> with() const { return {rollout.old ? old.first : nullptr}; }
+    ByState<const T> old_or_null() const { return {rollout.old ? old.first : nullptr}; }
 
     // Copies the numbers of some rows, by state.
     void gather(const T* from, const int64_t* indices, int64_t size, ByState<T> to) const {
@@ -88,19 +86,20 @@ template <class T, class Distribution> class Evaluating {
 };
 
 // Returns the mean of KL(old || new) over all rows of a rollout.
-template <class T, class Distribution> double mean_kl(Evaluating<T, Distribution>& on, int64_t rows) {
+template <class T, class Distribution> double mean_kl(Evaluator<T, Distribution>& policy, int64_t rows) {
     double total = 0;
-    on.begin();
+    policy.begin();
     for (int64_t start = 0; start < rows; start += STATES) {
         int64_t indices[STATES];
         for (int64_t s = 0; s < STATES; ++s) indices[s] = start + s;
-        on.take(indices, rows - start);
-        on.evaluate(indices);
-        for (int64_t s = 0; s < on.inputs.states; ++s) total += on.now.kl[s];
+        policy.take(indices, rows - start);
+        policy.evaluate(indices);
+        for (int64_t s = 0; s < policy.inputs.states; ++s) total += policy.evaluation.kl[s];
     }
     return total / static_cast<double>(rows);
 }
 
+// Computes outputs of the actor and values in some states, and draws actions.
 template <class T, class Distribution> class Actor {
   public:
     Actor(const Networks<T>& networks, Memory& memory)
@@ -133,7 +132,7 @@ template <class T, class Distribution> class Actor {
     void act(Acting<T>& acting, int64_t start, int64_t row) {
         T* columns = Distribution::READS_LATENT ? actor.forward(inputs) : actor.evaluate(inputs);
         for (int64_t s = 0; acting.masks && s < inputs.states; ++s)
-            Allowed<T>::limit(columns + s, STRIDE, acting.masks + (start + s) * n_outputs, n_outputs);
+            limit(columns + s, acting.masks + (start + s) * n_outputs, n_outputs);
         T* outputs = acting.outputs + row * n_outputs;
         transpose(columns, STRIDE, n_outputs, inputs.states, outputs, n_outputs);
         for (int64_t i = 0; i < inputs.states * n_outputs; ++i) acting.is_finite &= ::fabs(outputs[i]) < INFINITY;

@@ -35,7 +35,7 @@ template <class T> class StateDependent {
     void begin_kl(const T*) {}
 
     void evaluate(ByState<const T> means, ByState<const T> actions, ByState<const T> old, int64_t states,
-                  const Evaluated<T>& all) {
+                  const Evaluation<T>& all) {
         all.clear(states);
         find_variances(padded(states));
         for (int64_t i = 0; i < size; ++i)
