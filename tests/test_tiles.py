@@ -1,12 +1,58 @@
-"""The first layer of SB3's convolutional network in the native library, compared with PyTorch's convolution."""
+"""The first layer of SB3's convolutional network in the native library, compared with PyTorch's convolution.
+
+It runs on AMX, or on processors without it in an emulation if there is a compiler for it.
+"""
+
+import ctypes
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch as th
 
+from sb3_ppo_variants.backends import native
 from sb3_ppo_variants.backends.native.convolutions import Convolve, Selection, has_tiles
+from sb3_ppo_variants.backends.native.library import Library, library
 
-pytestmark = pytest.mark.skipif(not has_tiles(), reason="of processors with AMX")
+EMULATED = Path(__file__).with_name("emulated_tiles.hpp")
+COMPILER = shutil.which("g++") or ""
+
+
+@pytest.fixture(scope="module")
+def emulated(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """The functions of tiles.cpp, compiled with an emulation of AMX."""
+    built = library()
+    if not COMPILER or built is None or not built.use("AVX-512"):
+        pytest.skip("this processor has neither AMX nor AVX-512, or there is no compiler")
+    file = tmp_path_factory.mktemp("emulated") / "tiles.so"
+    source = Path(native.__file__).with_name("tiles.cpp")
+    command = [COMPILER, "-std=c++17", "-O2", "-fPIC", "-shared", "-w", "-include", str(EMULATED), str(source)]
+    subprocess.run([*command, "-o", str(file)], check=True)
+    return ctypes.CDLL(str(file))
+
+
+@pytest.fixture(autouse=True)
+def _tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Emulate AMX, unless the processor has it."""
+    if has_tiles():
+        return
+    if platform.machine() != "x86_64" or platform.system() != "Linux":
+        pytest.skip("of x86-64 processors on Linux")
+    functions, find = request.getfixturevalue("emulated"), Library._function
+
+    def function(self: Library, name: str) -> Any:
+        """Find the functions for AMX in the emulation."""
+        if "tiled" not in name:
+            return find(self, name)
+        found = getattr(functions, name)
+        found.restype = ctypes.c_int64
+        return found
+
+    monkeypatch.setattr(Library, "_function", function)
 
 
 @pytest.mark.parametrize("size", [(36, 36), (84, 84), (37, 45), (64, 141), (40, 276), (210, 160)])
