@@ -36,16 +36,12 @@ from sb3_ppo_variants.rollouts.loop import Actor
 from sb3_ppo_variants.updates.plan import UpdatePlan
 
 
-def _features_obstacle(policy: ActorCriticPolicy) -> str | None:
+def _images_obstacle(policy: ActorCriticPolicy) -> str | None:
     for extractor in (policy.features_extractor, policy.pi_features_extractor, policy.vf_features_extractor):
         if type(extractor) is not NatureCNN:
             return f"features come from a {type(extractor).__name__}"
         if not type(extractor.cnn) is type(extractor.linear) is nn.Sequential:
             return "the layers of the NatureCNN were replaced"
-    return None
-
-
-def _images_obstacle(policy: ActorCriticPolicy) -> str | None:
     space = policy.observation_space
     if space.dtype == np.uint8 and not (policy.normalize_images and is_image_space(space)):
         return "images are not scaled to [0, 1]"
@@ -254,7 +250,6 @@ class Images(Reference):
         return (
             obstacles.of_policy(plan.kind)
             or obstacles.of_buffer(plan.buffer, plan.kind)
-            or _features_obstacle(policy)
             or _images_obstacle(policy)
             or obstacles.of_parameters(policy)
             or obstacles.of_optimizers(policy, plan.optimizers)

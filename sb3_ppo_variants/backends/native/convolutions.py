@@ -124,41 +124,28 @@ def _plain_network(policy: ActorCriticPolicy) -> Any:
         return None
     cnn: Any = extractor.cnn
     modules = [policy, extractor, *cnn.modules()]
-    plain = (
-        [type(module) for module in cnn[:2]] == [nn.Conv2d, nn.ReLU]
-        and obstacles.of_hooks(modules) is None
-        and not any("forward" in vars(module) for module in modules)
-    )
-    return cnn if plain else None
+    if obstacles.of_hooks(modules) is not None or any("forward" in vars(module) for module in modules):
+        return None
+    return cnn if [*map(type, cnn[:2])] == [nn.Conv2d, nn.ReLU] else None
 
 
 def _shapes(layers: Sequence[Any], image: Sequence[int]) -> list[Shape] | None:
-    """Return the shapes of layers, ``None`` if the library does not compute them; see :func:`shapes_of`."""
-    if not all(map(_is_plain, layers)):
-        return None
+    """Return the shapes of modules as :func:`find_shapes` does, if these are plain convolutions."""
+    for layer in layers:
+        if type(layer) is not nn.Conv2d or layer.bias is None or len({*layer.stride}) > 1:
+            return None
+        if (layer.groups, layer.padding_mode, layer.padding, layer.dilation) != (1, "zeros", (0, 0), (1, 1)):
+            return None
     weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
-    return shapes_of(image, weights, biases, [layer.stride[0] for layer in layers])
+    return find_shapes(image, weights, biases, [layer.stride[0] for layer in layers])
 
 
-def _is_plain(layer: nn.Module) -> bool:
-    return (
-        type(layer) is nn.Conv2d
-        and (layer.groups, layer.padding_mode) == (1, "zeros")
-        and (layer.padding, layer.dilation) == ((0, 0), (1, 1))
-        and len({*layer.stride}) == 1
-        and layer.bias is not None
-    )
-
-
-def shapes_of(
+def find_shapes(
     image: Sequence[int], weights: Sequence[th.Tensor], biases: Sequence[th.Tensor], steps: Sequence[int]
 ) -> list[Shape] | None:
     """Return the shapes of consecutive convolutions, or ``None`` if the library cannot compute them.
 
     :param image: height, width and channels of the images
-    :param weights: weights of the layers, shape ``(filters, channels, size, size)``
-    :param biases: biases of the layers, shape ``(filters,)``
-    :param steps: steps of the layers
     """
     *lengths, channels = image
     shapes: list[Shape] = []
@@ -233,7 +220,7 @@ class Convolve(th.autograd.Function):
     @staticmethod
     def forward(ctx: Any, selection: Selection, steps: Sequence[int], *parameters: th.Tensor) -> th.Tensor:
         n, lengths = len(steps), selection.image[:2]
-        shapes = shapes_of(selection.image, parameters[:n], parameters[n:], steps)
+        shapes = find_shapes(selection.image, parameters[:n], parameters[n:], steps)
         if shapes is None or (selection.tiled and shapes != [TILED]) or selection.in_planes > selection.tiled:
             sizes = [tuple(parameter.shape) for parameter in parameters]
             raise ValueError(f"the library cannot convolve {selection.image} with parameters of shapes {sizes}")

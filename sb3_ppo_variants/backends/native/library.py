@@ -56,9 +56,7 @@ class Library:
         return bool(self._function("ppo_has_tiles")())
 
     def descent(self, dtype: np.dtype, *structures: Structure) -> Callable[[], int]:
-        """Return a function that makes a pass of a descent.
-
-        The contents of the structures may change between calls.
+        """Return a function that makes a pass of a descent. The contents of the structures may change between calls.
 
         :param structures: ``Networks``, ``Rollout``, ``Terms``, ``Objective``, ``Pass``, ``Adam`` and ``Outcome``
         """
@@ -67,18 +65,12 @@ class Library:
     def acting(self, dtype: np.dtype, *structures: Structure) -> Callable[[], int]:
         """Return a function that computes actions, or only outputs or values of the networks.
 
-        The contents of the structures may change between calls.
-
-        :param structures: ``Networks`` and ``Acting``
+        :param structures: ``Networks`` and ``Acting``, whose contents may change between calls
         """
         return self._with_memory(f"ppo_act_{dtype}", *structures)
 
     def mean_kl(self, dtype: np.dtype, networks: Structure, rollout: Structure) -> float:
-        """Return the mean of KL(old || new) over the rows of a rollout.
-
-        :param networks: a ``Networks``
-        :param rollout: a ``Rollout`` with old parameters
-        """
+        """Return the mean of KL(old || new) over the rows of a ``Rollout`` with old parameters."""
         kl = ctypes.c_double()
         self._with_memory(f"ppo_compare_{dtype}", networks, rollout, kl)()
         return kl.value
