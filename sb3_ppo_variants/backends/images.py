@@ -200,7 +200,7 @@ class ImageMinibatches(Minibatches):
             yield Samples._make([self._images_at(rows), *others, old_rows, masks])
 
 
-class ActingAfter:
+class ActingAfter(Acting):
     """Acts with a policy whose first layers are computed separately.
 
     :param first: the first layers of the policy
@@ -243,6 +243,7 @@ class Images(Reference):
 
     name = "images"
     path = "fast"
+    has_memory = False
     how = "images are laid out for convolutions"
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
@@ -276,4 +277,5 @@ class Images(Reference):
     def update(self, plan: UpdatePlan) -> TorchUpdate:
         first = FirstLayers.find(plan.kind.policy)
         view = without_scaling(plan.kind.policy) if first is None else first.rest
-        return TorchUpdate(partial(ImageMinibatches, first), replace(plan, kind=type(plan.kind)(with_onednn(view))))
+        viewed = replace(plan, kind=type(plan.kind)(with_onednn(view)))
+        return TorchUpdate(viewed, ImageMinibatches(first, viewed))

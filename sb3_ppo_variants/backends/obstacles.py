@@ -14,9 +14,8 @@ from torch.nn.modules import module as torch_modules
 from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizers
 
-from sb3_ppo_variants.policies.feed_forward import FeedForward
 from sb3_ppo_variants.policies.kind import PolicyKind
-from sb3_ppo_variants.rollouts.buffer import ParameterDictRolloutBuffer, ParameterRolloutBuffer
+from sb3_ppo_variants.rollouts.buffer import with_parameters
 
 # Methods of ActorCriticPolicy that fast backends reimplement or rely on. A subclass may override the others.
 WRITTEN_OUT = (
@@ -99,9 +98,7 @@ def _has_hooks(owner: object, names: Iterable[str] = ()) -> bool:
 def of_buffer(buffer: RolloutBuffer, kind: PolicyKind) -> str | None:
     """Check the class of a rollout buffer for a policy kind."""
     cls = type(buffer)
-    # The classes that add the columns to sb3-contrib's buffers are created on demand: recognise them by their bases.
-    made = cls.__bases__ in [(kind.with_parameters, plain) for plain in kind.buffers] and kind.takes_masks
-    if cls not in (ParameterRolloutBuffer, ParameterDictRolloutBuffer) and not made:
+    if cls not in [with_parameters(plain) for plain in kind.buffers]:
         return f"the rollout buffer is a {cls.__name__}"
     return of_methods(buffer, "rollout buffer")
 
@@ -117,7 +114,7 @@ def of_methods(owner: object, what: str) -> str | None:
 
 def of_policy(kind: PolicyKind) -> str | None:
     """Check the kind of a policy, and that the policy overrides none of the methods above."""
-    if type(kind) is not FeedForward and not kind.takes_masks:
+    if type(kind) is not PolicyKind and not kind.takes_masks:
         return f"the policy is of the kind {type(kind).__name__}"
     policy, cls, base = kind.policy, type(kind.policy), kind.policies[0]
     if not isinstance(policy, base):

@@ -6,7 +6,7 @@ sequences. Here one call processes all sequences of a minibatch. In rollouts PyT
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch as th
 from stable_baselines3.common.buffers import RolloutBuffer
@@ -18,7 +18,6 @@ from sb3_ppo_variants.backends import obstacles
 from sb3_ppo_variants.backends.images import fuse_adam
 from sb3_ppo_variants.backends.reference import Minibatches, Reference, TorchActor, TorchUpdate
 from sb3_ppo_variants.backends.views import make_view
-from sb3_ppo_variants.policies.feed_forward import FeedForward
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.rollouts.buffer import Samples, with_parameters
 from sb3_ppo_variants.rollouts.loop import Actor
@@ -43,12 +42,7 @@ RELIED_ON = (
 
 def recurrent(kind: PolicyKind) -> "Recurrent | None":
     """Return the policy kind if it is the one for LSTMs, else ``None``."""
-    if isinstance(kind, FeedForward):
-        return None
-    # All other kinds come from sb3-contrib, so it is installed and this import works.
-    from sb3_ppo_variants.policies.recurrent import Recurrent
-
-    return kind if isinstance(kind, Recurrent) else None
+    return cast("Recurrent", kind) if kind.has_memory else None
 
 
 def _policy_obstacle(kind: "Recurrent") -> str | None:
@@ -116,13 +110,14 @@ class Sequences(Reference):
 
     name = "sequences"
     path = "fast"
+    has_memory = True
     how = "LSTMs run over whole sequences"
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
         kind = recurrent(plan.kind)
         if kind is None:
             return "the policy has no LSTM"
-        if type(plan.buffer) not in [with_parameters(cls, kind.with_parameters) for cls in kind.buffers]:
+        if type(plan.buffer) not in [with_parameters(cls) for cls in kind.buffers]:
             return f"the rollout buffer is a {type(plan.buffer).__name__}"
         return _policy_obstacle(kind)
 
@@ -135,4 +130,4 @@ class Sequences(Reference):
         return TorchActor(model, type(plan.kind)(_view_by_cells(plan.kind.policy)), buffer)
 
     def update(self, plan: UpdatePlan) -> TorchUpdate:
-        return TorchUpdate(SequenceMinibatches, plan)
+        return TorchUpdate(plan, SequenceMinibatches(plan))

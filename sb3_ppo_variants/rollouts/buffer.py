@@ -4,16 +4,20 @@ A rollout of ``n_steps`` steps in ``n_envs`` environments has ``n_steps * n_envs
 order in which SB3's buffers flatten themselves when they are first read.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
+from weakref import WeakSet
 
 import numpy as np
 import torch as th
-from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
-from stable_baselines3.common.type_aliases import DictRolloutBufferSamples, PyTorchObs, RolloutBufferSamples
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.type_aliases import PyTorchObs
 from stable_baselines3.common.vec_env import VecNormalize
 
+from sb3_ppo_variants.errors import ArgumentError, NonFiniteError
+from sb3_ppo_variants.guards.finite import is_finite
 from sb3_ppo_variants.kl import Parameters
 
 # Enough rows to keep a small network busy, few enough for the activations of a large one to stay in the cache.
@@ -23,7 +27,7 @@ Where: TypeAlias = np.ndarray | tuple[np.ndarray, np.ndarray]
 
 
 class Samples(NamedTuple):
-    """SB3's minibatch with the old parameters added."""
+    """A minibatch: SB3's columns, the parameters of the old policy, and what the policy kind needs in addition."""
 
     observations: PyTorchObs
     actions: th.Tensor
@@ -36,17 +40,10 @@ class Samples(NamedTuple):
     more: object = None
     """Additional data that the policy kind needs."""
 
-    @classmethod
-    def of(cls, read: Any) -> "Samples":
-        """Convert a minibatch of a buffer without the columns."""
-        return cls(*(getattr(read, name) for name in cls._fields[:6]))
-
 
 class WithParameters(RolloutBuffer):
-    """Adds the columns to SB3's or a user's rollout buffer."""
+    """Adds the columns to SB3's, sb3-contrib's or a user's rollout buffer."""
 
-    read_as: ClassVar[Mapping[type, type]] = {RolloutBufferSamples: Samples, DictRolloutBufferSamples: Samples}
-    """Maps each type of minibatch that the buffer yields to the type that has the old parameters as an extra field."""
     old_parameters: Parameters | None = None
     """One row per row of the rollout; ``None`` if the rollout was collected without parameters."""
 
@@ -64,39 +61,42 @@ class WithParameters(RolloutBuffer):
         self.old_parameters = tuple(column.flatten(0, 1) for column in columns)
 
     def _get_samples(self, batch_inds: np.ndarray, env: VecNormalize | None = None) -> Any:
-        samples = super()._get_samples(batch_inds, env)
-        if self.old_parameters is None or type(samples) not in self.read_as:
+        samples: Any = super()._get_samples(batch_inds, env)
+        if self.old_parameters is None or not hasattr(samples, "_fields"):
             return samples
         rows = th.as_tensor(batch_inds, device=self.old_parameters[0].device)
-        return self.read_as[type(samples)](*samples, tuple(column[rows] for column in self.old_parameters))
+        extend = _with_attribute(type(samples))  # type: ignore[arg-type]
+        return extend(samples, tuple(column[rows] for column in self.old_parameters))
 
-
-class ParameterRolloutBuffer(WithParameters):
-    """SB3's ``RolloutBuffer`` with the columns."""
-
-
-class ParameterDictRolloutBuffer(WithParameters, DictRolloutBuffer):
-    """SB3's ``DictRolloutBuffer`` with the columns."""
-
-
-SB3S: dict[type[RolloutBuffer], type[WithParameters]] = {
-    RolloutBuffer: ParameterRolloutBuffer,
-    DictRolloutBuffer: ParameterDictRolloutBuffer,
-}
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Pickle does not find classes that were created on demand by their names.
+        return _empty_buffer, type(self).__bases__[1:], *object.__reduce__(self)[2:]
 
 
 @cache
-def with_parameters(
-    buffer_class: type[RolloutBuffer], columns: type[WithParameters] = WithParameters
-) -> type[WithParameters]:
-    """Return a class that adds the columns to SB3's or a user's class of buffers.
-
-    :param columns: the class that adds them, which depends on the policy kind
-    """
+def with_parameters(buffer_class: type[RolloutBuffer]) -> type[WithParameters]:
+    """Return a class that adds the columns to a class of rollout buffers."""
     if issubclass(buffer_class, WithParameters):
         return buffer_class
-    namespace = {"__module__": __name__, "__reduce__": _reduced}
-    return SB3S.get(buffer_class) or type(buffer_class.__name__, (columns, buffer_class), namespace)
+    return type(buffer_class.__name__, (WithParameters, buffer_class), {"__module__": __name__})
+
+
+def _empty_buffer(buffer_class: type[RolloutBuffer]) -> WithParameters:
+    cls = with_parameters(buffer_class)
+    return cls.__new__(cls)
+
+
+@cache
+def _with_attribute(samples_class: type[Any]) -> Callable[[Any, Parameters], Any]:
+    """Return a function that adds ``old_parameters`` to a minibatch of a class of named tuples, as an attribute."""
+    cls: Any = type(samples_class.__name__, (samples_class,), {"__module__": __name__})
+
+    def extend(samples: Any, old_parameters: Parameters) -> Any:
+        extended = cls(*samples)
+        extended.old_parameters = old_parameters
+        return extended
+
+    return extend
 
 
 def forget_parameters(buffer: RolloutBuffer) -> None:
@@ -123,15 +123,6 @@ def in_rows(buffer: RolloutBuffer, array: np.ndarray) -> np.ndarray:
     return array if is_flat else buffer.swap_and_flatten(array)
 
 
-def rollout_observations(buffer: RolloutBuffer, rows_at_once: int = ROWS_AT_ONCE) -> Iterator[PyTorchObs]:
-    """Return all observations of a rollout in the order of their rows, in chunks.
-
-    :param buffer: a full buffer, whether or not it has been read before
-    :param rows_at_once: number of rows in a chunk; the last one may have fewer
-    """
-    return (observations_at(buffer, where) for where in chunks(buffer, rows_at_once))
-
-
 def chunks(buffer: RolloutBuffer, rows_at_once: int = ROWS_AT_ONCE) -> Iterator[Where]:
     """Return indices of all rows of a rollout into the arrays of its buffer, in order and in chunks.
 
@@ -155,3 +146,84 @@ def observations_at(buffer: RolloutBuffer, where: Where) -> PyTorchObs:
     if isinstance(observations, dict):
         return {key: buffer.to_torch(array[where]) for key, array in observations.items()}
     return buffer.to_torch(observations[where])
+
+
+# This is not an attribute of the buffers, so that a copy of the model made during a rollout has a free buffer.
+_UNDER_WAY: WeakSet[RolloutBuffer] = WeakSet()
+
+
+@contextmanager
+def one_rollout(buffer: RolloutBuffer, n_steps: int) -> Iterator[None]:
+    """Reserve the buffer for one rollout while the context is active.
+
+    :param n_steps: length of the rollout
+    :raises ArgumentError: if the buffer has a different length
+    :raises RuntimeError: if another rollout is under way
+    """
+    check_is_free(buffer)
+    if n_steps != buffer.buffer_size:
+        raise ArgumentError(
+            f"n_steps={n_steps} was set after the rollout buffer was created with n_steps={buffer.buffer_size}. "
+            f"To change it, save the model and pass n_steps={n_steps} to load()"
+        )
+    _UNDER_WAY.add(buffer)
+    try:
+        yield
+    finally:
+        _UNDER_WAY.discard(buffer)
+
+
+def check_is_free(buffer: RolloutBuffer) -> None:
+    """Check that no rollout is being written to the buffer.
+
+    :raises RuntimeError: if one is
+    """
+    if buffer in _UNDER_WAY:
+        raise RuntimeError(
+            "a callback called learn() of the model that is being trained, whose rollout is not complete: train a copy "
+            "of the model, or call learn() when this training has ended"
+        )
+
+
+def check_rollout(buffer: RolloutBuffer, num_timesteps: int, n_processes: int = 1) -> None:
+    """Check that the rollout that an update reads is complete and finite.
+
+    :param buffer: the buffer
+    :param num_timesteps: number of steps that all processes had taken at the end of the rollout
+    :param n_processes: number of processes
+    :raises NonFiniteError: if a number in the buffer is not finite; of several quantities, it names the one that comes
+        first, in an order that puts causes before effects
+    :raises RuntimeError: if steps are missing
+    """
+    if not buffer.full:
+        raise RuntimeError(
+            f"train() needs a whole rollout, but the buffer has {buffer.pos} of {buffer.buffer_size} steps: "
+            "call collect_rollouts() first, or learn(), which calls both"
+        )
+    observations: Any = buffer.observations
+    parts = {"observation": observations}
+    if isinstance(observations, dict):
+        parts = {f"observation[{key!r}]": array for key, array in observations.items()}
+    arrays = parts | {
+        "action": buffer.actions,
+        "reward": buffer.rewards,
+        "value": buffer.values,
+        "log-probability": buffer.log_probs,
+        "advantage": buffer.advantages,
+        "return": buffer.returns,
+    }
+    for quantity, array in arrays.items():
+        if array.dtype.kind == "f" and not is_finite(array):
+            _refuse(quantity, in_rows(buffer, array), buffer, num_timesteps, n_processes)
+
+
+def _refuse(quantity: str, rows: np.ndarray, buffer: RolloutBuffer, num_timesteps: int, n_processes: int) -> NoReturn:
+    """Raise an error that names the first step with a row that is not finite.
+
+    :raises NonFiniteError: always
+    """
+    finite = np.isfinite(rows).reshape(buffer.n_envs, buffer.buffer_size, -1).all(axis=2)
+    step, env_index = (int(i) for i in np.argwhere(~finite.T)[0])
+    steps_taken = num_timesteps - (buffer.buffer_size - step) * buffer.n_envs * n_processes
+    value = rows[env_index * buffer.buffer_size + step]
+    raise NonFiniteError(quantity, f"not finite: {value}", env_index, steps_taken)
