@@ -19,7 +19,7 @@ from sb3_ppo_variants.guards.watch import Watch
 from sb3_ppo_variants.kl import ExactKL, MissingKLError, Parameters, exact_kl
 from sb3_ppo_variants.objectives import Batch, loss_of
 from sb3_ppo_variants.policies.kind import Acted, Evaluated, PolicyKind
-from sb3_ppo_variants.processes.advantages import normalized_together
+from sb3_ppo_variants.processes.statistics import normalize_together
 from sb3_ppo_variants.rollouts.buffer import Samples, WithParameters
 from sb3_ppo_variants.rollouts.loop import Actor, Observations, bounds_of
 from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, in_minibatches, over_rollout
@@ -261,7 +261,7 @@ class TorchDescent:
             return advantages
         processes = self._plan.processes
         if processes.size > 1:
-            return normalized_together(advantages, processes)
+            return normalize_together(advantages, processes)
         return losses.normalize_advantages(advantages)
 
     def _value_loss(self, values: th.Tensor, samples: Samples) -> th.Tensor:

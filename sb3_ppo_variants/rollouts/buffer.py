@@ -105,17 +105,6 @@ def forget_parameters(buffer: RolloutBuffer) -> None:
         buffer.old_parameters = None
 
 
-def _reduced(buffer: WithParameters) -> tuple[Any, ...]:
-    """Return how to pickle a buffer of a class that was created on demand, which pickle does not find by its name."""
-    columns, buffer_class = type(buffer).__bases__
-    return _empty, (buffer_class, columns), *object.__reduce__(buffer)[2:]
-
-
-def _empty(buffer_class: type[RolloutBuffer], columns: type[WithParameters]) -> WithParameters:
-    cls = with_parameters(buffer_class, columns)
-    return cls.__new__(cls)
-
-
 def in_rows(buffer: RolloutBuffer, array: np.ndarray) -> np.ndarray:
     """Return one of a buffer's arrays in the order of its rows, whether or not the buffer has flattened itself."""
     # SB3's buffers never flatten the arrays that no minibatch contains, such as rewards.
