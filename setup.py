@@ -19,7 +19,7 @@ if "-g" not in os.environ.get("CFLAGS", ""):
     GCC.append("-g0")  # Python's own flags ask for debug symbols, which take a quarter of the time.
 MSVC = ["/std:c++17", "/O2"]
 # The library is refused if it was built from other sources than those beside it.
-SOURCES = run_path(str(NATIVE / "sources.py"))["digest"](NATIVE)
+SOURCES = run_path(str(NATIVE / "__init__.py"))["digest_sources"](NATIVE)
 
 
 def files(pattern: str) -> list[str]:

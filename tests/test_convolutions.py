@@ -17,17 +17,21 @@ from torch.nn import functional
 
 from helpers import ACTION_SPACES, noise_envs
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.backends.convolutions import Convolutions
-from sb3_ppo_variants.backends.first_layer import FirstLayer
+from sb3_ppo_variants.backends.native import convolutions
 from sb3_ppo_variants.backends.native import library as native
-from sb3_ppo_variants.backends.native.convolutions import Convolved, Taken
-from sb3_ppo_variants.backends.native.parallel import in_parallel
+from sb3_ppo_variants.backends.native.convolutions import Convolve, FirstLayers, Selection, run_in_parallel
 
-pytestmark = pytest.mark.usefixtures("natively")
+pytestmark = pytest.mark.usefixtures("natively", "_all_convolutions")
 
 # Height, width and channels of images. Outputs have rows of 20, 15, 1, 14, 24 and 67 pixels in the first layer.
 IMAGES = [(84, 84, 4), (64, 64, 2), (36, 36, 1), (45, 60, 3), (36, 100, 4), (40, 272, 12)]
 FRAMES = spaces.Box(0, 255, (2, 45, 40), np.uint8)
+
+
+@pytest.fixture
+def _all_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With AMX, the library would compute only the first one."""
+    monkeypatch.setattr(convolutions, "has_tiles", lambda: False)
 
 
 @pytest.fixture(params=native.INSTRUCTIONS)
@@ -49,7 +53,7 @@ def network(channels: int) -> nn.Sequential:
 
 def convolved(layers: list[Any], images: np.ndarray, rows: np.ndarray) -> th.Tensor:
     parameters = [*(layer.weight for layer in layers), *(layer.bias for layer in layers)]
-    return Convolved.apply(Taken(images, rows), [layer.stride[0] for layer in layers], *parameters)
+    return Convolve.apply(Selection(images, rows), [layer.stride[0] for layer in layers], *parameters)
 
 
 @pytest.mark.usefixtures("_instructions")
@@ -79,7 +83,7 @@ def test_an_output_worked_out_by_hand() -> None:
     images = np.full((1, 12, 8, 1), 255, np.uint8)
     images[0, :4] = 0
     parameters = weight.requires_grad_(), bias.requires_grad_()
-    output = Convolved.apply(Taken(images, np.array([0])), [4], *parameters)
+    output = Convolve.apply(Selection(images, np.array([0])), [4], *parameters)
     assert output.shape == (1, 32, 2, 1)
     assert output[0, 0, :, 0].tolist() == [32.5, 64.5] and output[0, 1].max() == 0
     d_weight, d_bias = th.autograd.grad(output.sum(), parameters)
@@ -111,11 +115,11 @@ def policy_for(images: spaces.Box = FRAMES, **policy_kwargs: Any) -> Any:
 
 
 def test_which_policies_take_part() -> None:
-    assert Convolutions.of(policy_for()) is not None
-    assert Convolutions.of(policy_for(spaces.Box(0, 255, (84, 84, 3), np.uint8))) is not None
-    assert Convolutions.of(policy_for(share_features_extractor=False)) is None
+    assert FirstLayers.find(policy_for()) is not None
+    assert FirstLayers.find(policy_for(spaces.Box(0, 255, (84, 84, 3), np.uint8))) is not None
+    assert FirstLayers.find(policy_for(share_features_extractor=False)) is None
     numbers = {"normalize_images": False, "features_extractor_kwargs": {"normalized_image": True}}
-    assert Convolutions.of(policy_for(spaces.Box(0, 1, (2, 36, 36), np.float32), **numbers)) is None
+    assert FirstLayers.find(policy_for(spaces.Box(0, 1, (2, 36, 36), np.float32), **numbers)) is None
 
 
 @pytest.mark.parametrize(
@@ -136,7 +140,7 @@ def test_which_policies_take_part() -> None:
 def test_layers_that_do_not(layer: nn.Module) -> None:
     policy = policy_for()
     policy.features_extractor.cnn[0] = layer
-    assert Convolutions.of(policy) is None
+    assert FirstLayers.find(policy) is None
 
 
 def test_layers_of_the_wrong_shapes_are_refused() -> None:
@@ -162,7 +166,7 @@ def test_other_layers_between_them() -> None:
     for position, module in ((1, nn.Tanh()), (5, nn.Identity()), (6, nn.AdaptiveAvgPool2d(1))):
         policy = policy_for()
         policy.features_extractor.cnn[position] = module
-        assert Convolutions.of(policy) is None
+        assert FirstLayers.find(policy) is None
 
 
 @pytest.mark.parametrize("n_images", [1, 7, 9, 40])
@@ -178,7 +182,7 @@ def test_several_threads_compute_the_same(n_images: int) -> None:
 
 
 def in_two_threads() -> list[int]:
-    return in_parallel([partial(int, "1"), partial(int, "2")])
+    return run_in_parallel([partial(int, "1"), partial(int, "2")])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="of systems with fork")
@@ -195,23 +199,22 @@ def test_images_in_either_order(channels_last: bool) -> None:
     numbers = th.from_numpy(images.reshape(6, *FRAMES.shape)[[5, 1]]) / 255
     if channels_last:
         images = np.moveaxis(np.ascontiguousarray(np.moveaxis(images, -3, -1)), -1, -3)
-    convolutions = Convolutions.of(policy)
-    assert convolutions is not None
-    found = convolutions(images, np.array([5, 1]))
+    layers = FirstLayers.find(policy)
+    assert layers is not None
+    found = layers(images, np.array([5, 1]))
     wanted = functional.relu(policy.features_extractor.cnn[:-1](numbers))
     th.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_rollouts_and_updates_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    compute = Convolutions.__call__
+    compute = FirstLayers.__call__
 
-    def noted(self: Convolutions, images: np.ndarray, rows: np.ndarray) -> th.Tensor:
+    def noted(self: FirstLayers, images: np.ndarray, rows: np.ndarray) -> th.Tensor:
         seen.append(len(rows))
         return compute(self, images, rows)
 
-    monkeypatch.setattr(Convolutions, "__call__", noted)
-    monkeypatch.setattr(FirstLayer, "of", lambda _: None)
+    monkeypatch.setattr(FirstLayers, "__call__", noted)
     env = noise_envs(ACTION_SPACES["Box"], FRAMES)
     PPOClip("CnnPolicy", env, n_steps=20, batch_size=8, n_epochs=1).learn(40)
     # 20 steps of two environments, and 5 minibatches. The KL needs all 40 states at once.

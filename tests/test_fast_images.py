@@ -16,12 +16,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 from fresh import ended
 from helpers import ACTION_SPACES, noise_envs
 from sb3_ppo_variants import NonFiniteError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
-from sb3_ppo_variants.backends import memory
 from sb3_ppo_variants.backends.choice import choose
-from sb3_ppo_variants.backends.convolutions import Convolutions
-from sb3_ppo_variants.backends.first_layer import FirstLayer
-from sb3_ppo_variants.backends.images import Images
-from sb3_ppo_variants.backends.native.filters import available
+from sb3_ppo_variants.backends.images import Images, keep_freed_memory
+from sb3_ppo_variants.backends.native.convolutions import FirstLayers, has_tiles
 
 IMAGE = spaces.Box(0, 255, (36, 36, 2), np.uint8)
 NUMBERS = spaces.Box(0, 1, (2, 36, 36), np.float32)
@@ -45,7 +42,7 @@ def _convolved(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     if request.param == "natively":
         request.getfixturevalue("natively")
     else:
-        monkeypatch.setattr(Convolutions, "of", lambda _: None)
+        monkeypatch.setattr(FirstLayers, "find", lambda _: None)
 
 
 def updated(
@@ -140,7 +137,7 @@ def check_that_freed_memory_is_kept() -> None:
         np.ones(100 * 2**20, np.uint8)
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-    with memory.kept():
+    with keep_freed_memory():
         faults()
         assert faults() < 10
     faults()  # Frees the memory that was kept.
@@ -200,36 +197,36 @@ def test_moments_of_the_reference_path_go_with_their_filters(cls: Any) -> None:
 FRAMES = spaces.Box(0, 255, (4, 45, 40), np.uint8)
 
 
-def first_layer_of(images: spaces.Box = FRAMES, **policy_kwargs: Any) -> FirstLayer | None:
+def first_layers_of(images: spaces.Box = FRAMES, **policy_kwargs: Any) -> FirstLayers | None:
     env = noise_envs(ACTION_SPACES["Box"], images)
-    return FirstLayer.of(PPOClip("CnnPolicy", env, n_steps=8, batch_size=16, policy_kwargs=policy_kwargs).policy)
+    return FirstLayers.find(PPOClip("CnnPolicy", env, n_steps=8, batch_size=16, policy_kwargs=policy_kwargs).policy)
 
 
-needs_filters = pytest.mark.skipif(not available(), reason="of processors with AMX")
+needs_tiles = pytest.mark.skipif(not has_tiles(), reason="of processors with AMX")
 
 
-@needs_filters
+@needs_tiles
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
 @pytest.mark.parametrize("name", sorted(CASES.keys() - {"separate features"}))
 def test_updates_with_the_first_layer_apart(name: str) -> None:
-    assert first_layer_of() is not None
     cls, arguments = CASES[name]
     assert_same(*(updated(cls, fast, ACTION_SPACES["Box"], images=FRAMES, **arguments) for fast in (False, True)))
 
 
-@needs_filters
+@needs_tiles
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
 def test_a_buffer_that_is_read_twice_with_the_first_layer_apart() -> None:
     space = ACTION_SPACES["Discrete"]
     assert_same(*(updated(PPOFixedKL, fast, space, n_updates=2, images=FRAMES) for fast in (False, True)))
 
 
-@needs_filters
+@needs_tiles
 def test_when_the_first_layer_is_computed_apart() -> None:
-    assert first_layer_of(spaces.Box(0, 255, (84, 84, 4), np.uint8)) is not None
-    assert first_layer_of(IMAGE) is None  # Two channels.
-    assert first_layer_of(NUMBERS, **NORMALIZED) is None
-    assert first_layer_of(share_features_extractor=False) is None
+    layers, others = first_layers_of(spaces.Box(0, 255, (84, 84, 4), np.uint8)), first_layers_of(IMAGE)
+    assert layers is not None and layers.tiled
+    assert others is not None and not others.tiled  # Two channels.
+    assert first_layers_of(NUMBERS, **NORMALIZED) is None
+    assert first_layers_of(share_features_extractor=False) is None
 
 
 def test_another_network_in_place_of_the_convolutions() -> None:
@@ -251,17 +248,15 @@ def test_a_batch_larger_than_the_rollout() -> None:
     PPOClip("CnnPolicy", env, n_steps=8, batch_size=10**12, n_epochs=1, fast=True).learn(16)
 
 
-@needs_filters
 def test_hooks_of_the_first_layer_are_called() -> None:
     model: Any = PPOClip("CnnPolicy", noise_envs(ACTION_SPACES["Box"], FRAMES), n_steps=8, batch_size=16)
     seen: list[Any] = []
     model.policy.features_extractor.cnn[0].register_forward_hook(lambda *arguments: seen.append(arguments))
-    assert FirstLayer.of(model.policy) is None
+    assert FirstLayers.find(model.policy) is None
     model.learn(16)
     assert seen
 
 
-@needs_filters
 @pytest.mark.parametrize("name", ["Box", "Discrete"])
 def test_rollouts_with_the_first_layer_apart(name: str) -> None:
     def collected(fast: bool) -> Any:
@@ -278,7 +273,6 @@ def test_rollouts_with_the_first_layer_apart(name: str) -> None:
         np.testing.assert_allclose(getattr(fast, column), getattr(reference, column), rtol=1e-4, atol=1e-5)
 
 
-@needs_filters
 def test_the_policy_itself_stays_unchanged_while_its_first_layer_is_computed_apart() -> None:
     """An interrupt at any moment must not leave it changed."""
     model: Any = PPOClip("CnnPolicy", noise_envs(ACTION_SPACES["Box"], FRAMES), n_steps=8, batch_size=16)

@@ -11,19 +11,21 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from helpers import ACTION_SPACES, noise_envs
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.backends.convolutions import Convolutions
-from sb3_ppo_variants.backends.first_layer import FirstLayer
-from sb3_ppo_variants.backends.native import filters
+from sb3_ppo_variants.backends.native import convolutions
+from sb3_ppo_variants.backends.native.convolutions import FirstLayers
+
+pytestmark = pytest.mark.usefixtures("natively")
 
 FRAMES = spaces.Box(0, 255, (4, 45, 40), np.uint8)
 
 
-@pytest.fixture
-def policy(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Create a policy whose first layer a processor with AMX would compute apart."""
-    monkeypatch.setattr(filters, "available", lambda: True)
+@pytest.fixture(params=[True, False], ids=["with AMX", "without AMX"])
+def policy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Create a policy whose first layer, or whose convolutions without AMX, the library would compute."""
+    monkeypatch.setattr(convolutions, "has_tiles", lambda: request.param)
     policy = PPOClip("CnnPolicy", noise_envs(ACTION_SPACES["Box"], FRAMES), n_steps=8, batch_size=16).policy
-    assert FirstLayer.of(policy) is not None
+    layers = FirstLayers.find(policy)
+    assert layers is not None and len(layers.modules) == (2 if request.param else 6)
     return policy
 
 
@@ -69,13 +71,13 @@ CHANGES = [
 @pytest.mark.parametrize("change", CHANGES)
 def test_changed_policies(policy: Any, change: Callable[[Any], None]) -> None:
     change(policy)
-    assert FirstLayer.of(policy) is None and Convolutions.of(policy) is None
+    assert FirstLayers.find(policy) is None
 
 
 def test_hooks_of_all_modules(policy: Any) -> None:
     handle = register_module_forward_hook(lambda *_: None)
     try:
-        assert FirstLayer.of(policy) is None and Convolutions.of(policy) is None
+        assert FirstLayers.find(policy) is None
     finally:
         handle.remove()
-    assert FirstLayer.of(policy) is not None
+    assert FirstLayers.find(policy) is not None

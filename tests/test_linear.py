@@ -11,10 +11,10 @@ from torch.nn import functional
 
 from helpers import ACTION_SPACES, noise_envs
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.backends import linear
-from sb3_ppo_variants.backends.linear import Product, available, multiplied
+from sb3_ppo_variants.backends import views
+from sb3_ppo_variants.backends.views import Product, has_onednn, with_onednn
 
-pytestmark = pytest.mark.skipif(not available(), reason="of PyTorch with MKL and oneDNN")
+pytestmark = pytest.mark.skipif(not has_onednn(), reason="of PyTorch with MKL and oneDNN")
 
 FRAMES = spaces.Box(0, 255, (1, 52, 60), np.uint8)
 WIDE: dict[str, Any] = {"net_arch": [256]}
@@ -24,13 +24,13 @@ WIDE: dict[str, Any] = {"net_arch": [256]}
 def products(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """The shapes of the right factors of all products."""
     seen: list[tuple[int, ...]] = []
-    product = linear._product
+    product = views._multiply
 
     def noted(a: th.Tensor, b: th.Tensor, bias: th.Tensor | None = None) -> th.Tensor:
         seen.append(tuple(b.shape))
         return product(a, b, bias)
 
-    monkeypatch.setattr(linear, "_product", noted)
+    monkeypatch.setattr(views, "_multiply", noted)
     return seen
 
 
@@ -89,25 +89,25 @@ def test_layers_that_stay_as_they_are(products: list[tuple[int, ...]], monkeypat
     own.forward = nn.Identity().forward  # type: ignore[method-assign]
     parametrized = nn.utils.parametrizations.weight_norm(nn.Linear(256, 256))
     for module in (small, own, parametrized, nn.Sequential(own, nn.Tanh())):
-        assert multiplied(module) is module
-    assert multiplied(large := nn.Linear(256, 256)) is not large
+        assert with_onednn(module) is module
+    assert with_onednn(large := nn.Linear(256, 256)) is not large
     monkeypatch.setattr(th.backends.mkl, "is_available", lambda: False)
-    assert multiplied(large) is large
+    assert with_onednn(large) is large
     assert not products
 
 
 @pytest.mark.parametrize("dtype", [th.float64, th.bfloat16])
 def test_other_precisions(dtype: th.dtype, products: list[tuple[int, ...]]) -> None:
     layer, rows = nn.Linear(256, 256, dtype=dtype), th.randn(4, 256, dtype=dtype)
-    assert th.equal(multiplied(layer)(rows), layer(rows))
+    assert th.equal(with_onednn(layer)(rows), layer(rows))
     assert not products
 
 
 def test_autocast_and_rows_in_sequences(products: list[tuple[int, ...]]) -> None:
     layer, rows = nn.Linear(256, 256), th.randn(4, 256)
     with th.autocast("cpu", th.bfloat16):
-        assert multiplied(layer)(rows).dtype == th.bfloat16
-    assert th.equal(multiplied(layer)(rows[None]), layer(rows[None]))
+        assert with_onednn(layer)(rows).dtype == th.bfloat16
+    assert th.equal(with_onednn(layer)(rows[None]), layer(rows[None]))
     assert not products
 
 
@@ -115,7 +115,7 @@ def test_modules_that_are_shared_stay_shared() -> None:
     layer = nn.Linear(256, 256)
     block = nn.Sequential(layer)
     module = nn.ModuleDict({"a": block, "b": layer, "c": block})
-    view = multiplied(module)
+    view = with_onednn(module)
     assert view is not module and module["b"] is layer is block[0]
     assert view["a"] is view["c"] is not block and view["a"].get_submodule("0") is view["b"] is not layer
     assert list(map(id, view.parameters())) == list(map(id, module.parameters()))

@@ -1,8 +1,11 @@
 """The native library is refused if it was built from other sources than those beside it."""
 
 import _ctypes
+import ctypes
 import os
+import re
 import shutil
+import subprocess
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -11,7 +14,7 @@ import numpy as np
 import pytest
 
 from sb3_ppo_variants.backends import native
-from sb3_ppo_variants.backends.native import library, structures
+from sb3_ppo_variants.backends.native import library, networks, structures
 from sb3_ppo_variants.backends.native.library import Library
 
 NATIVE = Path(native.__file__).parent
@@ -45,10 +48,11 @@ def test_a_library_of_these_sources_is_used() -> None:
     assert found() is not None
 
 
-def test_a_library_without_sources_is_used(built: Path) -> None:
+def test_a_library_without_its_sources_is_refused(built: Path) -> None:
     for file in built.glob("*.?pp"):
         file.unlink()
-    assert found() is not None
+    with pytest.raises(ImportError, match=REFUSED):
+        found()
 
 
 @pytest.mark.parametrize("name", ["interface.hpp", "plain.cpp"])
@@ -76,15 +80,45 @@ def test_a_library_that_was_cut_short_is_refused(part: float, built: Path) -> No
         found()
 
 
-@pytest.mark.usefixtures("built")
-def test_a_library_of_other_structures_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Numbers(structures.Structure):
-        _fields_ = structures.Numbers._fields_[::-1]
+COMPILER = shutil.which(os.environ.get("CXX", "c++")) or ""
+needs_compiler = pytest.mark.skipif(not COMPILER, reason="of systems with a C++ compiler")
 
-    layouts = structures.layouts() | {"Numbers": structures.layout_of(Numbers)}
-    monkeypatch.setattr(library, "layouts", lambda: layouts)
-    with pytest.raises(ImportError, match=r"another version of structures.py: they differ in Numbers\."):
-        found()
+
+@needs_compiler
+def test_structures_lie_in_memory_as_the_compiler_lays_them(tmp_path: Path) -> None:
+    """Compare the fields that Python reads from interface.hpp with offsets that a compiler finds."""
+    classes = structures.Structure.__subclasses__()
+    lines = ["#include <stddef.h>", "#include <stdio.h>", '#include "interface.hpp"', "int main() {"]
+    expected = []
+    for cls in classes:
+        generic = re.search(rf"template <class T> struct {cls.__name__} ", (NATIVE / "interface.hpp").read_text())
+        name = f"{cls.__name__}<float>" if generic else cls.__name__
+        lines.append(f'printf("%zu\\n", sizeof({name}));')
+        expected.append(ctypes.sizeof(cls))
+        for field, *_ in cls._fields_:
+            lines.append(f'printf("%zu\\n", offsetof({name}, {field}));')
+            expected.append(getattr(cls, field).offset)
+    (tmp_path / "offsets.cpp").write_text("\n".join([*lines, "}"]))
+    source, program = str(tmp_path / "offsets.cpp"), str(tmp_path / "offsets")
+    subprocess.run([COMPILER, "-std=c++17", f"-I{NATIVE}", source, "-o", program], check=True)
+    offsets = subprocess.run([program], check=True, capture_output=True, text=True).stdout.split()
+    assert [int(offset) for offset in offsets] == expected and len(classes) == 13
+
+
+def test_constants_are_those_of_the_library() -> None:
+    for enumeration in ("Activations", "Distributions", "Normalizations"):
+        for value, name in enumerate(structures._enumerated(enumeration)):
+            found = {kind.__name__.upper(): number for kind, number in networks.ACTIVATIONS.items()}
+            assert {**found, **vars(networks), **vars(structures)}[name] == value
+
+
+@needs_compiler
+@pytest.mark.parametrize("header", sorted(file.name for file in NATIVE.glob("*.hpp")))
+def test_headers_compile_alone(header: str) -> None:
+    twice = f'#include "{header}"\n' * 2
+    command = [COMPILER, "-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-Wno-psabi", f"-I{NATIVE}"]
+    done = subprocess.run([*command, "-x", "c++", "-"], input=twice, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_structures_take_only_what_the_library_reads() -> None:

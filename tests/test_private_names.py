@@ -1,20 +1,31 @@
-"""Names of SB3 and gymnasium that are not documented, and where the package uses them: each has what it relies on."""
+"""What the package uses of other libraries without a public name still exists and does the same.
 
-from inspect import signature
+Each test names the function that uses it. If one fails with a new version of a library, this function has to change.
+"""
+
+import ctypes
+import inspect
+import platform
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch as th
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
-from stable_baselines3.common.vec_env import DummyVecEnv
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper
 from stable_baselines3.common.vec_env.patch_gym import _patch_env
 from stable_baselines3.common.vec_env.subproc_vec_env import _worker
+from torch import nn
+from torch.nn import functional
 
 from helpers import ACTION_SPACES, NoiseEnv, noise_envs
+from sb3_ppo_variants.backends import images, obstacles, views
+from sb3_ppo_variants.rollouts import normalized
 
 BOX = ACTION_SPACES["Box"]
 
@@ -87,7 +98,12 @@ def test_state_of_gymnasium() -> None:
 
 def test_infos_of_gymnasium() -> None:
     """``collect`` takes the place of this method, which vector environments call for each environment in turn."""
-    assert list(signature(SyncVectorEnv._add_info).parameters) == ["self", "vector_infos", "env_info", "env_num"]
+    assert list(inspect.signature(SyncVectorEnv._add_info).parameters) == [
+        "self",
+        "vector_infos",
+        "env_info",
+        "env_num",
+    ]
     env: Any = SyncVectorEnv([make] * 2)
     seen: list[int] = []
 
@@ -102,3 +118,94 @@ def test_infos_of_gymnasium() -> None:
 def test_key_of_the_statistics_of_gymnasium() -> None:
     """Where episodes are reset in the same step, the statistics are moved to the info of the episode that ended."""
     assert RecordEpisodeStatistics(SyncVectorEnv([make]), stats_key="mine")._stats_key == "mine"
+
+
+@pytest.mark.skipif(not (th.backends.mkl.is_available() and th.backends.mkldnn.is_available()), reason="of both")
+def test_products_of_onednn_in_pytorch() -> None:
+    """``backends.views.has_onednn`` looks for ``torch.ops.mkldnn._linear_pointwise``, and ``_multiply`` calls it."""
+    assert views.has_onednn()
+    rows, weight, bias = th.randn(3, 5), th.randn(4, 5), th.randn(4)
+    th.testing.assert_close(views._multiply(rows, weight, bias), functional.linear(rows, weight, bias))
+
+
+def test_children_of_modules_in_pytorch() -> None:
+    """``backends.views.make_view`` gives a copied module other ``_modules``."""
+    module = nn.Sequential(nn.Linear(2, 3), nn.Tanh())
+    view = views.make_view(module, **{"1": nn.ReLU()})
+    rows = th.randn(4, 2)
+    assert th.equal(view(rows), functional.relu(module[0](rows))) and th.equal(module(rows), module[0](rows).tanh())
+    assert [*view.parameters()] == [*module.parameters()]
+
+
+def test_the_fused_kernel_of_adam_in_pytorch() -> None:
+    """``backends.images.fuse_adam`` sets ``fused`` in the group of parameters of an Adam that exists already."""
+
+    def kernels() -> bool:
+        with th.profiler.profile() as profile:
+            optimizer.step()
+        return any("fused_adam" in event.key for event in profile.key_averages())
+
+    weight = nn.Parameter(th.ones(3))
+    optimizer = th.optim.Adam([weight])
+    weight.grad = th.ones(3)
+    assert not kernels()
+    with images.fuse_adam([optimizer]):
+        assert kernels()
+    assert not kernels() and optimizer.param_groups[0]["fused"] is None
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc")
+def test_thresholds_of_glibc() -> None:
+    """``backends.images.keep_freed_memory`` calls ``mallopt``, which returns 1 if it knows a threshold."""
+    glibc = images._glibc()
+    assert isinstance(glibc, ctypes.CDLL)
+    assert glibc.mallopt(images.M_MMAP_THRESHOLD, images.LARGEST) == 1
+    assert glibc.mallopt(images.M_TRIM_THRESHOLD, 2 * images.LARGEST) == 1
+
+
+def test_sequences_of_sb3_contrib() -> None:
+    """``backends.sequences._view_by_cells`` replaces ``RecurrentActorCriticPolicy._process_sequence``."""
+    policies = pytest.importorskip("sb3_contrib.common.recurrent.policies")
+    from sb3_ppo_variants.backends import sequences
+
+    cls = policies.RecurrentActorCriticPolicy
+    assert all(hasattr(cls, name) for name in sequences.RELIED_ON)
+    parameters = [*inspect.signature(cls._process_sequence).parameters]
+    assert parameters == ["features", "lstm_states", "episode_starts", "lstm"]
+    assert "self._process_sequence(" in inspect.getsource(cls.forward)
+    # The function computes single steps as the method does; the second environment begins an episode.
+    lstm, features, starts = nn.LSTM(3, 4, num_layers=2), th.randn(2, 3), th.tensor([0.0, 1.0])
+    states = th.randn(2, 2, 4), th.randn(2, 2, 4)
+    theirs, ours = (
+        process(features, states, starts, lstm)
+        for process in (cls._process_sequence, sequences.StepsByCells(cls._process_sequence))
+    )
+    th.testing.assert_close(ours, theirs)
+
+
+def test_methods_of_sb3s_policies() -> None:
+    """``backends.obstacles`` refuses policies that override one of these methods."""
+    assert all(callable(getattr(ActorCriticPolicy, name, None)) for name in obstacles.WRITTEN_OUT)
+
+
+def test_methods_of_sb3s_vec_normalize() -> None:
+    """``rollouts.normalized.fast_steps`` leaves environments alone that override one of these methods."""
+    assert all(callable(getattr(VecNormalize, name, None)) for name in normalized.REPLACED)
+
+
+def test_hooks_of_pytorch() -> None:
+    """``backends.obstacles.of_hooks`` finds hooks by the endings of their names."""
+    hooked: list[Any] = [nn.Linear(1, 1) for _ in range(4)]
+    hooked[0].register_forward_hook(lambda *_: None)
+    hooked[1].register_forward_pre_hook(lambda *_: None)
+    hooked[2].register_full_backward_hook(lambda *_: None)
+    hooked[3].register_full_backward_pre_hook(lambda *_: None)
+    assert obstacles.of_hooks([nn.Linear(1, 1)]) is None
+    assert all(obstacles.of_hooks([module]) == "the policy's modules have hooks" for module in hooked)
+
+
+def test_steps_that_schedulers_of_pytorch_count() -> None:
+    """``backends.native.backend`` allows an optimizer whose ``step`` a scheduler has replaced."""
+    optimizer = th.optim.Adam([nn.Parameter(th.ones(1))])
+    th.optim.lr_scheduler.StepLR(optimizer, 1)
+    assert "step" in vars(optimizer) and hasattr(optimizer.step, "_wrapped_by_lr_sched")

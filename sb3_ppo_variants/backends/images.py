@@ -6,9 +6,12 @@ or all convolutions. Otherwise, bytes are scaled to [0, 1] in one pass, into an 
 linear layers use the library of PyTorch's convolutions. Freed memory stays with the process.
 """
 
+import ctypes
+import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import cache, partial
 
 import numpy as np
 import torch as th
@@ -18,38 +21,71 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.torch_layers import NatureCNN
+from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import nn
 from torch.optim import Optimizer
 
-from sb3_ppo_variants.backends import memory, obstacles
-from sb3_ppo_variants.backends.convolutions import Convolutions
-from sb3_ppo_variants.backends.first_layer import ActingAfter, Computed, FirstLayer, unscaled
-from sb3_ppo_variants.backends.linear import multiplied
+from sb3_ppo_variants.backends import obstacles
+from sb3_ppo_variants.backends.native.convolutions import FirstLayers
 from sb3_ppo_variants.backends.reference import Minibatches, Reference, TorchActor, TorchUpdate
 from sb3_ppo_variants.backends.remade import UntilRemade
+from sb3_ppo_variants.backends.views import with_onednn, without_scaling
+from sb3_ppo_variants.policies.kind import Acted, Acting
 from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Samples, WithParameters, in_rows, where_in
 from sb3_ppo_variants.rollouts.loop import Actor
 from sb3_ppo_variants.updates.plan import UpdatePlan
 
 
-def _features_obstacle(policy: ActorCriticPolicy) -> str | None:
+def _images_obstacle(policy: ActorCriticPolicy) -> str | None:
     for extractor in (policy.features_extractor, policy.pi_features_extractor, policy.vf_features_extractor):
         if type(extractor) is not NatureCNN:
             return f"features come from a {type(extractor).__name__}"
         if not type(extractor.cnn) is type(extractor.linear) is nn.Sequential:
             return "the layers of the NatureCNN were replaced"
-    return None
-
-
-def _images_obstacle(policy: ActorCriticPolicy) -> str | None:
     space = policy.observation_space
     if space.dtype == np.uint8 and not (policy.normalize_images and is_image_space(space)):
         return "images are not scaled to [0, 1]"
     return None
 
 
+# Names and values from glibc's malloc.h.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+# Thresholds in bytes. KEPT is larger than any block. Versions of glibc that reject it accept LARGEST, which is also the
+# upper end of glibc's own adjustment.
+KEPT, LARGEST = 2**30, 2**25
+
+
+@cache
+def _glibc() -> ctypes.CDLL | None:
+    """Return the C library of this process if it is glibc, else ``None``."""
+    return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
+
+
 @contextmanager
-def fused(optimizers: list[Optimizer]) -> Iterator[None]:
+def keep_freed_memory() -> Iterator[None]:
+    """Let glibc keep freed memory for later blocks while the context is active. Other C libraries are left alone.
+
+    glibc requests each large block from the system and returns it as soon as it is freed, so every minibatch of images
+    touches new pages. That costs thousands of page faults, and for each of them the system clears a page.
+
+    glibc adjusts both thresholds itself: it raises them when large blocks are freed. Setting one turns this adjustment
+    off for good, so on exit both are set to the values where it ends. Blocks above them go back to the system again.
+    """
+    glibc = _glibc()
+    if glibc is None:
+        yield
+        return
+    glibc.mallopt(M_MMAP_THRESHOLD, KEPT) or glibc.mallopt(M_MMAP_THRESHOLD, LARGEST)
+    glibc.mallopt(M_TRIM_THRESHOLD, KEPT)
+    try:
+        yield
+    finally:
+        glibc.mallopt(M_MMAP_THRESHOLD, LARGEST)
+        glibc.mallopt(M_TRIM_THRESHOLD, 2 * LARGEST)
+
+
+@contextmanager
+def fuse_adam(optimizers: list[Optimizer]) -> Iterator[None]:
     """Run Adam as one fused kernel while the context is active."""
     chosen = [optimizer.param_groups[0]["fused"] for optimizer in optimizers]
     for optimizer in optimizers:
@@ -62,7 +98,7 @@ def fused(optimizers: list[Optimizer]) -> Iterator[None]:
 
 
 @contextmanager
-def _channels_last(policy: ActorCriticPolicy, optimizers: list[Optimizer]) -> Iterator[None]:
+def _lay_channels_last(policy: ActorCriticPolicy, optimizers: list[Optimizer]) -> Iterator[None]:
     """Store the filters of a policy and Adam's moments of them channels-last while the context is active.
 
     Values and shapes do not change. On exit the tensors return to PyTorch's default layout, so that rounding in a
@@ -93,51 +129,24 @@ def _lay(weight: th.Tensor, optimizers: list[Optimizer], memory_format: th.memor
 
 
 class ScaledImages:
-    """The images of a rollout, channels-last and with bytes scaled to [0, 1].
+    """Selects images and scales their bytes to [0, 1]; each call overwrites the images that the previous one returned.
 
-    Each call overwrites the images that the previous call returned.
-
+    :param images: bytes, or numbers in single precision, shape ``(n, height, width, channels)``
     :param most: the largest number of images in a call
     """
 
-    def __init__(self, buffer: RolloutBuffer, most: int):
-        self._images = np.ascontiguousarray(in_rows(buffer, np.moveaxis(buffer.observations, -3, -1)))
-        shape = (most, *self._images.shape[1:])
-        self._bytes = np.empty(shape, self._images.dtype)
+    def __init__(self, images: np.ndarray, most: int):
+        self._images = images
+        shape = (most, *images.shape[1:])
+        self._selected = np.empty(shape, images.dtype)
         self._numbers = th.empty(shape, dtype=th.float32)
-        self._scale = 255.0 if self._images.dtype == np.uint8 else 1.0
+        self._scale = 255.0 if images.dtype == np.uint8 else 1.0
 
     def __call__(self, rows: np.ndarray) -> th.Tensor:
-        images, numbers = self._bytes[: len(rows)], self._numbers[: len(rows)]
-        np.take(self._images, rows, axis=0, out=images, mode="clip")
-        th.div(th.from_numpy(images), self._scale, out=numbers)
+        selected, numbers = self._selected[: len(rows)], self._numbers[: len(rows)]
+        np.take(self._images, rows, axis=0, out=selected, mode="clip")
+        th.div(th.from_numpy(selected), self._scale, out=numbers)
         return numbers.permute(0, 3, 1, 2)
-
-
-class ConvolvedImages:
-    """Computes the output of a policy's convolutions for images of a rollout."""
-
-    def __init__(self, convolutions: Convolutions, buffer: RolloutBuffer):
-        self._convolutions = convolutions
-        channels_last = np.ascontiguousarray(in_rows(buffer, np.moveaxis(buffer.observations, -3, -1)))
-        self._images = np.moveaxis(channels_last, -1, -3)
-
-    def __call__(self, rows: np.ndarray) -> th.Tensor:
-        return self._convolutions(self._images, rows)
-
-
-class FilteredImages:
-    """Computes the output of a policy's first layer for images of a rollout."""
-
-    def __init__(self, first: FirstLayer, buffer: RolloutBuffer):
-        self._first, self._buffer = first, buffer
-
-    def __call__(self, rows: np.ndarray) -> th.Tensor:
-        where = where_in(self._buffer, rows)
-        if isinstance(where, tuple):
-            step, env = where
-            where = step * self._buffer.n_envs + env
-        return self._first(self._buffer.observations, where)
 
 
 class ImageMinibatches(Minibatches):
@@ -147,16 +156,20 @@ class ImageMinibatches(Minibatches):
     :param plan: the plan of the update, with a view of the policy that takes these observations
     """
 
-    def __init__(self, first: FirstLayer | Convolutions | None, plan: UpdatePlan):
+    def __init__(self, first: FirstLayers | None, plan: UpdatePlan):
         super().__init__(plan)
         buffer = plan.buffer
-        self._images_at: Callable[[np.ndarray], th.Tensor]
+        self._n_rows = buffer.buffer_size * buffer.n_envs
+        where = where_in(buffer, np.arange(self._n_rows))
+        # The places of the rows in the array of observations, which has not been flattened if nothing has read it yet.
+        self._places = where[0] * buffer.n_envs + where[1] if isinstance(where, tuple) else where
+        images = buffer.observations.reshape(-1, *buffer.observations.shape[-3:])
+        if first is None or not first.tiled:
+            images = np.ascontiguousarray(np.moveaxis(images, 1, -1))
         if first is None:
-            self._images_at = ScaledImages(buffer, max(plan.batch_size, ROWS_AT_ONCE))
-        elif isinstance(first, FirstLayer):
-            self._images_at = FilteredImages(first, buffer)
+            self._select: Callable[[np.ndarray], th.Tensor] = ScaledImages(images, max(plan.batch_size, ROWS_AT_ONCE))
         else:
-            self._images_at = ConvolvedImages(first, buffer)
+            self._select = partial(first, images if first.tiled else np.moveaxis(images, -1, 1))
         actions = in_rows(buffer, buffer.actions).astype(np.float32, copy=False)
         numbers = [
             in_rows(buffer, array).ravel()
@@ -165,7 +178,9 @@ class ImageMinibatches(Minibatches):
         self._others = [th.from_numpy(array) for array in (actions, *numbers)]
         masks: np.ndarray | None = getattr(buffer, "action_masks", None)
         self._masks = None if masks is None else th.from_numpy(in_rows(buffer, masks))
-        self._n_rows = len(actions)
+
+    def _images_at(self, rows: np.ndarray) -> th.Tensor:
+        return self._select(self._places[rows])
 
     def distributions(self) -> Iterator[Distribution]:
         for start in range(0, self._n_rows, ROWS_AT_ONCE):
@@ -185,20 +200,42 @@ class ImageMinibatches(Minibatches):
             yield Samples._make([self._images_at(rows), *others, old_rows, masks])
 
 
+class ActingAfter(Acting):
+    """Acts with a policy whose first layers are computed separately.
+
+    :param first: the first layers of the policy
+    :param acting: acts with the rest of the policy
+    """
+
+    def __init__(self, first: FirstLayers, acting: Acting):
+        self._first, self._acting = first, acting
+
+    def act(self, observations: PyTorchObs, episode_starts: np.ndarray) -> Acted:
+        return self._acting.act(self._output(observations), episode_starts)
+
+    def terminal_value(self, observation: PyTorchObs, env_index: int) -> th.Tensor:
+        return self._acting.terminal_value(self._output(observation), env_index)
+
+    def last_values(self, observations: PyTorchObs, dones: np.ndarray) -> th.Tensor:
+        return self._acting.last_values(self._output(observations), dones)
+
+    def _output(self, observations: PyTorchObs) -> th.Tensor:
+        assert isinstance(observations, th.Tensor)
+        if observations.dtype != th.uint8:  # A wrapper may return other numbers than the space has.
+            return self._first.modules(observations.float() / 255.0)
+        images = observations if observations.permute(0, 2, 3, 1).is_contiguous() else observations.contiguous()
+        return self._first(images.numpy(), np.arange(len(images)))
+
+
 class ImageActor(TorchActor):
     """Acts with the first layers of a policy computed separately from the rest."""
 
-    def __init__(self, first: Computed, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer):
-        super().__init__(model, type(plan.kind)(multiplied(first.rest)), buffer)
+    def __init__(self, first: FirstLayers, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer):
+        super().__init__(model, type(plan.kind)(with_onednn(first.rest)), buffer)
         self._acting = ActingAfter(first, self._acting)
 
     def read(self) -> None:
         """Do nothing: every step reads the parameters anew."""
-
-
-def _separate(policy: ActorCriticPolicy) -> FirstLayer | Convolutions | None:
-    """Return the first layers of a policy if they are computed separately: one with AMX, otherwise all convolutions."""
-    return FirstLayer.of(policy) or Convolutions.of(policy)
 
 
 class Images(Reference):
@@ -214,7 +251,6 @@ class Images(Reference):
         return (
             obstacles.of_policy(plan.kind)
             or obstacles.of_buffer(plan.buffer, plan.kind)
-            or _features_obstacle(policy)
             or _images_obstacle(policy)
             or obstacles.of_parameters(policy)
             or obstacles.of_optimizers(policy, plan.optimizers)
@@ -225,17 +261,21 @@ class Images(Reference):
         """Use the fastest layout of filters, and in updates a fused Adam, while the context is active."""
         policy, optimizers = plan.kind.policy, plan.optimizers
         # Rollouts leave Adam alone, because a callback may save it.
-        with memory.kept(), _channels_last(policy, optimizers), fused(optimizers) if updating else nullcontext():
+        with (
+            keep_freed_memory(),
+            _lay_channels_last(policy, optimizers),
+            fuse_adam(optimizers) if updating else nullcontext(),
+        ):
             yield
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
-        first = _separate(plan.kind.policy)
+        first = FirstLayers.find(plan.kind.policy)
         if first is None:
-            return TorchActor(model, type(plan.kind)(multiplied(plan.kind.policy)), buffer)
+            return TorchActor(model, type(plan.kind)(with_onednn(plan.kind.policy)), buffer)
         return UntilRemade(ImageActor(first, model, plan, buffer), model, plan)
 
     def update(self, plan: UpdatePlan) -> TorchUpdate:
-        first = _separate(plan.kind.policy)
-        view = unscaled(plan.kind.policy) if first is None else first.rest
-        viewed = replace(plan, kind=type(plan.kind)(multiplied(view)))
+        first = FirstLayers.find(plan.kind.policy)
+        view = without_scaling(plan.kind.policy) if first is None else first.rest
+        viewed = replace(plan, kind=type(plan.kind)(with_onednn(view)))
         return TorchUpdate(viewed, ImageMinibatches(first, viewed))

@@ -4,9 +4,8 @@ If an episode begins in a minibatch, sb3-contrib calls the LSTM once per step, a
 sequences. Here one call processes all sequences of a minibatch. In rollouts PyTorch's LSTM cell processes single steps.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch as th
@@ -16,9 +15,9 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from torch import nn
 
 from sb3_ppo_variants.backends import obstacles
-from sb3_ppo_variants.backends.images import fused
+from sb3_ppo_variants.backends.images import fuse_adam
 from sb3_ppo_variants.backends.reference import Minibatches, Reference, TorchActor, TorchUpdate
-from sb3_ppo_variants.backends.views import view_of
+from sb3_ppo_variants.backends.views import make_view
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.rollouts.buffer import Samples, with_parameters
 from sb3_ppo_variants.rollouts.loop import Actor
@@ -58,34 +57,40 @@ def _policy_obstacle(kind: "Recurrent") -> str | None:
             return f"the recurrent layer is a {lstm}"
         if lstm.dropout > 0:
             return "the LSTM has dropout"
-        if lstm._forward_hooks or lstm._forward_pre_hooks or lstm._backward_hooks or lstm._backward_pre_hooks:
+        if obstacles.of_hooks([lstm]) is not None:
             return "the LSTM has hooks"
     return None
 
 
-def _by_cells(policy: ActorCriticPolicy) -> ActorCriticPolicy:
+def _view_by_cells(policy: ActorCriticPolicy) -> ActorCriticPolicy:
     """Return a view of a policy that computes single steps with PyTorch's LSTM cell, much cheaper than an LSTM call."""
-    view = view_of(policy)
-    view._process_sequence = partial(_process, policy._process_sequence)  # type: ignore[assignment]
+    view: Any = make_view(policy)
+    view._process_sequence = StepsByCells(view._process_sequence)
     return view
 
 
-def _process(
-    of_sequences: Any, features: th.Tensor, states: States, episode_starts: th.Tensor, lstm: nn.LSTM
-) -> tuple[Any, ...]:
-    """Compute the same as sb3-contrib's ``_process_sequence``.
+class StepsByCells:
+    """Computes the same as sb3-contrib's ``_process_sequence``.
 
-    :param of_sequences: that method, which is still called for sequences of more than one step
+    :param process: that method, which is still called for sequences of more than one step
     """
-    hidden, cells = states
-    if len(features) != hidden.shape[1]:
-        return of_sequences(features, states, episode_starts, lstm)
-    goes_on = (1.0 - episode_starts).view(1, -1, 1)
-    pairs = []
-    for weights, before, cell in zip(lstm.all_weights, goes_on * hidden, goes_on * cells, strict=True):
-        features, cell = th.lstm_cell(features, (before, cell), *weights)
-        pairs.append((features, cell))
-    return features, tuple(th.stack(tensors) for tensors in zip(*pairs, strict=True))
+
+    def __init__(self, process: Callable[..., tuple[th.Tensor, States]]):
+        self._process = process
+
+    def __call__(
+        self, features: th.Tensor, states: States, episode_starts: th.Tensor, lstm: nn.LSTM
+    ) -> tuple[th.Tensor, States]:
+        hidden, cells = states
+        if len(features) != hidden.shape[1]:
+            return self._process(features, states, episode_starts, lstm)
+        goes_on = (1.0 - episode_starts).view(1, -1, 1)
+        pairs = []
+        for weights, before, cell in zip(lstm.all_weights, goes_on * hidden, goes_on * cells, strict=True):
+            features, cell = th.lstm_cell(features, (before, cell), *weights)
+            pairs.append((features, cell))
+        hidden, cells = (th.stack(tensors) for tensors in zip(*pairs, strict=True))
+        return features, (hidden, cells)
 
 
 class SequenceMinibatches(Minibatches):
@@ -119,10 +124,10 @@ class Sequences(Reference):
     def prepared(self, plan: UpdatePlan, updating: bool) -> AbstractContextManager[None]:
         """Use a fused Adam in updates while the context is active."""
         plain = updating and obstacles.of_optimizers(plan.kind.policy, plan.optimizers) is None
-        return fused(plan.optimizers) if plain else nullcontext()
+        return fuse_adam(plan.optimizers) if plain else nullcontext()
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
-        return TorchActor(model, type(plan.kind)(_by_cells(plan.kind.policy)), buffer)
+        return TorchActor(model, type(plan.kind)(_view_by_cells(plan.kind.policy)), buffer)
 
     def update(self, plan: UpdatePlan) -> TorchUpdate:
         return TorchUpdate(plan, SequenceMinibatches(plan))

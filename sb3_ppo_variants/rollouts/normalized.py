@@ -104,29 +104,17 @@ def _update(statistics: RunningMeanStd, observations: np.ndarray) -> None:
         mean = observations[0]
         variance: Any = mean - mean  # Zero, if the numbers are finite.
     else:
-        mean = np.add.reduce(observations, axis=0)
-        mean /= n
+        mean = np.add.reduce(observations, axis=0) / n
         deviations = observations - mean
-        deviations *= deviations
-        variance = np.add.reduce(deviations, axis=0)
-        variance /= n
-        variance *= n
-    count = statistics.count
+        variance = np.add.reduce(deviations * deviations, axis=0) / n
+    count, delta = statistics.count, mean - statistics.mean
     total = count + n
-    delta = mean - statistics.mean
-    second_moment = statistics.var * count
-    second_moment += variance
-    square = delta * delta
-    square *= count
-    if n > 1:
-        delta *= n
-        square *= n
-    delta /= total
-    delta += statistics.mean
-    square /= total
-    second_moment += square
-    second_moment /= total
-    statistics.mean, statistics.var, statistics.count = delta, second_moment, total
+    second_moment = statistics.var * count + variance * n + delta * delta * count * n / total
+    statistics.mean, statistics.var, statistics.count = (
+        statistics.mean + delta * n / total,
+        second_moment / total,
+        total,
+    )
 
 
 def _normalized(env: VecNormalize, statistics: RunningMeanStd, observations: np.ndarray) -> np.ndarray:

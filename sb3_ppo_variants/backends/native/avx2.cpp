@@ -1,26 +1,12 @@
 // For processors with AVX2 and FMA.
-#include <math.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <utility>
-
-#include "table.hpp"
-
-#if defined(__x86_64__) && defined(__GNUC__)
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
-#else
-#pragma GCC target("avx2,fma")
-#endif
-
 #define INSTRUCTIONS avx2
 #define VECTOR_BYTES 32
 #define BLOCK_ROWS 4
+#include "instruction_set.hpp"
+#include "table.hpp"
 
+#if defined(__x86_64__) && defined(__GNUC__)
+BEGIN_TARGET("avx2,fma")
 #include "computations.hpp"
-
-#if defined(__clang__)
-#pragma clang attribute pop
-#endif
+END_TARGET
 #endif

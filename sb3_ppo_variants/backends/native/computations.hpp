@@ -1,89 +1,69 @@
-// All computations, compiled for one instruction set. INSTRUCTIONS is its name, and VECTOR_BYTES the size of its
-// vectors. Its registers hold BLOCK_ROWS rows of a product, each two vectors wide.
-//
-// Do not instantiate functions of the standard library here: the linker would keep only one of their compilations,
-// which may be for another instruction set.
-#include "simd.hpp"
-
-#include "activations.hpp"
-#include "exponentials.hpp"
-#include "matrix.hpp"
-#include "memory.hpp"
-
-#include "network.hpp"
-
-#include "distributions.hpp"
-#include "state_dependent.hpp"
-#include "losses.hpp"
-#include "adam.hpp"
-
-#include "evaluating.hpp"
-#include "acting.hpp"
-#include "descent.hpp"
-
-#include "convolution.hpp"
+// All computations, compiled for one instruction set.
+#pragma once
 
 #include "convolutions.hpp"
+#include "descent.hpp"
+#include "policy.hpp"
+#include "state_dependent.hpp"
+#include "table.hpp"
 
 namespace INSTRUCTIONS {
 
-// Calls a function with the distribution of the networks as its last argument.
-template <class T, class Function> int64_t dispatch(const Networks<T>& networks, Function function) {
+// Creates a computation for the distribution of the networks, and runs it if there is memory. Returns the bytes that it
+// needs.
+template <template <class, class> class Computation, class T, class Run, class... Arguments>
+int64_t compute(const Networks<T>& networks, void* memory, Run run, Arguments&... arguments) {
+    const auto with_distribution = [&](auto* distribution) {
+        Memory pieces{static_cast<char*>(memory)};
+        Computation<T, std::remove_pointer_t<decltype(distribution)>> computation(networks, arguments..., pieces);
+        if (memory) run(computation);
+        return pieces.used;
+    };
     switch (networks.distribution) {
-    case GAUSSIAN: return function(static_cast<Gaussian<T>*>(nullptr));
-    case CATEGORICAL: return function(static_cast<Categorical<T>*>(nullptr));
-    case BERNOULLI: return function(static_cast<Bernoulli<T>*>(nullptr));
-    default: return function(static_cast<StateDependent<T>*>(nullptr));
+    case GAUSSIAN: return with_distribution(static_cast<Gaussian<T>*>(nullptr));
+    case CATEGORICAL: return with_distribution(static_cast<Categorical<T>*>(nullptr));
+    case BERNOULLI: return with_distribution(static_cast<Bernoulli<T>*>(nullptr));
+    default: return with_distribution(static_cast<StateDependent<T>*>(nullptr));
     }
 }
 
 template <class T>
-int64_t descend(const Networks<T>& networks, const Rollout<T>& rollout, const Terms& terms, const Objective<T>& own,
-                const Pass& pass, Adam<T>& adam, Outcome& outcome, void* memory) {
-    return dispatch(networks, [&](auto* kind) {
-        Memory pieces{static_cast<char*>(memory)};
-        Descending<T, std::remove_pointer_t<decltype(kind)>> descending(networks, rollout, terms, own, pass, adam, pieces);
-        if (memory) descending.run(outcome);
-        return pieces.used;
-    });
+int64_t descend(const Networks<T>& networks, const Rollout<T>& rollout, const Terms& terms,
+                const Objective<T>& objective, const Pass& pass, Adam<T>& adam, Outcome& outcome, void* memory) {
+    const auto run = [&](auto& descent) { descent.run(outcome); };
+    return compute<Descent>(networks, memory, run, rollout, terms, objective, pass, adam);
 }
 
 template <class T> int64_t act(const Networks<T>& networks, Acting<T>& acting, void* memory) {
-    return dispatch(networks, [&](auto* kind) {
-        Memory pieces{static_cast<char*>(memory)};
-        Actor<T, std::remove_pointer_t<decltype(kind)>> actor(networks, pieces);
-        if (memory) actor.run(acting);
-        return pieces.used;
-    });
+    return compute<Actor>(networks, memory, [&](auto& actor) { actor.run(acting); });
 }
 
 template <class T>
 int64_t compare(const Networks<T>& networks, const Rollout<T>& rollout, double* kl, void* memory) {
-    return dispatch(networks, [&](auto* kind) {
-        Memory pieces{static_cast<char*>(memory)};
-        Evaluating<T, std::remove_pointer_t<decltype(kind)>> on(networks, rollout, pieces);
-        if (memory) *kl = mean_kl(on, rollout.rows);
-        return pieces.used;
-    });
+    const auto run = [&](auto& policy) { *kl = mean_kl(policy, rollout.rows); };
+    return compute<Evaluator>(networks, memory, run, rollout);
 }
 
 inline int64_t convolve_all(const Convolutions& all, void* memory) {
     Memory pieces{static_cast<char*>(memory)};
-    Convolved convolved(all, pieces);
-    if (memory) convolved.forward();
+    ForwardPass pass(all, pieces);
+    if (memory) pass.run();
     return pieces.used;
 }
 
-inline int64_t convolve_backward(const Convolutions& all, void* memory) {
+inline int64_t convolve_all_backward(const Convolutions& all, void* memory) {
     Memory pieces{static_cast<char*>(memory)};
-    ConvolvedBackward convolved(all, pieces);
-    if (memory) convolved.run();
+    BackwardPass pass(all, pieces);
+    if (memory) pass.run();
     return pieces.used;
 }
 
 extern const Table table;
 const Table table = {
-    {descend<float>, act<float>, compare<float>}, {descend<double>, act<double>, compare<double>}, convolve_all,
-    convolve_backward};
+    {descend<float>, act<float>, compare<float>},
+    {descend<double>, act<double>, compare<double>},
+    convolve_all,
+    convolve_all_backward,
+};
 
 }  // namespace INSTRUCTIONS

@@ -1,22 +1,38 @@
-"""Convolutions of images of bytes, computed by the native library."""
+"""The first layers of SB3's convolutional network on bytes, computed by the native library.
 
-import ctypes
-from collections.abc import Sequence
-from functools import partial, reduce
+PyTorch computes one layer after the other, and what a layer computes for a minibatch does not fit into the cache. The
+library passes one image through all convolutions, and then the next.
+
+On processors with AMX, it computes only the first layer, a third of all multiplications. Bytes have so few bits that
+AMX multiplies them exactly, several times faster than single-precision numbers.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial, reduce
+from itertools import pairwise
 from operator import add
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch as th
+from stable_baselines3.common.policies import ActorCriticPolicy
+from torch import nn
 
+from sb3_ppo_variants.backends import obstacles
 from sb3_ppo_variants.backends.native import structures
+from sb3_ppo_variants.backends.native.library import library
 from sb3_ppo_variants.backends.native.networks import library_in_use
-from sb3_ppo_variants.backends.native.parallel import in_parallel, parts_of
-from sb3_ppo_variants.backends.native.structures import are_singles, check_rows, fitting
+from sb3_ppo_variants.backends.views import without_layers
+
+Result = TypeVar("Result")
 
 # The library computes this many filters, or numbers in a row of a filter, at a time. In the first layer, fewer numbers
 # are enough, because there is no gradient with respect to images.
 AT_ONCE, AT_ONCE_IN_FIRST = 32, 8
+# With fewer images, starting a thread takes longer than it saves.
+FEWEST = 4
 
 
 class Shape(NamedTuple):
@@ -32,15 +48,104 @@ class Shape(NamedTuple):
         return (length - self.size) // self.step + 1
 
 
-def shapes_of(
+# The layer that the library computes with AMX.
+TILED = Shape(filters=32, channels=4, size=8, step=4)
+
+
+@cache
+def has_tiles() -> bool:
+    """Whether the library was built and the processor has AMX."""
+    built = library()
+    return built is not None and built.has_tiles()
+
+
+class FirstLayers:
+    """The first convolutions of a policy, each with its ReLU, and the scaling of bytes to [0, 1] before them.
+
+    :param policy: a policy with layers that :meth:`find` finds
+    :param n_layers: the number of layers
+    :param tiled: whether to compute with AMX
+    """
+
+    def __init__(self, policy: ActorCriticPolicy, n_layers: int, tiled: bool):
+        cnn: Any = policy.features_extractor.cnn
+        self._layers: list[Any] = [*cnn[: 2 * n_layers : 2]]
+        self.modules: nn.Sequential = cnn[: 2 * n_layers]
+        """The layers themselves."""
+        self.rest = without_layers(policy, 2 * n_layers)
+        """A view of the policy that takes the output of these layers as observations."""
+        self.tiled = tiled
+
+    @classmethod
+    def find(cls, policy: ActorCriticPolicy) -> "FirstLayers | None":
+        """Return what the library computes of a policy with SB3's ``NatureCNN``: one layer with AMX, otherwise all.
+
+        :return: ``None`` if it computes none of them
+        """
+        cnn = _plain_network(policy)
+        if cnn is None or library() is None:
+            return None
+        channels, *size = policy.observation_space.shape or ()
+        image, (*pairs, last) = (*size, channels), cnn
+        if has_tiles() and _shapes(pairs[:1], image) == [TILED]:
+            return cls(policy, 1, tiled=True)
+        layers, others = pairs[::2], [*map(type, pairs[1::2]), type(last)]
+        if others != [nn.ReLU] * len(layers) + [nn.Flatten] or _shapes(layers, image) is None:
+            return None
+        return cls(policy, len(layers), tiled=False)
+
+    def __call__(self, images: np.ndarray, rows: np.ndarray) -> th.Tensor:
+        """Compute the output of the layers.
+
+        :param images: bytes of shape ``(..., channels, height, width)``, contiguous in this order or channels-last
+        :param rows: the rows of the images to use, counted over the leading dimensions
+        """
+        images = images.reshape(-1, *images.shape[-3:])
+        channels, *size = images.shape[1:]
+        shapes = _shapes(self._layers, (*size, channels))
+        if shapes is None or (self.tiled and shapes != [TILED]):  # A callback has changed the layers.
+            return self.modules(th.from_numpy(np.ascontiguousarray(images[rows])).float() / 255.0)
+        in_planes = self.tiled and images.flags.c_contiguous
+        images = images if in_planes else np.ascontiguousarray(np.moveaxis(images, 1, -1))
+        # With AMX, the weights are scaled, and the bytes stay as they are.
+        weights = [layer.weight / 255.0 if self.tiled else layer.weight for layer in self._layers]
+        biases, steps = [layer.bias for layer in self._layers], [shape.step for shape in shapes]
+        return Convolve.apply(Selection(images, rows, self.tiled, in_planes), steps, *weights, *biases)
+
+
+def _plain_network(policy: ActorCriticPolicy) -> Any:
+    """Return the layers of a policy's ``NatureCNN`` that take bytes.
+
+    :return: ``None`` if the policy has several networks, or if hooks or replaced methods take part in them
+    """
+    extractor = policy.features_extractor
+    shared = extractor is policy.pi_features_extractor is policy.vf_features_extractor
+    if not shared or policy.observation_space.dtype != np.uint8:
+        return None
+    cnn: Any = extractor.cnn
+    modules = [policy, extractor, *cnn.modules()]
+    if obstacles.of_hooks(modules) is not None or any("forward" in vars(module) for module in modules):
+        return None
+    return cnn if [*map(type, cnn[:2])] == [nn.Conv2d, nn.ReLU] else None
+
+
+def _shapes(layers: Sequence[Any], image: Sequence[int]) -> list[Shape] | None:
+    """Return the shapes of modules as :func:`find_shapes` does, if these are plain convolutions."""
+    for layer in layers:
+        if type(layer) is not nn.Conv2d or layer.bias is None or len({*layer.stride}) > 1:
+            return None
+        if (layer.groups, layer.padding_mode, layer.padding, layer.dilation) != (1, "zeros", (0, 0), (1, 1)):
+            return None
+    weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
+    return find_shapes(image, weights, biases, [layer.stride[0] for layer in layers])
+
+
+def find_shapes(
     image: Sequence[int], weights: Sequence[th.Tensor], biases: Sequence[th.Tensor], steps: Sequence[int]
 ) -> list[Shape] | None:
     """Return the shapes of consecutive convolutions, or ``None`` if the library cannot compute them.
 
     :param image: height, width and channels of the images
-    :param weights: weights of the layers, shape ``(filters, channels, size, size)``
-    :param biases: biases of the layers, shape ``(filters,)``
-    :param steps: steps of the layers
     """
     *lengths, channels = image
     shapes: list[Shape] = []
@@ -50,7 +155,7 @@ def shapes_of(
         filters, _, size, _ = weight.shape
         shape, at_once = Shape(filters, channels, size, step), AT_ONCE if shapes else AT_ONCE_IN_FIRST
         fit = weight.shape == (filters, channels, size, size) and bias.shape == (filters,)
-        fit = fit and all(map(are_singles, (weight, bias)))
+        fit = fit and _is_single(weight) and _is_single(bias)
         if not fit or filters % AT_ONCE or channels * size % at_once or not 1 <= size <= min(lengths):
             return None
         lengths, channels = [*map(shape.output, lengths)], filters
@@ -58,15 +163,31 @@ def shapes_of(
     return shapes
 
 
-class Taken(NamedTuple):
+def _is_single(tensor: th.Tensor) -> bool:
+    """Whether a tensor has numbers in single precision that the library can read, once they are contiguous."""
+    return tensor.dtype == th.float32 and tensor.device.type == "cpu" and tensor.data_ptr() % tensor.itemsize == 0
+
+
+class Selection(NamedTuple):
     """A selection of images.
 
-    :param images: contiguous bytes of shape ``(n, height, width, channels)``
+    :param images: contiguous bytes of shape ``(n, height, width, channels)``, or ``(n, channels, height, width)`` if
+        ``in_planes``
     :param rows: the selected images
+    :param tiled: whether to compute with AMX
+    :param in_planes: possible only with AMX
     """
 
     images: np.ndarray
     rows: np.ndarray
+    tiled: bool = False
+    in_planes: bool = False
+
+    @property
+    def image(self) -> tuple[int, ...]:
+        """Height, width and channels of the images."""
+        _, *sizes = self.images.shape
+        return (*sizes[1:], sizes[0]) if self.in_planes else (*sizes,)
 
     def check(self) -> None:
         """Check that the images are bytes, and have all selected ones.
@@ -74,90 +195,103 @@ class Taken(NamedTuple):
         :raises ValueError: if they are not
         :raises IndexError: if they have not
         """
-        fitting(self.images, "images", np.uint8, *self.images.shape)
-        check_rows(self.rows, len(self.images))
+        structures.fitting(self.images, "images", np.uint8, *self.images.shape)
+        rows, count = self.rows, len(self.images)
+        if len(rows) and not 0 <= rows.min() <= rows.max() < count:
+            raise IndexError(f"rows from {rows.min()} to {rows.max()} were selected, but there are only {count}")
+
+    def parts(self) -> list[slice]:
+        """Divide the selection into parts of about the same size, at most one for each thread of PyTorch."""
+        count = len(self.rows)
+        n_parts = 1 if self.tiled else max(min(th.get_num_threads(), count // FEWEST), 1)
+        return [slice(start, end) for start, end in pairwise(np.linspace(0, count, n_parts + 1).astype(int).tolist())]
 
 
-class Convolved(th.autograd.Function):
-    """Convolutions, each followed by ReLU, of images that are scaled from bytes to [0, 1].
+class Convolve(th.autograd.Function):
+    """Convolutions, each followed by ReLU, of images of bytes.
 
-    ``Convolved.apply(taken, steps, *parameters)`` returns a single-precision tensor in channels-last layout. The
-    parameters are the weights of all layers, and then their biases. It raises a ``ValueError`` if the library cannot
-    compute these layers.
+    ``Convolve.apply(selection, steps, *parameters)`` returns a single-precision tensor in channels-last layout. The
+    parameters are the weights of all layers, and then their biases. Without AMX, bytes are scaled to [0, 1]. With AMX,
+    products are exact and sums are rounded, so the result is as precise as single-precision arithmetic.
+
+    It raises a ``ValueError`` if the library cannot compute these layers.
     """
 
     @staticmethod
-    def forward(ctx: Any, taken: Taken, steps: Sequence[int], *parameters: th.Tensor) -> th.Tensor:
-        n, (_, *lengths, _) = len(steps), taken.images.shape
-        shapes = shapes_of(taken.images.shape[1:], parameters[:n], parameters[n:], steps)
-        if shapes is None:
+    def forward(ctx: Any, selection: Selection, steps: Sequence[int], *parameters: th.Tensor) -> th.Tensor:
+        n, lengths = len(steps), selection.image[:2]
+        shapes = find_shapes(selection.image, parameters[:n], parameters[n:], steps)
+        if shapes is None or (selection.tiled and shapes != [TILED]) or selection.in_planes > selection.tiled:
             sizes = [tuple(parameter.shape) for parameter in parameters]
-            raise ValueError(f"the library cannot convolve {taken.images.shape[1:]} with parameters of shapes {sizes}")
-        weights, biases = [*map(_filters_last, parameters[:n])], [bias.detach().contiguous() for bias in parameters[n:]]
+            raise ValueError(f"the library cannot convolve {selection.image} with parameters of shapes {sizes}")
+        # The library takes filters that are channels-last.
+        weights = [weight.detach().permute(0, 2, 3, 1).contiguous() for weight in parameters[:n]]
+        biases = [bias.detach().contiguous() for bias in parameters[n:]]
         outputs = []
         for shape in shapes:
-            lengths = [shape.output(length) for length in lengths]
-            outputs.append(th.empty((len(taken.rows), *lengths, shape.filters), dtype=th.float32))
-        taken.check()
-        layers = _Layers(shapes, weights, biases, outputs)
-        in_parallel([partial(layers.forward, taken, part) for part in parts_of(len(taken.rows))])
-        ctx.taken, ctx.shapes = taken, shapes
+            lengths = tuple(map(shape.output, lengths))
+            outputs.append(th.empty((len(selection.rows), *lengths, shape.filters), dtype=th.float32))
+        selection.check()
+        run = partial(_run, selection, shapes, weights, biases, outputs)
+        run_in_parallel([partial(run, part) for part in selection.parts()])
+        ctx.selection, ctx.shapes = selection, shapes
         ctx.save_for_backward(*weights, *biases, *outputs)
         return outputs[-1].permute(0, 3, 1, 2)
 
     @staticmethod
     def backward(ctx: Any, *gradients: th.Tensor) -> tuple[th.Tensor | None, ...]:
         n, saved = len(ctx.shapes), ctx.saved_tensors
-        layers = _Layers(ctx.shapes, saved[:n], saved[n : 2 * n], saved[2 * n :])
+        run = partial(_run, ctx.selection, ctx.shapes, saved[:n], saved[n : 2 * n], saved[2 * n :])
         d_output = gradients[0].permute(0, 2, 3, 1).contiguous()
-        parts = parts_of(len(ctx.taken.rows))
-        of_parts = in_parallel([partial(layers.backward, ctx.taken, d_output, part) for part in parts])
-        sums = [reduce(add, of_parameter) for of_parameter in zip(*of_parts, strict=True)]
+        found = run_in_parallel([partial(run, part, d_output[part]) for part in ctx.selection.parts()])
+        sums = [reduce(add, parts) for parts in zip(*found, strict=True)]
         return None, None, *(d_weight.permute(0, 3, 1, 2) for d_weight in sums[:n]), *sums[n:]
 
 
-class _Layers(NamedTuple):
-    """Layers with their outputs for all selected images."""
+def _run(
+    selection: Selection,
+    shapes: Sequence[Shape],
+    weights: Sequence[th.Tensor],
+    biases: Sequence[th.Tensor],
+    outputs: Sequence[th.Tensor],
+    part: slice,
+    d_output: th.Tensor | None = None,
+) -> list[th.Tensor]:
+    """Compute the outputs of layers for a part of the selected images, or from these the gradients.
 
-    shapes: Sequence[Shape]
-    weights: Sequence[th.Tensor]
-    biases: Sequence[th.Tensor]
-    outputs: Sequence[th.Tensor]
-
-    def forward(self, taken: Taken, part: slice) -> None:
-        """Compute the outputs for a part of the selected images."""
-        none = [None] * len(self.shapes)
-        self._call("ppo_convolve", taken, None, part, none, none)
-
-    def backward(self, taken: Taken, d_output: th.Tensor, part: slice) -> list[th.Tensor]:
-        """Return the gradients of all weights, and then of all biases, from a part of the selected images."""
-        d_weights, d_biases = ([*map(th.empty_like, of)] for of in (self.weights, self.biases))
-        self._call("ppo_convolve_backward", taken, d_output[part], part, d_weights, d_biases)
-        return d_weights + d_biases
-
-    def _call(
-        self, name: str, taken: Taken, d_output: th.Tensor | None, part: slice,
-        d_weights: Sequence[th.Tensor | None], d_biases: Sequence[th.Tensor | None],
-    ) -> None:  # fmt: skip
-        outputs = [output[part] for output in self.outputs]
-        columns = (self.weights, self.biases, d_weights, d_biases, outputs, self.shapes)
-        layers = [
-            structures.Convolution(*map(_array, tensors), shape.filters, shape.size, shape.step)
-            for *tensors, shape in zip(*columns, strict=True)
-        ]
-        rows = np.ascontiguousarray(taken.rows[part], np.int64)
-        counts = (len(rows), *taken.images.shape[1:], len(layers))
-        structure = structures.Convolutions(taken.images, rows, structures.as_array(layers), _array(d_output), *counts)
-        function: Any = getattr(library_in_use().functions, name)
-        # PyTorch aligns memory to cache lines.
-        memory = th.zeros(function(ctypes.byref(structure), None), dtype=th.uint8)
-        function(ctypes.byref(structure), ctypes.c_void_p(memory.data_ptr()))
-
-
-def _filters_last(weight: th.Tensor) -> th.Tensor:
-    """Return filters in the layout that the library takes, channels last."""
-    return weight.detach().permute(0, 2, 3, 1).contiguous()
+    :param d_output: for the gradients, the one with respect to the output for this part of the images
+    :return: the gradients of all weights, and then of all biases
+    """
+    n = len(shapes)
+    gradients = [None if d_output is None else th.zeros_like(each) for each in (*weights, *biases)]
+    columns = (weights, biases, gradients[:n], gradients[n:], [output[part] for output in outputs])
+    layers = [
+        structures.Convolution(*map(_array, tensors), shape.filters, shape.size, shape.step)
+        for shape, tensors in zip(shapes, zip(*columns, strict=True), strict=True)
+    ]
+    rows = np.ascontiguousarray(selection.rows[part], np.int64)
+    arrays = (selection.images, rows, structures.as_array(layers), _array(d_output))
+    structure = structures.Convolutions(*arrays, len(rows), *selection.image, len(layers), selection.in_planes)
+    library_in_use().convolve(structure, selection.tiled, backward=d_output is not None)
+    return [gradient for gradient in gradients if gradient is not None]
 
 
 def _array(tensor: th.Tensor | None) -> np.ndarray | None:
     return None if tensor is None else tensor.numpy()
+
+
+def run_in_parallel(calls: Sequence[Callable[[], Result]]) -> list[Result]:
+    """Make all calls, each in a thread of its own and the first in this one, and return their results."""
+    first, *others = calls
+    futures = [_threads(len(others)).submit(call) for call in others]
+    return [first(), *(future.result() for future in futures)]
+
+
+@cache
+def _threads(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, thread_name_prefix="sb3_ppo_variants")
+
+
+if hasattr(os, "register_at_fork"):  # Not on Windows.
+    # The threads do not exist in a forked process.
+    os.register_at_fork(after_in_child=_threads.cache_clear)

@@ -1,11 +1,45 @@
-// Passes over the rollout that minimise the loss.
+// Passes over the rollout that minimise the loss, with the steps of Adam.
+#pragma once
+
+#include "interface.hpp"
+#include "losses.hpp"
+#include "policy.hpp"
+
 namespace INSTRUCTIONS {
 
-template <class T, class Distribution> class Descending {
+// Scales a gradient down if its norm is too large, as torch.nn.utils.clip_grad_norm_ does. Returns the original norm.
+template <class T> double clip_norm(T* gradient, int64_t size, double max_norm) {
+    constexpr double EPSILON = 1e-6;
+    const double norm = ::sqrt(static_cast<double>(sum_of_squares(gradient, size)));
+    const double scale = max_norm / (norm + EPSILON);
+    if (!(scale >= 1.0) && norm < INFINITY)
+        for (int64_t i = 0; i < size; ++i) gradient[i] *= static_cast<T>(scale);
+    return norm;
+}
+
+// torch.optim.Adam without weight decay and AMSGrad.
+template <class T> void step(Adam<T>& adam) {
+    const double steps = static_cast<double>(++adam.steps);
+    const double step_size = adam.learning_rate * (1 - adam.beta1) / (1 - ::pow(adam.beta1, steps));
+    const double root_scale = ::sqrt((1 - adam.beta2) / (1 - ::pow(adam.beta2, steps)));
+    // step_size m' / (root_scale sqrt(v') + eps), with root_scale factored out of the sum.
+    const T epsilon = static_cast<T>(adam.epsilon / root_scale), rate = static_cast<T>(step_size / root_scale);
+    const T beta1 = static_cast<T>(adam.beta1), beta2 = static_cast<T>(adam.beta2);
+    T *__restrict parameters = adam.parameters, *__restrict m = adam.first, *__restrict v = adam.second;
+    const T* __restrict gradient = adam.gradient;
+    for (int64_t i = 0; i < adam.size; ++i) {
+        m[i] = beta1 * m[i] + gradient[i];
+        v[i] = beta2 * v[i] + gradient[i] * gradient[i];
+        parameters[i] -= rate * (m[i] / (root(v[i]) + epsilon));
+    }
+}
+
+template <class T, class Distribution> class Descent {
   public:
-    Descending(const Networks<T>& networks, const Rollout<T>& rollout, const Terms& terms, const Objective<T>& own,
-               const Pass& pass, Adam<T>& adam, Memory& memory)
-        : rollout(rollout), terms(terms), own(own), pass(pass), adam(adam), on(networks, rollout, memory),
+    Descent(const Networks<T>& networks, const Rollout<T>& rollout, const Terms& terms, const Objective<T>& objective,
+            const Pass& pass, Adam<T>& adam, Memory& memory)
+        : rollout(rollout), terms(terms), objective(objective), pass(pass), adam(adam),
+          policy(networks, rollout, memory),
           critic(networks.critic, networks.critic_layers, networks.activation, memory),
           slopes(memory.take<T>(STATES)), d_kl(memory.take<T>(STATES)), advantages(memory.take<T>(pass.batch_size)),
           last_gradient(memory.take<T>(ends_early() ? adam.size : 0)) {}
@@ -21,10 +55,10 @@ template <class T, class Distribution> class Descending {
   private:
     const Rollout<T>& rollout;
     const Terms& terms;
-    const Objective<T>& own;
+    const Objective<T>& objective;
     const Pass& pass;
     Adam<T>& adam;
-    Evaluating<T, Distribution> on;
+    Evaluator<T, Distribution> policy;
     Mlp<T> critic;
     T *slopes, *d_kl, *advantages, *last_gradient;
 
@@ -62,26 +96,26 @@ template <class T, class Distribution> class Descending {
 
     // Returns whether the objective could be evaluated.
     bool loss_and_gradient(const int64_t* indices, int64_t count, Sums& sums, Outcome& outcome) {
-        const bool asks = terms.of_policy && own.evaluate;
-        on.begin();
+        const bool calls = terms.of_policy && objective.evaluate;
+        policy.begin();
         take_advantages(indices, count);
-        if (asks && !ask(indices, count, sums, outcome)) return false;
+        if (calls && !call_objective(indices, count, sums, outcome)) return false;
         for (int64_t start = 0; start < count; start += STATES) {
             // What was evaluated last for the objective is all of a small minibatch.
-            const bool is_evaluated = asks && count <= STATES;
-            if (!is_evaluated) on.take(indices + start, count - start);
+            const bool is_evaluated = calls && count <= STATES;
+            if (!is_evaluated) policy.take(indices + start, count - start);
             if (terms.of_policy) {
-                if (!is_evaluated) on.evaluate(indices + start);
-                asks ? take_slopes(start) : add_losses(advantages + start, count, sums);
+                if (!is_evaluated) policy.evaluate(indices + start);
+                calls ? take_slopes(start) : add_losses(advantages + start, count, sums);
                 const T d_entropy = static_cast<T>(-terms.ent_coef / static_cast<double>(count));
-                on.backward(indices + start, {slopes, d_kl, d_entropy}, start > 0);
+                policy.backward(indices + start, {slopes, d_kl, d_entropy}, start > 0);
             }
             if (terms.of_value) {
                 value_slopes(indices + start, count, sums);
-                critic.backward(on.inputs, start > 0);
+                critic.backward(policy.inputs, start > 0);
             }
         }
-        if (terms.of_policy) on.distribution.end();
+        if (terms.of_policy) policy.distribution.end();
         return true;
     }
 
@@ -93,52 +127,53 @@ template <class T, class Distribution> class Descending {
     }
 
     // Evaluates the objective in Python on a minibatch.
-    bool ask(const int64_t* indices, int64_t count, Sums& sums, Outcome& outcome) {
+    bool call_objective(const int64_t* indices, int64_t count, Sums& sums, Outcome& outcome) {
         for (int64_t start = 0; start < count; start += STATES) {
-            on.take(indices + start, count - start);
-            on.evaluate(indices + start);
-            for (int64_t s = 0; s < on.inputs.states; ++s) {
-                own.log_ratio[start + s] = on.log_ratio[s];
-                if (own.kl) own.kl[start + s] = on.now.kl[s];
-                sums.add(on.log_ratio[s], ::exp(static_cast<double>(on.log_ratio[s])), on.now.entropy[s], terms);
+            policy.take(indices + start, count - start);
+            policy.evaluate(indices + start);
+            for (int64_t s = 0; s < policy.inputs.states; ++s) {
+                objective.log_ratio[start + s] = policy.log_ratio[s];
+                if (objective.kl) objective.kl[start + s] = policy.evaluation.kl[s];
+                const double log_ratio = policy.log_ratio[s];
+                sums.add(log_ratio, ::exp(log_ratio), policy.evaluation.entropy[s], terms);
             }
         }
-        memcpy(own.advantages, advantages, count * sizeof(T));
+        memcpy(objective.advantages, advantages, count * sizeof(T));
         outcome.answered = 0;
-        own.evaluate(count);
-        for (int64_t i = 0; outcome.answered && i < count; ++i) sums.policy_loss += own.losses[i];
+        objective.evaluate(count);
+        for (int64_t i = 0; outcome.answered && i < count; ++i) sums.policy_loss += objective.losses[i];
         return outcome.answered;
     }
 
     void take_slopes(int64_t start) {
-        memcpy(slopes, own.d_log_ratio + start, on.inputs.states * sizeof(T));
-        if (own.kl) memcpy(d_kl, own.d_kl + start, on.inputs.states * sizeof(T));
+        memcpy(slopes, objective.d_log_ratio + start, policy.inputs.states * sizeof(T));
+        if (objective.kl) memcpy(d_kl, objective.d_kl + start, policy.inputs.states * sizeof(T));
     }
 
     // The objectives of the paper.
     void add_losses(const T* advantages, int64_t count, Sums& sums) {
         const T slope_of_kl = static_cast<T>(terms.kl_coef / static_cast<double>(count));
-        for (int64_t s = 0; s < on.inputs.states; ++s) {
-            const double log_ratio = on.log_ratio[s], ratio = ::exp(log_ratio);
-            const Sloped<T> policy = surrogate(static_cast<T>(ratio), advantages[s], terms.clip_range);
-            slopes[s] = policy.slope / count;
+        for (int64_t s = 0; s < policy.inputs.states; ++s) {
+            const double log_ratio = policy.log_ratio[s], ratio = ::exp(log_ratio);
+            const Sloped<T> term = surrogate(static_cast<T>(ratio), advantages[s], terms.clip_range);
+            slopes[s] = term.slope / count;
             d_kl[s] = slope_of_kl;
-            sums.policy_loss += rollout.old ? policy.loss + terms.kl_coef * on.now.kl[s] : policy.loss;
-            sums.add(log_ratio, ratio, on.now.entropy[s], terms);
+            sums.policy_loss += rollout.old ? term.loss + terms.kl_coef * policy.evaluation.kl[s] : term.loss;
+            sums.add(log_ratio, ratio, policy.evaluation.entropy[s], terms);
         }
     }
 
     void value_slopes(const int64_t* indices, int64_t count, Sums& sums) {
-        const T* values = critic.forward(on.inputs);
+        const T* values = critic.forward(policy.inputs);
         T* d_values = critic.d_output();
-        for (int64_t i = 0; i < on.inputs.states; ++i) {
+        for (int64_t i = 0; i < policy.inputs.states; ++i) {
             const int64_t row = indices[i];
             const Sloped<T> value =
                 value_error(values[i], rollout.old_values[row], rollout.returns[row], terms.clip_range_vf);
             sums.value_loss += value.loss;
             d_values[i] = static_cast<T>(terms.vf_coef) * (value.slope / count);
         }
-        on.clear_padding(d_values, 1, on.inputs);
+        policy.clear_padding(d_values, 1, policy.inputs);
     }
 };
 

@@ -2,6 +2,12 @@
 //
 // `gradient` refers to the states that `evaluate` was called for last, and `sample` to those of `prepare`. A distribution
 // that reads the actor's last hidden layer has READS_LATENT, and may return the slopes of the loss with respect to it.
+#pragma once
+
+#include "functions.hpp"
+#include "interface.hpp"
+#include "network.hpp"
+
 namespace INSTRUCTIONS {
 
 // A matrix with a row for each number and a column for each state. A null pointer stands for no matrix.
@@ -13,10 +19,10 @@ template <class T> struct ByState {
 };
 
 // Numbers for each state.
-template <class T> struct Evaluated {
+template <class T> struct Evaluation {
     T *log_prob, *entropy, *kl;
 
-    explicit Evaluated(Memory& memory)
+    explicit Evaluation(Memory& memory)
         : log_prob(memory.take<T>(STATES)), entropy(memory.take<T>(STATES)), kl(memory.take<T>(STATES)) {}
 
     void clear(int64_t states) const {
@@ -63,7 +69,7 @@ template <class T> class Gaussian {
     }
 
     void evaluate(ByState<const T> means, ByState<const T> actions, ByState<const T> old, int64_t states,
-                  const Evaluated<T>& all) {
+                  const Evaluation<T>& all) {
         all.clear(states);
         for (int64_t i = 0; i < size; ++i) {
             add_squares(actions[i], means[i], deviations[i], states, z[i], all.log_prob);
@@ -148,7 +154,7 @@ template <class T> class Categorical {
     const T* d_latent() const { return nullptr; }
 
     void evaluate(ByState<const T> logits, ByState<const T> actions, ByState<const T> old, int64_t states,
-                  const Evaluated<T>& all) {
+                  const Evaluation<T>& all) {
         all.clear(states);
         prepare(logits, states);
         for (int64_t part = 0, at = 0; part < n_parts; at += parts[part++]) {
@@ -244,7 +250,7 @@ template <class T> class Bernoulli {
     const T* d_latent() const { return nullptr; }
 
     void evaluate(ByState<const T> logits, ByState<const T> actions, ByState<const T> old, int64_t states,
-                  const Evaluated<T>& all) {
+                  const Evaluation<T>& all) {
         all.clear(states);
         evaluated = logits;
         for (int64_t i = 0; i < size; ++i)

@@ -1,7 +1,7 @@
 // The C interface. It dispatches each call to the functions for the instruction set in use.
 #include <string.h>
 
-#include "exported.hpp"
+#include "interface.hpp"
 #include "table.hpp"
 
 namespace {
@@ -42,16 +42,16 @@ EXPORTED int64_t ppo_use(const char* name) {
     return found.table != nullptr;
 }
 
-EXPORTED int64_t ppo_descend_float32(const Networks<float>* networks, const Rollout<float>* rollout, const Terms* terms,
-                                     const Objective<float>* own, const Pass* pass, Adam<float>* adam, Outcome* outcome,
-                                     void* memory) {
-    return chosen.table->in_single.descend(*networks, *rollout, *terms, *own, *pass, *adam, *outcome, memory);
+EXPORTED int64_t ppo_descend_float32(const Networks<float>* networks, const Rollout<float>* rollout,
+                                     const Terms* terms, const Objective<float>* objective, const Pass* pass,
+                                     Adam<float>* adam, Outcome* outcome, void* memory) {
+    return chosen.table->in_single.descend(*networks, *rollout, *terms, *objective, *pass, *adam, *outcome, memory);
 }
 
 EXPORTED int64_t ppo_descend_float64(const Networks<double>* networks, const Rollout<double>* rollout,
-                                     const Terms* terms, const Objective<double>* own, const Pass* pass,
+                                     const Terms* terms, const Objective<double>* objective, const Pass* pass,
                                      Adam<double>* adam, Outcome* outcome, void* memory) {
-    return chosen.table->in_double.descend(*networks, *rollout, *terms, *own, *pass, *adam, *outcome, memory);
+    return chosen.table->in_double.descend(*networks, *rollout, *terms, *objective, *pass, *adam, *outcome, memory);
 }
 
 EXPORTED int64_t ppo_compare_float32(const Networks<float>* networks, const Rollout<float>* rollout, double* kl,

@@ -1,16 +1,24 @@
-// The structures of the C interface. `structures.py` has the same fields in the same order; each has eight bytes.
+// The structures of the C interface. This is their only definition: `structures.py` reads it from this file.
 //
-// T is float or double, the type of all parameters and of the rollout. Arrays are contiguous and matrices row-major.
+// All fields are pointers, int64_t or double. One declaration may declare several pointers or several numbers, but only
+// one function. T is float or double, the type of all parameters and of the rollout. Arrays are contiguous and matrices
+// row-major.
 #pragma once
 
 #include <stdint.h>
 
-// The numbers of activations and distributions.
-enum { TANH, RELU };
-enum { GAUSSIAN, CATEGORICAL, BERNOULLI, STATE_DEPENDENT };
+// Marks a function as part of the C interface.
+#if defined(_WIN32)
+#define EXPORTED extern "C" __declspec(dllexport)
+#else
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+#endif
+
+enum Activations { TANH, RELU };
+enum Distributions { GAUSSIAN, CATEGORICAL, BERNOULLI, STATE_DEPENDENT };
 
 // The statistics of a minibatch, in this order.
-enum { POLICY_LOSS, VALUE_LOSS, ENTROPY_LOSS, APPROX_KL, CLIP_FRACTION, LOSS, MEASURED };
+enum Statistics { POLICY_LOSS, VALUE_LOSS, ENTROPY_LOSS, APPROX_KL, CLIP_FRACTION, LOSS, MEASURED };
 
 // y = W x + b, with W of shape (outputs, inputs), and the gradients with respect to W and b.
 template <class T> struct Layer {
@@ -51,7 +59,7 @@ template <class T> struct Rollout {
 
 // How the advantages of a minibatch are normalised: not at all, by its own mean and standard deviation, or in advance
 // by those of the minibatches that processes share. In the last case the advantages are in the order of the pass.
-enum { NOT_NORMALIZED, NORMALIZED, NORMALIZED_IN_ORDER };
+enum Normalizations { NOT_NORMALIZED, NORMALIZED, NORMALIZED_IN_ORDER };
 
 // The terms of the loss. An infinite range means no clipping.
 struct Terms {
@@ -115,21 +123,14 @@ struct Convolution {
     int64_t filters, size, step;
 };
 
-// Images of bytes, (height, width, channels) each, the indices of those to use, and the layers that they pass through
-// after they are scaled to [0, 1].
+// Images of bytes, the indices of those to use, and the layers that they pass through. An image is (channels, height,
+// width) if `in_planes`, else (height, width, channels).
 struct Convolutions {
     const uint8_t* images;
     const int64_t* rows;
     const Convolution* layers;
     const float* d_output;  // The gradient with respect to the output of the last layer.
-    int64_t count, height, width, channels, n_layers;
-};
-
-// Images, and the indices of those to use. An image is (4, height, width) if `in_planes`, else (height, width, 4).
-struct Images {
-    const uint8_t* bytes;
-    const int64_t* rows;
-    int64_t count, height, width, in_planes;
+    int64_t count, height, width, channels, n_layers, in_planes;
 };
 
 // Observations with a row for each environment, and the statistics of each column.

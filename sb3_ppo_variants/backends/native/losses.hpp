@@ -1,4 +1,9 @@
 // The terms of the loss in one state. Equation numbers refer to https://arxiv.org/abs/1707.06347.
+#pragma once
+
+#include "instruction_set.hpp"
+#include "interface.hpp"
+
 namespace INSTRUCTIONS {
 
 // A loss and its derivative with respect to log r(theta), or to a value.

@@ -1,5 +1,22 @@
-// Matrix products, transposed copies and sums.
+// Memory for matrices, and their products, transposed copies and sums.
+#pragma once
+
+#include "simd.hpp"
+
 namespace INSTRUCTIONS {
+
+// Memory provided by the caller and handed out piece by piece.
+struct Memory {
+    char* base;  // Zeros, or null to only count the bytes.
+    int64_t used = 0;
+
+    template <class T> T* take(int64_t count) {
+        constexpr int64_t LINE = 64;
+        T* piece = base ? reinterpret_cast<T*>(base + used) : nullptr;
+        used += (count * static_cast<int64_t>(sizeof(T)) + LINE - 1) / LINE * LINE;
+        return piece;
+    }
+};
 
 // Rows of internal matrices are padded to whole vectors of any instruction set. Their stride is an odd multiple of the
 // padding, because strides of powers of two cause cache conflicts.

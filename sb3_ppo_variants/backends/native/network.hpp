@@ -2,6 +2,12 @@
 //
 // Internal matrices have a row for each feature and a column for each state, so that a layer's weight can be read as it
 // is stored in both directions.
+#pragma once
+
+#include "functions.hpp"
+#include "interface.hpp"
+#include "matrix.hpp"
+
 namespace INSTRUCTIONS {
 
 // States at a time: few enough for everything that is computed from them to stay in the cache.

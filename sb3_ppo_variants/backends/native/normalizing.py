@@ -28,12 +28,10 @@ def native_steps(env: VecEnv) -> Steps:
     steps = fast_steps(env)
     if library() is None or not isinstance(env, VecNormalize) or not isinstance(steps, NormalizedSteps):
         return steps
-    return NativeSteps(env) if _takes(env.venv.observation_space) else steps
-
-
-def _takes(space: spaces.Space) -> bool:
-    """Whether the library takes these observations. NumPy sums a single column in a different order."""
-    return isinstance(space, spaces.Box) and space.dtype in FLOATS and int(np.prod(space.shape)) > 1
+    space = env.venv.observation_space
+    # NumPy sums a single column in a different order.
+    takes = isinstance(space, spaces.Box) and space.dtype in FLOATS and np.prod(space.shape) > 1
+    return NativeSteps(env) if takes else steps
 
 
 class NativeSteps(NormalizedSteps):
@@ -72,16 +70,16 @@ class NativeSteps(NormalizedSteps):
     def _knows(self, observations: Any, statistics: RunningMeanStd) -> bool:
         """Whether observations, statistics and settings have the types and shapes that the library takes."""
         return (
-            _alike(observations, self._staged)
-            and _alike(statistics.mean, self._mean)
-            and _alike(statistics.var, self._variance)
+            _are_alike(observations, self._staged)
+            and _are_alike(statistics.mean, self._mean)
+            and _are_alike(statistics.var, self._variance)
             and isinstance(statistics.count, float)
             and isinstance(self._env.epsilon, float | int)
             and isinstance(self._env.clip_obs, float | int)
         )
 
 
-def _alike(array: Any, other: np.ndarray) -> bool:
+def _are_alike(array: Any, other: np.ndarray) -> bool:
     # NumPy sums arrays of another layout in another order.
     return (
         type(array) is np.ndarray

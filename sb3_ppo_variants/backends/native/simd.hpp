@@ -1,4 +1,8 @@
 // Vectors of numbers, as wide as the instruction set allows.
+#pragma once
+
+#include "instruction_set.hpp"
+
 namespace INSTRUCTIONS {
 
 #if defined(__GNUC__)

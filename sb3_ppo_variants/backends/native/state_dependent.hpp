@@ -1,4 +1,8 @@
 // Normal distributions with state-dependent noise (gSDE, https://arxiv.org/abs/2005.05719).
+#pragma once
+
+#include "distributions.hpp"
+
 namespace INSTRUCTIONS {
 
 // The outputs are the means. The variances are the product of the squares of the actor's last hidden layer, which are
@@ -31,7 +35,7 @@ template <class T> class StateDependent {
     void begin_kl(const T*) {}
 
     void evaluate(ByState<const T> means, ByState<const T> actions, ByState<const T> old, int64_t states,
-                  const Evaluated<T>& all) {
+                  const Evaluation<T>& all) {
         all.clear(states);
         find_variances(padded(states));
         for (int64_t i = 0; i < size; ++i)

@@ -1,52 +1,75 @@
-"""The structures of the C interface, as in ``interface.hpp`` and in the same order."""
+"""The structures of the C interface, as ``interface.hpp`` defines them, and checks of what they point to."""
 
 import ctypes
-from collections.abc import Iterator, Sequence
-from typing import Any
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
-import torch as th
+from numpy.typing import DTypeLike
 
 POINTER, COUNT, NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+# What a field holds: a number, or the address of an array; ``None`` stands for a null pointer.
+Value: TypeAlias = np.ndarray | ctypes.Array | float | None
 
-# How the advantages of minibatches are normalised: not at all, by the library within each minibatch, or in advance and
-# in the order of the pass.
-NOT_NORMALIZED, NORMALIZED, NORMALIZED_IN_ORDER = range(3)
+_INTERFACE = re.sub("//.*", "", Path(__file__).with_name("interface.hpp").read_text(encoding="utf-8"))
 
-# The columns of the statistics of minibatches.
-MEASURED = ("policy_loss", "value_loss", "entropy_loss", "approx_kl", "clip_fraction", "loss")
+
+def _enumerated(name: str) -> list[str]:
+    """Return the constants of an enumeration in ``interface.hpp``, which count from 0."""
+    (constants,) = re.findall(rf"enum {name} {{(.*?)}};", _INTERFACE, re.DOTALL)
+    return [constant.strip() for constant in constants.split(",")]
+
+
+def _fields(structure: str) -> list[tuple[str, type]]:
+    """Return the fields of a structure in ``interface.hpp``."""
+    (body,) = re.findall(rf"struct {structure} {{(.*?)}};", _INTERFACE, re.DOTALL)
+    functions_as_pointers = re.sub(r"\(\*(\w+)\)\(.*?\)", r"*\1", body)
+    fields: list[tuple[str, type]] = []
+    for declaration in functions_as_pointers.split(";")[:-1]:
+        kind = POINTER if "*" in declaration else {"int64_t": COUNT, "double": NUMBER}[declaration.split()[0]]
+        fields += [(name, kind) for name in re.findall(r"(\w+)(?=,|$)", declaration)]
+    return fields
+
+
+# The columns of the statistics of minibatches; the last constant counts them.
+MEASURED = [name.lower() for name in _enumerated("Statistics")[:-1]]
+# How the advantages of minibatches are normalised.
+NOT_NORMALIZED, NORMALIZED, NORMALIZED_IN_ORDER = map(
+    _enumerated("Normalizations").index, ("NOT_NORMALIZED", "NORMALIZED", "NORMALIZED_IN_ORDER")
+)
 
 
 class Structure(ctypes.Structure):
     """A structure that keeps the arrays it points to alive.
 
-    :param values: one value per field: a contiguous array, a number, or ``None`` for a null pointer
+    :param values: one value per field; arrays are contiguous
     """
 
-    def __init__(self, *values: np.ndarray | ctypes.Array | float | None):
+    def __init__(self, *values: Value):
         self._arrays = values
         super().__init__(*map(as_field, values))
 
 
-def as_field(value: np.ndarray | ctypes.Array | float | None) -> float | None:
-    """Return a value as a field of a structure holds it: of arrays, the address."""
+def as_field(value: Value) -> float | None:
+    """Return a value as a field of a structure holds it: of arrays, the address.
+
+    :raises ValueError: if an array is not contiguous or not aligned
+    """
     if isinstance(value, np.ndarray):
         flags = value.flags
         if not flags.c_contiguous or not flags.aligned:
             raise ValueError("the library takes only contiguous arrays of aligned numbers")
-        return _address(value)
+        try:
+            # Takes a third of the time of array.ctypes, and every rollout and update needs many addresses.
+            return ctypes.addressof(ctypes.c_char.from_buffer(value.data))
+        except (TypeError, ValueError):  # The array is read-only or empty.
+            return value.ctypes.data
     return ctypes.addressof(value) if isinstance(value, ctypes.Array) else value
 
 
-def _address(array: Any) -> int:
-    try:
-        # Takes a third of the time of array.ctypes, and every rollout and update needs many addresses.
-        return ctypes.addressof(ctypes.c_char.from_buffer(array))
-    except (TypeError, ValueError):  # The array is read-only or empty.
-        return array.ctypes.data
-
-
-def fitting(array: np.ndarray, name: str, dtype: Any, *shape: int) -> np.ndarray:
+def fitting(array: np.ndarray, name: str, dtype: DTypeLike, *shape: int) -> np.ndarray:
     """Return an array that the library is to read or to fill.
 
     :param name: what it contains, for the error
@@ -61,126 +84,6 @@ def fitting(array: np.ndarray, name: str, dtype: Any, *shape: int) -> np.ndarray
     return array
 
 
-def are_singles(tensor: th.Tensor) -> bool:
-    """Whether a tensor has numbers in single precision that the library can read, once they are contiguous."""
-    return tensor.dtype == th.float32 and tensor.device.type == "cpu" and tensor.data_ptr() % tensor.itemsize == 0
-
-
-def check_rows(rows: np.ndarray, count: int) -> None:
-    """Check that indices select rows that exist.
-
-    :param count: the number of rows
-    :raises IndexError: if one does not
-    """
-    if len(rows) and not 0 <= rows.min() <= rows.max() < count:
-        raise IndexError(f"rows from {rows.min()} to {rows.max()} were selected, but there are only {count}")
-
-
-def _fields(pointers: str = "", counts: str = "", numbers: str = "") -> list[tuple[str, type]]:
-    """Return fields of each type, given their names separated by spaces."""
-    kinds = ((POINTER, pointers), (COUNT, counts), (NUMBER, numbers))
-    return [(name, kind) for kind, names in kinds for name in names.split()]
-
-
-class Layer(Structure):
-    """A layer with the gradients of its parameters."""
-
-    _fields_ = _fields("weight bias d_weight d_bias", "inputs outputs")
-
-
-class Networks(Structure):
-    """Two multilayer perceptrons and the distribution of actions."""
-
-    _fields_ = [
-        *_fields("actor critic", "actor_layers critic_layers activation distribution"),
-        *_fields("parts", "n_parts"),
-        *_fields("log_std d_log_std", "log_std_columns use_expln learn_features", "epsilon squash_epsilon"),
-    ]
-
-
-class Rollout(Structure):
-    """A rollout with one row per state."""
-
-    _fields_ = _fields(
-        "features actions old_log_prob advantages returns old_values old masks", "rows action_size old_size"
-    )
-
-
-class Terms(Structure):
-    """The terms of the loss."""
-
-    _fields_ = [
-        *_fields(numbers="clip_range kl_coef ent_coef vf_coef clip_range_vf"),
-        *_fields(counts="advantages of_policy of_value"),
-    ]
-
-
-class Objective(Structure):
-    """An objective in Python: what the library tells it about a minibatch, and what it returns."""
-
-    _fields_ = _fields("log_ratio advantages kl losses d_log_ratio d_kl evaluate")
-
-
-class Adam(Structure):
-    """The parameters to train, with the state and the settings of Adam."""
-
-    _fields_ = _fields("parameters gradient first second", "size steps", "learning_rate beta1 beta2 epsilon max_norm")
-
-
-class Pass(Structure):
-    """A pass over the rollout."""
-
-    _fields_ = _fields("permutation average_kl average_gradient", "batch_size", "most_kl")
-
-
-class Outcome(Structure):
-    """The outcome of a descent."""
-
-    _fields_ = _fields("measured", "minibatches answered", "norm")
-
-
-class Acting(Structure):
-    """The inputs and outputs of acting."""
-
-    _fields_ = [
-        *_fields("features masks noise low high outputs deviations actions clipped log_probs values"),
-        *_fields(counts="rows action_size noise_size step is_finite"),
-    ]
-
-
-class Normalizing(Structure):
-    """Observations, and the statistics that normalise them."""
-
-    _fields_ = [
-        *_fields("observations mean variance normalized", "rows columns updates"),
-        *_fields(numbers="count epsilon limit"),
-    ]
-
-
-class Numbers(Structure):
-    """Numbers of any meaning."""
-
-    _fields_ = _fields("numbers", "count")
-
-
-class Images(Structure):
-    """Images of bytes for the first layer, and the indices of those to use."""
-
-    _fields_ = _fields("bytes rows", "count height width in_planes")
-
-
-class Convolution(Structure):
-    """A convolution with the gradients of its parameters and its outputs."""
-
-    _fields_ = _fields("weight bias d_weight d_bias output", "filters size step")
-
-
-class Convolutions(Structure):
-    """Images, and the convolutions that they pass through."""
-
-    _fields_ = _fields("images rows layers d_output", "count height width channels n_layers")
-
-
 def as_array(layers: Sequence[Structure]) -> ctypes.Array:
     """Return layers of the same kind as one contiguous array, to which a pointer to the first gives access."""
     array = (type(layers[0]) * len(layers))(*layers)
@@ -188,43 +91,57 @@ def as_array(layers: Sequence[Structure]) -> ctypes.Array:
     return array
 
 
-class _Field(ctypes.Structure):
-    """A field of a structure, as the library describes it."""
-
-    _fields_ = [("structure", ctypes.c_char_p), ("name", ctypes.c_char_p), ("offset", COUNT), ("kind", COUNT)]
+class Layer(Structure):
+    """A layer with the gradients of its parameters."""
 
 
-KINDS = (POINTER, COUNT, NUMBER)
-# The offset and the kind of each field by name; and under no name the size.
-Layout = dict[str, tuple[int, int]]
-Layouts = dict[str, Layout]
+class Networks(Structure):
+    """Two multilayer perceptrons and the distribution of actions."""
 
 
-def layouts() -> Layouts:
-    """Return the layouts of the structures in this file by their names."""
-    return {cls.__name__: layout_of(cls) for cls in Structure.__subclasses__() if cls.__module__ == __name__}
+class Rollout(Structure):
+    """A rollout with one row per state."""
 
 
-def layout_of(structure: type[Structure]) -> Layout:
-    """Return the layout of a structure."""
-    fields: Any = structure._fields_
-    layout = {name: (getattr(structure, name).offset, KINDS.index(kind)) for name, kind in fields}
-    return {**layout, "": (ctypes.sizeof(structure), len(KINDS))}
+class Terms(Structure):
+    """The terms of the loss."""
 
 
-def layouts_of(functions: ctypes.CDLL) -> Layouts:
-    """Return the layouts of the structures that a library was compiled with."""
-    found: Layouts = {}
-    for field in _fields_of(functions):
-        structure = field.structure.decode().split("<")[0]  # Without the type of the numbers.
-        found.setdefault(structure, {})[field.name.decode()] = field.offset, field.kind
-    return found
+class Objective(Structure):
+    """An objective in Python: what the library tells it about a minibatch, and what it returns."""
 
 
-def _fields_of(functions: ctypes.CDLL) -> Iterator[Any]:
-    described: Any = functions.ppo_layouts
-    described.restype = ctypes.POINTER(_Field)
-    fields, i = described(), 0
-    while fields[i].structure is not None:
-        yield fields[i]
-        i += 1
+class Adam(Structure):
+    """The parameters to train, with the state and the settings of Adam."""
+
+
+class Pass(Structure):
+    """A pass over the rollout."""
+
+
+class Outcome(Structure):
+    """The outcome of a descent."""
+
+
+class Acting(Structure):
+    """The inputs and outputs of acting."""
+
+
+class Normalizing(Structure):
+    """Observations, and the statistics that normalise them."""
+
+
+class Numbers(Structure):
+    """Numbers of any meaning."""
+
+
+class Convolution(Structure):
+    """A convolution with the gradients of its parameters and its outputs."""
+
+
+class Convolutions(Structure):
+    """Images, and the convolutions that they pass through."""
+
+
+for _structure in Structure.__subclasses__():
+    _structure._fields_ = _fields(_structure.__name__)

@@ -1,0 +1,161 @@
+// A policy in some states: the distributions of actions and how far they are from the old ones, actions drawn from
+// them, and values.
+#pragma once
+
+#include "distributions.hpp"
+#include "interface.hpp"
+#include "network.hpp"
+
+namespace INSTRUCTIONS {
+
+// Limits the outputs of actions that are not allowed, as sb3-contrib does: low enough for a probability p of 0, and
+// finite, so that p log p is 0 too.
+template <class T> void limit(T* outputs, const uint8_t* allowed, int64_t count) {
+    constexpr T LOWEST = T(-1e8);
+    for (int64_t i = 0; i < count; ++i) outputs[i * STRIDE] = allowed[i] ? outputs[i * STRIDE] : LOWEST;
+}
+
+// Evaluates the actions of a rollout.
+template <class T, class Distribution> class Evaluator {
+  public:
+    Evaluator(const Networks<T>& networks, const Rollout<T>& rollout, Memory& memory)
+        : inputs(networks.actor[0].inputs, memory),
+          actor(networks.actor, networks.actor_layers, networks.activation, memory),
+          distribution(networks, actor, memory), evaluation(memory), log_ratio(memory.take<T>(STATES)),
+          rollout(rollout), n_outputs(networks.actor[networks.actor_layers - 1].outputs),
+          actions{memory.take<T>(rollout.action_size * STRIDE)}, old{memory.take<T>(rollout.old_size * STRIDE)} {}
+
+    Inputs<T> inputs;
+    Mlp<T> actor;
+    Distribution distribution;
+    Evaluation<T> evaluation;
+    T* log_ratio;
+
+    void begin() {
+        distribution.begin();
+        if (rollout.old) distribution.begin_kl(rollout.old);
+    }
+
+    // Reads the features of some rows.
+    void take(const int64_t* indices, int64_t count) {
+        inputs.gather(rollout.features, indices, count < STATES ? count : STATES);
+        inputs.arrange();
+    }
+
+    // Evaluates the actions of these rows.
+    void evaluate(const int64_t* indices) {
+        T* outputs = actor.forward(inputs);
+        for (int64_t s = 0; rollout.masks && s < inputs.states; ++s)
+            limit(outputs + s, rollout.masks + indices[s] * n_outputs, n_outputs);
+        gather(rollout.actions, indices, rollout.action_size, actions);
+        if (rollout.old) gather(rollout.old, indices, rollout.old_size, old);
+        distribution.evaluate({outputs}, actions, old_or_null(), inputs.states, evaluation);
+        for (int64_t s = 0; s < inputs.states; ++s)
+            log_ratio[s] = evaluation.log_prob[s] - rollout.old_log_prob[indices[s]];
+    }
+
+    // Backpropagates to the parameters. Call this after `evaluate`.
+    void backward(const int64_t* indices, const Slopes<T>& slopes, bool add) {
+        const ByState<T> d_outputs{actor.d_output()};
+        distribution.gradient(d_outputs, actions, old_or_null(), inputs.states, slopes);
+        for (int64_t s = 0; rollout.masks && s < inputs.states; ++s) {
+            const uint8_t* allowed = rollout.masks + indices[s] * n_outputs;
+            for (int64_t i = 0; i < n_outputs; ++i) d_outputs[i][s] = allowed[i] ? d_outputs[i][s] : T(0);
+        }
+        clear_padding(d_outputs.first, n_outputs, inputs);
+        actor.backward(inputs, add, distribution.d_latent());
+    }
+
+    static void clear_padding(T* d, int64_t rows, const Inputs<T>& inputs) {
+        for (int64_t row = 0; row < rows; ++row)
+            for (int64_t i = inputs.states; i < inputs.columns; ++i) d[row * STRIDE + i] = 0;
+    }
+
+  private:
+    const Rollout<T>& rollout;
+    int64_t n_outputs;
+    ByState<T> actions, old;
+
+    ByState<const T> old_or_null() const { return {rollout.old ? old.first : nullptr}; }
+
+    // Copies the numbers of some rows, by state.
+    void gather(const T* from, const int64_t* indices, int64_t size, ByState<T> to) const {
+        for (int64_t s = 0; s < inputs.states; ++s)
+            for (int64_t i = 0; i < size; ++i) to[i][s] = from[indices[s] * size + i];
+    }
+};
+
+// Returns the mean of KL(old || new) over all rows of a rollout.
+template <class T, class Distribution> double mean_kl(Evaluator<T, Distribution>& policy, int64_t rows) {
+    double total = 0;
+    policy.begin();
+    for (int64_t start = 0; start < rows; start += STATES) {
+        int64_t indices[STATES];
+        for (int64_t s = 0; s < STATES; ++s) indices[s] = start + s;
+        policy.take(indices, rows - start);
+        policy.evaluate(indices);
+        for (int64_t s = 0; s < policy.inputs.states; ++s) total += policy.evaluation.kl[s];
+    }
+    return total / static_cast<double>(rows);
+}
+
+// Computes outputs of the actor and values in some states, and draws actions.
+template <class T, class Distribution> class Actor {
+  public:
+    Actor(const Networks<T>& networks, Memory& memory)
+        : inputs(networks.actor[0].inputs, memory),
+          actor(networks.actor, networks.actor_layers, networks.activation, memory),
+          critic(networks.critic, networks.critic_layers, networks.activation, memory),
+          distribution(networks, actor, memory), n_outputs(networks.actor[networks.actor_layers - 1].outputs),
+          action_size(networks.distribution == CATEGORICAL ? networks.n_parts : n_outputs) {}
+
+    void run(Acting<T>& acting) {
+        acting.is_finite = true;
+        distribution.begin();
+        for (int64_t start = 0; start < acting.rows; start += STATES) {
+            const int64_t left = acting.rows - start;
+            inputs.gather(acting.features + start * inputs.width, nullptr, left < STATES ? left : STATES);
+            if (inputs.states > FEW || Distribution::READS_LATENT) inputs.arrange();
+            const int64_t row = acting.step * acting.rows + start;
+            if (acting.outputs) act(acting, start, row);
+            if (acting.values) memcpy(acting.values + row, critic.evaluate(inputs), inputs.states * sizeof(T));
+        }
+    }
+
+  private:
+    Inputs<T> inputs;
+    Mlp<T> actor, critic;
+    Distribution distribution;
+    int64_t n_outputs, action_size;
+
+    // Acts in the states from `start` on, whose results begin at `row`.
+    void act(Acting<T>& acting, int64_t start, int64_t row) {
+        T* columns = Distribution::READS_LATENT ? actor.forward(inputs) : actor.evaluate(inputs);
+        for (int64_t s = 0; acting.masks && s < inputs.states; ++s)
+            limit(columns + s, acting.masks + (start + s) * n_outputs, n_outputs);
+        T* outputs = acting.outputs + row * n_outputs;
+        transpose(columns, STRIDE, n_outputs, inputs.states, outputs, n_outputs);
+        for (int64_t i = 0; i < inputs.states * n_outputs; ++i) acting.is_finite &= ::fabs(outputs[i]) < INFINITY;
+        if (!acting.actions && !acting.deviations) return;
+        distribution.prepare({columns}, inputs.states);
+        if constexpr (Distribution::READS_LATENT)
+            for (int64_t s = 0; s < inputs.states; ++s)
+                for (int64_t i = 0; i < n_outputs; ++i)
+                    acting.deviations[(row + s) * n_outputs + i] = distribution.deviation(s, i);
+        for (int64_t s = 0; acting.actions && s < inputs.states; ++s, ++row) {
+            T* action = acting.actions + row * action_size;
+            acting.log_probs[row] = distribution.sample(s, acting.noise + (start + s) * acting.noise_size, action);
+            for (int64_t j = 0; j < action_size; ++j) acting.is_finite &= ::fabs(action[j]) < INFINITY;
+            if (acting.clipped) clip(action, acting, acting.clipped + row * action_size);
+        }
+    }
+
+    void clip(const T* action, const Acting<T>& acting, T* clipped) const {
+        for (int64_t i = 0; i < action_size; ++i) {
+            const T number = action[i] < acting.low[i] ? acting.low[i] : action[i];
+            clipped[i] = number > acting.high[i] ? acting.high[i] : number;
+        }
+    }
+};
+
+}  // namespace INSTRUCTIONS
