@@ -9,7 +9,7 @@ import gymnasium as gym
 import pytest
 
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.compare.provenance import installed, numerics, own_modules, processor
+from sb3_ppo_variants.compare.execution import installed, numerics, own_modules, processor
 
 MODULE = """
 import gymnasium as gym

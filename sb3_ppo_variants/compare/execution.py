@@ -1,37 +1,65 @@
-"""Executes one run, in any process, and returns its record."""
+"""Executes one run, in any process, and returns its record, with what the result depends on besides settings and seed.
 
+Sums of floating-point numbers depend on the order in which a processor's instructions add them. Training amplifies the
+last bit until two processors, or two versions of the code, give different scores.
+"""
+
+import hashlib
 import json
 import math
+import os
+import platform
+import shutil
+import subprocess
+import sys
 import time
 import traceback
 import warnings
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from importlib.util import find_spec
+from numbers import Real
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, Any, cast
 
+import gymnasium as gym
 import numpy as np
+import pandas as pd
 import torch as th
 from gymnasium import spaces
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
+from stable_baselines3.common.logger import KVWriter, Logger, TensorBoardOutputFormat
 from stable_baselines3.common.vec_env import VecEnv
 from threadpoolctl import threadpool_limits
 
-from sb3_ppo_variants.compare.curves import LAST, SPANS
-from sb3_ppo_variants.compare.logged import Logged
+from sb3_ppo_variants.backends.choice import choose
+from sb3_ppo_variants.backends.native.library import library
+from sb3_ppo_variants.base.algorithm import PPOBase
 from sb3_ppo_variants.compare.plan import Run
-from sb3_ppo_variants.compare.provenance import Numerics, circumstances, commit, installed, numerics, own_modules
-from sb3_ppo_variants.compare.quiet import quieted
-from sb3_ppo_variants.compare.records import FORMAT, Made, Record, Result
-from sb3_ppo_variants.compare.tracking import Tracking
+from sb3_ppo_variants.compare.records import FORMAT, LAST, SPANS, Made, Numerics, Record, Result, digest
 from sb3_ppo_variants.envs import ActionsAsDrawn
+from sb3_ppo_variants.errors import ArgumentError, installation
 from sb3_ppo_variants.guards.capabilities import has_attr
 from sb3_ppo_variants.guards.masks import METHOD, MaskCheck, choices
 from sb3_ppo_variants.guards.watch import Watch
-from sb3_ppo_variants.recipes.episodes import Episodes
-from sb3_ppo_variants.recipes.training import build, save
+from sb3_ppo_variants.recipes.training import Episodes, build, save
+
+if TYPE_CHECKING:
+    from wandb.sdk.wandb_run import Run as WandbRun
 
 SECONDS_BETWEEN_STATES = 1.0
-NOWHERE = Tracking()
+# Environments and algorithms come from these packages, so that their versions matter where they are installed.
+PACKAGES = ("sb3_contrib", "mujoco", "ale_py", "envpool", "box2d")
+# The logged values to keep: names of SB3 and of this package, without "train/".
+LOGGED = (
+    "kl", "approx_kl", "entropy_loss", "explained_variance", "value_loss", "std", "kl_coef", "clip_range",
+    "clip_fraction",
+)  # fmt: skip
 
 
 class State(BaseCallback):
@@ -80,6 +108,98 @@ class State(BaseCallback):
             self._file.unlink(missing_ok=True)
 
 
+class Logged(BaseCallback):
+    """Keeps the values that each update logs, with the step of the update."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rows: list[dict[str, float]] = []
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_start(self) -> None:
+        # Read the values before SB3 dumps and clears them, which it does between a rollout and its update.
+        values = {name: self.logger.name_to_value.get(f"train/{name}", math.nan) for name in LOGGED}
+        self._rows.append({"step": self.num_timesteps, **{name: float(value) for name, value in values.items()}})
+
+    def _on_training_end(self) -> None:
+        self._on_rollout_start()
+
+    def curves(self, timesteps: int, number: int) -> dict[str, list[float | None]]:
+        """Return, by name, the mean over the updates in each of ``number`` equal spans of the training's timesteps."""
+        frame = pd.DataFrame(self._rows, columns=["step", *LOGGED], dtype=float)
+        spans = np.ceil(frame.pop("step") * number / timesteps).clip(1, number)
+        means = frame.where(np.isfinite(frame)).groupby(spans).mean().reindex(range(1, number + 1))
+        known = means.dropna(axis="columns", how="all")
+        return {n: [None if pd.isna(mean) else float(f"{mean:.5g}") for mean in known[n]] for n in known}
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """Where runs log to, besides their records.
+
+    :param tensorboard: folder in which each run gets its own folder for TensorBoard; ``None`` writes none
+    :param wandb: project at Weights & Biases; ``None`` does not log there
+    :param wandb_folder: folder for the files of wandb
+    """
+
+    tensorboard: Path | None = None
+    wandb: str | None = None
+    wandb_folder: Path = Path()
+
+    def check(self) -> None:
+        """Exit, naming the extra to install, if a package is missing."""
+        if self.tensorboard is not None and find_spec("tensorboard") is None:
+            raise SystemExit(f"--tensorboard needs TensorBoard: {installation('examples')}")
+        if self.wandb is not None and find_spec("wandb") is None:
+            raise SystemExit(f"--wandb needs Weights & Biases: {installation('wandb')}")
+
+    @contextmanager
+    def logger(self, run: Run) -> Iterator[Logger | None]:
+        """Yield the logger for a run's model, or ``None`` to leave the model's own logger.
+
+        If an error is raised within the context, the run of Weights & Biases is marked as failed.
+        """
+        with ExitStack() as stack:
+            formats: list[KVWriter] = []
+            if self.tensorboard is not None:
+                folder = self.tensorboard / run.name
+                # An earlier attempt at this run, which failed or was killed, may have left logs here.
+                shutil.rmtree(folder, ignore_errors=True)
+                formats.append(TensorBoardOutputFormat(str(folder)))
+                stack.callback(formats[0].close)
+            if self.wandb is not None:
+                import wandb
+
+                self.wandb_folder.mkdir(parents=True, exist_ok=True)
+                described = run.identity
+                tracked = wandb.init(
+                    project=self.wandb, dir=self.wandb_folder, name=f"{run.label}, {run.env}, seed {run.seed}",
+                    group=f"{run.label}, {run.env}", config={**described.pop("hyperparameters"), **described},
+                    settings=wandb.Settings(silent=True, console="off"),
+                )  # fmt: skip
+                formats.append(ToWandb(stack.enter_context(tracked)))
+            yield Logger(str(self.tensorboard or self.wandb_folder), formats) if formats else None
+
+
+class ToWandb(KVWriter):
+    """Writes numbers from SB3's logger to a run of Weights & Biases."""
+
+    def __init__(self, run: "WandbRun"):
+        self._run = run
+
+    def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
+        """Write the numbers that were logged at a step."""
+        self._run.log({name: value for name, value in key_values.items() if isinstance(value, Real)}, step=step)
+
+    def close(self) -> None:
+        """Do nothing: the context that started the run ends it."""
+
+
+NOWHERE = Tracking()
+
+
 def perform(
     run: Run, states: Path | None = None, checkpoints: Path | None = None, tracking: Tracking = NOWHERE
 ) -> Record:
@@ -87,7 +207,6 @@ def perform(
 
     :param states: folder for the progress of the runs; ``None`` writes none
     :param checkpoints: folder in which a folder with the trained model is saved; ``None`` saves none
-    :param tracking: where to log, besides the record
     """
     # Compute with one thread everywhere, because the way sums are split over threads changes their rounding.
     th.set_num_threads(1)
@@ -95,23 +214,23 @@ def perform(
     state = State(run, episodes, states)
     result: Made
     try:
-        with threadpool_limits(limits=1), quieted():
+        with threadpool_limits(limits=1), quiet():
             if run.algorithm:
                 steps, computed = _train(run, CallbackList([episodes, logged, state]), checkpoints, tracking)
             else:
                 steps, computed = _act_randomly(run, episodes, state), numerics(None)
         training = logged.curves(steps, SPANS)
-        status, result = "finished", {**_measured(episodes, steps), "training": training, "numerics": computed}
+        status, result = "finished", {**_measure(episodes, steps), "training": training, "numerics": computed}
     except (Exception, SystemExit):
         # The names of files in a message may contain bytes that are no text, which no report could be written with.
         error = traceback.format_exc().encode(errors="backslashreplace").decode()
         status, result = "failed", {"error": error}
     finally:
         state.close()
-    return record_of(run, status, result, *state.seconds())
+    return make_record(run, status, result, *state.seconds())
 
 
-def record_of(run: Run, status: str, result: Made, wall: float | None = None, cpu: float | None = None) -> Record:
+def make_record(run: Run, status: str, result: Made, wall: float | None = None, cpu: float | None = None) -> Record:
     """Return the record of a run with its result and the wall-clock and CPU seconds it took."""
     made = {"format": FORMAT, "name": run.name, "status": status, **run.identity, **result, "commit": commit()}
     described = circumstances()
@@ -159,7 +278,22 @@ def _act_randomly(run: Run, episodes: Episodes, state: State) -> int:
     return steps
 
 
-def _measured(episodes: Episodes, steps: int) -> Result:
+def random_actions(env: VecEnv, space: spaces.Space | None = None) -> np.ndarray:
+    """Draw a random action for each environment; if there are masks, one that the mask allows.
+
+    :param space: action space to draw from; ``None`` takes that of the environments
+    """
+    space = env.action_space if space is None else space
+    sizes = choices(space) if has_attr(env, METHOD) else None
+    if sizes is None:
+        return np.array([space.sample() for _ in range(env.num_envs)])
+    masks = MaskCheck(space, Watch(lambda: None)).stacked(env.env_method(METHOD))
+    parts = np.split(masks, np.cumsum(sizes)[:-1], axis=1)
+    drawn = [[space.np_random.choice(np.flatnonzero(row)) for row in part] for part in parts]
+    return np.stack(drawn, axis=1).reshape(env.num_envs, *(space.shape or ()))
+
+
+def _measure(episodes: Episodes, steps: int) -> Result:
     """Return the part of the record about the episodes, whose returns and their sums must be finite."""
     for number, value in enumerate(episodes.returns):
         if not math.isfinite(value):
@@ -178,16 +312,121 @@ def _measured(episodes: Episodes, steps: int) -> Result:
     }
 
 
-def random_actions(env: VecEnv, space: spaces.Space | None = None) -> np.ndarray:
-    """Draw a random action for each environment; if there are masks, one that the mask allows.
+def check(runs: Iterable[Run]) -> None:
+    """Create the model of every setting in every environment once.
 
-    :param space: action space to draw from; ``None`` takes that of the environments
+    :raises ArgumentError: if that fails, naming the setting and the environment
     """
-    space = env.action_space if space is None else space
-    sizes = choices(space) if has_attr(env, METHOD) else None
-    if sizes is None:
-        return np.array([space.sample() for _ in range(env.num_envs)])
-    masks = MaskCheck(space, Watch(lambda: None)).stacked(env.env_method(METHOD))
-    parts = np.split(masks, np.cumsum(sizes)[:-1], axis=1)
-    drawn = [[space.np_random.choice(np.flatnonzero(row)) for row in part] for part in parts]
-    return np.stack(drawn, axis=1).reshape(env.num_envs, *(space.shape or ()))
+    # The same hyperparameters give the same model, even under other conditions.
+    for run in {(run.label, run.env, digest(run.identity["hyperparameters"])): run for run in runs}.values():
+        try:
+            with quiet():
+                env = build(run.recipe(), run.seed).get_env() if run.algorithm else run.recipe().make_env()
+        except Exception as error:
+            kind = "" if isinstance(error, ArgumentError) else f"{type(error).__name__}: "
+            raise ArgumentError(f"{run.label} cannot run in {run.env}: {kind}{error}") from error
+        if env is not None:
+            env.close()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Let MuJoCo warn only once and write no ``MUJOCO_LOG.TXT``, and ignore warnings about the render mode."""
+    mujoco = import_module("mujoco") if find_spec("mujoco") else None
+    with warnings.catch_warnings(), ExitStack() as stack:
+        # SB3 asks every environment for its render mode, even if the environment cannot render.
+        warnings.filterwarnings("ignore", message=".*render_mode")
+        warnings.filterwarnings("once", message="MuJoCo: ")
+        # This is about gymnasium's MuJoCo models, which users cannot change.
+        warnings.filterwarnings("ignore", message="MuJoCo: compiler attribute")
+        if mujoco is not None:
+            mujoco.set_mju_user_warning(lambda message: warnings.warn(f"MuJoCo: {message}"))
+            stack.callback(mujoco.set_mju_user_warning, None)
+        yield
+
+
+def numerics(model: BaseAlgorithm | None) -> Numerics:
+    """Describe how this process computes the updates of a model.
+
+    :param model: the model; ``None`` for the random policy
+    """
+    found = library()
+    return {
+        "processor": processor(),
+        "native": "" if found is None else found.instructions,
+        "torch": th.backends.cpu.get_cpu_capability(),
+        "path": choose(model._plan(), model.fast).backend.name if isinstance(model, PPOBase) else "",
+    }
+
+
+@cache
+def processor() -> str:
+    """Return the model of the processor, as far as the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    fields = dict(line.replace("\t", "").split(": ", 1) for line in lines if ": " in line)
+    numbers = [fields[name] for name in ("cpu family", "model") if name in fields]
+    return " ".join([fields.get("model name", platform.machine()), *([f"({'/'.join(numbers)})"] if numbers else [])])
+
+
+def installed() -> dict[str, str]:
+    """Return the versions of those of ``PACKAGES`` that are installed."""
+    found = {}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def own_modules(algorithm: str, env: str, wrappers: object) -> dict[str, str]:
+    """Return a digest of each imported module that a run names and that no installed package contains.
+
+    :param algorithm: ``module:Class``, empty for the random policy
+    :param env: id of the environment
+    :param wrappers: the hyperparameter ``env_wrapper``
+    """
+    paths = [algorithm.partition(":")[0], *_modules(wrappers)]
+    if env in gym.registry and isinstance(entry := gym.registry[env].entry_point, str):
+        paths.append(entry.partition(":")[0])
+    packaged = packages_distributions().keys() | sys.stdlib_module_names | {__name__.partition(".")[0]}
+    found = {}
+    for path in sorted({path for path in paths if path and path.partition(".")[0] not in packaged}):
+        file = getattr(sys.modules.get(path), "__file__", None)
+        if file is not None:
+            found[path] = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]
+    return found
+
+
+def _modules(wrappers: object) -> list[str]:
+    """Return the modules of wrappers in the RL Zoo's format: an import path, a dict with one as key, or a list."""
+    if isinstance(wrappers, list):
+        return [path for each in wrappers for path in _modules(each)]
+    names = wrappers if isinstance(wrappers, dict) else [wrappers]  # None is no name.
+    return [name.rpartition(".")[0] for name in names if isinstance(name, str)]
+
+
+@cache
+def commit() -> str | None:
+    """Return the commit of this package, with ``-dirty`` if files were changed, or ``None`` outside its repository."""
+    file = Path(__file__)
+    try:
+        _git("ls-files", "--error-unmatch", file.name, folder=file.parent)  # Fails in another project's repository.
+        return _git("describe", "--always", "--abbrev=12", "--dirty", "--exclude=*", folder=file.parent)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _git(*arguments: str, folder: Path) -> str:
+    return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def circumstances(*packages: str) -> dict[str, Any]:
+    """Describe how a result was made: the versions of Python, the core packages and these packages, and the machine."""
+    names = ("sb3_ppo_variants", "stable_baselines3", "gymnasium", "torch", "numpy", *packages)
+    versions = {name: str(import_module(name).__version__) for name in names}
+    return {
+        "versions": {"python": platform.python_version(), **versions},
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+    }

@@ -1,19 +1,31 @@
-"""Pictures of a comparison, each as PNG, SVG and PDF. ``labels`` are all its settings, each with its own style."""
+"""Pictures of a comparison, each as PNG, SVG and PDF, and an interactive page of its learning curves.
 
-from collections.abc import Iterator, Mapping, Sequence
+``labels`` are all settings of the comparison, each with its own style.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from html import escape
 from itertools import cycle
 from pathlib import Path
-from typing import Literal
+from textwrap import wrap
+from typing import Literal, NamedTuple
 
 import matplotlib
 import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
 import seaborn
 from matplotlib import pyplot
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from plotly.offline import get_plotlyjs
 
-from sb3_ppo_variants.compare.intervals import Band, Estimate
+from sb3_ppo_variants.compare import statistics
+from sb3_ppo_variants.compare.records import SPANS, Record, curve, is_spanned
+from sb3_ppo_variants.compare.scores import Comparison, random_scores
+from sb3_ppo_variants.compare.statistics import Band, Estimate
 
 Color = tuple[float, float, float]
 Line = Literal["solid", "dashed", "dotted", "dashdot"] | tuple[float, tuple[float, ...]]
@@ -23,17 +35,49 @@ matplotlib.rcParams.update({"svg.hashsalt": "sb3_ppo_variants", "pdf.fonttype": 
 # Twelve colours and five line styles have no common divisor, so that sixty settings look different.
 COLORS = [*seaborn.color_palette("tab10"), (0.0, 0.0, 0.5), (1.0, 0.8, 0.0)]
 LINES: list[Line] = ["solid", "dashed", "dotted", "dashdot", (0, (6, 1, 1, 1, 1, 1))]
+# The line styles in plotly's words.
+DASHES = dict(zip(LINES, ["solid", "dash", "dot", "dashdot", "longdashdot"], strict=True))
 SMALL, MEDIUM = 9, 11
 # Vector formats that are written besides PNG, for use in papers.
 VECTOR = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+# Curves of means over single spans are averaged over this many spans, so that a picture shows trends.
+SMOOTHED = 5
+# The logged values to draw, with their names in the picture.
+QUANTITIES = {
+    "kl": "KL(old || new)",
+    "kl_coef": "β",
+    "clip_fraction": "share clipped",
+    "entropy_loss": "negative entropy",
+    "explained_variance": "explained variance",
+}
+# Properties of the other traces of a setting in the interactive page: the invisible edges of the band around its line,
+# or its seeds.
+INVISIBLE = {"mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip"}
+# The names beside the curves must leave them room: long ones have several lines of this many letters, and in a narrow
+# window, figures are scrolled.
+WIDEST = 40
+STYLE = """
+body { font: 15px/1.5 sans-serif; margin: 1rem auto; max-width: 75rem; padding: 0 1rem; color: #222 }
+body > div { overflow-x: auto } .plotly-graph-div { min-width: 48rem }
+"""
+# Without the button that sends the data to Plotly.
+CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["sendChartToCloud"]}
+HELP = "Click a name to hide its line, double-click it to see it alone, drag to enlarge a part."
 
 
-def looks(labels: Sequence[str]) -> tuple[dict[str, Color], dict[str, Line]]:
-    """Return a colour and a line style for each setting."""
-    return dict(zip(labels, cycle(COLORS), strict=False)), dict(zip(labels, cycle(LINES), strict=False))
+class Look(NamedTuple):
+    """The colour and the line style of a setting."""
+
+    color: Color
+    line: Line
 
 
-def shown(label: str) -> str:
+def looks(labels: Sequence[str]) -> dict[str, Look]:
+    """Return the look of each setting."""
+    return dict(zip(labels, map(Look, cycle(COLORS), cycle(LINES)), strict=False))
+
+
+def plain(label: str) -> str:
     """Return the text with which Matplotlib shows a label unchanged."""
     # Text between dollars would be a formula, and a line whose label begins with an underscore has no legend.
     text = label.replace("$", r"\$")
@@ -58,7 +102,7 @@ def legend(figure: Figure, axes: Axes) -> None:
 
 
 @contextmanager
-def drawn(file: Path) -> Iterator[Axes]:
+def drawing(file: Path) -> Iterator[Axes]:
     """Yield axes, and save their picture with a legend to a file at the end of the context."""
     figure, axes = pyplot.subplots(figsize=(6.5, 4.5), layout="constrained")
     yield axes
@@ -66,16 +110,31 @@ def drawn(file: Path) -> Iterator[Axes]:
     save(figure, file)
 
 
-def band(
-    axes: Axes, x: np.ndarray, label: str, found: Band, look: tuple[Mapping[str, Color], Mapping[str, Line]]
-) -> None:
+@contextmanager
+def drawing_grid(
+    file: Path, rows: int, columns: Sequence[str], size: tuple[float, float], x: str, sharey: bool = False
+) -> Iterator[np.ndarray]:
+    """Yield a grid of axes with titled columns, and save their picture with a legend at the end of the context."""
+    figure, grid = pyplot.subplots(
+        rows, len(columns), figsize=size, layout="constrained", squeeze=False, sharex="col", sharey=sharey
+    )
+    yield grid
+    for axes, title in zip(grid[0], columns, strict=True):
+        axes.set_title(title, fontsize=MEDIUM)
+    for axes in grid[-1]:
+        axes.set_xlabel(x, fontsize=SMALL)
+    legend(figure, max(grid.ravel(), key=lambda axes: len(axes.lines)))
+    save(figure, file)
+
+
+def draw_band(axes: Axes, x: np.ndarray, label: str, found: Band, look: Mapping[str, Look]) -> None:
     """Draw the curve of a setting with its interval, or if there is none, with a thin line for each seed."""
-    colors, lines = look
-    axes.plot(x, found.mean, color=colors[label], linestyle=lines[label], label=shown(label))
+    color, line = look[label]
+    axes.plot(x, found.mean, color=color, linestyle=line, label=plain(label))
     if found.is_certain:
-        axes.fill_between(x, found.low, found.high, color=colors[label], alpha=0.15, linewidth=0)
+        axes.fill_between(x, found.low, found.high, color=color, alpha=0.15, linewidth=0)
     elif len(found.seeds) > 1:
-        axes.plot(x, found.seeds.T, color=colors[label], linestyle=lines[label], linewidth=0.5, alpha=0.6)
+        axes.plot(x, found.seeds.T, color=color, linestyle=line, linewidth=0.5, alpha=0.6)
     axes.grid(alpha=0.3)
     seaborn.despine(ax=axes)
 
@@ -87,16 +146,16 @@ def aggregates(
 
     :param scores: scores of shape ``(seeds, environments)``, by setting; a circle is a mean over environments
     """
-    colors, _ = looks(labels)
+    look = looks(labels)
     figure, axes = pyplot.subplots(figsize=(6.5, 0.9 + 0.34 * len(estimates)))
     for height, (label, estimate) in enumerate(estimates.items()):
-        color = colors[label]
+        color = look[label].color
         if estimate.is_certain:
             axes.barh(height, estimate.high - estimate.low, left=estimate.low, height=0.6, color=color, alpha=0.35)
         axes.plot([estimate.value] * 2, [height - 0.3, height + 0.3], color=color, linewidth=2)
         seeds = scores[label].mean(axis=1)
         axes.plot(seeds, [height] * len(seeds), "o", color=color, markersize=4, fillstyle="none")
-    axes.set_yticks(range(len(estimates)), list(map(shown, estimates)), fontsize=SMALL)
+    axes.set_yticks(range(len(estimates)), list(map(plain, estimates)), fontsize=SMALL)
     axes.set_xlabel("mean normalised score", fontsize=MEDIUM)
     # Otherwise, the bar that begins first would begin at the axis.
     axes.use_sticky_edges = False
@@ -107,12 +166,12 @@ def aggregates(
     save(figure, file)
 
 
-def performance_profiles(profiles: Mapping[str, Band], taus: np.ndarray, labels: Sequence[str], file: Path) -> None:
+def performance_profiles(scores: Mapping[str, np.ndarray], labels: Sequence[str], file: Path) -> None:
     """Draw the share of runs above each normalised score, with its intervals."""
-    look = looks(labels)
-    with drawn(file) as axes:
-        for label, found in profiles.items():
-            band(axes, taus, label, found, look)
+    thresholds = statistics.taus(scores)
+    with drawing(file) as axes:
+        for label, found in statistics.profiles(scores).items():
+            draw_band(axes, thresholds, label, found, looks(labels))
         axes.set_xlabel("normalised score", fontsize=MEDIUM)
         axes.set_ylabel("share of runs with a higher score", fontsize=MEDIUM)
 
@@ -120,22 +179,179 @@ def performance_profiles(profiles: Mapping[str, Band], taus: np.ndarray, labels:
 def orders(names: Sequence[str], signs: np.ndarray, file: Path) -> None:
     """Draw for each pair of settings whether it has the paper's order here, with the paper's best setting first.
 
-    :param signs: the array that ``paper.orders`` returns: for settings of which the i-th is above the j-th in the
-        paper, ``[i, j]`` is 2 (beyond noise) or 1 (within noise) if it is above here too, and -2 or -1 if the order is
-        reversed here. All other elements are 0
+    :param signs: the array that ``verdicts.orders`` returns
     """
-    colors = ["#b2182b", "#f4a582", "#ffffff", "#a6dba0", "#1b7837"]
-    meanings = ["reversed beyond noise", "reversed within noise", "", "the same within noise", "the same beyond noise"]
+    meanings = {
+        "reversed beyond noise": "#b2182b",
+        "reversed within noise": "#f4a582",
+        "": "#ffffff",
+        "the same within noise": "#a6dba0",
+        "the same beyond noise": "#1b7837",
+    }
     size = 3.5 + 0.42 * len(names)
     figure, axes = pyplot.subplots(figsize=(size, size), layout="constrained")
-    axes.imshow(signs, cmap=matplotlib.colors.ListedColormap(colors), vmin=-2.5, vmax=2.5)
+    axes.imshow(signs, cmap=matplotlib.colors.ListedColormap([*meanings.values()]), vmin=-2.5, vmax=2.5)
     axes.set_xticks(range(len(names)), names, rotation=60, ha="right", rotation_mode="anchor", fontsize=SMALL)
     axes.set_yticks(range(len(names)), names, fontsize=SMALL)
     axes.set(xlabel="is above this setting in the paper, and here:", ylabel="this setting")
-    patches = [
-        matplotlib.patches.Patch(color=color, label=meaning)
-        for color, meaning in zip(colors, meanings, strict=True)
-        if meaning
-    ]
+    patches = [matplotlib.patches.Patch(color=color, label=said) for said, color in meanings.items() if said]
     figure.legend(handles=patches, loc="outside upper center", ncols=2, frameon=False, fontsize=SMALL)
     save(figure, file)
+
+
+def learned(comparison: Comparison, env: str, label: str) -> tuple[np.ndarray, Band] | None:
+    """Return the mean curve of a setting in an environment over its steps, with 95% intervals over seeds.
+
+    Runs that were recorded elsewhere may differ in length. Then the mean is over those that are not over yet.
+
+    :return: the steps, and the curve with its interval; ``None`` if there is no point at which every run has an episode
+    """
+    records = [record for record in comparison.runs(label, env) if record["last_returns"]]
+    lengths = np.array([record["steps"] for record in records])
+    longest = lengths.max(initial=0)
+    values = pd.DataFrame([curve(record, longest) for record in records], dtype=float)
+    # There is no mean before the first episode has ended. A span in which none ended takes the mean of the span before.
+    whole = values.ffill(axis=1).dropna(axis=1)
+    if whole.empty:
+        return None
+    if any(map(is_spanned, records)):
+        whole = whole.T.rolling(SMOOTHED, min_periods=1).mean().T
+    steps = (np.array(whole.columns, dtype=float) + 1) * longest / SPANS
+    running = whole.where(steps <= lengths[:, None])
+    runs = running.count()
+    parts = [running.loc[:, runs == number].dropna() for number in sorted(set(runs), reverse=True)]
+    # The runs are the seeds of a single environment.
+    found = [statistics.band(part.to_numpy()[:, None]) for part in parts]
+    mean, low, high = (np.concatenate(part) for part in zip(*((f.mean, f.low, f.high) for f in found), strict=True))
+    return steps, Band(mean, low, high, seeds=running.to_numpy())
+
+
+def curves(comparison: Comparison, env: str, file: Path) -> None:
+    """Draw the learning curves in an environment."""
+    with drawing(file) as axes:
+        for label in comparison.labels:
+            if (found := learned(comparison, env, label)) is not None:
+                draw_band(axes, found[0], label, found[1], looks(comparison.labels))
+        if env in (random := random_scores(comparison)):
+            axes.axhline(random[env], color="0.6", linewidth=1, label="random policy")
+        axes.set_xlabel("environment steps", fontsize=MEDIUM)
+        axes.set_ylabel("return of an episode", fontsize=MEDIUM)
+        axes.set_title(env)
+
+
+def efficiency(comparison: Comparison, shares: np.ndarray, found: Mapping[str, np.ndarray], file: Path) -> None:
+    """Draw the means of normalised curves over environments, against the share of the steps and against the time."""
+    figure, (by_steps, by_time) = pyplot.subplots(1, 2, figsize=(10, 4.2), layout="constrained", sharey=True)
+    look = looks(comparison.labels)
+    for label, of_setting in found.items():
+        mean = statistics.band(of_setting)
+        # NaN if the seconds of any run are not known.
+        seconds = np.mean(np.array([run["wall_seconds"] for run in comparison.runs(label)], dtype=float))
+        draw_band(by_steps, 100 * shares, label, mean, look)
+        draw_band(by_time, shares * seconds / 60, label, mean, look)
+    by_steps.set_xlabel("% of the environment steps", fontsize=MEDIUM)
+    by_time.set_xlabel("minutes of a run, mean", fontsize=MEDIUM)
+    by_steps.set_ylabel("mean normalised score", fontsize=MEDIUM)
+    legend(figure, by_steps)
+    save(figure, file)
+
+
+def training(comparison: Comparison, file: Path) -> bool:
+    """Draw the values that updates logged, with a row for each quantity and a column for each environment.
+
+    :return: whether there is anything to draw; records of earlier versions have no logged values
+    """
+    logged = {name for record in comparison.records for name in record.get("training", {})}
+    names = [name for name in QUANTITIES if name in logged]
+    if not names:
+        return False
+    envs, look = comparison.envs, looks(comparison.labels)
+    size = (2.9 * len(envs) + 0.6, 2.0 * len(names) + 0.4)
+    with drawing_grid(file, len(names), envs, size, "environment steps") as grid:
+        for row, name in zip(grid, names, strict=True):
+            for axes, env in zip(row, envs, strict=True):
+                for label in comparison.labels:
+                    _draw_logged(axes, comparison.runs(label, env), name, label, look[label])
+                axes.tick_params(labelsize=SMALL)
+                if name in ("kl", "kl_coef") and axes.lines:
+                    axes.set_yscale("log")
+            row[0].set_ylabel(QUANTITIES[name], fontsize=SMALL)
+    return True
+
+
+def _draw_logged(axes: Axes, records: Sequence[Record], name: str, label: str, look: Look) -> None:
+    """Draw the mean over seeds of a logged value. At this size, intervals would hide one another."""
+    rows = [record["training"][name] for record in records if name in record.get("training", {})]
+    if rows:
+        mean = pd.DataFrame(rows, dtype=float).ffill(axis=1).mean().to_numpy()
+        steps = np.arange(1, len(mean) + 1) / len(mean) * np.mean([record["steps"] for record in records])
+        axes.plot(steps, mean, color=look.color, linestyle=look.line, linewidth=1.2, label=plain(label))
+
+
+def page(comparisons: Iterable[Comparison]) -> str:
+    """Return an HTML page with the learning curves in all environments, which includes plotly's code.
+
+    It needs no network. Lines can be hidden and parts enlarged.
+    """
+    parts = []
+    for comparison in comparisons:
+        if comparison.envs:
+            parts.append(f"<h2>{escape(comparison.title)}</h2>")
+            for number, env in enumerate(comparison.envs):
+                where = f"{comparison.name}-{number}"
+                figure = interactive(comparison, env)
+                parts.append(figure.to_html(full_html=False, include_plotlyjs=False, div_id=where, config=CONFIG))
+    return document("Learning curves", STYLE, f"<script>{get_plotlyjs()}</script>\n<p>{HELP}</p>\n" + "\n".join(parts))
+
+
+def document(title: str, style: str, body: str) -> str:
+    """Return an HTML page that fits the width of any screen."""
+    head = '<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">'
+    return f"<!doctype html>\n{head}\n<title>{title}</title>\n<style>{style}</style>\n{body}"
+
+
+def interactive(comparison: Comparison, env: str) -> go.Figure:
+    """Return the learning curves in an environment, with buttons that choose what they are drawn over."""
+    figure = go.Figure()
+    by_steps: list[np.ndarray] = []
+    by_minutes: list[np.ndarray] = []
+    for label, (color, line) in looks(comparison.labels).items():
+        if (found := learned(comparison, env, label)) is None:
+            continue
+        steps, band = found
+        look = {"color": to_hex(color), "dash": DASHES[line]}
+        name = "<br>".join(map(_without_tags, wrap(label, WIDEST)))
+        figure.add_scatter(x=steps, y=band.mean, name=name, legendgroup=label, mode="lines", line=look)
+        if band.is_certain:
+            fill = f"rgba{(*(round(255 * part) for part in color), 0.15)}"
+            figure.add_scatter(x=steps, y=band.low, legendgroup=label, **INVISIBLE)
+            figure.add_scatter(x=steps, y=band.high, legendgroup=label, fill="tonexty", fillcolor=fill, **INVISIBLE)
+        else:
+            for seed in band.seeds:
+                figure.add_scatter(x=steps, y=seed, legendgroup=label, **{**INVISIBLE, "line": {**look, "width": 0.6}})
+        drawn = len(figure.data) - len(by_steps)
+        runs = pd.DataFrame(comparison.runs(label, env), columns=["wall_seconds", "steps"], dtype=float)
+        # NaN if the seconds of any run are not known.
+        pace = runs["wall_seconds"].sum(skipna=False) / runs["steps"].sum()
+        by_steps += drawn * [steps]
+        by_minutes += drawn * [steps * pace / 60]
+    if env in (random := random_scores(comparison)):
+        figure.add_hline(random[env], line_color="#999999", annotation_text="random policy")
+    over = {"environment steps": by_steps, "minutes of a run, mean": by_minutes}
+    buttons = [
+        {"label": name, "method": "update", "args": [{"x": [x.tolist() for x in xs]}, {"xaxis.title.text": name}]}
+        for name, xs in over.items()
+    ]
+    menu = {"type": "buttons", "direction": "right", "x": 1, "xanchor": "right", "y": 1.15, "buttons": buttons}
+    figure.update_layout(
+        title=_without_tags(env), height=560, template="plotly_white", xaxis_title="environment steps",
+        yaxis_title="return of an episode", updatemenus=[menu],
+        # Otherwise only the first letters of a name are shown beside a point.
+        hoverlabel={"namelength": -1},
+    )  # fmt: skip
+    return figure
+
+
+def _without_tags(text: str) -> str:
+    """Return a text that plotly shows as it is. It takes tags for markup, but knows no entities for quotes."""
+    return escape(text, quote=False)

@@ -20,7 +20,7 @@ from sb3_ppo_variants.envs import check_frame_skip
 from sb3_ppo_variants.envs.making import is_atari, spec_of
 from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.objectives import read_objective
-from sb3_ppo_variants.recipes.environments import Hyperparameters
+from sb3_ppo_variants.recipes.environments import Hyperparameters, entries_of
 from sb3_ppo_variants.recipes.protocols import protocol_of
 from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL, PPOUnclipped
 
@@ -127,11 +127,6 @@ def recipe(
         selected = select(entries_of(algorithm), env_id, entry or "mujoco")
         hyperparameters = chosen.anneal({**chosen.over(selected), **chosen.under(changes)})
     return parse(ALGORITHMS[algorithm], env_id, hyperparameters)
-
-
-def entries_of(algorithm: str) -> dict[str, Hyperparameters]:
-    """Return the hyperparameters of every environment for an algorithm, a key of ``ALGORITHMS``."""
-    return import_module(f"sb3_ppo_variants.recipes.{algorithm}").hyperparams
 
 
 def select(entries: dict[str, Hyperparameters], env_id: str, entry: str | None = None) -> Hyperparameters:
