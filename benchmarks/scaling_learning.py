@@ -80,7 +80,7 @@ def draw(learned: dict[str, Any], file: Path) -> None:
         for label, of_label in curves.items()
     }
     look = looks(list(curves))
-    with drawing(file) as axes:
+    with drawing(file) as [[axes]]:
         for label in curves:
             draw_band(axes, steps, label, over_seeds(means[label][:, None]), look)
         axes.set_xlabel("environment steps of all processes", fontsize=MEDIUM)

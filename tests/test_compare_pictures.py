@@ -58,7 +58,7 @@ def test_a_mean_without_an_interval_is_a_line_with_its_seeds(monkeypatch: pytest
     drawn: list[Figure] = []
     monkeypatch.setattr(plots, "save", lambda figure, _: drawn.append(figure))
     scores = {"one": np.array([[0.4, 0.2], [0.8, 0.6]]), "two": np.array([[0.1], [0.2], [0.3], [0.4]])}
-    plots.aggregates(statistics.means(scores), scores, ["one", "two"], Path("unused.png"))
+    plots.aggregates(scores, ["one", "two"], Path("unused.png"))
     (axes,) = drawn[0].axes
     seeds = [line.get_xdata() for line in axes.lines if line.get_marker() == "o"]
     assert np.allclose(seeds[0], [0.3, 0.7]) and np.allclose(seeds[1], scores["two"][:, 0])
@@ -76,7 +76,7 @@ def test_a_curve_without_an_interval_has_a_line_for_each_seed(
     drawn: list[Figure] = []
     monkeypatch.setattr(plots, "save", lambda figure, _: drawn.append(figure))
     curves = np.random.default_rng(0).normal(size=(seeds, 1, 5))
-    with plots.drawing(Path("unused.png")) as axes:
+    with plots.drawing(Path("unused.png")) as [[axes]]:
         plots.draw_band(axes, np.arange(5), "one", statistics.band(curves), plots.looks(["one"]))
     assert (len(axes.lines), len(axes.collections)) == (lines, bands)
     assert np.allclose(axes.lines[0].get_ydata(), curves.mean(axis=(0, 1)))
@@ -97,9 +97,9 @@ def test_labels_are_drawn_as_they_are(label: str, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(plots, "save", save)
     scores = {label: np.random.default_rng(0).random((4, 2))}
-    plots.aggregates(statistics.means(scores), scores, [label], Path("unused.png"))
+    plots.aggregates(scores, [label], Path("unused.png"))
     plots.performance_profiles(scores, [label], Path("unused.png"))
-    with plots.drawing(Path("unused.png")) as axes:
+    with plots.drawing(Path("unused.png")) as [[axes]]:
         plots.draw_band(axes, np.arange(2), label, statistics.band(scores[label][:, None]), plots.looks([label]))
     bars, *curves = drawn
     names: list[Any] = [bars.axes[0].get_yticklabels()[0], *(figure.legends[0].get_texts()[0] for figure in curves)]

@@ -4,6 +4,7 @@ import hashlib
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import pytest
@@ -50,7 +51,7 @@ def test_modules_of_the_user_are_recorded_with_a_digest(tmp_path: Path, monkeypa
     expected = {"of_the_user": digest[:12]}
     assert own_modules("of_the_user:Still", "CartPole-v1", None) == expected
     assert own_modules("", "Own-v0", None) == expected
-    wrappers = ["gymnasium.wrappers.TimeAwareObservation", {"of_the_user.Still": {"a": 1}}]
+    wrappers: Any = ["gymnasium.wrappers.TimeAwareObservation", {"of_the_user.Still": {"a": 1}}]
     assert own_modules("sb3_ppo_variants:PPOClip", "CartPole-v1", wrappers) == expected
     sys.modules.pop("of_the_user")
 

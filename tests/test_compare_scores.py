@@ -175,7 +175,7 @@ def test_settings_look_different() -> None:
     labels = [str(number) for number in range(60)]
     looks = plots.looks(labels)
     assert looks.keys() == {*labels} and len(set(looks.values())) == 60
-    assert len({look.color for look in looks.values()}) == 12
+    assert len({color for color, _ in looks.values()}) == 12
 
 
 def test_a_curve_is_of_the_last_episodes_and_ends_at_the_score() -> None:

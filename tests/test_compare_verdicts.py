@@ -162,7 +162,7 @@ def test_few_seeds_have_no_interval(seeds: int, envs: int, enough: bool) -> None
     scores = np.random.default_rng(0).normal(size=(seeds, envs))
     assert statistics.means({"a": scores})["a"].is_certain is enough
     assert statistics.probability_of_improvement(scores, scores + 1).is_certain is enough
-    assert statistics.profiles({"a": scores})["a"].is_certain is enough
+    assert statistics.profiles({"a": scores})[1]["a"].is_certain is enough
     assert statistics.band(scores[..., None]).is_certain is enough
 
 

@@ -8,10 +8,9 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from math import ceil, isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -27,13 +26,8 @@ STEPS = ("global_step", "_step", "Step")
 IN_FOLDER, IN_NAME = re.compile(r"(.+-v\d+)_\d+"), re.compile(r"(.+?)__.+__\d+__\d+")
 
 
-@dataclass(frozen=True)
-class Added:
-    """The episodes of a run: the steps at which they ended, ascending, and their returns.
-
-    :param env: id of the environment, ``None`` if it is not known
-    :param seconds: duration of the run, ``None`` if it is not known
-    """
+class Added(NamedTuple):
+    """The episodes of a run: the steps at which they ended, ascending, and their returns. The others may be unknown."""
 
     env: str | None
     ends: list[float]
@@ -45,9 +39,6 @@ def read_beside(texts: Iterable[str], found: Sequence[Record]) -> list[Record]:
     """Read the runs at ``LABEL=PATH`` or ``LABEL@ENV=PATH`` as records beside those of the runs that were found.
 
     There is one for each of the conditions under which the found runs include their environment.
-
-    :raises ArgumentError: if there are no runs, their environment is not known or no found run is in it, or a found run
-        has their label
     """
     runs: dict[tuple[str, str], list[Added]] = defaultdict(list)
     for text in texts:

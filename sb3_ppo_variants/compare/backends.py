@@ -24,16 +24,11 @@ Work = Callable[[Run], Record]
 
 @dataclass(frozen=True)
 class Pool:
-    """A joblib backend.
-
-    :param backend: name of the backend
-    :param jobs: number of parallel runs
-    :param lost: the error that the backend raises when a worker is lost
-    :param options: further options of the backend
-    """
+    """A joblib backend with its options, and the number of parallel runs."""
 
     backend: str
     jobs: int
+    # Raised when a worker is lost.
     lost: type[Exception]
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -66,22 +61,17 @@ def make(runs: Iterable[Run], work: Work, pool: Pool) -> Generator[Record, None,
                 raise
             for run in suspects:
                 del waiting[run.name]
-                yield _make_alone(run, work, pool)
+                try:
+                    yield from replace(pool, jobs=1).records([run], work)
+                except pool.lost as error:
+                    twice = f"{error}\nThe process of this run ended twice, the second time while it was the only one."
+                    yield make_record(run, "failed", {"error": twice})
 
 
 def _note(runs: Iterable[Run], begun: list[Run]) -> Iterator[Run]:
     for run in runs:
         begun.append(run)
         yield run
-
-
-def _make_alone(run: Run, work: Work, pool: Pool) -> Record:
-    try:
-        (record,) = replace(pool, jobs=1).records([run], work)
-    except pool.lost as error:
-        twice = f"{error}\nThe process of this run ended twice, the second time while it was the only one."
-        return make_record(run, "failed", {"error": twice})
-    return record
 
 
 @contextmanager

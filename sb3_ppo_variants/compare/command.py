@@ -33,14 +33,19 @@ def run(options: argparse.Namespace) -> int:
     :return: 0 if all runs are finished, 1 if some failed, 130 if interrupted
     """
     try:
-        folder = None if options.tensorboard is None else options.tensorboard.absolute()
-        tracking = Tracking(folder, options.wandb, options.out.absolute())
+        boards = options.tensorboard and options.tensorboard.absolute()
+        tracking = Tracking(boards, options.wandb, options.out.absolute())
         tracking.check()
         plan = make_plans(options)
         if options.dry_run:
             _missing(options, plan)
             return 0
-        _make_folders(options.out)
+        try:
+            for folder in (RECORDS, STATES):
+                (options.out / folder).mkdir(parents=True, exist_ok=True)
+                TemporaryFile(dir=options.out / folder).close()
+        except OSError as error:
+            raise ArgumentError(f"--out {options.out} cannot be written to: {error}") from error
         with FileLock(options.out / LOCK, timeout=0):
             if options.files:
                 _copy(options)
@@ -138,16 +143,6 @@ def _copy(options: argparse.Namespace) -> None:
                 writer.write(record)
 
 
-def _make_folders(out: Path) -> None:
-    try:
-        for folder in (RECORDS, STATES):
-            (out / folder).mkdir(parents=True, exist_ok=True)
-            with TemporaryFile(dir=out / folder):
-                pass
-    except OSError as error:
-        raise ArgumentError(f"--out {out} cannot be written to: {error}") from error
-
-
 def _make(options: argparse.Namespace, plan: Plan, missing: list[Run], tracking: Tracking) -> int:
     """Make the missing runs, record each when it ends, and return how many failed."""
     states = options.out / STATES
@@ -178,12 +173,7 @@ def _make(options: argparse.Namespace, plan: Plan, missing: list[Run], tracking:
 
 
 class Display(Progress):
-    """A line for each run that has ended and, in a terminal, a bar for all of them and a row for each in progress.
-
-    :param runs: all runs of the plan
-    :param missing: the runs that are not finished
-    :param states: folder with the progress of these runs
-    """
+    """A line for each run that has ended and, in a terminal, a bar for all of them and a row for each in progress."""
 
     def __init__(self, runs: Iterable[Run], missing: Iterable[Run], states: Path):
         self._steps = {run.name: run.timesteps if run.algorithm else 0 for run in runs}

@@ -41,12 +41,13 @@ from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.backends.native.library import library
 from sb3_ppo_variants.base.algorithm import PPOBase
 from sb3_ppo_variants.compare.plan import Run
-from sb3_ppo_variants.compare.records import FORMAT, LAST, SPANS, Made, Numerics, Record, Result, digest
+from sb3_ppo_variants.compare.records import FORMAT, LAST, SPANS, Record, Result, digest
 from sb3_ppo_variants.envs import ActionsAsDrawn
 from sb3_ppo_variants.errors import ArgumentError, installation
 from sb3_ppo_variants.guards.capabilities import has_attr
 from sb3_ppo_variants.guards.masks import METHOD, MaskCheck, choices
 from sb3_ppo_variants.guards.watch import Watch
+from sb3_ppo_variants.recipes.protocols import Wrappers, list_wrappers
 from sb3_ppo_variants.recipes.training import Episodes, build, save
 
 if TYPE_CHECKING:
@@ -63,13 +64,14 @@ LOGGED = (
 
 
 class State(BaseCallback):
-    """Writes the progress of a run to a file in a folder, if this machine has that folder."""
+    """Writes the progress of a run to a file in a folder, if this machine has it, and keeps the values that it logs."""
 
     def __init__(self, run: Run, episodes: Episodes, folder: Path | None):
         super().__init__()
         self._run, self._episodes = run, episodes
         self._file = folder / f"{run.name}.json" if folder is not None and folder.is_dir() else None
         self._next = 0.0
+        self._logged: list[dict[str, float]] = []
         self._on_training_start()
 
     def _on_training_start(self) -> None:
@@ -107,28 +109,19 @@ class State(BaseCallback):
         if self._file is not None:
             self._file.unlink(missing_ok=True)
 
-
-class Logged(BaseCallback):
-    """Keeps the values that each update logs, with the step of the update."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._rows: list[dict[str, float]] = []
-
-    def _on_step(self) -> bool:
-        return True
-
     def _on_rollout_start(self) -> None:
         # Read the values before SB3 dumps and clears them, which it does between a rollout and its update.
-        values = {name: self.logger.name_to_value.get(f"train/{name}", math.nan) for name in LOGGED}
-        self._rows.append({"step": self.num_timesteps, **{name: float(value) for name, value in values.items()}})
+        values = {name: self.logger.name_to_value.get(f"train/{name}") for name in LOGGED}
+        known = {name: float(value) for name, value in values.items() if value is not None}
+        if known:
+            self._logged.append({"step": self.num_timesteps, **known})
 
     def _on_training_end(self) -> None:
         self._on_rollout_start()
 
     def curves(self, timesteps: int, number: int) -> dict[str, list[float | None]]:
-        """Return, by name, the mean over the updates in each of ``number`` equal spans of the training's timesteps."""
-        frame = pd.DataFrame(self._rows, columns=["step", *LOGGED], dtype=float)
+        """Return the mean of each logged value over the updates in each of ``number`` equal spans of the timesteps."""
+        frame = pd.DataFrame(self._logged, columns=["step", *LOGGED], dtype=float)
         spans = np.ceil(frame.pop("step") * number / timesteps).clip(1, number)
         means = frame.where(np.isfinite(frame)).groupby(spans).mean().reindex(range(1, number + 1))
         known = means.dropna(axis="columns", how="all")
@@ -137,14 +130,11 @@ class Logged(BaseCallback):
 
 @dataclass(frozen=True)
 class Tracking:
-    """Where runs log to, besides their records.
+    """Where runs log to, besides their records."""
 
-    :param tensorboard: folder in which each run gets its own folder for TensorBoard; ``None`` writes none
-    :param wandb: project at Weights & Biases; ``None`` does not log there
-    :param wandb_folder: folder for the files of wandb
-    """
-
+    # A folder, in which each run gets its own folder.
     tensorboard: Path | None = None
+    # A project at Weights & Biases, and the folder for its files.
     wandb: str | None = None
     wandb_folder: Path = Path()
 
@@ -156,11 +146,8 @@ class Tracking:
             raise SystemExit(f"--wandb needs Weights & Biases: {installation('wandb')}")
 
     @contextmanager
-    def logger(self, run: Run) -> Iterator[Logger | None]:
-        """Yield the logger for a run's model, or ``None`` to leave the model's own logger.
-
-        If an error is raised within the context, the run of Weights & Biases is marked as failed.
-        """
+    def log(self, run: Run, model: BaseAlgorithm) -> Iterator[None]:
+        """Let a run's model log there. If an error is raised, the run of Weights & Biases is marked as failed."""
         with ExitStack() as stack:
             formats: list[KVWriter] = []
             if self.tensorboard is not None:
@@ -180,7 +167,9 @@ class Tracking:
                     settings=wandb.Settings(silent=True, console="off"),
                 )  # fmt: skip
                 formats.append(ToWandb(stack.enter_context(tracked)))
-            yield Logger(str(self.tensorboard or self.wandb_folder), formats) if formats else None
+            if formats:
+                model.set_logger(Logger(str(self.tensorboard or self.wandb_folder), formats))
+            yield
 
 
 class ToWandb(KVWriter):
@@ -210,16 +199,16 @@ def perform(
     """
     # Compute with one thread everywhere, because the way sums are split over threads changes their rounding.
     th.set_num_threads(1)
-    episodes, logged = Episodes(), Logged()
+    episodes = Episodes()
     state = State(run, episodes, states)
-    result: Made
+    result: Result
     try:
         with threadpool_limits(limits=1), quiet():
             if run.algorithm:
-                steps, computed = _train(run, CallbackList([episodes, logged, state]), checkpoints, tracking)
+                steps, computed = _train(run, CallbackList([episodes, state]), checkpoints, tracking)
             else:
                 steps, computed = _act_randomly(run, episodes, state), numerics(None)
-        training = logged.curves(steps, SPANS)
+        training = state.curves(steps, SPANS)
         status, result = "finished", {**_measure(episodes, steps), "training": training, "numerics": computed}
     except (Exception, SystemExit):
         # The names of files in a message may contain bytes that are no text, which no report could be written with.
@@ -230,7 +219,7 @@ def perform(
     return make_record(run, status, result, *state.seconds())
 
 
-def make_record(run: Run, status: str, result: Made, wall: float | None = None, cpu: float | None = None) -> Record:
+def make_record(run: Run, status: str, result: Result, wall: float | None = None, cpu: float | None = None) -> Record:
     """Return the record of a run with its result and the wall-clock and CPU seconds it took."""
     made = {"format": FORMAT, "name": run.name, "status": status, **run.identity, **result, "commit": commit()}
     described = circumstances()
@@ -239,13 +228,13 @@ def make_record(run: Run, status: str, result: Made, wall: float | None = None, 
     return cast(Record, {**made, **described, "modules": modules, "wall_seconds": wall, "cpu_seconds": cpu})
 
 
-def _train(run: Run, callback: BaseCallback, checkpoints: Path | None, tracking: Tracking) -> tuple[int, Numerics]:
+def _train(
+    run: Run, callback: BaseCallback, checkpoints: Path | None, tracking: Tracking
+) -> tuple[int, dict[str, str]]:
     """Return the number of steps that were made, and how the updates were computed."""
     model = build(run.recipe(), run.seed)
     computed = numerics(model)
-    with tracking.logger(run) as logger:
-        if logger is not None:
-            model.set_logger(logger)
+    with tracking.log(run, model):
         model.learn(run.timesteps, callback=callback)
         # SB3 dumps the log before each update, so the values of the last update are still to be written.
         model.logger.dump(model.num_timesteps)
@@ -279,10 +268,7 @@ def _act_randomly(run: Run, episodes: Episodes, state: State) -> int:
 
 
 def random_actions(env: VecEnv, space: spaces.Space | None = None) -> np.ndarray:
-    """Draw a random action for each environment; if there are masks, one that the mask allows.
-
-    :param space: action space to draw from; ``None`` takes that of the environments
-    """
+    """Draw a random action for each environment, from this space or its own; with masks, one that the mask allows."""
     space = env.action_space if space is None else space
     sizes = choices(space) if has_attr(env, METHOD) else None
     if sizes is None:
@@ -313,10 +299,7 @@ def _measure(episodes: Episodes, steps: int) -> Result:
 
 
 def check(runs: Iterable[Run]) -> None:
-    """Create the model of every setting in every environment once.
-
-    :raises ArgumentError: if that fails, naming the setting and the environment
-    """
+    """Create the model of every setting in every environment once. Errors name the setting and the environment."""
     # The same hyperparameters give the same model, even under other conditions.
     for run in {(run.label, run.env, digest(run.identity["hyperparameters"])): run for run in runs}.values():
         try:
@@ -345,11 +328,9 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def numerics(model: BaseAlgorithm | None) -> Numerics:
-    """Describe how this process computes the updates of a model.
-
-    :param model: the model; ``None`` for the random policy
-    """
+def numerics(model: BaseAlgorithm | None) -> dict[str, str]:
+    """Describe how this process rounds the sums in updates of a model, or without one: with which processor,
+    instruction sets of the native library and of PyTorch, and path, which only this package's algorithms have."""
     found = library()
     return {
         "processor": processor(),
@@ -380,14 +361,10 @@ def installed() -> dict[str, str]:
     return found
 
 
-def own_modules(algorithm: str, env: str, wrappers: object) -> dict[str, str]:
-    """Return a digest of each imported module that a run names and that no installed package contains.
-
-    :param algorithm: ``module:Class``, empty for the random policy
-    :param env: id of the environment
-    :param wrappers: the hyperparameter ``env_wrapper``
-    """
-    paths = [algorithm.partition(":")[0], *_modules(wrappers)]
+def own_modules(algorithm: str, env: str, wrappers: Wrappers) -> dict[str, str]:
+    """Return a digest of each imported module that a run names and that no installed package contains."""
+    named = [name.rpartition(".")[0] for name, _ in list_wrappers(wrappers) if isinstance(name, str)]
+    paths = [algorithm.partition(":")[0], *named]
     if env in gym.registry and isinstance(entry := gym.registry[env].entry_point, str):
         paths.append(entry.partition(":")[0])
     packaged = packages_distributions().keys() | sys.stdlib_module_names | {__name__.partition(".")[0]}
@@ -397,14 +374,6 @@ def own_modules(algorithm: str, env: str, wrappers: object) -> dict[str, str]:
         if file is not None:
             found[path] = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]
     return found
-
-
-def _modules(wrappers: object) -> list[str]:
-    """Return the modules of wrappers in the RL Zoo's format: an import path, a dict with one as key, or a list."""
-    if isinstance(wrappers, list):
-        return [path for each in wrappers for path in _modules(each)]
-    names = wrappers if isinstance(wrappers, dict) else [wrappers]  # None is no name.
-    return [name.rpartition(".")[0] for name in names if isinstance(name, str)]
 
 
 @cache

@@ -66,18 +66,16 @@ PAPERS_ENVS = [
 
 @dataclass(frozen=True)
 class Preset:
-    """The defaults of the command line for a named comparison.
+    """The defaults of the command line for a named comparison."""
 
-    :param settings: the settings of each cut, by name
-    :param why: the reason for the conditions
-    :param studied: if not empty, the settings are compared under each of these conditions instead of ``conditions``
-    """
-
+    # By the name of the cut.
     settings: Mapping[str, list[str]]
     envs: list[str]
     conditions: Conditions
     seeds: int = 3
+    # The reason for the conditions.
     why: str = ""
+    # If there are any, the settings are compared under each of these conditions instead.
     studied: Sequence[Conditions] = ()
 
     def cut(self, name: str, protocol: str | None) -> list[str]:
@@ -156,19 +154,16 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class Run:
-    """One run, with everything that its result depends on.
+    """One run, with everything that its result depends on."""
 
-    :param label: the setting in words, or ``RANDOM``
-    :param algorithm: ``module:Class``, empty for the random policy
-    :param hyperparameters: hyperparameters of the algorithm and the environment, in the RL Zoo's format
-    :param conditions: the conditions that all settings of the comparison share
-    """
-
+    # The setting in words, or ``RANDOM``.
     label: str
+    # ``module:Class``, empty for the random policy.
     algorithm: str
     env: str
     seed: int
     timesteps: int
+    # Those of the algorithm and the environment, in the RL Zoo's format.
     hyperparameters: Hyperparameters
     conditions: dict[str, Any]
 
@@ -204,8 +199,6 @@ def make_plan(settings: list[Setting], envs: list[str], seeds: int, conditions: 
     """Plan all settings in all environments with all seeds, which are 0, 1, ...
 
     The seed is the outermost loop, so that a plan that is cut short has every setting in every environment.
-
-    :raises ArgumentError: if something is unknown or not allowed, or two settings are the same
     """
     if seeds < 1:
         raise ArgumentError(f"--seeds must be at least 1, not {seeds}")

@@ -9,7 +9,7 @@ from html import escape
 from itertools import cycle
 from pathlib import Path
 from textwrap import wrap
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import matplotlib
 import numpy as np
@@ -23,12 +23,13 @@ from matplotlib.figure import Figure
 from plotly.offline import get_plotlyjs
 
 from sb3_ppo_variants.compare import statistics
-from sb3_ppo_variants.compare.records import SPANS, Record, curve, is_spanned
+from sb3_ppo_variants.compare.records import SPANS, curve, is_spanned
 from sb3_ppo_variants.compare.scores import Comparison, random_scores
-from sb3_ppo_variants.compare.statistics import Band, Estimate
+from sb3_ppo_variants.compare.statistics import Band
 
 Color = tuple[float, float, float]
 Line = Literal["solid", "dashed", "dotted", "dashdot"] | tuple[float, tuple[float, ...]]
+Look = tuple[Color, Line]
 # Pictures are drawn to files, without a window. The same records always give the same files.
 matplotlib.use("agg")
 matplotlib.rcParams.update({"svg.hashsalt": "sb3_ppo_variants", "pdf.fonttype": 42})
@@ -65,16 +66,9 @@ CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["sendChartToCloud"]}
 HELP = "Click a name to hide its line, double-click it to see it alone, drag to enlarge a part."
 
 
-class Look(NamedTuple):
-    """The colour and the line style of a setting."""
-
-    color: Color
-    line: Line
-
-
 def looks(labels: Sequence[str]) -> dict[str, Look]:
-    """Return the look of each setting."""
-    return dict(zip(labels, map(Look, cycle(COLORS), cycle(LINES)), strict=False))
+    """Return the colour and the line style of each setting."""
+    return dict(zip(labels, zip(cycle(COLORS), cycle(LINES), strict=True), strict=False))
 
 
 def plain(label: str) -> str:
@@ -93,38 +87,27 @@ def save(figure: Figure, file: Path) -> None:
     pyplot.close(figure)
 
 
-def legend(figure: Figure, axes: Axes) -> None:
-    """Add a legend for the lines in these axes, to the right of the figure."""
-    handles, labels = axes.get_legend_handles_labels()
+@contextmanager
+def drawing(
+    file: Path, rows: int = 1, columns: int = 1, size: tuple[float, float] = (6.5, 4.5), sharey: bool = False
+) -> Iterator[np.ndarray]:
+    """Yield a grid of axes, and save their picture with a legend to a file at the end of the context."""
+    figure, grid = pyplot.subplots(
+        rows, columns, figsize=size, layout="constrained", squeeze=False, sharex="col", sharey=sharey
+    )
+    yield grid
+    handles, labels = max(grid.ravel(), key=lambda axes: len(axes.lines)).get_legend_handles_labels()
     if handles:
         # The legend is outside the figure, so the picture grows with it, however long the names are.
         figure.legend(handles, labels, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=SMALL)
-
-
-@contextmanager
-def drawing(file: Path) -> Iterator[Axes]:
-    """Yield axes, and save their picture with a legend to a file at the end of the context."""
-    figure, axes = pyplot.subplots(figsize=(6.5, 4.5), layout="constrained")
-    yield axes
-    legend(figure, axes)
     save(figure, file)
 
 
-@contextmanager
-def drawing_grid(
-    file: Path, rows: int, columns: Sequence[str], size: tuple[float, float], x: str, sharey: bool = False
-) -> Iterator[np.ndarray]:
-    """Yield a grid of axes with titled columns, and save their picture with a legend at the end of the context."""
-    figure, grid = pyplot.subplots(
-        rows, len(columns), figsize=size, layout="constrained", squeeze=False, sharex="col", sharey=sharey
-    )
-    yield grid
-    for axes, title in zip(grid[0], columns, strict=True):
-        axes.set_title(title, fontsize=MEDIUM)
-    for axes in grid[-1]:
-        axes.set_xlabel(x, fontsize=SMALL)
-    legend(figure, max(grid.ravel(), key=lambda axes: len(axes.lines)))
-    save(figure, file)
+def label_grid(grid: np.ndarray, titles: Sequence[str], x: str) -> None:
+    """Give the columns of a grid titles, and all of them the same label below."""
+    for column, title in zip(grid.T, titles, strict=True):
+        column[0].set_title(title, fontsize=MEDIUM)
+        column[-1].set_xlabel(x, fontsize=SMALL)
 
 
 def draw_band(axes: Axes, x: np.ndarray, label: str, found: Band, look: Mapping[str, Look]) -> None:
@@ -139,17 +122,12 @@ def draw_band(axes: Axes, x: np.ndarray, label: str, found: Band, look: Mapping[
     seaborn.despine(ax=axes)
 
 
-def aggregates(
-    estimates: Mapping[str, Estimate], scores: Mapping[str, np.ndarray], labels: Sequence[str], file: Path
-) -> None:
-    """Draw the mean score of each setting as a line, its interval as a bar, and each seed as a circle.
-
-    :param scores: scores of shape ``(seeds, environments)``, by setting; a circle is a mean over environments
-    """
-    look = looks(labels)
+def aggregates(scores: statistics.Scores, labels: Sequence[str], file: Path) -> None:
+    """Draw the mean score of each setting as a line, its interval as a bar, and the mean of each seed as a circle."""
+    estimates, look = statistics.means(scores), looks(labels)
     figure, axes = pyplot.subplots(figsize=(6.5, 0.9 + 0.34 * len(estimates)))
     for height, (label, estimate) in enumerate(estimates.items()):
-        color = look[label].color
+        color, _ = look[label]
         if estimate.is_certain:
             axes.barh(height, estimate.high - estimate.low, left=estimate.low, height=0.6, color=color, alpha=0.35)
         axes.plot([estimate.value] * 2, [height - 0.3, height + 0.3], color=color, linewidth=2)
@@ -166,21 +144,18 @@ def aggregates(
     save(figure, file)
 
 
-def performance_profiles(scores: Mapping[str, np.ndarray], labels: Sequence[str], file: Path) -> None:
+def performance_profiles(scores: statistics.Scores, labels: Sequence[str], file: Path) -> None:
     """Draw the share of runs above each normalised score, with its intervals."""
-    thresholds = statistics.taus(scores)
-    with drawing(file) as axes:
-        for label, found in statistics.profiles(scores).items():
-            draw_band(axes, thresholds, label, found, looks(labels))
+    taus, profiles = statistics.profiles(scores)
+    with drawing(file) as [[axes]]:
+        for label, found in profiles.items():
+            draw_band(axes, taus, label, found, looks(labels))
         axes.set_xlabel("normalised score", fontsize=MEDIUM)
         axes.set_ylabel("share of runs with a higher score", fontsize=MEDIUM)
 
 
 def orders(names: Sequence[str], signs: np.ndarray, file: Path) -> None:
-    """Draw for each pair of settings whether it has the paper's order here, with the paper's best setting first.
-
-    :param signs: the array that ``verdicts.orders`` returns
-    """
+    """Draw for each pair of settings whether it has the paper's order here, as ``verdicts.orders`` returns it."""
     meanings = {
         "reversed beyond noise": "#b2182b",
         "reversed within noise": "#f4a582",
@@ -200,11 +175,10 @@ def orders(names: Sequence[str], signs: np.ndarray, file: Path) -> None:
 
 
 def learned(comparison: Comparison, env: str, label: str) -> tuple[np.ndarray, Band] | None:
-    """Return the mean curve of a setting in an environment over its steps, with 95% intervals over seeds.
+    """Return the steps and the mean curve of a setting in an environment, with 95% intervals over seeds.
 
-    Runs that were recorded elsewhere may differ in length. Then the mean is over those that are not over yet.
-
-    :return: the steps, and the curve with its interval; ``None`` if there is no point at which every run has an episode
+    There is none if there is no point at which every run has an episode. Runs that were recorded elsewhere may differ
+    in length. Then the mean is over those that are not over yet.
     """
     records = [record for record in comparison.runs(label, env) if record["last_returns"]]
     lengths = np.array([record["steps"] for record in records])
@@ -228,7 +202,7 @@ def learned(comparison: Comparison, env: str, label: str) -> tuple[np.ndarray, B
 
 def curves(comparison: Comparison, env: str, file: Path) -> None:
     """Draw the learning curves in an environment."""
-    with drawing(file) as axes:
+    with drawing(file) as [[axes]]:
         for label in comparison.labels:
             if (found := learned(comparison, env, label)) is not None:
                 draw_band(axes, found[0], label, found[1], looks(comparison.labels))
@@ -241,51 +215,45 @@ def curves(comparison: Comparison, env: str, file: Path) -> None:
 
 def efficiency(comparison: Comparison, shares: np.ndarray, found: Mapping[str, np.ndarray], file: Path) -> None:
     """Draw the means of normalised curves over environments, against the share of the steps and against the time."""
-    figure, (by_steps, by_time) = pyplot.subplots(1, 2, figsize=(10, 4.2), layout="constrained", sharey=True)
     look = looks(comparison.labels)
-    for label, of_setting in found.items():
-        mean = statistics.band(of_setting)
-        # NaN if the seconds of any run are not known.
-        seconds = np.mean(np.array([run["wall_seconds"] for run in comparison.runs(label)], dtype=float))
-        draw_band(by_steps, 100 * shares, label, mean, look)
-        draw_band(by_time, shares * seconds / 60, label, mean, look)
-    by_steps.set_xlabel("% of the environment steps", fontsize=MEDIUM)
-    by_time.set_xlabel("minutes of a run, mean", fontsize=MEDIUM)
-    by_steps.set_ylabel("mean normalised score", fontsize=MEDIUM)
-    legend(figure, by_steps)
-    save(figure, file)
+    with drawing(file, columns=2, size=(10, 4.2), sharey=True) as [[by_steps, by_time]]:
+        for label, of_setting in found.items():
+            mean = statistics.band(of_setting)
+            # NaN if the seconds of any run are not known.
+            seconds = np.mean(np.array([run["wall_seconds"] for run in comparison.runs(label)], dtype=float))
+            draw_band(by_steps, 100 * shares, label, mean, look)
+            draw_band(by_time, shares * seconds / 60, label, mean, look)
+        by_steps.set_xlabel("% of the environment steps", fontsize=MEDIUM)
+        by_time.set_xlabel("minutes of a run, mean", fontsize=MEDIUM)
+        by_steps.set_ylabel("mean normalised score", fontsize=MEDIUM)
 
 
 def training(comparison: Comparison, file: Path) -> bool:
-    """Draw the values that updates logged, with a row for each quantity and a column for each environment.
-
-    :return: whether there is anything to draw; records of earlier versions have no logged values
-    """
+    """Draw the values that updates logged, if there are any, with a row for each quantity and a column for each
+    environment. Records of earlier versions have none."""
     logged = {name for record in comparison.records for name in record.get("training", {})}
     names = [name for name in QUANTITIES if name in logged]
     if not names:
         return False
     envs, look = comparison.envs, looks(comparison.labels)
     size = (2.9 * len(envs) + 0.6, 2.0 * len(names) + 0.4)
-    with drawing_grid(file, len(names), envs, size, "environment steps") as grid:
+    with drawing(file, len(names), len(envs), size) as grid:
+        label_grid(grid, envs, "environment steps")
         for row, name in zip(grid, names, strict=True):
             for axes, env in zip(row, envs, strict=True):
                 for label in comparison.labels:
-                    _draw_logged(axes, comparison.runs(label, env), name, label, look[label])
+                    # At this size, intervals would hide one another.
+                    runs = [run for run in comparison.runs(label, env) if name in run.get("training", {})]
+                    if runs:
+                        mean = pd.DataFrame([run["training"][name] for run in runs], dtype=float).ffill(axis=1).mean()
+                        steps = np.arange(1, len(mean) + 1) / len(mean) * np.mean([run["steps"] for run in runs])
+                        color, line = look[label]
+                        axes.plot(steps, mean, color=color, linestyle=line, linewidth=1.2, label=plain(label))
                 axes.tick_params(labelsize=SMALL)
                 if name in ("kl", "kl_coef") and axes.lines:
                     axes.set_yscale("log")
             row[0].set_ylabel(QUANTITIES[name], fontsize=SMALL)
     return True
-
-
-def _draw_logged(axes: Axes, records: Sequence[Record], name: str, label: str, look: Look) -> None:
-    """Draw the mean over seeds of a logged value. At this size, intervals would hide one another."""
-    rows = [record["training"][name] for record in records if name in record.get("training", {})]
-    if rows:
-        mean = pd.DataFrame(rows, dtype=float).ffill(axis=1).mean().to_numpy()
-        steps = np.arange(1, len(mean) + 1) / len(mean) * np.mean([record["steps"] for record in records])
-        axes.plot(steps, mean, color=look.color, linestyle=look.line, linewidth=1.2, label=plain(label))
 
 
 def page(comparisons: Iterable[Comparison]) -> str:
@@ -313,14 +281,14 @@ def document(title: str, style: str, body: str) -> str:
 def interactive(comparison: Comparison, env: str) -> go.Figure:
     """Return the learning curves in an environment, with buttons that choose what they are drawn over."""
     figure = go.Figure()
-    by_steps: list[np.ndarray] = []
-    by_minutes: list[np.ndarray] = []
+    minutes: list[list[float]] = []
     for label, (color, line) in looks(comparison.labels).items():
         if (found := learned(comparison, env, label)) is None:
             continue
         steps, band = found
         look = {"color": to_hex(color), "dash": DASHES[line]}
-        name = "<br>".join(map(_without_tags, wrap(label, WIDEST)))
+        # Plotly takes tags for markup, but knows no entities for quotes.
+        name = "<br>".join(escape(line, quote=False) for line in wrap(label, WIDEST))
         figure.add_scatter(x=steps, y=band.mean, name=name, legendgroup=label, mode="lines", line=look)
         if band.is_certain:
             fill = f"rgba{(*(round(255 * part) for part in color), 0.15)}"
@@ -329,29 +297,21 @@ def interactive(comparison: Comparison, env: str) -> go.Figure:
         else:
             for seed in band.seeds:
                 figure.add_scatter(x=steps, y=seed, legendgroup=label, **{**INVISIBLE, "line": {**look, "width": 0.6}})
-        drawn = len(figure.data) - len(by_steps)
         runs = pd.DataFrame(comparison.runs(label, env), columns=["wall_seconds", "steps"], dtype=float)
         # NaN if the seconds of any run are not known.
         pace = runs["wall_seconds"].sum(skipna=False) / runs["steps"].sum()
-        by_steps += drawn * [steps]
-        by_minutes += drawn * [steps * pace / 60]
+        minutes += (len(figure.data) - len(minutes)) * [(steps * pace / 60).tolist()]
     if env in (random := random_scores(comparison)):
         figure.add_hline(random[env], line_color="#999999", annotation_text="random policy")
-    over = {"environment steps": by_steps, "minutes of a run, mean": by_minutes}
+    over = {"environment steps": [trace.x.tolist() for trace in figure.data], "minutes of a run, mean": minutes}
     buttons = [
-        {"label": name, "method": "update", "args": [{"x": [x.tolist() for x in xs]}, {"xaxis.title.text": name}]}
-        for name, xs in over.items()
+        {"label": name, "method": "update", "args": [{"x": x}, {"xaxis.title.text": name}]} for name, x in over.items()
     ]
     menu = {"type": "buttons", "direction": "right", "x": 1, "xanchor": "right", "y": 1.15, "buttons": buttons}
     figure.update_layout(
-        title=_without_tags(env), height=560, template="plotly_white", xaxis_title="environment steps",
+        title=escape(env, quote=False), height=560, template="plotly_white", xaxis_title="environment steps",
         yaxis_title="return of an episode", updatemenus=[menu],
         # Otherwise only the first letters of a name are shown beside a point.
         hoverlabel={"namelength": -1},
     )  # fmt: skip
     return figure
-
-
-def _without_tags(text: str) -> str:
-    """Return a text that plotly shows as it is. It takes tags for markup, but knows no entities for quotes."""
-    return escape(text, quote=False)

@@ -24,20 +24,10 @@ RANDOM = "random policy"
 ADDED = "added"
 # The score of a run is the mean return of this many of its last episodes.
 LAST = 100
+# What every record of a finished run has, besides what all records have.
+FINISHED = ("score", "steps", "last_returns", "curve", "episodes")
 # A curve has a point at the end of each of this many equal spans of steps.
 SPANS = 100
-
-
-class Numerics(TypedDict):
-    """What decides how a run's sums are rounded."""
-
-    # The model of the processor.
-    processor: str
-    # The instruction sets that the native library and PyTorch use.
-    native: str
-    torch: str
-    # The name of the backend that computes the updates; empty for algorithms of other packages.
-    path: str
 
 
 class Result(TypedDict, total=False):
@@ -50,23 +40,19 @@ class Result(TypedDict, total=False):
     curve: list[float | None]
     # "ends", the steps at which the episodes ended, and "returns".
     episodes: dict[str, Sequence[float]] | None
-
-
-class Made(Result, total=False):
-    """A result with the fields that records of earlier versions lack."""
-
-    # By name of a logged value, its mean over the updates in each span of steps.
+    # Records of earlier versions lack what follows. By name of a logged value, its means over the updates in each span.
     training: dict[str, list[float | None]]
     # The mean return of the last episodes at the end of each span, for records without their episodes.
     trailing: list[float | None]
     # The commit of this package; None outside its repository.
     commit: str | None
-    numerics: Numerics
+    # What decides how sums are rounded.
+    numerics: dict[str, str]
     # Digests of the user's modules that the run names.
     modules: dict[str, str]
 
 
-class Record(Made):
+class Record(Result):
     """Everything about a run, as JSON-serialisable values. ``status`` is ``"finished"`` or ``"failed"``."""
 
     format: int
@@ -104,22 +90,19 @@ class Writer:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind in (None, KeyboardInterrupt):
-            self._try()
+            self.write()
             if self._waiting:
                 names = ", ".join(self._waiting)
                 raise SystemExit(
                     f"{self.problem} ({names}); all others are safe, and the same command makes these again"
                 )
 
-    def write(self, record: Record) -> list[Record]:
-        """Write a record and those that are waiting, and return the records that were written.
+    def write(self, *records: Record) -> list[Record]:
+        """Write records and those that are waiting, and return the records that were written.
 
         ``problem`` says why some are still waiting, and is empty if none are.
         """
-        self._waiting[record["name"]] = record
-        return self._try()
-
-    def _try(self) -> list[Record]:
+        self._waiting |= {record["name"]: record for record in records}
         written, failure = [], ""
         for name, record in list(self._waiting.items()):
             file = self._folder / f"{name}.json"
@@ -181,8 +164,8 @@ def _parse(text: str) -> Record:
             f"it is a record of format {found}, this version of sb3_ppo_variants reads format {FORMAT}; "
             "use the version that wrote it, or make the run anew"
         )
-    of_result = {"error"} if record.get("status") == "failed" else Result.__optional_keys__ - {"error"}
-    if missing := sorted((Record.__required_keys__ | of_result) - record.keys()):
+    of_result = ("error",) if record.get("status") == "failed" else FINISHED
+    if missing := sorted({*Record.__required_keys__, *of_result} - record.keys()):
         raise ValueError(f"it lacks {', '.join(missing)}")
     return record
 
@@ -218,7 +201,12 @@ def merge(records: Iterable[Record]) -> tuple[list[Record], list[str]]:
 
 def pack(records: Iterable[Record], file: Path) -> None:
     """Write records to one small ``.jsonl.gz`` file, with their curves, but without the list of all episodes."""
-    lines = [json.dumps({**record, **_trailing_part(record), "episodes": None}) + "\n" for record in records]
+    lines = []
+    for record in records:
+        packed: Record = {**record, "episodes": None}
+        if record["status"] == "finished" and record["episodes"]:
+            packed["trailing"] = curve(record)
+        lines.append(json.dumps(packed) + "\n")
     # The file contains no timestamp, so that the same records give the same file.
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, gzip.compress("".join(lines).encode(), mtime=0))
@@ -228,22 +216,11 @@ def trailing(ends: Sequence[float], returns: Sequence[float], steps: int) -> lis
     """Return the learning curve of a run: the mean return of its last ``LAST`` episodes at the end of each span.
 
     The mean is over all episodes if there were fewer. The last point is the score. A point is ``None`` if no episode
-    has ended yet.
-
-    :param ends: the step at which each episode ended, ascending
-    :param returns: the return of each episode
-    :param steps: number of steps of the run
+    has ended yet. ``ends`` are the steps at which the episodes ended, ascending.
     """
     ended = np.searchsorted(ends, np.arange(1, SPANS + 1) * steps / SPANS, side="right")
     # Differences of cumulative sums would be faster, but lose the digits of small returns after huge ones.
     return [round(float(np.mean(returns[max(end - LAST, 0) : end])), 4) if end else None for end in ended]
-
-
-def _trailing_part(record: Record, steps: int | None = None) -> Made:
-    episodes = record.get("episodes")
-    if record["status"] != "finished" or not episodes:
-        return {}
-    return {"trailing": trailing(episodes["ends"], episodes["returns"], steps or record["steps"])}
 
 
 def is_spanned(record: Record) -> bool:
@@ -256,7 +233,9 @@ def curve(record: Record, steps: int | None = None) -> list[float | None]:
 
     :param steps: number of steps that the curve extends over, if there are episodes; ``None`` for those of the run
     """
-    return _trailing_part(record, steps).get("trailing") or record.get("trailing") or record["curve"]
+    if episodes := record["episodes"]:
+        return trailing(episodes["ends"], episodes["returns"], steps or record["steps"])
+    return record.get("trailing") or record["curve"]
 
 
 def plain(name: str, value: object) -> object:

@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from sb3_ppo_variants.compare.plan import TABLE_1
 from sb3_ppo_variants.compare.records import LAST, Record
 from sb3_ppo_variants.compare.scores import Comparison
 from sb3_ppo_variants.compare.settings import split
-from sb3_ppo_variants.compare.statistics import MARGIN, Differences
+from sb3_ppo_variants.compare.statistics import MARGIN
 from sb3_ppo_variants.compare.tables import count, escape
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving.atomic import write_atomically
@@ -41,18 +40,14 @@ Scores are shifted and scaled in each environment so that the random policy (mea
 comparison 1. Only seeds with a run in every environment count. Intervals are 95% t intervals over seeds, widened for
 skewed scores; each is about one number, without a correction for how many there are. With fewer than four seeds in one
 environment, or three in two, there are none."""
-OWN_PROTOCOL = """\
-Settings with a protocol of their own do not set this scale, so that their scores may be above 1."""
+OWN_PROTOCOL = "Settings with a protocol of their own do not set this scale, so that their scores may be above 1."
 AGAINST = f"""\
 the probability that a run is better, the difference of the means (above 0: better), the p value of that difference,
 corrected as above, and whether the two are equivalent: two one-sided t tests at 5% show that the means differ by less
 than {MARGIN}. Where settings neither differ nor are equivalent, these runs cannot tell."""
-AGGREGATES = """\
-Lines are means, circles seeds (means over environments), and bars 95% intervals."""
-EFFICIENCY = """\
-The mean of the normalised curves over all environments, by steps and by time."""
-ORDERS = """\
-Each square compares two settings that differ in the paper."""
+AGGREGATES = "Lines are means, circles seeds (means over environments), and bars 95% intervals."
+EFFICIENCY = "The mean of the normalised curves over all environments, by steps and by time."
+ORDERS = "Each square compares two settings that differ in the paper."
 ACROSS = """\
 Mean return of the last 100 episodes over seeds, ± standard deviation, and the number of seeds: under the protocols, and
 under `released-code` with one ingredient changed."""
@@ -105,10 +100,9 @@ def write(
     """Write ``report.md``, ``report.html`` with embedded pictures, ``interactive.html`` and ``scores.csv``.
 
     :param problems: lines about records that cannot be used
-    :param export: file to pack the records into; ``None`` packs none
+    :param export: file to pack the records into
     :param baseline: label of the setting that the others are compared with; ``None`` takes SB3's PPO, if it is included
     :param add: runs that were recorded elsewhere, as ``LABEL=PATH``
-    :raises ArgumentError: if no setting has this label, or runs cannot be added
     """
     try:
         if export is not None:
@@ -147,11 +141,9 @@ def _make(compared: Sequence[Comparison], problems: Sequence[str], out: Path, ba
         blocks += ["## What Table 1 depends on", study.progress(outcomes), *study.overview(outcomes)]
         blocks += [picture, study.PICTURED, ACROSS, *across]
     for comparison in compared:
-        frame = scores.table(comparison)
-        frames.append(frame.assign(comparison=comparison.name))
-        arrays, incomplete = scores.arrays(frame)
-        differences = statistics.differences(arrays)
-        blocks += Section(comparison, frame, arrays, incomplete, differences, out / PICTURES, baseline).blocks()
+        section = Section(comparison, out / PICTURES, baseline)
+        frames.append(section.frame.assign(comparison=comparison.name))
+        blocks += section.blocks()
     if not frames:
         blocks.append("There are no records yet.")
     return "\n\n".join(blocks) + "\n", pd.concat(frames).to_csv(index=False) if frames else ""
@@ -178,24 +170,19 @@ def _count_running(out: Path) -> int:
         return len(read_states(out / STATES))
 
 
-@dataclass(frozen=True)
 class Section:
     """The section on a comparison, as blocks of Markdown, with its pictures.
 
-    :param frame: the scores, as ``scores.table`` returns them
-    :param arrays: the normalised scores that count, shape ``(seeds, environments)``, by setting
-    :param incomplete: labels of settings that have runs, but none that count
     :param pictures: folder for the pictures
     :param baseline: label of the setting that the others are compared with, if the command names one
     """
 
-    comparison: Comparison
-    frame: pd.DataFrame
-    arrays: dict[str, np.ndarray]
-    incomplete: list[str]
-    differences: Differences
-    pictures: Path
-    baseline: str | None
+    def __init__(self, comparison: Comparison, pictures: Path, baseline: str | None):
+        self.comparison, self.pictures, self.baseline = comparison, pictures, baseline
+        self.frame = scores.table(comparison)
+        # The normalised scores that count, and the labels of settings that have runs, but none that count.
+        self.arrays, self.incomplete = scores.arrays(self.frame)
+        self.differences = statistics.differences(self.arrays)
 
     def blocks(self) -> list[str]:
         """Return the section, and draw its pictures."""
@@ -208,7 +195,7 @@ class Section:
             blocks += [*self._normalised(), *self._human()]
             blocks += ["### Final scores", FINAL, tables.final_scores(comparison, self.frame), *self._curves()]
             if plots.training(comparison, self._file("training")):
-                blocks += ["### Training", TRAINING, self._image("What the updates logged", "training")]
+                blocks += ["### Training", TRAINING, image("What the updates logged", self._file("training"))]
             # While there are only added runs, there are no hyperparameters.
             if own.records:
                 blocks += ["### Hyperparameters", *tables.hyperparameters(own)]
@@ -221,9 +208,6 @@ class Section:
 
     def _file(self, name: str) -> Path:
         return self.pictures / f"{self.comparison.name}-{name}.png"
-
-    def _image(self, text: str, name: str) -> str:
-        return image(text, self._file(name))
 
     def _overview(self) -> list[str]:
         """Return what a reader should see first: the verdict, and a table with scores, speed and KL."""
@@ -283,20 +267,20 @@ class Section:
         blocks = ["#### Comparison with the paper's Table 1", *agreement]
         if signs.any():
             plots.orders(names, signs, self._file("orders"))
-            blocks += [ORDERS, self._image("Which pairs are in the paper's order", "orders")]
+            blocks += [ORDERS, image("Which pairs are in the paper's order", self._file("orders"))]
         return blocks
 
     def _pictures(self) -> list[str]:
         labels = self.comparison.labels
-        plots.aggregates(statistics.means(self.arrays), self.arrays, labels, self._file("aggregates"))
+        plots.aggregates(self.arrays, labels, self._file("aggregates"))
         plots.performance_profiles(self.arrays, labels, self._file("profiles"))
-        blocks = [self._image("Mean normalised scores", "aggregates"), AGGREGATES]
-        blocks.append(self._image("Performance profiles", "profiles"))
+        blocks = [image("Mean normalised scores", self._file("aggregates")), AGGREGATES]
+        blocks.append(image("Performance profiles", self._file("profiles")))
         shares, curves = scores.normalised_curves(self.comparison, self.frame)
         if not len(shares):
             return blocks
         plots.efficiency(self.comparison, shares, curves, self._file("efficiency"))
-        return [*blocks, "#### Sample efficiency", EFFICIENCY, self._image("Sample efficiency", "efficiency")]
+        return [*blocks, "#### Sample efficiency", EFFICIENCY, image("Sample efficiency", self._file("efficiency"))]
 
     def _human(self) -> list[str]:
         """Return the section on human-normalised scores, which is empty if there are no Atari games."""
@@ -320,7 +304,7 @@ class Section:
         for env, name in names.items():
             unique = name if counts[name] == 1 else f"{name}-{records.digest(env)[:6]}"
             plots.curves(self.comparison, env, self._file(unique))
-            blocks.append(self._image(f"Learning curves in {env}", unique))
+            blocks.append(image(f"Learning curves in {env}", self._file(unique)))
         return blocks
 
 

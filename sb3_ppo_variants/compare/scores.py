@@ -132,13 +132,9 @@ def comparisons(records: Iterable[Record]) -> list[Comparison]:
         trainings = _tell_apart([record for record in finished if record["label"] != RANDOM])
         failed = [record for record in part if record["status"] == "failed"]
         found.append(Comparison(part[0]["conditions"], trainings, random, failed))
-    return sorted(found, key=_place)
-
-
-def _place(comparison: Comparison) -> tuple[str, bool, list[str], str]:
-    """Return the key by which comparisons are sorted in a report: complete protocols before those with changes."""
-    conditions = comparison.conditions
-    return conditions["preset"] or "", bool(conditions.get("switched")), comparison.envs, comparison.name
+    # Complete protocols come before those with changes.
+    found.sort(key=lambda c: (c.conditions["preset"] or "", bool(c.conditions.get("switched")), c.envs, c.name))
+    return found
 
 
 def _tell_apart(records: list[Record]) -> list[Record]:
@@ -164,9 +160,8 @@ def _tell_apart(records: list[Record]) -> list[Record]:
 def table(comparison: Comparison) -> pd.DataFrame:
     """Return a table with a row for each finished training run.
 
-    :return: table with the columns ``label``, ``env``, ``seed``, ``timesteps``, ``score`` (NaN if no episode ended),
-        ``normalised`` (NaN if not known), ``episodes`` (number of episodes that the score is the mean of), ``steps``,
-        ``wall_seconds``, ``cpu_seconds`` and ``steps_per_second``
+    ``score`` is NaN if no episode ended, and ``normalised`` if it is not known. ``episodes`` is the number of episodes
+    that the score is the mean of.
     """
     columns = ["label", "env", "seed", "timesteps", "score", "steps", "wall_seconds", "cpu_seconds"]
     frame = pd.DataFrame(comparison.records, columns=columns)
@@ -174,11 +169,8 @@ def table(comparison: Comparison) -> pd.DataFrame:
     frame["episodes"] = [len(record["last_returns"]) for record in comparison.records]
     frame["steps_per_second"] = frame["steps"] / frame["wall_seconds"]
     frame["normalised"] = normalise(frame, random_scores(comparison), best_scores(comparison))
-    return frame.sort_values(["label", "env", "seed"], key=_sorted_by, ignore_index=True)
-
-
-def _sorted_by(column: pd.Series) -> pd.Series:
-    return column.map(order) if column.name == "label" else column
+    frame["order"] = frame["label"].map(order)
+    return frame.sort_values(["order", "env", "seed"], ignore_index=True).drop(columns="order")
 
 
 def random_scores(comparison: Comparison) -> dict[str, float]:
@@ -203,12 +195,10 @@ def normalise(frame: pd.DataFrame, random: dict[str, float], best: dict[str, flo
 
 
 def normalised_curves(comparison: Comparison, frame: pd.DataFrame) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return the curves of each setting, scaled like its scores, from where every run that counts has a value.
+    """Return the share of the steps at each point, and the curves of each setting, scaled like its scores.
 
-    Added runs are left out, because their numbers of steps may differ.
-
-    :return: the share of the steps at each point, shape ``(points,)``, and an array of shape
-        ``(seeds, environments, points)`` for each setting
+    They have the shape ``(seeds, environments, points)`` and begin where every run that counts has a value. Added runs
+    are left out, because their numbers of steps may differ.
     """
     random, best = pd.Series(random_scores(comparison)), pd.Series(best_scores(comparison))
     own = comparison.own.labels
@@ -259,10 +249,7 @@ def game_of(env: str) -> str | None:
 
 
 def normalise_by_humans(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of Atari games, with ``normalised`` 0 for the published random policy and 1 for the human.
-
-    :param frame: table with the columns ``env`` and ``score``
-    """
+    """Return the rows of Atari games, with ``normalised`` 0 for the published random policy and 1 for the human."""
     games = frame["env"].map(game_of, na_action="ignore").dropna()
     found = frame.loc[games.index].copy()
     low, high = (games.map({game: pair[end] for game, pair in RANDOM_AND_HUMAN.items()}) for end in (0, 1))

@@ -45,8 +45,6 @@ RECORDED = frozenset({
     "rollout_buffer_class", "rollout_buffer_kwargs", "target_kl", "policy_kwargs", "device", "fast", "updates",
     "desired_kl", "kl_coef", "objective",
 })  # fmt: skip
-# A name and "=", at the beginning or after a comma.
-ASSIGNMENT = re.compile(r"(?:^|,)\s*([A-Za-z_]\w*)\s*=")
 
 
 @dataclass(frozen=True)
@@ -103,21 +101,22 @@ def parse(text: str) -> Setting:
 def assignments(text: str) -> dict[str, object]:
     """Parse ``name=value,name=value``, where each value is a Python literal, ``inf`` or text like ``lin_3e-4``
     and ``mine:SPO(0.2)``."""
-    found = [match for match in ASSIGNMENT.finditer(text) if not _is_within_brackets(text, match.start())]
-    names, ends = [match[1] for match in found], [*(match.start() for match in found[1:]), len(text)]
-    values = [text[match.end() : end].strip() for match, end in zip(found, ends, strict=bool(found))]
-    before = text[: found[0].start()] if found else text
-    if before.strip() or not names or not all(values):
-        raise ArgumentError(f"{text!r} must be name=value, or several of them separated by commas")
-    for name in names:
-        if names.count(name) > 1:
+    parts: list[str] = []
+    for part in re.split(r",(?=\s*[A-Za-z_]\w*\s*=)", text):
+        # A comma within brackets is part of a value.
+        if parts and sum(map(parts[-1].count, "([{")) > sum(map(parts[-1].count, ")]}")):
+            parts[-1] += f",{part}"
+        else:
+            parts.append(part)
+    found: dict[str, object] = {}
+    for part in parts:
+        name, _, value = (word.strip() for word in part.partition("="))
+        if not (name.isidentifier() and value):
+            raise ArgumentError(f"{text!r} must be name=value, or several of them separated by commas")
+        if name in found:
             raise ArgumentError(f"{name} is given more than once in {text!r}")
-    return {name: _literal(value) for name, value in zip(names, values, strict=True)}
-
-
-def _is_within_brackets(text: str, position: int) -> bool:
-    before = text[:position]
-    return sum(map(before.count, "([{")) > sum(map(before.count, ")]}"))
+        found[name] = _literal(value)
+    return found
 
 
 def _literal(text: str) -> object:
@@ -176,10 +175,7 @@ class File(NamedTuple):
 
 
 def read_file(path: Path) -> File:
-    """Read a yml or py file of hyperparameters in the RL Zoo's format.
-
-    :raises ArgumentError: if it cannot be read, saying why
-    """
+    """Read a yml or py file of hyperparameters in the RL Zoo's format, or raise an error that says why it cannot be."""
     try:
         content = path.read_bytes()
         found = run_path(str(path))["hyperparams"] if path.suffix == ".py" else yaml.safe_load(content)
@@ -202,29 +198,21 @@ def _evaluated(name: str, value: object) -> object:
 
 @dataclass(frozen=True)
 class Conditions:
-    """The conditions that all settings of a comparison share.
+    """The conditions that all settings of a comparison share, as the options of the command line.
 
-    :param preset: name of the preset, if there is one
-    :param timesteps: environment steps of a run; ``None`` takes those of each environment's hyperparameters
-    :param entry: key of the hyperparameters for all environments; ``None`` takes each environment's own
-    :param file: hyperparameters to use instead of the recipes
-    :param parameters: hyperparameters that replace those of the entry, the file or the protocol
-    :param normalize: whether to normalise with ``VecNormalize``; ``None`` leaves it to the hyperparameters
-    :param anneal: whether to anneal the step size linearly to 0; ``None`` leaves it to the hyperparameters, or to the
-        protocol
-    :param protocol: name of the protocol whose hyperparameters replace those of the entry or file, if there is one
-    :param switched: what differs from the protocol, in words
-    :raises ArgumentError: (a ``ValueError``) if ``normalize`` and ``parameters`` contradict each other
+    :raises ArgumentError: if ``normalize`` and ``parameters`` contradict each other
     """
 
     preset: str | None = None
     timesteps: int | None = None
     entry: str | None = None
     file: File | None = None
+    # Hyperparameters that replace those of the entry, the file or the protocol.
     parameters: Hyperparameters = field(default_factory=dict)
     normalize: bool | None = None
     anneal: bool | None = None
     protocol: str | None = None
+    # What differs from the protocol, in words.
     switched: str | None = None
 
     def __post_init__(self) -> None:
@@ -256,7 +244,7 @@ class Conditions:
 
 
 class Resolved(NamedTuple):
-    """All hyperparameters of a run, in the RL Zoo's format, its steps, and those that its algorithm does not use."""
+    """All hyperparameters of a run, its steps, and the hyperparameters that its algorithm does not use."""
 
     hyperparameters: Hyperparameters
     timesteps: int
@@ -264,10 +252,7 @@ class Resolved(NamedTuple):
 
 
 def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
-    """Determine the hyperparameters of a setting in an environment.
-
-    :raises ArgumentError: if something is unknown or not allowed
-    """
+    """Determine the hyperparameters of a setting in an environment, of which none may be unknown."""
     conditions = conditions.under(setting.protocol)
     protocol, algorithm = conditions.rules, load_class(setting.path)
     known = accepted_by(algorithm)

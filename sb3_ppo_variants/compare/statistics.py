@@ -78,13 +78,11 @@ class Band:
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean of one setting minus that of another.
+    """The mean of one setting minus that of another."""
 
-    :param estimate: the difference with its interval, which is not corrected for the number of comparisons
-    :param p: corrected p value of the permutation test, NaN if a setting has a single seed
-    """
-
+    # The interval is not corrected for the number of comparisons.
     estimate: Estimate
+    # The corrected p value of the permutation test, NaN if a setting has a single seed.
     p: float
 
     @property
@@ -237,18 +235,17 @@ def are_equivalent(own: np.ndarray, other: np.ndarray, margin: float = MARGIN) -
     return bool(-margin < low and high < margin)
 
 
-def taus(scores: Scores) -> np.ndarray:
-    """Return the thresholds of performance profiles: from the lowest score, but not below -1, to the highest."""
+def profiles(scores: Scores) -> tuple[np.ndarray, dict[str, Band]]:
+    """Return thresholds, from the lowest score (but not below -1) to the highest, and the performance profiles.
+
+    A setting's profile is the share of its runs with a score above each threshold.
+    """
     found = np.concatenate([own.ravel() for own in scores.values()])
-    return np.linspace(max(found.min(), -1.0), found.max(), 61)
-
-
-def profiles(scores: Scores) -> dict[str, Band]:
-    """Return the performance profile of each setting: the share of runs with a score above each of :func:`taus`."""
-    thresholds = taus(scores)
-    shares = {label: (own[..., None] > thresholds).mean(axis=(0, 1)) for label, own in scores.items()}
-    nothing = np.empty((0, len(thresholds)))
-    return {n: Band(share, *share_interval(share, *scores[n].shape), seeds=nothing) for n, share in shares.items()}
+    taus = np.linspace(max(found.min(), -1.0), found.max(), 61)
+    shares = {label: (own[..., None] > taus).mean(axis=(0, 1)) for label, own in scores.items()}
+    nothing = np.empty((0, len(taus)))
+    bands = {n: Band(share, *share_interval(share, *scores[n].shape), seeds=nothing) for n, share in shares.items()}
+    return taus, bands
 
 
 def band(curves: np.ndarray) -> Band:
@@ -283,10 +280,8 @@ def p_values(pairs: Sequence[tuple[np.ndarray, np.ndarray]], samples: int = SAMP
 
 @lru_cache(maxsize=8)
 def _divisions(first: int, second: int, envs: int, samples: int) -> tuple[np.ndarray, bool]:
-    """Return what to multiply pooled scores with for the differences of means, and whether all divisions are there.
-
-    :return: array of shape ``(divisions, environments * seeds of both)``
-    """
+    """Return what to multiply pooled scores with for the differences of means, shape ``(divisions, environments * seeds
+    of both)``, and whether all divisions are there."""
     runs = first + second
     ways = math.comb(runs, first)
     complete = ways**envs <= samples

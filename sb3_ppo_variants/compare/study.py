@@ -14,7 +14,7 @@ from scipy.stats import kendalltau
 
 from sb3_ppo_variants.compare import records, scores, tables
 from sb3_ppo_variants.compare.plan import HEADLINE, NONE, PRESETS, TABLE_1
-from sb3_ppo_variants.compare.plots import COLORS, SMALL, drawing_grid
+from sb3_ppo_variants.compare.plots import COLORS, SMALL, drawing, label_grid
 from sb3_ppo_variants.compare.records import Record, digest
 from sb3_ppo_variants.compare.scores import Comparison
 from sb3_ppo_variants.compare.settings import parse
@@ -28,6 +28,8 @@ PRESET = PRESETS[STUDY]
 SHORT = {row.label: "none" if row.setting == NONE else row.name.split(", ")[-1] for row in TABLE_1}
 SCORES = {row.label: row.score for row in TABLE_1}
 LABELS = [parse(text).label for text in HEADLINE]
+# The number of runs planned under each of the conditions.
+PLANNED = len(HEADLINE) * len(PRESET.envs) * PRESET.seeds
 WORST = parse(NONE).label
 # Lines of the page, between which the text is replaced.
 BEGIN = "<!-- What follows is made by `python -m sb3_ppo_variants study`. -->"
@@ -54,21 +56,16 @@ def run(options: argparse.Namespace) -> int:
         raise ArgumentError(f"--page {page} cannot be read: {error}") from error
     if not text.count(BEGIN) == text.count(END) == 1:
         raise ArgumentError(f"--page {page} must contain these two lines, to write between them:\n{BEGIN}\n{END}")
-    before, _, rest = text.partition(BEGIN)
-    blocks = _make(found, page.with_suffix(""))
-    write_atomically(page, "\n\n".join([f"{before}{BEGIN}", *blocks, f"{END}{rest.partition(END)[2]}"]).encode())
-    print(f"Page: {page}")
-    return 0
-
-
-def _make(found: Sequence[Record], folder: Path) -> list[str]:
     reached = outcomes(scores.comparisons(found))
     if not reached:
         raise ArgumentError("there are no finished runs of --preset table1-study in these records")
+    folder = page.with_suffix("")
     folder.mkdir(exist_ok=True)
     draw(reached, folder / "scores.png")
     picture = f"{folder.name}/scores"
-    return [
+    before, _, rest = text.partition(BEGIN)
+    blocks = [
+        f"{before}{BEGIN}",
         progress(reached),
         "### The order of the four settings",
         *overview(reached),
@@ -77,23 +74,23 @@ def _make(found: Sequence[Record], folder: Path) -> list[str]:
         "### Scores",
         "Mean return of the last 100 episodes over seeds, ± standard deviation, and the number of seeds.",
         *tables.across([outcome.comparison for outcome in reached], level=4),
+        f"{END}{rest.partition(END)[2]}",
     ]
+    write_atomically(page, "\n\n".join(blocks).encode())
+    print(f"Page: {page}")
+    return 0
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The results of the settings under one set of conditions.
-
-    :param conditions: the conditions, in a few words
-    :param comparison: the runs under these conditions
-    :param scores: mean normalised scores, with a row for each environment in which all settings have a score under all
-        of the conditions, and a column for each setting
-    :param runs: the normalised scores of all runs, as ``scores.table`` returns them
-    """
+    """The results of the settings under one set of conditions."""
 
     conditions: str
     comparison: Comparison
+    # Mean normalised scores, with a column for each setting and a row for each environment in which all settings have a
+    # score under all of the conditions.
     scores: pd.DataFrame
+    # The normalised scores of all runs, as ``scores.table`` returns them.
     runs: pd.DataFrame
 
     @property
@@ -156,15 +153,9 @@ def progress(found: Sequence[Outcome]) -> str:
     failed = sum(_count_planned(outcome.comparison.failed) for outcome in found)
     names = [each.switched or each.protocol or "" for each in PRESET.studied]
     missing = [name for name in names if name not in {outcome.conditions for outcome in found}]
-    planned = len(PRESET.studied) * _planned()
-    lines = [f"{made} of {planned} runs are recorded{f', {failed} failed' if failed else ''}"]
+    lines = [f"{made} of {len(PRESET.studied) * PLANNED} runs are recorded{f', {failed} failed' if failed else ''}"]
     lines += [f"no run yet: {', '.join(missing)}"] if missing else []
     return "\n".join(f"- {line}" for line in lines)
-
-
-def _planned() -> int:
-    """Return the number of runs planned under each of the conditions."""
-    return len(PRESET.settings["all"]) * len(PRESET.envs) * PRESET.seeds
 
 
 def _count_planned(found: Sequence[Record]) -> int:
@@ -179,7 +170,7 @@ def overview(found: Sequence[Outcome]) -> list[str]:
     for outcome in found:
         row = {
             "conditions": outcome.conditions,
-            "runs": f"{_count_planned(outcome.comparison.records)} of {_planned()}",
+            "runs": f"{_count_planned(outcome.comparison.records)} of {PLANNED}",
         }
         if len(outcome.scores):
             row |= {SHORT[label]: f"{outcome.means[label]:.2f}" for label in LABELS}
@@ -202,7 +193,8 @@ def draw(found: Sequence[Outcome], file: Path) -> None:
     envs = sorted({env for outcome in found for env in outcome.comparison.envs})
     base = next((outcome.comparison for outcome in found if outcome.conditions == "released-code"), None)
     size = (2.4 * len(envs) + 2.6, 1.0 * len(found) + 0.6)
-    with drawing_grid(file, len(found), envs, size, "score", sharey=True) as grid:
+    with drawing(file, len(found), len(envs), size, sharey=True) as grid:
+        label_grid(grid, envs, "score")
         for outcome, row in zip(found, grid, strict=True):
             for axes, env in zip(row, envs, strict=True):
                 _draw_panel(axes, outcome.comparison, base, env)

@@ -25,8 +25,6 @@ FIRST = (
     "policy", "policy_kwargs", "n_envs", "n_steps", "batch_size", "n_epochs", "learning_rate", "gamma", "gae_lambda",
     "clip_range", "ent_coef", "vf_coef", "max_grad_norm", "normalize_advantage", "normalize", "env_wrapper", "updates",
 )  # fmt: skip
-# Shown for a hyperparameter that a setting does not have.
-LACKING = "-"
 
 
 def escape(text: str) -> str:
@@ -57,10 +55,7 @@ def final_scores(comparison: Comparison, frame: pd.DataFrame) -> str:
 
 
 def across(comparisons: Sequence[Comparison], level: int = 3) -> list[str]:
-    """Return a table for each environment, with the mean score of each setting under each of several conditions.
-
-    :param level: level of the headings
-    """
+    """Return a table for each environment, with the mean score of each setting under each of several conditions."""
     columns = ["conditions", "env", "label", "score"]
     runs = [{**record, "conditions": each.circumstances} for each in comparisons for record in each.records]
     blocks = []
@@ -76,8 +71,7 @@ def overview(comparison: Comparison, frame: pd.DataFrame, ranking: Sequence[Rank
     """Return a table of what is most asked about each setting: its rank and score, its speed, and the KL of an update.
 
     :param frame: the scores, as ``scores.table`` returns them
-    :param ranking: the settings that have normalised scores, the best first
-    :param iqm: the interquartile means of these settings; empty leaves them out
+    :param iqm: the interquartile means of the ranked settings; empty leaves them out
     """
     rows = {
         each.label: {
@@ -116,17 +110,19 @@ def _kl(comparison: Comparison, label: str) -> str | None:
 
 def shares_of_humans(games: pd.DataFrame) -> str:
     """Return a table of the mean human-normalised score of each setting in each game."""
-    return markdown(_format(games.groupby(["label", "env"], sort=False)["normalised"].mean().unstack(), "{:.3f}"))
+    cells = games.groupby(["label", "env"], sort=False)["normalised"].mean().unstack().astype(object)
+    return markdown(cells.map("{:.3f}".format, na_action="ignore").fillna(""))
 
 
 def speed(frame: pd.DataFrame) -> str:
     """Return a table of the steps per second and the times of each setting, as means over its runs."""
     # Runs that were recorded elsewhere may have no times.
     settings = frame.dropna(subset="wall_seconds").groupby("label", sort=False)
-    means = _format(settings[["steps_per_second", "wall_seconds", "cpu_seconds"]].mean(), "{:.0f}")
-    means.columns = pd.Index(["steps per second", "seconds of a run", "seconds of CPU of a run"])
-    means.insert(0, "runs", settings.size())
-    return markdown(means)
+    means = settings[["steps_per_second", "wall_seconds", "cpu_seconds"]].mean().astype(object)
+    cells = means.map("{:.0f}".format, na_action="ignore").fillna("")
+    cells.columns = pd.Index(["steps per second", "seconds of a run", "seconds of CPU of a run"])
+    cells.insert(0, "runs", settings.size())
+    return markdown(cells)
 
 
 def failures(failed: Sequence[Record]) -> list[str]:
@@ -147,11 +143,6 @@ def _mean(of_seeds: pd.Series) -> str:
         return "no episode ended"
     spread = f" ± {_number(known.std())}" if len(known) > 1 else ""
     return f"{_number(known.mean())}{spread} ({len(known)})"
-
-
-def _format(cells: pd.DataFrame, form: str) -> pd.DataFrame:
-    """Format numbers, and leave the cells of unknown ones blank."""
-    return cells.map(lambda value: "" if pd.isna(value) else form.format(value))
 
 
 def _number(value: float) -> str:
@@ -269,7 +260,7 @@ def hyperparameters(comparison: Comparison) -> list[str]:
         for record in comparison.records
     }
     index = pd.MultiIndex.from_tuples(rows, names=["setting", "environment"])
-    frame = pd.DataFrame([*rows.values()], index=index).fillna(LACKING)
+    frame = pd.DataFrame([*rows.values()], index=index).fillna("-")
     frame = frame[sorted(frame, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name))]
     is_shared = frame.nunique() == 1
     shared = frame.loc[:, is_shared].head(1).T.reset_index()

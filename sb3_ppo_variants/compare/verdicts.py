@@ -31,7 +31,6 @@ tests allow."""
 def verdict(ranking: Sequence[Ranked], envs: int, incomplete: Collection[str] = ()) -> str:
     """Say in a line what is known about the best setting.
 
-    :param envs: number of environments
     :param incomplete: labels of settings that have runs, but none that count
     """
     best, others = ranking[0], ranking[1:]
@@ -56,10 +55,7 @@ def verdict(ranking: Sequence[Ranked], envs: int, incomplete: Collection[str] = 
 
 
 def too_few(seeds: Collection[int], envs: int) -> str:
-    """Say that no test can tell settings with so many seeds apart, and how many could. It is empty if a test can.
-
-    :param seeds: the number of seeds of each setting
-    """
+    """Say that no test can tell settings with these numbers of seeds apart, and how many could; nothing if one can."""
     tested = [sorted(pair) for pair in combinations(seeds, 2) if min(pair) > 1]
     if not tested:
         return "With a single seed, nothing can be said about noise."
@@ -81,8 +77,6 @@ def compare_with_paper(
 ) -> list[str]:
     """Return the paper's column next to ours, their rank correlation, and how far they agree, as blocks of Markdown.
 
-    :param ours: the average normalised score of each setting, by label
-    :param differences: the differences between these settings
     :param incomplete: labels of settings that have runs, but none that count
     """
     here = {**dict.fromkeys(incomplete, "incomplete"), **ours}
