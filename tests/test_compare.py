@@ -21,8 +21,8 @@ from sb3_ppo_variants.compare.settings import (
     File,
     Resolved,
     Setting,
-    accepted_by,
     assignments,
+    list_arguments,
     load_class,
     parse,
     read_file,
@@ -73,8 +73,8 @@ def test_settings() -> None:
     mine = parse("test_compare:Mine:extra=4,n_steps=8")
     assert (mine.path, mine.arguments) == ("test_compare:Mine", {"extra": 4, "n_steps": 8})
     # Arguments of base classes count if a class passes its own on to them.
-    assert accepted_by(Mine)["extra"] == 3
-    assert accepted_by(Mine)["gae_lambda"] == 0.95
+    assert list_arguments(Mine)["extra"] == 3
+    assert list_arguments(Mine)["gae_lambda"] == 0.95
     assert {load_class(path).__name__ for path in ALGORITHMS.values()} >= {"PPOClip", "PPO", "A2C", "TRPO"}
 
 

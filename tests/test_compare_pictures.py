@@ -83,7 +83,7 @@ def test_a_curve_without_an_interval_has_a_line_for_each_seed(
     runs = [record("one", "A-v0", seed, 1.0 + seed) for seed in range(seeds)]
     (comparison,) = scores.comparisons(runs)
     # The interactive page has the mean, and either the two edges of a band or the seeds.
-    assert len(plots.interactive(comparison, "A-v0").data) == 1 + (2 if bands else seeds)
+    assert len(plots.interactive_curves(comparison, "A-v0").data) == 1 + (2 if bands else seeds)
     pyplot.close(drawn[0])
 
 
@@ -166,6 +166,6 @@ def test_one_environment_does_not_spoil_the_others(tmp_path: Path) -> None:
 def test_plotly_takes_no_name_for_markup() -> None:
     label = "<b>mine</b> & yours"
     (comparison,) = scores.comparisons([record(label, "<i>-v0", 0, 1.0), record(label, "<i>-v0", 1, 2.0)])
-    figure = plots.interactive(comparison, "<i>-v0")
+    figure = plots.interactive_curves(comparison, "<i>-v0")
     assert figure.data[0].name == "&lt;b&gt;mine&lt;/b&gt; &amp; yours"
     assert figure.layout.title.text == "&lt;i&gt;-v0"

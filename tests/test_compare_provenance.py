@@ -10,7 +10,7 @@ import gymnasium as gym
 import pytest
 
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.compare.execution import installed, numerics, own_modules, processor
+from sb3_ppo_variants.compare.execution import installed_versions, numerics, own_modules, processor
 
 MODULE = """
 import gymnasium as gym
@@ -39,7 +39,7 @@ def test_versions_of_packages_with_environments_are_recorded() -> None:
     pytest.importorskip("mujoco")
     import mujoco
 
-    assert installed()["mujoco"] == mujoco.__version__
+    assert installed_versions()["mujoco"] == mujoco.__version__
 
 
 def test_modules_of_the_user_are_recorded_with_a_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,21 +181,21 @@ def test_settings_look_different() -> None:
 def test_a_curve_is_of_the_last_episodes_and_ends_at_the_score() -> None:
     returns = [float(number) for number in range(250)]
     ends = [4 * (number + 1) for number in range(250)]
-    points = records.trailing(ends, returns, 1000)
+    points = records.trailing_means(ends, returns, 1000)
     assert len(points) == 100 and points[-1] == sum(returns[-100:]) / 100
     # After 10 steps two episodes have ended, and after 500 steps 125.
     assert points[0] == 0.5 and points[49] == sum(returns[25:125]) / 100
-    assert records.trailing([30], [7.0], 100) == [None] * 29 + [7.0] * 71
+    assert records.trailing_means([30], [7.0], 100) == [None] * 29 + [7.0] * 71
     # Multiples of 0.29 and 0.57 are rounded, to 28.999 and 56.999.
-    assert [records.trailing([steps], [7.0], steps)[-1] for steps in (29, 57)] == [7.0, 7.0]
+    assert [records.trailing_means([steps], [7.0], steps)[-1] for steps in (29, 57)] == [7.0, 7.0]
     # An episode that diverged leaves no trace once it is not among the last 100.
-    assert records.trailing(range(1, 201), [-1e20] + [3.0] * 199, 200)[-1] == 3.0
+    assert records.trailing_means(range(1, 201), [-1e20] + [3.0] * 199, 200)[-1] == 3.0
 
 
 def test_a_curve_goes_on_where_no_episode_ended() -> None:
     runs = [record("ppo_clip", "A-v0", 0, 1.0, curve=[None, 1.0, None, 4.0] * 25, episodes=None)]
     (comparison,) = scores.comparisons(runs)
-    found = plots.learned(comparison, "A-v0", "ppo_clip")
+    found = plots.mean_curve(comparison, "A-v0", "ppo_clip")
     assert found is not None
     steps, band = found
     assert steps.tolist() == pytest.approx(list(range(2, 101)))
@@ -211,7 +211,7 @@ def test_runs_that_are_over_leave_the_mean() -> None:
         for seed, (steps, of) in enumerate(zip((100, 40), episodes, strict=True))
     ]
     (comparison,) = scores.comparisons(runs)
-    found = plots.learned(comparison, "A-v0", "CleanRL")
+    found = plots.mean_curve(comparison, "A-v0", "CleanRL")
     assert found is not None
     steps, band = found
     assert steps.tolist() == list(range(20, 101)) and band.low.shape == band.high.shape == (81,)
@@ -220,15 +220,15 @@ def test_runs_that_are_over_leave_the_mean() -> None:
 
 def test_a_curve_without_a_point_is_left_out() -> None:
     (comparison,) = scores.comparisons([record("CleanRL", "A-v0", 0, 3.0, episodes={"ends": [101], "returns": [3.0]})])
-    assert plots.learned(comparison, "A-v0", "CleanRL") is None
-    assert plots.interactive(comparison, "A-v0").data == ()
+    assert plots.mean_curve(comparison, "A-v0", "CleanRL") is None
+    assert plots.interactive_curves(comparison, "A-v0").data == ()
 
 
 def test_minutes_are_those_of_the_environment() -> None:
     runs = [record("ppo_clip", env, 0, 1.0, wall_seconds=seconds) for env, seconds in (("A-v0", 60.0), ("B-v0", 600.0))]
     (comparison,) = scores.comparisons(runs)
     for env, minutes in (("A-v0", 1.0), ("B-v0", 10.0)):
-        _, button = plots.interactive(comparison, env).layout.updatemenus[0].buttons
+        _, button = plots.interactive_curves(comparison, env).layout.updatemenus[0].buttons
         assert button.args[0]["x"][0][-1] == pytest.approx(minutes)
 
 

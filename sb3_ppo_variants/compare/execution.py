@@ -223,7 +223,7 @@ def make_record(run: Run, status: str, result: Result, wall: float | None = None
     """Return the record of a run with its result and the wall-clock and CPU seconds it took."""
     made = {"format": FORMAT, "name": run.name, "status": status, **run.identity, **result, "commit": commit()}
     described = circumstances()
-    described["versions"] |= installed()
+    described["versions"] |= installed_versions()
     modules = own_modules(run.algorithm, run.env, run.hyperparameters.get("env_wrapper"))
     return cast(Record, {**made, **described, "modules": modules, "wall_seconds": wall, "cpu_seconds": cpu})
 
@@ -352,7 +352,7 @@ def processor() -> str:
     return " ".join([fields.get("model name", platform.machine()), *([f"({'/'.join(numbers)})"] if numbers else [])])
 
 
-def installed() -> dict[str, str]:
+def installed_versions() -> dict[str, str]:
     """Return the versions of those of ``PACKAGES`` that are installed."""
     found = {}
     for name in PACKAGES:

@@ -12,8 +12,8 @@ from sb3_ppo_variants.compare.settings import (
     RESERVED,
     Conditions,
     Setting,
-    accepted_by,
     environment_part,
+    list_arguments,
     load_class,
     parse,
     resolve,
@@ -236,8 +236,8 @@ def merge(plans: Iterable[Plan]) -> Plan:
 
 def _refuse_unknown(dropped: set[str], settings: list[Setting]) -> None:
     """Refuse a hyperparameter that no setting has, unless PPO has it."""
-    arguments = {argument for setting in settings for argument in accepted_by(load_class(setting.path))}
-    for name in sorted(dropped - accepted_by(PPOClip).keys()):
+    arguments = {argument for setting in settings for argument in list_arguments(load_class(setting.path))}
+    for name in sorted(dropped - list_arguments(PPOClip).keys()):
         known = ", ".join([*recipes.ENVIRONMENT_KEYS, *sorted(arguments - RESERVED.keys())])
         raise ArgumentError(f"no setting has a hyperparameter {name}; they have {known}")
 

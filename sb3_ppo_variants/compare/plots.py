@@ -174,7 +174,7 @@ def orders(names: Sequence[str], signs: np.ndarray, file: Path) -> None:
     save(figure, file)
 
 
-def learned(comparison: Comparison, env: str, label: str) -> tuple[np.ndarray, Band] | None:
+def mean_curve(comparison: Comparison, env: str, label: str) -> tuple[np.ndarray, Band] | None:
     """Return the steps and the mean curve of a setting in an environment, with 95% intervals over seeds.
 
     There is none if there is no point at which every run has an episode. Runs that were recorded elsewhere may differ
@@ -204,7 +204,7 @@ def curves(comparison: Comparison, env: str, file: Path) -> None:
     """Draw the learning curves in an environment."""
     with drawing(file) as [[axes]]:
         for label in comparison.labels:
-            if (found := learned(comparison, env, label)) is not None:
+            if (found := mean_curve(comparison, env, label)) is not None:
                 draw_band(axes, found[0], label, found[1], looks(comparison.labels))
         if env in (random := random_scores(comparison)):
             axes.axhline(random[env], color="0.6", linewidth=1, label="random policy")
@@ -267,7 +267,7 @@ def page(comparisons: Iterable[Comparison]) -> str:
             parts.append(f"<h2>{escape(comparison.title)}</h2>")
             for number, env in enumerate(comparison.envs):
                 where = f"{comparison.name}-{number}"
-                figure = interactive(comparison, env)
+                figure = interactive_curves(comparison, env)
                 parts.append(figure.to_html(full_html=False, include_plotlyjs=False, div_id=where, config=CONFIG))
     return document("Learning curves", STYLE, f"<script>{get_plotlyjs()}</script>\n<p>{HELP}</p>\n" + "\n".join(parts))
 
@@ -278,12 +278,12 @@ def document(title: str, style: str, body: str) -> str:
     return f"<!doctype html>\n{head}\n<title>{title}</title>\n<style>{style}</style>\n{body}"
 
 
-def interactive(comparison: Comparison, env: str) -> go.Figure:
+def interactive_curves(comparison: Comparison, env: str) -> go.Figure:
     """Return the learning curves in an environment, with buttons that choose what they are drawn over."""
     figure = go.Figure()
     minutes: list[list[float]] = []
     for label, (color, line) in looks(comparison.labels).items():
-        if (found := learned(comparison, env, label)) is None:
+        if (found := mean_curve(comparison, env, label)) is None:
             continue
         steps, band = found
         look = {"color": to_hex(color), "dash": DASHES[line]}

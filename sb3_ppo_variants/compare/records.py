@@ -212,7 +212,7 @@ def pack(records: Iterable[Record], file: Path) -> None:
     write_atomically(file, gzip.compress("".join(lines).encode(), mtime=0))
 
 
-def trailing(ends: Sequence[float], returns: Sequence[float], steps: int) -> list[float | None]:
+def trailing_means(ends: Sequence[float], returns: Sequence[float], steps: int) -> list[float | None]:
     """Return the learning curve of a run: the mean return of its last ``LAST`` episodes at the end of each span.
 
     The mean is over all episodes if there were fewer. The last point is the score. A point is ``None`` if no episode
@@ -234,7 +234,7 @@ def curve(record: Record, steps: int | None = None) -> list[float | None]:
     :param steps: number of steps that the curve extends over, if there are episodes; ``None`` for those of the run
     """
     if episodes := record["episodes"]:
-        return trailing(episodes["ends"], episodes["returns"], steps or record["steps"])
+        return trailing_means(episodes["ends"], episodes["returns"], steps or record["steps"])
     return record.get("trailing") or record["curve"]
 
 

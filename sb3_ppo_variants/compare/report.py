@@ -190,7 +190,7 @@ class Section:
         blocks = [f"## {comparison.title} ({comparison.name})"]
         if not self.frame.empty:
             blocks += self._overview()
-        blocks += [tables.summary(own), *tables.added(comparison)]
+        blocks += [tables.summary(own), *tables.mention_added(comparison)]
         if not self.frame.empty:
             blocks += [*self._normalised(), *self._human()]
             blocks += ["### Final scores", FINAL, tables.final_scores(comparison, self.frame), *self._curves()]
@@ -222,7 +222,7 @@ class Section:
     def _normalised(self) -> list[str]:
         others = [] if self.comparison.scaling == self.comparison.labels else [OWN_PROTOCOL]
         blocks = ["### Normalised scores", NORMALISED, *others]
-        left_out = scores.unscaled(self.frame)
+        left_out = scores.unscaled_envs(self.frame)
         if left_out:
             envs = ", ".join(left_out)
             blocks.append(f"Without {envs}, where no run beats the random policy, or the random policy has no score.")

@@ -215,7 +215,7 @@ def normalised_curves(comparison: Comparison, frame: pd.DataFrame) -> tuple[np.n
     return shares[whole], {label: array[..., whole] for label, array in found.items()}
 
 
-def unscaled(frame: pd.DataFrame) -> list[str]:
+def unscaled_envs(frame: pd.DataFrame) -> list[str]:
     """Return the environments without normalised scores."""
     return sorted(set(frame["env"]) - set(frame["env"][frame["normalised"].notna()]))
 
@@ -225,7 +225,7 @@ def matrices(frame: pd.DataFrame) -> tuple[dict[str, pd.DataFrame], list[str]]:
 
     Only seeds with a run in every environment that has normalised scores count.
     """
-    envs = sorted(set(frame["env"]) - set(unscaled(frame)))
+    envs = sorted(set(frame["env"]) - set(unscaled_envs(frame)))
     found, incomplete = {}, []
     for label, rows in frame.groupby("label", sort=False):
         matrix = rows.pivot(index="seed", columns="env", values="normalised").reindex(columns=envs).dropna()

@@ -88,7 +88,7 @@ def parse(text: str) -> Setting:
     if setting.protocol is not None and setting.protocol not in recipes.PROTOCOLS:
         known_protocols = ", ".join(recipes.PROTOCOLS)
         raise ArgumentError(f"protocol={setting.protocol} in {text} is none of the protocols: {known_protocols}")
-    known = accepted_by(load_class(setting.path))
+    known = list_arguments(load_class(setting.path))
     for argument in setting.arguments:
         if argument in RESERVED:
             raise ArgumentError(f"{argument} cannot be an argument of a setting, as in {text}: {RESERVED[argument]}")
@@ -148,7 +148,7 @@ def policy_for(setting: Setting, policy: object) -> object:
     return policy.removeprefix("Maskable") if setting.path == MASKABLE and isinstance(policy, str) else policy
 
 
-def accepted_by(algorithm: type) -> dict[str, object]:
+def list_arguments(algorithm: type) -> dict[str, object]:
     """Return the arguments of a class with their defaults, including those of its bases if it takes ``**kwargs``."""
     arguments: dict[str, object] = {}
     for base in algorithm.__mro__:
@@ -164,7 +164,7 @@ def _added_later(algorithm: type) -> dict[str, object]:
     """Return the arguments, besides ``RECORDED``, that a class has from this package, with their defaults there."""
     package = __name__.partition(".")[0]
     own = next((base for base in algorithm.__mro__ if base.__module__.partition(".")[0] == package), None)
-    return {} if own is None else {name: value for name, value in accepted_by(own).items() if name not in RECORDED}
+    return {} if own is None else {name: value for name, value in list_arguments(own).items() if name not in RECORDED}
 
 
 class File(NamedTuple):
@@ -255,7 +255,7 @@ def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
     """Determine the hyperparameters of a setting in an environment, of which none may be unknown."""
     conditions = conditions.under(setting.protocol)
     protocol, algorithm = conditions.rules, load_class(setting.path)
-    known = accepted_by(algorithm)
+    known = list_arguments(algorithm)
     shared, timesteps = _shared(setting, env_id, conditions)
     dropped = [name for name in shared if not _applies(name, known)]
     if conditions.file is None and not issubclass(algorithm, OnPolicyAlgorithm):

@@ -202,7 +202,7 @@ def _provenance(records: Sequence[Record]) -> list[str]:
     return [*lines, *(f"the code of {module} is not the same in all of these runs" for module in changed)]
 
 
-def added(comparison: Comparison) -> list[str]:
+def mention_added(comparison: Comparison) -> list[str]:
     """Say which settings were recorded elsewhere, and how many runs each of them has."""
     others = [label for label in comparison.labels if label not in comparison.own.labels]
     said = ", ".join(f"{escape(label)} ({count(comparison.runs(label), 'run')})" for label in others)
