@@ -12,7 +12,7 @@ from sb3_ppo_variants.backends.native.update import NativeUpdate
 from sb3_ppo_variants.base import algorithm
 from sb3_ppo_variants.guards.dummy import DummySteps, can_step
 from sb3_ppo_variants.guards.stand_in import standing_in
-from sb3_ppo_variants.updates.measured import Measured
+from sb3_ppo_variants.updates.run import Measured
 from sb3_ppo_variants.variants import PPOClip
 
 

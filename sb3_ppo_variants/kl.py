@@ -14,7 +14,7 @@ the KL. These distributions are recognised by name, so that sb3-contrib need not
 To support another distribution, call :func:`register_kl`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
@@ -101,15 +101,6 @@ def exact_kl(distribution: Distribution) -> ExactKL:
     raise MissingKLError(_missing(distribution))
 
 
-def kl_and_parameters(distribution: Distribution) -> tuple[ExactKL, Parameters]:
-    """Return the KL of a distribution, and its parameters.
-
-    :raises MissingKLError: if there is none
-    """
-    kl = exact_kl(distribution)
-    return kl, kl.parameters(distribution)
-
-
 def known_parameters(distribution: Distribution) -> Parameters | None:
     """Return the parameters that the KL of a distribution takes, or ``None`` if it has no known KL."""
     try:
@@ -135,11 +126,6 @@ def is_masked(distribution: object) -> bool:
     """Return whether the class of a distribution is one of sb3-contrib's masked ones, and not a subclass."""
     cls = type(distribution)
     return cls.__module__ == MASKABLE and cls.__name__ in {*_MASKED, "MaskableBernoulliDistribution"}
-
-
-def concatenate(chunks: Sequence[Parameters]) -> Parameters:
-    """Join the parameters of consecutive chunks of states."""
-    return tuple(th.cat(tensors) for tensors in zip(*chunks, strict=True))
 
 
 # There is no need to validate the parameters again: SB3 did when it built the distributions that they come from.

@@ -14,7 +14,7 @@ from stable_baselines3.common.torch_layers import FlattenExtractor
 
 import sb3_ppo_variants
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, get_system_info
-from sb3_ppo_variants.arguments.device import chosen_device
+from sb3_ppo_variants.arguments.checks import choose_device
 
 
 @pytest.mark.parametrize("name", ["MlpPolicy", "CnnPolicy", "MultiInputPolicy"])
@@ -69,7 +69,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_device_of_a_policy(asked: Any, policy: Any, policy_kwargs: Any, chosen: str) -> None:
-    assert chosen_device(asked, policy, policy_kwargs) == th.device(chosen)
+    assert choose_device(asked, policy, policy_kwargs) == th.device(chosen)
 
 
 @pytest.mark.usefixtures("gpu")

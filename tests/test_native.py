@@ -15,7 +15,6 @@ from helpers import ACTION_SPACES, noise_envs
 from sb3_ppo_variants import PPOClip, SeparateUpdates
 from sb3_ppo_variants.backends.native import library as native
 from sb3_ppo_variants.backends.native.actor import NativeActor
-from sb3_ppo_variants.backends.native.calls import Averages
 from sb3_ppo_variants.backends.native.networks import (
     BERNOULLI,
     GAUSSIAN,
@@ -24,6 +23,7 @@ from sb3_ppo_variants.backends.native.networks import (
     run_acting,
     values_of,
 )
+from sb3_ppo_variants.backends.native.update import Averages
 from sb3_ppo_variants.processes import Processes
 
 Double = Callable[[Any], None]

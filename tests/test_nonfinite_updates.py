@@ -20,7 +20,7 @@ from stable_baselines3.common.vec_env import (
 from helpers import NoiseEnv
 from sb3_ppo_variants import NonFiniteError, PPOAdaptiveKL, PPOClip
 from sb3_ppo_variants.backends.reference import TorchDescent
-from sb3_ppo_variants.updates.finite import Snapshot
+from sb3_ppo_variants.updates.run import Snapshot
 
 
 class TakesNoNaN(NoiseEnv):
@@ -198,13 +198,13 @@ def test_an_interrupted_update_is_taken_back(monkeypatch: pytest.MonkeyPatch) ->
     step = TorchDescent.step
     steps: list[None] = []
 
-    def interrupted(descent: TorchDescent) -> None:
+    def interrupted(descent: TorchDescent, loss: th.Tensor) -> None:
         if bad._n_updates == good._n_updates:
-            steps.append(step(descent))
+            steps.append(step(descent, loss))
             if len(steps) == 3:
                 raise KeyboardInterrupt
         else:
-            step(descent)
+            step(descent, loss)
 
     bad = model_for(faulty_envs(None), fast=False)
     monkeypatch.setattr(TorchDescent, "step", interrupted)
@@ -220,7 +220,7 @@ def test_so_is_one_interrupted_at_its_end(fast: bool, monkeypatch: pytest.Monkey
 
     model = model_for(faulty_envs(None), fast=fast).learn(N_STEPS * N_ENVS)
     before, n_updates = state(model), model._n_updates
-    what = "native.library.Library.mean_kl" if fast else "reference.RolloutKL.of_rollout"
+    what = "native.library.Library.mean_kl" if fast else "reference.TorchUpdate.finish"
     monkeypatch.setattr(f"sb3_ppo_variants.backends.{what}", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.learn(1000)

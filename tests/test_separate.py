@@ -241,8 +241,8 @@ def test_an_update_interrupted_in_the_values_passes_is_taken_back(
     before, n_updates = deepcopy(model.get_parameters()), model._n_updates
     made = getattr(descents, step)
 
-    def interrupted(descent: Any) -> Any:
-        ended = made(descent)
+    def interrupted(descent: Any, *loss: Any) -> Any:
+        ended = made(descent, *loss)
         if not descent._descent.of_policy:
             raise KeyboardInterrupt
         return ended

@@ -4,6 +4,7 @@ import io
 import pickle
 from contextlib import redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -262,7 +263,8 @@ def explained(offset: float) -> tuple[float, float]:
     returns = (offset + rng.normal(size=(2, 500))).astype(np.float32)
     values = (returns + 0.5 * rng.normal(size=returns.shape)).astype(np.float32)
     own, expected = dist.get_rank(), 1 - np.var(returns - np.float64(values)) / np.var(returns, dtype=np.float64)
-    return explained_variance(values[own], returns[own], current("auto")), float(expected)
+    buffer: Any = SimpleNamespace(values=values[own], returns=returns[own])
+    return explained_variance(buffer, current("auto")), float(expected)
 
 
 def test_explained_variance_of_large_returns() -> None:

@@ -1,16 +1,21 @@
-"""A table of the values that each argument may have.
+"""The arguments of the algorithms: a table of their allowed values, schedules, and how their signatures are shared.
 
 The rules are checked when a model is created, and again when a saved model is loaded. They do not use ``assert``.
+
+Each algorithm writes its whole signature, which editors and type checkers read. It passes its arguments on by
+:func:`given_in`, and documents those that are its own.
 """
 
+import inspect
 import math
 import os
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch as th
@@ -23,6 +28,8 @@ from stable_baselines3.common.utils import FloatSchedule
 
 from sb3_ppo_variants.errors import ArgumentError, refuse
 
+Class = TypeVar("Class", bound=type)
+ENTRY = re.compile(r"^:param (\w+):.*?(?=^:|\Z)", re.DOTALL | re.MULTILINE)
 ACTION_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
@@ -268,3 +275,31 @@ def _value_at(name: str, schedule: float | Schedule, progress_remaining: float) 
         if NON_NEGATIVE.accepts(float(value)):
             return float(value)
     refuse(f"{name}({progress_remaining:g})", value, f"a schedule that returns {NON_NEGATIVE.allowed} at any progress")
+
+
+def given_in(local: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a constructor by name, from the ``locals()`` at its beginning."""
+    return {name: value for name, value in local.items() if name not in ("self", "__class__")}
+
+
+def documented_like(other: type) -> Callable[[Class], Class]:
+    """Complete the docstring of a class with the arguments that it shares with another one, in its own order.
+
+    :param other: a class that documents them
+    """
+
+    def complete(cls: Class) -> Class:
+        if cls.__doc__ is None:  # Python runs with -OO.
+            return cls
+        text = inspect.cleandoc(cls.__doc__) + "\n"
+        entries = {**_entries(inspect.getdoc(other) or ""), **_entries(text)}
+        names = [name for name in inspect.signature(cls).parameters if name in entries]
+        about, raised = ENTRY.sub("", text).split(":raises", 1)
+        cls.__doc__ = f"{about}{''.join(entries[name] for name in names)}:raises{raised}"
+        return cls
+
+    return complete
+
+
+def _entries(text: str) -> dict[str, str]:
+    return {match[1]: match[0].rstrip("\n") + "\n" for match in ENTRY.finditer(text)}

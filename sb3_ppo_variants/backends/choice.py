@@ -1,14 +1,55 @@
-"""Selection of the backend."""
+"""The interface of backends, which compute rollouts and updates, and the choice of one."""
 
-from typing import Literal, NamedTuple
+from contextlib import AbstractContextManager
+from typing import Literal, NamedTuple, Protocol
 
-from sb3_ppo_variants.backends.backend import Backend
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+
 from sb3_ppo_variants.backends.images import Images
 from sb3_ppo_variants.backends.native.backend import Native
 from sb3_ppo_variants.backends.reference import Reference
-from sb3_ppo_variants.backends.sequences import Sequences, recurrent
+from sb3_ppo_variants.backends.sequences import Sequences
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.rollouts.loop import Actor
 from sb3_ppo_variants.updates.plan import UpdatePlan
+from sb3_ppo_variants.updates.run import Update
+
+
+class Backend(Protocol):
+    """Computes rollouts and updates. A backend has no state of its own."""
+
+    name: str
+    """The name of the backend in tables; backends that share a library share its name."""
+    path: str
+    """``"reference"`` or ``"fast"``."""
+    has_memory: bool
+    """Whether it computes policies with a memory, such as an LSTM, or those without. The reference computes both."""
+    how: str
+    """What the backend does, as a clause such as ``"PyTorch computes everything"``."""
+
+    def obstacle(self, plan: UpdatePlan) -> str | None:
+        """Return the first reason why this backend cannot run a plan, as a clause that completes "because ...".
+
+        :return: ``None`` if the backend can compute the rollouts and updates of the plan
+        """
+
+    def prepared(self, plan: UpdatePlan, updating: bool) -> AbstractContextManager[None]:
+        """Set up threads and memory for the highest speed while the context is active.
+
+        :param updating: True for an update, False for a rollout
+        """
+
+    def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
+        """Return the actor of a rollout.
+
+        :param buffer: the buffer to fill
+        :param n_steps: length of the rollout
+        """
+
+    def update(self, plan: UpdatePlan) -> Update:
+        """Begin an update."""
+
 
 # Fastest first. The last one supports everything.
 BACKENDS: tuple[Backend, ...] = (Native(), Images(), Sequences(), Reference())
@@ -31,10 +72,8 @@ def choose(plan: UpdatePlan, fast: bool | Literal["auto"]) -> Choice:
     if fast is False:
         return Choice(reference, "fast=False")
     obstacles: list[str] = []
-    # Policies with LSTMs have a dedicated backend, so only that one is tried and only its obstacle is reported.
-    of_lstm = recurrent(plan.kind) is not None
     for backend in others:
-        if isinstance(backend, Sequences) is not of_lstm:
+        if backend.has_memory is not plan.kind.has_memory:
             continue
         obstacle = backend.obstacle(plan)
         if obstacle is None:

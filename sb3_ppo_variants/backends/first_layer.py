@@ -127,7 +127,7 @@ class Computed(Protocol):
         """
 
 
-class ActingAfter:
+class ActingAfter(Acting):
     """Acts with a policy whose first layers are computed separately.
 
     :param first: the first layers of the policy

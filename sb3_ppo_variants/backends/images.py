@@ -9,7 +9,6 @@ linear layers use the library of PyTorch's convolutions. Freed memory stays with
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import torch as th
@@ -207,6 +206,7 @@ class Images(Reference):
 
     name = "images"
     path = "fast"
+    has_memory = False
     how = "images are laid out for convolutions"
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
@@ -237,4 +237,5 @@ class Images(Reference):
     def update(self, plan: UpdatePlan) -> TorchUpdate:
         first = _separate(plan.kind.policy)
         view = unscaled(plan.kind.policy) if first is None else first.rest
-        return TorchUpdate(partial(ImageMinibatches, first), replace(plan, kind=type(plan.kind)(multiplied(view))))
+        viewed = replace(plan, kind=type(plan.kind)(multiplied(view)))
+        return TorchUpdate(viewed, ImageMinibatches(first, viewed))

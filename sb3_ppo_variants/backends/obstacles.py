@@ -14,7 +14,6 @@ from torch.nn.modules import module as torch_modules
 from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizers
 
-from sb3_ppo_variants.policies.feed_forward import FeedForward
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.rollouts.buffer import ParameterDictRolloutBuffer, ParameterRolloutBuffer
 
@@ -117,7 +116,7 @@ def of_methods(owner: object, what: str) -> str | None:
 
 def of_policy(kind: PolicyKind) -> str | None:
     """Check the kind of a policy, and that the policy overrides none of the methods above."""
-    if type(kind) is not FeedForward and not kind.takes_masks:
+    if type(kind) is not PolicyKind and not kind.takes_masks:
         return f"the policy is of the kind {type(kind).__name__}"
     policy, cls, base = kind.policy, type(kind.policy), kind.policies[0]
     if not isinstance(policy, base):

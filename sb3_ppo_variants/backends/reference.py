@@ -1,6 +1,6 @@
 """The reference backend: PyTorch, bit-identical to SB3 wherever SB3 computes the same."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -16,70 +16,14 @@ from sb3_ppo_variants import losses
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.actions import check_actions
 from sb3_ppo_variants.guards.watch import Watch
-from sb3_ppo_variants.kl import ExactKL, MissingKLError, Parameters, concatenate, exact_kl
+from sb3_ppo_variants.kl import ExactKL, MissingKLError, Parameters, exact_kl
 from sb3_ppo_variants.objectives import Batch, loss_of
 from sb3_ppo_variants.policies.kind import Acted, Evaluated, PolicyKind
 from sb3_ppo_variants.processes.advantages import normalized_together
 from sb3_ppo_variants.rollouts.buffer import Samples, WithParameters
 from sb3_ppo_variants.rollouts.loop import Actor, Observations, bounds_of
-from sb3_ppo_variants.updates.finite import Snapshot, check_parameters
-from sb3_ppo_variants.updates.measured import Measured
 from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, in_minibatches, over_rollout
-from sb3_ppo_variants.updates.run import Ended, in_steps
-
-
-class RolloutKL:
-    """The exact KL(old || new), where old is the policy that collected the rollout.
-
-    :param kind: evaluates the policy
-    :param old: the parameters of the old distributions, one row per row of the rollout
-    :param distributions: returns the policy's distributions in all states of the rollout, in row order and in chunks
-    """
-
-    def __init__(self, kind: PolicyKind, old: Parameters, distributions: Callable[[], Iterator[Distribution]]):
-        self._kind = kind
-        self._old = old
-        self._distributions = distributions
-
-    @classmethod
-    def of(cls, plan: UpdatePlan, distributions: Callable[[], Iterator[Distribution]]) -> "RolloutKL | None":
-        """Create the KL of an update. Call this before the update changes the policy.
-
-        :return: ``None`` if the policy's distribution has no known KL and the objective does not need one
-        :raises MissingKLError: if the policy's distribution has no known KL and the objective needs one
-        """
-        buffer = plan.buffer
-        old = buffer.old_parameters if isinstance(buffer, WithParameters) else None
-        if old is None:  # Another loop collected the rollout, or the KL is not known.
-            try:
-                _, old = parameters_in_rollout(plan.kind, distributions())
-            except MissingKLError:
-                if plan.objective.needs_kl:
-                    raise
-                return None  # Without a penalty the KL is only logged.
-            if isinstance(buffer, WithParameters):
-                buffer.old_parameters = old
-        return cls(plan.kind, old, distributions)
-
-    def of_minibatch(self, samples: Samples) -> th.Tensor:
-        """Compute KL(old || new) in the states of a minibatch that the policy has just evaluated.
-
-        :return: shape ``(batch,)``, differentiable with respect to the policy
-        :raises ArgumentError: if the minibatches of the rollout buffer lack the old parameters
-        """
-        if samples.old_parameters is None:
-            raise ArgumentError(
-                "rollout_buffer_class: this buffer's minibatches come without the parameters of the old policy, which "
-                "a KL penalty needs. Make each minibatch of its get() by one call of _get_samples(), and let that "
-                "return minibatches of SB3's type, such as RolloutBufferSamples"
-            )
-        kl, new = self._kind.evaluated_parameters(samples)
-        return kl.divergence(samples.old_parameters, new)
-
-    def of_rollout(self) -> float:
-        """Compute the mean of KL(old || new) over all states of the rollout."""
-        kl, new = parameters_in_rollout(self._kind, self._distributions())
-        return kl.divergence(self._old, new).mean().item()
+from sb3_ppo_variants.updates.run import TOLERATED, Ended, Measured, Snapshot, check_parameters
 
 
 def parameters_in_rollout(kind: PolicyKind, distributions: Iterator[Distribution]) -> tuple[ExactKL, Parameters]:
@@ -95,7 +39,7 @@ def parameters_in_rollout(kind: PolicyKind, distributions: Iterator[Distribution
             for distribution in distributions:
                 kl = exact_kl(distribution)
                 chunks.append(kl.parameters(distribution))
-        return kl, concatenate(chunks)
+        return kl, tuple(map(th.cat, zip(*chunks, strict=True)))
     finally:
         kind.policy.set_training_mode(training)
 
@@ -201,80 +145,95 @@ class Minibatches:
 class TorchUpdate:
     """Updates the policy's tensors in place.
 
-    :param read: creates the reader of the rollout
     :param plan: the plan of the update
+    :param minibatches: reads the rollout
     :raises MissingKLError: if the objective needs a KL and the policy's distribution has no registered one
     """
 
-    def __init__(self, read: Callable[[UpdatePlan], Minibatches], plan: UpdatePlan):
-        self._plan = plan
-        self._minibatches = read(plan)
+    def __init__(self, plan: UpdatePlan, minibatches: Minibatches):
+        self.plan, self.minibatches = plan, minibatches
+        self.normalize = over_rollout(plan.buffer.advantages, plan.normalize_advantage, plan.processes)
         self._before = Snapshot(plan.kind.policy, plan.optimizers)
-        self._kl = RolloutKL.of(plan, self._minibatches.distributions)
-        self._normalize = over_rollout(plan.buffer.advantages, plan.normalize_advantage, plan.processes)
+        self._old = self._old_parameters()
+
+    def _old_parameters(self) -> Parameters | None:
+        """Return the parameters of the policy that collected the rollout, or ``None`` if its KL is not known."""
+        buffer = self.plan.buffer
+        old = buffer.old_parameters if isinstance(buffer, WithParameters) else None
+        if old is None:  # Another loop collected the rollout, or the KL is not known.
+            try:
+                _, old = parameters_in_rollout(self.plan.kind, self.minibatches.distributions())
+            except MissingKLError:
+                if self.plan.objective.needs_kl:
+                    raise
+                return None  # Without a penalty the KL is only logged.
+            if isinstance(buffer, WithParameters):
+                buffer.old_parameters = old
+        return old
 
     def begin(self, descent: Descent) -> "TorchDescent":
-        return TorchDescent(self._plan, descent, self._minibatches, self._kl, self._normalize)
+        return TorchDescent(self, descent)
 
     def check_finite(self) -> None:
-        check_parameters(self._plan.kind.policy)
+        check_parameters(self.plan.kind.policy)
 
     def undo(self) -> None:
         self._before.restore()
 
     def finish(self) -> float | None:
-        return None if self._kl is None else self._kl.of_rollout()
+        if self._old is None:
+            return None
+        kl, new = parameters_in_rollout(self.plan.kind, self.minibatches.distributions())
+        return kl.divergence(self._old, new).mean().item()
 
 
 class TorchDescent:
     """The reference descent: SB3's gradient steps on equation 9 of the paper, or on the descent's terms of it.
 
     Statistics stay on the device and are copied to the host together, because each copy would wait for the device.
+
+    :param update: the update that it belongs to
+    :param descent: what it minimises, and how
     """
 
-    def __init__(
-        self,
-        plan: UpdatePlan,
-        descent: Descent,
-        minibatches: Minibatches,
-        kl: RolloutKL | None,
-        normalize: Callable[[th.Tensor], th.Tensor],
-    ):
-        self._plan = plan
+    def __init__(self, update: TorchUpdate, descent: Descent):
+        self._plan, self._minibatches, self._normalize = update.plan, update.minibatches, update.normalize
         self._descent = descent
-        self._minibatches = minibatches
-        self._kl = kl
-        self._normalize = normalize
         self._measured: dict[str, list[th.Tensor]] = {}
         self._epoch_start = 0
-        self._loss: th.Tensor
 
     def descend(self) -> Ended:
-        return in_steps(self, self._descent, self._plan.processes)
+        target_kl, processes = self._descent.target_kl, self._plan.processes
+        for epoch in range(self._descent.epochs):
+            self._epoch_start = len(self._measured.get("loss", ()))
+            for samples in self._minibatches.shuffled():
+                loss = self.loss(samples)
+                if target_kl is not None:
+                    approx_kl = processes.mean(float(self._measured["approx_kl"][-1]))
+                    if approx_kl > TOLERATED * target_kl:
+                        return Ended(epoch + 1, approx_kl)
+                self.step(loss)
+        return Ended(self._descent.epochs)
 
-    def minibatches(self) -> Iterator[Samples]:
-        self._epoch_start = len(self._measured.get("loss", ()))
-        return self._minibatches.shuffled()
-
-    def loss(self, samples: Samples) -> None:
+    def loss(self, samples: Samples) -> th.Tensor:
+        """Compute the loss of a minibatch."""
         kind, plan = self._plan.kind, self._plan
         if not self._descent.of_policy:
-            self._loss = plan.vf_coef * self._value_loss(kind.evaluate_values(samples), samples)
+            loss = plan.vf_coef * self._value_loss(kind.evaluate_values(samples), samples)
         else:
             evaluated = kind.evaluate(samples)
-            self._loss = self._policy_loss(evaluated, samples)
+            loss = self._policy_loss(evaluated, samples)
             if self._descent.of_value:
-                self._loss = self._loss + plan.vf_coef * self._value_loss(evaluated.values, samples)
-        self._note(loss=self._loss)
+                loss = loss + plan.vf_coef * self._value_loss(evaluated.values, samples)
+        self._note(loss=loss)
+        return loss
 
     def _policy_loss(self, evaluated: Evaluated, samples: Samples) -> th.Tensor:
         plan, objective = self._plan, self._plan.objective
-        advantages = self._normalize(samples.advantages)
-        if in_minibatches(plan.normalize_advantage):
-            advantages = self._normalized(advantages)
+        advantages = self._normalized(self._normalize(samples.advantages))
         log_ratio = evaluated.log_prob - samples.old_log_prob
         ratio = th.exp(log_ratio)
-        kl = self._kl.of_minibatch(samples) if self._kl is not None and objective.needs_kl else None
+        kl = self._kl(samples) if objective.needs_kl else None
         policy_loss = loss_of(objective, Batch(ratio, advantages, kl))
         entropy_loss = losses.entropy_loss(evaluated.entropy, evaluated.log_prob)
         with th.no_grad():
@@ -283,7 +242,23 @@ class TorchDescent:
                 self._note(clip_fraction=losses.clip_fraction(ratio, objective.clip_range))
         return policy_loss + plan.ent_coef * entropy_loss
 
+    def _kl(self, samples: Samples) -> th.Tensor:
+        """Compute KL(old || new) in the states of a minibatch that the policy has just evaluated, shape ``(batch,)``.
+
+        :raises ArgumentError: if the minibatches of the rollout buffer lack the old parameters
+        """
+        if samples.old_parameters is None:
+            raise ArgumentError(
+                "rollout_buffer_class: this buffer's minibatches come without the parameters of the old policy, which "
+                "a KL penalty needs. Make each minibatch of its get() by one call of _get_samples(), and let that "
+                "return minibatches of SB3's type, such as RolloutBufferSamples"
+            )
+        kl, new = self._plan.kind.evaluated_parameters(samples)
+        return kl.divergence(samples.old_parameters, new)
+
     def _normalized(self, advantages: th.Tensor) -> th.Tensor:
+        if not in_minibatches(self._plan.normalize_advantage):
+            return advantages
         processes = self._plan.processes
         if processes.size > 1:
             return normalized_together(advantages, processes)
@@ -298,26 +273,23 @@ class TorchDescent:
         for name, scalar in scalars.items():
             self._measured.setdefault(name, []).append(scalar.detach())
 
-    def approximate_kl(self) -> float:
-        return float(self._measured["approx_kl"][-1])
-
-    def step(self) -> None:
-        optimizer = self._descent.optimizer
+    def step(self, loss: th.Tensor) -> None:
+        """Take a step down the gradient of a loss."""
+        optimizer, processes = self._descent.optimizer, self._plan.processes
         optimizer.zero_grad()
-        self._loss.backward()
-        self._average_gradient()
+        loss.backward()
+        if processes.size > 1:
+            self._average_gradient()
         self._note(gradient=th.nn.utils.clip_grad_norm_(self._descent.parameters, self._descent.max_grad_norm))
         optimizer.step()
 
     def _average_gradient(self) -> None:
         """Average the gradient over the processes, as one vector."""
-        processes = self._plan.processes
-        if processes.size > 1:
-            gradients = [parameter.grad for parameter in self._descent.parameters if parameter.grad is not None]
-            vector = th.cat([gradient.flatten() for gradient in gradients])
-            processes.average(vector)
-            for gradient, mean in zip(gradients, vector.split([g.numel() for g in gradients]), strict=True):
-                gradient.copy_(mean.view_as(gradient))
+        gradients = [parameter.grad for parameter in self._descent.parameters if parameter.grad is not None]
+        vector = th.cat([gradient.flatten() for gradient in gradients])
+        self._plan.processes.average(vector)
+        for gradient, mean in zip(gradients, vector.split([g.numel() for g in gradients]), strict=True):
+            gradient.copy_(mean.view_as(gradient))
 
     def measured(self) -> Measured:
         if not self._measured:
@@ -333,6 +305,7 @@ class Reference:
 
     name = "reference"
     path = "reference"
+    has_memory = False
     how = "PyTorch computes everything"
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
@@ -345,4 +318,4 @@ class Reference:
         return TorchActor(model, plan.kind, buffer)
 
     def update(self, plan: UpdatePlan) -> TorchUpdate:
-        return TorchUpdate(Minibatches, plan)
+        return TorchUpdate(plan, Minibatches(plan))

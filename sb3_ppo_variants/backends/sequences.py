@@ -7,7 +7,7 @@ sequences. Here one call processes all sequences of a minibatch. In rollouts PyT
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch as th
 from stable_baselines3.common.buffers import RolloutBuffer
@@ -19,7 +19,6 @@ from sb3_ppo_variants.backends import obstacles
 from sb3_ppo_variants.backends.images import fused
 from sb3_ppo_variants.backends.reference import Minibatches, Reference, TorchActor, TorchUpdate
 from sb3_ppo_variants.backends.views import view_of
-from sb3_ppo_variants.policies.feed_forward import FeedForward
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.rollouts.buffer import Samples, with_parameters
 from sb3_ppo_variants.rollouts.loop import Actor
@@ -44,12 +43,7 @@ RELIED_ON = (
 
 def recurrent(kind: PolicyKind) -> "Recurrent | None":
     """Return the policy kind if it is the one for LSTMs, else ``None``."""
-    if isinstance(kind, FeedForward):
-        return None
-    # All other kinds come from sb3-contrib, so it is installed and this import works.
-    from sb3_ppo_variants.policies.recurrent import Recurrent
-
-    return kind if isinstance(kind, Recurrent) else None
+    return cast("Recurrent", kind) if kind.has_memory else None
 
 
 def _policy_obstacle(kind: "Recurrent") -> str | None:
@@ -111,6 +105,7 @@ class Sequences(Reference):
 
     name = "sequences"
     path = "fast"
+    has_memory = True
     how = "LSTMs run over whole sequences"
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
@@ -130,4 +125,4 @@ class Sequences(Reference):
         return TorchActor(model, type(plan.kind)(_by_cells(plan.kind.policy)), buffer)
 
     def update(self, plan: UpdatePlan) -> TorchUpdate:
-        return TorchUpdate(SequenceMinibatches, plan)
+        return TorchUpdate(plan, SequenceMinibatches(plan))

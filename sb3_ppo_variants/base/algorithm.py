@@ -3,22 +3,21 @@
 import inspect
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeVar
 
+import numpy as np
 import torch as th
+from stable_baselines3.common import utils
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import MaybeCallback, Schedule
-from stable_baselines3.common.utils import update_learning_rate
 from stable_baselines3.common.vec_env import VecEnv
 from torch.optim import Optimizer
 
-from sb3_ppo_variants.arguments.device import chosen_device
-from sb3_ppo_variants.arguments.nested import check_buffer_arguments, check_policy
+from sb3_ppo_variants.arguments.checks import check_buffer_arguments, check_policy, check_start, choose_device
 from sb3_ppo_variants.arguments.rules import (
     ACTION_SPACES,
     AUTO,
@@ -32,31 +31,35 @@ from sb3_ppo_variants.arguments.rules import (
     instance,
     warn_of_truncated_minibatch,
 )
-from sb3_ppo_variants.arguments.spaces import check_start
-from sb3_ppo_variants.backends.choice import choose
+from sb3_ppo_variants.backends.choice import Choice, choose
 from sb3_ppo_variants.base import together
-from sb3_ppo_variants.base.checks import check_hooks, check_learn, checked, checked_env, settings_kept
-from sb3_ppo_variants.base.masking import MaskedActions
-from sb3_ppo_variants.base.settings import UsedArguments, settings_of
-from sb3_ppo_variants.base.together import Rollout, explained_variance
-from sb3_ppo_variants.guards import Supervised, original
+from sb3_ppo_variants.base.checks import (
+    CheckedArguments,
+    check_hooks,
+    check_learn,
+    check_memory,
+    checked,
+    checked_env,
+    settings_kept,
+)
+from sb3_ppo_variants.base.together import Rollout
+from sb3_ppo_variants.guards import Supervised, masks, original
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.policies.choice import Aliases, check_kl, kind_of, make_policy_and_buffer
 from sb3_ppo_variants.processes import Processes, current
 from sb3_ppo_variants.processes.differences import THROUGHOUT
-from sb3_ppo_variants.rollouts.buffer import forget_parameters
-from sb3_ppo_variants.rollouts.loop import Actor, check_is_free, collect, one_rollout
-from sb3_ppo_variants.updates import AllOrNothing, NormalizeAdvantage, Outcome, UpdatePlan, Updates, run
-from sb3_ppo_variants.updates.finite import check_rollout
-from sb3_ppo_variants.updates.measured import summary
-from sb3_ppo_variants.updates.separate import chosen, separate
+from sb3_ppo_variants.rollouts.buffer import check_is_free, check_rollout, forget_parameters, one_rollout
+from sb3_ppo_variants.rollouts.loop import begin_rollout, collect
+from sb3_ppo_variants.saving import SavedAlgorithm
+from sb3_ppo_variants.updates import AllOrNothing, NormalizeAdvantage, Outcome, UpdatePlan, Updates, run_update, summary
+from sb3_ppo_variants.updates.separate import divide, separate
 
 SelfPPO = TypeVar("SelfPPO", bound="PPOBase")
 SB3S = inspect.signature(OnPolicyAlgorithm).parameters.keys()
 """The arguments of SB3's constructor."""
 
 
-class PPOBase(MaskedActions):
+class PPOBase(SavedAlgorithm):
     """Proximal Policy Optimization without a policy objective, which subclasses define in :meth:`_objective`.
 
     The arguments are those of :class:`~sb3_ppo_variants.PPOClip`, which lists them all.
@@ -77,10 +80,9 @@ class PPOBase(MaskedActions):
     clip_range_vf: float | Schedule | None
     normalize_advantage: NormalizeAdvantage
     target_kl: float | None
-    # Defaults for models that were saved before these arguments existed.
-    fast: bool | Literal["auto"] = "auto"
-    updates: Updates | dict[str, Any] | None = None
-    data_parallel: bool | Literal["auto"] = "auto"
+    fast: bool | Literal["auto"]
+    updates: Updates | dict[str, Any] | None
+    data_parallel: bool | Literal["auto"]
     value_optimizer: Optimizer
     _division: Updates
 
@@ -100,7 +102,7 @@ class PPOBase(MaskedActions):
         check_buffer_arguments(given["rollout_buffer_class"], given["rollout_buffer_kwargs"])
         made = given | {
             "env": checked_env(policy, policy_kwargs, given["env"], verbose, given["use_sde"], begins),
-            "device": chosen_device(given["device"], policy, policy_kwargs, verbose),
+            "device": choose_device(given["device"], policy, policy_kwargs, verbose),
             **{name: int(given[name]) for name in ("n_steps", "batch_size", "n_epochs", "stats_window_size")},
             "_init_setup_model": False,
         }
@@ -128,23 +130,19 @@ class PPOBase(MaskedActions):
         schedules = [n for n, rule in rules.items() if rule.takes_schedule and getattr(self, n, None) is not None]
         for name in schedules:
             current_value(name, getattr(self, name), progress_remaining=1.0)
-        self._make_networks()
+        make_policy_and_buffer(self)
+        self._division = divide(self.updates)
+        self._division.prepare(self)
         for name in schedules:
             if name != "learning_rate":
                 setattr(self, name, as_schedule(getattr(self, name)))
-        self._used_arguments = UsedArguments(self)
+        self._checked_arguments = CheckedArguments(self, rules)
         if self._objective().needs_kl:
             check_kl(self.policy)  # If it is not known, fail before the first rollout.
-        choose(self._plan(), self.fast)  # If fast=True is impossible, fail before the first rollout.
+        self._choose(self._plan())  # If fast=True is impossible, fail before the first rollout.
 
     def _setup_lr_schedule(self) -> None:
         self.lr_schedule = as_schedule(self.learning_rate)
-
-    def _make_networks(self) -> None:
-        """Create the policy, its optimizers and the rollout buffer."""
-        make_policy_and_buffer(self)
-        self._division = chosen(self.updates)
-        self._division.prepare(self)
 
     # The parts
 
@@ -152,9 +150,10 @@ class PPOBase(MaskedActions):
     def _objective(self) -> Objective:
         """Return the policy objective with the coefficients of the current update."""
 
-    def _after_update(self, kl: float | None) -> None:
-        """Update the state of the objective, if it has one.
+    def _keep_objective(self, used: Objective, kl: float | None) -> None:
+        """Keep the state that the objective has after an update, if it has one.
 
+        :param used: the objective of the update
         :param kl: the mean of KL(old || new) over the rollout; ``None`` if it is not known
         """
 
@@ -178,22 +177,32 @@ class PPOBase(MaskedActions):
                 setattr(self, name, deque(episodes, maxlen=self._stats_window_size))
 
     def _plan(self) -> UpdatePlan:
-        check_settings(self.__dict__, self._all_rules())  # Callbacks may have set them.
-        self._used_arguments.update(self)
-        self._division = chosen(self.updates, self._division)
-        clip_range_vf, progress, buffer = self.clip_range_vf, self._current_progress_remaining, self.rollout_buffer
+        self._checked_arguments.update(self, self._all_rules())  # Callbacks may have set them.
+        buffer = self.rollout_buffer
         return UpdatePlan(
             kind=kind_of(self.policy),
             buffer=buffer,
             objective=self._objective(),
             ent_coef=self.ent_coef,
             vf_coef=self.vf_coef,
-            clip_range_vf=None if clip_range_vf is None else current_value("clip_range_vf", clip_range_vf, progress),
+            clip_range_vf=self._current_or_none("clip_range_vf"),
             normalize_advantage=self.normalize_advantage,
             batch_size=int(min(self.batch_size, buffer.buffer_size * buffer.n_envs)),
             descents=self._division.descents(self),
             processes=self.processes,
         )
+
+    def _current_or_none(self, name: str) -> float | None:
+        """Return the current value of an argument that may be a number, a schedule or ``None``."""
+        value = getattr(self, name)
+        return None if value is None else current_value(name, value, self._current_progress_remaining)
+
+    def _choose(self, plan: UpdatePlan) -> Choice:
+        """Return the engine for a rollout or an update, and the reason for it.
+
+        A callback may change the policy at any time, so the choice holds for one rollout or update.
+        """
+        return choose(plan, self.fast)
 
     def _settings(self, *progress_remaining: float) -> dict[str, str]:
         """Return everything that an update depends on, and that must be the same in all processes, by name.
@@ -201,8 +210,7 @@ class PPOBase(MaskedActions):
         :param progress_remaining: where to compare schedules
         """
         plan = self._plan()
-        path = choose(plan, self.fast).backend.path
-        return settings_of(self, self._all_rules(), plan, path, progress_remaining)
+        return together.settings_of(self, self._all_rules(), plan, self._choose(plan).backend.path, progress_remaining)
 
     # The loop
 
@@ -213,39 +221,37 @@ class PPOBase(MaskedActions):
 
         :return: False if a callback ended it early
         """
-        one = one_rollout(rollout_buffer, n_rollout_steps)
-        rollout = Rollout(self, lambda: self._settings(self._current_progress_remaining))
-        n_processes = self.processes.size
-
-        @contextmanager
-        def acting() -> Iterator[Actor]:
-            rollout.begin()
+        together = Rollout(self, lambda: self._settings(self._current_progress_remaining))
+        with self.run.collecting(), one_rollout(rollout_buffer, n_rollout_steps):
+            begin_rollout(self, env, callback, rollout_buffer, n_rollout_steps)
+            together.begin()
             plan = self._plan()
-            backend = choose(plan, self.fast).backend
-            with backend.prepared(plan, updating=False):
-                yield backend.actor(self, plan, rollout_buffer, n_rollout_steps)
-
-        with self.run.collecting(), one:
-            going = collect(self, env, callback, rollout_buffer, n_rollout_steps, acting, n_processes, rollout.steps)
-            return rollout.end(going)
+            engine = self._choose(plan).backend
+            with engine.prepared(plan, updating=False):
+                actor = engine.actor(self, plan, rollout_buffer, n_rollout_steps)
+                steps = together.steps(env)
+                going = collect(self, steps, callback, rollout_buffer, actor, plan.processes.size)
+            if going:
+                callback.on_rollout_end()
+            return together.end(going)
 
     def train(self) -> None:
         """Update the policy with the rollout in the buffer. If the update fails, undo it."""
         plan = self._plan()
         check_rollout(self.rollout_buffer, self.num_timesteps, plan.processes.size)
-        # Choose again, because a callback may have changed the policy after the rollout.
-        backend = choose(plan, self.fast).backend
+        engine = self._choose(plan).backend
         with AllOrNothing(self, plan) as whole:
             self.policy.set_training_mode(True)
             for descent in plan.descents:
-                update_learning_rate(descent.optimizer, descent.learning_rate)
-            with backend.prepared(plan, updating=True):
-                whole.update = backend.update(plan)
-                outcome = run(whole.update, plan, self.verbose)
+                utils.update_learning_rate(descent.optimizer, descent.learning_rate)
+            with engine.prepared(plan, updating=True):
+                whole.update = engine.update(plan)
+                outcome = run_update(whole.update, plan, self.verbose)
             values = self._values(plan, outcome)
-            together.check_same(self)
+            if plan.processes.size > 1:
+                together.check_same(self)
             self._n_updates += outcome.epochs[0]
-            self._after_update(outcome.kl)
+            self._keep_objective(plan.objective, outcome.kl)
             whole.keep()
         for name, value in values.items():
             self.logger.record(f"train/{name}", value)
@@ -256,8 +262,7 @@ class PPOBase(MaskedActions):
         values = plan.coefficients() | summary(outcome.measured) | self._division.log(plan.descents, outcome.epochs)
         if outcome.kl is not None:
             values["kl"] = outcome.kl
-        buffer = self.rollout_buffer
-        values["explained_variance"] = explained_variance(buffer.values, buffer.returns, plan.processes)
+        values["explained_variance"] = together.explained_variance(self.rollout_buffer, plan.processes)
         if hasattr(self.policy, "log_std"):
             values["std"] = th.exp(self.policy.log_std).mean().item()
         return values
@@ -265,9 +270,10 @@ class PPOBase(MaskedActions):
     def _setup_learn(self, *args: Any, **arguments: Any) -> tuple[int, BaseCallback]:
         check_is_free(self.rollout_buffer)
         check_start("action", self.action_space)  # It may be a different environment than at construction.
-        self._check_env_for_masks()
+        if self.env is not None:
+            masks.check_env(self.env, type(self.policy).__name__, kind_of(self.policy).takes_masks)
         forget_parameters(self.rollout_buffer)  # The path of the next rollout does not depend on the last one.
-        backend, why = choose(self._plan(), self.fast)
+        backend, why = self._choose(self._plan())
         if self.verbose >= 1 and self.processes.rank == 0:
             print(f"Training on the {backend.path} path: {why}")
         return super()._setup_learn(*args, **arguments)
@@ -312,8 +318,40 @@ class PPOBase(MaskedActions):
         return None if self.env is None else original(self.env)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_division", "_used_arguments"]
+        return [*super()._excluded_save_params(), "_division", "_checked_arguments"]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         states, tensors = super()._get_torch_save_params()
         return [*states, *self._division.optimizers], tensors
+
+    def predict(
+        self,
+        observation: np.ndarray | dict[str, np.ndarray],
+        state: tuple[np.ndarray, ...] | None = None,
+        episode_start: np.ndarray | None = None,
+        deterministic: bool = False,
+        action_masks: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
+        """Return the policy's actions for observations; see SB3.
+
+        :param observation: one observation, or one per environment
+        :param state: the last states of the LSTM, for a policy that has one
+        :param episode_start: whether an episode begins with the observation, for a policy with an LSTM
+        :param deterministic: whether to take the most probable actions
+        :param action_masks: which actions are allowed, for a policy that takes masks
+        :return: the actions, and the next states of the LSTM if there is one
+        :raises ArgumentError: if masks are missing or do not fit, or the policy takes none, or if ``state`` or
+            ``episode_start`` belong to another number of environments
+        """
+        policy: Any = self.policy
+        takes_masks = kind_of(policy).takes_masks
+        given = masks.check_given(action_masks, takes_masks, type(policy).__name__, self.action_space)
+        remembers = state is not None and hasattr(policy, "lstm_hidden_state_shape")
+        if (given or remembers) and not isinstance(observation, tuple):  # The policy itself refuses tuples.
+            tensors = policy.obs_to_tensor(observation)[0]
+            n_observations = len(next(iter(tensors.values())) if isinstance(tensors, dict) else tensors)
+            if given:
+                masks.check_number(len(given[masks.METHOD]), n_observations)
+            if remembers:
+                check_memory(state, episode_start, n_observations)
+        return policy.predict(observation, state, episode_start, deterministic, **given)

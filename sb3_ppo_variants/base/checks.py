@@ -1,7 +1,7 @@
-"""Checks of what a model is given: its class, its environment and what it returns, the arguments of ``learn``."""
+"""Checks of what a model is given: its class, its arguments, its environment and what it returns."""
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,33 +15,24 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
-from sb3_ppo_variants.arguments.nested import check_observations
-from sb3_ppo_variants.arguments.rules import LEARN_RULES, check_arguments, check_spaces
-from sb3_ppo_variants.arguments.spaces import check_start
+from sb3_ppo_variants.arguments.checks import check_observations, check_start
+from sb3_ppo_variants.arguments.rules import LEARN_RULES, Rule, check_arguments, check_settings, check_spaces
 from sb3_ppo_variants.backends.native.normalizing import native_test
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards import check_seen, guarded
 from sb3_ppo_variants.guards.interrupts import interrupts_can_be_held
 from sb3_ppo_variants.saving import SavedAlgorithm
-from sb3_ppo_variants.updates.finite import check_parameters
-
-OBJECTIVE = "define _objective, or use PPOCustom"
-# What to do instead of overriding a method. Earlier versions called the first two, and SB3 calls the last.
-INSTEAD: Mapping[str, str] = {
-    "_policy_loss": OBJECTIVE,
-    "_coefficients": OBJECTIVE,
-    "_update_learning_rate": "pass a schedule as learning_rate",
-}
+from sb3_ppo_variants.updates.run import check_parameters
+from sb3_ppo_variants.updates.separate import divide
 
 
 def check_hooks(cls: type[OnPolicyAlgorithm]) -> None:
-    """Check that a class overrides no method that is not called.
+    """Check that a class overrides no method of SB3 that is not called.
 
-    :raises TypeError: if it does, naming the method and what to do instead
+    :raises TypeError: if it does, saying what to do instead
     """
-    for name, instead in INSTEAD.items():
-        if getattr(cls, name, None) is not getattr(OnPolicyAlgorithm, name, None):
-            raise TypeError(f"{cls.__name__}.{name} is not called: {instead}")
+    if cls._update_learning_rate is not OnPolicyAlgorithm._update_learning_rate:
+        raise TypeError(f"{cls.__name__}._update_learning_rate is not called: pass a schedule as learning_rate")
 
 
 def checked_env(
@@ -131,3 +122,93 @@ def checked(model: OnPolicyAlgorithm) -> Iterator[None]:
         check_parameters(model.policy)
         check_seen(model)
         raise
+
+
+def _rebuild_schedule(model: Any) -> None:
+    model._setup_lr_schedule()
+
+
+def _pass_to_buffer(model: Any) -> None:
+    model.rollout_buffer.gamma, model.rollout_buffer.gae_lambda = model.gamma, model.gae_lambda
+
+
+def _divide_again(model: Any) -> None:
+    model._division = divide(model.updates, model._division)
+
+
+# How a new value takes effect, where the next plan does not read it.
+TAKEN: Mapping[str, Callable[[Any], None]] = {
+    "learning_rate": _rebuild_schedule,
+    "gamma": _pass_to_buffer,
+    "gae_lambda": _pass_to_buffer,
+    "updates": _divide_again,
+}
+# What to do instead of setting the attribute.
+REFUSED: Mapping[str, str] = {
+    "policy_kwargs": "create a new model with them",
+    "use_sde": "create a new model with it",
+    "rollout_buffer_class": "save the model and pass rollout_buffer_class to load()",
+    "rollout_buffer_kwargs": "save the model and pass rollout_buffer_kwargs to load()",
+    "device": "save the model and pass device to load()",
+    "seed": "call set_random_seed(), or save the model and pass seed to load()",
+}
+
+
+class CheckedArguments:
+    """The arguments of a model as they were last checked. Users and callbacks may set them at any time.
+
+    :param model: the new model, whose arguments were checked
+    :param names: the names of the arguments
+    """
+
+    def __init__(self, model: OnPolicyAlgorithm, names: Iterable[str]):
+        # The attribute "policy" is not the argument but the policy itself.
+        self._values = {name: _copied(vars(model)[name]) for name in names if name in vars(model) and name != "policy"}
+
+    def update(self, model: OnPolicyAlgorithm, rules: Mapping[str, Rule]) -> None:
+        """Check the values that were set since the last call, and let them take effect.
+
+        :param rules: the allowed values of each argument
+        :raises ArgumentError: if one is not allowed, or only counts when a model is created
+        """
+        now = vars(model)
+        changed = [name for name, checked in self._values.items() if not _is_same(now[name], checked)]
+        if not changed:
+            return
+        check_settings(now, rules)
+        for name in changed:
+            if name in REFUSED:
+                raise ArgumentError(
+                    f"{name}={now[name]!r} was set after the model was created with {name}={self._values[name]!r}, "
+                    f"where it has no effect: {REFUSED[name]}"
+                )
+            if name in TAKEN:
+                TAKEN[name](model)
+            self._values[name] = _copied(now[name])
+
+
+def _copied(value: Any) -> Any:
+    return dict(value) if isinstance(value, dict) else value  # The user may change the dict.
+
+
+def _is_same(value: Any, checked: Any) -> bool:
+    try:
+        return value is checked or (type(value) is type(checked) and bool(value == checked))
+    except (TypeError, ValueError):  # It contains arrays, for example.
+        return False
+
+
+def check_memory(state: Any, episode_start: Any, n_observations: int) -> None:
+    """Check that the states of an LSTM, and the starts of episodes, are those of as many environments as observed.
+
+    :raises ArgumentError: if they are not
+    """
+    counts = {"state": {np.shape(part)[1] for part in state if np.ndim(part) == 3}}
+    if np.ndim(episode_start) == 1:
+        counts["episode_start"] = {len(episode_start)}
+    for name, found in counts.items():
+        if found - {n_observations}:
+            raise ArgumentError(
+                f"{name} is for {max(found - {n_observations})} environments, but there are {n_observations} "
+                "observations: pass what predict() returned for the same environments, or None when they are others"
+            )

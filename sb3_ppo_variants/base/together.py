@@ -6,7 +6,7 @@ all of them. The backends average gradients; this module does the rest.
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import zip_longest
@@ -18,6 +18,7 @@ import numpy as np
 import torch as th
 from stable_baselines3.common import utils
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import CallbackList, CheckpointCallback, EvalCallback
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.type_aliases import MaybeCallback
@@ -30,13 +31,79 @@ from sb3_ppo_variants.guards import capabilities
 from sb3_ppo_variants.processes import Processes
 from sb3_ppo_variants.processes.advantages import mean_and_variance
 from sb3_ppo_variants.processes.differences import described, refuse_differences
-from sb3_ppo_variants.processes.statistics import Told
+from sb3_ppo_variants.processes.statistics import Told, name_of, normalizations
 from sb3_ppo_variants.rollouts.normalized import Steps
 from sb3_ppo_variants.saving import SavedAlgorithm
+from sb3_ppo_variants.updates import UpdatePlan
 
 PACKAGES = ("sb3_ppo_variants", "stable_baselines3", "gymnasium", "torch")
 # Callbacks that evaluate or write files. Only rank 0 runs them.
 ONCE = (CheckpointCallback, EvalCallback)
+
+
+# Arguments that may differ between processes.
+FREE = {"policy", "env", "seed", "device", "verbose", "tensorboard_log"}
+OF_NORMALIZATION = (
+    "training", "norm_obs", "norm_obs_keys", "norm_reward", "clip_obs", "clip_reward", "gamma", "epsilon",
+)  # fmt: skip
+OF_BUFFER = ("buffer_size", "gamma", "gae_lambda")
+OF_DESCENT = ("learning_rate", "epochs", "max_grad_norm", "target_kl", "of_policy", "of_value")
+# The parameters themselves are compared one by one, and each update sets the learning rate.
+NOT_OF_OPTIMIZER = {"params", "lr"}
+
+
+def settings_of(
+    model: SavedAlgorithm, names: Iterable[str], plan: UpdatePlan, path: str, progress_remaining: Sequence[float]
+) -> dict[str, str]:
+    """Describe everything that an update depends on, except its data.
+
+    :param names: the names of the model's arguments
+    :param plan: the plan of the update
+    :param path: the path of the backend; the two paths exchange numbers in a different order
+    :param progress_remaining: where to compare schedules
+    :return: descriptions that are the same in all processes if the settings are, by name
+    """
+    found = {
+        **dict(_arguments(model, names)),
+        **dict(_of_plan(plan)),
+        **dict(_of_normalizations(model.env)),
+        "path of the update": path,
+    }
+    return {name: described(value, progress_remaining) for name, value in found.items()}
+
+
+def _arguments(model: SavedAlgorithm, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    for name in names:
+        attribute = name if hasattr(model, name) else f"_{name}"  # Such as stats_window_size.
+        # The plan knows what the update makes of names with an underscore, such as beta.
+        if name not in FREE and not name.startswith("_") and hasattr(model, attribute):
+            yield name, getattr(model, attribute)
+
+
+def _of_plan(plan: UpdatePlan) -> Iterator[tuple[str, Any]]:
+    """Describe what the update makes of the arguments, and what has no argument."""
+    for name, value in plan.coefficients().items():
+        yield f"{name} of the update", value
+    for name in OF_BUFFER:
+        yield f"rollout_buffer.{name}", getattr(plan.buffer, name)
+    for index, descent in enumerate(plan.descents):
+        which = "the update" if len(plan.descents) == 1 else f"descent {index}"
+        for name in OF_DESCENT:
+            yield f"{name} of {which}", getattr(descent, name)
+        groups = descent.optimizer.param_groups
+        for name in groups[0]:
+            if name not in NOT_OF_OPTIMIZER:
+                values = [group[name] for group in groups]
+                yield f"{name} of the optimizer of {which}", values if len(values) > 1 else values[0]
+    for name, parameter in plan.parameters.items():
+        shape = tuple(parameter.shape)
+        yield f"policy's {name}", shape if parameter.requires_grad else f"{shape}, frozen"
+
+
+def _of_normalizations(env: VecEnv | None) -> Iterator[tuple[str, Any]]:
+    for index, wrapper in enumerate(normalizations(env)):
+        for name in OF_NORMALIZATION:
+            yield f"{name_of(index)}.{name}", getattr(wrapper, name, None)
 
 
 def begin(model: SavedAlgorithm, settings: dict[str, str], total_timesteps: int) -> None:
@@ -118,8 +185,6 @@ def check_same(model: SavedAlgorithm) -> None:
     :raises ProcessError: if they are not, naming the ranks
     """
     processes = model.processes
-    if processes.size == 1:
-        return
     sums = processes.gather(checksum(model.policy.parameters())[None]).flatten().tolist()
     if len(set(sums)) > 1:
         usual = max(set(sums), key=sums.count)
@@ -269,8 +334,9 @@ class Watched:
         return [list(getattr(self._new, name)) for name in EPISODES]
 
 
-def explained_variance(values: np.ndarray, returns: np.ndarray, processes: Processes) -> float:
+def explained_variance(buffer: RolloutBuffer, processes: Processes) -> float:
     """Return SB3's ``explained_variance`` for the predictions of all processes, each of which has the same number."""
+    values, returns = buffer.values, buffer.returns
     if processes.size == 1:
         return utils.explained_variance(values.flatten(), returns.flatten())
     expected = th.from_numpy(returns).double()

@@ -1,9 +1,17 @@
 """The policy objectives of the PPO paper, each with its equation, its loss on tensors and its gradient over arrays."""
 
-from sb3_ppo_variants.objectives.checking import check_gradient, gradient_of, loss_of
-from sb3_ppo_variants.objectives.objective import ArrayObjective, Batch, Gradient, Objective, arrays_obstacle
+from sb3_ppo_variants.objectives.checking import check_gradient
+from sb3_ppo_variants.objectives.objective import (
+    ArrayObjective,
+    Batch,
+    Gradient,
+    Objective,
+    arrays_obstacle,
+    gradient_of,
+    loss_of,
+    read_objective,
+)
 from sb3_ppo_variants.objectives.surrogates import AdaptiveKL, Clipped, KLPenalized, Unclipped
-from sb3_ppo_variants.objectives.text import read_objective
 
 __all__ = [
     "AdaptiveKL",

@@ -1,4 +1,4 @@
-"""Checks of what objectives return, and that the gradient of an objective over arrays is that of its loss."""
+"""The check that the gradient of an objective over arrays is that of its loss."""
 
 from itertools import product
 from typing import NamedTuple
@@ -6,8 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import torch as th
 
-from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.objectives.objective import ArrayObjective, Batch, Gradient, Objective
+from sb3_ppo_variants.objectives.objective import ArrayObjective, Batch, Objective, gradient_of, loss_of
 
 # The grid: log r, and the advantages and KLs at each. It contains r = 1 and a KL of 0, and otherwise no round numbers,
 # at which objectives may have kinks.
@@ -20,47 +19,6 @@ RELATIVE, ABSOLUTE = 1e-7, 1e-12
 # Kinks are found to 0.05 / 2 ** HALVINGS, and compared at this distance, in log r.
 HALVINGS = 30
 BESIDE = 1e-9
-
-
-def loss_of(objective: Objective, batch: Batch[th.Tensor]) -> th.Tensor:
-    """Return the loss of an objective.
-
-    :raises ArgumentError: if it is not a scalar tensor
-    """
-    loss = objective.loss(batch)
-    if not isinstance(loss, th.Tensor) or loss.shape != ():
-        found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, th.Tensor) else repr(loss)
-        raise ArgumentError(
-            f"{type(objective).__name__}.loss returned {found}; allowed: a scalar tensor, such as the mean over the "
-            "samples"
-        )
-    return loss
-
-
-def gradient_of(objective: ArrayObjective, batch: Batch[np.ndarray]) -> Gradient:
-    """Return the losses and the gradient of an objective.
-
-    :raises ArgumentError: if it returns anything but a ``Gradient``, if what it contains is not an array of shape
-        ``(batch,)``, or if there is a ``d_kl`` although the objective does not need the KL
-    """
-    returned, name = objective.gradient(batch), type(objective).__name__
-    if not isinstance(returned, tuple) or len(returned) not in (2, 3):
-        raise ArgumentError(f"{name}.gradient returned {returned!r}; allowed: a Gradient")
-    found = Gradient(*returned)
-    for field, array in zip(Gradient._fields, found, strict=True):
-        if field == "d_kl" and array is None:
-            continue
-        if not isinstance(array, np.ndarray) or array.shape != batch.ratio.shape:
-            which = f"of shape {array.shape}" if isinstance(array, np.ndarray | np.generic) else f"= {array!r}"
-            raise ArgumentError(
-                f"{name}.gradient returned {field} {which}; allowed: an array of shape {batch.ratio.shape}, one number "
-                "per sample"
-            )
-    if found.d_kl is not None and not objective.needs_kl:
-        raise ArgumentError(
-            f"{name}.gradient returned a d_kl, but needs_kl is False: set needs_kl = True in its class, or return None"
-        )
-    return found
 
 
 def check_gradient(objective: ArrayObjective, seed: int = 0) -> None:

@@ -1,10 +1,14 @@
-"""The interface of objectives."""
+"""The interface of objectives, checks of what they return, and their form as text."""
 
+import ast
 from abc import ABC, abstractmethod
-from typing import ClassVar, Generic, NamedTuple, TypeVar
+from importlib import import_module
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch as th
+
+from sb3_ppo_variants.errors import ArgumentError
 
 Numbers = TypeVar("Numbers", th.Tensor, np.ndarray)
 Self = TypeVar("Self", bound="Objective")
@@ -100,3 +104,82 @@ def arrays_obstacle(objective: Objective) -> str | None:
             # This class overrides loss only, so the gradient that it inherits belongs to another loss.
             return f"{name} has a loss without a gradient over arrays"
     return f"{name} has no gradient over arrays"
+
+
+def loss_of(objective: Objective, batch: Batch[th.Tensor]) -> th.Tensor:
+    """Return the loss of an objective.
+
+    :raises ArgumentError: if it is not a scalar tensor
+    """
+    loss = objective.loss(batch)
+    if not isinstance(loss, th.Tensor) or loss.shape != ():
+        found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, th.Tensor) else repr(loss)
+        raise ArgumentError(
+            f"{type(objective).__name__}.loss returned {found}; allowed: a scalar tensor, such as the mean over the "
+            "samples"
+        )
+    return loss
+
+
+def gradient_of(objective: ArrayObjective, batch: Batch[np.ndarray]) -> Gradient:
+    """Return the losses and the gradient of an objective.
+
+    :raises ArgumentError: if it returns anything but a ``Gradient``, if what it contains is not an array of shape
+        ``(batch,)``, or if there is a ``d_kl`` although the objective does not need the KL
+    """
+    returned, name = objective.gradient(batch), type(objective).__name__
+    if not isinstance(returned, tuple) or len(returned) not in (2, 3):
+        raise ArgumentError(f"{name}.gradient returned {returned!r}; allowed: a Gradient")
+    found = Gradient(*returned)
+    for field, array in zip(Gradient._fields, found, strict=True):
+        if field == "d_kl" and array is None:
+            continue
+        if not isinstance(array, np.ndarray) or array.shape != batch.ratio.shape:
+            which = f"of shape {array.shape}" if isinstance(array, np.ndarray | np.generic) else f"= {array!r}"
+            raise ArgumentError(
+                f"{name}.gradient returned {field} {which}; allowed: an array of shape {batch.ratio.shape}, one number "
+                "per sample"
+            )
+    if found.d_kl is not None and not objective.needs_kl:
+        raise ArgumentError(
+            f"{name}.gradient returned a d_kl, but needs_kl is False: set needs_kl = True in its class, or return None"
+        )
+    return found
+
+
+# The form of objectives as text, for command lines and files of hyperparameters.
+FORM = "module:Class with literal arguments, as in mine:SPO(0.2) or mine:SPO(epsilon=0.2)"
+
+
+def read_objective(text: str) -> Objective:
+    """Return the objective that a text stands for: the import path of its class, and literal arguments.
+
+    The arguments are not evaluated as code. The class is imported.
+
+    :raises ArgumentError: if the text has another form, the class cannot be imported, it does not take the arguments,
+        or it is not derived from :class:`Objective`
+    """
+    module, _, call = text.partition(":")
+    name, args, kwargs = _parts(text, call)
+    try:
+        made = getattr(import_module(module.strip()), name)(*args, **kwargs)
+    except Exception as error:  # The module's own code may raise anything.
+        raise ArgumentError(f"objective={text!r} cannot be created: {type(error).__name__}: {error}") from error
+    if not isinstance(made, Objective):
+        raise ArgumentError(f"objective={text!r} is not an objective: {name} must derive from Objective")
+    return made
+
+
+def _parts(text: str, call: str) -> tuple[str, list[Any], dict[str, Any]]:
+    """Return the name, the arguments and the keyword arguments of a call."""
+    try:
+        match ast.parse(call.strip(), mode="eval").body:
+            case ast.Name(name):
+                return name, [], {}
+            case ast.Call(ast.Name(name), args, keywords):
+                given = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in keywords if keyword.arg}
+                if len(given) == len(keywords):
+                    return name, [ast.literal_eval(value) for value in args], given
+    except (SyntaxError, ValueError):
+        pass
+    raise ArgumentError(f"objective={text!r} is not allowed; allowed: {FORM}")

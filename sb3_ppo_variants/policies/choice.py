@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
@@ -10,8 +11,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 
 from sb3_ppo_variants.errors import ArgumentError, installation
 from sb3_ppo_variants.kl import exact_kl
-from sb3_ppo_variants.policies.feed_forward import FeedForward
-from sb3_ppo_variants.policies.kind import PolicyKind, check_distribution
+from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.rollouts.buffer import with_parameters
 
 
@@ -67,7 +67,7 @@ FAMILIES = (
         ("MaskableMlpPolicy", "MaskableCnnPolicy", "MaskableMultiInputPolicy"),
         _masked,
     ),
-    Family("stable_baselines3", ("MlpPolicy", "CnnPolicy", "MultiInputPolicy"), lambda: FeedForward),
+    Family("stable_baselines3", ("MlpPolicy", "CnnPolicy", "MultiInputPolicy"), lambda: PolicyKind),
 )
 
 
@@ -99,6 +99,7 @@ def kind_of(policy: ActorCriticPolicy) -> PolicyKind:
     return kind_of_class(type(policy))(policy)
 
 
+@cache
 def kind_of_class(cls: type[BasePolicy]) -> type[PolicyKind]:
     """Return the kind of the policies of a class."""
     return _family(cls).kind()
@@ -110,7 +111,7 @@ def check_kl(policy: ActorCriticPolicy) -> None:
     :raises MissingKLError: if it is not
     """
     exact_kl(policy.action_dist)
-    check_distribution(kind_of(policy))
+    kind_of(policy).check_distribution()
 
 
 def make_policy_and_buffer(model: OnPolicyAlgorithm) -> None:
@@ -121,8 +122,7 @@ def make_policy_and_buffer(model: OnPolicyAlgorithm) -> None:
     model._setup_lr_schedule()
     model.set_random_seed(model.seed)
     buffer_class = _buffer_class(model)
-    family = _family(model.policy_class)
-    model.policy = family.kind().make_policy(model).to(model.device)  # type: ignore[assignment]
+    model.policy = kind_of_class(model.policy_class).make_policy(model).to(model.device)
     kind = kind_of(model.policy)
     make = with_parameters(buffer_class, kind.with_parameters)
     model.rollout_buffer = make(
@@ -134,11 +134,12 @@ def make_policy_and_buffer(model: OnPolicyAlgorithm) -> None:
 
 
 def _buffer_class(model: OnPolicyAlgorithm) -> type[RolloutBuffer]:
-    family = _family(model.policy_class)
-    suitable = family.kind().buffers[isinstance(model.observation_space, spaces.Dict)]
+    kind = kind_of_class(model.policy_class)
+    suitable = kind.buffers[isinstance(model.observation_space, spaces.Dict)]
     given = model.rollout_buffer_class or suitable
-    # With SB3's policies, a user's class may hold dictionaries even if it derives from SB3's class for arrays.
-    if _family(given) is not family or not (family is FAMILIES[-1] or issubclass(given, suitable)):
+    # A user's class may hold dictionaries even if it derives from SB3's class for arrays.
+    is_sb3s = kind.buffers == PolicyKind.buffers and _family(given) is FAMILIES[-1]
+    if not (is_sb3s or issubclass(given, suitable)):
         raise ArgumentError(
             f"rollout_buffer_class={given} cannot hold the rollouts of a {model.policy_class.__name__}; "
             f"use {suitable.__name__} or a subclass of it"

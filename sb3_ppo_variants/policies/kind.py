@@ -1,18 +1,28 @@
-"""The interface of policy kinds, which evaluate the steps of a rollout and minibatches."""
+"""Policy kinds, which evaluate the steps of a rollout and minibatches.
+
+:class:`PolicyKind` evaluates policies that act on observations alone. Kinds of policies that need more, such as action
+masks or memory, derive from it.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch as th
-from stable_baselines3.common.buffers import RolloutBuffer
+from gymnasium import spaces
+from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
+from stable_baselines3.common.policies import (
+    ActorCriticCnnPolicy,
+    ActorCriticPolicy,
+    BasePolicy,
+    MultiInputActorCriticPolicy,
+)
 from stable_baselines3.common.type_aliases import PyTorchObs
 
-from sb3_ppo_variants.kl import ExactKL, MissingKLError, Parameters
-from sb3_ppo_variants.rollouts.buffer import Samples, WithParameters
+from sb3_ppo_variants.kl import ExactKL, MissingKLError, Parameters, exact_kl, known_parameters
+from sb3_ppo_variants.rollouts.buffer import Samples, Where, WithParameters, chunks, observations_at
 
 NOTHING: Mapping[str, Any] = {}
 
@@ -45,64 +55,76 @@ class Evaluated(NamedTuple):
     """Shape ``(batch,)``; ``None`` where it has no closed form."""
 
 
-class Acting(Protocol):
-    """A policy during one rollout, with the state that it needs in addition to observations. It needs no gradients."""
+class PolicyKind:
+    """Evaluates a policy as SB3's PPO does.
 
-    def act(self, observations: PyTorchObs, episode_starts: np.ndarray) -> Acted:
-        """Draw an action for each environment.
+    All samples of a minibatch count equally: a kind that pads them leaves out the padding. What the methods call
+    ``more`` is what the policy needs besides observations: ``None`` here, action masks or sequences in other kinds.
 
-        :param episode_starts: whether an episode begins with these observations, shape ``(n_envs,)``
-        """
+    :param policy: the policy
+    """
 
-    def terminal_value(self, observation: PyTorchObs, env_index: int) -> th.Tensor:
-        """Return the value of the state in which the last step of :meth:`act` ended an episode, shape ``(1, 1)``."""
-
-    def last_values(self, observations: PyTorchObs, dones: np.ndarray) -> th.Tensor:
-        """Return the values of the states after the last step, shape ``(n_envs, 1)``.
-
-        :param dones: whether the last step ended an episode, shape ``(n_envs,)``
-        """
-
-
-class PolicyKind(Protocol):
-    """Evaluates a policy. All samples of a minibatch count equally: a kind that pads them leaves out the padding."""
-
-    policies: ClassVar[Sequence[type[BasePolicy]]]
+    policies: ClassVar[Sequence[type[BasePolicy]]] = (
+        ActorCriticPolicy,
+        ActorCriticCnnPolicy,
+        MultiInputActorCriticPolicy,
+    )
     """The policy classes for vectors, images and dictionaries."""
-    buffers: ClassVar[Sequence[type[RolloutBuffer]]]
+    buffers: ClassVar[Sequence[type[RolloutBuffer]]] = (RolloutBuffer, DictRolloutBuffer)
     """The rollout buffer classes for arrays and for dictionaries."""
-    with_parameters: ClassVar[type[WithParameters]]
+    with_parameters: ClassVar[type[WithParameters]] = WithParameters
     """The class that adds the columns with the old parameters to the buffer classes."""
-    takes_masks: ClassVar[bool]
+    takes_masks: ClassVar[bool] = False
     """Whether the policy takes action masks."""
+    has_memory: ClassVar[bool] = False
+    """Whether actions depend on earlier steps of the episode."""
 
-    def __init__(self, policy: ActorCriticPolicy): ...
+    def __init__(self, policy: Any):
+        # sb3-contrib's policies are subclasses of ActorCriticPolicy whose methods take more arguments.
+        self.policy = policy
 
-    @property
-    def policy(self) -> ActorCriticPolicy:
-        """The policy."""
+    # Models
 
     @classmethod
-    def make_policy(cls, model: OnPolicyAlgorithm) -> BasePolicy:
+    def make_policy(cls, model: OnPolicyAlgorithm) -> ActorCriticPolicy:
         """Create the policy of a model, and the state that the model keeps for it between rollouts, if any."""
+        make: Any = model.policy_class
+        space, action_space = model.observation_space, model.action_space
+        return make(space, action_space, model.lr_schedule, use_sde=model.use_sde, **model.policy_kwargs)
 
     def buffer_arguments(self, model: OnPolicyAlgorithm) -> dict[str, Any]:
         """Return the arguments of the buffer's constructor in addition to SB3's."""
+        return {}
 
-    def acting(self, model: OnPolicyAlgorithm) -> Acting:
+    def acting(self, model: OnPolicyAlgorithm) -> "Acting":
         """Begin a rollout of a model in its environments."""
+        return Acting(self)
+
+    # Minibatches
 
     def samples(self, read: Any) -> Samples:
         """Convert a minibatch that the rollout buffer yields. Only observations, actions and ``more`` may be padded."""
+        return read if isinstance(read, Samples) else Samples.of(read)
 
     def evaluate(self, samples: Samples) -> Evaluated:
         """Evaluate a minibatch."""
+        actions = samples.actions
+        if isinstance(self.policy.action_space, spaces.Discrete):
+            actions = actions.long().flatten()
+        values, log_prob, entropy = self._evaluate_actions(samples.observations, actions, samples.more)
+        return Evaluated(values.flatten(), log_prob, entropy)
 
     def evaluate_values(self, samples: Samples) -> th.Tensor:
         """Return only the values of a minibatch, shape ``(batch,)``."""
+        return self.values(samples.observations, samples.more).flatten()
 
     def evaluated_parameters(self, samples: Samples) -> tuple[ExactKL, Parameters]:
         """Return the KL and the parameters of the distributions of these samples, right after :meth:`evaluate`."""
+        distribution = self._latest_distribution("evaluate_actions", samples.observations, samples.more)
+        kl = exact_kl(distribution)
+        return kl, kl.parameters(distribution)
+
+    # Rollouts
 
     def distributions(self, buffer: RolloutBuffer) -> Iterator[Distribution]:
         """Return the distributions in all states of a rollout in the order of its rows, in chunks.
@@ -110,40 +132,96 @@ class PolicyKind(Protocol):
         :param buffer: a full buffer, whether or not it has been read before
         :return: an iterator, which may yield the same object each time with different parameters
         """
+        self.check_distribution()
+        return (self.distribution(observations_at(buffer, at), self._more_at(buffer, at)) for at in chunks(buffer))
 
     def of_first_state(self, observations: PyTorchObs) -> tuple[Distribution, th.Tensor]:
         """Return the distributions and the values, shape ``(n, 1)``, in initial states of episodes."""
+        return self.distribution(observations), self.values(observations)
+
+    def acted_parameters(self, observations: PyTorchObs, more: Any = None) -> Parameters | None:
+        """Return the parameters of the distributions of a step, right after ``forward``, or ``None`` without a KL."""
+        if not self.has_distribution():
+            return None
+        return known_parameters(self._latest_distribution("forward", observations, more))
+
+    # The methods of the policy, which other kinds call with more arguments
+
+    def distribution(self, observations: PyTorchObs, more: Any = None) -> Distribution:
+        """Return the distributions of actions."""
+        return self.policy.get_distribution(observations)
+
+    def values(self, observations: PyTorchObs, more: Any = None) -> th.Tensor:
+        """Return the values, shape ``(n, 1)``."""
+        return self.policy.predict_values(observations)
+
+    def _evaluate_actions(self, observations: PyTorchObs, actions: th.Tensor, more: Any) -> Any:
+        return self.policy.evaluate_actions(observations, actions)
+
+    def _more_at(self, buffer: RolloutBuffer, where: Where) -> Any:
+        return None
+
+    # What is known about the policy
+
+    def _latest_distribution(self, method: str, observations: PyTorchObs, more: Any) -> Distribution:
+        """Return the distributions that the last call of a policy method left behind, or else compute them again.
+
+        SB3's and sb3-contrib's methods leave that of ``get_distribution`` in ``action_dist``, which saves a second
+        forward pass. A policy that overrides one may not do so.
+        """
+        if any(map(self._overrides, (method, "get_distribution", "_get_action_dist_from_latent"))):
+            return self.distribution(observations, more)
+        return self.policy.action_dist
+
+    def _overrides(self, method: str) -> bool:
+        """Return whether the policy's class has another method of this name than the class that its kind is for."""
+        return getattr(type(self.policy), method, None) is not getattr(self.policies[0], method)
+
+    def has_distribution(self) -> bool:
+        """Return whether ``get_distribution`` belongs to the policy.
+
+        A policy that overrides both methods of training may have networks of its own, about which an inherited
+        ``get_distribution`` knows nothing.
+        """
+        overrides = self._overrides
+        return overrides("get_distribution") or not (overrides("forward") and overrides("evaluate_actions"))
+
+    def check_distribution(self) -> None:
+        """Check that the policy's distributions, and with them the KL, are known.
+
+        :raises MissingKLError: if ``get_distribution`` does not belong to the policy
+        """
+        if not self.has_distribution():
+            raise MissingKLError(
+                f"{type(self.policy).__name__} overrides forward and evaluate_actions, but not get_distribution, so "
+                "its KL is not known: override get_distribution too"
+            )
 
 
-def has_distribution(kind: PolicyKind) -> bool:
-    """Return whether ``get_distribution`` belongs to the policy.
+class Acting:
+    """A policy during one rollout, with the state that it needs in addition to observations. It needs no gradients.
 
-    A policy that overrides both methods of training may have networks of its own, about which an inherited
-    ``get_distribution`` knows nothing.
+    :param kind: evaluates the policy
     """
-    cls, base = type(kind.policy), kind.policies[0]
-    names = ("forward", "evaluate_actions", "get_distribution")
-    forward, evaluate, get = (getattr(cls, name, None) is not getattr(base, name) for name in names)
-    return get or not (forward and evaluate)
 
+    def __init__(self, kind: PolicyKind):
+        self._kind = kind
 
-def leaves_distribution(kind: PolicyKind, method: str) -> bool:
-    """Return whether a method of the policy leaves the distribution of ``get_distribution`` in ``action_dist``.
+    def act(self, observations: PyTorchObs, episode_starts: np.ndarray) -> Acted:
+        """Draw an action for each environment.
 
-    SB3's and sb3-contrib's methods do, which saves a second forward pass. A policy that overrides one may not do so.
-    """
-    cls, base = type(kind.policy), kind.policies[0]
-    names = (method, "get_distribution", "_get_action_dist_from_latent")
-    return all(getattr(cls, name, None) is getattr(base, name) for name in names)
+        :param episode_starts: whether an episode begins with these observations, shape ``(n_envs,)``
+        """
+        actions, values, log_probs = self._kind.policy(observations)
+        return Acted(actions, values, log_probs, self._kind.acted_parameters(observations))
 
+    def terminal_value(self, observation: PyTorchObs, env_index: int) -> th.Tensor:
+        """Return the value of the state in which the last step of :meth:`act` ended an episode, shape ``(1, 1)``."""
+        return self._kind.values(observation)
 
-def check_distribution(kind: PolicyKind) -> None:
-    """Check that the policy's distributions, and with them the KL, are known.
+    def last_values(self, observations: PyTorchObs, dones: np.ndarray) -> th.Tensor:
+        """Return the values of the states after the last step, shape ``(n_envs, 1)``.
 
-    :raises MissingKLError: if ``get_distribution`` does not belong to the policy
-    """
-    if not has_distribution(kind):
-        raise MissingKLError(
-            f"{type(kind.policy).__name__} overrides forward and evaluate_actions, but not get_distribution, so its KL "
-            "is not known: override get_distribution too"
-        )
+        :param dones: whether the last step ended an episode, shape ``(n_envs,)``
+        """
+        return self._kind.values(observations)

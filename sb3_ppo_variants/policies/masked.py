@@ -1,11 +1,10 @@
 """Policies with action masks: sb3-contrib's ``MaskableActorCriticPolicy`` and its subclasses."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch as th
-from gymnasium import spaces
 from sb3_contrib.common.maskable.buffers import (
     MaskableDictRolloutBuffer,
     MaskableDictRolloutBufferSamples,
@@ -20,17 +19,14 @@ from sb3_contrib.common.maskable.policies import (
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import PyTorchObs
 
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.masks import Masks, check_maskable
-from sb3_ppo_variants.kl import ExactKL, Parameters, kl_and_parameters, known_parameters
-from sb3_ppo_variants.policies.kind import Acted, Evaluated, check_distribution, has_distribution, leaves_distribution
-from sb3_ppo_variants.rollouts.buffer import Samples, WithParameters, chunks, observations_at
-
-# A MaskableActorCriticPolicy. Its type hints do not allow dictionary observations.
-Policy: TypeAlias = Any
+from sb3_ppo_variants.kl import Parameters
+from sb3_ppo_variants.policies.kind import Acted, Acting, PolicyKind
+from sb3_ppo_variants.rollouts.buffer import Samples, Where, WithParameters
 
 
 class MaskedSamples(NamedTuple):
@@ -55,34 +51,21 @@ class WithMasks(WithParameters):
     }
 
 
-class Masked:
-    """Evaluates a policy as sb3-contrib's MaskablePPO does.
+class Masked(PolicyKind):
+    """Evaluates a policy as sb3-contrib's MaskablePPO does. As there, masks are always passed by name."""
 
-    :param policy: the policy
-    """
-
-    policies: ClassVar[Sequence[type[BasePolicy]]] = (
-        MaskableActorCriticPolicy,
-        MaskableActorCriticCnnPolicy,
-        MaskableMultiInputActorCriticPolicy,
-    )
-    buffers: ClassVar[Sequence[type[RolloutBuffer]]] = (MaskableRolloutBuffer, MaskableDictRolloutBuffer)
-    with_parameters: ClassVar[type[WithParameters]] = WithMasks
-    takes_masks: ClassVar[bool] = True
-
-    def __init__(self, policy: Policy):
-        self.policy = policy
+    policies = (MaskableActorCriticPolicy, MaskableActorCriticCnnPolicy, MaskableMultiInputActorCriticPolicy)
+    buffers = (MaskableRolloutBuffer, MaskableDictRolloutBuffer)
+    with_parameters = WithMasks
+    takes_masks = True
 
     @classmethod
-    def make_policy(cls, model: OnPolicyAlgorithm) -> BasePolicy:
+    def make_policy(cls, model: OnPolicyAlgorithm) -> ActorCriticPolicy:
         if model.use_sde:
             raise ArgumentError("use_sde=True has no effect on a policy with action masks: pass use_sde=False")
         check_maskable(model.action_space)
         make: Any = model.policy_class
         return make(model.observation_space, model.action_space, model.lr_schedule, **model.policy_kwargs)
-
-    def buffer_arguments(self, model: OnPolicyAlgorithm) -> dict[str, Any]:
-        return {}
 
     def acting(self, model: OnPolicyAlgorithm) -> "MaskedActing":
         return MaskedActing(self, Masks(model))
@@ -90,40 +73,18 @@ class Masked:
     def samples(self, read: Any) -> Samples:
         return Samples(*Samples.of(read)[:6], getattr(read, "old_parameters", None), read.action_masks)
 
-    def evaluate(self, samples: Samples) -> Evaluated:
-        actions = samples.actions
-        if isinstance(self.policy.action_space, spaces.Discrete):
-            actions = actions.long().flatten()
-        # As in sb3-contrib, masks are always passed by name.
-        values, log_prob, entropy = self.policy.evaluate_actions(
-            samples.observations, actions, action_masks=samples.more
-        )
-        return Evaluated(values.flatten(), log_prob, entropy)
+    def distribution(self, observations: PyTorchObs, more: Any = None) -> Distribution:
+        return self.policy.get_distribution(observations, action_masks=more)
 
-    def evaluate_values(self, samples: Samples) -> th.Tensor:
-        return self.policy.predict_values(samples.observations).flatten()
+    def _evaluate_actions(self, observations: PyTorchObs, actions: th.Tensor, more: Any) -> Any:
+        return self.policy.evaluate_actions(observations, actions, action_masks=more)
 
-    def evaluated_parameters(self, samples: Samples) -> tuple[ExactKL, Parameters]:
-        return kl_and_parameters(self.left_by("evaluate_actions", samples.observations, samples.more))
-
-    def distributions(self, buffer: RolloutBuffer) -> Iterator[Distribution]:
+    def _more_at(self, buffer: RolloutBuffer, where: Where) -> np.ndarray:
         assert isinstance(buffer, MaskableRolloutBuffer | MaskableDictRolloutBuffer)
-        check_distribution(self)
-        for where in chunks(buffer):
-            masks = buffer.action_masks[where]
-            yield self.policy.get_distribution(observations_at(buffer, where), action_masks=masks)
-
-    def of_first_state(self, observations: PyTorchObs) -> tuple[Distribution, th.Tensor]:
-        return self.policy.get_distribution(observations), self.policy.predict_values(observations)
-
-    def left_by(self, method: str, observations: PyTorchObs, masks: object) -> Distribution:
-        """Return the distributions that the last call of a policy method left behind, or else compute them again."""
-        if leaves_distribution(self, method):
-            return self.policy.action_dist
-        return self.policy.get_distribution(observations, action_masks=masks)
+        return buffer.action_masks[where]
 
 
-class MaskedActing:
+class MaskedActing(Acting):
     """Acts with the masks that the environments return at each step.
 
     :param kind: evaluates the policy
@@ -131,21 +92,12 @@ class MaskedActing:
     """
 
     def __init__(self, kind: Masked, masks: Masks):
-        self._kind = kind
-        self._policy = kind.policy
+        super().__init__(kind)
         self._masks = masks
 
     def act(self, observations: PyTorchObs, episode_starts: np.ndarray) -> Acted:
         masks = self._masks.now()
-        actions, values, log_probs = self._policy(observations, action_masks=masks)
-        kind, parameters = self._kind, None
-        if has_distribution(kind):
-            parameters = known_parameters(kind.left_by("forward", observations, masks))
+        actions, values, log_probs = self._kind.policy(observations, action_masks=masks)
         columns = {"action_masks": masks}
+        parameters = self._kind.acted_parameters(observations, masks)
         return Acted(actions, values, log_probs, parameters, columns, seen=columns)
-
-    def terminal_value(self, observation: PyTorchObs, env_index: int) -> th.Tensor:
-        return self._policy.predict_values(observation)
-
-    def last_values(self, observations: PyTorchObs, dones: np.ndarray) -> th.Tensor:
-        return self._policy.predict_values(observations)

@@ -1,6 +1,6 @@
 """Policies with LSTMs: sb3-contrib's ``RecurrentActorCriticPolicy`` and its subclasses."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
@@ -21,14 +21,13 @@ from sb3_contrib.common.recurrent.type_aliases import (
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import PyTorchObs
 
 from sb3_ppo_variants.arguments.rules import COUNT, FLAG, Rule
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.kl import ExactKL, Parameters, kl_and_parameters, known_parameters
-from sb3_ppo_variants.policies.feed_forward import FeedForward
-from sb3_ppo_variants.policies.kind import Acted, Evaluated, check_distribution, has_distribution, leaves_distribution
+from sb3_ppo_variants.kl import ExactKL, Parameters
+from sb3_ppo_variants.policies.kind import Acted, Acting, Evaluated, PolicyKind
 from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Samples, WithParameters, in_rows, observations_at, where_in
 
 # The hidden and the cell states of an LSTM, each of shape (layers, sequences, size).
@@ -53,14 +52,14 @@ class SequenceSamples(NamedTuple):
 
 
 class Sequences(NamedTuple):
-    """The inputs of the policy for a minibatch in addition to the padded observations and actions."""
+    """The inputs of the policy in addition to the observations and actions, which may be padded."""
 
     lstm_states: RNNStates
     """The states at the beginning of each sequence."""
     episode_starts: th.Tensor
     """Whether an episode begins with each step, with padding."""
-    steps: th.Tensor
-    """True for steps and False for padding."""
+    steps: th.Tensor | None = None
+    """True for steps and False for padding; ``None`` if there is no padding."""
 
 
 class WithSequences(WithParameters):
@@ -72,32 +71,23 @@ class WithSequences(WithParameters):
     }
 
 
-class Recurrent:
+class Recurrent(PolicyKind):
     """Evaluates a policy as sb3-contrib's RecurrentPPO does.
 
     A minibatch consists of padded sequences of steps. As in sb3-contrib, the policy evaluates the padding too. The
     results leave it out.
-
-    :param policy: the policy
     """
 
-    policies: ClassVar[Sequence[type[BasePolicy]]] = (
-        RecurrentActorCriticPolicy,
-        RecurrentActorCriticCnnPolicy,
-        RecurrentMultiInputActorCriticPolicy,
-    )
-    buffers: ClassVar[Sequence[type[RolloutBuffer]]] = (RecurrentRolloutBuffer, RecurrentDictRolloutBuffer)
-    with_parameters: ClassVar[type[WithParameters]] = WithSequences
-    takes_masks: ClassVar[bool] = False
-
-    def __init__(self, policy: Policy):
-        self.policy = policy
+    policies = (RecurrentActorCriticPolicy, RecurrentActorCriticCnnPolicy, RecurrentMultiInputActorCriticPolicy)
+    buffers = (RecurrentRolloutBuffer, RecurrentDictRolloutBuffer)
+    with_parameters = WithSequences
+    has_memory = True
 
     @classmethod
-    def make_policy(cls, model: OnPolicyAlgorithm) -> BasePolicy:
+    def make_policy(cls, model: OnPolicyAlgorithm) -> ActorCriticPolicy:
         if model.policy_class.__init__ in [policy.__init__ for policy in cls.policies]:
             _check_lstm(model.policy_kwargs)
-        policy = FeedForward.make_policy(model).to(model.device)
+        policy = super().make_policy(model).to(model.device)
         model._last_lstm_states = _zeros(policy, model.n_envs)  # type: ignore[attr-defined]
         return policy
 
@@ -134,29 +124,33 @@ class Recurrent:
         return samples._replace(more=Sequences(RNNStates(*kept), th.zeros_like(starts), steps))
 
     def evaluate(self, samples: Samples) -> Evaluated:
-        states, starts, steps = _sequences(samples)
-        actions = samples.actions
-        if isinstance(self.policy.action_space, spaces.Discrete):
-            actions = actions.long().flatten()
-        elif isinstance(self.policy.action_space, spaces.MultiBinary):
+        if isinstance(self.policy.action_space, spaces.MultiBinary):
             # Unlike SB3's buffers, sb3-contrib's return integers, for which there is no log-probability.
-            actions = actions.float()
-        values, log_prob, entropy = self.policy.evaluate_actions(samples.observations, actions, states, starts)
-        return Evaluated(values.flatten()[steps], log_prob[steps], None if entropy is None else entropy[steps])
+            samples = samples._replace(actions=samples.actions.float())
+        values, log_prob, entropy = super().evaluate(samples)
+        steps = _sequences(samples).steps
+        return Evaluated(values[steps], log_prob[steps], None if entropy is None else entropy[steps])
 
     def evaluate_values(self, samples: Samples) -> th.Tensor:
-        states, starts, steps = _sequences(samples)
-        return self.policy.predict_values(samples.observations, states.vf, starts).flatten()[steps]
+        return super().evaluate_values(samples)[_sequences(samples).steps]
 
     def evaluated_parameters(self, samples: Samples) -> tuple[ExactKL, Parameters]:
-        states, starts, steps = _sequences(samples)
-        distribution = self.left_by("evaluate_actions", samples.observations, states, starts)
-        kl, parameters = kl_and_parameters(distribution)
-        return kl, tuple(column[steps] for column in parameters)
+        kl, parameters = super().evaluated_parameters(samples)
+        return kl, tuple(column[_sequences(samples).steps] for column in parameters)
+
+    def distribution(self, observations: PyTorchObs, more: Any = None) -> Distribution:
+        distribution, _ = self.policy.get_distribution(observations, more.lstm_states.pi, more.episode_starts)
+        return distribution
+
+    def values(self, observations: PyTorchObs, more: Any = None) -> th.Tensor:
+        return self.policy.predict_values(observations, more.lstm_states.vf, more.episode_starts)
+
+    def _evaluate_actions(self, observations: PyTorchObs, actions: th.Tensor, more: Any) -> Any:
+        return self.policy.evaluate_actions(observations, actions, more.lstm_states, more.episode_starts)
 
     def distributions(self, buffer: RolloutBuffer) -> Iterator[Distribution]:
         assert isinstance(buffer, RecurrentRolloutBuffer | RecurrentDictRolloutBuffer)
-        check_distribution(self)
+        self.check_distribution()
         starts = in_rows(buffer, buffer.episode_starts).reshape(buffer.n_envs, -1)
         for env_index, of_env in enumerate(starts):
             states = self._first_states(buffer, env_index)
@@ -179,19 +173,11 @@ class Recurrent:
         return tuple(buffer.to_torch(array)[:, None].contiguous() for array in rows)
 
     def of_first_state(self, observations: PyTorchObs) -> tuple[Distribution, th.Tensor]:
-        states, starts = _zeros(self.policy, 1), th.ones(1, device=self.policy.device)
-        distribution, _ = self.policy.get_distribution(observations, states.pi, starts)
-        return distribution, self.policy.predict_values(observations, states.vf, starts)
-
-    def left_by(self, method: str, observations: PyTorchObs, states: RNNStates, starts: th.Tensor) -> Distribution:
-        """Return the distributions that the last call of a policy method left behind, or else compute them again."""
-        if leaves_distribution(self, method):
-            return self.policy.action_dist
-        distribution, _ = self.policy.get_distribution(observations, states.pi, starts)
-        return distribution
+        first = Sequences(_zeros(self.policy, 1), th.ones(1, device=self.policy.device))
+        return self.distribution(observations, first), self.values(observations, first)
 
 
-class RecurrentActing:
+class RecurrentActing(Acting):
     """Acts and keeps the states of the LSTMs between steps, and in ``model._last_lstm_states`` between rollouts.
 
     :param kind: evaluates the policy
@@ -199,31 +185,28 @@ class RecurrentActing:
     """
 
     def __init__(self, kind: Recurrent, model: OnPolicyAlgorithm):
-        self._kind = kind
-        self._policy = kind.policy
+        super().__init__(kind)
         self._model = model
         self._states: RNNStates = model._last_lstm_states  # type: ignore[attr-defined]
 
     def act(self, observations: PyTorchObs, episode_starts: np.ndarray) -> Acted:
-        before = self._model._last_lstm_states = self._states  # type: ignore[attr-defined]
-        starts = self._starts(episode_starts)
-        actions, values, log_probs, self._states = self._policy(observations, before, starts)
-        kind, parameters = self._kind, None
-        if has_distribution(kind):
-            parameters = known_parameters(kind.left_by("forward", observations, before, starts))
-        seen = {"lstm_states": self._states, "episode_starts": starts}
-        return Acted(actions, values, log_probs, parameters, {"lstm_states": before}, seen)
+        self._model._last_lstm_states = self._states  # type: ignore[attr-defined]
+        before = self._with_starts(self._states, episode_starts)
+        actions, values, log_probs, self._states = self._kind.policy(observations, *before[:2])
+        parameters = self._kind.acted_parameters(observations, before)
+        seen = {"lstm_states": self._states, "episode_starts": before.episode_starts}
+        return Acted(actions, values, log_probs, parameters, {"lstm_states": before.lstm_states}, seen)
 
     def terminal_value(self, observation: PyTorchObs, env_index: int) -> th.Tensor:
-        states = tuple(state[:, env_index : env_index + 1].contiguous() for state in self._states.vf)
-        return self._policy.predict_values(observation, states, self._starts(np.zeros(1)))
+        critic = tuple(state[:, env_index : env_index + 1].contiguous() for state in self._states.vf)
+        return self._kind.values(observation, self._with_starts(RNNStates(critic, critic), np.zeros(1)))
 
     def last_values(self, observations: PyTorchObs, dones: np.ndarray) -> th.Tensor:
         self._model._last_lstm_states = self._states  # type: ignore[attr-defined]
-        return self._policy.predict_values(observations, self._states.vf, self._starts(dones))
+        return self._kind.values(observations, self._with_starts(self._states, dones))
 
-    def _starts(self, episode_starts: np.ndarray) -> th.Tensor:
-        return th.tensor(episode_starts, dtype=th.float32, device=self._policy.device)
+    def _with_starts(self, states: RNNStates, episode_starts: np.ndarray) -> Sequences:
+        return Sequences(states, th.tensor(episode_starts, dtype=th.float32, device=self._kind.policy.device))
 
 
 LSTM_RULES: Mapping[str, Rule] = {

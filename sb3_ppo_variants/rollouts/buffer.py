@@ -5,8 +5,10 @@ order in which SB3's buffers flatten themselves when they are first read.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, NoReturn, TypeAlias
+from weakref import WeakSet
 
 import numpy as np
 import torch as th
@@ -14,6 +16,8 @@ from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.type_aliases import DictRolloutBufferSamples, PyTorchObs, RolloutBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
 
+from sb3_ppo_variants.errors import ArgumentError, NonFiniteError
+from sb3_ppo_variants.guards.finite import is_finite
 from sb3_ppo_variants.kl import Parameters
 
 # Enough rows to keep a small network busy, few enough for the activations of a large one to stay in the cache.
@@ -155,3 +159,84 @@ def observations_at(buffer: RolloutBuffer, where: Where) -> PyTorchObs:
     if isinstance(observations, dict):
         return {key: buffer.to_torch(array[where]) for key, array in observations.items()}
     return buffer.to_torch(observations[where])
+
+
+# This is not an attribute of the buffers, so that a copy of the model made during a rollout has a free buffer.
+_UNDER_WAY: WeakSet[RolloutBuffer] = WeakSet()
+
+
+@contextmanager
+def one_rollout(buffer: RolloutBuffer, n_steps: int) -> Iterator[None]:
+    """Reserve the buffer for one rollout while the context is active.
+
+    :param n_steps: length of the rollout
+    :raises ArgumentError: if the buffer has a different length
+    :raises RuntimeError: if another rollout is under way
+    """
+    check_is_free(buffer)
+    if n_steps != buffer.buffer_size:
+        raise ArgumentError(
+            f"n_steps={n_steps} was set after the rollout buffer was created with n_steps={buffer.buffer_size}. "
+            f"To change it, save the model and pass n_steps={n_steps} to load()"
+        )
+    _UNDER_WAY.add(buffer)
+    try:
+        yield
+    finally:
+        _UNDER_WAY.discard(buffer)
+
+
+def check_is_free(buffer: RolloutBuffer) -> None:
+    """Check that no rollout is being written to the buffer.
+
+    :raises RuntimeError: if one is
+    """
+    if buffer in _UNDER_WAY:
+        raise RuntimeError(
+            "a callback called learn() of the model that is being trained, whose rollout is not complete: train a copy "
+            "of the model, or call learn() when this training has ended"
+        )
+
+
+def check_rollout(buffer: RolloutBuffer, num_timesteps: int, n_processes: int = 1) -> None:
+    """Check that the rollout that an update reads is complete and finite.
+
+    :param buffer: the buffer
+    :param num_timesteps: number of steps that all processes had taken at the end of the rollout
+    :param n_processes: number of processes
+    :raises NonFiniteError: if a number in the buffer is not finite; of several quantities, it names the one that comes
+        first, in an order that puts causes before effects
+    :raises RuntimeError: if steps are missing
+    """
+    if not buffer.full:
+        raise RuntimeError(
+            f"train() needs a whole rollout, but the buffer has {buffer.pos} of {buffer.buffer_size} steps: "
+            "call collect_rollouts() first, or learn(), which calls both"
+        )
+    observations: Any = buffer.observations
+    parts = {"observation": observations}
+    if isinstance(observations, dict):
+        parts = {f"observation[{key!r}]": array for key, array in observations.items()}
+    arrays = parts | {
+        "action": buffer.actions,
+        "reward": buffer.rewards,
+        "value": buffer.values,
+        "log-probability": buffer.log_probs,
+        "advantage": buffer.advantages,
+        "return": buffer.returns,
+    }
+    for quantity, array in arrays.items():
+        if array.dtype.kind == "f" and not is_finite(array):
+            _refuse(quantity, in_rows(buffer, array), buffer, num_timesteps, n_processes)
+
+
+def _refuse(quantity: str, rows: np.ndarray, buffer: RolloutBuffer, num_timesteps: int, n_processes: int) -> NoReturn:
+    """Raise an error that names the first step with a row that is not finite.
+
+    :raises NonFiniteError: always
+    """
+    finite = np.isfinite(rows).reshape(buffer.n_envs, buffer.buffer_size, -1).all(axis=2)
+    step, env_index = (int(i) for i in np.argwhere(~finite.T)[0])
+    steps_taken = num_timesteps - (buffer.buffer_size - step) * buffer.n_envs * n_processes
+    value = rows[env_index * buffer.buffer_size + step]
+    raise NonFiniteError(quantity, f"not finite: {value}", env_index, steps_taken)

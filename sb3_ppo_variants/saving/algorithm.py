@@ -17,7 +17,7 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, TensorD
 from stable_baselines3.common.utils import get_device
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_ppo_variants.arguments.device import chosen_device
+from sb3_ppo_variants.arguments.checks import choose_device
 from sb3_ppo_variants.arguments.rules import COUNT
 from sb3_ppo_variants.envs.adapter import adapted
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
@@ -151,7 +151,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         if isinstance(env, VectorEnv):
             env = adapted(env, monitored=True)
         values = read_values(cls, archive, env, custom_objects, kwargs, weights_only)
-        device = chosen_device(device, values["policy_class"], values.get("policy_kwargs"))
+        device = choose_device(device, values["policy_class"], values.get("policy_kwargs"))
         built = built_within(archive) if weights_only else nullcontext()
         with nullcontext() if reseed else kept_random_state(), built:
             file = archive.with_data(dict.fromkeys(values))

@@ -9,7 +9,7 @@ from typing import Any
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 
-from sb3_ppo_variants.arguments.nested import check_names
+from sb3_ppo_variants.arguments.checks import check_names
 from sb3_ppo_variants.saving.archive import DATA, NOTE, Archive, File, read_archive
 from sb3_ppo_variants.saving.fit import check_class
 from sb3_ppo_variants.saving.strangers import attributes_of

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 
-from sb3_ppo_variants.arguments.nested import check_buffer_arguments, check_policy
+from sb3_ppo_variants.arguments.checks import check_buffer_arguments, check_policy
 from sb3_ppo_variants.arguments.rules import COUNT, FINITE, Rule, check_spaces, current_value, instance, integer
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
 

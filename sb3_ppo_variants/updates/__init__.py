@@ -1,7 +1,7 @@
 """Updates: gradient descent on the policy objective and the value loss."""
 
 from sb3_ppo_variants.updates.plan import JOINT, Descent, NormalizeAdvantage, UpdatePlan, Updates
-from sb3_ppo_variants.updates.run import AllOrNothing, Outcome, run
+from sb3_ppo_variants.updates.run import AllOrNothing, Outcome, run_update, summary
 from sb3_ppo_variants.updates.separate import SeparateUpdates
 
 __all__ = [
@@ -13,5 +13,6 @@ __all__ = [
     "SeparateUpdates",
     "UpdatePlan",
     "Updates",
-    "run",
+    "run_update",
+    "summary",
 ]

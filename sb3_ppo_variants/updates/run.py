@@ -1,15 +1,93 @@
-"""The loop that runs updates, shared by all objectives, policy kinds and backends, and what undoes them."""
+"""The loop that runs updates, for all objectives, policy kinds and backends; what it measures, and what undoes it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+import torch as th
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.policies import ActorCriticPolicy
 
+from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.guards.interrupts import HELD
 from sb3_ppo_variants.processes import Processes
-from sb3_ppo_variants.updates.measured import Measured
 from sb3_ppo_variants.updates.plan import Descent, UpdatePlan
+
+# Statistics that must be finite, causes before effects.
+CHECKED = ("policy_loss", "value_loss", "entropy_loss", "loss", "gradient")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Statistics measured on the minibatches of one descent.
+
+    :param values: one value per minibatch of each of ``policy_loss``, ``value_loss``, ``entropy_loss``, ``loss``,
+        ``approx_kl``, ``clip_fraction`` and ``gradient`` (its norm) that the descent computes
+    :param epoch_start: index of the first minibatch of the last epoch
+    """
+
+    values: Mapping[str, np.ndarray]
+    epoch_start: int
+
+    def averaged(self, processes: Processes) -> "Measured":
+        """Return the means over all processes, whose minibatches have the same size."""
+        if not self.values:
+            return self
+        columns = [th.from_numpy(array.astype(np.float64)) for array in self.values.values()]
+        vector = th.cat(columns)
+        processes.average(vector)
+        means = vector.split([len(column) for column in columns])
+        return Measured({name: m.numpy() for name, m in zip(self.values, means, strict=True)}, self.epoch_start)
+
+    def check_finite(self) -> None:
+        """Check that all losses and gradients are finite.
+
+        :raises NonFiniteError: if one is not finite, naming the first minibatch in which that is so
+        """
+        wrong = [
+            (int(np.argmin(np.isfinite(self.values[name]))), order)
+            for order, name in enumerate(CHECKED)
+            if name in self.values and not np.isfinite(self.values[name]).all()
+        ]
+        if wrong:
+            minibatch, order = min(wrong)
+            name = CHECKED[order]
+            quantity = f"{name.replace('_', ' ')} of minibatch {minibatch}"
+            raise NonFiniteError(quantity, f"not finite: {self.values[name][minibatch]}")
+
+
+def summary(descents: Sequence[Measured]) -> dict[str, float]:
+    """Return SB3's ``train/*`` values by name.
+
+    As in SB3, ``train/loss`` is the loss of the last minibatch, ``train/approx_kl`` is the mean over the last epoch,
+    and all others are means over the update. If policy and value have separate descents, ``train/loss`` is the sum of
+    their last losses.
+    """
+    values: dict[str, float] = {}
+    for measured in descents:
+        values |= {MEANS[name]: float(array.mean()) for name, array in measured.values.items() if name in MEANS}
+        if "approx_kl" in measured.values:
+            values["approx_kl"] = float(measured.values["approx_kl"][measured.epoch_start :].mean())
+    values["loss"] = float(sum(measured.values["loss"][-1] for measured in descents))
+    return values
+
+
+# Statistics that are logged as means over the update, with SB3's names for them.
+MEANS = {
+    "entropy_loss": "entropy_loss",
+    "policy_loss": "policy_gradient_loss",
+    "value_loss": "value_loss",
+    "clip_fraction": "clip_fraction",
+}
+# The names of everything that an update logs, except the coefficients of the objective.
+LOGGED = frozenset({
+    *MEANS.values(), "approx_kl", "clip_range_vf", "explained_variance", "kl", "learning_rate", "loss", "n_updates",
+    "policy_epochs", "std", "value_epochs", "value_learning_rate",
+})  # fmt: skip
+
 
 # As in SB3, a descent ends early once the KL exceeds its target by this factor.
 TOLERATED = 1.5
@@ -32,22 +110,6 @@ class Descending(Protocol):
 
     def measured(self) -> Measured:
         """Return the statistics measured on the minibatches."""
-
-
-class Stepwise(Protocol):
-    """A descent that runs step by step: it computes the loss of each minibatch and takes a step down its gradient."""
-
-    def minibatches(self) -> Iterator[Any]:
-        """Shuffle the rollout and return it in minibatches."""
-
-    def loss(self, minibatch: Any) -> None:
-        """Compute the loss of a minibatch."""
-
-    def approximate_kl(self) -> float:
-        """Return SB3's estimate of the KL on the last minibatch."""
-
-    def step(self) -> None:
-        """Take a step down the gradient of the last loss."""
 
 
 class Update(Protocol):
@@ -83,7 +145,7 @@ class Outcome(NamedTuple):
     """The mean of KL(old || new) over the rollout; ``None`` if the policy's distribution has no known KL."""
 
 
-def run(update: Update, plan: UpdatePlan, verbose: int) -> Outcome:
+def run_update(update: Update, plan: UpdatePlan, verbose: int) -> Outcome:
     """Run an update. If it fails, :class:`AllOrNothing` undoes it.
 
     :param verbose: 1 prints a message in rank 0 when ``target_kl`` ends a descent early
@@ -105,21 +167,11 @@ def run(update: Update, plan: UpdatePlan, verbose: int) -> Outcome:
         measured.append(descending.measured())
         measured[-1].check_finite()
     update.check_finite()
-    kl, together = update.finish(), [one.averaged(plan.processes) for one in measured]
-    return Outcome(epochs, together, None if kl is None else plan.processes.mean(kl))
-
-
-def in_steps(descending: Stepwise, descent: Descent, processes: Processes) -> Ended:
-    """Run a descent step by step."""
-    for epoch in range(descent.epochs):
-        for minibatch in descending.minibatches():
-            descending.loss(minibatch)
-            if descent.target_kl is not None:
-                approx_kl = processes.mean(descending.approximate_kl())
-                if approx_kl > TOLERATED * descent.target_kl:
-                    return Ended(epoch + 1, approx_kl)
-            descending.step()
-    return Ended(descent.epochs)
+    kl = update.finish()
+    if plan.processes.size > 1:
+        measured = [each.averaged(plan.processes) for each in measured]
+        kl = None if kl is None else plan.processes.mean(kl)
+    return Outcome(epochs, measured, kl)
 
 
 class AllOrNothing:
@@ -172,3 +224,44 @@ class AllOrNothing:
         for name in attributes.keys() - self._attributes.keys():
             del attributes[name]
         attributes.update(self._attributes)
+
+
+class Snapshot:
+    """A copy of the current state of a policy and its optimizers.
+
+    :param policy: the policy
+    :param optimizers: the optimizers of its parameters
+    """
+
+    def __init__(self, policy: ActorCriticPolicy, optimizers: Iterable[th.optim.Optimizer]):
+        owners: list[th.nn.Module | th.optim.Optimizer] = [policy, *optimizers]
+        self._states = [(owner, _cloned(owner.state_dict())) for owner in owners]
+
+    def restore(self) -> None:
+        """Restore the policy and the optimizers to this state."""
+        for owner, state in self._states:
+            if isinstance(owner, th.nn.Module):
+                for name, buffer in owner.named_buffers():
+                    # The update may have changed its shape, which load_state_dict() refuses to change back.
+                    if name in state and buffer.shape != state[name].shape:
+                        buffer.data = state[name].clone()
+            owner.load_state_dict(state)
+
+
+def _cloned(state: Any) -> Any:
+    # The result equals that of deepcopy, which takes many times as long for a tensor, but also copies sparse ones.
+    if isinstance(state, th.Tensor) and state.layout is th.strided:
+        return state.detach().clone(memory_format=th.contiguous_format)
+    if isinstance(state, dict):
+        return {key: _cloned(value) for key, value in state.items()}
+    return [*map(_cloned, state)] if isinstance(state, list) else deepcopy(state)
+
+
+def check_parameters(policy: ActorCriticPolicy) -> None:
+    """Check that all parameters of the policy are finite.
+
+    :raises NonFiniteError: if a parameter is not finite, naming it
+    """
+    for name, parameter in policy.named_parameters():
+        if not parameter.isfinite().all():
+            raise NonFiniteError(f"parameter {name}", "not finite")

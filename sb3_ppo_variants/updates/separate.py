@@ -11,7 +11,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import Schedule
 from torch.optim import Optimizer
 
-from sb3_ppo_variants.arguments.nested import check_names
+from sb3_ppo_variants.arguments.checks import check_names
 from sb3_ppo_variants.arguments.rules import COUNT, NON_NEGATIVE, NORM, current_value
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.policies.choice import kind_of
@@ -109,7 +109,7 @@ def separate(arguments: dict[str, Any]) -> SeparateUpdates:
     return SeparateUpdates(**arguments)
 
 
-def chosen(updates: Updates | dict[str, Any] | None, prepared: Updates | None = None) -> Updates:
+def divide(updates: Updates | dict[str, Any] | None, prepared: Updates | None = None) -> Updates:
     """Return the updates that the argument ``updates`` describes.
 
     :param updates: the argument, or the attribute, which may have been set after construction

@@ -10,12 +10,18 @@ import pytest
 import torch as th
 from hypothesis import strategies as st
 from kinds import KINDS
+from stable_baselines3.common.distributions import (
+    BernoulliDistribution,
+    DiagGaussianDistribution,
+    StateDependentNoiseDistribution,
+)
 from stable_baselines3.common.utils import LinearSchedule
 
 from helpers import in_double_precision
 from sb3_ppo_variants import NonFiniteError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped, SeparateUpdates
 
 State = dict[str, Any]
+GAUSSIANS = DiagGaussianDistribution | StateDependentNoiseDistribution
 
 
 def scheduled(low: float, high: float) -> st.SearchStrategy[Any]:
@@ -112,7 +118,11 @@ def in_double(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     old = model.rollout_buffer.old_parameters
     in_double_precision(monkeypatch, model)
     buffer = model.rollout_buffer
-    buffer.old_parameters = None if old is None else tuple(column.double() for column in old)
+    if old is not None:
+        has_probabilities = not isinstance(model.policy.action_dist, GAUSSIANS | BernoulliDistribution)
+        # Rounded to single precision, log-probabilities no longer add up to 1, which counts in double precision.
+        exact = (column.double().log_softmax(dim=1) if has_probabilities else column.double() for column in old)
+        buffer.old_parameters = tuple(exact)
     for name in ("hidden_states_pi", "cell_states_pi", "hidden_states_vf", "cell_states_vf"):
         if hasattr(buffer, name):
             setattr(buffer, name, getattr(buffer, name).astype(np.float64))

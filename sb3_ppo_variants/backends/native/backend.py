@@ -230,6 +230,7 @@ class Native:
 
     name = "native"
     path = "fast"
+    has_memory = False
     how = "the native library computes the networks"
 
     def obstacle(self, plan: UpdatePlan) -> str | None:

@@ -2,16 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple, TypedDict
 
 import numpy as np
 import torch as th
 from torch import nn
-from torch.optim import Optimizer
 
 from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.structures import fitting
 from sb3_ppo_variants.updates.plan import Descent
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""The names of Adam's moments."""
 
 
 class Layout:
@@ -24,80 +25,30 @@ class Layout:
         self.parameters = list(named.values())
         sizes = [parameter.numel() for parameter in self.parameters]
         self.slices = [slice(end - size, end) for end, size in zip(accumulate(sizes), sizes, strict=True)]
-        self._by_name = {name: i for i, name in enumerate(named)}
+        self._named = named
 
     def gather(self, tensors: Sequence[th.Tensor]) -> np.ndarray:
         """Concatenate tensors, one per parameter, into a new vector."""
         return np.concatenate([tensor.detach().numpy().ravel() for tensor in tensors])
 
     def scatter(self, vector: np.ndarray, tensors: Sequence[th.Tensor]) -> None:
-        """Copy a vector back into tensors, one per parameter."""
+        """Copy a vector back into tensors, one per parameter and of any shape."""
         for where, tensor in zip(self.slices, tensors, strict=True):
-            _write(vector[where], tensor)
+            # Through NumPy, because PyTorch takes twice as long to view and copy small tensors.
+            array = tensor.detach().numpy()
+            array[...] = vector[where].reshape(array.shape)
 
     def views(self, vector: np.ndarray) -> dict[str, np.ndarray]:
         """Return the parts of a vector by parameter name, in the parameters' shapes, sharing its memory."""
-        return {name: vector[self.slices[i]].reshape(self.parameters[i].shape) for name, i in self._by_name.items()}
+        rows = zip(self._named.items(), self.slices, strict=True)
+        return {name: vector[where].reshape(parameter.shape) for (name, parameter), where in rows}
 
     def part(self, parameters: Sequence[nn.Parameter]) -> tuple[slice, "Layout"]:
         """Return the slice of the vector that consecutive parameters occupy, and the layout of that slice."""
         wanted = {id(parameter) for parameter in parameters}
-        named = {name: self.parameters[i] for name, i in self._by_name.items() if id(self.parameters[i]) in wanted}
-        where = [self.slices[self._by_name[name]] for name in named]
+        where = [at for at, parameter in zip(self.slices, self.parameters, strict=True) if id(parameter) in wanted]
+        named = {name: parameter for name, parameter in self._named.items() if id(parameter) in wanted}
         return slice(where[0].start, where[-1].stop), Layout(named)
-
-
-def gradients(parameters: Sequence[nn.Parameter]) -> list[th.Tensor]:
-    """Return the parameters' gradients, and create those that are missing or of another shape or type."""
-    found = []
-    for parameter in parameters:
-        grad = parameter.grad
-        if grad is None or grad.shape != parameter.shape or grad.dtype != parameter.dtype:
-            grad = parameter.grad = th.zeros_like(parameter)
-        found.append(grad)
-    return found
-
-
-class AdamState(TypedDict):
-    """The state that torch's Adam keeps for a parameter."""
-
-    step: th.Tensor
-    exp_avg: th.Tensor
-    exp_avg_sq: th.Tensor
-
-
-class Moments(NamedTuple):
-    """The state of a ``torch.optim.Adam`` that has one parameter group with the parameters of a layout."""
-
-    first: np.ndarray
-    second: np.ndarray
-    steps: Sequence[float]
-    """The number of steps made with each parameter."""
-    known: Sequence[bool]
-    """Whether the optimizer has a state for each parameter. It creates them in its first step."""
-
-    @classmethod
-    def of(cls, optimizer: Optimizer, layout: Layout) -> "Moments":
-        """Copy the state of an optimizer, with zeros for parameters without a state."""
-        # Only write() stores missing states in the optimizer, because the update may be undone.
-        found = [optimizer.state.get(parameter) for parameter in layout.parameters]
-        states = [state or _fresh(parameter) for state, parameter in zip(found, layout.parameters, strict=True)]
-        first, second = (layout.gather([state[name] for state in states]) for name in ("exp_avg", "exp_avg_sq"))
-        return cls(first, second, [float(state["step"]) for state in states], [*map(bool, found)])
-
-    def write(self, optimizer: Optimizer, layout: Layout) -> None:
-        """Write this state to the torch optimizer."""
-        rows = zip(layout.parameters, layout.slices, self.steps, self.known, strict=True)
-        for parameter, where, steps, known in rows:
-            if not known:
-                optimizer.state.pop(parameter, None)
-                continue
-            state = optimizer.state[parameter]
-            if not state:
-                state.update(_fresh(parameter))
-            _write(self.first[where], state["exp_avg"])
-            _write(self.second[where], state["exp_avg_sq"])
-            state["step"].fill_(steps)
 
 
 class TrainedPart:
@@ -111,19 +62,23 @@ class TrainedPart:
 
     def __init__(self, vector: np.ndarray, gradient: np.ndarray, layout: Layout, descent: Descent):
         where, self._layout = layout.part(descent.parameters)
-        self._optimizer = descent.optimizer
-        self._before = Moments.of(self._optimizer, self._layout)
-        (group,) = self._optimizer.param_groups
+        self._state = descent.optimizer.state
+        # Only store_optimizer() creates missing states in the optimizer, because the update may be undone.
+        self._is_new = [not self._state.get(parameter) for parameter in self._layout.parameters]
+        pairs = zip(self._layout.parameters, self._is_new, strict=True)
+        states = [_new_state(parameter) if is_new else self._state[parameter] for parameter, is_new in pairs]
+        self._before = [self._layout.gather([state[name] for state in states]) for name in MOMENTS]
+        self._steps_before = [float(state["step"]) for state in states]
+        (group,) = descent.optimizer.param_groups
         self._betas = [float(beta) for beta in group["betas"]]
         # The library divides the moments by 1 - beta, which saves it a product for each of them.
-        pairs = zip((self._before.first, self._before.second), self._betas, strict=True)
-        self.gradient, self._scaled = gradient[where], [moment / (1 - beta) for moment, beta in pairs]
-        vectors = vector[where], self.gradient, *self._scaled
-        size, dtype = len(self.gradient), vector.dtype
+        self._scaled = [moment / (1 - beta) for moment, beta in zip(self._before, self._betas, strict=True)]
+        self.gradient = gradient[where]
+        vectors, size = (vector[where], self.gradient, *self._scaled), len(self.gradient)
         self.adam = structures.Adam(
-            *(fitting(each, "parameters, gradient or moments", dtype, size) for each in vectors),
+            *(fitting(each, "parameters, gradient or moments", vector.dtype, size) for each in vectors),
             size,
-            int(self._before.steps[0]),
+            int(self._steps_before[0]),
             float(group["lr"]),
             *self._betas,
             float(group["eps"]),
@@ -134,32 +89,39 @@ class TrainedPart:
     @property
     def steps(self) -> int:
         """The number of steps that the descent has made."""
-        return self.adam.steps - int(self._before.steps[0])
+        return self.adam.steps - int(self._steps_before[0])
 
     def store_optimizer(self) -> None:
         """Leave the gradients and the torch optimizer as if it had made the steps itself, if there were any."""
-        if self.steps > 0:
-            n = len(self._layout.parameters)
-            first, second = (moment * (1 - beta) for moment, beta in zip(self._scaled, self._betas, strict=True))
-            self._layout.scatter(self.gradient, gradients(self._layout.parameters))
-            Moments(first, second, [self.adam.steps] * n, [True] * n).write(self._optimizer, self._layout)
+        if self.steps == 0:
+            return
+        for parameter, is_new in zip(self._layout.parameters, self._is_new, strict=True):
+            grad = parameter.grad
+            if grad is None or grad.shape != parameter.shape or grad.dtype != parameter.dtype:
+                parameter.grad = th.zeros_like(parameter)
+            if is_new:
+                self._state[parameter] = _new_state(parameter)
+        self._layout.scatter(self.gradient, [parameter.grad for parameter in self._layout.parameters])  # type: ignore[misc]
+        moments = [moment * (1 - beta) for moment, beta in zip(self._scaled, self._betas, strict=True)]
+        self._write(moments, [self.adam.steps] * len(self._is_new))
 
     def restore_optimizer(self) -> None:
         """Restore the torch optimizer to its state before the descent."""
-        self._before.write(self._optimizer, self._layout)
+        new = [each for each, is_new in zip(self._layout.parameters, self._is_new, strict=True) if is_new]
+        self._state.update({parameter: _new_state(parameter) for parameter in new})
+        self._write(self._before, self._steps_before)
+        for parameter in new:
+            del self._state[parameter]
+
+    def _write(self, moments: Sequence[np.ndarray], steps: Sequence[float]) -> None:
+        states = [self._state[parameter] for parameter in self._layout.parameters]
+        for name, moment in zip(MOMENTS, moments, strict=True):
+            self._layout.scatter(moment, [state[name] for state in states])
+        for state, n_steps in zip(states, steps, strict=True):
+            state["step"].fill_(n_steps)
 
 
-def _write(values: np.ndarray, tensor: th.Tensor) -> None:
-    """Copy values into a tensor of any shape."""
-    # Through NumPy, because PyTorch takes twice as long to view and copy small tensors.
-    array = tensor.detach().numpy()
-    array[...] = values.reshape(array.shape)
-
-
-def _fresh(parameter: nn.Parameter) -> AdamState:
+def _new_state(parameter: nn.Parameter) -> dict[str, th.Tensor]:
     """Return the initial state of torch's Adam."""
-    return AdamState(
-        step=th.tensor(0.0, dtype=th.get_default_dtype()),
-        exp_avg=th.zeros_like(parameter),
-        exp_avg_sq=th.zeros_like(parameter),
-    )
+    step = th.tensor(0.0, dtype=th.get_default_dtype())
+    return {"step": step, **{name: th.zeros_like(parameter) for name in MOMENTS}}

@@ -1,11 +1,13 @@
-"""Checks of the entries of ``policy_kwargs`` and ``rollout_buffer_kwargs`` that SB3's classes define."""
+"""Checks of what policies and buffers are made with: the entries of their ``kwargs``, the spaces and the device."""
 
 import inspect
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
@@ -15,10 +17,10 @@ from stable_baselines3.common.policies import (
     BasePolicy,
     MultiInputActorCriticPolicy,
 )
+from stable_baselines3.common.utils import get_device
 from torch import nn
 
 from sb3_ppo_variants.arguments.rules import FINITE, FLAG, Rule, instance
-from sb3_ppo_variants.arguments.spaces import check_dimensions, check_for_lstm, check_start
 from sb3_ppo_variants.errors import ArgumentError, refuse
 
 SB3S = (ActorCriticPolicy, ActorCriticCnnPolicy, MultiInputActorCriticPolicy)
@@ -144,3 +146,101 @@ def check_names(argument: str, names: Iterable[str], function: Callable[..., Any
         if name in given or not (takes_any or name in free):
             callee = getattr(function, "__name__", repr(function))
             raise ArgumentError(f"{argument} has no entry {name!r}: {callee} takes {', '.join(free) or 'none'}")
+
+
+def check_start(kind: str, space: spaces.Space) -> None:
+    """Check that discrete spaces start at 0, because SB3's policies neither add nor subtract a start.
+
+    :param kind: ``"action"`` or ``"observation"``
+    :raises ArgumentError: if a space does not start at 0, naming a wrapper that shifts it
+    """
+    for name, part in _parts(kind, space).items():
+        if isinstance(part, spaces.Discrete | spaces.MultiDiscrete) and np.any(part.start):
+            nested = isinstance(space, spaces.Dict)
+            advice = "subtract it in a gymnasium.ObservationWrapper" if nested else _wrapped(kind, part)
+            raise ArgumentError(f"{name}={part} does not start at 0, as SB3's policies expect: {advice}")
+
+
+def check_dimensions(observation_space: spaces.Space) -> None:
+    """Check that SB3's features extractors can flatten all observations, and that none is empty.
+
+    :raises ArgumentError: if one has no dimensions or no elements, or is ``MultiDiscrete`` with several dimensions
+    """
+    parts = _parts("observation", observation_space)
+    if not parts:
+        raise ArgumentError(
+            f"env.observation_space={observation_space} has no observations: add one, such as a constant"
+        )
+    for name, part in parts.items():
+        if 0 in (part.shape or ()):
+            advice = "leave it out" if len(parts) > 1 else "add one, such as a constant"
+            raise ArgumentError(f"{name}={part} has no elements that a policy could observe: {advice}")
+        if isinstance(part, spaces.MultiDiscrete) and part.nvec.ndim > 1:
+            nested = isinstance(observation_space, spaces.Dict)
+            advice = "flatten it in a gymnasium.ObservationWrapper" if nested else _FLATTENED
+            raise ArgumentError(f"{name}={part} has several dimensions, which SB3's policies cannot encode: {advice}")
+        if isinstance(part, spaces.Box) and part.shape == ():
+            nested = isinstance(observation_space, spaces.Dict)
+            advice = "a gymnasium.ObservationWrapper" if nested else "gymnasium.wrappers.ReshapeObservation(env, (1,))"
+            raise ArgumentError(f"{name}={part} has no dimensions, but SB3's policies need at least one: use {advice}")
+
+
+def check_for_lstm(observation_space: spaces.Space) -> None:
+    """Check that no observation is ``MultiDiscrete``; SB3 counts its features in a type that PyTorch's LSTM rejects.
+
+    :raises ArgumentError: if one is
+    """
+    for name, part in _parts("observation", observation_space).items():
+        if isinstance(part, spaces.MultiDiscrete):
+            nested = isinstance(observation_space, spaces.Dict)
+            advice = "flatten it in a gymnasium.ObservationWrapper" if nested else _FLATTENED
+            raise ArgumentError(f"{name}={part} is not supported by sb3-contrib's policies with LSTMs: {advice}")
+
+
+_FLATTENED = "wrap the environment in gymnasium.wrappers.FlattenObservation(env)"
+
+
+def _parts(kind: str, space: spaces.Space) -> dict[str, spaces.Space]:
+    name = f"env.{kind}_space"
+    if isinstance(space, spaces.Dict):
+        return {f"{name}[{key!r}]": part for key, part in space.items()}
+    return {name: space}
+
+
+def _wrapped(kind: str, space: spaces.Discrete | spaces.MultiDiscrete) -> str:
+    sign = "+" if kind == "action" else "-"
+    if isinstance(space, spaces.Discrete):
+        start, from_zero = f"{space.start}", f"Discrete({space.n})"
+    else:
+        start, from_zero = f"np.array({space.start.tolist()})", f"MultiDiscrete({space.nvec.tolist()})"
+    transform = f"gymnasium.wrappers.Transform{kind.capitalize()}"
+    return f"wrap the environment in {transform}(env, lambda {kind}: {kind} {sign} {start}, {from_zero})"
+
+
+# Classes are listed by name, because some are only imported when needed. SB3's advice to use the CPU does so too.
+SMALL = {"MlpPolicy", "ActorCriticPolicy", "MaskableMlpPolicy", "MaskableActorCriticPolicy"}
+
+
+def choose_device(
+    device: th.device | str,
+    policy: str | type[BasePolicy],
+    policy_kwargs: Mapping[str, Any] | None,
+    verbose: int = 0,
+) -> th.device:
+    """Return the device to train a policy on.
+
+    :param device: the requested device. ``"auto"`` selects the CPU for an ``MlpPolicy``, masked or not, with the
+        default features extractor, because a GPU trains such small networks more slowly. For other policies it selects
+        the GPU, if there is one
+    :param verbose: 1 to print a message if the CPU is selected although there is a GPU
+    :return: the device; as in SB3, the CPU if the requested one is not available, with a warning
+    """
+    name = policy if isinstance(policy, str) else policy.__name__
+    if device == "auto" and name in SMALL and "features_extractor_class" not in (policy_kwargs or {}):
+        if verbose >= 1 and th.cuda.is_available():
+            print('device="auto" selects the CPU, which trains small networks faster; pass device="cuda" for the GPU')
+        return th.device("cpu")
+    found = get_device(device)
+    if device != "auto" and found.type != th.device(device).type:
+        warnings.warn(f"device={str(device)!r} is not available: training on device={str(found)!r} instead")
+    return found

@@ -1,0 +1,393 @@
+"""PPO with each of the four policy objectives of the paper, and with your own objective.
+
+Each class writes its whole signature, in the order of SB3's ``PPO``, and says what its own arguments may be
+(``own_rules``) and which objective they make (``_objective``). :class:`PPOClip` documents the arguments that all share.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import torch as th
+from gymnasium.vector import VectorEnv
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.type_aliases import GymEnv, Schedule
+
+from sb3_ppo_variants.arguments.rules import (
+    NON_NEGATIVE,
+    POSITIVE,
+    Rule,
+    current_value,
+    documented_like,
+    given_in,
+    instance,
+)
+from sb3_ppo_variants.base import PPOBase
+from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized, Objective, Unclipped
+from sb3_ppo_variants.objectives.surrogates import KL_COEF
+from sb3_ppo_variants.updates import NormalizeAdvantage, Updates
+from sb3_ppo_variants.updates.run import LOGGED
+
+__all__ = ["PPOAdaptiveKL", "PPOClip", "PPOCustom", "PPOFixedKL", "PPOUnclipped"]
+
+
+class PPOClip(PPOBase):
+    """PPO with the clipped surrogate objective, equation 7 of https://arxiv.org/abs/1707.06347.
+
+    It maximises E[min(r A, clip(r, 1 - eps, 1 + eps) A)]. With ``fast=False`` and ``clip_range_vf=None``, it gives the
+    same weights as SB3's ``PPO``, bit for bit. Except for the last three arguments, the arguments, their order and
+    their defaults are those of SB3's ``PPO``.
+
+    :param policy: the policy's class or its alias: ``"MlpPolicy"``, ``"CnnPolicy"`` or ``"MultiInputPolicy"``; with
+        sb3-contrib also ``"MaskableMlpPolicy"``, ``"MlpLstmPolicy"`` and so on
+    :param env: a gymnasium or vectorised environment, or the id of a registered one
+    :param learning_rate: Adam's step size, >= 0, a number or a schedule of the remaining progress (from 1 to 0)
+    :param n_steps: steps per environment in a rollout
+    :param batch_size: samples in a minibatch
+    :param n_epochs: passes over the rollout in an update
+    :param gamma: discount factor, in [0, 1]
+    :param gae_lambda: lambda of generalised advantage estimation, in [0, 1]
+    :param clip_range: eps, > 0, a number or a schedule
+    :param clip_range_vf: how far a value may move before it is clipped, in units of the return, > 0, a number or a
+        schedule; ``None`` does not clip. See :func:`sb3_ppo_variants.losses.value_loss`
+    :param normalize_advantage: True or ``"minibatch"`` normalises advantages in each minibatch, ``"rollout"`` once over
+        the rollout (as the code released with the paper does), and False not at all
+    :param ent_coef: coefficient of the entropy bonus
+    :param vf_coef: coefficient of the value loss, >= 0; the loss itself has no factor 1/2
+    :param max_grad_norm: maximum norm of the gradient, >= 0; ``None`` does not clip
+    :param use_sde: whether to explore with generalised state-dependent noise (gSDE); needs a Box action space
+    :param sde_sample_freq: steps between new noise matrices, -1 for one per rollout
+    :param rollout_buffer_class: class of the rollout buffer; ``None`` chooses one for the observation space
+    :param rollout_buffer_kwargs: additional arguments of the rollout buffer
+    :param target_kl: an update stops early once the approximate KL of a minibatch exceeds 1.5 times this; ``None``
+        never stops early
+    :param stats_window_size: number of episodes over which rollout statistics are averaged
+    :param tensorboard_log: folder for TensorBoard logs; ``None`` disables them
+    :param policy_kwargs: additional arguments of the policy
+    :param verbose: 0 prints nothing, 1 messages, 2 debug messages
+    :param seed: seed of all random generators
+    :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``: the CPU for an ``MlpPolicy`` with SB3's features extractor,
+        else a GPU if there is one
+    :param _init_setup_model: whether to build the networks at construction
+    :param fast: ``"auto"`` uses the fast path where the policy allows it, and the reference path otherwise; True
+        requires the fast path; False uses the reference path
+    :param updates: ``SeparateUpdates(...)``, or a dict of its arguments, updates the policy and the value function
+        separately; ``None`` updates both together, as SB3 does
+    :param data_parallel: ``"auto"`` trains together with the other processes of the ``torch.distributed`` process
+        group, if there is one; True requires a process group; False trains alone
+    :raises ArgumentError: (a ``ValueError``) if an argument has a value that is not allowed
+    """
+
+    # SB3's PPO has the same objective, so load() accepts its files.
+    reads_sb3s_ppo: ClassVar[bool] = True
+    own_rules: ClassVar[Mapping[str, Rule]] = {"clip_range": POSITIVE.or_schedule()}
+    clip_range: float | Schedule
+
+    def __init__(
+        self,
+        policy: str | type[ActorCriticPolicy],
+        env: GymEnv | VectorEnv | str,
+        learning_rate: float | Schedule = 3e-4,
+        n_steps: int = 2048,
+        batch_size: int = 64,
+        n_epochs: int = 10,
+        gamma: float = 0.99,
+        gae_lambda: float = 0.95,
+        clip_range: float | Schedule = 0.2,
+        clip_range_vf: float | Schedule | None = None,
+        normalize_advantage: NormalizeAdvantage = True,
+        ent_coef: float = 0.0,
+        vf_coef: float = 0.5,
+        max_grad_norm: float | None = 0.5,
+        use_sde: bool = False,
+        sde_sample_freq: int = -1,
+        rollout_buffer_class: type[RolloutBuffer] | None = None,
+        rollout_buffer_kwargs: dict[str, Any] | None = None,
+        target_kl: float | None = None,
+        stats_window_size: int = 100,
+        tensorboard_log: str | None = None,
+        policy_kwargs: dict[str, Any] | None = None,
+        verbose: int = 0,
+        seed: int | None = None,
+        device: th.device | str = "auto",
+        _init_setup_model: bool = True,
+        *,
+        fast: bool | Literal["auto"] = "auto",
+        updates: Updates | dict[str, Any] | None = None,
+        data_parallel: bool | Literal["auto"] = "auto",
+    ):
+        super().__init__(**given_in(locals()))
+
+    def _objective(self) -> Clipped:
+        return Clipped(current_value("clip_range", self.clip_range, self._current_progress_remaining))
+
+
+@documented_like(PPOClip)
+class PPOAdaptiveKL(PPOBase):
+    """PPO with an adaptive KL penalty, section 4 of https://arxiv.org/abs/1707.06347.
+
+    It maximises equation 8, E[r A - beta KL(old || new)]. After each update, it computes the exact KL between the
+    policy that collected the rollout and the new one, averaged over the rollout, and adapts beta with
+    :func:`~sb3_ppo_variants.objectives.surrogates.adapt_kl_coef`.
+
+    :param clip_range: eps, > 0, a number or a schedule; if given, r A is clipped as in :class:`PPOClip`, in addition to
+        the penalty
+    :param desired_kl: d_targ, > 0, in nats per state
+    :param kl_coef: the initial beta, in [1e-6, 1e6]; beta stays within these bounds. If you change the attribute later,
+        or pass another value to ``load``, the adaptation begins anew with it
+    :raises ArgumentError: (a ``ValueError``) if an argument has a value that is not allowed
+    :raises MissingKLError: if the policy's distribution has no registered KL
+    """
+
+    own_rules: ClassVar[Mapping[str, Rule]] = {
+        "clip_range": POSITIVE.or_schedule().or_none(),
+        "desired_kl": POSITIVE,
+        "kl_coef": KL_COEF,
+        "_adapted_kl_coef": KL_COEF.or_none(),
+        "_adapted_from": KL_COEF.or_none(),
+    }
+    clip_range: float | Schedule | None
+    desired_kl: float
+    kl_coef: float
+    # State, not arguments: beta, and the kl_coef with which its adaptation began. Both are saved with the model.
+    _adapted_kl_coef: float | None = None
+    _adapted_from: float | None = None
+
+    def __init__(
+        self,
+        policy: str | type[ActorCriticPolicy],
+        env: GymEnv | VectorEnv | str,
+        learning_rate: float | Schedule = 3e-4,
+        n_steps: int = 2048,
+        batch_size: int = 64,
+        n_epochs: int = 10,
+        gamma: float = 0.99,
+        gae_lambda: float = 0.95,
+        clip_range: float | Schedule | None = None,
+        clip_range_vf: float | Schedule | None = None,
+        normalize_advantage: NormalizeAdvantage = True,
+        ent_coef: float = 0.0,
+        vf_coef: float = 0.5,
+        max_grad_norm: float | None = 0.5,
+        use_sde: bool = False,
+        sde_sample_freq: int = -1,
+        rollout_buffer_class: type[RolloutBuffer] | None = None,
+        rollout_buffer_kwargs: dict[str, Any] | None = None,
+        target_kl: float | None = None,
+        stats_window_size: int = 100,
+        tensorboard_log: str | None = None,
+        policy_kwargs: dict[str, Any] | None = None,
+        verbose: int = 0,
+        seed: int | None = None,
+        device: th.device | str = "auto",
+        _init_setup_model: bool = True,
+        *,
+        desired_kl: float = 0.01,
+        kl_coef: float = 1.0,
+        fast: bool | Literal["auto"] = "auto",
+        updates: Updates | dict[str, Any] | None = None,
+        data_parallel: bool | Literal["auto"] = "auto",
+    ):
+        super().__init__(**given_in(locals()))
+
+    @property
+    def current_kl_coef(self) -> float:
+        """Beta, as adapted so far."""
+        if self._adapted_kl_coef is None or self._adapted_from not in (None, self.kl_coef):
+            return float(self.kl_coef)
+        return self._adapted_kl_coef
+
+    def _objective(self) -> AdaptiveKL:
+        clip_range = self._current_or_none("clip_range")
+        return AdaptiveKL(kl_coef=self.current_kl_coef, desired_kl=self.desired_kl, clip_range=clip_range)
+
+    def _keep_objective(self, used: Objective, kl: float | None) -> None:
+        assert isinstance(used, AdaptiveKL)
+        self._adapted_kl_coef, self._adapted_from = used.after_update(kl).kl_coef, float(self.kl_coef)
+
+
+@documented_like(PPOClip)
+class PPOFixedKL(PPOBase):
+    """PPO with a fixed KL penalty, equation 8 of https://arxiv.org/abs/1707.06347 with a constant beta.
+
+    It maximises E[r A - beta KL(old || new)], where the KL is exact and summed over action dimensions.
+
+    :param clip_range: eps, > 0, a number or a schedule; if given, r A is clipped as in :class:`PPOClip`, in addition to
+        the penalty
+    :param kl_coef: beta, >= 0, a number or a schedule
+    :raises ArgumentError: (a ``ValueError``) if an argument has a value that is not allowed
+    :raises MissingKLError: if the policy's distribution has no registered KL
+    """
+
+    own_rules: ClassVar[Mapping[str, Rule]] = {
+        "clip_range": POSITIVE.or_schedule().or_none(),
+        "kl_coef": NON_NEGATIVE.or_schedule(),
+    }
+    clip_range: float | Schedule | None
+    kl_coef: float | Schedule
+
+    def __init__(
+        self,
+        policy: str | type[ActorCriticPolicy],
+        env: GymEnv | VectorEnv | str,
+        learning_rate: float | Schedule = 3e-4,
+        n_steps: int = 2048,
+        batch_size: int = 64,
+        n_epochs: int = 10,
+        gamma: float = 0.99,
+        gae_lambda: float = 0.95,
+        clip_range: float | Schedule | None = None,
+        clip_range_vf: float | Schedule | None = None,
+        normalize_advantage: NormalizeAdvantage = True,
+        ent_coef: float = 0.0,
+        vf_coef: float = 0.5,
+        max_grad_norm: float | None = 0.5,
+        use_sde: bool = False,
+        sde_sample_freq: int = -1,
+        rollout_buffer_class: type[RolloutBuffer] | None = None,
+        rollout_buffer_kwargs: dict[str, Any] | None = None,
+        target_kl: float | None = None,
+        stats_window_size: int = 100,
+        tensorboard_log: str | None = None,
+        policy_kwargs: dict[str, Any] | None = None,
+        verbose: int = 0,
+        seed: int | None = None,
+        device: th.device | str = "auto",
+        _init_setup_model: bool = True,
+        *,
+        kl_coef: float | Schedule = 1.0,
+        fast: bool | Literal["auto"] = "auto",
+        updates: Updates | dict[str, Any] | None = None,
+        data_parallel: bool | Literal["auto"] = "auto",
+    ):
+        super().__init__(**given_in(locals()))
+
+    @property
+    def current_kl_coef(self) -> float:
+        """Beta at the current training progress."""
+        return current_value("kl_coef", self.kl_coef, self._current_progress_remaining)
+
+    def _objective(self) -> KLPenalized:
+        return KLPenalized(kl_coef=self.current_kl_coef, clip_range=self._current_or_none("clip_range"))
+
+
+@documented_like(PPOClip)
+class PPOUnclipped(PPOBase):
+    """PPO with "no clipping or penalty", equation 6 of https://arxiv.org/abs/1707.06347.
+
+    It maximises L^CPI = E[r A], the baseline with which the paper compares the other objectives. Only ``target_kl``
+    limits the size of an update.
+
+    :raises ArgumentError: (a ``ValueError``) if an argument has a value that is not allowed
+    """
+
+    def __init__(
+        self,
+        policy: str | type[ActorCriticPolicy],
+        env: GymEnv | VectorEnv | str,
+        learning_rate: float | Schedule = 3e-4,
+        n_steps: int = 2048,
+        batch_size: int = 64,
+        n_epochs: int = 10,
+        gamma: float = 0.99,
+        gae_lambda: float = 0.95,
+        clip_range_vf: float | Schedule | None = None,
+        normalize_advantage: NormalizeAdvantage = True,
+        ent_coef: float = 0.0,
+        vf_coef: float = 0.5,
+        max_grad_norm: float | None = 0.5,
+        use_sde: bool = False,
+        sde_sample_freq: int = -1,
+        rollout_buffer_class: type[RolloutBuffer] | None = None,
+        rollout_buffer_kwargs: dict[str, Any] | None = None,
+        target_kl: float | None = None,
+        stats_window_size: int = 100,
+        tensorboard_log: str | None = None,
+        policy_kwargs: dict[str, Any] | None = None,
+        verbose: int = 0,
+        seed: int | None = None,
+        device: th.device | str = "auto",
+        _init_setup_model: bool = True,
+        *,
+        fast: bool | Literal["auto"] = "auto",
+        updates: Updates | dict[str, Any] | None = None,
+        data_parallel: bool | Literal["auto"] = "auto",
+    ):
+        super().__init__(**given_in(locals()))
+
+    def _objective(self) -> Unclipped:
+        return Unclipped()
+
+
+@documented_like(PPOClip)
+class PPOCustom(PPOBase):
+    """PPO with your own objective.
+
+    The objective is saved with the model, so its class must be importable where the model is loaded.
+
+    :param objective: an instance of a subclass of :class:`~sb3_ppo_variants.Objective`. It trains on the fast path if
+        it is an :class:`~sb3_ppo_variants.ArrayObjective`
+    :raises ArgumentError: (a ``ValueError``) if an argument has a value that is not allowed
+    :raises MissingKLError: if the policy's distribution has no registered KL and the objective needs one
+    """
+
+    own_rules: ClassVar[Mapping[str, Rule]] = {
+        "objective": instance("an instance of a class derived from Objective", Objective)
+    }
+    objective: Any
+
+    def __init__(
+        self,
+        policy: str | type[ActorCriticPolicy],
+        env: GymEnv | VectorEnv | str,
+        learning_rate: float | Schedule = 3e-4,
+        n_steps: int = 2048,
+        batch_size: int = 64,
+        n_epochs: int = 10,
+        gamma: float = 0.99,
+        gae_lambda: float = 0.95,
+        clip_range_vf: float | Schedule | None = None,
+        normalize_advantage: NormalizeAdvantage = True,
+        ent_coef: float = 0.0,
+        vf_coef: float = 0.5,
+        max_grad_norm: float | None = 0.5,
+        use_sde: bool = False,
+        sde_sample_freq: int = -1,
+        rollout_buffer_class: type[RolloutBuffer] | None = None,
+        rollout_buffer_kwargs: dict[str, Any] | None = None,
+        target_kl: float | None = None,
+        stats_window_size: int = 100,
+        tensorboard_log: str | None = None,
+        policy_kwargs: dict[str, Any] | None = None,
+        verbose: int = 0,
+        seed: int | None = None,
+        device: th.device | str = "auto",
+        _init_setup_model: bool = True,
+        *,
+        objective: Objective | None = None,
+        fast: bool | Literal["auto"] = "auto",
+        updates: Updates | dict[str, Any] | None = None,
+        data_parallel: bool | Literal["auto"] = "auto",
+    ):
+        super().__init__(**given_in(locals()))
+
+    def _objective(self) -> Objective:
+        # The last rollout may take more steps than requested, and SB3's remaining progress is then negative.
+        progress_remaining = max(self._current_progress_remaining, 0.0)
+        return self._returned("at", self.objective.at(progress_remaining))
+
+    def _keep_objective(self, used: Objective, kl: float | None) -> None:
+        self.objective = self._returned("after_update", self.objective.after_update(kl))
+
+    def _returned(self, method: str, objective: object) -> Objective:
+        if not isinstance(objective, Objective):
+            name = type(self.objective).__name__
+            raise ArgumentError(f"{name}.{method} returned {objective!r}; allowed: an objective, such as self")
+        taken = sorted(LOGGED & objective.coefficients().keys())
+        if taken:
+            raise ArgumentError(
+                f"{type(objective).__name__}.coefficients returned a coefficient named {taken[0]!r}, but another value "
+                f"is logged as train/{taken[0]}: give it another name"
+            )
+        return objective
