@@ -66,10 +66,10 @@ class Protocol:
 
 def list_wrappers(env_wrapper: Wrappers) -> list[tuple[Wrapper, Hyperparameters]]:
     """Return each of the wrappers with its arguments, the innermost first."""
+    if env_wrapper is None:
+        return []
     listed: Sequence[Any] = env_wrapper if isinstance(env_wrapper, list | tuple) else [env_wrapper]
-    dicts: list[dict[Wrapper, Hyperparameters]] = [
-        each if isinstance(each, dict) else {each: {}} for each in listed if each is not None
-    ]
+    dicts: list[dict[Wrapper, Hyperparameters]] = [each if isinstance(each, dict) else {each: {}} for each in listed]
     return [pair for each in dicts for pair in each.items()]
 
 
