@@ -5,12 +5,12 @@ What this module exports is imported when it is first used, because PyTorch and 
 """
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from stable_baselines3.ppo import CnnPolicy, MlpPolicy, MultiInputPolicy
 
-    from sb3_ppo_variants.callbacks import ExactCheckpointCallback
     from sb3_ppo_variants.errors import (
         ArgumentError,
         CallbackError,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sb3_ppo_variants.kl import MissingKLError, register_kl
     from sb3_ppo_variants.objectives import ArrayObjective, Batch, Gradient, Objective, check_gradient
     from sb3_ppo_variants.processes import init_processes
-    from sb3_ppo_variants.system import get_system_info
+    from sb3_ppo_variants.saving import ExactCheckpointCallback
     from sb3_ppo_variants.updates import SeparateUpdates
     from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL, PPOUnclipped
 
@@ -63,18 +63,33 @@ __all__ = [
 
 # The modules that export these names, and modules that are attributes themselves.
 _MODULES = {
-    "callbacks": ["ExactCheckpointCallback"],
+    "saving": ["ExactCheckpointCallback"],
     "errors": [name for name in __all__ if name.endswith("Error") and name != "MissingKLError"],
     "kl": ["MissingKLError", "register_kl"],
     "losses": [],
     "objectives": ["ArrayObjective", "Batch", "Gradient", "Objective", "check_gradient"],
     "processes": ["init_processes"],
-    "system": ["get_system_info"],
     "updates": ["SeparateUpdates"],
     "variants": [name for name in __all__ if name.startswith("PPO")],
 }
 _MODULE_OF = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 _MODULE_OF |= dict.fromkeys(["CnnPolicy", "MlpPolicy", "MultiInputPolicy"], "stable_baselines3.ppo")
+
+
+def get_system_info(print_info: bool = True) -> tuple[dict[str, str], str]:
+    """Return the versions that SB3's function of the same name lists (Python, PyTorch, SB3, ...) and this package's.
+
+    :param print_info: whether to print them
+    :return: a dict of the versions, with the path of this package, and the same as text
+    """
+    from stable_baselines3.common import utils
+
+    own = f"{__version__} ({Path(__file__).parent})"
+    info, text = utils.get_system_info(print_info=False)
+    text = f"- sb3_ppo_variants: {own}\n{text}"
+    if print_info:
+        print(text)
+    return {"sb3_ppo_variants": own, **info}, text
 
 
 def __getattr__(name: str) -> object:

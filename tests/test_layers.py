@@ -20,7 +20,7 @@ LAYERS = [
     ["updates"],
     ["backends"],
     ["base"],
-    ["callbacks", "system", "variants"],
+    ["variants"],
     ["tasks"],
     ["recipes"],
     ["zoo", "compare"],

@@ -26,7 +26,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from helpers import VARIANTS
 from sb3_ppo_variants import ExactCheckpointCallback, PPOClip
-from sb3_ppo_variants.saving.remembered import REMEMBERED
+from sb3_ppo_variants.saving.state import REMEMBERED
 
 
 def pendulums(wrap: Callable[[VecEnv], VecEnv] = lambda env: env) -> VecEnv:

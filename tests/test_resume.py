@@ -3,7 +3,6 @@
 import argparse
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from helpers import ACTION_SPACES, VARIANTS, LogRecorder, noise_envs
 from sb3_ppo_variants import ArgumentError, ExactCheckpointCallback, PPOAdaptiveKL, PPOClip
 from sb3_ppo_variants.envs import SafeSubprocVecEnv, make_ale_vec_env, make_envpool_vec_env, make_gymnasium_vec_env
 from sb3_ppo_variants.saving.checkpoint import Checkpoint
-from sb3_ppo_variants.saving.random_state import RandomState
+from sb3_ppo_variants.saving.state import get_random_state, set_random_state
 
 
 def exact(cls: Any, make_env: Callable[[], VecEnv], folder: Path, kill_at: int = 150, **arguments: Any) -> None:
@@ -217,7 +216,7 @@ def test_remaining_timesteps() -> None:
 def test_a_gpu_that_is_no_longer_there_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(th.cuda, "device_count", lambda: 0)
     with pytest.warns(UserWarning, match="There is no cuda:0"):
-        replace(RandomState.capture(), cuda=[np.zeros(16, np.uint8)]).restore()
+        set_random_state({**get_random_state(), "cuda": [np.zeros(16, np.uint8)]})
 
 
 ZOO: dict[str, Any] = {

@@ -60,6 +60,10 @@ def falling(progress: float) -> float:
     return 1e-3 * progress
 
 
+def falling_slowly(progress: float) -> float:
+    return 1e-3 * (0.5 + progress / 2)
+
+
 class OnePolicy(ActorCriticPolicy):
     pass
 
@@ -73,6 +77,7 @@ class OtherPolicy(ActorCriticPolicy):
     [
         ("learning_rate", 1e-3, falling),
         ("learning_rate", falling, 1e-3),
+        ("learning_rate", falling, falling_slowly),
         ("clip_range", falling, 0.2),
         ("policy", OnePolicy, "MlpPolicy"),
         ("policy", "MlpPolicy", OnePolicy),

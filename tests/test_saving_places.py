@@ -69,4 +69,4 @@ def test_names_that_are_as_long_as_they_can_be(name: str, tmp_path: Path) -> Non
         assert os.listdir(tmp_path) == [f"{name}.zip"]
         assert number_of(PPOClip.load(tmp_path / name, device="cpu")) == number
     left = tmp_path / f".{name[:50]}.0123456789abcdef.tmp"
-    assert os.fsencode(atomic._temporary(tmp_path / name).name).startswith(os.fsencode(left.name)[:51])
+    assert os.fsencode(atomic._choose_temporary(tmp_path / name).name).startswith(os.fsencode(left.name)[:51])

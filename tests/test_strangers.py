@@ -260,10 +260,10 @@ def test_another_thread_may_build_what_it_wants() -> None:
     from threading import Thread
 
     from sb3_ppo_variants.saving.archive import read_archive
-    from sb3_ppo_variants.saving.strangers import built_within
+    from sb3_ppo_variants.saving.reading import limit_networks
 
     built: list[th.nn.Module] = []
-    with built_within(read_archive(zipped(members()))):
+    with limit_networks(read_archive(zipped(members()))):
         thread = Thread(target=lambda: built.append(th.nn.Linear(3000, 3000)))
         thread.start()
         thread.join()

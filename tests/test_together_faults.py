@@ -27,7 +27,7 @@ from ranks import together
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOAdaptiveKL, PPOClip, ProcessError, SeparateUpdates
 from sb3_ppo_variants.base.together import checksum
 from sb3_ppo_variants.processes import current
-from sb3_ppo_variants.processes.faults import PREFIX
+from sb3_ppo_variants.processes.group import PREFIX
 
 TIMES = 10
 SLOW = pytest.mark.slow

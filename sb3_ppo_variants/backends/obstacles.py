@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizers
 
 from sb3_ppo_variants.policies.kind import PolicyKind
-from sb3_ppo_variants.rollouts.buffer import ParameterDictRolloutBuffer, ParameterRolloutBuffer
+from sb3_ppo_variants.rollouts.buffer import with_parameters
 
 # Methods of ActorCriticPolicy that fast backends reimplement or rely on. A subclass may override the others.
 WRITTEN_OUT = (
@@ -98,9 +98,7 @@ def _has_hooks(owner: object, names: Iterable[str] = ()) -> bool:
 def of_buffer(buffer: RolloutBuffer, kind: PolicyKind) -> str | None:
     """Check the class of a rollout buffer for a policy kind."""
     cls = type(buffer)
-    # The classes that add the columns to sb3-contrib's buffers are created on demand: recognise them by their bases.
-    made = cls.__bases__ in [(kind.with_parameters, plain) for plain in kind.buffers] and kind.takes_masks
-    if cls not in (ParameterRolloutBuffer, ParameterDictRolloutBuffer) and not made:
+    if cls not in [with_parameters(plain) for plain in kind.buffers]:
         return f"the rollout buffer is a {cls.__name__}"
     return of_methods(buffer, "rollout buffer")
 

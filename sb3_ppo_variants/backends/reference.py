@@ -19,7 +19,7 @@ from sb3_ppo_variants.guards.watch import Watch
 from sb3_ppo_variants.kl import ExactKL, MissingKLError, Parameters, exact_kl
 from sb3_ppo_variants.objectives import Batch, loss_of
 from sb3_ppo_variants.policies.kind import Acted, Evaluated, PolicyKind
-from sb3_ppo_variants.processes.advantages import normalized_together
+from sb3_ppo_variants.processes.statistics import normalize_together
 from sb3_ppo_variants.rollouts.buffer import Samples, WithParameters
 from sb3_ppo_variants.rollouts.loop import Actor, Observations, bounds_of
 from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, in_minibatches, over_rollout
@@ -251,7 +251,7 @@ class TorchDescent:
             raise ArgumentError(
                 "rollout_buffer_class: this buffer's minibatches come without the parameters of the old policy, which "
                 "a KL penalty needs. Make each minibatch of its get() by one call of _get_samples(), and let that "
-                "return minibatches of SB3's type, such as RolloutBufferSamples"
+                "return a named tuple, as SB3's does"
             )
         kl, new = self._plan.kind.evaluated_parameters(samples)
         return kl.divergence(samples.old_parameters, new)
@@ -261,7 +261,7 @@ class TorchDescent:
             return advantages
         processes = self._plan.processes
         if processes.size > 1:
-            return normalized_together(advantages, processes)
+            return normalize_together(advantages, processes)
         return losses.normalize_advantages(advantages)
 
     def _value_loss(self, values: th.Tensor, samples: Samples) -> th.Tensor:

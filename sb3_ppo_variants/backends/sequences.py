@@ -112,7 +112,7 @@ class Sequences(Reference):
         kind = recurrent(plan.kind)
         if kind is None:
             return "the policy has no LSTM"
-        if type(plan.buffer) not in [with_parameters(cls, kind.with_parameters) for cls in kind.buffers]:
+        if type(plan.buffer) not in [with_parameters(cls) for cls in kind.buffers]:
             return f"the rollout buffer is a {type(plan.buffer).__name__}"
         return _policy_obstacle(kind)
 

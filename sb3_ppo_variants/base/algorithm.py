@@ -47,7 +47,7 @@ from sb3_ppo_variants.guards import Supervised, masks, original
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.policies.choice import Aliases, check_kl, kind_of, make_policy_and_buffer
 from sb3_ppo_variants.processes import Processes, current
-from sb3_ppo_variants.processes.differences import THROUGHOUT
+from sb3_ppo_variants.processes.statistics import THROUGHOUT
 from sb3_ppo_variants.rollouts.buffer import check_is_free, check_rollout, forget_parameters, one_rollout
 from sb3_ppo_variants.rollouts.loop import begin_rollout, collect
 from sb3_ppo_variants.saving import SavedAlgorithm

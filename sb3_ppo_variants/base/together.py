@@ -29,9 +29,14 @@ from sb3_ppo_variants.backends.native.normalizing import native_steps
 from sb3_ppo_variants.errors import ProcessError
 from sb3_ppo_variants.guards import capabilities
 from sb3_ppo_variants.processes import Processes
-from sb3_ppo_variants.processes.advantages import mean_and_variance
-from sb3_ppo_variants.processes.differences import described, refuse_differences
-from sb3_ppo_variants.processes.statistics import Told, name_of, normalizations
+from sb3_ppo_variants.processes.statistics import (
+    Contribution,
+    describe,
+    find_normalizations,
+    mean_and_variance,
+    name_wrapper,
+    refuse_differences,
+)
 from sb3_ppo_variants.rollouts.normalized import Steps
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.updates import UpdatePlan
@@ -69,7 +74,7 @@ def settings_of(
         **dict(_of_normalizations(model.env)),
         "path of the update": path,
     }
-    return {name: described(value, progress_remaining) for name, value in found.items()}
+    return {name: describe(value, progress_remaining) for name, value in found.items()}
 
 
 def _arguments(model: SavedAlgorithm, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
@@ -101,9 +106,9 @@ def _of_plan(plan: UpdatePlan) -> Iterator[tuple[str, Any]]:
 
 
 def _of_normalizations(env: VecEnv | None) -> Iterator[tuple[str, Any]]:
-    for index, wrapper in enumerate(normalizations(env)):
+    for index, wrapper in enumerate(find_normalizations(env)):
         for name in OF_NORMALIZATION:
-            yield f"{name_of(index)}.{name}", getattr(wrapper, name, None)
+            yield f"{name_wrapper(index)}.{name}", getattr(wrapper, name, None)
 
 
 def begin(model: SavedAlgorithm, settings: dict[str, str], total_timesteps: int) -> None:
@@ -114,10 +119,10 @@ def begin(model: SavedAlgorithm, settings: dict[str, str], total_timesteps: int)
     :raises ArgumentError: if the models or their settings differ, naming what differs
     """
     processes = model.processes
-    own = _description(model, total_timesteps) | settings, model.statistics.told(model.env)
+    own = _description(model, total_timesteps) | settings, model.statistics.contribution(model.env)
     each = processes.exchange("begins to learn", own)
     refuse_differences([description for description, _ in each])
-    model.statistics.merge(model.env, [told for _, told in each])
+    model.statistics.merge(model.env, [contribution for _, contribution in each])
     _set_apart(model)
     _take_first(model)
     if processes.rank > 0:
@@ -135,7 +140,7 @@ def _description(model: SavedAlgorithm, total_timesteps: int) -> dict[str, str]:
         "num_timesteps": model.num_timesteps,
         "total_timesteps": total_timesteps,
     }
-    return {name: described(value) for name, value in {**others, **versions}.items()}
+    return {name: describe(value) for name, value in {**others, **versions}.items()}
 
 
 def _set_apart(model: SavedAlgorithm) -> None:
@@ -234,7 +239,7 @@ class Ended(NamedTuple):
     going: bool
     num_timesteps: int
     episodes: list[list[Any]]
-    statistics: Told
+    statistics: Contribution
     settings: dict[str, str]
 
 
@@ -256,9 +261,9 @@ class Rollout:
     def _merge(self) -> None:
         """Add what the other processes have seen since the last rollout, such as when the environments were reset."""
         model = self._model
-        told = model.statistics.told(model.env)
-        if told.own:
-            model.statistics.merge(model.env, model.processes.exchange("merges statistics", told))
+        own = model.statistics.contribution(model.env)
+        if own:
+            model.statistics.merge(model.env, model.processes.exchange("merges statistics", own))
 
     def steps(self, env: VecEnv) -> Steps:
         """Return the object that steps the environments."""
@@ -285,8 +290,10 @@ class Rollout:
         if going:
             # SB3 does the same after the rollout, but the schedules of the update are compared now.
             model._update_current_progress_remaining(model.num_timesteps, model._total_timesteps)
-        told = model.statistics.told(model.env)
-        own = Ended(going, model.num_timesteps, self._watched.episodes(going), told, self._settings() if going else {})
+        statistics = model.statistics.contribution(model.env)
+        own = Ended(
+            going, model.num_timesteps, self._watched.episodes(going), statistics, self._settings() if going else {}
+        )
         each = model.processes.exchange("ends a rollout", own)
         all_going = all(ended.going for ended in each)
         if all_going:

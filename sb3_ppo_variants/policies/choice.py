@@ -124,7 +124,7 @@ def make_policy_and_buffer(model: OnPolicyAlgorithm) -> None:
     buffer_class = _buffer_class(model)
     model.policy = kind_of_class(model.policy_class).make_policy(model).to(model.device)
     kind = kind_of(model.policy)
-    make = with_parameters(buffer_class, kind.with_parameters)
+    make = with_parameters(buffer_class)
     model.rollout_buffer = make(
         model.n_steps, model.observation_space, model.action_space, device=model.device, gamma=model.gamma,
         gae_lambda=model.gae_lambda, n_envs=model.n_envs, **kind.buffer_arguments(model), **model.rollout_buffer_kwargs,
@@ -137,9 +137,9 @@ def _buffer_class(model: OnPolicyAlgorithm) -> type[RolloutBuffer]:
     kind = kind_of_class(model.policy_class)
     suitable = kind.buffers[isinstance(model.observation_space, spaces.Dict)]
     given = model.rollout_buffer_class or suitable
-    # A user's class may hold dictionaries even if it derives from SB3's class for arrays.
-    is_sb3s = kind.buffers == PolicyKind.buffers and _family(given) is FAMILIES[-1]
-    if not (is_sb3s or issubclass(given, suitable)):
+    # With SB3's buffers, a user's class may hold dictionaries even if it derives from SB3's class for arrays.
+    takes_sb3s = kind.buffers == PolicyKind.buffers
+    if not (_family(given) is FAMILIES[-1] if takes_sb3s else issubclass(given, suitable)):
         raise ArgumentError(
             f"rollout_buffer_class={given} cannot hold the rollouts of a {model.policy_class.__name__}; "
             f"use {suitable.__name__} or a subclass of it"

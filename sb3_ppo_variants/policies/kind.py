@@ -22,7 +22,7 @@ from stable_baselines3.common.policies import (
 from stable_baselines3.common.type_aliases import PyTorchObs
 
 from sb3_ppo_variants.kl import ExactKL, MissingKLError, Parameters, exact_kl, known_parameters
-from sb3_ppo_variants.rollouts.buffer import Samples, Where, WithParameters, chunks, observations_at
+from sb3_ppo_variants.rollouts.buffer import Samples, Where, chunks, observations_at
 
 NOTHING: Mapping[str, Any] = {}
 
@@ -72,8 +72,6 @@ class PolicyKind:
     """The policy classes for vectors, images and dictionaries."""
     buffers: ClassVar[Sequence[type[RolloutBuffer]]] = (RolloutBuffer, DictRolloutBuffer)
     """The rollout buffer classes for arrays and for dictionaries."""
-    with_parameters: ClassVar[type[WithParameters]] = WithParameters
-    """The class that adds the columns with the old parameters to the buffer classes."""
     takes_masks: ClassVar[bool] = False
     """Whether the policy takes action masks."""
     has_memory: ClassVar[bool] = False
@@ -104,7 +102,8 @@ class PolicyKind:
 
     def samples(self, read: Any) -> Samples:
         """Convert a minibatch that the rollout buffer yields. Only observations, actions and ``more`` may be padded."""
-        return read if isinstance(read, Samples) else Samples.of(read)
+        sb3s = Samples(*(getattr(read, name) for name in Samples._fields[:6]))
+        return sb3s._replace(old_parameters=getattr(read, "old_parameters", None), more=self._more_of(read))
 
     def evaluate(self, samples: Samples) -> Evaluated:
         """Evaluate a minibatch."""
@@ -157,6 +156,9 @@ class PolicyKind:
 
     def _evaluate_actions(self, observations: PyTorchObs, actions: th.Tensor, more: Any) -> Any:
         return self.policy.evaluate_actions(observations, actions)
+
+    def _more_of(self, read: Any) -> Any:
+        return None
 
     def _more_at(self, buffer: RolloutBuffer, where: Where) -> Any:
         return None

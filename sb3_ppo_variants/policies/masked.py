@@ -1,16 +1,10 @@
 """Policies with action masks: sb3-contrib's ``MaskableActorCriticPolicy`` and its subclasses."""
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch as th
-from sb3_contrib.common.maskable.buffers import (
-    MaskableDictRolloutBuffer,
-    MaskableDictRolloutBufferSamples,
-    MaskableRolloutBuffer,
-    MaskableRolloutBufferSamples,
-)
+from sb3_contrib.common.maskable.buffers import MaskableDictRolloutBuffer, MaskableRolloutBuffer
 from sb3_contrib.common.maskable.policies import (
     MaskableActorCriticCnnPolicy,
     MaskableActorCriticPolicy,
@@ -24,31 +18,8 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.masks import Masks, check_maskable
-from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.policies.kind import Acted, Acting, PolicyKind
-from sb3_ppo_variants.rollouts.buffer import Samples, Where, WithParameters
-
-
-class MaskedSamples(NamedTuple):
-    """sb3-contrib's minibatch with the old parameters added."""
-
-    observations: PyTorchObs
-    actions: th.Tensor
-    old_values: th.Tensor
-    old_log_prob: th.Tensor
-    advantages: th.Tensor
-    returns: th.Tensor
-    action_masks: th.Tensor
-    old_parameters: Parameters
-
-
-class WithMasks(WithParameters):
-    """Adds the columns with the old parameters to sb3-contrib's maskable rollout buffers."""
-
-    read_as: ClassVar[Mapping[type, type]] = {
-        MaskableRolloutBufferSamples: MaskedSamples,
-        MaskableDictRolloutBufferSamples: MaskedSamples,
-    }
+from sb3_ppo_variants.rollouts.buffer import Where
 
 
 class Masked(PolicyKind):
@@ -56,7 +27,6 @@ class Masked(PolicyKind):
 
     policies = (MaskableActorCriticPolicy, MaskableActorCriticCnnPolicy, MaskableMultiInputActorCriticPolicy)
     buffers = (MaskableRolloutBuffer, MaskableDictRolloutBuffer)
-    with_parameters = WithMasks
     takes_masks = True
 
     @classmethod
@@ -70,8 +40,8 @@ class Masked(PolicyKind):
     def acting(self, model: OnPolicyAlgorithm) -> "MaskedActing":
         return MaskedActing(self, Masks(model))
 
-    def samples(self, read: Any) -> Samples:
-        return Samples(*Samples.of(read)[:6], getattr(read, "old_parameters", None), read.action_masks)
+    def _more_of(self, read: Any) -> th.Tensor:
+        return read.action_masks
 
     def distribution(self, observations: PyTorchObs, more: Any = None) -> Distribution:
         return self.policy.get_distribution(observations, action_masks=more)

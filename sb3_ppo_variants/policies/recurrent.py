@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch as th
@@ -14,8 +14,6 @@ from sb3_contrib.common.recurrent.policies import (
     RecurrentMultiInputActorCriticPolicy,
 )
 from sb3_contrib.common.recurrent.type_aliases import (
-    RecurrentDictRolloutBufferSamples,
-    RecurrentRolloutBufferSamples,
     RNNStates,
 )
 from stable_baselines3.common.buffers import RolloutBuffer
@@ -28,7 +26,7 @@ from sb3_ppo_variants.arguments.rules import COUNT, FLAG, Rule
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.kl import ExactKL, Parameters
 from sb3_ppo_variants.policies.kind import Acted, Acting, Evaluated, PolicyKind
-from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Samples, WithParameters, in_rows, observations_at, where_in
+from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Samples, in_rows, observations_at, where_in
 
 # The hidden and the cell states of an LSTM, each of shape (layers, sequences, size).
 States: TypeAlias = tuple[th.Tensor, ...]
@@ -36,19 +34,8 @@ States: TypeAlias = tuple[th.Tensor, ...]
 Policy: TypeAlias = Any
 
 
-class SequenceSamples(NamedTuple):
-    """sb3-contrib's minibatch of padded sequences with the old parameters of their steps added, without padding."""
-
-    observations: PyTorchObs
-    actions: th.Tensor
-    old_values: th.Tensor
-    old_log_prob: th.Tensor
-    advantages: th.Tensor
-    returns: th.Tensor
-    lstm_states: RNNStates
-    episode_starts: th.Tensor
-    mask: th.Tensor
-    old_parameters: Parameters
+# The columns of a minibatch that lose their padding before the policy evaluates it.
+PADDED = ("old_values", "old_log_prob", "advantages", "returns")
 
 
 class Sequences(NamedTuple):
@@ -62,15 +49,6 @@ class Sequences(NamedTuple):
     """True for steps and False for padding; ``None`` if there is no padding."""
 
 
-class WithSequences(WithParameters):
-    """Adds the columns with the old parameters to sb3-contrib's recurrent rollout buffers."""
-
-    read_as: ClassVar[Mapping[type, type]] = {
-        RecurrentRolloutBufferSamples: SequenceSamples,
-        RecurrentDictRolloutBufferSamples: SequenceSamples,
-    }
-
-
 class Recurrent(PolicyKind):
     """Evaluates a policy as sb3-contrib's RecurrentPPO does.
 
@@ -80,7 +58,6 @@ class Recurrent(PolicyKind):
 
     policies = (RecurrentActorCriticPolicy, RecurrentActorCriticCnnPolicy, RecurrentMultiInputActorCriticPolicy)
     buffers = (RecurrentRolloutBuffer, RecurrentDictRolloutBuffer)
-    with_parameters = WithSequences
     has_memory = True
 
     @classmethod
@@ -99,17 +76,9 @@ class Recurrent(PolicyKind):
         return RecurrentActing(self, model)
 
     def samples(self, read: Any) -> Samples:
-        steps = read.mask > 1e-8
-        return Samples(
-            read.observations,
-            read.actions,
-            read.old_values[steps],
-            read.old_log_prob[steps],
-            read.advantages[steps],
-            read.returns[steps],
-            getattr(read, "old_parameters", None),
-            Sequences(read.lstm_states, read.episode_starts, steps),
-        )
+        samples, steps = super().samples(read), read.mask > 1e-8
+        columns = {name: getattr(samples, name)[steps] for name in PADDED}
+        return samples._replace(**columns, more=Sequences(read.lstm_states, read.episode_starts, steps))
 
     @staticmethod
     def without_starts(samples: Samples) -> Samples:

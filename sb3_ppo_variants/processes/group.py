@@ -1,31 +1,105 @@
-"""The default process group of ``torch.distributed``."""
+"""Processes that train one policy together, over the default process group of ``torch.distributed``.
+
+When a group breaks, its processes find out through its store which of them has ended, and why.
+"""
 
 import atexit
 import gc
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as Unanswered
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from multiprocessing.util import Finalize
+from threading import Thread
 from types import FunctionType
-from typing import Any, ClassVar, Literal, NoReturn
-from weakref import WeakKeyDictionary
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch as th
 import torch.distributed as dist
 
 from sb3_ppo_variants.errors import ArgumentError, ProcessError
-from sb3_ppo_variants.processes.faults import Faults
-from sb3_ppo_variants.processes.processes import ALONE, Content, Processes
+
+PREFIX = "sb3_ppo_variants"
+# How many seconds the remaining processes have to report after the group has broken, and the store to answer. With a
+# short timeout of the group it is a third of that, so that the error comes within twice the timeout.
+PATIENCE = 5.0
+# How many seconds the process with the store stays after an error, so that the others can read it after their rollout.
+STAY = 60.0
+
+Content = TypeVar("Content")
+Answer = TypeVar("Answer")
+
+
+class Processes:
+    """A process that trains alone, so that there is nothing to communicate."""
+
+    rank: int = 0
+    """The rank of this process."""
+    size: int = 1
+    """The number of processes."""
+
+    def average(self, tensor: th.Tensor) -> None:
+        """Replace a tensor with its mean over the processes.
+
+        :raises ProcessError: if a process has ended, as in all methods that communicate
+        """
+
+    def gather(self, tensor: th.Tensor) -> th.Tensor:
+        """Return the tensors of all processes, stacked in the order of their ranks."""
+        return tensor[None]
+
+    def exchange(self, what: str, content: Content) -> list[Content]:
+        """Return the contents that all processes pass, in the order of their ranks.
+
+        :param what: what this process is doing, such as "writes a checkpoint"; must be the same in all processes
+        """
+        return [content]
+
+    def failed(self, error: BaseException) -> None:
+        """Leave the group because of an error, and tell the other processes about it."""
+
+    def mean(self, value: float) -> float:
+        """Return the mean of a number over the processes."""
+        if self.size == 1:
+            return value
+        number = th.tensor([value], dtype=th.float64)
+        self.average(number)
+        return number.item()
+
+
+ALONE = Processes()
 
 
 class Group(Processes):
-    """The processes of the default process group. An error in one of them raises an error in all of them."""
+    """The processes of the default process group. An error in one of them raises an error in all of them.
 
-    def __init__(self) -> None:
+    After an error, this process has left the group. It keeps its rank, but can no longer communicate: otherwise, each
+    process would believe that it trains alone, and all would write the same files.
+    """
+
+    latest: ClassVar["Group | None"] = None
+    """The group that this process has joined last."""
+
+    def __init__(self, world: "dist.ProcessGroup") -> None:
+        # A PyTorch without torch.distributed does not have this module, but can train in one process.
+        from torch.distributed.distributed_c10d import _get_default_store
+
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
-        self._faults = Faults(self.rank, self.size)
-        Left.latest = None  # The process is in a group again.
+        self.world = weakref.ref(world)  # PyTorch decides how long the group exists.
+        self.has_left = self._has_failed = False
+        store = _get_default_store()  # It outlives the group.
+        self._store = dist.PrefixStore(PREFIX, store)
+        self._timeout: float = store.timeout.total_seconds()  # type: ignore[attr-defined]  # It is not annotated.
+        self._patience = min(PATIENCE, self._timeout / 3)
+        # torchrun sets this variable if it holds the store. Otherwise PyTorch lets rank 0 do so.
+        self._in_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
+        self._silent = False
+        self._gone: list[int] = []
 
     def average(self, tensor: th.Tensor) -> None:
         with self._together():
@@ -64,56 +138,95 @@ class Group(Processes):
             )
         return [content for _, content in each]
 
-    def failed(self, error: BaseException) -> None:
-        self._faults.tell(error)
-        self._leave()
-
     @contextmanager
     def _together(self) -> Iterator[None]:
+        if self.has_left:
+            raise ProcessError(
+                f"rank {self.rank} has left its group of {self.size} processes after an error: start all processes "
+                "anew and resume from a checkpoint, or train alone with data_parallel=False"
+            )
         try:
             yield
         except RuntimeError as error:
             self._leave()  # The other processes then do not have to wait for the timeout.
-            raise ProcessError(self._faults.explain(error)) from error
+            raise ProcessError(self._explain(error)) from error
 
     def _leave(self) -> None:
-        Left.latest = Left(self.rank, self.size)
-        if dist.is_initialized():
+        self.has_left = True
+        if dist.is_initialized() and self.world() is dist.group.WORLD:
             _release(dist.group.WORLD)
-        _destroy()
+            _destroy()
 
+    def failed(self, error: BaseException) -> None:
+        if self._has_failed:
+            return
+        self._has_failed = True
+        own = f"rank {self.rank} ended with {type(error).__name__}: {error}"
+        with suppress(RuntimeError, Unanswered):
+            if not self._ask(self._store.check, ["failed"]):
+                self._ask(self._store.set, "failed", str(error) if isinstance(error, ProcessError) else own)
+            self._ask(self._store.set, f"heard/{self.rank}", "")
+            if self.rank == 0 and not self._in_torchrun:
+                # Unlike atexit, this also works in processes that multiprocessing has started.
+                Finalize(None, self._stay, exitpriority=0)
+        self._leave()
 
-class Left(Processes):
-    """A group that this process has left because of an error. The process keeps its rank, but cannot communicate.
+    def _stay(self) -> None:
+        """Wait until all others have heard of the error, because the store ends with this process."""
+        others = [rank for rank in range(1, self.size) if rank not in self._gone]
+        with suppress(RuntimeError, Unanswered):
+            self._wait([f"heard/{rank}" for rank in others], min(STAY, self._timeout))
 
-    Without this, each process would believe that it trains alone, and all would write the same files.
-    """
-
-    latest: ClassVar["Left | None"] = None
-    """The group that this process has left last."""
-
-    def __init__(self, rank: int, size: int):
-        self.rank = rank
-        self.size = size
-
-    def average(self, tensor: th.Tensor) -> None:
-        self._refuse()
-
-    def gather(self, tensor: th.Tensor) -> th.Tensor:
-        self._refuse()
-
-    def exchange(self, what: str, content: Content) -> list[Content]:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise ProcessError(
-            f"rank {self.rank} has left its group of {self.size} processes after an error: start all processes anew "
-            "and resume from a checkpoint, or train alone with data_parallel=False"
+    def _explain(self, failure: RuntimeError) -> str:
+        """Describe which process has ended: one that reported its error, or those that do not answer."""
+        holder = f"{'torchrun' if self._in_torchrun else 'rank 0'}, which holds the group's store,"
+        try:
+            self._ask(self._store.set, f"here/{self.rank}", str(failure))
+            if self._wait(["failed"], self._patience):
+                return self._ask(self._store.get, "failed").decode()
+            self._gone = [rank for rank in range(self.size) if not self._ask(self._store.check, [f"here/{rank}"])]
+            if self._gone:
+                names = " and ".join(f"rank {rank}" for rank in self._gone)
+                return f"{names} ended without reporting an error, or did not answer in time"
+            says = [self._ask(self._store.get, f"here/{rank}").decode() for rank in range(self.size)]
+            each = "; ".join(f"rank {rank} says: {text}" for rank, text in enumerate(says))
+        except Unanswered:
+            return f"{holder} did not answer in time"
+        except RuntimeError as error:
+            return f"{holder} has ended: {error}"
+        return (
+            "all processes are there, but they could not exchange data, because one of them was stopped for longer "
+            f"than the timeout, or they are doing different things: {each}"
         )
 
+    def _wait(self, keys: list[str], seconds: float) -> bool:
+        """Wait until the store has all of these keys, and return whether it does."""
+        deadline = time.monotonic() + seconds
+        while not (has_all := self._ask(self._store.check, keys)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return has_all
 
-# What a process knows about the failures of others belongs to their group. PyTorch decides how long that exists.
-GROUPS: "WeakKeyDictionary[dist.ProcessGroup, Group]" = WeakKeyDictionary()
+    def _ask(self, method: Callable[..., Answer], *arguments: object) -> Answer:
+        """Call a method of the store. PyTorch itself would wait without end for a holder that is stopped.
+
+        :raises Unanswered: if the store does not answer in time, now or earlier
+        """
+        if self._silent:
+            raise Unanswered
+        answer: Future[Answer] = Future()
+
+        def ask() -> None:
+            try:
+                answer.set_result(method(*arguments))
+            except BaseException as error:
+                answer.set_exception(error)
+
+        Thread(target=ask, daemon=True).start()
+        try:
+            return answer.result(self._patience)
+        except Unanswered:
+            self._silent = True
+            raise
 
 
 def _release(world: "dist.ProcessGroup | None") -> None:
@@ -139,15 +252,13 @@ def current(data_parallel: bool | Literal["auto"]) -> Processes:
         initialises it if torchrun started this process; False trains alone
     :raises ArgumentError: if a group is required and there is none
     """
-    if data_parallel is False:
+    if data_parallel is False or (data_parallel == "auto" and not dist.is_available()):
         return ALONE
     if not dist.is_available():
-        if data_parallel is True:
-            raise ArgumentError("data_parallel=True needs torch.distributed, without which this PyTorch was built")
-        return ALONE
+        raise ArgumentError("data_parallel=True needs torch.distributed, without which this PyTorch was built")
     if not dist.is_initialized():
-        if Left.latest is not None:
-            return Left.latest
+        if Group.latest is not None and Group.latest.has_left:
+            return Group.latest
         if data_parallel is True and not init_processes():
             raise ArgumentError(
                 "data_parallel=True needs a process group: start the script with torchrun, or call "
@@ -158,7 +269,9 @@ def current(data_parallel: bool | Literal["auto"]) -> Processes:
     world = dist.group.WORLD
     if world is None or dist.get_world_size() == 1:
         return ALONE
-    return GROUPS.get(world) or GROUPS.setdefault(world, Group())
+    if Group.latest is None or Group.latest.world() is not world:
+        Group.latest = Group(world)
+    return Group.latest
 
 
 def init_processes(timeout: timedelta = timedelta(minutes=30)) -> bool:

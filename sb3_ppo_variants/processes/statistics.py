@@ -1,25 +1,84 @@
-"""Keeps the statistics of ``VecNormalize`` the same in all processes that train together."""
+"""Statistics over the rollouts of all processes that train together, and what the processes must have in common."""
 
+import math
+import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
+import torch as th
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 
-from sb3_ppo_variants.processes.differences import refuse_differences
+from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.losses import ADVANTAGE_EPSILON
+from sb3_ppo_variants.processes.group import Processes
 
-# The statistics of all wrappers of an environment, by the name of the attribute that holds them.
-Moments: TypeAlias = Mapping[str, RunningMeanStd]
+# The remaining progress at which schedules are compared when training begins.
+THROUGHOUT = (1.0, 0.5, 0.0)
 
 
-class Told(NamedTuple):
-    """What a process tells the others about its statistics."""
+def describe(value: Any, at: Sequence[float] = THROUGHOUT) -> str:
+    """Describe a value with words that are the same in all processes.
 
-    own: Moments
-    """The statistics: of the data that all processes have in common, and of its own data."""
-    common: Moments | None
-    """The statistics of the data in common; ``None`` if there is none, such as for an environment from elsewhere."""
+    :param at: the remaining progress at which to compare schedules, which are described by their values
+    """
+    if callable(value) and not isinstance(value, type):
+        values = [value(progress) for progress in at]
+        return str(values if len(set(values)) > 1 else values[0])
+    if is_dataclass(value) and not isinstance(value, type):  # An objective or updates, which may contain functions.
+        parts = [f"{field.name}={describe(getattr(value, field.name), at)}" for field in fields(value)]
+        return f"{type(value).__name__}({', '.join(parts)})"
+    return re.sub(" at 0x[0-9a-fA-F]+", "", str(value))
+
+
+def refuse_differences(each: Sequence[Mapping[str, str]]) -> None:
+    """Check that the descriptions of all processes, in the order of their ranks, are the same.
+
+    :raises ArgumentError: if one differs, with its name, the ranks and their values
+    """
+    for rank, other in enumerate(each):
+        for name in {**each[0], **other}:
+            first, own = each[0].get(name, "missing"), other.get(name, "missing")
+            if first != own:
+                raise ArgumentError(
+                    f"{name} is {first} in rank 0 and {own} in rank {rank}: all processes must have the same value. If "
+                    "a callback sets it, let it do so in all of them"
+                )
+
+
+def normalize_together(advantages: th.Tensor, processes: Processes) -> th.Tensor:
+    """Normalise minibatches distributed over processes as :func:`sb3_ppo_variants.losses.normalize_advantages` does.
+
+    :param advantages: the rows of each minibatch in this process, shape ``(..., rows)``
+    """
+    rows = advantages.shape[-1]
+    mean = advantages.mean(dim=-1)
+    squares = ((advantages - mean[..., None]) ** 2).sum(dim=-1)
+    means, all_squares = processes.gather(th.stack([mean, squares])).unbind(dim=1)
+    mean = means.mean(dim=0)
+    variance = (all_squares + rows * (means - mean) ** 2).sum(dim=0) / (processes.size * rows - 1)
+    return (advantages - mean[..., None]) / (variance.sqrt()[..., None] + ADVANTAGE_EPSILON)
+
+
+def moments_together(advantages: th.Tensor, processes: Processes) -> tuple[float, float]:
+    """Return the mean of the advantages of all processes, and the divisor: their standard deviation plus an epsilon."""
+    mean, variance = mean_and_variance(advantages, processes)
+    return mean, math.sqrt(variance) + ADVANTAGE_EPSILON
+
+
+def mean_and_variance(numbers: th.Tensor, processes: Processes) -> tuple[float, float]:
+    """Return the mean and the variance of the numbers of all processes, each of which has the same number of them."""
+    variance, mean = th.var_mean(numbers.double(), correction=0)
+    variances, means = processes.gather(th.stack([variance, mean])).unbind(dim=1)
+    together = means.mean()
+    return together.item(), (variances + (means - together) ** 2).mean().item()
+
+
+# The statistics of a process by name: those of all its data, and those of the part of it that all processes have in
+# common, which are None if they are not known, such as for an environment from elsewhere.
+Contribution: TypeAlias = Mapping[str, tuple[RunningMeanStd, RunningMeanStd | None]]
 
 
 class Statistics:
@@ -34,51 +93,48 @@ class Statistics:
 
     def agree(self, env: VecEnv | None) -> None:
         """Note that all processes have the same statistics now."""
-        self._common = {name: (moments, moments.copy()) for name, moments in _moments(env).items()}
+        self._common = {name: (moments, moments.copy()) for name, moments in _get_moments(env).items()}
 
-    def told(self, env: VecEnv | None) -> Told:
-        """Return what to tell the other processes."""
-        own = _moments(env)
-        if any(name not in self._common or self._common[name][0] is not moments for name, moments in own.items()):
-            return Told(own, None)
-        return Told(own, {name: self._common[name][1] for name in own})
+    def contribution(self, env: VecEnv | None) -> Contribution:
+        """Return what this process passes to :meth:`merge` in all processes."""
+        own = _get_moments(env)
+        are_known = all(name in self._common and self._common[name][0] is moments for name, moments in own.items())
+        return {name: (moments, self._common[name][1] if are_known else None) for name, moments in own.items()}
 
-    def merge(self, env: VecEnv | None, each: Sequence[Told]) -> None:
+    def merge(self, env: VecEnv | None, each: Sequence[Contribution]) -> None:
         """Set the statistics to those of the data of all processes.
 
         If the processes have had nothing in common before, they take the statistics of rank 0.
 
-        :param each: what each process has told
+        :param each: the contribution of each process
         :raises ArgumentError: if the processes have different statistics or statistics of different shapes
         """
-        shapes = [{name: str(np.shape(moments.mean)) for name, moments in told.own.items()} for told in each]
-        refuse_differences(shapes)
-        for name, moments in _moments(env).items():
-            own = [told.own[name] for told in each]
-            common = [None if told.common is None else told.common[name] for told in each]
+        refuse_differences([{name: str(np.shape(own.mean)) for name, (own, _) in one.items()} for one in each])
+        for name, moments in _get_moments(env).items():
+            own, common = zip(*(one[name] for one in each), strict=True)
             before = common[0]
-            if before is not None and all(_same(one, before) for one in common) and _has_grown(own, before):
+            if before is not None and all(_is_same(one, before) for one in common) and _has_grown(own, before):
                 merge_moments(moments, before, own)
             else:
                 moments.mean, moments.var, moments.count = own[0].mean, own[0].var, own[0].count
         self.agree(env)
 
 
-def normalizations(env: VecEnv | None) -> list[VecNormalize]:
+def find_normalizations(env: VecEnv | None) -> list[VecNormalize]:
     """Return the ``VecNormalize`` wrappers of an environment, from the outside in."""
-    inner = normalizations(env.venv) if isinstance(env, VecEnvWrapper) else []
+    inner = find_normalizations(env.venv) if isinstance(env, VecEnvWrapper) else []
     return [env, *inner] if isinstance(env, VecNormalize) else inner
 
 
-def name_of(index: int) -> str:
+def name_wrapper(index: int) -> str:
     """Return the name of a ``VecNormalize`` wrapper in messages, by its index from the outside."""
     return "VecNormalize" if index == 0 else f"VecNormalize number {index + 1}"
 
 
-def _moments(env: VecEnv | None) -> dict[str, RunningMeanStd]:
+def _get_moments(env: VecEnv | None) -> dict[str, RunningMeanStd]:
     found: dict[str, RunningMeanStd] = {}
-    for index, wrapper in enumerate(normalizations(env)):
-        name, observations = name_of(index), getattr(wrapper, "obs_rms", None)
+    for index, wrapper in enumerate(find_normalizations(env)):
+        name, observations = name_wrapper(index), getattr(wrapper, "obs_rms", None)
         if isinstance(observations, dict):
             found |= {f"{name}.obs_rms[{key!r}]": moments for key, moments in observations.items()}
         elif observations is not None:
@@ -87,7 +143,7 @@ def _moments(env: VecEnv | None) -> dict[str, RunningMeanStd]:
     return found
 
 
-def _same(one: RunningMeanStd | None, other: RunningMeanStd) -> bool:
+def _is_same(one: RunningMeanStd | None, other: RunningMeanStd) -> bool:
     return one is not None and all(
         np.array_equal(getattr(one, name), getattr(other, name), equal_nan=True) for name in ("mean", "var", "count")
     )
@@ -99,12 +155,7 @@ def _has_grown(each: Sequence[RunningMeanStd], before: RunningMeanStd) -> bool:
 
 
 def merge_moments(moments: RunningMeanStd, before: RunningMeanStd, each: Sequence[RunningMeanStd]) -> None:
-    """Set moments to those of the data of all processes, which started from common data.
-
-    :param moments: the moments to set
-    :param before: the moments of the common data
-    :param each: the moments of each process: of the common data and its own
-    """
+    """Set moments to those of the data of all processes, each of which has added data to that of ``before``."""
     # Sum x and x^2 relative to the previous mean, which preserves precision.
     counts = [one.count - before.count for one in each]
     sums = [one.count * (one.mean - before.mean) for one in each]

@@ -4,16 +4,16 @@ A rollout of ``n_steps`` steps in ``n_envs`` environments has ``n_steps * n_envs
 order in which SB3's buffers flatten themselves when they are first read.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, ClassVar, NamedTuple, NoReturn, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 from weakref import WeakSet
 
 import numpy as np
 import torch as th
-from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
-from stable_baselines3.common.type_aliases import DictRolloutBufferSamples, PyTorchObs, RolloutBufferSamples
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.type_aliases import PyTorchObs
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_ppo_variants.errors import ArgumentError, NonFiniteError
@@ -27,7 +27,7 @@ Where: TypeAlias = np.ndarray | tuple[np.ndarray, np.ndarray]
 
 
 class Samples(NamedTuple):
-    """SB3's minibatch with the old parameters added."""
+    """A minibatch: SB3's columns, the parameters of the old policy, and what the policy kind needs in addition."""
 
     observations: PyTorchObs
     actions: th.Tensor
@@ -40,17 +40,10 @@ class Samples(NamedTuple):
     more: object = None
     """Additional data that the policy kind needs."""
 
-    @classmethod
-    def of(cls, read: Any) -> "Samples":
-        """Convert a minibatch of a buffer without the columns."""
-        return cls(*(getattr(read, name) for name in cls._fields[:6]))
-
 
 class WithParameters(RolloutBuffer):
-    """Adds the columns to SB3's or a user's rollout buffer."""
+    """Adds the columns to SB3's, sb3-contrib's or a user's rollout buffer."""
 
-    read_as: ClassVar[Mapping[type, type]] = {RolloutBufferSamples: Samples, DictRolloutBufferSamples: Samples}
-    """Maps each type of minibatch that the buffer yields to the type that has the old parameters as an extra field."""
     old_parameters: Parameters | None = None
     """One row per row of the rollout; ``None`` if the rollout was collected without parameters."""
 
@@ -68,39 +61,42 @@ class WithParameters(RolloutBuffer):
         self.old_parameters = tuple(column.flatten(0, 1) for column in columns)
 
     def _get_samples(self, batch_inds: np.ndarray, env: VecNormalize | None = None) -> Any:
-        samples = super()._get_samples(batch_inds, env)
-        if self.old_parameters is None or type(samples) not in self.read_as:
+        samples: Any = super()._get_samples(batch_inds, env)
+        if self.old_parameters is None or not hasattr(samples, "_fields"):
             return samples
         rows = th.as_tensor(batch_inds, device=self.old_parameters[0].device)
-        return self.read_as[type(samples)](*samples, tuple(column[rows] for column in self.old_parameters))
+        extend = _with_attribute(type(samples))  # type: ignore[arg-type]
+        return extend(samples, tuple(column[rows] for column in self.old_parameters))
 
-
-class ParameterRolloutBuffer(WithParameters):
-    """SB3's ``RolloutBuffer`` with the columns."""
-
-
-class ParameterDictRolloutBuffer(WithParameters, DictRolloutBuffer):
-    """SB3's ``DictRolloutBuffer`` with the columns."""
-
-
-SB3S: dict[type[RolloutBuffer], type[WithParameters]] = {
-    RolloutBuffer: ParameterRolloutBuffer,
-    DictRolloutBuffer: ParameterDictRolloutBuffer,
-}
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Pickle does not find classes that were created on demand by their names.
+        return _empty_buffer, type(self).__bases__[1:], *object.__reduce__(self)[2:]
 
 
 @cache
-def with_parameters(
-    buffer_class: type[RolloutBuffer], columns: type[WithParameters] = WithParameters
-) -> type[WithParameters]:
-    """Return a class that adds the columns to SB3's or a user's class of buffers.
-
-    :param columns: the class that adds them, which depends on the policy kind
-    """
+def with_parameters(buffer_class: type[RolloutBuffer]) -> type[WithParameters]:
+    """Return a class that adds the columns to a class of rollout buffers."""
     if issubclass(buffer_class, WithParameters):
         return buffer_class
-    namespace = {"__module__": __name__, "__reduce__": _reduced}
-    return SB3S.get(buffer_class) or type(buffer_class.__name__, (columns, buffer_class), namespace)
+    return type(buffer_class.__name__, (WithParameters, buffer_class), {"__module__": __name__})
+
+
+def _empty_buffer(buffer_class: type[RolloutBuffer]) -> WithParameters:
+    cls = with_parameters(buffer_class)
+    return cls.__new__(cls)
+
+
+@cache
+def _with_attribute(samples_class: type[Any]) -> Callable[[Any, Parameters], Any]:
+    """Return a function that adds ``old_parameters`` to a minibatch of a class of named tuples, as an attribute."""
+    cls: Any = type(samples_class.__name__, (samples_class,), {"__module__": __name__})
+
+    def extend(samples: Any, old_parameters: Parameters) -> Any:
+        extended = cls(*samples)
+        extended.old_parameters = old_parameters
+        return extended
+
+    return extend
 
 
 def forget_parameters(buffer: RolloutBuffer) -> None:
@@ -109,31 +105,11 @@ def forget_parameters(buffer: RolloutBuffer) -> None:
         buffer.old_parameters = None
 
 
-def _reduced(buffer: WithParameters) -> tuple[Any, ...]:
-    """Return how to pickle a buffer of a class that was created on demand, which pickle does not find by its name."""
-    columns, buffer_class = type(buffer).__bases__
-    return _empty, (buffer_class, columns), *object.__reduce__(buffer)[2:]
-
-
-def _empty(buffer_class: type[RolloutBuffer], columns: type[WithParameters]) -> WithParameters:
-    cls = with_parameters(buffer_class, columns)
-    return cls.__new__(cls)
-
-
 def in_rows(buffer: RolloutBuffer, array: np.ndarray) -> np.ndarray:
     """Return one of a buffer's arrays in the order of its rows, whether or not the buffer has flattened itself."""
     # SB3's buffers never flatten the arrays that no minibatch contains, such as rewards.
     is_flat = buffer.generator_ready and len(array) == buffer.buffer_size * buffer.n_envs
     return array if is_flat else buffer.swap_and_flatten(array)
-
-
-def rollout_observations(buffer: RolloutBuffer, rows_at_once: int = ROWS_AT_ONCE) -> Iterator[PyTorchObs]:
-    """Return all observations of a rollout in the order of their rows, in chunks.
-
-    :param buffer: a full buffer, whether or not it has been read before
-    :param rows_at_once: number of rows in a chunk; the last one may have fewer
-    """
-    return (observations_at(buffer, where) for where in chunks(buffer, rows_at_once))
 
 
 def chunks(buffer: RolloutBuffer, rows_at_once: int = ROWS_AT_ONCE) -> Iterator[Where]:

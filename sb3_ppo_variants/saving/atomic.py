@@ -40,7 +40,8 @@ def write_atomically(path: Path, content: bytes) -> None:
         target.write_bytes(content)  # A device or a pipe has no content to lose.
         return
     try:
-        _replace(target, content)
+        with _replacing(target) as temporary:
+            temporary.write_bytes(content)
     except OSError as error:
         if error.errno not in NOT_REPLACED or not target.is_file():
             raise
@@ -52,65 +53,60 @@ def write_atomically(path: Path, content: bytes) -> None:
         _sync(target)
 
 
-def _replace(target: Path, content: bytes) -> None:
-    _remove_left_over(target)
-    temporary = _temporary(target)
-    try:
-        temporary.write_bytes(content)
-        _sync(temporary)
-        if target.exists():
-            shutil.copymode(target, temporary)
-        os.replace(temporary, target)
-    except BaseException:
-        with suppress(PermissionError):  # Without permission for the folder, no file was created.
-            temporary.unlink(missing_ok=True)
-        raise
-    _sync(target.parent)
-
-
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
     """Yield a temporary folder, which replaces the target on exit, with all its files or not at all.
 
     :raises OSError: if the folder cannot be written; the old folder is then unchanged
     """
-    _remove_left_over(target)
-    temporary = _temporary(target)
-    temporary.mkdir()
-    try:
+    with _replacing(target) as temporary:
+        temporary.mkdir()
         yield temporary
-        for path in [*temporary.iterdir(), temporary]:
-            _sync(path)
-        remove_folder(target)
-        os.rename(temporary, target)
-    except BaseException:
-        shutil.rmtree(temporary)
-        raise
-    _sync(target.parent)
 
 
 def remove_folder(folder: Path) -> None:
     """Remove a folder if it exists. It is renamed first, so that it is never seen half-removed under its own name."""
-    removed = _temporary(folder)
+    removed = _choose_temporary(folder)
     with suppress(FileNotFoundError):
         os.rename(folder, removed)
-        shutil.rmtree(removed)
+        _remove(removed)
 
 
-def _temporary(target: Path) -> Path:
-    # The global random generators are left alone, because a run may depend on their state.
-    return target.with_name(f".{_stem(target)}.{secrets.token_hex(RANDOM_BYTES)}.tmp")
-
-
-def _stem(target: Path) -> str:
-    return os.fsencode(target.name)[:LONGEST_STEM].decode(errors="ignore")
-
-
-def _remove_left_over(target: Path) -> None:
-    for name in target.parent.glob(f".{glob.escape(_stem(target))}.{2 * RANDOM_BYTES * '[0-9a-f]'}.tmp"):
+@contextmanager
+def _replacing(target: Path) -> Iterator[Path]:
+    """Yield a temporary path. What is there on exit replaces the target."""
+    for path in target.parent.glob(f".{glob.escape(_shorten_name(target))}.{2 * RANDOM_BYTES * '[0-9a-f]'}.tmp"):
         with suppress(FileNotFoundError):
-            if time.time() - name.stat().st_mtime > LEFT_OVER_AFTER_SECONDS:
-                shutil.rmtree(name) if name.is_dir() else name.unlink()
+            if time.time() - path.stat().st_mtime > LEFT_OVER_AFTER_SECONDS:
+                _remove(path)
+    temporary = _choose_temporary(target)
+    try:
+        yield temporary
+        for path in [*temporary.glob("*"), temporary]:
+            _sync(path)
+        if target.is_dir():
+            remove_folder(target)
+        elif target.exists():
+            shutil.copymode(target, temporary)
+        os.replace(temporary, target)
+    except BaseException:
+        with suppress(FileNotFoundError, PermissionError):  # Without permission for the folder, nothing was created.
+            _remove(temporary)
+        raise
+    _sync(target.parent)
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _choose_temporary(target: Path) -> Path:
+    # The global random generators are left alone, because a run may depend on their state.
+    return target.with_name(f".{_shorten_name(target)}.{secrets.token_hex(RANDOM_BYTES)}.tmp")
+
+
+def _shorten_name(target: Path) -> str:
+    return os.fsencode(target.name)[:LONGEST_STEM].decode(errors="ignore")
 
 
 def _sync(path: Path) -> None:

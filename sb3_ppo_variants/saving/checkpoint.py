@@ -2,51 +2,46 @@
 
 A checkpoint is a folder such as ``step_000050000``. It contains the model in ``model.zip`` and any ``VecNormalize`` in
 ``vecnormalize.pkl``, both of which SB3 can read; everything else as plain values in ``state.json``; and the hashes of
-these files in ``SHA256SUMS``.
+these files in ``SHA256SUMS``, in the format of ``sha256sum --check``.
 """
 
+import inspect
 import json
 import os
 import secrets
 import warnings
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError, refuse
-from sb3_ppo_variants.saving import plain
+from sb3_ppo_variants.processes.statistics import describe
+from sb3_ppo_variants.saving import plain, state
+from sb3_ppo_variants.saving.algorithm import FileAlgorithm
+from sb3_ppo_variants.saving.archive import sha256
 from sb3_ppo_variants.saving.atomic import new_folder, remove_folder
-from sb3_ppo_variants.saving.environments import begin_episodes, pickle_normalizations, restore_normalizations
-from sb3_ppo_variants.saving.hashes import HASHES, read_hashed, write_hashes
-from sb3_ppo_variants.saving.random_state import RandomState
-from sb3_ppo_variants.saving.remembered import Memories, memories_of, remind, seed_evaluations
-from sb3_ppo_variants.saving.same_run import arguments_of
-
-if TYPE_CHECKING:
-    from sb3_ppo_variants.saving.algorithm import SavedAlgorithm
+from sb3_ppo_variants.saving.reading import ATTRIBUTES
 
 MODEL = "model.zip"
 STATE = "state.json"
+HASHES = "SHA256SUMS"
+# Arguments that do not affect the results of a run.
+MAY_DIFFER = ("self", "env", "device", "verbose", "tensorboard_log", "_init_setup_model")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """The state of a run between two rollouts.
 
-    :param folder: folder of this checkpoint
-    :param num_timesteps: environment steps of the run so far
     :param iterations: rollouts since ``learn`` was called
-    :param n_envs: number of environments
     :param seed: seed of the run, from which the seeds of the environments are derived
     :param random_states: states of the global random generators of each process
     :param logged: values that are recorded but not yet written to the log, in the three dictionaries of the logger
-    :param normalizations: states of the ``VecNormalize`` wrappers
-    :param memories: states of the callbacks of each process; checkpoints of version 0.1.0 have none
-    :param arguments: the model's arguments at the first checkpoint of the run; those of version 0.1.0 have none
+    :param memories: states of the callbacks of each process
+    :param arguments: descriptions of the model's arguments when the run began; those of version 1.0.0rc1 have none
     """
 
     folder: Path
@@ -54,20 +49,15 @@ class Checkpoint:
     iterations: int
     n_envs: int
     seed: int
-    random_states: list[RandomState]
+    random_states: list[dict[str, Any]]
     logged: list[dict[str, Any]]
     normalizations: list[bytes]
-    memories: list[Memories] = field(default_factory=list)
-    arguments: dict[str, Any] = field(default_factory=dict)
+    memories: list[state.Memories]
+    arguments: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def capture(
-        cls,
-        model: "SavedAlgorithm",
-        callback: BaseCallback,
-        folder: Path,
-        iterations: int,
-        last: "Checkpoint | None",
+        cls, model: FileAlgorithm, callback: BaseCallback, folder: Path, iterations: int, last: "Checkpoint | None"
     ) -> "Checkpoint":
         """Capture the state of a model between two rollouts.
 
@@ -77,76 +67,66 @@ class Checkpoint:
         if seed is None:
             seed = secrets.randbits(32) if last is None else last.seed
         assert model.env is not None
-        each = model.processes.exchange("writes a checkpoint", (seed, RandomState.capture(), memories_of(callback)))
+        own = seed, state.get_random_state(), state.get_memories(callback)
+        seeds, random_states, memories = zip(*model.processes.exchange("writes a checkpoint", own), strict=True)
         return cls(
-            folder=folder / _name(model.num_timesteps),
+            folder=folder / _name_step(model.num_timesteps),
             num_timesteps=model.num_timesteps,
             iterations=iterations,
             n_envs=model.env.num_envs,
-            seed=each[0][0],
-            random_states=[random_state for _, random_state, _ in each],
-            logged=_recorded(model.logger),
-            normalizations=pickle_normalizations(model.env),
-            memories=[memories for *_, memories in each],
-            arguments=(last and last.arguments) or arguments_of(model),
+            seed=seeds[0],
+            random_states=list(random_states),
+            logged=_get_plain_records(model.logger),
+            normalizations=state.pickle_normalizations(model.env),
+            memories=list(memories),
+            arguments=(last and last.arguments) or _describe_arguments(model),
         )
 
     @classmethod
     def read(cls, folder: Path) -> "Checkpoint":
-        """Read a checkpoint and check all of its files.
+        """Read a checkpoint, and raise a :class:`DamagedFileError` if one of its files is missing or damaged."""
+        lines = _read_file(folder, HASHES).decode(errors="replace").splitlines()
+        hashes = {name: expected for expected, _, name in (line.partition("  ") for line in lines)}
 
-        :raises DamagedFileError: if a file is missing or damaged
-        """
-        files = read_hashed(folder)
-        _check_names(folder, files, [MODEL, STATE])
-        state = plain.decode(json.loads(files[STATE]))
-        names = _normalization_files(state.pop("n_normalizations"))
-        _check_names(folder, files, names)
-        # Checkpoints of earlier versions hold the state of a single process.
-        states = state.pop("random_states", None) or [state.pop("random_state")]
-        random_states = [RandomState(**values) for values in states]
-        return cls(folder, random_states=random_states, normalizations=[files[name] for name in names], **state)
+        def read(name: str) -> bytes:
+            if name not in hashes:
+                raise DamagedFileError(str(folder), HASHES, f"does not name {name}")
+            content = _read_file(folder, name)
+            if sha256(content) != hashes[name]:
+                raise DamagedFileError(str(folder), name, "is not what was saved")
+            return content
 
-    def write(self, model: "SavedAlgorithm") -> None:
-        """Write the checkpoint, so that it appears complete or not at all. Only rank 0 writes.
+        read(MODEL)
+        values = plain.decode(json.loads(read(STATE)))
+        names = _name_normalizations(values.pop("n_normalizations"))
+        return cls(folder, normalizations=[read(name) for name in names], **values)
 
-        :raises OSError: if the checkpoint cannot be written, or another run has written one in the meantime
-        """
+    def write(self, model: FileAlgorithm) -> None:
+        """Write the checkpoint, so that it appears complete or not at all. Only rank 0 writes."""
         if model.processes.rank > 0:
             return  # The model is the same in all processes.
         if os.path.lexists(self.folder) and not is_replaceable(self.folder):
             raise FileExistsError(f"{self.folder} is not a checkpoint or contains other files, so it is not replaced")
-        self._check_is_first()
-        state = asdict(self)
-        del state["folder"], state["normalizations"]
-        names = _normalization_files(len(self.normalizations))
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
-        with new_folder(self.folder) as folder:
-            model.save(folder / MODEL)
-            (folder / STATE).write_text(json.dumps(plain.encode({**state, "n_normalizations": len(names)})))
-            for name, content in zip(names, self.normalizations, strict=True):
-                (folder / name).write_bytes(content)
-            write_hashes(folder)
-
-    def _check_is_first(self) -> None:
-        """:raises FileExistsError: if another run has written a checkpoint of this step or a later one"""
-        for step, path in entries_by_step(self.folder.parent).items():
+        for step, path in list_steps(self.folder.parent).items():
             if step >= self.num_timesteps and is_checkpoint(path) and is_whole(path):
                 raise FileExistsError(
                     f"{path} was written during this training, so another run that may still be training writes its "
                     "checkpoints there too: end one of them, or choose another folder for it"
                 )
+        names = _name_normalizations(len(self.normalizations))
+        values = {**asdict(self), "n_normalizations": len(names)}
+        del values["folder"], values["normalizations"]
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        with new_folder(self.folder) as folder:
+            model.save(folder / MODEL)
+            (folder / STATE).write_text(json.dumps(plain.encode(values)))
+            for name, content in zip(names, self.normalizations, strict=True):
+                (folder / name).write_bytes(content)
+            hashes = [f"{sha256(file.read_bytes())}  {file.name}\n" for file in sorted(folder.iterdir())]
+            (folder / HASHES).write_text("".join(hashes))
 
-    @property
-    def model_file(self) -> Path:
-        """The file of the model, which SB3 can read."""
-        return self.folder / MODEL
-
-    def restore(self, model: "SavedAlgorithm") -> None:
-        """Restore the state of a model's environment and of the global random generators, and begin new episodes.
-
-        :raises ArgumentError: if the run cannot continue in this environment, or with this number of processes
-        """
+    def restore(self, model: FileAlgorithm) -> None:
+        """Restore the state of a model's environment and of the global random generators, and begin new episodes."""
         env = model.env
         assert env is not None
         if env.num_envs != self.n_envs:
@@ -155,62 +135,75 @@ class Checkpoint:
         if processes.size != len(self.random_states):
             raise ArgumentError(
                 f"the run had {len(self.random_states)} processes and cannot be resumed exactly with {processes.size}; "
-                f"load({str(self.model_file)!r}) continues training without that guarantee"
+                f"load({str(self.folder / MODEL)!r}) continues training without that guarantee"
             )
-        restore_normalizations(env, self.normalizations)
+        state.restore_normalizations(env, self.normalizations)
         model.statistics.agree(env)
-        self.random_states[processes.rank].restore()
-        self.begin_episodes(model)
+        state.set_random_state(self.random_states[processes.rank])
+        state.begin_episodes(model, self.seed, processes.rank)
+
+    def check_arguments(self, given: FileAlgorithm, resumed: FileAlgorithm) -> None:
+        """Check that a model was created with the arguments of the run, as it began or as it is when resumed."""
+        now = _describe_arguments(resumed)
+        for name, description in _describe_arguments(given).items():
+            first = self.arguments.get(name, now[name])
+            if description not in (first, now[name]):
+                raise ArgumentError(
+                    f"{name}={_get_argument(given, name)!r}, but the run in {self.folder.parent} has {first}. Choose "
+                    "another folder for this run, or pass the arguments of the run in that folder"
+                )
 
     def restore_callback(self, callback: BaseCallback, rank: int) -> None:
         """Restore the values that were recorded but not yet written to the log, and the state of the callbacks."""
-        for values, saved in zip(_recorded_by(callback.logger), self.logged, strict=True):
+        for values, saved in zip(_get_records(callback.logger), self.logged, strict=True):
             values.clear()
             values.update(saved)
-        if self.memories:
-            remind(callback, self.memories[rank])
-        self.begin_evaluations(callback)
-
-    def begin_evaluations(self, callback: BaseCallback) -> None:
-        """Seed the next evaluations from this checkpoint."""
-        seed_evaluations(callback, self.seed, self.num_timesteps)
-
-    def begin_episodes(self, model: "SavedAlgorithm") -> None:
-        """Begin new episodes, seeded from this checkpoint."""
-        rank = [model.processes.rank] if model.processes.rank else []
-        (seed,) = np.random.SeedSequence([self.seed, self.num_timesteps, *rank]).generate_state(1)
-        begin_episodes(model, int(seed) >> 1)  # Some environments only accept 31 bits.
+        state.restore_memories(callback, self.memories[rank])
+        state.seed_evaluations(callback, self.seed, self.num_timesteps)
 
 
-def _check_names(folder: Path, files: dict[str, bytes], names: list[str]) -> None:
-    for name in names:
-        if name not in files:
-            raise DamagedFileError(str(folder), HASHES, f"does not name {name}")
+def _get_argument(model: FileAlgorithm, name: str) -> object:
+    return getattr(model, ATTRIBUTES.get(name, name), None)
 
 
-def _recorded_by(logger: Logger) -> list[dict[str, Any]]:
+def _describe_arguments(model: FileAlgorithm) -> dict[str, str]:
+    """Describe the arguments of a model's constructors that affect the results of a run, by name."""
+    constructors = [vars(cls)["__init__"] for cls in type(model).__mro__ if "__init__" in vars(cls)]
+    names = {name: None for constructor in constructors for name in inspect.signature(constructor).parameters}
+    return {name: describe(_get_argument(model, name)) for name in names if name not in MAY_DIFFER}
+
+
+def _read_file(folder: Path, name: str) -> bytes:
+    try:
+        return (folder / name).read_bytes()
+    except (OSError, ValueError) as error:  # A damaged name may not be a valid file name.
+        fault = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error}"
+        raise DamagedFileError(str(folder), name, fault) from error
+
+
+def _get_records(logger: Logger) -> list[dict[str, Any]]:
     return [logger.name_to_value, logger.name_to_count, logger.name_to_excluded]
 
 
-def _recorded(logger: Logger) -> list[dict[str, Any]]:
+def _get_plain_records(logger: Logger) -> list[dict[str, Any]]:
     """Return the recorded values, except those without a plain form, such as figures."""
     keys = [key for key, value in logger.name_to_value.items() if plain.is_plain(value)]
-    return [{key: values[key] for key in keys if key in values} for values in _recorded_by(logger)]
+    return [{key: values[key] for key in keys if key in values} for values in _get_records(logger)]
 
 
-def _normalization_files(number: int) -> list[str]:
+def _name_normalizations(number: int) -> list[str]:
     # SB3 reads the first file, which belongs to the outermost wrapper.
     return [f"vecnormalize_{i}.pkl" if i > 0 else "vecnormalize.pkl" for i in range(number)]
 
 
-def _name(step: int) -> str:
+def _name_step(step: int) -> str:
     return f"step_{step:09d}"
 
 
-def entries_by_step(folder: Path) -> dict[int, Path]:
+def list_steps(folder: Path) -> dict[int, Path]:
     """Return everything in a folder that has the name of a checkpoint, by step, newest first."""
     steps = {path: path.name.removeprefix("step_") for path in folder.glob("step_*")}
-    found = {int(step): path for path, step in steps.items() if step.isdecimal() and path.name == _name(int(step))}
+    found = {int(step): path for path, step in steps.items() if step.isdecimal() and path.name == _name_step(int(step))}
     return dict(sorted(found.items(), reverse=True))
 
 
@@ -225,15 +218,7 @@ def is_replaceable(path: Path) -> bool:
     if path.is_symlink() or not is_checkpoint(path):
         return False
     names = os.listdir(path)
-    return {MODEL, STATE, HASHES, *_normalization_files(len(names))}.issuperset(names)
-
-
-def remove_older(checkpoint: Checkpoint, keep_last: int) -> None:
-    """Keep the last ``keep_last`` checkpoints up to and including the given one, and remove older ones."""
-    entries = entries_by_step(checkpoint.folder.parent).items()
-    older = [path for step, path in entries if step < checkpoint.num_timesteps and is_checkpoint(path)]
-    for path in filter(is_replaceable, older[keep_last - 1 :]):
-        remove_folder(path)
+    return {MODEL, STATE, HASHES, *_name_normalizations(len(names))}.issuperset(names)
 
 
 def is_whole(folder: Path) -> bool:
@@ -245,17 +230,40 @@ def is_whole(folder: Path) -> bool:
     return True
 
 
-def find_checkpoint(path: Path) -> Checkpoint:
-    """Return the checkpoint at a path, or the newest undamaged one in that folder, and warn of each newer damaged one.
+def check_folder(folder: Path, reached: int) -> None:
+    """Check that a run replaces nothing but damaged checkpoints of its own if it writes checkpoints to a folder.
 
-    :raises FileNotFoundError: if there is no checkpoint
-    :raises DamagedFileError: if all checkpoints are damaged
+    :param reached: the step of the last checkpoint of this run in the folder; -1 if there is none
     """
+    for step, path in list_steps(folder).items():
+        where = f"path={str(folder)!r} contains {path.name}"
+        if step > reached and is_checkpoint(path) and (reached < 0 or is_whole(path)):
+            whose = "of another run" if reached < 0 else "beyond the one that this run continues from"
+            raise ArgumentError(
+                f"{where}, a checkpoint {whose}. Choose another folder, or continue that run with resume()"
+            )
+        if step > reached and not is_replaceable(path):
+            raise ArgumentError(
+                f"{where}, which is not a checkpoint or contains other files, and would be replaced. Choose another "
+                "folder, or move it"
+            )
+
+
+def remove_older(checkpoint: Checkpoint, keep_last: int) -> None:
+    """Keep the last ``keep_last`` checkpoints up to and including the given one, and remove older ones."""
+    steps = list_steps(checkpoint.folder.parent).items()
+    older = [path for step, path in steps if step < checkpoint.num_timesteps and is_checkpoint(path)]
+    for path in filter(is_replaceable, older[keep_last - 1 :]):
+        remove_folder(path)
+
+
+def find_checkpoint(path: Path) -> Checkpoint:
+    """Return the checkpoint at a path, or the newest undamaged one in that folder, and warn of newer damaged ones."""
     path = path.resolve()
-    if (path / HASHES).exists() or (is_checkpoint(path) and path in entries_by_step(path.parent).values()):
+    if (path / HASHES).exists() or (is_checkpoint(path) and path in list_steps(path.parent).values()):
         return Checkpoint.read(path)
     damaged: list[str] = []
-    for folder in filter(is_checkpoint, entries_by_step(path).values()):
+    for folder in filter(is_checkpoint, list_steps(path).values()):
         try:
             found = Checkpoint.read(folder)
         except DamagedFileError as error:

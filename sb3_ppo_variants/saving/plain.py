@@ -8,18 +8,15 @@ dataclasses. A file can use these words and no others.
 import base64
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from functools import cache
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common import torch_layers
-from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
-from stable_baselines3.common.policies import ActorCriticCnnPolicy, ActorCriticPolicy, MultiInputActorCriticPolicy
-from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
+from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, LinearSchedule
 
 from sb3_ppo_variants.errors import ArgumentError
@@ -33,10 +30,7 @@ class NotPlainError(ValueError):
 
 
 def encode(value: Any) -> Any:
-    """Return the plain form of a value, for ``json.dumps``.
-
-    :raises NotPlainError: if the value has no plain form
-    """
+    """Return the plain form of a value for ``json.dumps``, or raise a :class:`NotPlainError`."""
     if type(value) in PLAIN:
         return value
     if type(value) is list:
@@ -57,10 +51,7 @@ def is_plain(value: Any) -> bool:
 
 
 def decode(value: Any) -> Any:
-    """Return the value of a plain form; the inverse of :func:`encode`.
-
-    :raises NotPlainError: if ``value`` is not a plain form
-    """
+    """Return the value of a plain form, or raise a :class:`NotPlainError`; the inverse of :func:`encode`."""
     if type(value) in PLAIN:
         return value
     if type(value) is list:
@@ -76,72 +67,66 @@ def decode(value: Any) -> Any:
         raise NotPlainError(f"{word} cannot be built from {parts}: {error!r}") from error
 
 
-@cache
-def _classes() -> dict[str, type]:
-    """Return the classes that a file may name: SB3's policies, buffers and extractors, activations and optimizers."""
-    known: list[type] = [ActorCriticPolicy, ActorCriticCnnPolicy, MultiInputActorCriticPolicy]
-    known += [RolloutBuffer, DictRolloutBuffer, RMSpropTFLike]
-    known += [torch_layers.FlattenExtractor, torch_layers.NatureCNN, torch_layers.CombinedExtractor]
-    known += [getattr(th.nn, name) for name in th.nn.modules.activation.__all__]
-    known += [cls for cls in vars(th.optim).values() if isinstance(cls, type) and issubclass(cls, th.optim.Optimizer)]
-    return {f"{cls.__module__}.{cls.__qualname__}": cls for cls in known}
+# The modules whose policies, buffers, extractors, activations and optimizers a file may name. They are imported when a
+# file names one of their classes.
+MODULES = {
+    "stable_baselines3.common.buffers",
+    "stable_baselines3.common.policies",
+    "stable_baselines3.common.sb2_compat.rmsprop_tf_like",
+    "stable_baselines3.common.torch_layers",
+    "sb3_contrib.common.maskable.buffers",
+    "sb3_contrib.common.maskable.policies",
+    "sb3_contrib.common.recurrent.buffers",
+    "sb3_contrib.common.recurrent.policies",
+    "torch.nn.modules.activation",
+    *(cls.__module__ for cls in vars(th.optim).values() if isinstance(cls, type)),
+}
+KINDS = (th.nn.Module, th.optim.Optimizer, RolloutBuffer)
 
 
-# Classes of sb3-contrib that a file may name. sb3-contrib is only imported when a file names one of them.
-CONTRIBS = frozenset(
-    f"sb3_contrib.common.{name}"
-    for name in (
-        "recurrent.policies.RecurrentActorCriticPolicy",
-        "recurrent.policies.RecurrentActorCriticCnnPolicy",
-        "recurrent.policies.RecurrentMultiInputActorCriticPolicy",
-        "recurrent.buffers.RecurrentRolloutBuffer",
-        "recurrent.buffers.RecurrentDictRolloutBuffer",
-        "maskable.policies.MaskableActorCriticPolicy",
-        "maskable.policies.MaskableActorCriticCnnPolicy",
-        "maskable.policies.MaskableMultiInputActorCriticPolicy",
-        "maskable.buffers.MaskableRolloutBuffer",
-        "maskable.buffers.MaskableDictRolloutBuffer",
-    )
-)
+def _find_class(name: str) -> type:
+    module, _, attribute = name.rpartition(".")
+    cls = getattr(import_module(module), attribute) if module in MODULES else None
+    if not isinstance(cls, type) or not issubclass(cls, KINDS) or _get_full_name(cls) != name:
+        raise ValueError(f"{name} is not a class that a file may name")
+    return cls
 
 
-def _class(name: str) -> type:
-    if name not in CONTRIBS:
-        return _classes()[name]
-    module, _, cls = name.rpartition(".")
-    return getattr(import_module(module), cls)
+def _get_full_name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _name_of_class(cls: type) -> str:
-    name = f"{cls.__module__}.{cls.__qualname__}"
-    if not (name in CONTRIBS or name in _classes()) or _class(name) is not cls:
-        raise NotPlainError(f"the class {name} has no plain form")
-    return name
+def _get_class_parts(cls: type) -> dict[str, Any]:
+    name = _get_full_name(cls)
+    with suppress(AttributeError, ValueError):
+        if _find_class(name) is cls:
+            return {"name": name}
+    raise NotPlainError(f"the class {name} has no plain form")
 
 
-def _array_parts(array: np.ndarray) -> dict[str, Any]:
+def _get_array_parts(array: np.ndarray) -> dict[str, Any]:
     if array.dtype.kind not in "biuf":
         raise NotPlainError(f"an array of {array.dtype} has no plain form")
     data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
     return {"dtype": array.dtype.str, "shape": list(array.shape), "data": data}
 
 
-def _array(dtype: str, shape: list[int], data: str) -> np.ndarray:
+def _make_array(dtype: str, shape: list[int], data: str) -> np.ndarray:
     kind = np.dtype(dtype)
     if kind.kind not in "biuf":
         raise ValueError(f"{dtype} is not a numeric type")
     return np.frombuffer(base64.b64decode(data), kind).reshape(shape).copy()
 
 
-def _items(value: Any) -> dict[str, Any]:
+def _get_items(value: Any) -> dict[str, Any]:
     return {"items": list(value)}
 
 
-def _pairs(value: Any) -> dict[str, Any]:
+def _get_pairs(value: Any) -> dict[str, Any]:
     return {"items": [[key, item] for key, item in value.items()]}
 
 
-def _attributes(*names: str) -> Callable[[Any], dict[str, Any]]:
+def _get_attributes(*names: str) -> Callable[[Any], dict[str, Any]]:
     return lambda value: {name: getattr(value, name) for name in names}
 
 
@@ -149,24 +134,24 @@ def _attributes(*names: str) -> Callable[[Any], dict[str, Any]]:
 WITH_SUBCLASSES = (type, np.generic)
 # Maps each word to the type it stands for, a function that returns the parts of a value, and one that rebuilds it.
 WORDS: dict[str, tuple[type, Callable[[Any], dict[str, Any]], Callable[..., Any]]] = {
-    "tuple": (tuple, _items, lambda items: tuple(items)),
-    "dict": (dict, _pairs, lambda items: dict(items)),
-    "deque": (deque, lambda d: {**_items(d), "maxlen": d.maxlen}, lambda items, maxlen: deque(items, maxlen)),
-    "class": (type, lambda cls: {"name": _name_of_class(cls)}, _class),
+    "tuple": (tuple, _get_items, lambda items: tuple(items)),
+    "dict": (dict, _get_pairs, lambda items: dict(items)),
+    "deque": (deque, lambda d: {**_get_items(d), "maxlen": d.maxlen}, lambda items, maxlen: deque(items, maxlen)),
+    "class": (type, _get_class_parts, _find_class),
     "number": (np.generic, lambda number: {"array": np.asarray(number)}, lambda array: array[()]),
-    "array": (np.ndarray, _array_parts, _array),
-    "Box": (spaces.Box, _attributes("low", "high"), lambda low, high: spaces.Box(low, high, dtype=low.dtype.type)),
+    "array": (np.ndarray, _get_array_parts, _make_array),
+    "Box": (spaces.Box, _get_attributes("low", "high"), lambda low, high: spaces.Box(low, high, dtype=low.dtype.type)),
     "Discrete": (spaces.Discrete, lambda space: {"n": int(space.n), "start": int(space.start)}, spaces.Discrete),
     "MultiDiscrete": (
         spaces.MultiDiscrete,
-        _attributes("nvec", "start"),
+        _get_attributes("nvec", "start"),
         lambda nvec, start: spaces.MultiDiscrete(nvec, dtype=nvec.dtype.type, start=start),
     ),
-    "MultiBinary": (spaces.MultiBinary, _attributes("n"), spaces.MultiBinary),
-    "Dict": (spaces.Dict, lambda space: _pairs(space.spaces), lambda items: spaces.Dict(items)),
-    "FloatSchedule": (FloatSchedule, _attributes("value_schedule"), FloatSchedule),
-    "ConstantSchedule": (ConstantSchedule, _attributes("val"), ConstantSchedule),
-    "LinearSchedule": (LinearSchedule, _attributes("start", "end", "end_fraction"), LinearSchedule),
+    "MultiBinary": (spaces.MultiBinary, _get_attributes("n"), spaces.MultiBinary),
+    "Dict": (spaces.Dict, lambda space: _get_pairs(space.spaces), lambda items: spaces.Dict(items)),
+    "FloatSchedule": (FloatSchedule, _get_attributes("value_schedule"), FloatSchedule),
+    "ConstantSchedule": (ConstantSchedule, _get_attributes("val"), ConstantSchedule),
+    "LinearSchedule": (LinearSchedule, _get_attributes("start", "end", "end_fraction"), LinearSchedule),
 }
 
 
@@ -183,4 +168,4 @@ def register_plain(word: str, cls: type) -> None:
         raise ArgumentError(f"word={word!r} already stands for another class: choose another word")
     if not is_dataclass(cls) or not all(field.init for field in fields(cls)):
         raise ArgumentError(f"cls={cls!r} is not a dataclass that can be created from its fields")
-    WORDS[word] = (cls, _attributes(*(field.name for field in fields(cls))), cls)
+    WORDS[word] = (cls, _get_attributes(*(field.name for field in fields(cls))), cls)

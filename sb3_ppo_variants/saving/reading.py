@@ -1,31 +1,178 @@
-"""Reads and checks the attributes of a model in a file."""
+"""Reads the attributes of a model in a file, and checks them before the model is created.
 
+The rules of the constructor apply to files too. With ``weights_only``, a file may come from a stranger: nothing is
+unpickled, and there are limits on which attributes the file may set and on how much memory it may use.
+"""
+
+import inspect
+import io
+import json
+import math
+import reprlib
+import threading
+import warnings
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from numbers import Real
+from typing import Any, NoReturn
 
+import numpy as np
+import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
+from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
+from stable_baselines3.common.save_util import json_to_data
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.utils import check_for_correct_spaces
-from stable_baselines3.common.vec_env import VecEnv
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from sb3_ppo_variants.arguments.rules import Rule, check_arguments, instance
-from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.saving.archive import Archive
-from sb3_ppo_variants.saving.fit import check_states, policy_class
-from sb3_ppo_variants.saving.rules import OF_STATE, OF_STRANGERS, as_attributes, check_attributes
-from sb3_ppo_variants.saving.strangers import KEPT_OUT, attributes_of, check_rollout, check_tensors
-from sb3_ppo_variants.saving.values import STATISTICS, read_attributes
+from sb3_ppo_variants.arguments import rules
+from sb3_ppo_variants.arguments.checks import check_buffer_arguments, check_names, check_policy
+from sb3_ppo_variants.arguments.rules import RULES, Rule, check_arguments, current_value, instance
+from sb3_ppo_variants.errors import ArgumentError, DamagedFileError, OtherClassError, PickledValueError
+from sb3_ppo_variants.kl import MissingKLError
+from sb3_ppo_variants.saving import plain
+from sb3_ppo_variants.saving.archive import DATA, MEMBERS, NOTE, POLICY, Archive, File, read_archive
+from sb3_ppo_variants.saving.parameters import has_numbers
+
+# Attributes of SB3's PPO. None of SB3's other algorithms has all of them.
+OF_PPO = ("n_steps", "batch_size", "n_epochs", "gae_lambda")
+NEEDED = ("policy_class", "observation_space", "action_space")
+# For loading, sb3-contrib's recurrent and maskable PPO differ from SB3's PPO only in their policies.
+CONTRIB = "sb3_contrib."
+MASKABLE = "sb3_contrib.common.maskable.policies"
+# Arguments of the constructor whose attributes have other names, and those for which None stands for an empty dict.
+ATTRIBUTES = {"policy": "policy_class", "stats_window_size": "_stats_window_size"}
+EMPTY = ("policy_kwargs", "rollout_buffer_kwargs")
+# A model recreates these: observations at the reset before training, the schedule from learning_rate.
+MADE_ANEW = ("_last_obs", "_last_original_obs", "_last_episode_starts", "lr_schedule")
+# Attributes that a stranger's file may not set: those that a model creates itself, and the path that it writes to.
+KEPT_OUT = {"env", "device", "policy", "rollout_buffer", "_vec_normalize_env", "_logger", "_custom_logger"}
+KEPT_OUT |= {*MADE_ANEW, "tensorboard_log"}
+# Statistics of past episodes; without them a model starts new ones.
+STATISTICS = ("ep_info_buffer", "ep_success_buffer")
+# Examples of values to pass instead of pickled ones.
+EXAMPLES = {"policy_class": "'MlpPolicy'", "policy_kwargs": "{'net_arch': [64, 64]}", "rollout_buffer_class": "None"}
+EXAMPLES |= {"learning_rate": "3e-4", "clip_range": "0.2", "clip_range_vf": "0.2"}
+# The same for the policies of sb3-contrib, by the module of their classes.
+POLICIES = {MASKABLE: "'MaskableMlpPolicy'", "sb3_contrib.common.recurrent.policies": "'MlpLstmPolicy'"}
+# For comparison, an Atari rollout with 256 environments takes 1 GiB.
+LARGEST_ROLLOUT = 2**32
+# A policy may create networks that it later replaces.
+SPARE_TIMES, SPARE_BYTES, SPARE_PARAMETERS = 2, 2**20, 100
+
+
+def _is_number(value: object) -> bool:
+    # Some environments report arrays with one element.
+    array = np.asarray(value) if isinstance(value, Real | np.generic | np.ndarray) else np.empty(0)
+    return array.size == 1 and array.dtype.kind in "biuf"
+
+
+def _is_episode(value: object) -> bool:
+    return isinstance(value, dict) and all(name in value and _is_number(value[name]) for name in ("r", "l"))
+
+
+def _deque_of(allowed: str, accepts: Callable[[object], bool]) -> Rule:
+    return Rule(f"a deque of {allowed}", lambda value: isinstance(value, deque) and all(map(accepts, value))).or_none()
+
 
 OBJECTS = instance("a dict of attributes", dict).or_none()
+# Files of SB3 before 1.8 may contain spaces of the old gym, which SB3 converts.
+SPACE = Rule("a space", lambda value: isinstance(value, spaces.Space) or type(value).__module__.startswith("gym."))
+# Rules for attributes that are not arguments, or that the constructor changes.
+COUNTERS = ("num_timesteps", "_total_timesteps", "_num_timesteps_at_start", "_n_updates", "_episode_num")
+OF_STATE: Mapping[str, Rule] = {
+    **dict.fromkeys(COUNTERS, rules.integer("an integer >= 0", lambda value: value >= 0)),
+    **dict.fromkeys(("observation_space", "action_space"), SPACE),
+    **dict.fromkeys(STATISTICS, instance("a deque", deque).or_none()),
+    **dict.fromkeys(EMPTY, instance("a dict", dict)),
+    "_current_progress_remaining": rules.FINITE,
+    "_stats_window_size": rules.COUNT,
+    "n_envs": rules.COUNT,
+    "action_noise": Rule("None", lambda value: value is None),
+}
+# Further rules for files from strangers. Otherwise, as in SB3, statistics are whatever the environments report.
+OF_STRANGERS: Mapping[str, Rule] = {
+    "ep_info_buffer": _deque_of("dicts with numbers r and l", _is_episode),
+    "ep_success_buffer": _deque_of("booleans", _is_number),
+}
 # Arguments that determine the networks and the optimizers, with functions that return what matters about their values.
 STRUCTURE: Mapping[str, Callable[[Any], Any]] = {
     "policy_kwargs": lambda value: {**value, "device": None} if isinstance(value, dict) else value,
     "use_sde": bool,
     "updates": lambda value: value is None,
 }
+
+
+def check_class(cls: type[BaseAlgorithm], archive: Archive, converts: bool = False) -> None:
+    """Check that a class can load a file.
+
+    A class can load files of itself, its subclasses and its base classes. A class with ``reads_sb3s_ppo`` can also load
+    files of SB3's and sb3-contrib's PPO.
+
+    :param converts: whether to allow all classes of this package, and SB3's and sb3-contrib's PPO, with any objective
+    :raises DamagedFileError: if the file does not say which class it belongs to
+    :raises OtherClassError: if the file belongs to a class that ``cls`` cannot load
+    """
+    for name in NEEDED:
+        if name not in archive.data:
+            raise archive.error(name, "is missing")
+    how = f"set_parameters() reads its parameters, and {cls.__name__}.from_ppo() also reads its hyperparameters"
+    if NOTE in archive.members:
+        classes = archive.note.get("classes")
+        if not isinstance(classes, list) or not classes:
+            raise archive.error(NOTE, "names no class")
+        if cls.__name__ not in classes and classes[0] not in [base.__name__ for base in cls.__mro__] and not converts:
+            fault = f"says that this is a {classes[0]}, not a {cls.__name__}; {how}"
+            raise OtherClassError(archive.name, NOTE, fault)
+        return
+    missing = [name for name in OF_PPO if name not in archive.data]
+    if missing:
+        raise OtherClassError(archive.name, DATA, f"has no {', '.join(missing)}, so it is not a file of PPO")
+    if not (converts or getattr(cls, "reads_sb3s_ppo", False)):
+        whose = "sb3-contrib" if archive.policy_module.startswith(CONTRIB) else "SB3"
+        raise OtherClassError(archive.name, DATA, f"is of {whose}'s PPO, not of {cls.__name__}; {how}")
+
+
+def convert(
+    cls: type[BaseAlgorithm], source: File | BaseAlgorithm, arguments: Mapping[str, Any]
+) -> tuple[io.BytesIO, dict[str, Any]]:
+    """Convert a model of PPO, or a file of one, to a file that a class can load with the returned arguments.
+
+    Arguments of the objective of ``cls`` are not taken from the source, unless ``cls`` can read files of SB3's PPO.
+
+    :param arguments: arguments of the constructor that override those of the source
+    :raises ArgumentError: if the constructor has no such argument
+    :raises DamagedFileError: if the file is damaged or belongs to an algorithm other than PPO
+    """
+    check_names(f"{cls.__name__}.from_ppo", arguments, cls, ("policy", "env", "device", "_init_setup_model"))
+    file: Any = source
+    if isinstance(source, BaseAlgorithm):
+        file = io.BytesIO()
+        file.name = f"the given {type(source).__name__}"
+        source.save(file)
+    archive = read_archive(file)
+    check_class(cls, archive, converts=True)
+    parameters = inspect.signature(cls).parameters
+    reads = getattr(cls, "reads_sb3s_ppo", False)
+    own = [n for n in getattr(cls, "own_rules", {}) if not (reads and archive.data.get(n) is not None)]
+    names = find_attributes(cls).difference(own)
+    data = {name: value for name, value in archive.data.items() if name in names}
+    defaults = {name: parameters[name].default for name in own if name in parameters}
+    note = {"classes": [cls.__name__], "plain": archive.note.get("plain", {})}
+    return archive.with_data(data).with_note(note).to_file(), {**defaults, **arguments}
+
+
+def get_plain_forms(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plain forms of all attributes of a model that have one."""
+    plain_ones = {name: value for name, value in attributes.items() if name not in MADE_ANEW and plain.is_plain(value)}
+    forms = {name: plain.encode(value) for name, value in plain_ones.items()}
+    for name, value in plain_ones.items():
+        if isinstance(value, spaces.Space) and plain.decode(forms[name]) != value:
+            del forms[name]  # The plain form does not capture the whole space.
+    return forms
 
 
 def read_values(
@@ -36,73 +183,236 @@ def read_values(
     arguments: Mapping[str, Any],
     weights_only: bool,
 ) -> dict[str, Any]:
-    """Read the attributes of a model from a file that its class can load.
+    """Read the attributes of a model from a file that its class can load, and check them.
 
-    :param env: the environment of the model
-    :param custom_objects: values that replace those in the file
-    :param arguments: arguments of the constructor, or attributes, that override those in the file
-    :param weights_only: whether to unpickle nothing, and to limit which attributes the file may set and how much memory
-        it may use
-    :raises ArgumentError: if an argument has a value that is not allowed, or needs other networks or optimizers than
-        those in the file
-    :raises DamagedFileError: if an attribute cannot be read, or has a value that no model can have
-    :raises PickledValueError: with ``weights_only``, if the model needs a pickled value
+    The arguments are those of ``load``, whose docstring lists the errors.
     """
     if weights_only:
-        check_tensors(archive)
-    check_states(cls, archive)
+        archive.check_sizes()
+    _check_states(cls, archive)
     wrapped = None if env is None else cls._wrap_env(env)
     OBJECTS.check("custom_objects", custom_objects)
-    of_arguments: Mapping[str, Rule] = {**getattr(cls, "rules", {}), **getattr(cls, "own_rules", {})}
-    check_arguments({**(custom_objects or {}), **arguments}, {**OF_STATE, **of_arguments})
-    objects, arguments = as_attributes(custom_objects or {}), as_attributes(arguments)
+    allowed: Mapping[str, Rule] = {**getattr(cls, "rules", {}), **getattr(cls, "own_rules", {})}
+    check_arguments({**(custom_objects or {}), **arguments}, {**OF_STATE, **allowed})
+    objects, arguments = _as_attributes(custom_objects or {}), _as_attributes(arguments)
     given = {**objects, **arguments}
-    known = {**arguments, **_spaces_of(wrapped)}
-    read = _read_untrusted(cls, archive, objects, known) if weights_only else read_attributes(archive, objects)
-    if "device" not in objects:
-        read.pop("device", None)  # SB3 saves none, and the argument of load() decides.
-    _check_structure(archive.name, read, arguments)
+    read = {name: value for name, value in archive.data.items() if name not in archive.pickled}
+    pickled = [name for name in archive.pickled if name not in objects]
+    if weights_only:
+        known = dict(arguments)
+        if wrapped is not None:
+            known |= {"observation_space": wrapped.observation_space, "action_space": wrapped.action_space}
+        settable = find_attributes(cls) - KEPT_OUT | {*objects, *known}
+        # Another attribute of the class is refused rather than ignored, because the model would have another value.
+        pickled = [name for name in pickled if name not in KEPT_OUT and (name in settable or hasattr(cls, name))]
+        read |= _decode(archive, pickled, known)
+        read = {name: value for name, value in read.items() if name in settable}
+    else:
+        read |= _unpickle(archive, pickled)
+    read.pop("device", None)  # SB3 saves none, and the argument of load() decides.
+    read |= {name: value for name, value in objects.items() if name in archive.data}
+    for name, essence in STRUCTURE.items():
+        if name in arguments and essence(arguments[name]) != essence(read.get(name)):
+            raise ArgumentError(
+                f"{name}={arguments[name]!r} needs other networks or optimizers than those in {archive.name}, whose "
+                f"model has {name}={read.get(name)!r}. Leave it out, or create a new model with it"
+            )
     values = {"verbose": 0, **read, **arguments}
-    values["policy_class"] = policy_class(cls, archive, values)
-    of_attributes = {**of_arguments, **OF_STATE, **(OF_STRANGERS if weights_only else {})}
-    check_attributes(cls, of_attributes, archive.name, values, given)
+    values["policy_class"] = _get_policy_class(cls, archive, values["policy_class"])
+    allowed = {**allowed, **OF_STATE, **(OF_STRANGERS if weights_only else {})}
+    _check_attributes(cls, allowed, archive.name, values, given)
     if any(values.get(name) is None for name in STATISTICS):
         # SB3 only creates the two together, so drop both if one is missing.
         values |= dict.fromkeys(STATISTICS)
     elif "_stats_window_size" in given:
         values |= {name: deque(values[name], int(values["_stats_window_size"])) for name in STATISTICS}
     if weights_only:
-        _check_for_env(archive.name, values, wrapped)
+        _check_rollout(archive.name, values, values.get("n_envs", 1) if wrapped is None else wrapped.num_envs)
+        if wrapped is not None:
+            check_for_correct_spaces(wrapped, values["observation_space"], values["action_space"])
     return values
 
 
-def _read_untrusted(
-    cls: type[BaseAlgorithm], archive: Archive, objects: Mapping[str, Any], known: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Read the attributes that an untrusted file may set, and those that the caller passes."""
-    settable = attributes_of(cls, ActorCriticPolicy) - KEPT_OUT | {*objects, *known}
-    # Another attribute of the class is refused rather than ignored, because the model would have another value.
-    ignored = [name for name in archive.pickled if name in KEPT_OUT or not (name in settable or hasattr(cls, name))]
-    values = read_attributes(archive, objects, known, ignored)
-    return {name: value for name, value in values.items() if name in settable}
+def _as_attributes(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments of the constructor as the attributes that a model keeps."""
+    values = {ATTRIBUTES.get(name, name): value for name, value in arguments.items()}
+    return {name: {} if name in EMPTY and value is None else value for name, value in values.items()}
 
 
-def _check_for_env(file: str, values: Mapping[str, Any], env: VecEnv | None) -> None:
-    """Check that the rollouts of a model fit into memory, before SB3 creates it, and that its spaces are the env's."""
-    check_rollout(file, values, values.get("n_envs", 1) if env is None else env.num_envs)
-    if env is not None:
-        check_for_correct_spaces(env, values["observation_space"], values["action_space"])
-
-
-def _check_structure(file: str, values: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
-    for name, essence in STRUCTURE.items():
-        value, of_file = arguments.get(name), values.get(name)
-        if name in arguments and essence(value) != essence(of_file):
-            raise ArgumentError(
-                f"{name}={value!r} needs other networks or optimizers than those in {file}, whose model has "
-                f"{name}={of_file!r}. Leave it out, or create a new model with it"
+def _check_states(cls: type[BaseAlgorithm], archive: Archive) -> None:
+    """Check that a file is whole, and warn of weights with which a policy can neither act nor learn."""
+    for member in MEMBERS:
+        if member not in archive.members:
+            raise archive.error(member, "is missing")
+    states, variables = archive.states, archive.variables
+    # A user's class may have tensors besides its networks and optimizers.
+    has_none = cls._get_torch_save_params.__module__.startswith(__name__.partition(".")[0])
+    if variables and has_none:
+        raise archive.error("pytorch_variables", f"has {next(iter(variables))}; PPO has none")
+    for name, values in states["policy"].items():
+        # Those without numbers are refused when the model exists.
+        if isinstance(values, th.Tensor) and has_numbers(values) and not th.isfinite(values).all():
+            warnings.warn(
+                f"{archive.name}: {name} of the policy has numbers that are not finite; no training mends them"
             )
 
 
-def _spaces_of(env: VecEnv | None) -> dict[str, spaces.Space]:
-    return {} if env is None else {"observation_space": env.observation_space, "action_space": env.action_space}
+def find_attributes(cls: type[BaseAlgorithm]) -> set[str]:
+    """Return the names of the attributes of a new model.
+
+    Class attributes with a plain form count too, unless they are declared as ``ClassVar``.
+    """
+    make: Any = cls  # Create the model as SB3's load() does.
+    fresh = {"observation_space", "action_space", "n_envs"}  # A model gets these from its environment.
+    fresh |= set(vars(make(policy=ActorCriticPolicy, env=None, _init_setup_model=False)))
+    for base in cls.__mro__:
+        declared = vars(base).get("__annotations__", {})
+        for name, value in vars(base).items():
+            if not name.startswith("__") and "ClassVar" not in str(declared.get(name)) and plain.is_plain(value):
+                fresh.add(name)
+    return fresh
+
+
+def _unpickle(archive: Archive, names: Collection[str]) -> dict[str, Any]:
+    """Unpickle attributes. As in SB3, those whose class has changed since are left out with a warning."""
+    values: dict[str, Any] = {}
+    for name in names:
+        try:
+            values |= json_to_data(json.dumps({name: archive.data[name]}))
+        except Exception as error:  # The code in a pickle may raise anything.
+            fault = f"cannot be unpickled: {error!r}; pass custom_objects={{{name!r}: ...}} to replace it"
+            raise archive.error(name, fault) from error
+    return values
+
+
+def _decode(archive: Archive, names: Collection[str], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Read attributes from their plain forms, or else take those that are known."""
+    forms = archive.note.get("plain", {})
+    if not isinstance(forms, dict):
+        raise archive.error(NOTE, "has plain values without names")
+    values: dict[str, Any] = {}
+    refused = []
+    for name in names:
+        if name in forms:
+            try:
+                values[name] = plain.decode(forms[name])
+            except (plain.NotPlainError, RecursionError) as error:
+                raise archive.error(NOTE, f"has a {name} that cannot be read: {error}") from error
+        elif name in known:
+            values[name] = known[name]
+        elif name not in STATISTICS:
+            refused.append(name)
+    if refused:
+        _refuse_pickled(archive, refused)
+    return values
+
+
+def _refuse_pickled(archive: Archive, names: list[str]) -> NoReturn:
+    examples = {**EXAMPLES, "policy_class": POLICIES.get(archive.policy_module, EXAMPLES["policy_class"])}
+    objects = ", ".join(f"{name!r}: {examples.get(name, '...')}" for name in names)
+    or_env = ", or env for the spaces" if any(name.endswith("_space") for name in names) else ""
+    raise PickledValueError(
+        f"{archive.name} contains pickled values, which weights_only=True does not unpickle: {', '.join(names)}. "
+        f"Pass your own values for them, such as custom_objects={{{objects}}}{or_env}"
+    )
+
+
+def _get_policy_class(cls: type[BaseAlgorithm], archive: Archive, policy: Any) -> type[BasePolicy]:
+    """Return the class of the policy, which may be given by an alias, if it can be trained like the saved one."""
+    policy = cls.policy_aliases.get(policy, policy) if isinstance(policy, str) else policy
+    if isinstance(policy, str) or not RULES["policy"].accepts(policy):
+        raise archive.error("policy_class", f"is {policy!r}, not a policy class for {cls.__name__}")
+    if archive.policy_module == MASKABLE and all(base.__module__ != MASKABLE for base in policy.__mro__):
+        fault = f"is {policy.__name__}, which ignores the action masks that the saved policy takes"
+        raise archive.error("policy_class", f"{fault}; pass one such as 'MaskableMlpPolicy'")
+    return policy
+
+
+def _check_attributes(
+    cls: type[BaseAlgorithm], allowed: Mapping[str, Rule], file: str, values: Mapping[str, Any], given: Collection[str]
+) -> None:
+    """Check the attributes of a model, except those in ``given``, which are checked when the model is set up."""
+    for name, rule in allowed.items():
+        if name in values and name not in given:
+            _check(file, name, rule, values[name])
+    policy_kwargs, buffer_kwargs = (values.get(name) or {} for name in EMPTY)
+    policy_kwargs = {name: value for name, value in policy_kwargs.items() if name != "device"}
+    checks: Mapping[str, Callable[[], None]] = {
+        "policy_kwargs": lambda: check_policy(values["policy_class"], cls.policy_aliases, policy_kwargs),
+        "rollout_buffer_kwargs": lambda: check_buffer_arguments(values.get("rollout_buffer_class"), buffer_kwargs),
+        "action_space": lambda: rules.check_spaces(values["action_space"], values.get("use_sde", False)),
+    }
+    for name, check in checks.items():
+        is_old = type(values.get(name)).__module__.startswith("gym.")  # SB3 converts a space of the old gym first.
+        if name in values and name not in given and not is_old:
+            try:
+                check()
+            except ArgumentError as error:
+                raise DamagedFileError(file, name, f"cannot be used: {error}") from error
+
+
+def _check(file: str, name: str, rule: Rule, value: Any) -> None:
+    try:
+        allowed = bool(rule.accepts(value))
+    except (OverflowError, ValueError):  # An integer too large for a float, or an array instead of a flag.
+        allowed = False
+    if not allowed:
+        raise DamagedFileError(file, name, f"is {reprlib.repr(value)}, but must be {rule.allowed}")
+    if rule.takes_schedule and value is not None:
+        try:
+            current_value(name, value, progress_remaining=1.0)
+        except (ValueError, TypeError, AssertionError, ArithmeticError, AttributeError, RecursionError) as error:
+            raise DamagedFileError(file, name, f"is not a schedule of allowed values: {error}") from error
+
+
+def _check_rollout(file: str, values: Mapping[str, Any], n_envs: int) -> None:
+    """Check that a rollout takes at most ``LARGEST_ROLLOUT`` bytes, before its buffer is allocated."""
+    row = 4 * (get_action_dim(values["action_space"]) + 6) + _count_bytes(values["observation_space"])
+    size = values.get("n_steps", 1) * n_envs * row
+    if size > LARGEST_ROLLOUT:
+        raise DamagedFileError(
+            file,
+            "n_steps",
+            f"is {values['n_steps']} for {n_envs} environments, whose rollout would take {size / 2**30:.1f} GiB, more "
+            f"than the {LARGEST_ROLLOUT / 2**30:.0f} that weights_only=True allows; load(..., n_steps=...) replaces it",
+        )
+
+
+def _count_bytes(space: spaces.Space) -> int:
+    if isinstance(space, spaces.Dict):
+        return sum(map(_count_bytes, space.spaces.values()))
+    shape: Any = get_obs_shape(space)
+    # Python's integers do not overflow.
+    return math.prod(map(int, shape), start=4 if space.dtype is None else space.dtype.itemsize)
+
+
+@contextmanager
+def limit_networks(archive: Archive) -> Iterator[None]:
+    """Refuse networks larger than the policy in a file while the context is active, before their memory is filled.
+
+    :raises DamagedFileError: if the network is larger, or cannot be built
+    """
+    thread = threading.get_ident()
+    most_bytes = SPARE_BYTES + SPARE_TIMES * len(archive.members[POLICY])
+    most = SPARE_PARAMETERS + SPARE_TIMES * len(archive.states["policy"])
+    n_bytes = number = 0
+
+    def count(module: th.nn.Module, name: str, parameter: th.nn.Parameter | None) -> None:
+        nonlocal n_bytes, number
+        if parameter is None or threading.get_ident() != thread:
+            return
+        n_bytes, number = n_bytes + parameter.numel() * parameter.element_size(), number + 1
+        if n_bytes > most_bytes or number > most:
+            raise DamagedFileError(
+                archive.name, "policy", "is smaller than the network that policy_kwargs and the spaces describe"
+            )
+
+    hook = register_module_parameter_registration_hook(count)
+    try:
+        yield
+    except (ArgumentError, DamagedFileError, MissingKLError):
+        raise
+    except Exception as error:  # Networks may raise anything for invalid arguments.
+        raise archive.error("the model", f"cannot be built: {error}") from error
+    finally:
+        hook.remove()

@@ -1,44 +1,46 @@
-"""The progress of a run: its last checkpoint, and the number of iterations before this call of ``learn``."""
+"""Runs that can be resumed: an algorithm that continues from a checkpoint, and the callback that writes checkpoints."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, TypeVar
 
-from stable_baselines3.common.callbacks import BaseCallback
+import torch as th
+from gymnasium.vector import VectorEnv
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 
+from sb3_ppo_variants.arguments.rules import COUNT, FLAG, RULES, instance
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.saving.checkpoint import Checkpoint, entries_by_step, is_checkpoint, is_replaceable, is_whole
+from sb3_ppo_variants.guards import Supervised
+from sb3_ppo_variants.saving.algorithm import FileAlgorithm
+from sb3_ppo_variants.saving.checkpoint import MODEL, Checkpoint, check_folder, find_checkpoint, remove_older
+from sb3_ppo_variants.saving.state import begin_episodes, seed_evaluations
 
-if TYPE_CHECKING:
-    from sb3_ppo_variants.saving.algorithm import SavedAlgorithm
+Self = TypeVar("Self", bound="SavedAlgorithm")
+PATH = instance("a path", str, os.PathLike)
 
 
 class Run:
-    """The run of a model, which continues across calls of ``learn`` and ``resume``."""
+    """The progress of a model's run, which continues across calls of ``learn`` and ``resume``."""
 
     def __init__(self) -> None:
-        # The last checkpoint that was written or resumed from.
-        self._last: Checkpoint | None = None
-        # The steps and updates of the model when it was resumed.
-        self._resumed_at: tuple[int, int] | None = None
-        self._iterations_before = 0
-        self._log_interval: int | None = None
+        # The last checkpoint that was written or resumed from, and the steps and updates of the model when it was
+        # resumed.
+        self.last: Checkpoint | None = None
+        self.resumed_at: tuple[int, int] | None = None
+        # The iterations before this call of learn(), and its log interval if it continues to count them.
+        self.iterations = 0
+        self.log_interval: int | None = None
         self._collecting = False
 
-    def resume(self, model: "SavedAlgorithm", checkpoint: Checkpoint) -> None:
-        """Restore the environment and the random generators for a model that was loaded from a checkpoint.
-
-        :raises ArgumentError: if the run cannot continue in this environment, or with this number of processes
-        """
-        checkpoint.restore(model)
-        self._last, self._resumed_at = checkpoint, _trained(model)
-
-    def resumed_from(self, model: "SavedAlgorithm") -> Checkpoint | None:
+    def resumed_from(self, model: FileAlgorithm) -> Checkpoint | None:
         """Return the checkpoint that the model was resumed from, or ``None`` once it has been trained further."""
-        return self._last if _trained(model) == self._resumed_at else None
+        return self.last if (model.num_timesteps, model._n_updates) == self.resumed_at else None
 
-    def begin(self, model: "SavedAlgorithm", log_interval: int, reset_num_timesteps: bool) -> int:
+    def begin(self, model: FileAlgorithm, log_interval: int, reset_num_timesteps: bool) -> int:
         """Begin a call of ``learn`` with these arguments, and return the log interval for SB3.
 
         A resumed run continues to count iterations. A run that was stopped during a rollout begins new episodes.
@@ -48,10 +50,11 @@ class Run:
             model._last_obs = None
             self._collecting = False
         checkpoint = None if reset_num_timesteps else self.resumed_from(model)
-        self._iterations_before = 0 if checkpoint is None else checkpoint.iterations
-        self._log_interval = None if checkpoint is None else log_interval
-        # SB3 counts the iterations of each call from 0, so it must offer every one of them to is_logged().
-        return log_interval if checkpoint is None else log_interval and 1
+        if checkpoint is None:
+            self.iterations, self.log_interval = 0, None
+            return log_interval
+        self.iterations, self.log_interval = checkpoint.iterations, log_interval
+        return log_interval and 1  # SB3 counts the iterations of each call from 0, so dump_logs() chooses among all.
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
@@ -60,60 +63,225 @@ class Run:
         yield
         self._collecting = False
 
-    def iteration(self, number: int) -> int:
-        """Return the number that an iteration of this call of ``learn`` has in the whole run."""
-        return self._iterations_before + number
 
-    def is_logged(self, number: int) -> bool:
-        """Return whether to write the log after an iteration of this call of ``learn``."""
-        return self._log_interval is None or self.iteration(number) % self._log_interval == 0
+class SavedAlgorithm(FileAlgorithm):
+    """An on-policy algorithm whose files are crash-safe and checked, and whose training can be resumed."""
 
-    def enter(self, model: "SavedAlgorithm", folder: Path) -> None:
-        """Start writing checkpoints to a folder.
+    @cached_property
+    def run(self) -> Run:
+        """The state of the run, for checkpoints."""
+        return Run()
 
-        :raises ArgumentError: if the folder contains checkpoints of another run, or ones beyond where this run is, or
-            anything else with the name of a checkpoint that the run may write
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "run"]
+
+    @classmethod
+    def resume(
+        cls: type[Self],
+        path: str | Path,
+        env: GymEnv,
+        device: th.device | str = "auto",
+        custom_objects: dict[str, Any] | None = None,
+    ) -> Self:
+        """Continue a run from a checkpoint of :class:`~sb3_ppo_variants.ExactCheckpointCallback`.
+
+        Then call ``model.learn(model.remaining_timesteps, reset_num_timesteps=False, callback=...)`` with the callbacks
+        of the run. Training then continues exactly as the run would have, bit for bit. The state of the global random
+        generators is restored.
+
+        :param path: a checkpoint, or a folder of checkpoints, of which the newest undamaged one is used
+        :param env: an environment created like that of the run, with the same wrappers
+        :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``
+        :param custom_objects: values that replace those in the file
+        :return: the model
+        :raises FileNotFoundError: if there is no checkpoint
+        :raises DamagedFileError: if all checkpoints are damaged, naming them
+        :raises ArgumentError: if ``env`` is None, or if the number of environments or processes, or the
+            ``VecNormalize`` wrappers of ``env``, differ from those of the run
         """
-        last, reached = self._last, -1
-        if last is not None and last.folder.parent == folder:
-            if last.num_timesteps <= model.num_timesteps:
-                reached = last.num_timesteps
-        elif self.resumed_from(model) is None:
-            self._last = None  # A checkpoint is then due at once in this folder.
-        for step, path in entries_by_step(folder).items():
-            if step > reached:
-                _check_entry(path, of_this_run=reached >= 0)
+        if env is None:
+            raise ArgumentError("env=None, but resume() needs an environment like that of the run")
+        checkpoint = find_checkpoint(Path(path))
+        model = cls.load(checkpoint.folder / MODEL, env, device, custom_objects)
+        checkpoint.restore(model)
+        model.run.last, model.run.resumed_at = checkpoint, (model.num_timesteps, model._n_updates)
+        return model
 
-    def is_due(self, model: "SavedAlgorithm", every: int) -> bool:
-        """Return whether the last checkpoint is ``every`` or more steps old, or there is none."""
-        return self._last is None or not 0 <= model.num_timesteps - self._last.num_timesteps < every
+    @classmethod
+    def resume_or_start(
+        cls: type[Self], path: str | Path, policy: Any, env: GymEnv | VectorEnv | str, **arguments: Any
+    ) -> Self:
+        """Resume the run in a folder of checkpoints, or create a new model if there are none.
 
-    def write(self, model: "SavedAlgorithm", callback: BaseCallback, folder: Path, number: int) -> Checkpoint:
-        """Write a checkpoint after an iteration of this call of ``learn``, and begin new episodes as ``resume`` does.
+        Use this with :meth:`learn_to` in scripts that are submitted repeatedly. Schedules are compared by some of their
+        values, and your own objects that are not dataclasses by their text.
 
-        :param callback: all callbacks of the run
-        :raises OSError: if the checkpoint cannot be written
+        :param path: the folder of the checkpoints
+        :param policy: as for the constructor
+        :param env: as for the constructor
+        :param arguments: further arguments of the constructor
+        :return: the model
+        :raises ArgumentError: if an argument other than ``device``, ``verbose`` and ``tensorboard_log``, passed or by
+            default, differs from that of the run, or as in :meth:`resume`
+        :raises DamagedFileError: if all checkpoints are damaged, naming them
         """
-        checkpoint = Checkpoint.capture(model, callback, folder, self.iteration(number), self._last)
+        model = cls(policy, env, **arguments)  # type: ignore[arg-type]
+        try:
+            checkpoint = find_checkpoint(Path(path))
+        except FileNotFoundError:
+            return model
+        assert model.env is not None
+        resumed = cls.resume(checkpoint.folder, model.env, model.device)
+        checkpoint.check_arguments(model, resumed)
+        resumed.verbose, resumed.tensorboard_log = model.verbose, model.tensorboard_log
+        return resumed
+
+    def learn_to(self: Self, total_timesteps: int, callback: MaybeCallback = None, **arguments: Any) -> Self:
+        """Train until the run has taken this many environment steps. Do nothing if it already has.
+
+        :param total_timesteps: number of steps of the whole run, rounded up to whole rollouts
+        :param callback: callback(s) called at every step
+        :param arguments: further arguments of ``learn``, except ``reset_num_timesteps``
+        :return: the model
+        :raises ArgumentError: if ``reset_num_timesteps`` is passed, or as in ``learn``
+        """
+        if "reset_num_timesteps" in arguments:
+            raise ArgumentError("learn_to() takes no reset_num_timesteps, because it continues the run: use learn()")
+        COUNT.check("total_timesteps", total_timesteps)
+        missing = total_timesteps - self.num_timesteps
+        if missing > 0:
+            begins = self.num_timesteps == 0 and self.run.resumed_from(self) is None
+            self.learn(missing, callback, reset_num_timesteps=begins, **arguments)
+        return self
+
+    @property
+    def remaining_timesteps(self) -> int:
+        """The number of environment steps that the last call of ``learn`` has not taken yet."""
+        return max(self._total_timesteps - self.num_timesteps, 0)
+
+    def dump_logs(self, iteration: int = 0) -> None:
+        """Write the log as SB3 does, if it is due after this rollout.
+
+        :param iteration: number of the rollout within this call of ``learn``; 0 to write the log unconditionally
+        """
+        number, interval = iteration and self.run.iterations + iteration, self.run.log_interval
+        if iteration == 0 or interval is None or number % interval == 0:
+            super().dump_logs(number)
+
+
+class ExactCheckpointCallback(BaseCallback):
+    """Writes checkpoints from which the ``resume`` method of the model's class resumes a run exactly.
+
+    The first checkpoint is written when training begins, and the next whenever a rollout begins ``every`` or more steps
+    after the last checkpoint. A resumed run may write to another folder.
+
+    At each checkpoint, all environments begin a new episode with seeds that depend on the run's seed and the number of
+    steps, both in the original run and in a resumed one. Episodes cut short by this are treated as truncated: the value
+    of their last observation stands in for the rest of the return. They do not appear in the episode statistics.
+
+    If several processes train together, rank 0 writes one checkpoint for all of them. Resume with the same number of
+    processes.
+
+    Resume a run with the same callbacks in the same order. SB3's own callbacks keep their counters and records, such as
+    the best mean reward of ``EvalCallback``. The state of your own callbacks, and of wrappers other than
+    ``VecNormalize``, is not saved.
+
+    :param every: environment steps between checkpoints, >= 1
+    :param path: folder for the checkpoints
+    :param keep_last: number of checkpoints to keep; ``None`` keeps all. Only checkpoints are ever removed, and none to
+        which you have added files
+    :param at_end: whether to write another checkpoint when training ends
+    :param verbose: 1 prints the name of each checkpoint
+    :raises ArgumentError: if an argument has a value that is not allowed; when training begins, if the folder contains
+        checkpoints of another run or anything else that would be replaced, if there is a second callback of this kind,
+        or if the model cannot be resumed
+    """
+
+    model: SavedAlgorithm
+
+    def __init__(
+        self,
+        every: int,
+        path: str | os.PathLike[str],
+        keep_last: int | None = 3,
+        verbose: int = 0,
+        *,
+        at_end: bool = False,
+    ):
+        super().__init__(verbose)
+        COUNT.check("every", every)
+        PATH.check("path", path)
+        COUNT.or_none().check("keep_last", keep_last)
+        FLAG.check("at_end", at_end)
+        RULES["verbose"].check("verbose", verbose)
+        self._every, self._folder, self._keep_last, self._at_end = every, Path(path).resolve(), keep_last, at_end
+        self._rollouts_begun = self._rollouts_ended = 0
+
+    def _init_callback(self) -> None:
+        if not isinstance(self.model, SavedAlgorithm):
+            name = type(self.model).__name__
+            raise ArgumentError(f"ExactCheckpointCallback needs an algorithm of sb3_ppo_variants, not {name}")
+
+    def _on_training_start(self) -> None:
+        self._all: BaseCallback = self.locals["callback"]
+        if _count_writers(self._all) > 1:
+            raise ArgumentError(
+                "callback contains several ExactCheckpointCallbacks: pass one, because checkpoints start new episodes"
+            )
+        self._rollouts_begun = self._rollouts_ended = 0
+        run, reached = self.model.run, -1
+        if run.last is not None and run.last.folder.parent == self._folder:
+            if run.last.num_timesteps <= self.model.num_timesteps:
+                reached = run.last.num_timesteps
+        elif run.resumed_from(self.model) is None:
+            run.last = None  # A checkpoint is then due at once in this folder.
+        check_folder(self._folder, reached)
+
+    def _on_rollout_start(self) -> None:
+        run = self.model.run
+        if checkpoint := run.resumed_from(self.model):
+            # Restore once more, because code that ran after resume() may have drawn random numbers.
+            checkpoint.restore(self.model)
+            checkpoint.restore_callback(self._all, self.model.processes.rank)
+        elif run.last is None or not 0 <= self.model.num_timesteps - run.last.num_timesteps < self._every:
+            self._write()
+        self._rollouts_begun += 1
+
+    def _write(self) -> None:
+        model, run = self.model, self.model.run
+        iterations = run.iterations + self._rollouts_begun
+        checkpoint = Checkpoint.capture(model, self._all, self._folder, iterations, run.last)
         checkpoint.write(model)
-        self._last, self._resumed_at = checkpoint, None
-        checkpoint.begin_episodes(model)
-        checkpoint.begin_evaluations(callback)
-        return checkpoint
+        run.last, run.resumed_at = checkpoint, None
+        # Begin new episodes as a resumed run does.
+        begin_episodes(model, checkpoint.seed, model.processes.rank)
+        seed_evaluations(self._all, checkpoint.seed, checkpoint.num_timesteps)
+        if model.processes.rank > 0:
+            return
+        if self._keep_last is not None:
+            remove_older(checkpoint, self._keep_last)
+        if self.verbose >= 1:
+            print(f"Saved the checkpoint {checkpoint.folder}")
+
+    def _on_rollout_end(self) -> None:
+        self._rollouts_ended += 1
+
+    def _on_training_end(self) -> None:
+        # Write only between iterations: a callback, an error or an interrupt may have cut a rollout or an update short.
+        whole = 0 < self._rollouts_begun == self._rollouts_ended
+        if self._at_end and whole and not (isinstance(self._all, Supervised) and self._all.failed):
+            self._write()
+
+    def _on_step(self) -> bool:
+        if self._rollouts_begun == 0:
+            raise RuntimeError(
+                "ExactCheckpointCallback does not see where rollouts begin: pass it to learn() directly, alone or in a "
+                "list, and not to another callback"
+            )
+        return True
 
 
-def _check_entry(path: Path, of_this_run: bool) -> None:
-    """Check that a checkpoint may replace this one, which is a damaged one of this run."""
-    where = f"path={str(path.parent)!r} contains {path.name}"
-    if is_checkpoint(path) and (not of_this_run or is_whole(path)):
-        whose = "beyond the one that this run continues from" if of_this_run else "of another run"
-        raise ArgumentError(f"{where}, a checkpoint {whose}. Choose another folder, or continue that run with resume()")
-    if not is_replaceable(path):
-        raise ArgumentError(
-            f"{where}, which is not a checkpoint or contains other files, and would be replaced. Choose another "
-            "folder, or move it"
-        )
-
-
-def _trained(model: "SavedAlgorithm") -> tuple[int, int]:
-    return model.num_timesteps, model._n_updates
+def _count_writers(callback: BaseCallback) -> int:
+    if isinstance(callback, CallbackList):
+        return sum(map(_count_writers, callback.callbacks))
+    return int(isinstance(callback, ExactCheckpointCallback))

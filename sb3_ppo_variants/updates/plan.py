@@ -20,7 +20,7 @@ from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.objectives.objective import Numbers
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.processes import ALONE, Processes
-from sb3_ppo_variants.processes.advantages import moments_together
+from sb3_ppo_variants.processes.statistics import moments_together
 
 # True means "minibatch", as in SB3.
 NormalizeAdvantage: TypeAlias = bool | Literal["minibatch", "rollout"]

@@ -18,7 +18,7 @@ from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.guards.finite import is_finite
 from sb3_ppo_variants.objectives import AdaptiveKL, ArrayObjective, Batch, Clipped, KLPenalized, Unclipped, gradient_of
 from sb3_ppo_variants.processes import Processes
-from sb3_ppo_variants.processes.advantages import normalized_together
+from sb3_ppo_variants.processes.statistics import normalize_together
 from sb3_ppo_variants.rollouts.buffer import WithParameters, in_rows
 from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, in_minibatches, over_rollout
 from sb3_ppo_variants.updates.run import TOLERATED, Ended, Measured
@@ -264,7 +264,7 @@ def normalized(advantages: np.ndarray, batch_size: int, processes: Processes) ->
     """
     whole = len(advantages) - len(advantages) % batch_size
     parts = [advantages[:whole].reshape(-1, batch_size), advantages[None, whole:]]
-    made = [normalized_together(th.from_numpy(part), processes).numpy() for part in parts if part.size]
+    made = [normalize_together(th.from_numpy(part), processes).numpy() for part in parts if part.size]
     return np.concatenate([part.ravel() for part in made])
 
 

@@ -1,0 +1,177 @@
+"""The state of a run outside of its model: random generators, environments and SB3's callbacks."""
+
+import pickle
+import random
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch as th
+from stable_baselines3.common import callbacks
+from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
+
+from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.guards import capabilities
+from sb3_ppo_variants.processes.statistics import find_normalizations
+from sb3_ppo_variants.saving import plain
+
+# Attributes with the states of LSTMs in the current episodes, named as in sb3-contrib, which does not save them either.
+OF_EPISODES = ("_last_lstm_states",)
+EVALUATIONS = ("evaluations_timesteps", "evaluations_results", "evaluations_length", "evaluations_successes")
+# The attributes of each class of callbacks that hold its state. They apply to subclasses too.
+REMEMBERED: Mapping[type, Sequence[str]] = {
+    BaseCallback: ("n_calls",),
+    EvalCallback: ("best_mean_reward", "last_mean_reward", *EVALUATIONS),
+    callbacks.EveryNTimesteps: ("last_time_trigger",),
+    callbacks.StopTrainingOnMaxEpisodes: ("n_episodes",),
+    callbacks.StopTrainingOnNoModelImprovement: ("last_best_mean_reward", "no_improvement_evals"),
+}
+# Maps the name of each class to the states of its callbacks, in their order.
+Memories: TypeAlias = dict[str, list[dict[str, Any]]]
+
+
+def get_random_state() -> dict[str, Any]:
+    """Return the states of the generators of Python, NumPy and PyTorch on the CPU and each GPU, as plain values."""
+    cuda = th.cuda.get_rng_state_all() if th.cuda.is_initialized() else []
+    return {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(legacy=False),
+        "torch": th.get_rng_state().numpy(),
+        "cuda": [of_gpu.numpy() for of_gpu in cuda],
+    }
+
+
+def set_random_state(state: Mapping[str, Any]) -> None:
+    """Set the generators to what :func:`get_random_state` returned, and warn if there are fewer GPUs now."""
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+    th.set_rng_state(th.from_numpy(state["torch"]))
+    for index, of_gpu in enumerate(state["cuda"]):
+        if index >= th.cuda.device_count():
+            warnings.warn(f"There is no cuda:{index}, so its random state is not restored and the run will differ.")
+            break
+        th.cuda.set_rng_state(th.from_numpy(of_gpu), index)
+
+
+@contextmanager
+def keep_random_state() -> Iterator[None]:
+    """Restore the generators on exit to the states that they had on entry."""
+    state = get_random_state()
+    try:
+        yield
+    finally:
+        set_random_state(state)
+
+
+def begin_episodes(model: OnPolicyAlgorithm, seed: int, rank: int) -> None:
+    """Begin a new episode in every environment, with random numbers that depend only on the seed, step and rank.
+
+    Call this between rollouts: the advantages then treat the episodes that it cuts short as truncated by a time limit.
+    """
+    env = model.env
+    assert env is not None
+    (own_seed,) = np.random.SeedSequence([seed, model.num_timesteps, *([rank] if rank else [])]).generate_state(1)
+    seed = int(own_seed) >> 1  # Some environments only accept 31 bits.
+    seed_episodes(env, seed)
+    env.action_space.seed(seed)
+    model._last_obs = env.reset()  # type: ignore[assignment]
+    model._last_episode_starts = np.ones(env.num_envs, dtype=bool)
+    for name in OF_EPISODES:
+        if hasattr(model, name):
+            states = getattr(model, name)
+            setattr(model, name, states._make(tuple(map(th.zeros_like, of_lstm)) for of_lstm in states))
+    if model._vec_normalize_env is not None:
+        model._last_original_obs = model._vec_normalize_env.get_original_obs()
+    if model.use_sde:
+        model.policy.reset_noise(env.num_envs)
+
+
+def seed_episodes(env: VecEnv, seed: int) -> None:
+    """Make the next reset begin new episodes, with random numbers that depend only on the seed."""
+    if capabilities.has_attr(env, "was_real_done"):
+        # Otherwise an EpisodicLifeEnv continues with the next life.
+        env.env_method("set_wrapper_attr", "was_real_done", True)
+    capabilities.seed(env, seed)
+
+
+def pickle_normalizations(env: VecEnv) -> list[bytes]:
+    """Return the states of all ``VecNormalize`` wrappers, outermost first, in SB3's format.
+
+    :raises ArgumentError: if a wrapper does not pickle its complete state
+    """
+    wrappers = find_normalizations(env)
+    states = [pickle.dumps(wrapper) for wrapper in wrappers]
+    for wrapper, state in zip(wrappers, states, strict=True):
+        _unpickle_state(wrapper, state)
+    return states
+
+
+def restore_normalizations(env: VecEnv, states: list[bytes]) -> None:
+    """Restore the states from :func:`pickle_normalizations`, or raise an error if the wrappers are others."""
+    wrappers = find_normalizations(env)
+    if len(wrappers) != len(states):
+        raise ArgumentError(f"env has {len(wrappers)} VecNormalize wrappers, but the run had {len(states)}")
+    for wrapper, state in zip(wrappers, states, strict=True):
+        for name, value in _unpickle_state(wrapper, state).items():
+            setattr(wrapper, name, value)
+
+
+def _unpickle_state(wrapper: VecNormalize, pickled: bytes) -> dict[str, object]:
+    """Return the pickled state for this wrapper, without attributes that belong to the environment inside it."""
+    saved, cls = pickle.loads(pickled), type(wrapper).__name__
+    if not isinstance(wrapper, type(saved)):
+        raise ArgumentError(f"env has a {cls}, but the run had a {type(saved).__name__} instead")
+    bare = VecNormalize.__new__(VecNormalize)
+    VecEnvWrapper.__init__(bare, wrapper.venv)
+    # Attributes of every wrapper belong to the environment, and a reset starts new returns.
+    others = {"returns", *vars(bare)}
+    state = {name: value for name, value in vars(saved).items() if name not in others}
+    if missing := sorted(vars(wrapper).keys() - state.keys() - others):
+        raise ArgumentError(
+            f"env has a {cls} with {', '.join(missing)}, which its state in the checkpoint lacks: pass it the "
+            "arguments that it had in the run, and let its __getstate__() keep all of its state"
+        )
+    return state
+
+
+def get_memories(callback: BaseCallback) -> Memories:
+    """Return the state of a callback and of the callbacks inside it, leaving out values without a plain form."""
+    memories: Memories = defaultdict(list)
+    for one in _walk(callback):
+        names = [name for cls, names in REMEMBERED.items() if isinstance(one, cls) for name in names]
+        values = {name: getattr(one, name) for name in names}
+        memories[type(one).__qualname__].append({name: v for name, v in values.items() if plain.is_plain(v)})
+    return dict(memories)
+
+
+def restore_memories(callback: BaseCallback, memories: Memories) -> None:
+    """Restore the state of a callback and of the callbacks inside it. A callback without saved state starts afresh."""
+    left = {name: iter(of_class) for name, of_class in memories.items()}
+    for one in _walk(callback):
+        for name, value in next(left.get(type(one).__qualname__, iter(())), {}).items():
+            setattr(one, name, value)
+
+
+def seed_evaluations(callback: BaseCallback, seed: int, num_timesteps: int) -> None:
+    """Seed the next evaluation of each ``EvalCallback`` with a number that depends only on the seed and the step."""
+    evaluations = [one for one in _walk(callback) if isinstance(one, EvalCallback)]
+    seeds = np.random.SeedSequence([seed, num_timesteps, len(evaluations)]).generate_state(len(evaluations))
+    for evaluation, own_seed in zip(evaluations, seeds, strict=True):
+        seed_episodes(evaluation.eval_env, int(own_seed) >> 1)  # Some environments only accept 31 bits.
+
+
+def _walk(callback: BaseCallback) -> Iterator[BaseCallback]:
+    yield callback
+    children: list[BaseCallback | None] = [*callback.callbacks] if isinstance(callback, callbacks.CallbackList) else []
+    if isinstance(callback, EvalCallback):
+        children.append(callback.callback_on_new_best)
+    if isinstance(callback, callbacks.EventCallback):
+        children.append(callback.callback)
+    for child in children:
+        if child is not None:
+            yield from _walk(child)
