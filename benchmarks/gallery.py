@@ -16,7 +16,7 @@ from sb3_ppo_variants.arguments.commandline import whole_number
 from sb3_ppo_variants.arguments.rules import RULES
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes import evaluate, recipe, train
-from sb3_ppo_variants.recipes.episodes import Episodes
+from sb3_ppo_variants.recipes.training import Episodes
 
 RECORDS = Path("results/gallery.jsonl")
 GALLERY = Path("docs/gallery")

@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.measuring import Count, circumstances, make_folders, reported
 from benchmarks.scaling import launch
-from sb3_ppo_variants.compare.plots import MEDIUM, band, drawn, looks
+from sb3_ppo_variants.compare.plots import MEDIUM, draw_band, drawing, looks
 from sb3_ppo_variants.compare.statistics import band as over_seeds
 from sb3_ppo_variants.errors import ArgumentError
 
@@ -80,9 +80,9 @@ def draw(learned: dict[str, Any], file: Path) -> None:
         for label, of_label in curves.items()
     }
     look = looks(list(curves))
-    with drawn(file) as axes:
+    with drawing(file) as [[axes]]:
         for label in curves:
-            band(axes, steps, label, over_seeds(means[label][:, None]), look)
+            draw_band(axes, steps, label, over_seeds(means[label][:, None]), look)
         axes.set_xlabel("environment steps of all processes", fontsize=MEDIUM)
         axes.set_ylabel("mean return of 100 episodes", fontsize=MEDIUM)
         axes.set_title(learned["env"])

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.measuring import Count, make_folders, reported
-from sb3_ppo_variants.compare import intervals, statistics
+from sb3_ppo_variants.compare import statistics
 
 RESULTS = Path("results/verdicts.json")
 SETTINGS, SEEDS, ENVS = (2, 5, 12), (3, 5, 10), (1, 3, 7)
@@ -84,15 +84,15 @@ def coverage(kind: str, seeds: int, envs: int, cases: int) -> dict[str, float | 
     probabilities = [statistics.probability_of_improvement(*pair) for pair in pairs]
     # A threshold that a good part of the runs is above, but not the same in all environments.
     above = (own > 0.55).mean(axis=(0, 1))
-    mean, half = own.mean(axis=(0, 1)), intervals.half_width([own], 0.95)
+    mean, half = own.mean(axis=(0, 1)), statistics.half_width([own], 0.95)
     shown = {
-        "mean": _inside(intervals.of_mean(own), 0.5),
-        "difference": _inside(intervals.of_difference(better, own), float(spreads(envs).mean())),
+        "mean": _inside(statistics.interval(own), 0.5),
+        "difference": _inside(statistics.interval(better, own), float(spreads(envs).mean())),
         "P(better)": _inside(np.array([(each.low, each.high) for each in probabilities]).T, probability),
-        "share of runs": _inside(intervals.of_share(above, seeds, envs), float((many > 0.55).mean())),
+        "share of runs": _inside(statistics.share_interval(above, seeds, envs), float((many > 0.55).mean())),
     }
     return {
-        **{name: share if intervals.are_enough(seeds, envs) else None for name, share in shown.items()},
+        **{name: share if statistics.are_enough(seeds, envs) else None for name, share in shown.items()},
         "t": _inside((mean - half, mean + half), 0.5),
         **_of_bootstraps(generator, own),
     }

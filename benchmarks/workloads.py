@@ -10,7 +10,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from sb3_ppo_variants.compare.options import ALGORITHMS, BASELINE
-from sb3_ppo_variants.compare.settings import Setting, load_class, policy_of
+from sb3_ppo_variants.compare.settings import Setting, load_class, policy_for
 from sb3_ppo_variants.envs import make_ale_vec_env, make_envpool_vec_env
 from sb3_ppo_variants.recipes import recipe
 from sb3_ppo_variants.recipes.environments import ENVIRONMENTS
@@ -50,7 +50,7 @@ class Workload:
         cls: Any = load_class(ALGORITHMS[self.baseline])
 
         def make(policy: str, *args: Any, **arguments: Any) -> OnPolicyAlgorithm:
-            return cls(policy_of(Setting(self.baseline), policy), *args, device="cpu", **arguments)
+            return cls(policy_for(Setting(self.baseline), policy), *args, device="cpu", **arguments)
 
         return {cls.__name__: make, **algorithms}
 

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sb3_ppo_variants.__main__ import main
-from sb3_ppo_variants.compare import records
+from sb3_ppo_variants.compare import records, statistics
 from sb3_ppo_variants.compare.backends import Pool
-from sb3_ppo_variants.compare.command import _plan
+from sb3_ppo_variants.compare.command import make_plans
 from sb3_ppo_variants.compare.options import add_compare
-from sb3_ppo_variants.compare.plan import RANDOM, Plan
+from sb3_ppo_variants.compare.plan import Plan
+from sb3_ppo_variants.compare.records import RANDOM
 
 CONDITIONS: dict[str, Any] = {
     "preset": None, "timesteps": 100, "entry": None, "file": None, "parameters": {}, "normalize": None, "anneal": None,
@@ -45,6 +48,11 @@ RECORDS = [
 ]
 
 
+def p_value(one: np.ndarray, other: np.ndarray, samples: int = statistics.SAMPLES) -> float:
+    """Return the p value of a single pair of settings."""
+    return float(statistics.p_values([(one, other)], samples)[0])
+
+
 def write(folder: Path, found: list[records.Record]) -> None:
     (folder / "records").mkdir(parents=True)
     for each in found:
@@ -64,7 +72,7 @@ def planned(arguments: list[str]) -> Plan:
     """Return the plan of the command with these arguments."""
     parser = argparse.ArgumentParser()
     add_compare(parser)
-    return _plan(parser.parse_args(arguments))
+    return make_plans(parser.parse_args(arguments))
 
 
 def written(out: Path) -> dict[str, records.Record]:

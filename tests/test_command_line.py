@@ -16,7 +16,7 @@ from helpers import OPTIONAL
 from sb3_ppo_variants import recipes
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.arguments.commandline import whole_number
-from sb3_ppo_variants.compare import options, presets
+from sb3_ppo_variants.compare import options, plan
 
 # Runs a module in a new process, in which the optional packages are missing, and prints what it imported.
 SCRIPT = """
@@ -67,9 +67,9 @@ def test_a_package_for_the_report_is_missed_before_the_first_run(tmp_path: Path)
 def test_the_names_in_the_help_are_those_of_the_tables() -> None:
     paths = {name: f"sb3_ppo_variants:{algorithm.__name__}" for name, algorithm in recipes.ALGORITHMS.items()}
     assert paths.items() <= options.ALGORITHMS.items()
-    assert (*presets.PRESETS,) == options.PRESETS
+    assert (*plan.PRESETS,) == options.PRESETS
     assert (*recipes.PROTOCOLS,) == options.PROTOCOLS
-    assert {option for preset in presets.PRESETS.values() for option in preset.settings} == {"all", "headline"}
+    assert {option for preset in plan.PRESETS.values() for option in preset.settings} == {"all", "headline"}
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,8 @@ def test_what_the_package_exports_is_what_type_checkers_see() -> None:
     tree = ast.parse(Path(sb3_ppo_variants.__file__).read_text())
     (block,) = [node for node in tree.body if isinstance(node, ast.If)]
     found = {alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
-    assert sorted(found) == sorted(sb3_ppo_variants.__all__)
+    own = {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")}
+    assert sorted([*found, *own]) == sorted(sb3_ppo_variants.__all__)
     for name, module in found.items():
         assert getattr(sb3_ppo_variants, name) is getattr(import_module(str(module)), name)
     assert {*sb3_ppo_variants.__all__} <= {*dir(sb3_ppo_variants)}

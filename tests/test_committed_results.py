@@ -12,9 +12,9 @@ from scipy.stats import kendalltau
 
 from benchmarks import gallery
 from sb3_ppo_variants.__main__ import main
-from sb3_ppo_variants.compare import intervals, paper, ranking, records, scores, statistics
-from sb3_ppo_variants.compare.plan import RANDOM
-from sb3_ppo_variants.compare.presets import HEADLINE
+from sb3_ppo_variants.compare import records, scores, statistics, verdicts
+from sb3_ppo_variants.compare.plan import HEADLINE, TABLE_1
+from sb3_ppo_variants.compare.records import RANDOM
 from sb3_ppo_variants.compare.settings import parse
 
 SB3 = "sb3_ppo protocol=sb3"
@@ -73,26 +73,26 @@ def test_the_page_has_the_numbers_of_table_1_at_full_length() -> None:
     assert code.keys() == {parse(setting).label for setting in HEADLINE}
     rows = {
         row.label: f"| {row.name} | {row.score:.2f} | {text[row.label]} | {code.get(row.label, '')} |"
-        for row in paper.TABLE_1
+        for row in TABLE_1
     }
     assert _scores_in(page) == list(rows.values())
     assert _scores_in(readme) == [row for label, row in rows.items() if label in code]
     assert all(f"| SB3's `PPO`, protocol of SB3 | | {text[SB3]} |  |" in each for each in (page, readme))
     for name, means in (("text", text), ("text", {label: text[label] for label in code}), ("code", code)):
-        of_both = [(row.score, means[row.label].value) for row in paper.TABLE_1 if row.label in means]
+        of_both = [(row.score, means[row.label].value) for row in TABLE_1 if row.label in means]
         tau, _ = kendalltau(*zip(*of_both, strict=True))
         assert re.search(rf"tau(:| over the four:)?\s{tau:.2f}\b|\s{tau:.2f}\)", page), (name, len(means), tau)
 
 
 def test_the_page_says_what_differs_beyond_noise_in_table_1() -> None:
     text, differences = " ".join(section("Table 1 of the paper").split()), statistics.differences(arrays("table1-text"))
-    of_paper = [row.label for row in paper.TABLE_1]
+    of_paper = [row.label for row in TABLE_1]
     none = of_paper[0]
     apart = {pair for pair in combinations(of_paper, 2) if differences[pair].is_beyond_noise}
     assert apart == {(none, other) for other in of_paper[1:]}
     assert "Training without clipping or penalty is worse than every other setting beyond noise" in text
     assert "three seeds cannot tell any two of them apart" in text
-    _, signs = paper.orders(statistics.means(arrays("table1-text")), differences)
+    _, signs = verdicts.orders(statistics.means(arrays("table1-text")), differences)
     pairs = int((signs != 0).sum())
     same = (
         f"Of the {pairs} pairs of settings with different scores in the paper, {(signs > 0).sum()} have the same order"
@@ -179,11 +179,11 @@ def test_the_page_has_the_numbers_of_table_1() -> None:
     page = section("Table 1 at 200,000 steps")
     found = arrays("table1-200k")
     ours = statistics.means(found)
-    rows = [(row.name, f"{row.score:.2f}", row.label) for row in paper.TABLE_1] + [("SB3's `PPO`", "", "sb3_ppo")]
+    rows = [(row.name, f"{row.score:.2f}", row.label) for row in TABLE_1] + [("SB3's `PPO`", "", "sb3_ppo")]
     expected = [[name, score, str(ours[label]), str(len(found[label]))] for name, score, label in rows]
     written = [[cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\|.*\|$", page, re.M)]
     assert written[2:] == expected
-    tau, _ = kendalltau([row.score for row in paper.TABLE_1], [ours[row.label].value for row in paper.TABLE_1])
+    tau, _ = kendalltau([row.score for row in TABLE_1], [ours[row.label].value for row in TABLE_1])
     assert f"(Kendall's tau {tau:.2f})" in page
     labels = ("ppo_clip clip_range=0.2", "ppo_adaptive_kl desired_kl=0.01", "ppo_fixed_kl kl_coef=1", "ppo_unclipped")
     row = " | ".join(str(ours[label]) for label in labels)
@@ -195,7 +195,7 @@ def test_the_page_and_the_readme_have_the_numbers_beside_sb3() -> None:
     own, other = found["ppo_clip protocol=sb3"], found[SB3]
     assert own.shape == other.shape == (5, 5)
     difference = statistics.differences(found)["ppo_clip protocol=sb3", SB3].estimate
-    low, high = intervals.of_difference(own, other, level=0.9)
+    low, high = statistics.interval(own, other, level=0.9)
     better = statistics.probability_of_improvement(own, other)
     page, readme = section("`PPOClip` beside SB3's `PPO`"), section("Numbers", ROOT / "README.md")
     value = f"{difference.value:.2f} ({difference.low:.2f} to {difference.high:.2f}"
@@ -268,9 +268,8 @@ def test_the_gallery_says_what_was_found_in_hopper() -> None:
 def said(name: str) -> str:
     """Return the verdict on the settings of a single comparison."""
     found = arrays(name)
-    seeds = {label: len(array) for label, array in found.items()}
-    order = ranking.ranked(statistics.means(found), seeds, statistics.differences(found))
-    return ranking.verdict(order, next(iter(found.values())).shape[1])
+    order = statistics.rank(found, statistics.differences(found))
+    return verdicts.verdict(order, next(iter(found.values())).shape[1])
 
 
 @pytest.mark.parametrize("name", ["masked", "details"])

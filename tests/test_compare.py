@@ -13,13 +13,21 @@ from torch import nn
 
 from sb3_ppo_variants import ArgumentError
 from sb3_ppo_variants.__main__ import main
-from sb3_ppo_variants.compare import paper
-from sb3_ppo_variants.compare.conditions import Conditions, File, Resolved, read, resolve
 from sb3_ppo_variants.compare.options import ALGORITHMS
-from sb3_ppo_variants.compare.plan import RANDOM, Run, make_plan
-from sb3_ppo_variants.compare.presets import PRESETS
-from sb3_ppo_variants.compare.records import plain
-from sb3_ppo_variants.compare.settings import Setting, accepted, assignments, load_class, parse
+from sb3_ppo_variants.compare.plan import PRESETS, TABLE_1, Run, make_plan
+from sb3_ppo_variants.compare.records import RANDOM, plain
+from sb3_ppo_variants.compare.settings import (
+    Conditions,
+    File,
+    Resolved,
+    Setting,
+    assignments,
+    list_arguments,
+    load_class,
+    parse,
+    read_file,
+    resolve,
+)
 
 ENV = "CartPole-v1"
 
@@ -65,8 +73,8 @@ def test_settings() -> None:
     mine = parse("test_compare:Mine:extra=4,n_steps=8")
     assert (mine.path, mine.arguments) == ("test_compare:Mine", {"extra": 4, "n_steps": 8})
     # Arguments of base classes count if a class passes its own on to them.
-    assert accepted(Mine)["extra"] == 3
-    assert accepted(Mine)["gae_lambda"] == 0.95
+    assert list_arguments(Mine)["extra"] == 3
+    assert list_arguments(Mine)["gae_lambda"] == 0.95
     assert {load_class(path).__name__ for path in ALGORITHMS.values()} >= {"PPOClip", "PPO", "A2C", "TRPO"}
 
 
@@ -145,14 +153,14 @@ hyperparams = {"CartPole-v1": dict(n_timesteps=3e4, policy="MlpPolicy", n_steps=
 def test_hyperparameters_of_a_file(name: str, text: str, tmp_path: Path) -> None:
     file = tmp_path / name
     file.write_text(text)
-    conditions = Conditions(file=read(file))
+    conditions = Conditions(file=read_file(file))
     found = resolve(Setting("sb3_ppo"), ENV, conditions)
     assert found.timesteps == 30_000
     assert found.hyperparameters["normalize"] == {"norm_reward": False}
     assert found.hyperparameters["policy_kwargs"] == {"net_arch": [8], "activation_fn": nn.ReLU}
     before = conditions.description()["file"]
     file.write_text(text.replace("0.3", "0.4"))
-    assert Conditions(file=read(file)).description()["file"] != before
+    assert Conditions(file=read_file(file)).description()["file"] != before
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -284,7 +292,7 @@ def test_objects_without_a_name_are_refused() -> None:
 
 def test_the_papers_hyperparameters() -> None:
     preset = PRESETS["paper-table1"]
-    assert len(preset.settings["all"]) == len(paper.TABLE_1) + 1
+    assert len(preset.settings["all"]) == len(TABLE_1) + 1
     assert set(preset.settings["headline"]) < set(preset.settings["all"])
     table_3 = {"n_steps": 2048, "learning_rate": "lin_0.0003", "n_epochs": 10, "batch_size": 64, "gamma": 0.99}
     table_3 |= {"gae_lambda": 0.95, "ent_coef": 0.0, "n_envs": 1, "policy": "MlpPolicy", "policy_kwargs": None}

@@ -10,9 +10,8 @@ from comparing import InProcess, Lost, compare
 
 from sb3_ppo_variants.compare import backends, records
 from sb3_ppo_variants.compare.backends import connect, make
-from sb3_ppo_variants.compare.conditions import Conditions
 from sb3_ppo_variants.compare.plan import Run, make_plan
-from sb3_ppo_variants.compare.settings import parse
+from sb3_ppo_variants.compare.settings import Conditions, parse
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
 

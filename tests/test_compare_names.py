@@ -8,10 +8,8 @@ import pytest
 
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.compare import records
-from sb3_ppo_variants.compare.conditions import Conditions
-from sb3_ppo_variants.compare.plan import Run, make_plan
-from sb3_ppo_variants.compare.presets import PRESETS
-from sb3_ppo_variants.compare.settings import parse
+from sb3_ppo_variants.compare.plan import PRESETS, Run, make_plan
+from sb3_ppo_variants.compare.settings import Conditions, parse
 
 RESULTS = Path(__file__).parent.parent / "results"
 ENV = "CartPole-v1"

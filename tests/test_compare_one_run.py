@@ -8,11 +8,10 @@ import pytest
 
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.compare import records
-from sb3_ppo_variants.compare.conditions import Conditions
 from sb3_ppo_variants.compare.execution import perform
 from sb3_ppo_variants.compare.options import ALGORITHMS
 from sb3_ppo_variants.compare.plan import make_plan
-from sb3_ppo_variants.compare.settings import parse
+from sb3_ppo_variants.compare.settings import Conditions, parse
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
 

@@ -9,7 +9,7 @@ from comparing import RECORDS, record, text_of, write
 
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.compare import records
-from sb3_ppo_variants.compare.plan import RANDOM
+from sb3_ppo_variants.compare.records import RANDOM
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
 NUMERICS = {"processor": "Xeon", "native": "AVX-512", "torch": "AVX512", "path": "native"}

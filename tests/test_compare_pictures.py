@@ -14,8 +14,8 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 from sb3_ppo_variants.__main__ import main
-from sb3_ppo_variants.compare import interactive, plots, records, scores, statistics
-from sb3_ppo_variants.compare.plan import RANDOM
+from sb3_ppo_variants.compare import plots, records, scores, statistics
+from sb3_ppo_variants.compare.records import RANDOM
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_a_mean_without_an_interval_is_a_line_with_its_seeds(monkeypatch: pytest
     drawn: list[Figure] = []
     monkeypatch.setattr(plots, "save", lambda figure, _: drawn.append(figure))
     scores = {"one": np.array([[0.4, 0.2], [0.8, 0.6]]), "two": np.array([[0.1], [0.2], [0.3], [0.4]])}
-    plots.aggregates(statistics.means(scores), scores, ["one", "two"], Path("unused.png"))
+    plots.aggregates(scores, ["one", "two"], Path("unused.png"))
     (axes,) = drawn[0].axes
     seeds = [line.get_xdata() for line in axes.lines if line.get_marker() == "o"]
     assert np.allclose(seeds[0], [0.3, 0.7]) and np.allclose(seeds[1], scores["two"][:, 0])
@@ -76,14 +76,14 @@ def test_a_curve_without_an_interval_has_a_line_for_each_seed(
     drawn: list[Figure] = []
     monkeypatch.setattr(plots, "save", lambda figure, _: drawn.append(figure))
     curves = np.random.default_rng(0).normal(size=(seeds, 1, 5))
-    with plots.drawn(Path("unused.png")) as axes:
-        plots.band(axes, np.arange(5), "one", statistics.band(curves), plots.looks(["one"]))
+    with plots.drawing(Path("unused.png")) as [[axes]]:
+        plots.draw_band(axes, np.arange(5), "one", statistics.band(curves), plots.looks(["one"]))
     assert (len(axes.lines), len(axes.collections)) == (lines, bands)
     assert np.allclose(axes.lines[0].get_ydata(), curves.mean(axis=(0, 1)))
     runs = [record("one", "A-v0", seed, 1.0 + seed) for seed in range(seeds)]
     (comparison,) = scores.comparisons(runs)
     # The interactive page has the mean, and either the two edges of a band or the seeds.
-    assert len(interactive._figure(comparison, "A-v0").data) == 1 + (2 if bands else seeds)
+    assert len(plots.interactive_curves(comparison, "A-v0").data) == 1 + (2 if bands else seeds)
     pyplot.close(drawn[0])
 
 
@@ -97,10 +97,10 @@ def test_labels_are_drawn_as_they_are(label: str, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(plots, "save", save)
     scores = {label: np.random.default_rng(0).random((4, 2))}
-    plots.aggregates(statistics.means(scores), scores, [label], Path("unused.png"))
-    plots.performance_profiles(statistics.profiles(scores), statistics.taus(scores), [label], Path("unused.png"))
-    with plots.drawn(Path("unused.png")) as axes:
-        plots.band(axes, np.arange(2), label, statistics.band(scores[label][:, None]), plots.looks([label]))
+    plots.aggregates(scores, [label], Path("unused.png"))
+    plots.performance_profiles(scores, [label], Path("unused.png"))
+    with plots.drawing(Path("unused.png")) as [[axes]]:
+        plots.draw_band(axes, np.arange(2), label, statistics.band(scores[label][:, None]), plots.looks([label]))
     bars, *curves = drawn
     names: list[Any] = [bars.axes[0].get_yticklabels()[0], *(figure.legends[0].get_texts()[0] for figure in curves)]
     assert len(names) == 3
@@ -166,6 +166,6 @@ def test_one_environment_does_not_spoil_the_others(tmp_path: Path) -> None:
 def test_plotly_takes_no_name_for_markup() -> None:
     label = "<b>mine</b> & yours"
     (comparison,) = scores.comparisons([record(label, "<i>-v0", 0, 1.0), record(label, "<i>-v0", 1, 2.0)])
-    figure = interactive._figure(comparison, "<i>-v0")
+    figure = plots.interactive_curves(comparison, "<i>-v0")
     assert figure.data[0].name == "&lt;b&gt;mine&lt;/b&gt; &amp; yours"
     assert figure.layout.title.text == "&lt;i&gt;-v0"

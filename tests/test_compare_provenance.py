@@ -4,12 +4,13 @@ import hashlib
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import pytest
 
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.compare.provenance import installed, numerics, own_modules, processor
+from sb3_ppo_variants.compare.execution import installed_versions, numerics, own_modules, processor
 
 MODULE = """
 import gymnasium as gym
@@ -38,7 +39,7 @@ def test_versions_of_packages_with_environments_are_recorded() -> None:
     pytest.importorskip("mujoco")
     import mujoco
 
-    assert installed()["mujoco"] == mujoco.__version__
+    assert installed_versions()["mujoco"] == mujoco.__version__
 
 
 def test_modules_of_the_user_are_recorded_with_a_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +51,7 @@ def test_modules_of_the_user_are_recorded_with_a_digest(tmp_path: Path, monkeypa
     expected = {"of_the_user": digest[:12]}
     assert own_modules("of_the_user:Still", "CartPole-v1", None) == expected
     assert own_modules("", "Own-v0", None) == expected
-    wrappers = ["gymnasium.wrappers.TimeAwareObservation", {"of_the_user.Still": {"a": 1}}]
+    wrappers: Any = ["gymnasium.wrappers.TimeAwareObservation", {"of_the_user.Still": {"a": 1}}]
     assert own_modules("sb3_ppo_variants:PPOClip", "CartPole-v1", wrappers) == expected
     sys.modules.pop("of_the_user")
 

@@ -13,11 +13,10 @@ import pytest
 from comparing import CONDITIONS, RECORDS, planned, record, text_of, write
 
 from sb3_ppo_variants.__main__ import main
-from sb3_ppo_variants.compare import paper, parameters, records, scores
-from sb3_ppo_variants.compare.conditions import Conditions
-from sb3_ppo_variants.compare.plan import RANDOM
-from sb3_ppo_variants.compare.presets import PRESETS
-from sb3_ppo_variants.compare.records import digest
+from sb3_ppo_variants.compare import records, scores, tables
+from sb3_ppo_variants.compare.plan import PAPERS_ENVS, PRESETS, TABLE_1
+from sb3_ppo_variants.compare.records import RANDOM, digest
+from sb3_ppo_variants.compare.settings import Conditions
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
 
@@ -119,7 +118,7 @@ def test_names_leave_the_interactive_curves_room(tmp_path: Path) -> None:
 def test_the_command_is_the_one_that_made_the_runs(arguments: list[str]) -> None:
     plan = planned([*arguments, "--seeds", "2"])
     made: list[Any] = [{**record(run.label, run.env, run.seed, 1.0), **run.identity} for run in plan.runs]
-    commands = {parameters.command(comparison) for comparison in scores.comparisons(made)}
+    commands = {tables.command(comparison) for comparison in scores.comparisons(made)}
     found: set[str] = set()
     for command in commands:
         assert command is not None
@@ -130,7 +129,7 @@ def test_the_command_is_the_one_that_made_the_runs(arguments: list[str]) -> None
 def test_runs_under_conditions_that_a_study_lacks_have_no_command() -> None:
     conditions = replace(PRESETS["table1-study"].studied[0], anneal=False).description()
     (comparison,) = scores.comparisons([record("ppo_clip", "A-v0", 0, 1.0, conditions=conditions)])
-    assert parameters.command(comparison) is None
+    assert tables.command(comparison) is None
 
 
 def test_the_entry_and_its_file_are_named(tmp_path: Path) -> None:
@@ -258,16 +257,16 @@ def test_a_report_that_can_not_be_written_says_so(file: str, tmp_path: Path) -> 
 
 def test_the_preset_says_which_cut_it_is(tmp_path: Path) -> None:
     conditions = {**CONDITIONS, "preset": "paper-table1", "entry": "mujoco", "normalize": True, "anneal": True}
-    labels = [paper.TABLE_1[0].label, paper.TABLE_1[2].label, "sb3_ppo"]
+    labels = [TABLE_1[0].label, TABLE_1[2].label, "sb3_ppo"]
     runs = [
         record(label, env, seed, 1.0 + seed + number, conditions=conditions, timesteps=200_000)
         for number, label in enumerate(labels)
-        for env in paper.ENVS[:2]
+        for env in PAPERS_ENVS[:2]
         for seed in range(3)
     ]
-    randoms = [record(RANDOM, env, 0, 0.0, conditions=conditions) for env in paper.ENVS[:2]]
+    randoms = [record(RANDOM, env, 0, 0.0, conditions=conditions) for env in PAPERS_ENVS[:2]]
     # The preset does not have this many seeds, so this run is not one of its runs.
-    more = record(labels[0], paper.ENVS[0], 3, 1.0, conditions=conditions, timesteps=200_000)
+    more = record(labels[0], PAPERS_ENVS[0], 3, 1.0, conditions=conditions, timesteps=200_000)
     write(tmp_path, [*runs, *randoms, more])
     assert main(["report", "--out", str(tmp_path)]) == 0
     text = text_of(tmp_path / "report.md")

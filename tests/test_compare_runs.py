@@ -18,8 +18,7 @@ from sb3_ppo_variants.compare import backends, records
 from sb3_ppo_variants.compare.backends import Pool
 from sb3_ppo_variants.compare.execution import LAST, State
 from sb3_ppo_variants.recipes import recipe
-from sb3_ppo_variants.recipes.episodes import Episodes
-from sb3_ppo_variants.recipes.training import build
+from sb3_ppo_variants.recipes.training import Episodes, build
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
 

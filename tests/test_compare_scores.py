@@ -10,22 +10,13 @@ import pandas as pd
 import pytest
 from comparing import CONDITIONS, RECORDS, record
 
-from sb3_ppo_variants.compare import (
-    curve_plots,
-    curves,
-    interactive,
-    paper,
-    plots,
-    records,
-    scores,
-    statistics,
-)
-from sb3_ppo_variants.compare.intervals import Estimate
-from sb3_ppo_variants.compare.plan import RANDOM
+from sb3_ppo_variants.compare import plots, records, scores, statistics, verdicts
+from sb3_ppo_variants.compare.plan import TABLE_1
+from sb3_ppo_variants.compare.records import RANDOM
 from sb3_ppo_variants.compare.settings import parse
-from sb3_ppo_variants.compare.statistics import Difference
+from sb3_ppo_variants.compare.statistics import Difference, Estimate
 from sb3_ppo_variants.compare.tables import summary
-from sb3_ppo_variants.recipes.episodes import Episodes
+from sb3_ppo_variants.recipes.training import Episodes
 
 
 def table_of(found: list[records.Record]) -> pd.DataFrame:
@@ -86,7 +77,7 @@ def estimate(value: float, half: float = 0.05) -> Estimate:
 
 
 def test_the_papers_table_is_beside_ours() -> None:
-    labels = {row.name: row.label for row in paper.TABLE_1}
+    labels = {row.name: row.label for row in TABLE_1}
     ours = {
         labels["no clipping or penalty"]: estimate(0.40),
         labels["clipping, ε = 0.2"]: estimate(0.50),
@@ -101,8 +92,8 @@ def test_the_papers_table_is_beside_ours() -> None:
     one, other = labels["clipping, ε = 0.2"], labels["fixed KL, β = 1"]
     for pair in ((one, other), (other, one)):
         differences[pair] = replace(differences[pair], p=0.5)
-    names, signs = paper.orders(ours, differences)
-    text = re.sub(r" +", " ", "\n".join(paper.beside(ours, differences)))
+    names, signs = verdicts.orders(ours, differences)
+    text = re.sub(r" +", " ", "\n".join(verdicts.compare_with_paper(ours, differences)))
     assert "| clipping, ε = 0.2 | 0.82 | 0.50 (0.45 to 0.55) |" in text
     assert "| clipping, ε = 0.1 | 0.76 | not run |" in text
     # Of the 6 pairs of -0.39, 0.82, 0.74, 0.71, two are in a different order.
@@ -119,23 +110,24 @@ def test_the_papers_table_is_beside_ours() -> None:
 
 
 def test_equal_scores_are_ties_beside_the_papers_table() -> None:
-    none, _, clipped, *_ = (row.label for row in paper.TABLE_1)
+    none, _, clipped, *_ = (row.label for row in TABLE_1)
     ours = dict.fromkeys((none, clipped), estimate(0.5))
-    text = "\n".join(paper.beside(ours, dict.fromkeys(permutations(ours, 2), Difference(estimate(0.0), p=1.0))))
+    same = dict.fromkeys(permutations(ours, 2), Difference(estimate(0.0), p=1.0))
+    text = "\n".join(verdicts.compare_with_paper(ours, same))
     assert "over 2 settings: not defined, because all scores in a column are equal." in text
     assert "no clipping or penalty is the worst: no; clipping, ε = 0.2 is equal" in text
     assert "it differs beyond noise from all others: no, not from clipping, ε = 0.2" in text
     assert "of 1 pairs of settings that differ in the paper, 0 are in the same order here" in text
     assert text.endswith("; 1 are equal here")
     lower = {none: estimate(0.5), clipped: estimate(0.4)}
-    lines = paper.findings(lower, dict.fromkeys(permutations(lower, 2), Difference(estimate(0.1), p=1.0)))
+    lines = verdicts.findings(lower, dict.fromkeys(permutations(lower, 2), Difference(estimate(0.1), p=1.0)))
     assert lines[0] == "no clipping or penalty is the worst: no; clipping, ε = 0.2 is lower"
 
 
 def test_the_papers_column() -> None:
     column = [-0.39, 0.76, 0.82, 0.70, 0.68, 0.74, 0.71, 0.62, 0.71, 0.72, 0.69]
-    assert [row.score for row in paper.TABLE_1] == column
-    assert len({parse(row.setting).label for row in paper.TABLE_1}) == 11
+    assert [row.score for row in TABLE_1] == column
+    assert len({parse(row.setting).label for row in TABLE_1}) == 11
 
 
 def test_one_is_not_many_and_more_than_the_preset_is_said() -> None:
@@ -173,7 +165,7 @@ def test_a_changed_default_gives_the_same_labels_in_all_environments() -> None:
 def test_several_random_policies_are_noted() -> None:
     again = record(RANDOM, "A-v0", 0, 20, name="again", algorithm="", hyperparameters={"env_wrapper": "w"})
     first: list[Any] = [{**each, "algorithm": ""} if each["label"] == RANDOM else each for each in RECORDS]
-    found, problems = records.merged([*first, again])
+    found, problems = records.merge([*first, again])
     name = scores.comparisons(found)[0].name
     assert problems == [f"the random policy has different scores in A-v0 ({name}): 10, which is used, and 20"]
     assert scores.random_scores(scores.comparisons(found)[0]) == {"A-v0": 10, "B-v0": -50}
@@ -181,29 +173,29 @@ def test_several_random_policies_are_noted() -> None:
 
 def test_settings_look_different() -> None:
     labels = [str(number) for number in range(60)]
-    colors, lines = plots.looks(labels)
-    assert len({(colors[label], lines[label]) for label in labels}) == 60
-    assert len(set(colors.values())) == 12
+    looks = plots.looks(labels)
+    assert looks.keys() == {*labels} and len(set(looks.values())) == 60
+    assert len({color for color, _ in looks.values()}) == 12
 
 
 def test_a_curve_is_of_the_last_episodes_and_ends_at_the_score() -> None:
     returns = [float(number) for number in range(250)]
     ends = [4 * (number + 1) for number in range(250)]
-    points = curves.trailing(ends, returns, 1000)
+    points = records.trailing_means(ends, returns, 1000)
     assert len(points) == 100 and points[-1] == sum(returns[-100:]) / 100
     # After 10 steps two episodes have ended, and after 500 steps 125.
     assert points[0] == 0.5 and points[49] == sum(returns[25:125]) / 100
-    assert curves.trailing([30], [7.0], 100) == [None] * 29 + [7.0] * 71
+    assert records.trailing_means([30], [7.0], 100) == [None] * 29 + [7.0] * 71
     # Multiples of 0.29 and 0.57 are rounded, to 28.999 and 56.999.
-    assert [curves.trailing([steps], [7.0], steps)[-1] for steps in (29, 57)] == [7.0, 7.0]
+    assert [records.trailing_means([steps], [7.0], steps)[-1] for steps in (29, 57)] == [7.0, 7.0]
     # An episode that diverged leaves no trace once it is not among the last 100.
-    assert curves.trailing(range(1, 201), [-1e20] + [3.0] * 199, 200)[-1] == 3.0
+    assert records.trailing_means(range(1, 201), [-1e20] + [3.0] * 199, 200)[-1] == 3.0
 
 
 def test_a_curve_goes_on_where_no_episode_ended() -> None:
     runs = [record("ppo_clip", "A-v0", 0, 1.0, curve=[None, 1.0, None, 4.0] * 25, episodes=None)]
     (comparison,) = scores.comparisons(runs)
-    found = curve_plots.learned(comparison, "A-v0", "ppo_clip")
+    found = plots.mean_curve(comparison, "A-v0", "ppo_clip")
     assert found is not None
     steps, band = found
     assert steps.tolist() == pytest.approx(list(range(2, 101)))
@@ -219,7 +211,7 @@ def test_runs_that_are_over_leave_the_mean() -> None:
         for seed, (steps, of) in enumerate(zip((100, 40), episodes, strict=True))
     ]
     (comparison,) = scores.comparisons(runs)
-    found = curve_plots.learned(comparison, "A-v0", "CleanRL")
+    found = plots.mean_curve(comparison, "A-v0", "CleanRL")
     assert found is not None
     steps, band = found
     assert steps.tolist() == list(range(20, 101)) and band.low.shape == band.high.shape == (81,)
@@ -228,15 +220,15 @@ def test_runs_that_are_over_leave_the_mean() -> None:
 
 def test_a_curve_without_a_point_is_left_out() -> None:
     (comparison,) = scores.comparisons([record("CleanRL", "A-v0", 0, 3.0, episodes={"ends": [101], "returns": [3.0]})])
-    assert curve_plots.learned(comparison, "A-v0", "CleanRL") is None
-    assert interactive._figure(comparison, "A-v0").data == ()
+    assert plots.mean_curve(comparison, "A-v0", "CleanRL") is None
+    assert plots.interactive_curves(comparison, "A-v0").data == ()
 
 
 def test_minutes_are_those_of_the_environment() -> None:
     runs = [record("ppo_clip", env, 0, 1.0, wall_seconds=seconds) for env, seconds in (("A-v0", 60.0), ("B-v0", 600.0))]
     (comparison,) = scores.comparisons(runs)
     for env, minutes in (("A-v0", 1.0), ("B-v0", 10.0)):
-        _, button = interactive._figure(comparison, env).layout.updatemenus[0].buttons
+        _, button = plots.interactive_curves(comparison, env).layout.updatemenus[0].buttons
         assert button.args[0]["x"][0][-1] == pytest.approx(minutes)
 
 

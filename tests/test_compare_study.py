@@ -7,15 +7,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from committed import section
-from comparing import record, text_of
+from comparing import p_value, record, text_of
 
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.compare import records, scores, study
-from sb3_ppo_variants.compare.permutation import holm, p_value
-from sb3_ppo_variants.compare.plan import RANDOM
-from sb3_ppo_variants.compare.presets import PRESETS
+from sb3_ppo_variants.compare.plan import PRESETS, RANDOM
 from sb3_ppo_variants.compare.settings import parse
-from sb3_ppo_variants.compare.study_command import BEGIN, END
+from sb3_ppo_variants.compare.statistics import holm
+from sb3_ppo_variants.compare.study import BEGIN, END
 
 ROOT = Path(__file__).parent.parent
 PRESET = PRESETS["table1-study"]

@@ -4,10 +4,11 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from comparing import p_value
 from scipy.stats import permutation_test, t, ttest_ind, ttest_rel
 
-from sb3_ppo_variants.compare import intervals, ranking, statistics
-from sb3_ppo_variants.compare.permutation import holm, p_value, seeds_needed, smallest
+from sb3_ppo_variants.compare import statistics, verdicts
+from sb3_ppo_variants.compare.statistics import holm, seeds_needed, smallest_p
 
 
 def test_p_values_by_hand() -> None:
@@ -53,8 +54,8 @@ def test_holm_by_hand() -> None:
 
 
 def test_the_smallest_p_value_is_reached() -> None:
-    assert (smallest(3, 3, 1), smallest(2, 2, 4), smallest(1, 2, 1)) == (2 / 20, 2 / 6**4, 1 / 3)
-    assert smallest(10, 10, 7) == 1 / 10_000
+    assert (smallest_p(3, 3, 1), smallest_p(2, 2, 4), smallest_p(1, 2, 1)) == (2 / 20, 2 / 6**4, 1 / 3)
+    assert smallest_p(10, 10, 7) == 1 / 10_000
     # Among ten pairs, 0.005: 5 seeds give 2 / 252, 6 seeds 2 / 924.
     assert (seeds_needed(1, 1), seeds_needed(10, 1), seeds_needed(66, 1), seeds_needed(66, 7)) == (4, 6, 7, 2)
 
@@ -65,16 +66,14 @@ def apart(gap: float, seeds: int, envs: int, settings: str = "ab") -> dict[str, 
 
 
 def said(arrays: dict[str, np.ndarray], incomplete: tuple[str, ...] = ()) -> str:
-    seeds = {label: len(array) for label, array in arrays.items()}
-    order = ranking.ranked(statistics.means(arrays), seeds, statistics.differences(arrays))
-    return ranking.verdict(order, next(iter(arrays.values())).shape[1], incomplete)
+    order = statistics.rank(arrays, statistics.differences(arrays))
+    return verdicts.verdict(order, next(iter(arrays.values())).shape[1], incomplete)
 
 
 def test_what_is_better_beyond_noise() -> None:
     arrays = {**apart(0.4, 3, 3), "c": np.array([[0.0, 1.5, 0.5], [1.5, 0.0, 1.4], [0.2, 1.4, 0.0]])}
     differences = statistics.differences(arrays)
-    seeds = dict.fromkeys(arrays, 3)
-    first, middle, last = ranking.ranked(statistics.means(arrays), seeds, differences)
+    first, middle, last = statistics.rank(arrays, differences)
     assert (first.label, first.better, first.worse, first.ranks) == ("a", ["b"], [], "1 to 2")
     assert (middle.label, middle.ranks) == ("c", "1 to 3")
     assert (last.label, last.worse, last.ranks) == ("b", ["a"], "2 to 3")
@@ -101,7 +100,7 @@ def test_too_few_seeds_are_said_and_how_many_would_do() -> None:
 
 def test_one_seed_says_nothing_of_noise() -> None:
     arrays = {"a": np.array([[1.0, 0.9]]), "b": np.array([[0.1, 0.2]])}
-    order = ranking.ranked(statistics.means(arrays), {"a": 1, "b": 1}, statistics.differences(arrays))
+    order = statistics.rank(arrays, statistics.differences(arrays))
     assert [each.ranks for each in order] == ["1 to 2", "1 to 2"]
     assert "With a single seed, nothing can be said about noise" in said(arrays)
 
@@ -141,10 +140,10 @@ def test_intervals_are_students() -> None:
     generator = np.random.default_rng(0)
     one, other = generator.normal(size=(4, 1)), generator.normal(1, 3, size=(6, 1))
     expected = ttest_ind(one[:, 0], other[:, 0], equal_var=False).confidence_interval(0.97)
-    assert intervals.of_difference(one, other) == pytest.approx(tuple(expected))
+    assert statistics.interval(one, other) == pytest.approx(tuple(expected))
     # A paired test is about the mean of differences.
     alone = ttest_rel(one[:, 0], np.zeros(4)).confidence_interval(0.97)
-    assert intervals.of_mean(one) == pytest.approx(tuple(alone))
+    assert statistics.interval(one) == pytest.approx(tuple(alone))
 
 
 def test_environments_have_their_own_spread() -> None:
@@ -155,7 +154,7 @@ def test_environments_have_their_own_spread() -> None:
     steps = np.array([[-1.0], [-1.0], [1.0], [1.0]]) * np.sqrt(0.75)
     scores = np.hstack([steps, 3 * steps[::-1]])
     half = t.ppf(0.985, 3.6585) * np.sqrt(0.625)
-    assert intervals.of_mean(scores) == pytest.approx((-half, half), abs=1e-3)
+    assert statistics.interval(scores) == pytest.approx((-half, half), abs=1e-3)
 
 
 @pytest.mark.parametrize(("seeds", "envs", "enough"), [(3, 1, False), (4, 1, True), (2, 2, False), (2, 3, True)])
@@ -163,7 +162,7 @@ def test_few_seeds_have_no_interval(seeds: int, envs: int, enough: bool) -> None
     scores = np.random.default_rng(0).normal(size=(seeds, envs))
     assert statistics.means({"a": scores})["a"].is_certain is enough
     assert statistics.probability_of_improvement(scores, scores + 1).is_certain is enough
-    assert statistics.profiles({"a": scores})["a"].is_certain is enough
+    assert statistics.profiles({"a": scores})[1]["a"].is_certain is enough
     assert statistics.band(scores[..., None]).is_certain is enough
 
 
@@ -180,7 +179,7 @@ def test_an_interval_of_a_probability_is_never_a_point() -> None:
 
 def test_intervals_of_shares_are_clopper_and_pearsons() -> None:
     """The upper end for 0 of n is 1 - 0.025^(1 / n)."""
-    (low, _, _), (high, half, top) = intervals.of_share(np.array([0.0, 0.5, 1.0]), 4, 1)
+    (low, _, _), (high, half, top) = statistics.share_interval(np.array([0.0, 0.5, 1.0]), 4, 1)
     assert (low, high, top) == (0.0, pytest.approx(1 - 0.025**0.25), 1.0)
     # Tables have 0.068 to 0.932 for 2 of 4.
     assert half == pytest.approx(0.9324, abs=1e-4)

@@ -18,12 +18,9 @@ from stable_baselines3.common.vec_env import VecNormalize
 from helpers import ACTION_SPACES, LogRecorder, NoiseEnv
 from sb3_ppo_variants import ArgumentError, PPOClip
 from sb3_ppo_variants.__main__ import main
-from sb3_ppo_variants.compare import paper, presets
-from sb3_ppo_variants.compare.conditions import Conditions, resolve
-from sb3_ppo_variants.compare.execution import perform
-from sb3_ppo_variants.compare.plan import make_plan, together
-from sb3_ppo_variants.compare.provenance import commit
-from sb3_ppo_variants.compare.settings import parse
+from sb3_ppo_variants.compare.execution import commit, perform
+from sb3_ppo_variants.compare.plan import BEST, PRESETS, STUDIED, TABLE_1, make_plan, merge
+from sb3_ppo_variants.compare.settings import Conditions, parse, resolve
 from sb3_ppo_variants.envs import ActionsAsDrawn
 from sb3_ppo_variants.recipes import PROTOCOLS, recipe
 from sb3_ppo_variants.recipes.training import build
@@ -172,7 +169,7 @@ def test_a_comparison_follows_the_protocol_that_a_recipe_follows(algorithm: str,
 
 
 def test_sb3_is_what_the_preset_has_always_been() -> None:
-    for setting in [*(row.setting for row in paper.TABLE_1), "sb3_ppo"]:
+    for setting in [*(row.setting for row in TABLE_1), "sb3_ppo"]:
         assert hyperparameters(setting, protocol="sb3") == hyperparameters(setting, normalize=True, anneal=True)
 
 
@@ -200,9 +197,7 @@ def test_records_of_conditions_without_a_protocol_keep_their_names() -> None:
 
 def test_the_study_switches_one_ingredient_at_a_time() -> None:
     base, *others = (
-        resolve(parse(paper.BEST), "Hopper-v5", each).hyperparameters
-        for each in presets.STUDIED
-        if each.protocol == "released-code"
+        resolve(parse(BEST), "Hopper-v5", each).hyperparameters for each in STUDIED if each.protocol == "released-code"
     )
     differences = [{name for name in base | other if base.get(name) != other.get(name)} for other in others]
     assert differences == [
@@ -215,8 +210,8 @@ def test_the_study_switches_one_ingredient_at_a_time() -> None:
 
 
 def test_the_study_begins_with_one_seed_in_one_environment() -> None:
-    plans = [make_plan([parse("ppo_clip")], ["Hopper-v5", "Swimmer-v5"], 2, each) for each in presets.STUDIED[:3]]
-    order = [(run.seed, run.env) for run in together(plans).runs if run.algorithm]
+    plans = [make_plan([parse("ppo_clip")], ["Hopper-v5", "Swimmer-v5"], 2, each) for each in STUDIED[:3]]
+    order = [(run.seed, run.env) for run in merge(plans).runs if run.algorithm]
     expected = [(seed, env) for seed in (0, 1) for env in ("Hopper-v5", "Swimmer-v5") for _ in range(3)]
     assert order == expected
 
@@ -235,7 +230,7 @@ def test_the_random_policy_stays_within_the_bounds_of_the_environment() -> None:
     "name", [pytest.param(name, marks=() if name == "released-code" else pytest.mark.slow) for name in PROTOCOLS]
 )
 def test_a_run_of_each_protocol(name: str, tmp_path: Path) -> None:
-    arguments = ["--algos", paper.BEST, "ppo_adaptive_kl", "--envs", "Pendulum-v1", "--seeds", "1", "--jobs", "1"]
+    arguments = ["--algos", BEST, "ppo_adaptive_kl", "--envs", "Pendulum-v1", "--seeds", "1", "--jobs", "1"]
     shorter = ["--timesteps", "512", "-p", "n_steps=128", "--protocol", name, "--out", str(tmp_path)]
     assert main(["compare", *arguments, *shorter]) == 0
     found = [json.loads(file.read_text()) for file in (tmp_path / "records").glob("ppo*")]
@@ -283,7 +278,7 @@ def test_a_setting_has_a_protocol_of_its_own() -> None:
 )
 @pytest.mark.parametrize("protocol", ["text", "released-code"])
 def test_table_1_at_full_length(protocol: str, cut: str, trainings: int, sb3: list[str]) -> None:
-    preset = presets.PRESETS["paper-table1"]
+    preset = PRESETS["paper-table1"]
     conditions = replace(preset.conditions, protocol=protocol, normalize=None, anneal=None)
     settings = [parse(text) for text in preset.cut(cut, protocol)]
     runs = [run for run in make_plan(settings, preset.envs, preset.seeds, conditions).runs if run.algorithm]

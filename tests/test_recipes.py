@@ -16,8 +16,8 @@ from torch import nn
 from fresh import ended, run_code_anew
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes import ALGORITHMS, Recipe, evaluate, load, parse, recipe, select, train
-from sb3_ppo_variants.recipes.episodes import Episodes
 from sb3_ppo_variants.recipes.ppo_clip import hyperparams
+from sb3_ppo_variants.recipes.training import Episodes
 
 ZOO: dict[str, dict[str, Any]] = yaml.safe_load((Path(rl_zoo3.__file__).parent / "hyperparams/ppo.yml").read_text())
 SAME_IN_ZOO = {

@@ -8,7 +8,7 @@ from committed import ROOT
 
 from benchmarks import verdicts
 from benchmarks.__main__ import main
-from sb3_ppo_variants.compare.permutation import seeds_needed
+from sb3_ppo_variants.compare.statistics import seeds_needed
 
 SHARES = json.loads((ROOT / "results" / "verdicts.json").read_text())
 

@@ -23,8 +23,7 @@ from own_objectives import SPO
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL
 from sb3_ppo_variants.recipes import ALGORITHMS, recipe
 from sb3_ppo_variants.zoo.push_to_hub import push_to_hub
-from sb3_ppo_variants.zoo.registry import ExperimentManager
-from sb3_ppo_variants.zoo.search import sampler
+from sb3_ppo_variants.zoo.registry import ExperimentManager, sample
 
 ENV = "CartPole-v1"
 LSTM = str(Path(rl_zoo3.__file__).parent / "hyperparams/ppo_lstm.yml")
@@ -170,7 +169,7 @@ def test_samples_are_arguments_of_the_algorithm(name: str) -> None:
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     for _ in range(5):
         trial = study.ask()
-        arguments = sampler(name)(trial, 2, 8, {})
+        arguments = sample(name, trial, 2, 8, {})
         own = {"objective": SPO(0.2)} if name == "ppo_custom" else {}
         make: Any = ALGORITHMS[name]
         model = make("MlpPolicy", ENV, **{**arguments, **own, "n_steps": 1024})
@@ -184,7 +183,7 @@ def test_the_search_space_is_that_of_the_zoo() -> None:
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     theirs, ours = study.ask(), study.ask()
     sample_ppo_params(theirs, 2, 8, {})
-    sampler("ppo_clip")(ours, 2, 8, {})
+    sample("ppo_clip", ours, 2, 8, {})
     assert ours.distributions == theirs.distributions
     assert ours.user_attrs.keys() == theirs.user_attrs.keys()
     assert ours.user_attrs["batch_size"] == 2 ** ours.params["batch_size_pow"]

@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.figures import interpolation
 from benchmarks.figures.look import CLIP, PLAIN, picture, shades
 from sb3_ppo_variants.compare import records, scores, statistics
-from sb3_ppo_variants.compare.paper import TABLE_1
+from sb3_ppo_variants.compare.plan import TABLE_1
 
 TABLE = Path("results/table1-200k.jsonl.gz")
 SURROGATES = {

@@ -20,14 +20,11 @@ class Command(NamedTuple):
     :param help: what it does, in a sentence
     :param add_options: adds its options to a parser
     :param module: the module whose ``run`` takes the options and returns the exit code
-    :param later: modules that ``run`` imports at its end; they are imported first, so that a missing package is not
-        found after hours
     """
 
     help: str
     add_options: Callable[[argparse.ArgumentParser], None]
     module: str
-    later: tuple[str, ...] = ()
 
 
 def run_command(
@@ -52,9 +49,8 @@ def run_command(
                 with _extra_named():
                     command.add_options(own)
         options = parser.parse_args(arguments)
-        command = commands[options.command]
         with _extra_named():
-            module, *_ = map(import_module, (command.module, *command.later))
+            module = import_module(commands[options.command].module)
         return module.run(options)
     except ArgumentError as error:
         raise SystemExit(str(error)) from error

@@ -7,19 +7,16 @@ with CleanRL's ``charts/episodic_return``, as Weights & Biases exports them, for
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from math import ceil, isfinite
 from pathlib import Path
-from typing import cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from stable_baselines3.common.monitor import get_monitor_files, load_results
 
-from sb3_ppo_variants.compare.curves import LAST
-from sb3_ppo_variants.compare.plan import RANDOM
-from sb3_ppo_variants.compare.records import ADDED, FORMAT, Record, digest
+from sb3_ppo_variants.compare.records import ADDED, FORMAT, LAST, RANDOM, Record, digest
 from sb3_ppo_variants.errors import ArgumentError
 
 EVALUATIONS = "evaluations.npz"
@@ -29,13 +26,8 @@ STEPS = ("global_step", "_step", "Step")
 IN_FOLDER, IN_NAME = re.compile(r"(.+-v\d+)_\d+"), re.compile(r"(.+?)__.+__\d+__\d+")
 
 
-@dataclass(frozen=True)
-class Episodes:
-    """The episodes of a run: the steps at which they ended, ascending, and their returns.
-
-    :param env: id of the environment, ``None`` if it is not known
-    :param seconds: duration of the run, ``None`` if it is not known
-    """
+class Added(NamedTuple):
+    """The episodes of a run: the steps at which they ended, ascending, and their returns. The others may be unknown."""
 
     env: str | None
     ends: list[float]
@@ -43,25 +35,41 @@ class Episodes:
     seconds: float | None = None
 
 
-def read(texts: Iterable[str]) -> list[Record]:
-    """Read the runs at ``LABEL=PATH`` or ``LABEL@ENV=PATH`` as records without conditions.
+def read_beside(texts: Iterable[str], found: Sequence[Record]) -> list[Record]:
+    """Read the runs at ``LABEL=PATH`` or ``LABEL@ENV=PATH`` as records beside those of the runs that were found.
 
-    :raises ArgumentError: if there are no runs, or their environment is not known
+    There is one for each of the conditions under which the found runs include their environment.
     """
-    runs: dict[tuple[str, str], list[Episodes]] = defaultdict(list)
+    runs: dict[tuple[str, str], list[Added]] = defaultdict(list)
     for text in texts:
         named, _, path = text.partition("=")
         label, _, env = named.partition("@")
         if not label or not path:
             raise ArgumentError(f"--add {text} must be LABEL=PATH, or LABEL@ENV=PATH for another version of ENV")
-        for run in _found(text, Path(path)):
+        for run in _read(text, Path(path)):
             if not (env or run.env):
                 raise ArgumentError(f"--add {text} does not name the environment of the runs; write LABEL@ENV=PATH")
             runs[label, env or run.env or ""].append(run)
-    return [record for (label, env), of in runs.items() for record in _records(label, env, of)]
+    conditions = {digest(record["conditions"]): (record["conditions"], set[str]()) for record in found}
+    for record in found:
+        conditions[digest(record["conditions"])][1].add(record["env"])
+    taken = {RANDOM, *(record["label"] for record in found)}
+    records: list[Record] = []
+    for (label, env), of_label in runs.items():
+        if label in taken:
+            raise ArgumentError(f"--add {label}=PATH: the report has a setting of this name, choose another")
+        own = [each for each, envs in conditions.values() if env in envs]
+        if not own:
+            known = ", ".join(sorted({env for _, envs in conditions.values() for env in envs}))
+            raise ArgumentError(
+                f"{label} has runs in {env}, and the records are of {known}; if one of these is "
+                f"the same, say so: --add {label}@ENV=PATH"
+            )
+        records += [record for each in own for record in _records(label, env, each, of_label)]
+    return records
 
 
-def _found(text: str, path: Path) -> list[Episodes]:
+def _read(text: str, path: Path) -> list[Added]:
     try:
         found = [run for run in _runs(path) if run.ends]
     except Exception as error:
@@ -79,74 +87,50 @@ def _found(text: str, path: Path) -> list[Episodes]:
     return found
 
 
-def beside(added: Iterable[Record], found: Iterable[Record]) -> list[Record]:
-    """Return the added runs, once for each of the conditions under which the found runs include their environment.
-
-    :raises ArgumentError: if no found run is in the environment of an added one, or a found run has its label
-    """
-    conditions = {digest(record["conditions"]): (record["conditions"], set[str]()) for record in found}
-    for record in found:
-        conditions[digest(record["conditions"])][1].add(record["env"])
-    taken = {RANDOM, *(record["label"] for record in found)}
-    lines: list[Record] = []
-    for record in added:
-        if record["label"] in taken:
-            raise ArgumentError(f"--add {record['label']}=PATH: the report has a setting of this name, choose another")
-        own = [{**record, "conditions": each} for each, envs in conditions.values() if record["env"] in envs]
-        if not own:
-            known = ", ".join(sorted({env for _, envs in conditions.values() for env in envs}))
-            raise ArgumentError(
-                f"{record['label']} has runs in {record['env']}, and the records are of {known}; if one of these is "
-                f"the same, say so: --add {record['label']}@ENV=PATH"
-            )
-        lines += cast(list[Record], own)
-    return lines
-
-
-def _records(label: str, env: str, runs: list[Episodes]) -> Iterator[Record]:
+def _records(label: str, env: str, conditions: dict[str, Any], runs: list[Added]) -> Iterator[Record]:
     # All runs get the same number of timesteps, because runs of different lengths would count as different settings.
     longest = ceil(max(run.ends[-1] for run in runs))
     for seed, run in enumerate(runs):
         last = run.returns[-LAST:]
         yield {
             "format": FORMAT, "name": f"{label}-{env}-{seed}", "status": "finished", "label": label, "algorithm": ADDED,
-            "env": env, "seed": seed, "timesteps": longest, "hyperparameters": {}, "conditions": {},
+            "env": env, "seed": seed, "timesteps": longest, "hyperparameters": {}, "conditions": conditions,
             "score": float(np.mean(last)), "steps": ceil(run.ends[-1]), "last_returns": last, "curve": [],
             "episodes": {"ends": run.ends, "returns": run.returns}, "versions": {}, "machine": "",
             "wall_seconds": run.seconds, "cpu_seconds": None,
         }  # fmt: skip
 
 
-def _runs(path: Path) -> Iterator[Episodes]:
+def _runs(path: Path) -> Iterator[Added]:
     if path.suffix == ".csv" and path.is_file():
-        yield from _exported(path)
+        yield from _read_export(path)
     elif path.is_dir():
         for folder in sorted([path, *(each for each in path.rglob("*") if each.is_dir())]):
             if get_monitor_files(str(folder)):
-                yield _monitored(folder)
+                yield _read_monitors(folder)
             elif (folder / EVALUATIONS).exists():
-                yield _evaluated(folder)
+                yield _read_evaluations(folder)
 
 
-def _monitored(folder: Path) -> Episodes:
+def _read_monitors(folder: Path) -> Added:
     """Return the training episodes of all environments of a run."""
     with open(get_monitor_files(str(folder))[0]) as lines:
         env = json.loads(lines.readline().removeprefix("#")).get("env_id")
     # If the run was killed, its last line may be torn.
     frame = load_results(str(folder)).dropna(subset=["r", "l", "t"])
     seconds = float(frame["t"].max()) if len(frame) else None
-    return Episodes(env, frame["l"].cumsum().astype(float).tolist(), frame["r"].astype(float).tolist(), seconds)
+    return Added(env, frame["l"].cumsum().astype(float).tolist(), frame["r"].astype(float).tolist(), seconds)
 
 
-def _evaluated(folder: Path) -> Episodes:
+def _read_evaluations(folder: Path) -> Added:
     """Return the episodes of all evaluations of a run."""
     found, named = np.load(folder / EVALUATIONS), IN_FOLDER.fullmatch(folder.name)
     results = found["results"]
     ends = np.repeat(found["timesteps"], results.shape[1]).astype(float)
-    return Episodes(named[1] if named else None, ends.tolist(), results.ravel().astype(float).tolist())
+    return Added(named[1] if named else None, ends.tolist(), results.ravel().astype(float).tolist())
 
 
-def _exported(file: Path) -> Iterator[Episodes]:
+def _read_export(file: Path) -> Iterator[Added]:
     """Yield the runs in a file, one per column."""
     frame = pd.read_csv(file)
     steps = next((name for name in STEPS if name in frame), None)
@@ -155,4 +139,4 @@ def _exported(file: Path) -> Iterator[Episodes]:
             run = column.removesuffix(RETURN).removesuffix(" - ") or file.stem
             named = IN_NAME.fullmatch(run)
             rows = frame[[steps, column]].dropna().sort_values(steps, kind="stable").astype(float)
-            yield Episodes(named[1] if named else None, rows[steps].tolist(), rows[column].tolist())
+            yield Added(named[1] if named else None, rows[steps].tolist(), rows[column].tolist())

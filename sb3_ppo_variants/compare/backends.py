@@ -11,7 +11,7 @@ from typing import Any
 from joblib import Parallel, delayed, parallel_config, register_parallel_backend
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
-from sb3_ppo_variants.compare.execution import record_of
+from sb3_ppo_variants.compare.execution import make_record
 from sb3_ppo_variants.compare.plan import Run
 from sb3_ppo_variants.compare.records import Record
 from sb3_ppo_variants.errors import installation
@@ -24,16 +24,11 @@ Work = Callable[[Run], Record]
 
 @dataclass(frozen=True)
 class Pool:
-    """A joblib backend.
-
-    :param backend: name of the backend
-    :param jobs: number of parallel runs
-    :param lost: the error that the backend raises when a worker is lost
-    :param options: further options of the backend
-    """
+    """A joblib backend with its options, and the number of parallel runs."""
 
     backend: str
     jobs: int
+    # Raised when a worker is lost.
     lost: type[Exception]
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -57,7 +52,7 @@ def make(runs: Iterable[Run], work: Work, pool: Pool) -> Generator[Record, None,
     while waiting:
         begun: list[Run] = []
         try:
-            for record in pool.records(_noting(tuple(waiting.values()), begun), work):
+            for record in pool.records(_note(tuple(waiting.values()), begun), work):
                 del waiting[record["name"]]
                 yield record
         except pool.lost:
@@ -66,22 +61,17 @@ def make(runs: Iterable[Run], work: Work, pool: Pool) -> Generator[Record, None,
                 raise
             for run in suspects:
                 del waiting[run.name]
-                yield _alone(run, work, pool)
+                try:
+                    yield from replace(pool, jobs=1).records([run], work)
+                except pool.lost as error:
+                    twice = f"{error}\nThe process of this run ended twice, the second time while it was the only one."
+                    yield make_record(run, "failed", {"error": twice})
 
 
-def _noting(runs: Iterable[Run], begun: list[Run]) -> Iterator[Run]:
+def _note(runs: Iterable[Run], begun: list[Run]) -> Iterator[Run]:
     for run in runs:
         begun.append(run)
         yield run
-
-
-def _alone(run: Run, work: Work, pool: Pool) -> Record:
-    try:
-        (record,) = replace(pool, jobs=1).records([run], work)
-    except pool.lost as error:
-        twice = f"{error}\nThe process of this run ended twice, the second time while it was the only one."
-        return record_of(run, "failed", {"error": twice})
-    return record
 
 
 @contextmanager
@@ -130,7 +120,7 @@ def _ray(address: str | None, jobs: int | None) -> Iterator[Pool]:
         raise SystemExit(f"no Ray cluster answers at --address {address}: {error}") from error
     with context:
         # Ray's pool has a core for each worker, and with one worker joblib would not use the pool.
-        cores = _cores(lambda: ray.cluster_resources().get("CPU", 0), max(jobs or 1, 2))
+        cores = _count_cores(lambda: ray.cluster_resources().get("CPU", 0), max(jobs or 1, 2))
         yield Pool("ray", jobs or cores, ray.exceptions.RayError)
 
 
@@ -147,11 +137,11 @@ def _dask(address: str | None, jobs: int | None) -> Iterator[Pool]:
     except (OSError, ValueError) as error:
         raise SystemExit(f"no Dask scheduler answers at --address {address}: {error}") from error
     with client:
-        cores = _cores(lambda: sum(client.ncores().values()), 1)
+        cores = _count_cores(lambda: sum(client.ncores().values()), 1)
         yield Pool("dask", jobs or cores, KilledWorker)
 
 
-def _cores(count: Callable[[], float], needed: int) -> int:
+def _count_cores(count: Callable[[], float], needed: int) -> int:
     """Return the number of cores of a cluster, as soon as it has as many as needed."""
     end = time.monotonic() + SECONDS_FOR_CORES
     while (cores := int(count())) < needed:

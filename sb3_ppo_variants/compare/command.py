@@ -1,6 +1,7 @@
 """Compare algorithms over environments and seeds (settings x environments x seeds), resumably, and write a report."""
 
 import argparse
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -8,14 +9,16 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from filelock import FileLock, Timeout
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
 
 from sb3_ppo_variants.compare import backends, records
-from sb3_ppo_variants.compare.conditions import Conditions, read
-from sb3_ppo_variants.compare.plan import Plan, Run, check, make_plan, together
-from sb3_ppo_variants.compare.presets import DEFAULT, PRESETS
-from sb3_ppo_variants.compare.report_command import LOCK, RECORDS, STATES, report
-from sb3_ppo_variants.compare.settings import assignments, parse
-from sb3_ppo_variants.compare.tracking import Tracking
+from sb3_ppo_variants.compare.execution import Tracking, check, perform
+from sb3_ppo_variants.compare.plan import DEFAULT, PRESETS, Plan, Run, make_plan, merge
+from sb3_ppo_variants.compare.records import RANDOM, Record
+from sb3_ppo_variants.compare.report import LOCK, RECORDS, STATES, read_states, write
+from sb3_ppo_variants.compare.settings import Conditions, assignments, parse, read_file
 from sb3_ppo_variants.errors import ArgumentError
 
 CHECKPOINTS = "checkpoints"
@@ -30,17 +33,24 @@ def run(options: argparse.Namespace) -> int:
     :return: 0 if all runs are finished, 1 if some failed, 130 if interrupted
     """
     try:
-        tracking = _tracking(options)
-        plan = _plan(options)
+        boards = options.tensorboard and options.tensorboard.absolute()
+        tracking = Tracking(boards, options.wandb, options.out.absolute())
+        tracking.check()
+        plan = make_plans(options)
         if options.dry_run:
             _missing(options, plan)
             return 0
-        _make_folders(options.out)
+        try:
+            for folder in (RECORDS, STATES):
+                (options.out / folder).mkdir(parents=True, exist_ok=True)
+                TemporaryFile(dir=options.out / folder).close()
+        except OSError as error:
+            raise ArgumentError(f"--out {options.out} cannot be written to: {error}") from error
         with FileLock(options.out / LOCK, timeout=0):
             if options.files:
                 _copy(options)
             failed = _make(options, plan, _missing(options, plan), tracking)
-        report(options.out, *records.read(options.out / RECORDS))
+        write(options.out, *records.load(options.out / RECORDS))
     except Timeout:
         raise SystemExit(f"--out {options.out} is in use by another command") from None
     except KeyboardInterrupt:
@@ -49,14 +59,8 @@ def run(options: argparse.Namespace) -> int:
     return int(failed > 0)
 
 
-def _tracking(options: argparse.Namespace) -> Tracking:
-    folder = None if options.tensorboard is None else options.tensorboard.absolute()
-    tracking = Tracking(folder, options.wandb, options.out.absolute())
-    tracking.check()
-    return tracking
-
-
-def _plan(options: argparse.Namespace) -> Plan:
+def make_plans(options: argparse.Namespace) -> Plan:
+    """Plan the runs that the command line asks for, under all of its conditions."""
     preset = PRESETS.get(options.preset, DEFAULT)
     cut = options.settings or "all"
     if cut not in preset.settings:
@@ -76,14 +80,13 @@ def _plan(options: argparse.Namespace) -> Plan:
         raise ArgumentError(f"--jobs must be at least 1, not {options.jobs}")
     settings = [parse(text) for text in options.algos or preset.cut(cut, options.protocol)]
     seeds = preset.seeds if options.seeds is None else options.seeds
-    envs = options.envs or preset.envs
-    return together(make_plan(settings, envs, seeds, each) for each in conditions)
+    return merge(make_plan(settings, options.envs or preset.envs, seeds, each) for each in conditions)
 
 
 def _changes(options: argparse.Namespace) -> list[str]:
     """Return the options that change the conditions, as given."""
-    values = {"--protocol": options.protocol, "--hyperparams": options.hyperparams, "--entry": options.entry}
-    given = [f"{name} {value}" for name, value in values.items() if value is not None]
+    values = {name: getattr(options, name) for name in ("protocol", "hyperparams", "entry")}
+    given = [f"--{name} {value}" for name, value in values.items() if value is not None]
     switches = {"normalize": options.normalize, "anneal": options.anneal}
     given += [f"--{name}" if value else f"--no-{name}" for name, value in switches.items() if value is not None]
     return [*given, *(f"-p {text}" for text in options.param)]
@@ -98,13 +101,13 @@ def _conditions(options: argparse.Namespace, preset: Conditions) -> Conditions:
         given["parameters"] = {**preset.parameters, **assignments(",".join(options.param))}
     if options.hyperparams is not None:
         # A file has entries of its own, so no entry is implied.
-        given |= {"entry": options.entry, "file": read(options.hyperparams)}
+        given |= {"entry": options.entry, "file": read_file(options.hyperparams)}
     return replace(preset, **given)
 
 
 def _missing(options: argparse.Namespace, plan: Plan) -> list[Run]:
     """Show the plan and its progress, and return the missing runs after checking them."""
-    found, problems = _found(options)
+    found, problems = records.load(options.out / RECORDS, options.files)
     status = {record["name"]: record["status"] for record in found}
     missing = [run for run in plan.runs if status.get(run.name) != "finished"]
     trainings = [run for run in plan.runs if run.algorithm]
@@ -131,46 +134,25 @@ def _missing(options: argparse.Namespace, plan: Plan) -> list[Run]:
     return missing
 
 
-def _found(options: argparse.Namespace) -> tuple[list[records.Record], list[str]]:
-    """Return one record of each run in the folder and in the exported files, and a line for each problem."""
-    parts = [records.read(options.out / RECORDS), *map(records.unpack, options.files)]
-    found, twice = records.merged(record for part, _ in parts for record in part)
-    return found, [*(line for _, problems in parts for line in problems), *twice]
-
-
 def _copy(options: argparse.Namespace) -> None:
     """Copy the finished runs in the exported files that the folder lacks."""
-    found, _ = records.merged(record for file in options.files for record in records.unpack(file)[0])
     here = {record["name"] for record in records.read(options.out / RECORDS)[0] if record["status"] == "finished"}
     with records.Writer(options.out / RECORDS) as writer:
-        for record in found:
+        for record in records.load(None, options.files)[0]:
             if record["status"] == "finished" and record["name"] not in here:
                 writer.write(record)
 
 
-def _make_folders(out: Path) -> None:
-    try:
-        for folder in (RECORDS, STATES):
-            (out / folder).mkdir(parents=True, exist_ok=True)
-            with TemporaryFile(dir=out / folder):
-                pass
-    except OSError as error:
-        raise ArgumentError(f"--out {out} cannot be written to: {error}") from error
-
-
 def _make(options: argparse.Namespace, plan: Plan, missing: list[Run], tracking: Tracking) -> int:
     """Make the missing runs, record each when it ends, and return how many failed."""
-    from sb3_ppo_variants.compare.execution import perform
-    from sb3_ppo_variants.compare.progress import Display
-
     states = options.out / STATES
     for left in [*states.glob("*"), *(options.out / RECORDS).glob("*.tmp")]:
         # Left over from a command that was killed.
         left.unlink()
-    checkpoints = (options.out / CHECKPOINTS).absolute() if options.checkpoints else None
-    work = partial(perform, states=states.absolute(), checkpoints=checkpoints, tracking=tracking)
     if not missing:
         return 0
+    checkpoints = (options.out / CHECKPOINTS).absolute() if options.checkpoints else None
+    work = partial(perform, states=states.absolute(), checkpoints=checkpoints, tracking=tracking)
     failed = 0
     with (
         records.Writer(options.out / RECORDS) as writer,
@@ -184,7 +166,55 @@ def _make(options: argparse.Namespace, plan: Plan, missing: list[Run], tracking:
             # A process that was killed leaves its state.
             (states / f"{record['name']}.json").unlink(missing_ok=True)
             for written in writer.write(record):
-                display.ended(written)
+                display.report(written)
             if writer.problem:
                 display.tell(writer.problem, red=True)
     return failed
+
+
+class Display(Progress):
+    """A line for each run that has ended and, in a terminal, a bar for all of them and a row for each in progress."""
+
+    def __init__(self, runs: Iterable[Run], missing: Iterable[Run], states: Path):
+        self._steps = {run.name: run.timesteps if run.algorithm else 0 for run in runs}
+        self._done = self._steps.keys() - {run.name for run in missing}
+        self._failed = 0
+        self._states = states
+        console = Console()
+        super().__init__(
+            TextColumn("{task.description}"), BarColumn(None), "{task.percentage:3.0f}%",
+            TextColumn("elapsed"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+            console=console, disable=not console.is_terminal, refresh_per_second=2,
+        )  # fmt: skip
+        self.add_task("", total=max(1, sum(self._steps.values())), completed=self._finished_steps())
+
+    def report(self, record: Record) -> None:
+        """Report a run that finished or failed."""
+        failed = record["status"] == "failed"
+        self._done.add(record["name"])
+        self._failed += failed
+        what = "failed: " + record["error"].strip().splitlines()[-1] if failed else f"score {record['score']}"
+        counted = f"{len(self._done)}/{len(self._steps)}"
+        self.tell(f"{counted} {record['label']}, {record['env']}, seed {record['seed']}: {what}", red=failed)
+
+    def tell(self, text: str, red: bool) -> None:
+        """Print a line, in red if it needs the user's attention."""
+        self.console.print(text, style="red" if red else None, highlight=False, markup=False, soft_wrap=True)
+
+    def _finished_steps(self) -> int:
+        return sum(steps for name, steps in self._steps.items() if name in self._done)
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """Yield a table with a row for each run in progress, and the bar."""
+        states = read_states(self._states)
+        failed = f", {self._failed} failed" if self._failed else ""
+        steps = self._finished_steps() + sum(state["steps"] for state in states if state["label"] != RANDOM)
+        for task in self.tasks:
+            self.update(task.id, description=f"runs {len(self._done)}/{len(self._steps)}{failed}", completed=steps)
+        table = Table("running", "environment", "seed", "steps", "reward so far", box=None)
+        for state in states:
+            reward = "" if state["reward"] is None else f"{state['reward']:g}"
+            share = f"{state['steps']} of {state['timesteps']}"
+            table.add_row(state["label"], state["env"], str(state["seed"]), share, reward)
+        yield table
+        yield self.make_tasks_table(self.tasks)

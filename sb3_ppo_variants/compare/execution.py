@@ -1,47 +1,77 @@
-"""Executes one run, in any process, and returns its record."""
+"""Executes one run, in any process, and returns its record, with what the result depends on besides settings and seed.
 
+Sums of floating-point numbers depend on the order in which a processor's instructions add them. Training amplifies the
+last bit until two processors, or two versions of the code, give different scores.
+"""
+
+import hashlib
 import json
 import math
+import os
+import platform
+import shutil
+import subprocess
+import sys
 import time
 import traceback
 import warnings
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from importlib.util import find_spec
+from numbers import Real
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, Any, cast
 
+import gymnasium as gym
 import numpy as np
+import pandas as pd
 import torch as th
 from gymnasium import spaces
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
+from stable_baselines3.common.logger import KVWriter, Logger, TensorBoardOutputFormat
 from stable_baselines3.common.vec_env import VecEnv
 from threadpoolctl import threadpool_limits
 
-from sb3_ppo_variants.compare.curves import LAST, SPANS
-from sb3_ppo_variants.compare.logged import Logged
+from sb3_ppo_variants.backends.choice import choose
+from sb3_ppo_variants.backends.native.library import library
+from sb3_ppo_variants.base.algorithm import PPOBase
 from sb3_ppo_variants.compare.plan import Run
-from sb3_ppo_variants.compare.provenance import Numerics, circumstances, commit, installed, numerics, own_modules
-from sb3_ppo_variants.compare.quiet import quieted
-from sb3_ppo_variants.compare.records import FORMAT, Made, Record, Result
-from sb3_ppo_variants.compare.tracking import Tracking
+from sb3_ppo_variants.compare.records import FORMAT, LAST, SPANS, Record, Result, digest
 from sb3_ppo_variants.envs import ActionsAsDrawn
+from sb3_ppo_variants.errors import ArgumentError, installation
 from sb3_ppo_variants.guards.capabilities import has_attr
 from sb3_ppo_variants.guards.masks import METHOD, MaskCheck, choices
 from sb3_ppo_variants.guards.outputs import Watch
-from sb3_ppo_variants.recipes.episodes import Episodes
-from sb3_ppo_variants.recipes.training import build, save
+from sb3_ppo_variants.recipes.protocols import Wrappers, list_wrappers
+from sb3_ppo_variants.recipes.training import Episodes, build, save
+
+if TYPE_CHECKING:
+    from wandb.sdk.wandb_run import Run as WandbRun
 
 SECONDS_BETWEEN_STATES = 1.0
-NOWHERE = Tracking()
+# Environments and algorithms come from these packages, so that their versions matter where they are installed.
+PACKAGES = ("sb3_contrib", "mujoco", "ale_py", "envpool", "box2d")
+# The logged values to keep: names of SB3 and of this package, without "train/".
+LOGGED = (
+    "kl", "approx_kl", "entropy_loss", "explained_variance", "value_loss", "std", "kl_coef", "clip_range",
+    "clip_fraction",
+)  # fmt: skip
 
 
 class State(BaseCallback):
-    """Writes the progress of a run to a file in a folder, if this machine has that folder."""
+    """Writes the progress of a run to a file in a folder, if this machine has it, and keeps the values that it logs."""
 
     def __init__(self, run: Run, episodes: Episodes, folder: Path | None):
         super().__init__()
         self._run, self._episodes = run, episodes
         self._file = folder / f"{run.name}.json" if folder is not None and folder.is_dir() else None
         self._next = 0.0
+        self._logged: list[dict[str, float]] = []
         self._on_training_start()
 
     def _on_training_start(self) -> None:
@@ -79,6 +109,85 @@ class State(BaseCallback):
         if self._file is not None:
             self._file.unlink(missing_ok=True)
 
+    def _on_rollout_start(self) -> None:
+        # Read the values before SB3 dumps and clears them, which it does between a rollout and its update.
+        values = {name: self.logger.name_to_value.get(f"train/{name}") for name in LOGGED}
+        known = {name: float(value) for name, value in values.items() if value is not None}
+        if known:
+            self._logged.append({"step": self.num_timesteps, **known})
+
+    def _on_training_end(self) -> None:
+        self._on_rollout_start()
+
+    def curves(self, timesteps: int, number: int) -> dict[str, list[float | None]]:
+        """Return the mean of each logged value over the updates in each of ``number`` equal spans of the timesteps."""
+        frame = pd.DataFrame(self._logged, columns=["step", *LOGGED], dtype=float)
+        spans = np.ceil(frame.pop("step") * number / timesteps).clip(1, number)
+        means = frame.where(np.isfinite(frame)).groupby(spans).mean().reindex(range(1, number + 1))
+        known = means.dropna(axis="columns", how="all")
+        return {n: [None if pd.isna(mean) else float(f"{mean:.5g}") for mean in known[n]] for n in known}
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """Where runs log to, besides their records."""
+
+    # A folder, in which each run gets its own folder.
+    tensorboard: Path | None = None
+    # A project at Weights & Biases, and the folder for its files.
+    wandb: str | None = None
+    wandb_folder: Path = Path()
+
+    def check(self) -> None:
+        """Exit, naming the extra to install, if a package is missing."""
+        if self.tensorboard is not None and find_spec("tensorboard") is None:
+            raise SystemExit(f"--tensorboard needs TensorBoard: {installation('examples')}")
+        if self.wandb is not None and find_spec("wandb") is None:
+            raise SystemExit(f"--wandb needs Weights & Biases: {installation('wandb')}")
+
+    @contextmanager
+    def log(self, run: Run, model: BaseAlgorithm) -> Iterator[None]:
+        """Let a run's model log there. If an error is raised, the run of Weights & Biases is marked as failed."""
+        with ExitStack() as stack:
+            formats: list[KVWriter] = []
+            if self.tensorboard is not None:
+                folder = self.tensorboard / run.name
+                # An earlier attempt at this run, which failed or was killed, may have left logs here.
+                shutil.rmtree(folder, ignore_errors=True)
+                formats.append(TensorBoardOutputFormat(str(folder)))
+                stack.callback(formats[0].close)
+            if self.wandb is not None:
+                import wandb
+
+                self.wandb_folder.mkdir(parents=True, exist_ok=True)
+                described = run.identity
+                tracked = wandb.init(
+                    project=self.wandb, dir=self.wandb_folder, name=f"{run.label}, {run.env}, seed {run.seed}",
+                    group=f"{run.label}, {run.env}", config={**described.pop("hyperparameters"), **described},
+                    settings=wandb.Settings(silent=True, console="off"),
+                )  # fmt: skip
+                formats.append(ToWandb(stack.enter_context(tracked)))
+            if formats:
+                model.set_logger(Logger(str(self.tensorboard or self.wandb_folder), formats))
+            yield
+
+
+class ToWandb(KVWriter):
+    """Writes numbers from SB3's logger to a run of Weights & Biases."""
+
+    def __init__(self, run: "WandbRun"):
+        self._run = run
+
+    def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
+        """Write the numbers that were logged at a step."""
+        self._run.log({name: value for name, value in key_values.items() if isinstance(value, Real)}, step=step)
+
+    def close(self) -> None:
+        """Do nothing: the context that started the run ends it."""
+
+
+NOWHERE = Tracking()
+
 
 def perform(
     run: Run, states: Path | None = None, checkpoints: Path | None = None, tracking: Tracking = NOWHERE
@@ -87,46 +196,45 @@ def perform(
 
     :param states: folder for the progress of the runs; ``None`` writes none
     :param checkpoints: folder in which a folder with the trained model is saved; ``None`` saves none
-    :param tracking: where to log, besides the record
     """
     # Compute with one thread everywhere, because the way sums are split over threads changes their rounding.
     th.set_num_threads(1)
-    episodes, logged = Episodes(), Logged()
+    episodes = Episodes()
     state = State(run, episodes, states)
-    result: Made
+    result: Result
     try:
-        with threadpool_limits(limits=1), quieted():
+        with threadpool_limits(limits=1), quiet():
             if run.algorithm:
-                steps, computed = _train(run, CallbackList([episodes, logged, state]), checkpoints, tracking)
+                steps, computed = _train(run, CallbackList([episodes, state]), checkpoints, tracking)
             else:
                 steps, computed = _act_randomly(run, episodes, state), numerics(None)
-        training = logged.curves(steps, SPANS)
-        status, result = "finished", {**_measured(episodes, steps), "training": training, "numerics": computed}
+        training = state.curves(steps, SPANS)
+        status, result = "finished", {**_measure(episodes, steps), "training": training, "numerics": computed}
     except (Exception, SystemExit):
         # The names of files in a message may contain bytes that are no text, which no report could be written with.
         error = traceback.format_exc().encode(errors="backslashreplace").decode()
         status, result = "failed", {"error": error}
     finally:
         state.close()
-    return record_of(run, status, result, *state.seconds())
+    return make_record(run, status, result, *state.seconds())
 
 
-def record_of(run: Run, status: str, result: Made, wall: float | None = None, cpu: float | None = None) -> Record:
+def make_record(run: Run, status: str, result: Result, wall: float | None = None, cpu: float | None = None) -> Record:
     """Return the record of a run with its result and the wall-clock and CPU seconds it took."""
     made = {"format": FORMAT, "name": run.name, "status": status, **run.identity, **result, "commit": commit()}
     described = circumstances()
-    described["versions"] |= installed()
+    described["versions"] |= installed_versions()
     modules = own_modules(run.algorithm, run.env, run.hyperparameters.get("env_wrapper"))
     return cast(Record, {**made, **described, "modules": modules, "wall_seconds": wall, "cpu_seconds": cpu})
 
 
-def _train(run: Run, callback: BaseCallback, checkpoints: Path | None, tracking: Tracking) -> tuple[int, Numerics]:
+def _train(
+    run: Run, callback: BaseCallback, checkpoints: Path | None, tracking: Tracking
+) -> tuple[int, dict[str, str]]:
     """Return the number of steps that were made, and how the updates were computed."""
     model = build(run.recipe(), run.seed)
     computed = numerics(model)
-    with tracking.logger(run) as logger:
-        if logger is not None:
-            model.set_logger(logger)
+    with tracking.log(run, model):
         model.learn(run.timesteps, callback=callback)
         # SB3 dumps the log before each update, so the values of the last update are still to be written.
         model.logger.dump(model.num_timesteps)
@@ -159,7 +267,19 @@ def _act_randomly(run: Run, episodes: Episodes, state: State) -> int:
     return steps
 
 
-def _measured(episodes: Episodes, steps: int) -> Result:
+def random_actions(env: VecEnv, space: spaces.Space | None = None) -> np.ndarray:
+    """Draw a random action for each environment, from this space or its own; with masks, one that the mask allows."""
+    space = env.action_space if space is None else space
+    sizes = choices(space) if has_attr(env, METHOD) else None
+    if sizes is None:
+        return np.array([space.sample() for _ in range(env.num_envs)])
+    masks = MaskCheck(space, Watch()).stack(env.env_method(METHOD))
+    parts = np.split(masks, np.cumsum(sizes)[:-1], axis=1)
+    drawn = [[space.np_random.choice(np.flatnonzero(row)) for row in part] for part in parts]
+    return np.stack(drawn, axis=1).reshape(env.num_envs, *(space.shape or ()))
+
+
+def _measure(episodes: Episodes, steps: int) -> Result:
     """Return the part of the record about the episodes, whose returns and their sums must be finite."""
     for number, value in enumerate(episodes.returns):
         if not math.isfinite(value):
@@ -178,16 +298,104 @@ def _measured(episodes: Episodes, steps: int) -> Result:
     }
 
 
-def random_actions(env: VecEnv, space: spaces.Space | None = None) -> np.ndarray:
-    """Draw a random action for each environment; if there are masks, one that the mask allows.
+def check(runs: Iterable[Run]) -> None:
+    """Create the model of every setting in every environment once. Errors name the setting and the environment."""
+    # The same hyperparameters give the same model, even under other conditions.
+    for run in {(run.label, run.env, digest(run.identity["hyperparameters"])): run for run in runs}.values():
+        try:
+            with quiet():
+                env = build(run.recipe(), run.seed).get_env() if run.algorithm else run.recipe().make_env()
+        except Exception as error:
+            kind = "" if isinstance(error, ArgumentError) else f"{type(error).__name__}: "
+            raise ArgumentError(f"{run.label} cannot run in {run.env}: {kind}{error}") from error
+        if env is not None:
+            env.close()
 
-    :param space: action space to draw from; ``None`` takes that of the environments
-    """
-    space = env.action_space if space is None else space
-    sizes = choices(space) if has_attr(env, METHOD) else None
-    if sizes is None:
-        return np.array([space.sample() for _ in range(env.num_envs)])
-    masks = MaskCheck(space, Watch()).stack(env.env_method(METHOD))
-    parts = np.split(masks, np.cumsum(sizes)[:-1], axis=1)
-    drawn = [[space.np_random.choice(np.flatnonzero(row)) for row in part] for part in parts]
-    return np.stack(drawn, axis=1).reshape(env.num_envs, *(space.shape or ()))
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Let MuJoCo warn only once and write no ``MUJOCO_LOG.TXT``, and ignore warnings about the render mode."""
+    mujoco = import_module("mujoco") if find_spec("mujoco") else None
+    with warnings.catch_warnings(), ExitStack() as stack:
+        # SB3 asks every environment for its render mode, even if the environment cannot render.
+        warnings.filterwarnings("ignore", message=".*render_mode")
+        warnings.filterwarnings("once", message="MuJoCo: ")
+        # This is about gymnasium's MuJoCo models, which users cannot change.
+        warnings.filterwarnings("ignore", message="MuJoCo: compiler attribute")
+        if mujoco is not None:
+            mujoco.set_mju_user_warning(lambda message: warnings.warn(f"MuJoCo: {message}"))
+            stack.callback(mujoco.set_mju_user_warning, None)
+        yield
+
+
+def numerics(model: BaseAlgorithm | None) -> dict[str, str]:
+    """Describe how this process rounds the sums in updates of a model, or without one: with which processor,
+    instruction sets of the native library and of PyTorch, and path, which only this package's algorithms have."""
+    found = library()
+    return {
+        "processor": processor(),
+        "native": "" if found is None else found.instructions,
+        "torch": th.backends.cpu.get_cpu_capability(),
+        "path": choose(model._plan(), model.fast).backend.name if isinstance(model, PPOBase) else "",
+    }
+
+
+@cache
+def processor() -> str:
+    """Return the model of the processor, as far as the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    fields = dict(line.replace("\t", "").split(": ", 1) for line in lines if ": " in line)
+    numbers = [fields[name] for name in ("cpu family", "model") if name in fields]
+    return " ".join([fields.get("model name", platform.machine()), *([f"({'/'.join(numbers)})"] if numbers else [])])
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions of those of ``PACKAGES`` that are installed."""
+    found = {}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def own_modules(algorithm: str, env: str, wrappers: Wrappers) -> dict[str, str]:
+    """Return a digest of each imported module that a run names and that no installed package contains."""
+    named = [name.rpartition(".")[0] for name, _ in list_wrappers(wrappers) if isinstance(name, str)]
+    paths = [algorithm.partition(":")[0], *named]
+    if env in gym.registry and isinstance(entry := gym.registry[env].entry_point, str):
+        paths.append(entry.partition(":")[0])
+    packaged = packages_distributions().keys() | sys.stdlib_module_names | {__name__.partition(".")[0]}
+    found = {}
+    for path in sorted({path for path in paths if path and path.partition(".")[0] not in packaged}):
+        file = getattr(sys.modules.get(path), "__file__", None)
+        if file is not None:
+            found[path] = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]
+    return found
+
+
+@cache
+def commit() -> str | None:
+    """Return the commit of this package, with ``-dirty`` if files were changed, or ``None`` outside its repository."""
+    file = Path(__file__)
+    try:
+        _git("ls-files", "--error-unmatch", file.name, folder=file.parent)  # Fails in another project's repository.
+        return _git("describe", "--always", "--abbrev=12", "--dirty", "--exclude=*", folder=file.parent)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _git(*arguments: str, folder: Path) -> str:
+    return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def circumstances(*packages: str) -> dict[str, Any]:
+    """Describe how a result was made: the versions of Python, the core packages and these packages, and the machine."""
+    names = ("sb3_ppo_variants", "stable_baselines3", "gymnasium", "torch", "numpy", *packages)
+    versions = {name: str(import_module(name).__version__) for name in names}
+    return {
+        "versions": {"python": platform.python_version(), **versions},
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+    }

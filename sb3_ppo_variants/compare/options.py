@@ -98,18 +98,13 @@ COMMANDS = {
         "report.",
         add_compare,
         f"{__package__}.command",
-        (f"{__package__}.execution", f"{__package__}.report"),
     ),
     "report": Command(
         "Write a report of the runs recorded so far: report.md, report.html, interactive.html and scores.csv.",
         add_report,
-        f"{__package__}.report_command",
-        (f"{__package__}.report",),
+        f"{__package__}.report",
     ),
     "study": Command(
-        "Write the current results of the Table 1 study into its page.",
-        add_study,
-        f"{__package__}.study_command",
-        (f"{__package__}.study",),
+        "Write the current results of the Table 1 study into its page.", add_study, f"{__package__}.study"
     ),
 }

@@ -1,43 +1,169 @@
-"""The runs of a comparison, all planned and checked before the first one starts."""
+"""What is compared: named comparisons, and the runs of a comparison, all planned before the first one starts."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from typing import Any, NamedTuple
 
 from sb3_ppo_variants import recipes
-from sb3_ppo_variants.compare.conditions import Conditions, of_environment, resolve
-from sb3_ppo_variants.compare.quiet import quieted
-from sb3_ppo_variants.compare.records import FORMAT, digest, plain
-from sb3_ppo_variants.compare.settings import RESERVED, Setting, accepted, load_class
+from sb3_ppo_variants.compare.options import BASELINE, FIRST
+from sb3_ppo_variants.compare.records import FORMAT, RANDOM, Record, digest, plain
+from sb3_ppo_variants.compare.settings import (
+    RESERVED,
+    Conditions,
+    Setting,
+    environment_part,
+    list_arguments,
+    load_class,
+    parse,
+    resolve,
+)
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes.environments import Hyperparameters
-from sb3_ppo_variants.recipes.recipe import Recipe
-from sb3_ppo_variants.recipes.training import build
 from sb3_ppo_variants.variants import PPOClip
 
-# Normalised scores are 0 for this policy. Its run ends after the episodes that a score needs, or after this many steps.
-RANDOM = "random policy"
+# The run of the random policy ends after the episodes that a score needs, or after this many steps.
 RANDOM_TIMESTEPS = 1_000_000
 # Bytes of the readable part of a run's name.
 LONGEST = 200
 
 
 @dataclass(frozen=True)
+class Row:
+    """A setting in the format of the command line, with the paper's name and average normalised score for it."""
+
+    setting: str
+    name: str
+    score: float
+
+    @property
+    def label(self) -> str:
+        """The label of the setting."""
+        return parse(self.setting).label
+
+
+# Table 1 of the PPO paper (https://arxiv.org/abs/1707.06347).
+NONE = "ppo_unclipped"
+BEST = "ppo_clip:clip_range=0.2"
+TABLE_1 = (
+    Row(NONE, "no clipping or penalty", -0.39),
+    Row("ppo_clip:clip_range=0.1", "clipping, ε = 0.1", 0.76),
+    Row(BEST, "clipping, ε = 0.2", 0.82),
+    Row("ppo_clip:clip_range=0.3", "clipping, ε = 0.3", 0.70),
+    Row("ppo_adaptive_kl:desired_kl=0.003", "adaptive KL, d_targ = 0.003", 0.68),
+    Row("ppo_adaptive_kl:desired_kl=0.01", "adaptive KL, d_targ = 0.01", 0.74),
+    Row("ppo_adaptive_kl:desired_kl=0.03", "adaptive KL, d_targ = 0.03", 0.71),
+    Row("ppo_fixed_kl:kl_coef=0.3", "fixed KL, β = 0.3", 0.62),
+    Row("ppo_fixed_kl:kl_coef=1", "fixed KL, β = 1", 0.71),
+    Row("ppo_fixed_kl:kl_coef=3", "fixed KL, β = 3", 0.72),
+    Row("ppo_fixed_kl:kl_coef=10", "fixed KL, β = 10", 0.69),
+)
+PAPERS_ENVS = [
+    "HalfCheetah-v5", "Hopper-v5", "InvertedDoublePendulum-v5", "InvertedPendulum-v5", "Reacher-v5", "Swimmer-v5",
+    "Walker2d-v5",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Preset:
+    """The defaults of the command line for a named comparison."""
+
+    # By the name of the cut.
+    settings: Mapping[str, list[str]]
+    envs: list[str]
+    conditions: Conditions
+    seeds: int = 3
+    # The reason for the conditions.
+    why: str = ""
+    # If there are any, the settings are compared under each of these conditions instead.
+    studied: Sequence[Conditions] = ()
+
+    def cut(self, name: str, protocol: str | None) -> list[str]:
+        """Return the settings of a cut under a protocol.
+
+        SB3's PPO cannot follow the paper's protocols. It then runs under its own, or is left out of the headline.
+        """
+        if protocol in (None, "sb3"):
+            return self.settings[name]
+        of_paper = [text for text in self.settings[name] if text != BASELINE]
+        alone = name == "headline" or len(of_paper) == len(self.settings[name])
+        return of_paper if alone else [*of_paper, f"{BASELINE}:protocol=sb3"]
+
+    def labels(self, protocol: str | None) -> set[str]:
+        """Return the labels of all settings under a protocol."""
+        return {parse(text).label for text in self.cut("all", protocol)}
+
+    def planned(self, records: Iterable[Record], protocol: str | None) -> list[Record]:
+        """Return the records of the runs that the preset has under a protocol, without those of other options."""
+        labels = self.labels(protocol)
+        return [r for r in records if r["label"] in labels and r["env"] in self.envs and r["seed"] < self.seeds]
+
+
+HEADLINE = [NONE, BEST, "ppo_adaptive_kl:desired_kl=0.01", "ppo_fixed_kl:kl_coef=1"]
+STUDY = Conditions("table1-study", timesteps=500_000, entry="mujoco")
+
+
+def _switched(what: str, anneal: bool | None = None, **changes: object) -> Conditions:
+    """Return the conditions of the released code with one ingredient changed."""
+    return replace(STUDY, protocol="released-code", switched=what, anneal=anneal, parameters=changes)
+
+
+# The three protocols, then the released code with one ingredient changed at a time: to what users of SB3 have, and last
+# with advantages that are not normalised at all.
+STUDIED = [
+    replace(STUDY, protocol="released-code"),
+    replace(STUDY, protocol="text"),
+    replace(STUDY, protocol="sb3"),
+    _switched("actions clipped", env_wrapper=None),
+    _switched("gradients clipped at 0.5", max_grad_norm=0.5),
+    _switched("rewards normalised too", normalize={"norm_reward": True, "clip_obs": 5.0}),
+    _switched("observations not normalised", normalize=False),
+    _switched("nothing annealed", anneal=False),
+    _switched("advantages normalised in each minibatch", normalize_advantage=True),
+    _switched("advantages not normalised", normalize_advantage=False),
+]
+# The comparison without --preset.
+DEFAULT = Preset({"all": FIRST}, ["CartPole-v1"], Conditions())
+PRESETS = {
+    "paper-table1": Preset(
+        settings={"all": [*(row.setting for row in TABLE_1), BASELINE], "headline": [*HEADLINE, BASELINE]},
+        envs=PAPERS_ENVS,
+        conditions=Conditions("paper-table1", timesteps=1_000_000, entry="mujoco", normalize=True, anneal=True),
+        why=(
+            "the paper's text says neither that observations are normalised nor that the step size is annealed; the "
+            "code released with it does both, and so does this preset. That code anneals ε too, which here is "
+            "constant. Rewards are scaled as well, because SB3 clips the gradients of policy and value together, and "
+            "the error of unscaled values would leave the policy little; the objectives do not see that scale, as "
+            "advantages are normalised. `--no-normalize` and `--no-anneal` follow the text"
+        ),
+    ),
+    "table1-study": Preset(
+        settings={"all": HEADLINE},
+        envs=["HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Swimmer-v5"],
+        conditions=STUDY,
+        seeds=2,
+        studied=STUDIED,
+    ),
+    "atari-demo": Preset(
+        settings={"all": FIRST, "headline": ["ppo_clip", BASELINE]},
+        envs=["BreakoutNoFrameskip-v4", "PongNoFrameskip-v4"],
+        conditions=Conditions("atari-demo", timesteps=10_000_000, entry="atari", parameters={"device": "auto"}),
+    ),
+}
+
+
+@dataclass(frozen=True)
 class Run:
-    """One run, with everything that its result depends on.
+    """One run, with everything that its result depends on."""
 
-    :param label: the setting in words, or ``RANDOM``
-    :param algorithm: ``module:Class``, empty for the random policy
-    :param hyperparameters: hyperparameters of the algorithm and the environment, in the RL Zoo's format
-    :param conditions: the conditions that all settings of the comparison share
-    """
-
+    # The setting in words, or ``RANDOM``.
     label: str
+    # ``module:Class``, empty for the random policy.
     algorithm: str
     env: str
     seed: int
     timesteps: int
+    # Those of the algorithm and the environment, in the RL Zoo's format.
     hyperparameters: Hyperparameters
     conditions: dict[str, Any]
 
@@ -55,7 +181,7 @@ class Run:
         short = readable[:100].encode()[:LONGEST].decode(errors="ignore")
         return f"{short}-{digest({'format': FORMAT, **self.identity})}"
 
-    def recipe(self) -> Recipe:
+    def recipe(self) -> recipes.Recipe:
         """Return the recipe of the run."""
         recipes.check_registered(self.env)
         settings = {**self.hyperparameters, "n_timesteps": self.timesteps}
@@ -73,17 +199,17 @@ def make_plan(settings: list[Setting], envs: list[str], seeds: int, conditions: 
     """Plan all settings in all environments with all seeds, which are 0, 1, ...
 
     The seed is the outermost loop, so that a plan that is cut short has every setting in every environment.
-
-    :raises ArgumentError: if something is unknown or not allowed, or two settings are the same
     """
     if seeds < 1:
         raise ArgumentError(f"--seeds must be at least 1, not {seeds}")
-    _refuse_twice("--envs", envs)
-    _refuse_twice("--algos", [setting.label for setting in settings])
+    for option, values in (("--envs", envs), ("--algos", [setting.label for setting in settings])):
+        for value in values:
+            if values.count(value) > 1:
+                raise ArgumentError(f"{option} names {value} more than once")
     described = conditions.description()
     randoms, first, notes = [], [], []
     for env in envs:
-        of_env = {**of_environment(env, conditions), "n_envs": 1}
+        of_env = {**environment_part(env, conditions), "n_envs": 1}
         randoms.append(Run(RANDOM, "", env, 0, RANDOM_TIMESTEPS, of_env, described))
         found = [resolve(setting, env, conditions) for setting in settings]
         _refuse_unknown(set.intersection(*(set(resolved.dropped) for resolved in found)), settings)
@@ -95,7 +221,7 @@ def make_plan(settings: list[Setting], envs: list[str], seeds: int, conditions: 
     return Plan([*randoms, *(replace(run, seed=seed) for seed in range(seeds) for run in first)], notes)
 
 
-def together(plans: Iterable[Plan]) -> Plan:
+def merge(plans: Iterable[Plan]) -> Plan:
     """Merge plans: the first seed runs in the first environment under all conditions, then in the next environment."""
     runs, notes = [], []
     for plan in plans:
@@ -110,16 +236,10 @@ def together(plans: Iterable[Plan]) -> Plan:
 
 def _refuse_unknown(dropped: set[str], settings: list[Setting]) -> None:
     """Refuse a hyperparameter that no setting has, unless PPO has it."""
-    arguments = {argument for setting in settings for argument in accepted(load_class(setting.path))} - RESERVED.keys()
-    for name in sorted(dropped - accepted(PPOClip).keys()):
-        known = ", ".join([*recipes.ENVIRONMENT_KEYS, *sorted(arguments)])
+    arguments = {argument for setting in settings for argument in list_arguments(load_class(setting.path))}
+    for name in sorted(dropped - list_arguments(PPOClip).keys()):
+        known = ", ".join([*recipes.ENVIRONMENT_KEYS, *sorted(arguments - RESERVED.keys())])
         raise ArgumentError(f"no setting has a hyperparameter {name}; they have {known}")
-
-
-def _refuse_twice(option: str, values: list[str]) -> None:
-    for value in values:
-        if values.count(value) > 1:
-            raise ArgumentError(f"{option} names {value} more than once")
 
 
 def _refuse_same(runs: list[Run]) -> None:
@@ -128,20 +248,3 @@ def _refuse_same(runs: list[Run]) -> None:
     for (one, first), (other, second) in combinations(described, 2):
         if first == second:
             raise ArgumentError(f"{other} and {one} are the same setting in {first['env']}; name one of them")
-
-
-def check(runs: Iterable[Run]) -> None:
-    """Create the model of every setting in every environment once.
-
-    :raises ArgumentError: if that fails, naming the setting and the environment
-    """
-    # The same hyperparameters give the same model, even under other conditions.
-    for run in {(run.label, run.env, digest(run.identity["hyperparameters"])): run for run in runs}.values():
-        try:
-            with quieted():
-                env = build(run.recipe(), run.seed).get_env() if run.algorithm else run.recipe().make_env()
-        except Exception as error:
-            kind = "" if isinstance(error, ArgumentError) else f"{type(error).__name__}: "
-            raise ArgumentError(f"{run.label} cannot run in {run.env}: {kind}{error}") from error
-        if env is not None:
-            env.close()

@@ -1,39 +1,77 @@
-"""Pictures of a comparison, each as PNG, SVG and PDF. ``labels`` are all its settings, each with its own style."""
+"""Pictures of a comparison, each as PNG, SVG and PDF, and an interactive page of its learning curves.
 
-from collections.abc import Iterator, Mapping, Sequence
+``labels`` are all settings of the comparison, each with its own style.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from html import escape
 from itertools import cycle
 from pathlib import Path
+from textwrap import wrap
 from typing import Literal
 
 import matplotlib
 import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
 import seaborn
 from matplotlib import pyplot
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from plotly.offline import get_plotlyjs
 
-from sb3_ppo_variants.compare.intervals import Band, Estimate
+from sb3_ppo_variants.compare import statistics
+from sb3_ppo_variants.compare.records import SPANS, curve, is_spanned
+from sb3_ppo_variants.compare.scores import Comparison, random_scores
+from sb3_ppo_variants.compare.statistics import Band
 
 Color = tuple[float, float, float]
 Line = Literal["solid", "dashed", "dotted", "dashdot"] | tuple[float, tuple[float, ...]]
+Look = tuple[Color, Line]
 # Pictures are drawn to files, without a window. The same records always give the same files.
 matplotlib.use("agg")
 matplotlib.rcParams.update({"svg.hashsalt": "sb3_ppo_variants", "pdf.fonttype": 42})
 # Twelve colours and five line styles have no common divisor, so that sixty settings look different.
 COLORS = [*seaborn.color_palette("tab10"), (0.0, 0.0, 0.5), (1.0, 0.8, 0.0)]
 LINES: list[Line] = ["solid", "dashed", "dotted", "dashdot", (0, (6, 1, 1, 1, 1, 1))]
+# The line styles in plotly's words.
+DASHES = dict(zip(LINES, ["solid", "dash", "dot", "dashdot", "longdashdot"], strict=True))
 SMALL, MEDIUM = 9, 11
 # Vector formats that are written besides PNG, for use in papers.
 VECTOR = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+# Curves of means over single spans are averaged over this many spans, so that a picture shows trends.
+SMOOTHED = 5
+# The logged values to draw, with their names in the picture.
+QUANTITIES = {
+    "kl": "KL(old || new)",
+    "kl_coef": "β",
+    "clip_fraction": "share clipped",
+    "entropy_loss": "negative entropy",
+    "explained_variance": "explained variance",
+}
+# Properties of the other traces of a setting in the interactive page: the invisible edges of the band around its line,
+# or its seeds.
+INVISIBLE = {"mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip"}
+# The names beside the curves must leave them room: long ones have several lines of this many letters, and in a narrow
+# window, figures are scrolled.
+WIDEST = 40
+STYLE = """
+body { font: 15px/1.5 sans-serif; margin: 1rem auto; max-width: 75rem; padding: 0 1rem; color: #222 }
+body > div { overflow-x: auto } .plotly-graph-div { min-width: 48rem }
+"""
+# Without the button that sends the data to Plotly.
+CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["sendChartToCloud"]}
+HELP = "Click a name to hide its line, double-click it to see it alone, drag to enlarge a part."
 
 
-def looks(labels: Sequence[str]) -> tuple[dict[str, Color], dict[str, Line]]:
-    """Return a colour and a line style for each setting."""
-    return dict(zip(labels, cycle(COLORS), strict=False)), dict(zip(labels, cycle(LINES), strict=False))
+def looks(labels: Sequence[str]) -> dict[str, Look]:
+    """Return the colour and the line style of each setting."""
+    return dict(zip(labels, zip(cycle(COLORS), cycle(LINES), strict=True), strict=False))
 
 
-def shown(label: str) -> str:
+def plain(label: str) -> str:
     """Return the text with which Matplotlib shows a label unchanged."""
     # Text between dollars would be a formula, and a line whose label begins with an underscore has no legend.
     text = label.replace("$", r"\$")
@@ -49,54 +87,53 @@ def save(figure: Figure, file: Path) -> None:
     pyplot.close(figure)
 
 
-def legend(figure: Figure, axes: Axes) -> None:
-    """Add a legend for the lines in these axes, to the right of the figure."""
-    handles, labels = axes.get_legend_handles_labels()
+@contextmanager
+def drawing(
+    file: Path, rows: int = 1, columns: int = 1, size: tuple[float, float] = (6.5, 4.5), sharey: bool = False
+) -> Iterator[np.ndarray]:
+    """Yield a grid of axes, and save their picture with a legend to a file at the end of the context."""
+    figure, grid = pyplot.subplots(
+        rows, columns, figsize=size, layout="constrained", squeeze=False, sharex="col", sharey=sharey
+    )
+    yield grid
+    handles, labels = max(grid.ravel(), key=lambda axes: len(axes.lines)).get_legend_handles_labels()
     if handles:
         # The legend is outside the figure, so the picture grows with it, however long the names are.
         figure.legend(handles, labels, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=SMALL)
-
-
-@contextmanager
-def drawn(file: Path) -> Iterator[Axes]:
-    """Yield axes, and save their picture with a legend to a file at the end of the context."""
-    figure, axes = pyplot.subplots(figsize=(6.5, 4.5), layout="constrained")
-    yield axes
-    legend(figure, axes)
     save(figure, file)
 
 
-def band(
-    axes: Axes, x: np.ndarray, label: str, found: Band, look: tuple[Mapping[str, Color], Mapping[str, Line]]
-) -> None:
+def label_grid(grid: np.ndarray, titles: Sequence[str], x: str) -> None:
+    """Give the columns of a grid titles, and all of them the same label below."""
+    for column, title in zip(grid.T, titles, strict=True):
+        column[0].set_title(title, fontsize=MEDIUM)
+        column[-1].set_xlabel(x, fontsize=SMALL)
+
+
+def draw_band(axes: Axes, x: np.ndarray, label: str, found: Band, look: Mapping[str, Look]) -> None:
     """Draw the curve of a setting with its interval, or if there is none, with a thin line for each seed."""
-    colors, lines = look
-    axes.plot(x, found.mean, color=colors[label], linestyle=lines[label], label=shown(label))
+    color, line = look[label]
+    axes.plot(x, found.mean, color=color, linestyle=line, label=plain(label))
     if found.is_certain:
-        axes.fill_between(x, found.low, found.high, color=colors[label], alpha=0.15, linewidth=0)
+        axes.fill_between(x, found.low, found.high, color=color, alpha=0.15, linewidth=0)
     elif len(found.seeds) > 1:
-        axes.plot(x, found.seeds.T, color=colors[label], linestyle=lines[label], linewidth=0.5, alpha=0.6)
+        axes.plot(x, found.seeds.T, color=color, linestyle=line, linewidth=0.5, alpha=0.6)
     axes.grid(alpha=0.3)
     seaborn.despine(ax=axes)
 
 
-def aggregates(
-    estimates: Mapping[str, Estimate], scores: Mapping[str, np.ndarray], labels: Sequence[str], file: Path
-) -> None:
-    """Draw the mean score of each setting as a line, its interval as a bar, and each seed as a circle.
-
-    :param scores: scores of shape ``(seeds, environments)``, by setting; a circle is a mean over environments
-    """
-    colors, _ = looks(labels)
+def aggregates(scores: statistics.Scores, labels: Sequence[str], file: Path) -> None:
+    """Draw the mean score of each setting as a line, its interval as a bar, and the mean of each seed as a circle."""
+    estimates, look = statistics.means(scores), looks(labels)
     figure, axes = pyplot.subplots(figsize=(6.5, 0.9 + 0.34 * len(estimates)))
     for height, (label, estimate) in enumerate(estimates.items()):
-        color = colors[label]
+        color, _ = look[label]
         if estimate.is_certain:
             axes.barh(height, estimate.high - estimate.low, left=estimate.low, height=0.6, color=color, alpha=0.35)
         axes.plot([estimate.value] * 2, [height - 0.3, height + 0.3], color=color, linewidth=2)
         seeds = scores[label].mean(axis=1)
         axes.plot(seeds, [height] * len(seeds), "o", color=color, markersize=4, fillstyle="none")
-    axes.set_yticks(range(len(estimates)), list(map(shown, estimates)), fontsize=SMALL)
+    axes.set_yticks(range(len(estimates)), list(map(plain, estimates)), fontsize=SMALL)
     axes.set_xlabel("mean normalised score", fontsize=MEDIUM)
     # Otherwise, the bar that begins first would begin at the axis.
     axes.use_sticky_edges = False
@@ -107,35 +144,174 @@ def aggregates(
     save(figure, file)
 
 
-def performance_profiles(profiles: Mapping[str, Band], taus: np.ndarray, labels: Sequence[str], file: Path) -> None:
+def performance_profiles(scores: statistics.Scores, labels: Sequence[str], file: Path) -> None:
     """Draw the share of runs above each normalised score, with its intervals."""
-    look = looks(labels)
-    with drawn(file) as axes:
+    taus, profiles = statistics.profiles(scores)
+    with drawing(file) as [[axes]]:
         for label, found in profiles.items():
-            band(axes, taus, label, found, look)
+            draw_band(axes, taus, label, found, looks(labels))
         axes.set_xlabel("normalised score", fontsize=MEDIUM)
         axes.set_ylabel("share of runs with a higher score", fontsize=MEDIUM)
 
 
 def orders(names: Sequence[str], signs: np.ndarray, file: Path) -> None:
-    """Draw for each pair of settings whether it has the paper's order here, with the paper's best setting first.
-
-    :param signs: the array that ``paper.orders`` returns: for settings of which the i-th is above the j-th in the
-        paper, ``[i, j]`` is 2 (beyond noise) or 1 (within noise) if it is above here too, and -2 or -1 if the order is
-        reversed here. All other elements are 0
-    """
-    colors = ["#b2182b", "#f4a582", "#ffffff", "#a6dba0", "#1b7837"]
-    meanings = ["reversed beyond noise", "reversed within noise", "", "the same within noise", "the same beyond noise"]
+    """Draw for each pair of settings whether it has the paper's order here, as ``verdicts.orders`` returns it."""
+    meanings = {
+        "reversed beyond noise": "#b2182b",
+        "reversed within noise": "#f4a582",
+        "": "#ffffff",
+        "the same within noise": "#a6dba0",
+        "the same beyond noise": "#1b7837",
+    }
     size = 3.5 + 0.42 * len(names)
     figure, axes = pyplot.subplots(figsize=(size, size), layout="constrained")
-    axes.imshow(signs, cmap=matplotlib.colors.ListedColormap(colors), vmin=-2.5, vmax=2.5)
+    axes.imshow(signs, cmap=matplotlib.colors.ListedColormap([*meanings.values()]), vmin=-2.5, vmax=2.5)
     axes.set_xticks(range(len(names)), names, rotation=60, ha="right", rotation_mode="anchor", fontsize=SMALL)
     axes.set_yticks(range(len(names)), names, fontsize=SMALL)
     axes.set(xlabel="is above this setting in the paper, and here:", ylabel="this setting")
-    patches = [
-        matplotlib.patches.Patch(color=color, label=meaning)
-        for color, meaning in zip(colors, meanings, strict=True)
-        if meaning
-    ]
+    patches = [matplotlib.patches.Patch(color=color, label=said) for said, color in meanings.items() if said]
     figure.legend(handles=patches, loc="outside upper center", ncols=2, frameon=False, fontsize=SMALL)
     save(figure, file)
+
+
+def mean_curve(comparison: Comparison, env: str, label: str) -> tuple[np.ndarray, Band] | None:
+    """Return the steps and the mean curve of a setting in an environment, with 95% intervals over seeds.
+
+    There is none if there is no point at which every run has an episode. Runs that were recorded elsewhere may differ
+    in length. Then the mean is over those that are not over yet.
+    """
+    records = [record for record in comparison.runs(label, env) if record["last_returns"]]
+    lengths = np.array([record["steps"] for record in records])
+    longest = lengths.max(initial=0)
+    values = pd.DataFrame([curve(record, longest) for record in records], dtype=float)
+    # There is no mean before the first episode has ended. A span in which none ended takes the mean of the span before.
+    whole = values.ffill(axis=1).dropna(axis=1)
+    if whole.empty:
+        return None
+    if any(map(is_spanned, records)):
+        whole = whole.T.rolling(SMOOTHED, min_periods=1).mean().T
+    steps = (np.array(whole.columns, dtype=float) + 1) * longest / SPANS
+    running = whole.where(steps <= lengths[:, None])
+    runs = running.count()
+    parts = [running.loc[:, runs == number].dropna() for number in sorted(set(runs), reverse=True)]
+    # The runs are the seeds of a single environment.
+    found = [statistics.band(part.to_numpy()[:, None]) for part in parts]
+    mean, low, high = (np.concatenate(part) for part in zip(*((f.mean, f.low, f.high) for f in found), strict=True))
+    return steps, Band(mean, low, high, seeds=running.to_numpy())
+
+
+def curves(comparison: Comparison, env: str, file: Path) -> None:
+    """Draw the learning curves in an environment."""
+    with drawing(file) as [[axes]]:
+        for label in comparison.labels:
+            if (found := mean_curve(comparison, env, label)) is not None:
+                draw_band(axes, found[0], label, found[1], looks(comparison.labels))
+        if env in (random := random_scores(comparison)):
+            axes.axhline(random[env], color="0.6", linewidth=1, label="random policy")
+        axes.set_xlabel("environment steps", fontsize=MEDIUM)
+        axes.set_ylabel("return of an episode", fontsize=MEDIUM)
+        axes.set_title(env)
+
+
+def efficiency(comparison: Comparison, shares: np.ndarray, found: Mapping[str, np.ndarray], file: Path) -> None:
+    """Draw the means of normalised curves over environments, against the share of the steps and against the time."""
+    look = looks(comparison.labels)
+    with drawing(file, columns=2, size=(10, 4.2), sharey=True) as [[by_steps, by_time]]:
+        for label, of_setting in found.items():
+            mean = statistics.band(of_setting)
+            # NaN if the seconds of any run are not known.
+            seconds = np.mean(np.array([run["wall_seconds"] for run in comparison.runs(label)], dtype=float))
+            draw_band(by_steps, 100 * shares, label, mean, look)
+            draw_band(by_time, shares * seconds / 60, label, mean, look)
+        by_steps.set_xlabel("% of the environment steps", fontsize=MEDIUM)
+        by_time.set_xlabel("minutes of a run, mean", fontsize=MEDIUM)
+        by_steps.set_ylabel("mean normalised score", fontsize=MEDIUM)
+
+
+def training(comparison: Comparison, file: Path) -> bool:
+    """Draw the values that updates logged, if there are any, with a row for each quantity and a column for each
+    environment. Records of earlier versions have none."""
+    logged = {name for record in comparison.records for name in record.get("training", {})}
+    names = [name for name in QUANTITIES if name in logged]
+    if not names:
+        return False
+    envs, look = comparison.envs, looks(comparison.labels)
+    size = (2.9 * len(envs) + 0.6, 2.0 * len(names) + 0.4)
+    with drawing(file, len(names), len(envs), size) as grid:
+        label_grid(grid, envs, "environment steps")
+        for row, name in zip(grid, names, strict=True):
+            for axes, env in zip(row, envs, strict=True):
+                for label in comparison.labels:
+                    # At this size, intervals would hide one another.
+                    runs = [run for run in comparison.runs(label, env) if name in run.get("training", {})]
+                    if runs:
+                        mean = pd.DataFrame([run["training"][name] for run in runs], dtype=float).ffill(axis=1).mean()
+                        steps = np.arange(1, len(mean) + 1) / len(mean) * np.mean([run["steps"] for run in runs])
+                        color, line = look[label]
+                        axes.plot(steps, mean, color=color, linestyle=line, linewidth=1.2, label=plain(label))
+                axes.tick_params(labelsize=SMALL)
+                if name in ("kl", "kl_coef") and axes.lines:
+                    axes.set_yscale("log")
+            row[0].set_ylabel(QUANTITIES[name], fontsize=SMALL)
+    return True
+
+
+def page(comparisons: Iterable[Comparison]) -> str:
+    """Return an HTML page with the learning curves in all environments, which includes plotly's code.
+
+    It needs no network. Lines can be hidden and parts enlarged.
+    """
+    parts = []
+    for comparison in comparisons:
+        if comparison.envs:
+            parts.append(f"<h2>{escape(comparison.title)}</h2>")
+            for number, env in enumerate(comparison.envs):
+                where = f"{comparison.name}-{number}"
+                figure = interactive_curves(comparison, env)
+                parts.append(figure.to_html(full_html=False, include_plotlyjs=False, div_id=where, config=CONFIG))
+    return document("Learning curves", STYLE, f"<script>{get_plotlyjs()}</script>\n<p>{HELP}</p>\n" + "\n".join(parts))
+
+
+def document(title: str, style: str, body: str) -> str:
+    """Return an HTML page that fits the width of any screen."""
+    head = '<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">'
+    return f"<!doctype html>\n{head}\n<title>{title}</title>\n<style>{style}</style>\n{body}"
+
+
+def interactive_curves(comparison: Comparison, env: str) -> go.Figure:
+    """Return the learning curves in an environment, with buttons that choose what they are drawn over."""
+    figure = go.Figure()
+    minutes: list[list[float]] = []
+    for label, (color, line) in looks(comparison.labels).items():
+        if (found := mean_curve(comparison, env, label)) is None:
+            continue
+        steps, band = found
+        look = {"color": to_hex(color), "dash": DASHES[line]}
+        # Plotly takes tags for markup, but knows no entities for quotes.
+        name = "<br>".join(escape(line, quote=False) for line in wrap(label, WIDEST))
+        figure.add_scatter(x=steps, y=band.mean, name=name, legendgroup=label, mode="lines", line=look)
+        if band.is_certain:
+            fill = f"rgba{(*(round(255 * part) for part in color), 0.15)}"
+            figure.add_scatter(x=steps, y=band.low, legendgroup=label, **INVISIBLE)
+            figure.add_scatter(x=steps, y=band.high, legendgroup=label, fill="tonexty", fillcolor=fill, **INVISIBLE)
+        else:
+            for seed in band.seeds:
+                figure.add_scatter(x=steps, y=seed, legendgroup=label, **{**INVISIBLE, "line": {**look, "width": 0.6}})
+        runs = pd.DataFrame(comparison.runs(label, env), columns=["wall_seconds", "steps"], dtype=float)
+        # NaN if the seconds of any run are not known.
+        pace = runs["wall_seconds"].sum(skipna=False) / runs["steps"].sum()
+        minutes += (len(figure.data) - len(minutes)) * [(steps * pace / 60).tolist()]
+    if env in (random := random_scores(comparison)):
+        figure.add_hline(random[env], line_color="#999999", annotation_text="random policy")
+    over = {"environment steps": [trace.x.tolist() for trace in figure.data], "minutes of a run, mean": minutes}
+    buttons = [
+        {"label": name, "method": "update", "args": [{"x": x}, {"xaxis.title.text": name}]} for name, x in over.items()
+    ]
+    menu = {"type": "buttons", "direction": "right", "x": 1, "xanchor": "right", "y": 1.15, "buttons": buttons}
+    figure.update_layout(
+        title=escape(env, quote=False), height=560, template="plotly_white", xaxis_title="environment steps",
+        yaxis_title="return of an episode", updatemenus=[menu],
+        # Otherwise only the first letters of a name are shown beside a point.
+        hoverlabel={"namelength": -1},
+    )  # fmt: skip
+    return figure

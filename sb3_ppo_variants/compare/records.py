@@ -10,16 +10,24 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
-from sb3_ppo_variants.compare.curves import trailing
-from sb3_ppo_variants.compare.provenance import Numerics
+import numpy as np
+
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 from sb3_ppo_variants.saving.atomic import write_atomically
 
 # Increases when the meaning of records changes. It is part of what names a run, so that no old record is overwritten.
 FORMAT = 1
+# The label of the runs of the random policy, for which normalised scores are 0.
+RANDOM = "random policy"
 # Stands for the algorithm of runs that were recorded elsewhere.
 ADDED = "added"
+# The score of a run is the mean return of this many of its last episodes.
+LAST = 100
+# What every record of a finished run has, besides what all records have.
+FINISHED = ("score", "steps", "last_returns", "curve", "episodes")
+# A curve has a point at the end of each of this many equal spans of steps.
+SPANS = 100
 
 
 class Result(TypedDict, total=False):
@@ -32,24 +40,19 @@ class Result(TypedDict, total=False):
     curve: list[float | None]
     # "ends", the steps at which the episodes ended, and "returns".
     episodes: dict[str, Sequence[float]] | None
-
-
-class Made(Result, total=False):
-    """A result with the fields that records of earlier versions lack."""
-
-    # By name of a logged value, its mean over the updates in each span of steps.
+    # Records of earlier versions lack what follows. By name of a logged value, its means over the updates in each span.
     training: dict[str, list[float | None]]
     # The mean return of the last episodes at the end of each span, for records without their episodes.
     trailing: list[float | None]
     # The commit of this package; None outside its repository.
     commit: str | None
-    # What decides how sums are rounded: the processor, the instruction sets and the backend.
-    numerics: Numerics
+    # What decides how sums are rounded.
+    numerics: dict[str, str]
     # Digests of the user's modules that the run names.
     modules: dict[str, str]
 
 
-class Record(Made):
+class Record(Result):
     """Everything about a run, as JSON-serialisable values. ``status`` is ``"finished"`` or ``"failed"``."""
 
     format: int
@@ -87,22 +90,19 @@ class Writer:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind in (None, KeyboardInterrupt):
-            self._try()
+            self.write()
             if self._waiting:
                 names = ", ".join(self._waiting)
                 raise SystemExit(
                     f"{self.problem} ({names}); all others are safe, and the same command makes these again"
                 )
 
-    def write(self, record: Record) -> list[Record]:
-        """Write a record and those that are waiting, and return the records that were written.
+    def write(self, *records: Record) -> list[Record]:
+        """Write records and those that are waiting, and return the records that were written.
 
         ``problem`` says why some are still waiting, and is empty if none are.
         """
-        self._waiting[record["name"]] = record
-        return self._try()
-
-    def _try(self) -> list[Record]:
+        self._waiting |= {record["name"]: record for record in records}
         written, failure = [], ""
         for name, record in list(self._waiting.items()):
             file = self._folder / f"{name}.json"
@@ -117,89 +117,22 @@ class Writer:
         return written
 
 
+def load(folder: Path | None, files: Iterable[Path] = ()) -> tuple[list[Record], list[str]]:
+    """Read one record of each run in a folder and in exported files, and return a line for each problem."""
+    parts = [*([] if folder is None else [read(folder)]), *map(unpack, files)]
+    found, twice = merge(record for part, _ in parts for record in part)
+    return found, [*(line for _, problems in parts for line in problems), *twice]
+
+
 def read(folder: Path) -> tuple[list[Record], list[str]]:
     """Read the records in a folder, sorted by name, and return a line for each file that this version cannot read."""
     records, problems = [], []
     for file in sorted(folder.glob("*.json")):
         try:
-            records.append(_checked(file.read_text()))
+            records.append(_parse(file.read_text()))
         except (ValueError, OSError) as error:
             problems.append(f"{file} is ignored: {error}")
     return records, problems
-
-
-def _checked(text: str) -> Record:
-    record = json.loads(text)
-    found = record.get("format") if isinstance(record, dict) else None
-    if found != FORMAT:
-        raise ValueError(
-            f"it is a record of format {found}, this version of sb3_ppo_variants reads format {FORMAT}; "
-            "use the version that wrote it, or make the run anew"
-        )
-    of_result = {"error"} if record.get("status") == "failed" else Result.__optional_keys__ - {"error"}
-    if missing := sorted((Record.__required_keys__ | of_result) - record.keys()):
-        raise ValueError(f"it lacks {', '.join(missing)}")
-    return record
-
-
-def merged(records: Iterable[Record]) -> tuple[list[Record], list[str]]:
-    """Keep one record of each run, preferably a finished one, and return a line for each run whose scores differ.
-
-    There is also a line for each environment in which the random policy was measured with different results, as when
-    the environment's wrappers changed.
-    """
-    found: dict[str, Record] = {}
-    problems = []
-    for record in records:
-        other = found.setdefault(record["name"], record)
-        if other["status"] != "finished":
-            found[record["name"]] = record
-        elif record["status"] == "finished" and record["score"] != other["score"]:
-            problems.append(
-                f"{record['name']} occurs twice, with scores {other['score']}, which is used, and {record['score']}"
-            )
-    return list(found.values()), [*problems, *_several_random(found.values())]
-
-
-def _several_random(records: Iterable[Record]) -> list[str]:
-    measured: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for record in records:
-        if not record["algorithm"] and record["status"] == "finished" and record["score"] is not None:
-            measured[digest(record["conditions"])[:6], record["env"]].append(record["score"])
-    return [
-        f"the random policy has different scores in {env} ({name}): {of[0]}, which is used, and "
-        + ", ".join(map(str, of[1:]))
-        for (name, env), of in measured.items()
-        if len(set(of)) > 1
-    ]
-
-
-def pack(records: Iterable[Record], file: Path) -> None:
-    """Write records to one small ``.jsonl.gz`` file, with their curves, but without the list of all episodes."""
-    lines = [json.dumps({**record, **_trailing(record), "episodes": None}) + "\n" for record in records]
-    # The file contains no timestamp, so that the same records give the same file.
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, gzip.compress("".join(lines).encode(), mtime=0))
-
-
-def _trailing(record: Record, steps: int | None = None) -> Made:
-    episodes = record.get("episodes")
-    if record["status"] != "finished" or not episodes:
-        return {}
-    return {"trailing": trailing(episodes["ends"], episodes["returns"], steps or record["steps"])}
-
-
-def is_spanned(record: Record) -> bool:
-    """Return whether a run's curve averages the episodes in each span, as in records exported by earlier versions."""
-    return not (record.get("episodes") or record.get("trailing"))
-
-
-def curve(record: Record, steps: int | None = None) -> list[float | None]:
-    """Return the learning curve of a run: over its last episodes, or those in each span if :func:`is_spanned`.
-
-    :param steps: number of steps that the curve extends over, if there are episodes; ``None`` for those of the run
-    """
-    return _trailing(record, steps).get("trailing") or record.get("trailing") or record["curve"]
 
 
 def unpack(file: Path) -> tuple[list[Record], list[str]]:
@@ -217,10 +150,92 @@ def unpack(file: Path) -> tuple[list[Record], list[str]]:
     records, problems = [], []
     for number, line in enumerate(lines, start=1):
         try:
-            records.append(_checked(line))
+            records.append(_parse(line))
         except ValueError as error:
             problems.append(f"line {number} of {file} is not used: {error}")
     return records, problems
+
+
+def _parse(text: str) -> Record:
+    record = json.loads(text)
+    found = record.get("format") if isinstance(record, dict) else None
+    if found != FORMAT:
+        raise ValueError(
+            f"it is a record of format {found}, this version of sb3_ppo_variants reads format {FORMAT}; "
+            "use the version that wrote it, or make the run anew"
+        )
+    of_result = ("error",) if record.get("status") == "failed" else FINISHED
+    if missing := sorted({*Record.__required_keys__, *of_result} - record.keys()):
+        raise ValueError(f"it lacks {', '.join(missing)}")
+    return record
+
+
+def merge(records: Iterable[Record]) -> tuple[list[Record], list[str]]:
+    """Keep one record of each run, preferably a finished one, and return a line for each run whose scores differ.
+
+    There is also a line for each environment in which the random policy was measured with different results, as when
+    the environment's wrappers changed.
+    """
+    found: dict[str, Record] = {}
+    problems = []
+    for record in records:
+        other = found.setdefault(record["name"], record)
+        if other["status"] != "finished":
+            found[record["name"]] = record
+        elif record["status"] == "finished" and record["score"] != other["score"]:
+            problems.append(
+                f"{record['name']} occurs twice, with scores {other['score']}, which is used, and {record['score']}"
+            )
+    measured: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for record in found.values():
+        if not record["algorithm"] and record["status"] == "finished" and record["score"] is not None:
+            measured[digest(record["conditions"])[:6], record["env"]].append(record["score"])
+    for (name, env), (first, *others) in measured.items():
+        if {first} != {first, *others}:
+            listed = ", ".join(map(str, others))
+            problems.append(
+                f"the random policy has different scores in {env} ({name}): {first}, which is used, and {listed}"
+            )
+    return list(found.values()), problems
+
+
+def pack(records: Iterable[Record], file: Path) -> None:
+    """Write records to one small ``.jsonl.gz`` file, with their curves, but without the list of all episodes."""
+    lines = []
+    for record in records:
+        packed: Record = {**record, "episodes": None}
+        if record["status"] == "finished" and record["episodes"]:
+            packed["trailing"] = curve(record)
+        lines.append(json.dumps(packed) + "\n")
+    # The file contains no timestamp, so that the same records give the same file.
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, gzip.compress("".join(lines).encode(), mtime=0))
+
+
+def trailing_means(ends: Sequence[float], returns: Sequence[float], steps: int) -> list[float | None]:
+    """Return the learning curve of a run: the mean return of its last ``LAST`` episodes at the end of each span.
+
+    The mean is over all episodes if there were fewer. The last point is the score. A point is ``None`` if no episode
+    has ended yet. ``ends`` are the steps at which the episodes ended, ascending.
+    """
+    ended = np.searchsorted(ends, np.arange(1, SPANS + 1) * steps / SPANS, side="right")
+    # Differences of cumulative sums would be faster, but lose the digits of small returns after huge ones.
+    return [round(float(np.mean(returns[max(end - LAST, 0) : end])), 4) if end else None for end in ended]
+
+
+def is_spanned(record: Record) -> bool:
+    """Return whether a run's curve averages the episodes in each span, as in records exported by earlier versions."""
+    return not (record.get("episodes") or record.get("trailing"))
+
+
+def curve(record: Record, steps: int | None = None) -> list[float | None]:
+    """Return the learning curve of a run: over its last episodes, or those in each span if :func:`is_spanned`.
+
+    :param steps: number of steps that the curve extends over, if there are episodes; ``None`` for those of the run
+    """
+    if episodes := record["episodes"]:
+        return trailing_means(episodes["ends"], episodes["returns"], steps or record["steps"])
+    return record.get("trailing") or record["curve"]
 
 
 def plain(name: str, value: object) -> object:

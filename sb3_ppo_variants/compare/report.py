@@ -1,34 +1,53 @@
-"""The report of a comparison, made from its records alone."""
+"""Write a report of the runs recorded so far: report.md, report.html, interactive.html and scores.csv."""
 
+import argparse
 import base64
+import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
+from filelock import FileLock, Timeout
 from markdown_it import MarkdownIt
 
-from sb3_ppo_variants.compare import (
-    curve_plots,
-    humans,
-    parameters,
-    scores,
-    statistics,
-    study,
-    tables,
-)
-from sb3_ppo_variants.compare.curves import LAST
-from sb3_ppo_variants.compare.interactive import document, page
-from sb3_ppo_variants.compare.markdown import escaped
-from sb3_ppo_variants.compare.records import Record, digest, is_spanned
-from sb3_ppo_variants.compare.scored import PICTURES, Scored, file_of, image, without
+from sb3_ppo_variants.compare import added, plots, records, scores, statistics, study, tables, verdicts
+from sb3_ppo_variants.compare.options import OUT
+from sb3_ppo_variants.compare.plan import TABLE_1
+from sb3_ppo_variants.compare.records import LAST, Record
 from sb3_ppo_variants.compare.scores import Comparison
-from sb3_ppo_variants.compare.study import STUDY
+from sb3_ppo_variants.compare.settings import split
+from sb3_ppo_variants.compare.statistics import MARGIN
+from sb3_ppo_variants.compare.tables import count, escape
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving.atomic import write_atomically
 
+# Subfolders: the records of finished and failed runs, the progress of the others, and the pictures of the report.
+RECORDS, STATES, PICTURES = "records", "running", "pictures"
+# A file in the same folder, which the command that makes runs keeps locked.
+LOCK = ".lock"
 INTERACTIVE = "interactive.html"
+OVERVIEW = """\
+Settings are in order of their mean normalised score. `better than` and `worse than` count the settings from which one
+differs beyond noise. The KL is KL(old || new) after an update: its median over updates, and the range of the middle
+80%. SB3 logs an estimate of it."""
+NORMALISED = """\
+Scores are shifted and scaled in each environment so that the random policy (measured) has 0 and the best run of this
+comparison 1. Only seeds with a run in every environment count. Intervals are 95% t intervals over seeds, widened for
+skewed scores; each is about one number, without a correction for how many there are. With fewer than four seeds in one
+environment, or three in two, there are none."""
+OWN_PROTOCOL = "Settings with a protocol of their own do not set this scale, so that their scores may be above 1."
+AGAINST = f"""\
+the probability that a run is better, the difference of the means (above 0: better), the p value of that difference,
+corrected as above, and whether the two are equivalent: two one-sided t tests at 5% show that the means differ by less
+than {MARGIN}. Where settings neither differ nor are equivalent, these runs cannot tell."""
+AGGREGATES = "Lines are means, circles seeds (means over environments), and bars 95% intervals."
+EFFICIENCY = "The mean of the normalised curves over all environments, by steps and by time."
+ORDERS = "Each square compares two settings that differ in the paper."
 ACROSS = """\
 Mean return of the last 100 episodes over seeds, ± standard deviation, and the number of seeds: under the protocols, and
 under `released-code` with one ingredient changed."""
@@ -56,141 +75,261 @@ img { max-width: 100% } pre { background: #f4f4f4; padding: .6rem; overflow-x: a
 """
 
 
+def run(options: argparse.Namespace) -> int:
+    """Write the report of the existing records."""
+    out: Path = options.out or OUT
+    if options.files:
+        if options.out is None:
+            raise ArgumentError("--from needs --out, the folder for its report")
+    elif not (out / RECORDS).is_dir():
+        raise ArgumentError(f"--out {out} has no records: create some with compare, or pass the folder that has them")
+    found, problems = records.load(None if options.files else out / RECORDS, options.files or ())
+    baseline = None if options.baseline is None else split(options.baseline).label
+    write(out, found, problems, options.export, baseline, options.add)
+    return 0
+
+
 def write(
-    records: Iterable[Record], problems: list[str], running: int, folder: Path, baseline: str | None = None
-) -> list[Path]:
+    out: Path,
+    found: Sequence[Record],
+    problems: Sequence[str],
+    export: Path | None = None,
+    baseline: str | None = None,
+    add: Sequence[str] = (),
+) -> None:
     """Write ``report.md``, ``report.html`` with embedded pictures, ``interactive.html`` and ``scores.csv``.
 
     :param problems: lines about records that cannot be used
-    :param running: number of runs in progress
+    :param export: file to pack the records into
     :param baseline: label of the setting that the others are compared with; ``None`` takes SB3's PPO, if it is included
-    :return: paths of the files
-    :raises ArgumentError: if no setting has this label
+    :param add: runs that were recorded elsewhere, as ``LABEL=PATH``
     """
-    pictures = folder / PICTURES
-    pictures.mkdir(parents=True, exist_ok=True)
-    compared = scores.comparisons(records)
-    _check_baseline(baseline, compared)
+    try:
+        if export is not None:
+            records.pack(found, export)
+        compared = scores.comparisons([*found, *added.read_beside(add, found)])
+        labels = {label for comparison in compared for label in comparison.labels}
+        if baseline is not None and baseline not in labels:
+            known = ", ".join(sorted(labels))
+            raise ArgumentError(f"--baseline {baseline!r} is not one of the recorded settings: {known}")
+        (out / PICTURES).mkdir(parents=True, exist_ok=True)
+        text, csv = _make(compared, problems, out, baseline)
+        contents = {"report.md": text, "report.html": html(text, out), INTERACTIVE: plots.page(compared)}
+        contents["scores.csv"] = csv
+        for name, content in contents.items():
+            write_atomically(out / name, content.encode())
+    except OSError as error:
+        raise SystemExit(f"the report could not be written: {error}") from error
+    print(f"Report: {', '.join(str(out / name) for name in contents)}")
+
+
+def _make(compared: Sequence[Comparison], problems: Sequence[str], out: Path, baseline: str | None) -> tuple[str, str]:
+    """Return the report in Markdown and the table of scores as CSV, and draw the pictures."""
     blocks, frames = ["# Comparison"], []
-    if running:
+    if running := _count_running(out):
         now = "1 run is being made now, and is" if running == 1 else f"{running} runs are being made now, and are"
         blocks.append(f"{now} not in this report.")
     if problems:
         blocks.append("\n".join(f"- {problem}" for problem in problems))
-    blocks += _study(compared, pictures)
+    outcomes = study.outcomes(compared)
+    # A study has runs under several of its conditions.
+    if len(outcomes) > 1:
+        file = out / PICTURES / f"{study.STUDY}.png"
+        study.draw(outcomes, file)
+        picture = image("Scores under each of the conditions", file)
+        across = tables.across([outcome.comparison for outcome in outcomes])
+        blocks += ["## What Table 1 depends on", study.progress(outcomes), *study.overview(outcomes)]
+        blocks += [picture, study.PICTURED, ACROSS, *across]
     for comparison in compared:
-        frame = scores.table(comparison)
-        frames.append(frame.assign(comparison=comparison.name))
-        blocks += section(comparison, frame, pictures, baseline)
+        section = Section(comparison, out / PICTURES, baseline)
+        frames.append(section.frame.assign(comparison=comparison.name))
+        blocks += section.blocks()
     if not frames:
         blocks.append("There are no records yet.")
-    text = "\n\n".join(blocks) + "\n"
-    files = [folder / name for name in ("report.md", "report.html", INTERACTIVE, "scores.csv")]
-    csv = pd.concat(frames).to_csv(index=False) if frames else ""
-    for file, content in zip(files, (text, html(text, folder), page(compared), csv), strict=True):
-        write_atomically(file, content.encode())
-    return files
+    return "\n\n".join(blocks) + "\n", pd.concat(frames).to_csv(index=False) if frames else ""
 
 
-def _study(compared: list[Comparison], pictures: Path) -> list[str]:
-    """Return the section on the study of Table 1, which is empty unless it has runs under several of its conditions."""
-    found = study.outcomes(compared)
-    if len(found) < 2:
-        return []
-    file = pictures / f"{STUDY}.png"
-    study.draw(found, file)
-    return [
-        "## What Table 1 depends on",
-        study.counted(found),
-        study.overview(found),
-        study.explained(found),
-        image("Scores under each of the conditions", file),
-        study.PICTURED,
-        ACROSS,
-        *tables.across([outcome.comparison for outcome in found]),
-    ]
+def read_states(folder: Path) -> list[dict[str, Any]]:
+    """Return what the runs in progress last wrote about themselves."""
+    states = []
+    for file in sorted(folder.glob("*.json")):
+        # The file is removed when its run ends.
+        with suppress(FileNotFoundError):
+            states.append(json.loads(file.read_text()))
+    return states
 
 
-def _check_baseline(baseline: str | None, compared: list[Comparison]) -> None:
-    labels = {label for comparison in compared for label in comparison.labels}
-    if baseline is not None and baseline not in labels:
-        raise ArgumentError(f"--baseline {baseline!r} is not one of the recorded settings: {', '.join(sorted(labels))}")
+def _count_running(out: Path) -> int:
+    """Return the number of runs in progress. Files that a killed command left over do not count."""
+    if not (out / LOCK).exists():
+        return 0
+    try:
+        with FileLock(out / LOCK, timeout=0):
+            return 0
+    except Timeout:
+        return len(read_states(out / STATES))
 
 
-def section(comparison: Comparison, frame: pd.DataFrame, pictures: Path, baseline: str | None = None) -> list[str]:
-    """Return the section on a comparison as blocks of Markdown, and draw its pictures into a folder.
+class Section:
+    """The section on a comparison, as blocks of Markdown, with its pictures.
 
-    :param frame: the scores of the comparison, as ``scores.table`` returns them
+    :param pictures: folder for the pictures
+    :param baseline: label of the setting that the others are compared with, if the command names one
     """
-    blocks = [f"## {comparison.title} ({comparison.name})"]
-    scored = Scored.of(comparison, frame)
-    if not frame.empty:
-        blocks += scored.overview()
-    blocks += [tables.summary(comparison.own), *tables.added(comparison)]
-    if not frame.empty:
-        blocks += scored.section(pictures, baseline)
-        blocks += _human(frame)
-        blocks += ["### Final scores", FINAL, tables.final_scores(comparison, frame)]
-        blocks += ["### Learning curves", *_curves(comparison, pictures)]
-        training = file_of(comparison, "training", pictures)
-        if curve_plots.training(comparison, training):
-            blocks += ["### Training", TRAINING, image("What the updates logged", training)]
-        blocks += [*_parameters(comparison.own), "### Speed", tables.speed(frame)]
-    if comparison.failed:
-        blocks += ["### Failed runs", *tables.failures(comparison.failed)]
-    return blocks
+
+    def __init__(self, comparison: Comparison, pictures: Path, baseline: str | None):
+        self.comparison, self.pictures, self.baseline = comparison, pictures, baseline
+        self.frame = scores.table(comparison)
+        # The normalised scores that count, and the labels of settings that have runs, but none that count.
+        self.arrays, self.incomplete = scores.arrays(self.frame)
+        self.differences = statistics.differences(self.arrays)
+
+    def blocks(self) -> list[str]:
+        """Return the section, and draw its pictures."""
+        comparison, own = self.comparison, self.comparison.own
+        blocks = [f"## {comparison.title} ({comparison.name})"]
+        if not self.frame.empty:
+            blocks += self._overview()
+        blocks += [tables.summary(own), *tables.mention_added(comparison)]
+        if not self.frame.empty:
+            blocks += [*self._normalised(), *self._human()]
+            blocks += ["### Final scores", FINAL, tables.final_scores(comparison, self.frame), *self._curves()]
+            if plots.training(comparison, self._file("training")):
+                blocks += ["### Training", TRAINING, image("What the updates logged", self._file("training"))]
+            # While there are only added runs, there are no hyperparameters.
+            if own.records:
+                blocks += ["### Hyperparameters", *tables.hyperparameters(own)]
+                command = tables.command(own)
+                blocks += [] if command is None else ["### Command", f"```sh\n{command}\n```"]
+            blocks += ["### Speed", tables.speed(self.frame)]
+        if comparison.failed:
+            blocks += ["### Failed runs", *tables.failures(comparison.failed)]
+        return blocks
+
+    def _file(self, name: str) -> Path:
+        return self.pictures / f"{self.comparison.name}-{name}.png"
+
+    def _overview(self) -> list[str]:
+        """Return what a reader should see first: the verdict, and a table with scores, speed and KL."""
+        if not self.arrays:
+            return [tables.overview(self.comparison, self.frame, [], {}), OVERVIEW]
+        envs = next(iter(self.arrays.values())).shape[1]
+        ranking = statistics.rank(self.arrays, self.differences)
+        iqm = statistics.interquartile_means(self.arrays) if envs >= statistics.FEWEST_FOR_IQM else {}
+        said = verdicts.verdict(ranking, envs, self.incomplete)
+        return [said, tables.overview(self.comparison, self.frame, ranking, iqm), OVERVIEW, verdicts.NOISE]
+
+    def _normalised(self) -> list[str]:
+        others = [] if self.comparison.scaling == self.comparison.labels else [OWN_PROTOCOL]
+        blocks = ["### Normalised scores", NORMALISED, *others]
+        left_out = scores.unscaled_envs(self.frame)
+        if left_out:
+            envs = ", ".join(left_out)
+            blocks.append(f"Without {envs}, where no run beats the random policy, or the random policy has no score.")
+        if left_out == self.comparison.envs:
+            return blocks
+        blocks += name_incomplete(self.incomplete)
+        if not self.arrays:
+            return blocks
+        blocks += self._against(self.baseline or self.comparison.baseline)
+        if self.baseline is not None and self.baseline not in self.arrays:
+            blocks.append(f"Without {escape(self.baseline)} here, nothing is compared with it.")
+        return [*blocks, *self._paper(), *self._pictures()]
+
+    def _against(self, baseline: str) -> list[str]:
+        """Return a table that compares the other settings with one, which is empty if this has no scores."""
+        if baseline not in self.arrays or len(self.arrays) == 1:
+            return []
+        other = self.arrays[baseline]
+        rows = {}
+        for label, own in self.arrays.items():
+            if label != baseline:
+                difference = self.differences[label, baseline]
+                p = "" if np.isnan(difference.p) else "< 0.001" if difference.p < 0.001 else f"{difference.p:.2g}"
+                rows[label] = {
+                    "seeds": len(own),
+                    "P(better)": statistics.probability_of_improvement(own, other),
+                    "difference": difference.estimate,
+                    "p": p,
+                    f"equivalent within {MARGIN}": "yes" if statistics.are_equivalent(own, other) else "not shown",
+                }
+        table = tables.markdown(pd.DataFrame.from_dict(rows, orient="index"))
+        return [f"Against {escape(baseline)} ({count(range(len(other)), 'seed')}): {AGAINST}", table]
+
+    def _paper(self) -> list[str]:
+        """Return the comparison with the paper, which is empty if this is not its Table 1."""
+        in_paper = any(row.label in self.comparison.labels for row in TABLE_1)
+        if self.comparison.applied["preset"] != "paper-table1" or not in_paper:
+            return []
+        means = statistics.means(self.arrays)
+        names, signs = verdicts.orders(means, self.differences)
+        agreement = verdicts.compare_with_paper(means, self.differences, self.incomplete)
+        blocks = ["#### Comparison with the paper's Table 1", *agreement]
+        if signs.any():
+            plots.orders(names, signs, self._file("orders"))
+            blocks += [ORDERS, image("Which pairs are in the paper's order", self._file("orders"))]
+        return blocks
+
+    def _pictures(self) -> list[str]:
+        labels = self.comparison.labels
+        plots.aggregates(self.arrays, labels, self._file("aggregates"))
+        plots.performance_profiles(self.arrays, labels, self._file("profiles"))
+        blocks = [image("Mean normalised scores", self._file("aggregates")), AGGREGATES]
+        blocks.append(image("Performance profiles", self._file("profiles")))
+        shares, curves = scores.normalised_curves(self.comparison, self.frame)
+        if not len(shares):
+            return blocks
+        plots.efficiency(self.comparison, shares, curves, self._file("efficiency"))
+        return [*blocks, "#### Sample efficiency", EFFICIENCY, image("Sample efficiency", self._file("efficiency"))]
+
+    def _human(self) -> list[str]:
+        """Return the section on human-normalised scores, which is empty if there are no Atari games."""
+        games = scores.normalise_by_humans(self.frame)
+        if games.empty:
+            return []
+        found, incomplete = scores.arrays(games)
+        names = name_incomplete(incomplete)
+        blocks = ["### Human-normalised scores", HUMAN, tables.shares_of_humans(games), *names]
+        if games["env"].nunique() > 1 and found:
+            means = statistics.means(found)
+            blocks.append(GAMES.format(", ".join(f"{escape(label)} {mean}" for label, mean in means.items())))
+        return blocks
+
+    def _curves(self) -> list[str]:
+        spanned = any(map(records.is_spanned, self.comparison.records))
+        blocks = ["### Learning curves", SPANNED if spanned else CURVES, f"[Interactive version]({INTERACTIVE})."]
+        # Ids that differ only in characters that file names cannot have get a digest.
+        names = {env: re.sub(r"[^A-Za-z0-9_-]", "_", env) for env in self.comparison.envs}
+        counts = Counter(names.values())
+        for env, name in names.items():
+            unique = name if counts[name] == 1 else f"{name}-{records.digest(env)[:6]}"
+            plots.curves(self.comparison, env, self._file(unique))
+            blocks.append(image(f"Learning curves in {env}", self._file(unique)))
+        return blocks
 
 
-def _parameters(own: Comparison) -> list[str]:
-    """Return the sections on hyperparameters and the command, which are empty while there are only added runs."""
-    if not own.records:
-        return []
-    blocks = ["### Hyperparameters", *parameters.blocks(own)]
-    command = parameters.command(own)
-    return blocks if command is None else [*blocks, "### Command", f"```sh\n{command}\n```"]
+def name_incomplete(labels: Iterable[str]) -> list[str]:
+    """Return a line about the settings without a seed in every environment, if there are any."""
+    return [f"Without such a seed: {', '.join(map(escape, labels))}."] if labels else []
 
 
-def _human(frame: pd.DataFrame) -> list[str]:
-    """Return the section on human-normalised scores, which is empty if there are no Atari games."""
-    games = humans.normalised(frame)
-    if games.empty:
-        return []
-    found, incomplete = scores.matrices(games)
-    blocks = ["### Human-normalised scores", HUMAN, tables.shares_of_humans(games), *without(incomplete)]
-    if games["env"].nunique() > 1 and found:
-        means = statistics.means({label: matrix.to_numpy() for label, matrix in found.items()})
-        blocks.append(GAMES.format(", ".join(f"{escaped(label)} {mean}" for label, mean in means.items())))
-    return blocks
-
-
-def _file_names(envs: Iterable[str]) -> dict[str, str]:
-    """Return a part of a file's name for each environment. Ids that differ only in other characters get a digest."""
-    readable = {env: re.sub(r"[^A-Za-z0-9_-]", "_", env) for env in envs}
-    counts = Counter(readable.values())
-    return {env: name if counts[name] == 1 else f"{name}-{digest(env)[:6]}" for env, name in readable.items()}
-
-
-def _curves(comparison: Comparison, pictures: Path) -> list[str]:
-    spanned = any(is_spanned(record) for record in comparison.records)
-    blocks = [SPANNED if spanned else CURVES, f"[Interactive version]({INTERACTIVE})."]
-    for env, name in _file_names(comparison.envs).items():
-        file = file_of(comparison, name, pictures)
-        curve_plots.curves(comparison, env, file)
-        blocks.append(image(f"Learning curves in {env}", file))
-    return blocks
+def image(text: str, file: Path) -> str:
+    """Return a picture in Markdown, with links to its other formats."""
+    others = ", ".join(f"[{s[1:].upper()}]({PICTURES}/{file.with_suffix(s).name})" for s in plots.VECTOR)
+    return f"![{text}]({PICTURES}/{file.name})\n\n{others}"
 
 
 def html(text: str, folder: Path) -> str:
     """Convert the report from Markdown to a single HTML page, with its pictures, from the folder, embedded."""
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
 
-    def inside(found: re.Match[str]) -> str:
+    def embed(found: re.Match[str]) -> str:
         return f'src="data:image/png;base64,{base64.b64encode((folder / found[1]).read_bytes()).decode()}"'
 
-    body = re.sub(rf'src="({PICTURES}/[^"]+)"', inside, body)
+    body = re.sub(rf'src="({PICTURES}/[^"]+)"', embed, body)
     # Only these tags are restored. All others are shown as text, whatever the records contain.
     body = re.sub(
         r"<p>&lt;details&gt;&lt;summary&gt;([^<]*)&lt;/summary&gt;</p>", r"<details><summary>\1</summary>", body
     )
     body = body.replace("<p>&lt;/details&gt;</p>", "</details>")
-    return document("Comparison", STYLE, body)
+    return plots.document("Comparison", STYLE, body)

@@ -1,19 +1,43 @@
 """Tables of scores, made from records."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 
-from sb3_ppo_variants.compare.curves import SPANS
 from sb3_ppo_variants.compare.options import ALGORITHMS, BASELINE
-from sb3_ppo_variants.compare.paper import TABLE_1
-from sb3_ppo_variants.compare.plan import RANDOM
-from sb3_ppo_variants.compare.records import ADDED, Record, curve, digest
+from sb3_ppo_variants.compare.plan import TABLE_1
+from sb3_ppo_variants.compare.records import ADDED, RANDOM, SPANS, Record, curve, digest
 from sb3_ppo_variants.compare.settings import own_protocol
+
+# The undiscounted returns of a random policy and of a professional human tester, after up to 30 initial no-ops and with
+# at most 30 minutes of play, as in DeepMind's DQN Zoo (https://github.com/google-deepmind/dqn_zoo, atari_data.py). They
+# come from Wang et al. 2016, "Dueling Network Architectures for Deep Reinforcement Learning".
+RANDOM_AND_HUMAN = {
+    "Alien": (227.8, 7127.7), "Amidar": (5.8, 1719.5), "Assault": (222.4, 742), "Asterix": (210, 8503.3),
+    "Asteroids": (719.1, 47388.7), "Atlantis": (12850, 29028.1), "BankHeist": (14.2, 753.1),
+    "BattleZone": (2360, 37187.5), "BeamRider": (363.9, 16926.5), "Berzerk": (123.7, 2630.4), "Bowling": (23.1, 160.7),
+    "Boxing": (0.1, 12.1), "Breakout": (1.7, 30.5), "Centipede": (2090.9, 12017), "ChopperCommand": (811, 7387.8),
+    "CrazyClimber": (10780.5, 35829.4), "Defender": (2874.5, 18688.9), "DemonAttack": (152.1, 1971),
+    "DoubleDunk": (-18.6, -16.4), "Enduro": (0, 860.5), "FishingDerby": (-91.7, -38.7), "Freeway": (0, 29.6),
+    "Frostbite": (65.2, 4334.7), "Gopher": (257.6, 2412.5), "Gravitar": (173, 3351.4), "Hero": (1027, 30826.4),
+    "IceHockey": (-11.2, 0.9), "Jamesbond": (29, 302.8), "Kangaroo": (52, 3035), "Krull": (1598, 2665.5),
+    "KungFuMaster": (258.5, 22736.3), "MontezumaRevenge": (0, 4753.3), "MsPacman": (307.3, 6951.6),
+    "NameThisGame": (2292.3, 8049), "Phoenix": (761.4, 7242.6), "Pitfall": (-229.4, 6463.7), "Pong": (-20.7, 14.6),
+    "PrivateEye": (24.9, 69571.3), "Qbert": (163.9, 13455), "Riverraid": (1338.5, 17118), "RoadRunner": (11.5, 7845),
+    "Robotank": (2.2, 11.9), "Seaquest": (68.4, 42054.7), "Skiing": (-17098.1, -4336.9), "Solaris": (1236.3, 12326.7),
+    "SpaceInvaders": (148, 1668.7), "StarGunner": (664, 10250), "Surround": (-10, 6.5), "Tennis": (-23.8, -8.3),
+    "TimePilot": (3568, 5229.2), "Tutankham": (11.4, 167.6), "UpNDown": (533.4, 11693.2), "Venture": (0, 1187.5),
+    "VideoPinball": (16256.9, 17667.9), "WizardOfWor": (563.5, 4756.5), "YarsRevenge": (3092.9, 54576.9),
+    "Zaxxon": (32.5, 9173.3),
+}  # fmt: skip
+# ALE/Breakout-v5, BreakoutNoFrameskip-v4, BreakoutDeterministic-v4 and Breakout-v4 are the same game. A module to
+# import may come first, as in ale_py:ALE/Breakout-v5.
+GAME = re.compile(r"(?:.+:)?(?:ALE/)?([A-Za-z]+?)(?:NoFrameskip|Deterministic)?-v\d+")
 
 
 @dataclass(frozen=True)
@@ -80,6 +104,10 @@ class Comparison:
         """The environments."""
         return sorted({record["env"] for record in self.records})
 
+    def runs(self, label: str, env: str | None = None) -> list[Record]:
+        """Return the records of a setting, in one environment or in all."""
+        return [record for record in self.records if record["label"] == label and env in (None, record["env"])]
+
 
 def order(label: str) -> tuple[int, int, str]:
     """Return the key by which settings are sorted in tables."""
@@ -101,62 +129,46 @@ def comparisons(records: Iterable[Record]) -> list[Comparison]:
     for part in parts.values():
         finished = [record for record in part if record["status"] != "failed"]
         random = [record for record in finished if record["label"] == RANDOM]
-        trainings = _told_apart([record for record in finished if record["label"] != RANDOM])
+        trainings = _tell_apart([record for record in finished if record["label"] != RANDOM])
         failed = [record for record in part if record["status"] == "failed"]
         found.append(Comparison(part[0]["conditions"], trainings, random, failed))
-    return sorted(found, key=_place)
+    # Complete protocols come before those with changes.
+    found.sort(key=lambda c: (c.conditions["preset"] or "", bool(c.conditions.get("switched")), c.envs, c.name))
+    return found
 
 
-def _place(comparison: Comparison) -> tuple[str, bool, list[str], str]:
-    """Return the key by which comparisons are sorted in a report: complete protocols before those with changes."""
-    conditions = comparison.conditions
-    return conditions["preset"] or "", bool(conditions.get("switched")), comparison.envs, comparison.name
-
-
-def _told_apart(records: list[Record]) -> list[Record]:
+def _tell_apart(records: list[Record]) -> list[Record]:
     """Give records different labels if they share one despite different hyperparameters, as when defaults changed.
 
     The labels depend only on the values that changed, so that they are the same in all environments.
     """
-    kinds: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for record in records:
-        kinds[record["label"], record["env"]].append(_values(record))
-    changed: dict[str, set[str]] = defaultdict(set)
-    for (label, _), of in kinds.items():
-        changed[label] |= _differing(of)
-    return [_labelled(record, changed[record["label"]]) for record in records]
-
-
-def _values(record: Record) -> dict[str, Any]:
-    return {**record["hyperparameters"], "timesteps": record["timesteps"]}
-
-
-def _differing(kinds: list[dict[str, Any]]) -> set[str]:
-    """Return the names that do not have the same value in all of the dicts."""
-    names = {name for kind in kinds for name in kind}
-    return {name for name in names if len({digest(kind.get(name, "no value")) for kind in kinds}) > 1}
-
-
-def _labelled(record: Record, changed: set[str]) -> Record:
-    if not changed:
-        return record
-    values = {name: value for name, value in _values(record).items() if name in changed}
-    return {**record, "label": f"{record['label']} #{digest(values)[:6]}"}
+    values = [{**record["hyperparameters"], "timesteps": record["timesteps"]} for record in records]
+    digests = pd.DataFrame([{name: digest(value) for name, value in of_run.items()} for of_run in values])
+    settings = pd.DataFrame(records, columns=["label", "env"])
+    kinds = digests.fillna("no value").groupby([settings["label"], settings["env"]]).nunique()
+    several = (kinds > 1).groupby(level="label").any()
+    found = []
+    for record, of_run in zip(records, values, strict=True):
+        changed = several.loc[record["label"]]
+        if changed.any():
+            named = digest({name: value for name, value in of_run.items() if changed[name]})[:6]
+            record = cast(Record, {**record, "label": f"{record['label']} #{named}"})
+        found.append(record)
+    return found
 
 
 def table(comparison: Comparison) -> pd.DataFrame:
     """Return a table with a row for each finished training run.
 
-    :return: table with the columns ``label``, ``env``, ``seed``, ``timesteps``, ``score`` (NaN if no episode ended),
-        ``normalised`` (NaN if not known), ``episodes`` (number of episodes that the score is the mean of), ``steps``,
-        ``wall_seconds``, ``cpu_seconds`` and ``steps_per_second``
+    ``score`` is NaN if no episode ended, and ``normalised`` if it is not known. ``episodes`` is the number of episodes
+    that the score is the mean of.
     """
     columns = ["label", "env", "seed", "timesteps", "score", "steps", "wall_seconds", "cpu_seconds"]
     frame = pd.DataFrame(comparison.records, columns=columns)
     frame["score"] = frame["score"].astype(float)
     frame["episodes"] = [len(record["last_returns"]) for record in comparison.records]
     frame["steps_per_second"] = frame["steps"] / frame["wall_seconds"]
-    frame["normalised"] = normalised(frame, random_scores(comparison), best_scores(comparison))
+    frame["normalised"] = normalise(frame, random_scores(comparison), best_scores(comparison))
     frame["order"] = frame["label"].map(order)
     return frame.sort_values(["order", "env", "seed"], ignore_index=True).drop(columns="order")
 
@@ -168,14 +180,11 @@ def random_scores(comparison: Comparison) -> dict[str, float]:
 
 def best_scores(comparison: Comparison) -> dict[str, float]:
     """Return the score of the best run in each environment, of the settings that set the scale."""
-    scaling, best = comparison.scaling, dict[str, float]()
-    for record in comparison.records:
-        if record["label"] in scaling and record["score"] is not None:
-            best[record["env"]] = max(record["score"], best.get(record["env"], -np.inf))
-    return best
+    frame = pd.DataFrame(comparison.records, columns=["label", "env", "score"]).dropna()
+    return frame[frame["label"].isin(comparison.scaling)].groupby("env")["score"].max().to_dict()
 
 
-def normalised(frame: pd.DataFrame, random: dict[str, float], best: dict[str, float]) -> pd.Series:
+def normalise(frame: pd.DataFrame, random: dict[str, float], best: dict[str, float]) -> pd.Series:
     """Shift and scale scores in each environment so that the random policy has 0 and the best run 1.
 
     They are NaN where the random policy was not measured, or the best run is not better than it.
@@ -186,31 +195,27 @@ def normalised(frame: pd.DataFrame, random: dict[str, float], best: dict[str, fl
 
 
 def normalised_curves(comparison: Comparison, frame: pd.DataFrame) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return the curves of each setting, scaled like its scores, from where every run that counts has a value.
+    """Return the share of the steps at each point, and the curves of each setting, scaled like its scores.
 
-    Added runs are left out, because their numbers of steps may differ.
-
-    :return: the share of the steps at each point, shape ``(points,)``, and an array of shape
-        ``(seeds, environments, points)`` for each setting
+    They have the shape ``(seeds, environments, points)`` and begin where every run that counts has a value. Added runs
+    are left out, because their numbers of steps may differ.
     """
-    random, best = random_scores(comparison), best_scores(comparison)
+    random, best = pd.Series(random_scores(comparison)), pd.Series(best_scores(comparison))
     own = comparison.own.labels
     runs = {(record["label"], record["env"], record["seed"]): record for record in comparison.records}
     found = {}
     for label, matrix in matrices(frame)[0].items():
-        if label not in own:
-            continue
-        rows = [[curve(runs[label, env, seed]) for env in matrix.columns] for seed in matrix.index]
-        low = np.array([random[env] for env in matrix.columns])[:, None]
-        span = np.array([best[env] for env in matrix.columns])[:, None] - low
-        found[label] = (np.array(rows, dtype=float) - low) / span
+        if label in own:
+            curves = [[curve(runs[label, env, seed]) for env in matrix.columns] for seed in matrix.index]
+            low, high = (of_envs[matrix.columns].to_numpy()[:, None] for of_envs in (random, best))
+            found[label] = (np.array(curves, dtype=float) - low) / (high - low)
     known = [np.isfinite(array).all(axis=(0, 1)) for array in found.values()]
     whole = np.logical_and.reduce(known) if known else np.zeros(SPANS, dtype=bool)
     shares = np.arange(1, SPANS + 1) / SPANS
     return shares[whole], {label: array[..., whole] for label, array in found.items()}
 
 
-def unscaled(frame: pd.DataFrame) -> list[str]:
+def unscaled_envs(frame: pd.DataFrame) -> list[str]:
     """Return the environments without normalised scores."""
     return sorted(set(frame["env"]) - set(frame["env"][frame["normalised"].notna()]))
 
@@ -220,7 +225,7 @@ def matrices(frame: pd.DataFrame) -> tuple[dict[str, pd.DataFrame], list[str]]:
 
     Only seeds with a run in every environment that has normalised scores count.
     """
-    envs = sorted(set(frame["env"]) - set(unscaled(frame)))
+    envs = sorted(set(frame["env"]) - set(unscaled_envs(frame)))
     found, incomplete = {}, []
     for label, rows in frame.groupby("label", sort=False):
         matrix = rows.pivot(index="seed", columns="env", values="normalised").reindex(columns=envs).dropna()
@@ -229,3 +234,24 @@ def matrices(frame: pd.DataFrame) -> tuple[dict[str, pd.DataFrame], list[str]]:
         else:
             found[label] = matrix
     return found, incomplete
+
+
+def arrays(frame: pd.DataFrame) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Return the :func:`matrices` as arrays, and the settings without any."""
+    found, incomplete = matrices(frame)
+    return {label: matrix.to_numpy() for label, matrix in found.items()}, incomplete
+
+
+def game_of(env: str) -> str | None:
+    """Return the name of an environment's Atari game, or ``None`` if there is no human score for it."""
+    found = GAME.fullmatch(env)
+    return found[1] if found and found[1] in RANDOM_AND_HUMAN else None
+
+
+def normalise_by_humans(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of Atari games, with ``normalised`` 0 for the published random policy and 1 for the human."""
+    games = frame["env"].map(game_of, na_action="ignore").dropna()
+    found = frame.loc[games.index].copy()
+    low, high = (games.map({game: pair[end] for game, pair in RANDOM_AND_HUMAN.items()}) for end in (0, 1))
+    found["normalised"] = (found["score"] - low) / (high - low)
+    return found

@@ -1,17 +1,29 @@
-"""The settings to compare: algorithms, each with its own arguments."""
+"""The settings to compare, the conditions that they share, and the hyperparameters that result."""
 
 import ast
+import hashlib
 import inspect
 import math
 import re
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
+from pathlib import Path
+from runpy import run_path
+from typing import Any, NamedTuple
 
+import yaml
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from torch import nn
 
 from sb3_ppo_variants import recipes
+from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.compare.options import ALGORITHMS, EXAMPLE, MASKABLE
+from sb3_ppo_variants.compare.records import plain
 from sb3_ppo_variants.errors import ArgumentError, installation
+from sb3_ppo_variants.recipes.environments import Hyperparameters
 
 # Arguments that a comparison does not take as hyperparameters, with the reason or the option to use instead.
 NO_PART = "it does not change what is learned"
@@ -25,7 +37,6 @@ RESERVED = {
     "_init_setup_model": NO_PART,
     "data_parallel": "each run is one process",
 }
-
 # The arguments of this package's classes that every record contains. Arguments that the classes gained later are only
 # recorded if they are not at their defaults, so that earlier runs keep their names.
 RECORDED = frozenset({
@@ -34,9 +45,6 @@ RECORDED = frozenset({
     "rollout_buffer_class", "rollout_buffer_kwargs", "target_kl", "policy_kwargs", "device", "fast", "updates",
     "desired_kl", "kl_coef", "objective",
 })  # fmt: skip
-
-# A name and "=", at the beginning or after a comma.
-ASSIGNMENT = re.compile(r"(?:^|,)\s*([A-Za-z_]\w*)\s*=")
 
 
 @dataclass(frozen=True)
@@ -50,8 +58,8 @@ class Setting:
     @property
     def label(self) -> str:
         """The setting in words."""
-        given = self.arguments if self.protocol is None else {**self.arguments, "protocol": self.protocol}
-        listed = ", ".join(f"{name}={value}" for name, value in sorted(given.items()))
+        named = self.arguments if self.protocol is None else {**self.arguments, "protocol": self.protocol}
+        listed = ", ".join(f"{name}={value}" for name, value in sorted(named.items()))
         return f"{self.name} {listed}".strip()
 
     @property
@@ -66,21 +74,21 @@ def own_protocol(label: str) -> str | None:
     return found and found[1]
 
 
-def named(text: str) -> Setting:
-    """Return the setting that ``name`` or ``name:argument=value,...`` names, whether or not it exists."""
-    name, *given = re.split(r":(?=\s*\w+\s*=)", text, maxsplit=1)
-    arguments = assignments(given[0]) if given else {}
+def split(text: str) -> Setting:
+    """Split ``name`` or ``name:argument=value,...`` into the parts of a setting, whether or not it exists."""
+    name, *rest = re.split(r":(?=\s*\w+\s*=)", text, maxsplit=1)
+    arguments = assignments(rest[0]) if rest else {}
     protocol = arguments.pop("protocol", None)
     return Setting(name, arguments, None if protocol is None else str(protocol))
 
 
 def parse(text: str) -> Setting:
     """Parse ``name`` or ``name:argument=value,...`` into a setting, where the name may also be ``module:Class``."""
-    setting = named(text)
+    setting = split(text)
     if setting.protocol is not None and setting.protocol not in recipes.PROTOCOLS:
         known_protocols = ", ".join(recipes.PROTOCOLS)
         raise ArgumentError(f"protocol={setting.protocol} in {text} is none of the protocols: {known_protocols}")
-    known = accepted(load_class(setting.path))
+    known = list_arguments(load_class(setting.path))
     for argument in setting.arguments:
         if argument in RESERVED:
             raise ArgumentError(f"{argument} cannot be an argument of a setting, as in {text}: {RESERVED[argument]}")
@@ -93,21 +101,22 @@ def parse(text: str) -> Setting:
 def assignments(text: str) -> dict[str, object]:
     """Parse ``name=value,name=value``, where each value is a Python literal, ``inf`` or text like ``lin_3e-4``
     and ``mine:SPO(0.2)``."""
-    found = [match for match in ASSIGNMENT.finditer(text) if not _is_within_brackets(text, match.start())]
-    names, ends = [match[1] for match in found], [*(match.start() for match in found[1:]), len(text)]
-    values = [text[match.end() : end] for match, end in zip(found, ends, strict=bool(found))]
-    before = text[: found[0].start()] if found else text
-    if before.strip() or not names or not all(value.strip() for value in values):
-        raise ArgumentError(f"{text!r} must be name=value, or several of them separated by commas")
-    for name in names:
-        if names.count(name) > 1:
+    parts: list[str] = []
+    for part in re.split(r",(?=\s*[A-Za-z_]\w*\s*=)", text):
+        # A comma within brackets is part of a value.
+        if parts and sum(map(parts[-1].count, "([{")) > sum(map(parts[-1].count, ")]}")):
+            parts[-1] += f",{part}"
+        else:
+            parts.append(part)
+    found: dict[str, object] = {}
+    for part in parts:
+        name, _, value = (word.strip() for word in part.partition("="))
+        if not (name.isidentifier() and value):
+            raise ArgumentError(f"{text!r} must be name=value, or several of them separated by commas")
+        if name in found:
             raise ArgumentError(f"{name} is given more than once in {text!r}")
-    return {name: _literal(value.strip()) for name, value in zip(names, values, strict=True)}
-
-
-def _is_within_brackets(text: str, position: int) -> bool:
-    before = text[:position]
-    return sum(map(before.count, "([{")) > sum(map(before.count, ")]}"))
+        found[name] = _literal(value)
+    return found
 
 
 def _literal(text: str) -> object:
@@ -134,12 +143,12 @@ def load_class(path: str) -> type[BaseAlgorithm]:
     return found
 
 
-def policy_of(setting: Setting, policy: object) -> object:
+def policy_for(setting: Setting, policy: object) -> object:
     """Return an algorithm's name for a policy: sb3-contrib's maskable policies are called ``MlpPolicy`` and so on."""
     return policy.removeprefix("Maskable") if setting.path == MASKABLE and isinstance(policy, str) else policy
 
 
-def accepted(algorithm: type) -> dict[str, object]:
+def list_arguments(algorithm: type) -> dict[str, object]:
     """Return the arguments of a class with their defaults, including those of its bases if it takes ``**kwargs``."""
     arguments: dict[str, object] = {}
     for base in algorithm.__mro__:
@@ -151,17 +160,174 @@ def accepted(algorithm: type) -> dict[str, object]:
     return arguments
 
 
-def own_defaults(algorithm: type) -> dict[str, object]:
-    """Return the arguments of a class that have defaults, without those that it takes as ``**kwargs``.
-
-    Of the latter, the class may set some itself, so they cannot all be passed.
-    """
-    parameters = inspect.signature(algorithm).parameters.values()
-    return {p.name: p.default for p in parameters if p.default is not p.empty}
-
-
-def added_later(algorithm: type) -> dict[str, object]:
+def _added_later(algorithm: type) -> dict[str, object]:
     """Return the arguments, besides ``RECORDED``, that a class has from this package, with their defaults there."""
     package = __name__.partition(".")[0]
     own = next((base for base in algorithm.__mro__ if base.__module__.partition(".")[0] == package), None)
-    return {} if own is None else {name: value for name, value in accepted(own).items() if name not in RECORDED}
+    return {} if own is None else {name: value for name, value in list_arguments(own).items() if name not in RECORDED}
+
+
+class File(NamedTuple):
+    """Hyperparameters by environment, and the name of their file with a digest of its contents."""
+
+    name: str
+    entries: dict[str, Hyperparameters]
+
+
+def read_file(path: Path) -> File:
+    """Read a yml or py file of hyperparameters in the RL Zoo's format, or raise an error that says why it cannot be."""
+    try:
+        content = path.read_bytes()
+        found = run_path(str(path))["hyperparams"] if path.suffix == ".py" else yaml.safe_load(content)
+        entries = {env_id: {key: _evaluated(key, value) for key, value in found[env_id].items()} for env_id in found}
+    except Exception as error:
+        # A py file is the user's own code, which may raise anything.
+        raise ArgumentError(
+            f"--hyperparams {path} cannot be read: {type(error).__name__}: {error}\n"
+            "It must be a yml file, or a py file that defines hyperparams, with a dict for each environment."
+        ) from error
+    return File(f"{path.name} (sha256 {hashlib.sha256(content).hexdigest()[:12]})", entries)
+
+
+def _evaluated(name: str, value: object) -> object:
+    # In the zoo's yml files these are Python expressions. Like a py file, they are the user's own code.
+    if name in ("policy_kwargs", "normalize", "env_kwargs") and isinstance(value, str):
+        return eval(value, {"nn": nn})
+    return value
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The conditions that all settings of a comparison share, as the options of the command line.
+
+    :raises ArgumentError: if ``normalize`` and ``parameters`` contradict each other
+    """
+
+    preset: str | None = None
+    timesteps: int | None = None
+    entry: str | None = None
+    file: File | None = None
+    # Hyperparameters that replace those of the entry, the file or the protocol.
+    parameters: Hyperparameters = field(default_factory=dict)
+    normalize: bool | None = None
+    anneal: bool | None = None
+    protocol: str | None = None
+    # What differs from the protocol, in words.
+    switched: str | None = None
+
+    def __post_init__(self) -> None:
+        given = self.parameters.get("normalize", self.normalize)
+        # VecNormalize without arguments normalises too.
+        if self.normalize is not None and (given == {} or bool(given)) != self.normalize:
+            switch = "--normalize" if self.normalize else "--no-normalize"
+            raise ArgumentError(f"-p normalize={given} contradicts {switch}; pass only one of them")
+
+    @property
+    def rules(self) -> recipes.Protocol:
+        """The protocol; if there is none, one that changes nothing."""
+        return recipes.Protocol("", {}) if self.protocol is None else recipes.PROTOCOLS[self.protocol]
+
+    def under(self, protocol: str | None) -> "Conditions":
+        """Return the conditions with this protocol instead of their own; ``None`` leaves them unchanged."""
+        if protocol is None:
+            return self
+        # A file has entries of its own.
+        entry = self.entry or ("mujoco" if self.file is None else None)
+        return replace(self, protocol=protocol, entry=entry, normalize=None, anneal=None)
+
+    def description(self) -> dict[str, Any]:
+        """Return the conditions as JSON-serialisable values, with the name of the file instead of its contents."""
+        parameters = plain("parameters", self.parameters)
+        described = {**asdict(self), "file": self.file and self.file.name, "parameters": parameters}
+        # Records of earlier versions lack these two. Leaving them out if they are None lets those records still match.
+        return {k: v for k, v in described.items() if v is not None or k not in ("protocol", "switched")}
+
+
+class Resolved(NamedTuple):
+    """All hyperparameters of a run, its steps, and the hyperparameters that its algorithm does not use."""
+
+    hyperparameters: Hyperparameters
+    timesteps: int
+    dropped: list[str]
+
+
+def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
+    """Determine the hyperparameters of a setting in an environment, of which none may be unknown."""
+    conditions = conditions.under(setting.protocol)
+    protocol, algorithm = conditions.rules, load_class(setting.path)
+    known = list_arguments(algorithm)
+    shared, timesteps = _shared(setting, env_id, conditions)
+    dropped = [name for name in shared if not _applies(name, known)]
+    if conditions.file is None and not issubclass(algorithm, OnPolicyAlgorithm):
+        # The recipes are for PPO. In other kinds of algorithms, an argument of the same name may mean something else.
+        dropped += sorted(known.keys() & shared.keys() - {"policy", *recipes.ENVIRONMENT_KEYS, *conditions.parameters})
+    given = {name: value for name, value in shared.items() if name not in dropped} | protocol.under(setting.arguments)
+    # Of the arguments that the class takes as **kwargs, it may set some itself, so they cannot all be passed.
+    own = {p.name: p.default for p in inspect.signature(algorithm).parameters.values() if p.default is not p.empty}
+    names = [*protocol.annealed, *([] if conditions.anneal is None else ["learning_rate"])]
+    annealed = {name: value for name in names if isinstance(value := known.get(name), float | int)}
+    # Networks this small are fastest on a CPU, and runs then use the same device on every machine.
+    found = {**own, **annealed, "device": "cpu", **given}
+    found["policy"] = policy_for(setting, found.get("policy"))
+    later = _added_later(algorithm)
+    found = {n: v for n, v in found.items() if n not in RESERVED and not (n in later and v == later[n])}
+    if conditions.anneal is not None and "learning_rate" not in setting.arguments:
+        if "learning_rate" not in found:
+            switch = "--anneal" if conditions.anneal else "--no-anneal"
+            raise ArgumentError(f"{switch} is for algorithms with a learning_rate, which {setting.name} does not have")
+        found["learning_rate"] = _annealed(found["learning_rate"], conditions.anneal)
+    if conditions.anneal is not False:
+        found = protocol.anneal(found)
+    if not issubclass(algorithm, PPOBase):
+        if "normalize_advantage" not in setting.arguments and found.get("normalize_advantage") == "rollout":
+            raise ArgumentError(
+                f"{setting.name} cannot normalise advantages over the rollout: leave it out, or give it its own "
+                f"protocol, as in {setting.name}:protocol=sb3"
+            )
+        if found.get("max_grad_norm", 0) is None:
+            found["max_grad_norm"] = math.inf  # Others than this package's algorithms need a number.
+    return Resolved(found, timesteps, [name for name in dropped if name not in setting.arguments])
+
+
+def environment_part(env_id: str, conditions: Conditions) -> Hyperparameters:
+    """Return the hyperparameters that define the environment."""
+    shared, _ = _shared(Setting("ppo_clip"), env_id, conditions)
+    return {name: value for name, value in shared.items() if name in recipes.ENVIRONMENT_KEYS}
+
+
+def _shared(setting: Setting, env_id: str, conditions: Conditions) -> tuple[Hyperparameters, int]:
+    """Return the hyperparameters without the setting's own arguments, and the steps of a run."""
+    # An algorithm without hyperparameters of its own uses those of PPOClip.
+    name = setting.name if setting.name in recipes.ALGORITHMS else "ppo_clip"
+    entries = recipes.entries_of(name) if conditions.file is None else conditions.file.entries
+    shared = recipes.select(entries, env_id, conditions.entry)
+    recommended = shared.pop("n_timesteps", None)
+    timesteps = recommended if conditions.timesteps is None else conditions.timesteps
+    if not isinstance(timesteps, int | float) or timesteps < 1:
+        given = "n_timesteps of its hyperparameters" if conditions.timesteps is None else "--timesteps"
+        raise ArgumentError(f"a run in {env_id} must take at least 1 step; {given} is {timesteps!r}")
+    shared = conditions.rules.over(shared)
+    if conditions.normalize is not None:
+        shared["normalize"] = conditions.normalize
+    shared |= conditions.rules.under(conditions.parameters)
+    for name in shared.keys() & RESERVED.keys():
+        raise ArgumentError(f"{name} cannot be a hyperparameter of a comparison: {RESERVED[name]}")
+    return shared, int(timesteps)
+
+
+def _applies(name: str, known: Mapping[str, object]) -> bool:
+    """Return whether a shared hyperparameter applies to an algorithm with these arguments."""
+    # A penalised objective that is also clipped is a different one, which a setting must request with its own argument.
+    clips_a_penalty = name == "clip_range" and known.get(name) is None
+    return name in recipes.ENVIRONMENT_KEYS or (name in known and not clips_a_penalty)
+
+
+def _annealed(learning_rate: object, anneal: bool) -> str | float:
+    """Return the step size, annealed linearly to 0 or constant."""
+    if isinstance(learning_rate, float | int):
+        return f"lin_{learning_rate!r}" if anneal else learning_rate
+    with suppress(ValueError):
+        if isinstance(learning_rate, str) and learning_rate.startswith("lin_"):
+            constant = float(learning_rate.removeprefix("lin_"))
+            return learning_rate if anneal else constant
+    raise ArgumentError(f"--anneal and --no-anneal need a learning_rate like 3e-4 or lin_3e-4, not {learning_rate!r}")

@@ -1,4 +1,7 @@
-"""What a comparison says about its settings: aggregates, which of them differ, and curves, with their uncertainty.
+"""What a comparison says about its settings: means, which of them differ, and curves, with their uncertainty.
+
+Scores have the shape ``(seeds, environments, ...)``. Seeds are the sample; the environments are fixed, as if chosen by
+the user. ``python -m benchmarks verdicts`` measures how often the tests err and the intervals cover.
 
 The aggregate that decides is the mean over runs. It does not depend on the number of seeds what it estimates, every
 environment counts in it, Table 1 of the paper reports it, and it has intervals that cover. Outliers cannot dominate it,
@@ -6,34 +9,80 @@ because no normalised score is far above 1. The interquartile mean is shown besi
 seeds, it trims whole environments.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
 
 import numpy as np
-from scipy.stats import trim_mean
-
-from sb3_ppo_variants.compare import intervals
-from sb3_ppo_variants.compare.intervals import Band, Estimate
-from sb3_ppo_variants.compare.permutation import ALPHA, holm, p_values, samples_for
+from scipy.special import stdtrit
+from scipy.stats import beta, norm, trim_mean
 
 # Matrices of normalised scores, shape (seeds, environments), by setting.
 Scores = Mapping[str, np.ndarray]
-# Settings are equivalent if their means differ by less than this share of the way from the random policy to the best.
-MARGIN = 0.1
+Ends = tuple[np.ndarray, np.ndarray]
+# The level of Student's t distribution from which 95% intervals are computed. They contain the mean of normally
+# distributed scores in 97% of cases, and still in at least 90% if the scores are as skewed as an exponential
+# distribution. At a level of 0.95, the latter is 88%. Bootstrap intervals are narrower still: with three seeds, one of
+# 95% contains the mean in 71% of the cases.
+LEVEL = 0.97
+# The sum over environments of the seeds without the first, from which on there are intervals: four seeds in one
+# environment, three in two, two in three. With fewer, an interval that covers is several times as wide as the scores
+# are apart.
+FEWEST = 3
 # With fewer environments, the middle half of the runs says little about some of them.
 FEWEST_FOR_IQM = 3
+# Settings are equivalent if their means differ by less than this share of the way from the random policy to the best.
+MARGIN = 0.1
+# How often at least one of the settings that are the same may be called different.
+ALPHA = 0.05
+# If there are more divisions of the runs between two settings than this, so many random ones are tried.
+SAMPLES = 9_999
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its 95% confidence interval, whose ends are NaN if there is none."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether there is an interval."""
+        return not math.isnan(self.low)
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f}" + (f" ({self.low:.2f} to {self.high:.2f})" if self.is_certain else "")
+
+
+@dataclass(frozen=True)
+class Band:
+    """A curve of shape ``(points,)`` with its 95% confidence intervals, whose ends are NaN where there is none.
+
+    :param seeds: the curve of each seed, shape ``(seeds, points)``; empty if the mean is not over seeds
+    """
+
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    seeds: np.ndarray
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether there is an interval at any point."""
+        return not np.isnan(self.low).all()
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean of one setting minus that of another.
+    """The mean of one setting minus that of another."""
 
-    :param estimate: the difference with its interval, which is not corrected for the number of comparisons
-    :param p: corrected p value of the permutation test, NaN if a setting has a single seed
-    """
-
+    # The interval is not corrected for the number of comparisons.
     estimate: Estimate
+    # The corrected p value of the permutation test, NaN if a setting has a single seed.
     p: float
 
     @property
@@ -46,18 +95,76 @@ class Difference:
 Differences = Mapping[tuple[str, str], Difference]
 
 
+@dataclass(frozen=True)
+class Ranked:
+    """A setting, the settings that it is better and worse than beyond noise, and the number of all settings."""
+
+    label: str
+    value: Estimate
+    seeds: int
+    better: list[str]
+    worse: list[str]
+    settings: int
+
+    @property
+    def ranks(self) -> str:
+        """The range from the best to the worst rank that the setting may have."""
+        best, worst = 1 + len(self.worse), self.settings - len(self.better)
+        return str(best) if best == worst else f"{best} to {worst}"
+
+
+def are_enough(seeds: int, envs: int) -> bool:
+    """Return whether so many seeds in so many environments give an interval."""
+    return (seeds - 1) * envs >= FEWEST
+
+
+def interval(own: np.ndarray, other: np.ndarray | None = None, level: float = LEVEL) -> Ends:
+    """Return the ends of the interval of a setting's mean, or of its difference from the mean of another setting."""
+    samples = [own] if other is None else [own, other]
+    value = own.mean(axis=(0, 1)) - (0 if other is None else other.mean(axis=(0, 1)))
+    enough = all(are_enough(*sample.shape[:2]) for sample in samples)
+    half = half_width(samples, level) if enough else np.full_like(value, np.nan)
+    return value - half, value + half
+
+
+def half_width(samples: Sequence[np.ndarray], level: float) -> np.ndarray:
+    """Return half the width of Student's t interval of the mean of a sample, or of the difference of two means.
+
+    Its degrees of freedom are Welch's and Satterthwaite's, because scores vary differently in the environments.
+    """
+    # Variances of the means in the environments, each divided by the squared number of environments.
+    parts = [sample.var(axis=0, ddof=1) / len(sample) / sample.shape[1] ** 2 for sample in samples]
+    variance = np.sum([part.sum(axis=0) for part in parts], axis=0)
+    squares = np.sum(
+        [(part**2).sum(axis=0) / (len(sample) - 1) for part, sample in zip(parts, samples, strict=True)], axis=0
+    )
+    # Equal scores say nothing about how much others would differ: 0 / 0 is NaN, which is no interval.
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return stdtrit(variance**2 / squares, 0.5 + level / 2) * np.sqrt(variance)
+
+
+def share_interval(share: np.ndarray, seeds: int, envs: int) -> Ends:
+    """Return the ends of the 95% interval of a share of runs: Clopper's and Pearson's, which is never too narrow."""
+    if not are_enough(seeds, envs):
+        return np.full_like(share, np.nan), np.full_like(share, np.nan)
+    runs = seeds * envs
+    found = np.rint(share * runs)
+    low, high = beta.ppf(0.025, found, runs - found + 1), beta.ppf(0.975, found + 1, runs - found)
+    return np.where(found == 0, 0.0, low), np.where(found == runs, 1.0, high)
+
+
 def means(scores: Scores) -> dict[str, Estimate]:
     """Return the mean normalised score of each setting."""
-    return {label: _estimate(own.mean(), intervals.of_mean(own)) for label, own in scores.items()}
+    return {label: _estimate(own.mean(), interval(own)) for label, own in scores.items()}
+
+
+def _estimate(value: float, ends: Ends) -> Estimate:
+    return Estimate(float(value), *map(float, ends))
 
 
 def interquartile_means(scores: Scores) -> dict[str, float]:
     """Return the mean of the middle half of each setting's runs, rliable's IQM."""
     return {label: float(trim_mean(own, 0.25, axis=None)) for label, own in scores.items()}
-
-
-def _estimate(value: float, ends: tuple[np.ndarray, np.ndarray]) -> Estimate:
-    return Estimate(float(value), *map(float, ends))
 
 
 def differences(scores: Scores) -> dict[tuple[str, str], Difference]:
@@ -70,11 +177,26 @@ def differences(scores: Scores) -> dict[tuple[str, str], Difference]:
     compared = {}
     for one, other in pairs:
         value = scores[one].mean() - scores[other].mean()
-        low, high = intervals.of_difference(scores[one], scores[other])
+        low, high = interval(scores[one], scores[other])
         corrected = p.get((one, other), np.nan)
         compared[one, other] = Difference(_estimate(value, (low, high)), corrected)
         compared[other, one] = Difference(_estimate(-value, (-high, -low)), corrected)
     return compared
+
+
+def rank(scores: Scores, compared: Differences) -> list[Ranked]:
+    """Return the settings in order of their means, the highest first."""
+    ours = means(scores)
+    labels = sorted(ours, key=lambda label: -ours[label].value)
+
+    def beyond_noise(label: str, sign: int) -> list[str]:
+        pairs = {other: compared[label, other] for other in labels if other != label}
+        return [n for n, found in pairs.items() if found.is_beyond_noise and sign * found.estimate.value > 0]
+
+    return [
+        Ranked(label, ours[label], len(scores[label]), beyond_noise(label, 1), beyond_noise(label, -1), len(labels))
+        for label in labels
+    ]
 
 
 def _on_a_shared_scale(scores: Scores) -> dict[str, np.ndarray]:
@@ -83,16 +205,25 @@ def _on_a_shared_scale(scores: Scores) -> dict[str, np.ndarray]:
     A permutation test needs a scale that stays when runs change their setting. Settings with a protocol of their own do
     not set the scale of the scores, but may be above it.
     """
-    if not scores:
-        return {}
-    best = np.maximum(np.concatenate(list(scores.values())).max(axis=0), 1)
+    best = np.maximum(np.concatenate([*scores.values()]).max(axis=0), 1) if scores else 1
     return {label: own / best for label, own in scores.items()}
 
 
 def probability_of_improvement(own: np.ndarray, other: np.ndarray) -> Estimate:
-    """Return the share of pairs of runs in which the first is better, averaged over environments. Ties count half."""
+    """Return the share of pairs of runs in which the first is better, averaged over environments. Ties count half.
+
+    The interval is Newcombe's fifth (Statistics in Medicine 25, 2006, page 559), which has a width even if the
+    probability is 0 or 1. The mean over environments has at most the variance that equal probabilities would have.
+    """
     share = float((np.sign(own[:, None] - other[None]) + 1).mean() / 2)
-    return Estimate(share, *intervals.of_probability(share, (len(own), len(other)), own.shape[1]))
+    (first, envs), second = own.shape, len(other)
+    if not (are_enough(first, envs) and are_enough(second, envs)):
+        return Estimate(share, math.nan, math.nan)
+    p = np.linspace(0, 1, 2001)
+    between = (first + second) / 2 - 1
+    variance = p * (1 - p) * (1 + between * ((1 - p) / (2 - p) + p / (1 + p))) / (first * second * envs)
+    possible = p[np.abs(share - p) <= norm.ppf(0.975) * np.sqrt(variance) + 1e-9]
+    return Estimate(share, float(possible[0]), float(possible[-1]))
 
 
 def are_equivalent(own: np.ndarray, other: np.ndarray, margin: float = MARGIN) -> bool:
@@ -100,26 +231,95 @@ def are_equivalent(own: np.ndarray, other: np.ndarray, margin: float = MARGIN) -
 
     These are two one-sided t tests: the 90% interval of the difference lies within the margin.
     """
-    low, high = intervals.of_difference(own, other, level=0.9)
+    low, high = interval(own, other, level=0.9)
     return bool(-margin < low and high < margin)
 
 
-def taus(scores: Scores) -> np.ndarray:
-    """Return the thresholds of performance profiles: from the lowest score, but not below -1, to the highest."""
+def profiles(scores: Scores) -> tuple[np.ndarray, dict[str, Band]]:
+    """Return thresholds, from the lowest score (but not below -1) to the highest, and the performance profiles.
+
+    A setting's profile is the share of its runs with a score above each threshold.
+    """
     found = np.concatenate([own.ravel() for own in scores.values()])
-    return np.linspace(max(found.min(), -1.0), found.max(), 61)
-
-
-def profiles(scores: Scores) -> dict[str, Band]:
-    """Return the performance profile of each setting: the share of runs with a score above each of :func:`taus`."""
-    thresholds = taus(scores)
-    found = {}
-    for label, own in scores.items():
-        share = (own[..., None] > thresholds).mean(axis=(0, 1))
-        found[label] = Band(share, *intervals.of_share(share, *own.shape), seeds=np.empty((0, len(thresholds))))
-    return found
+    taus = np.linspace(max(found.min(), -1.0), found.max(), 61)
+    shares = {label: (own[..., None] > taus).mean(axis=(0, 1)) for label, own in scores.items()}
+    nothing = np.empty((0, len(taus)))
+    bands = {n: Band(share, *share_interval(share, *scores[n].shape), seeds=nothing) for n, share in shares.items()}
+    return taus, bands
 
 
 def band(curves: np.ndarray) -> Band:
     """Return the mean over seeds and environments of curves of shape ``(seeds, environments, points)``."""
-    return Band(curves.mean(axis=(0, 1)), *intervals.of_mean(curves), seeds=curves.mean(axis=1))
+    return Band(curves.mean(axis=(0, 1)), *interval(curves), seeds=curves.mean(axis=1))
+
+
+def p_values(pairs: Sequence[tuple[np.ndarray, np.ndarray]], samples: int = SAMPLES) -> np.ndarray:
+    """Return the two-sided p value of the difference of the means of each pair of settings, by permutation.
+
+    If two settings learn the same, any run in an environment could be one of either. The test divides the runs of each
+    environment between the two in all ways, or in many random ones. Its p value is the share of these divisions in
+    which the means differ at least as much as they do. It is exact with any numbers of seeds and any distribution, if
+    the scale of each environment does not depend on which of the two settings a run is of.
+
+    :param pairs: scores of two settings in the same environments
+    :param samples: number of random divisions, if there are more than this
+    """
+    found = np.empty(len(pairs))
+    shapes = [(len(one), len(other), one.shape[1]) for one, other in pairs]
+    for shape in set(shapes):
+        same = [number for number, of_pair in enumerate(shapes) if of_pair == shape]
+        weights, complete = _divisions(*shape, samples)
+        pooled = np.stack([np.concatenate(pairs[number]).T.ravel() for number in same], axis=1)
+        # Sums in another order differ in their last digits.
+        least = [abs(pairs[number][0].mean() - pairs[number][1].mean()) for number in same]
+        reached = (np.abs(weights @ pooled) >= least - 1e-9 * np.ptp(pooled, axis=0)).sum(axis=0)
+        # The division that was found is one of the random ones.
+        found[same] = reached / len(weights) if complete else (reached + 1) / (len(weights) + 1)
+    return found
+
+
+@lru_cache(maxsize=8)
+def _divisions(first: int, second: int, envs: int, samples: int) -> tuple[np.ndarray, bool]:
+    """Return what to multiply pooled scores with for the differences of means, shape ``(divisions, environments * seeds
+    of both)``, and whether all divisions are there."""
+    runs = first + second
+    ways = math.comb(runs, first)
+    complete = ways**envs <= samples
+    if complete:
+        of_env = np.zeros((ways, runs), dtype=bool)
+        for row, chosen in zip(of_env, combinations(range(runs), first), strict=True):
+            row[list(chosen)] = True
+        belongs = of_env[np.indices((ways,) * envs).reshape(envs, -1).T]
+    else:
+        keys = np.random.default_rng(0).random((samples, envs, runs))
+        belongs = keys.argsort(axis=2) < first
+    weights = np.where(belongs, 1 / first, -1 / second) / envs
+    return weights.reshape(len(weights), -1), complete
+
+
+def holm(p: np.ndarray) -> np.ndarray:
+    """Correct p values for their number by Holm's method, which holds however the tests depend on each other."""
+    order = np.argsort(p)
+    corrected = np.empty_like(p)
+    corrected[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)), 1)
+    return corrected
+
+
+def smallest_p(first: int, second: int, envs: int, samples: int = SAMPLES) -> float:
+    """Return the smallest p value that a test with so many seeds of two settings can give."""
+    divisions = math.comb(first + second, first) ** envs
+    # With equal numbers of seeds, exchanging the two settings gives the same difference.
+    return max((2 if first == second else 1) / divisions, 1 / (samples + 1) if divisions > samples else 0.0)
+
+
+def samples_for(tests: int) -> int:
+    """Return how many random divisions so many tests need, so that a difference can be significant."""
+    return max(SAMPLES, math.ceil(2 * tests / ALPHA))
+
+
+def seeds_needed(tests: int, envs: int) -> int:
+    """Return the number of seeds of each setting with which a difference can be significant among so many tests."""
+    seeds = 2
+    while smallest_p(seeds, seeds, envs, samples_for(tests)) > ALPHA / tests:
+        seeds += 1
+    return seeds

@@ -1,25 +1,50 @@
 """The tables and lists of a report, in Markdown."""
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+import json
+import re
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from sb3_ppo_variants.compare import provenance
-from sb3_ppo_variants.compare.markdown import escaped, fenced
-from sb3_ppo_variants.compare.plan import RANDOM
-from sb3_ppo_variants.compare.presets import PRESETS, Preset
-from sb3_ppo_variants.compare.ranking import Ranked
-from sb3_ppo_variants.compare.records import Record
+from sb3_ppo_variants.compare.plan import PRESETS, Preset
+from sb3_ppo_variants.compare.records import RANDOM, Record
 from sb3_ppo_variants.compare.scores import Comparison, order, random_scores
 from sb3_ppo_variants.compare.settings import own_protocol
+from sb3_ppo_variants.compare.statistics import Ranked
 from sb3_ppo_variants.recipes import PROTOCOLS
 
+# Characters that would format a text or end the cell of a table. Underscores inside of words do not.
+SPECIAL = re.compile(r"[\\`*|<&~]|(?<![^\W_])_|_(?![^\W_])|(?<=\])\(")
+# Hyperparameters that are shown at once if all settings share them. A click shows the others.
+FIRST = (
+    "policy", "policy_kwargs", "n_envs", "n_steps", "batch_size", "n_epochs", "learning_rate", "gamma", "gae_lambda",
+    "clip_range", "ent_coef", "vf_coef", "max_grad_norm", "normalize_advantage", "normalize", "env_wrapper", "updates",
+)  # fmt: skip
 
-def markdown(frame: pd.DataFrame) -> str:
-    """Format a table with a row for each setting as Markdown."""
-    return frame.rename(index=escaped).rename_axis("setting").to_markdown(disable_numparse=True)
+
+def escape(text: str) -> str:
+    """Return text from records as Markdown that shows it unchanged."""
+    return SPECIAL.sub(r"\\\g<0>", text)
+
+
+def count(things: Collection[object], name: str) -> str:
+    """Return the number of things with their name, such as "1 seed" or "3 seeds"."""
+    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
+
+
+def markdown(frame: pd.DataFrame, index: str | None = "setting") -> str:
+    """Format a table as Markdown.
+
+    :param index: what the rows are; ``None`` leaves the index out
+    """
+    if index is None:
+        return frame.to_markdown(index=False, disable_numparse=True)
+    return frame.rename(index=escape).rename_axis(index).to_markdown(disable_numparse=True)
 
 
 def final_scores(comparison: Comparison, frame: pd.DataFrame) -> str:
@@ -30,39 +55,30 @@ def final_scores(comparison: Comparison, frame: pd.DataFrame) -> str:
 
 
 def across(comparisons: Sequence[Comparison], level: int = 3) -> list[str]:
-    """Return a table for each environment, with the mean score of each setting under each of several conditions.
-
-    :param level: level of the headings
-    """
-    rows = [
-        (comparison.circumstances, record["env"], record["label"], record["score"])
-        for comparison in comparisons
-        for record in comparison.records
-    ]
-    frame = pd.DataFrame(rows, columns=["conditions", "env", "label", "score"])
+    """Return a table for each environment, with the mean score of each setting under each of several conditions."""
+    columns = ["conditions", "env", "label", "score"]
+    runs = [{**record, "conditions": each.circumstances} for each in comparisons for record in each.records]
     blocks = []
-    for env, found in frame.groupby("env"):
+    for env, found in pd.DataFrame(runs, columns=columns).groupby("env"):
         cells = found.groupby(["conditions", "label"], sort=False)["score"].apply(_mean).unstack().fillna("")
-        known = [comparison.circumstances for comparison in comparisons if comparison.circumstances in cells.index]
-        table = cells.loc[known, sorted(cells.columns, key=order)]
-        text = table.rename(columns=escaped).rename_axis("conditions").to_markdown(disable_numparse=True)
-        blocks += [f"{level * '#'} {env}", text]
+        known = [each.circumstances for each in comparisons if each.circumstances in cells.index]
+        table = cells.loc[known, sorted(cells.columns, key=order)].rename(columns=escape)
+        blocks += [f"{level * '#'} {env}", markdown(table, "conditions")]
     return blocks
 
 
-def overview(comparison: Comparison, frame: pd.DataFrame, order: Sequence[Ranked], iqm: Mapping[str, float]) -> str:
+def overview(comparison: Comparison, frame: pd.DataFrame, ranking: Sequence[Ranked], iqm: Mapping[str, float]) -> str:
     """Return a table of what is most asked about each setting: its rank and score, its speed, and the KL of an update.
 
     :param frame: the scores, as ``scores.table`` returns them
-    :param order: the settings that have normalised scores, the best first
-    :param iqm: the interquartile means of these settings; empty leaves them out
+    :param iqm: the interquartile means of the ranked settings; empty leaves them out
     """
     rows = {
         each.label: {
             "seeds": each.seeds, "rank": each.ranks, "mean score": each.value, "better than": len(each.better),
             "worse than": len(each.worse),
         }
-        for each in order
+        for each in ranking
     }  # fmt: skip
     labels = [*rows, *(label for label in comparison.labels if label not in rows)]
     cells = pd.DataFrame.from_dict(rows, orient="index", dtype=object).reindex(labels)
@@ -70,25 +86,20 @@ def overview(comparison: Comparison, frame: pd.DataFrame, order: Sequence[Ranked
         cells.insert(3, "IQM", pd.Series(iqm).map("{:.2f}".format))
     if len(comparison.envs) == 1:
         cells["return"] = frame.groupby("label")["score"].apply(_mean)
-    cells["steps per second"] = _paces(frame, comparison.baseline)
-    cells["KL of an update"] = pd.Series({label: _kept(comparison, label) for label in labels})
+    paces = frame.groupby("label")["steps_per_second"].mean().dropna()
+    own = paces.get(comparison.baseline)
+    cells["steps per second"] = paces.map(lambda pace: f"{pace:,.0f}{'' if own is None else f' ({pace / own:.1f} x)'}")
+    cells["KL of an update"] = pd.Series({label: _kl(comparison, label) for label in labels})
     # Nothing is known of some columns in records of other libraries and of earlier versions.
     return markdown(cells.dropna(axis="columns", how="all").astype(object).where(cells.notna(), ""))
 
 
-def _paces(frame: pd.DataFrame, baseline: str) -> pd.Series:
-    """Return the steps per second of each setting, and how many times the baseline's they are."""
-    paces = frame.groupby("label")["steps_per_second"].mean().dropna()
-    of_baseline = paces.get(baseline)
-    return paces.map(lambda pace: f"{pace:,.0f}{'' if of_baseline is None else f' ({pace / of_baseline:.1f} x)'}")
-
-
-def _kept(comparison: Comparison, label: str) -> str | None:
+def _kl(comparison: Comparison, label: str) -> str | None:
     """Return the median of the KL that a setting's updates logged, and the range of its middle 80%.
 
     SB3 logs an estimate of it, and records of earlier versions have neither.
     """
-    logged = [record.get("training", {}) for record in comparison.records if record["label"] == label]
+    logged = [record.get("training", {}) for record in comparison.runs(label)]
     for name, form in (("kl", "{}"), ("approx_kl", "about {}")):
         spans = [value for of_run in logged for value in of_run.get(name, []) if value is not None]
         if spans:
@@ -97,38 +108,33 @@ def _kept(comparison: Comparison, label: str) -> str | None:
     return None
 
 
-def p_value(p: float) -> str:
-    """Format a p value, which is NaN if there is none."""
-    return "" if np.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.2g}"
-
-
-def against(found: Mapping[str, Mapping[str, object]]) -> str:
-    """Return a table of how each setting compares with another one."""
-    return markdown(pd.DataFrame.from_dict(found, orient="index"))
-
-
 def shares_of_humans(games: pd.DataFrame) -> str:
     """Return a table of the mean human-normalised score of each setting in each game."""
-    cells = games.groupby(["label", "env"], sort=False)["normalised"].mean().unstack()
-    return markdown(_formatted(cells, "{:.3f}"))
+    cells = games.groupby(["label", "env"], sort=False)["normalised"].mean().unstack().astype(object)
+    return markdown(cells.map("{:.3f}".format, na_action="ignore").fillna(""))
 
 
 def speed(frame: pd.DataFrame) -> str:
     """Return a table of the steps per second and the times of each setting, as means over its runs."""
     # Runs that were recorded elsewhere may have no times.
     settings = frame.dropna(subset="wall_seconds").groupby("label", sort=False)
-    means = _formatted(settings[["steps_per_second", "wall_seconds", "cpu_seconds"]].mean(), "{:.0f}")
-    means.columns = pd.Index(["steps per second", "seconds of a run", "seconds of CPU of a run"])
-    means.insert(0, "runs", settings.size())
-    return markdown(means)
+    means = settings[["steps_per_second", "wall_seconds", "cpu_seconds"]].mean().astype(object)
+    cells = means.map("{:.0f}".format, na_action="ignore").fillna("")
+    cells.columns = pd.Index(["steps per second", "seconds of a run", "seconds of CPU of a run"])
+    cells.insert(0, "runs", settings.size())
+    return markdown(cells)
 
 
 def failures(failed: Sequence[Record]) -> list[str]:
     """Return the failed runs with their tracebacks."""
-    return [
-        f"{escaped(record['label'])}, {record['env']}, seed {record['seed']}:\n\n{fenced(record['error'].strip())}"
-        for record in failed
-    ]
+    blocks = []
+    for record in failed:
+        error = record["error"].strip()
+        # The fence of a block of code must not occur in it.
+        fence = "`" * max([2, *map(len, re.findall("`+", error))]) + "`"
+        where = f"{escape(record['label'])}, {record['env']}, seed {record['seed']}"
+        blocks.append(f"{where}:\n\n{fence}\n{error}\n{fence}")
+    return blocks
 
 
 def _mean(of_seeds: pd.Series) -> str:
@@ -137,11 +143,6 @@ def _mean(of_seeds: pd.Series) -> str:
         return "no episode ended"
     spread = f" ± {_number(known.std())}" if len(known) > 1 else ""
     return f"{_number(known.mean())}{spread} ({len(known)})"
-
-
-def _formatted(cells: pd.DataFrame, form: str) -> pd.DataFrame:
-    """Format numbers, and leave the cells of unknown ones blank."""
-    return cells.map(lambda value: "" if pd.isna(value) else form.format(value))
 
 
 def _number(value: float) -> str:
@@ -169,19 +170,43 @@ def summary(comparison: Comparison) -> str:
         *(f"versions: {line}" for line in versions),
         *(f"commit: {commit}" for commit in sorted({record.get("commit") or "" for record in everything}) if commit),
         *(f"machine: {line}" for line in sorted({record["machine"] for record in everything})),
-        *provenance.described(trainings),
+        *_provenance(trainings),
     ]
     return "\n".join(f"- {line}" for line in lines)
 
 
-def added(comparison: Comparison) -> list[str]:
+def _provenance(records: Sequence[Record]) -> list[str]:
+    """Say in lines what computed some runs, and whether they can be compared seed by seed.
+
+    Records of earlier versions lack ``numerics`` and ``modules``.
+    """
+    machines: Counter[str] = Counter()
+    kinds: dict[str, set[str]] = defaultdict(set)
+    digests: dict[str, set[str]] = defaultdict(set)
+    for record in records:
+        if found := record.get("numerics"):
+            native = found["native"] or "not built"
+            machines[f"{found['processor']}; native library: {native}, PyTorch: {found['torch']}"] += 1
+        else:
+            machines["not known, recorded by an earlier version"] += 1
+        kinds[record["label"]].add(str(found))
+        for module, digest in record.get("modules", {}).items():
+            digests[module].add(digest)
+    lines = [f"processor: {machine} ({count(range(runs), 'run')})" for machine, runs in sorted(machines.items())]
+    if len(machines) > 1 or any(len(of_label) > 1 for of_label in kinds.values()):
+        lines.append(
+            "runs of different processors or backends are compared here: with the same seed, they would differ as runs "
+            "of different seeds do"
+        )
+    changed = sorted(module for module, of_module in digests.items() if len(of_module) > 1)
+    return [*lines, *(f"the code of {module} is not the same in all of these runs" for module in changed)]
+
+
+def mention_added(comparison: Comparison) -> list[str]:
     """Say which settings were recorded elsewhere, and how many runs each of them has."""
     others = [label for label in comparison.labels if label not in comparison.own.labels]
-    if not others:
-        return []
-    runs = Counter(record["label"] for record in comparison.records)
-    said = ", ".join(f"{escaped(label)} ({count(range(runs[label]), 'run')})" for label in others)
-    return [f"Added from elsewhere: {said}. Hyperparameters, versions and machine are not known."]
+    said = ", ".join(f"{escape(label)} ({count(comparison.runs(label), 'run')})" for label in others)
+    return [f"Added from elsewhere: {said}. Hyperparameters, versions and machine are not known."] if others else []
 
 
 def _conditions(comparison: Comparison) -> list[str]:
@@ -191,13 +216,14 @@ def _conditions(comparison: Comparison) -> list[str]:
     # The description names values of this entry too, and another source may have different ones.
     says = f", {PROTOCOLS[protocol].says}" if protocol and sources == ["mujoco"] else ""
     others = any(own_protocol(label) not in (None, protocol) for label in comparison.labels)
+    yes_or_no = {None: None, True: "yes", False: "no"}
     given = {
         "protocol": protocol and f"{protocol}{says}{'; settings with a protocol of their own follow that' * others}",
         "but": conditions.get("switched"),
         "hyperparameters of": " in ".join(sources) or None,
         "changed": conditions["parameters"] or None,
-        "normalised by VecNormalize": _yes_or_no(conditions["normalize"]),
-        "step size annealed to 0": _yes_or_no(conditions["anneal"]),
+        "normalised by VecNormalize": yes_or_no[conditions["normalize"]],
+        "step size annealed to 0": yes_or_no[conditions["anneal"]],
     }
     lines = [f"{name}: {value}" for name, value in given.items() if value is not None]
     preset = PRESETS.get(conditions["preset"] or "")
@@ -205,14 +231,10 @@ def _conditions(comparison: Comparison) -> list[str]:
         return lines
     # The reason is about the preset's own conditions, not about a protocol.
     why = [preset.why] if preset.why and protocol is None else []
-    return [_shares(comparison, preset), *lines, *why]
+    return [_coverage(comparison, preset), *lines, *why]
 
 
-def _yes_or_no(value: bool | None) -> str | None:
-    return None if value is None else "yes" if value else "no"
-
-
-def _shares(comparison: Comparison, preset: Preset) -> str:
+def _coverage(comparison: Comparison, preset: Preset) -> str:
     """Say how much of its preset a comparison covers."""
     protocol = comparison.conditions.get("protocol")
     labels = preset.labels(protocol)
@@ -225,15 +247,80 @@ def _shares(comparison: Comparison, preset: Preset) -> str:
         f"{len(set(preset.envs) & set(comparison.envs))} of {len(preset.envs)} environments",
         f"{len(seeds)} {'instead of' if len(seeds) > preset.seeds else 'of'} {preset.seeds} seeds",
         f"{made} of {len(labels) * len(preset.envs) * preset.seeds} runs",
-        *(
-            [f"{' or '.join(f'{number:,}' for number in steps)} of {preset.conditions.timesteps:,} steps"]
-            if steps
-            else []
-        ),
     ]
+    if steps:
+        shares.append(f"{' or '.join(f'{number:,}' for number in steps)} of {preset.conditions.timesteps:,} steps")
     return f"coverage of the preset: {', '.join(shares)}"
 
 
-def count(things: Collection[object], name: str) -> str:
-    """Return the number of things with their name, such as "1 seed" or "3 seeds"."""
-    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
+def hyperparameters(comparison: Comparison) -> list[str]:
+    """Return tables of the hyperparameters that settings share, and of those that differ, as blocks of Markdown."""
+    rows = {
+        (record["label"], record["env"]): {name: _text(value) for name, value in record["hyperparameters"].items()}
+        for record in comparison.records
+    }
+    index = pd.MultiIndex.from_tuples(rows, names=["setting", "environment"])
+    frame = pd.DataFrame([*rows.values()], index=index).fillna("-")
+    frame = frame[sorted(frame, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name))]
+    is_shared = frame.nunique() == 1
+    shared = frame.loc[:, is_shared].head(1).T.reset_index()
+    shared.columns = pd.Index(["hyperparameter", "value"])
+    blocks = [
+        "Shared by all settings in all environments:",
+        markdown(shared[shared["hyperparameter"].isin(FIRST)], None),
+        "<details><summary>All shared values</summary>",
+        markdown(shared, None),
+        "</details>",
+    ]
+    return blocks if is_shared.all() else [*blocks, "Different:", _differences(frame.loc[:, ~is_shared])]
+
+
+def _text(value: object) -> str:
+    return escape(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def _differences(frame: pd.DataFrame) -> str:
+    """Return a table with a row for each setting, or for each of its environments if they differ."""
+    parts = []
+    for label, found in frame.groupby(level="setting", sort=False):
+        alike = (found.nunique() == 1).all()
+        rows = found.head(1) if alike else found.sort_index(level="environment")
+        envs = ["all"] if alike else rows.index.get_level_values("environment")
+        parts.append(rows.set_axis(pd.MultiIndex.from_product([[escape(label)], envs])))
+    table = pd.concat(parts).rename_axis(["setting", "environment"]).reset_index(allow_duplicates=True)
+    return markdown(table if (table.iloc[:, 1] != "all").any() else table.drop(columns="environment"), None)
+
+
+def command(comparison: Comparison) -> str | None:
+    """Return the command that makes the runs, or ``None`` if there is none, as with a file of hyperparameters."""
+    conditions = comparison.conditions
+    labels = comparison.labels
+    if conditions["file"] is not None or any("#" in label for label in labels):
+        return None
+    name = conditions["preset"]
+    preset = PRESETS.get(name or "")
+    words = ["python", "-m", "sb3_ppo_variants", "compare"]
+    words += ["--preset", name] if name else []
+    if preset is None or not preset.studied:
+        words += _options(conditions)
+    # A preset with conditions of its own has them with any number of steps.
+    elif all(replace(e, timesteps=conditions["timesteps"]).description() != conditions for e in preset.studied):
+        return None
+    if conditions["timesteps"] is not None:
+        words += ["--timesteps", str(conditions["timesteps"])]
+    if preset is None or preset.labels(conditions.get("protocol")) != set(labels):
+        words += ["--algos", *(label.replace(" ", ":", 1) for label in labels)]
+    words += ["--envs", *comparison.envs]
+    return shlex.join([*words, "--seeds", str(1 + max(record["seed"] for record in comparison.records))])
+
+
+def _options(conditions: Mapping[str, Any]) -> Iterable[str]:
+    """Yield the conditions as words of a command line."""
+    for name in ("protocol", "entry"):
+        if conditions.get(name):
+            yield from (f"--{name}", conditions[name])
+    for name in ("normalize", "anneal"):
+        if conditions[name] is not None:
+            yield f"--{name}" if conditions[name] else f"--no-{name}"
+    for name, value in conditions["parameters"].items():
+        yield from ("-p", f"{name}={value}")

@@ -1,5 +1,6 @@
 """Hyperparameters for common PPO environments, and functions to train with them."""
 
+from sb3_ppo_variants.recipes.environments import entries_of
 from sb3_ppo_variants.recipes.protocols import PROTOCOLS, Protocol
 from sb3_ppo_variants.recipes.recipe import (
     ALGORITHMS,
@@ -7,7 +8,6 @@ from sb3_ppo_variants.recipes.recipe import (
     Recipe,
     check_registered,
     check_skipped_frames,
-    entries_of,
     parse,
     recipe,
     schedule,

@@ -6,7 +6,9 @@ algorithm, an entry may contain ``n_timesteps``, ``n_envs``, ``env_wrapper``, ``
 ``"lin_x"`` is x times the remaining progress, which goes from 1 to 0.
 """
 
+import sys
 from copy import deepcopy
+from types import ModuleType
 from typing import Any
 
 from torch import nn
@@ -72,9 +74,7 @@ LSTM: Hyperparameters = {
 ENVIRONMENTS: dict[str, Hyperparameters] = {
     # The defaults of SB3, as in rl_zoo3.
     "default": {"policy": "MlpPolicy", "n_timesteps": 1_000_000, "clip_range": 0.2},
-    "atari": ATARI,
-    "BreakoutNoFrameskip-v4": ATARI,
-    "PongNoFrameskip-v4": ATARI,
+    **dict.fromkeys(["atari", "BreakoutNoFrameskip-v4", "PongNoFrameskip-v4"], ATARI),
     # rl_zoo3 2.9.2, hyperparams/ppo.yml.
     "CartPole-v1": {
         "policy": "MlpPolicy", "n_timesteps": 100_000, "n_envs": 8,
@@ -144,25 +144,41 @@ ENVIRONMENTS: dict[str, Hyperparameters] = {
     },
     "mujoco": MUJOCO,
     "spinning-up": SPINNING_UP,
-    "Ant-v5": MUJOCO,
-    "HumanoidStandup-v5": MUJOCO,
-    "InvertedDoublePendulum-v5": MUJOCO,
-    "InvertedPendulum-v5": MUJOCO,
-    "Pusher-v5": MUJOCO,
-    "Reacher-v5": MUJOCO,
-    "Swimmer-v5": MUJOCO,
+    **dict.fromkeys([
+        "Ant-v5", "HumanoidStandup-v5", "InvertedDoublePendulum-v5", "InvertedPendulum-v5", "Pusher-v5", "Reacher-v5",
+        "Swimmer-v5",
+    ], MUJOCO),
 }
 # fmt: on
+# The arguments that the objectives have instead of clip_range, with the best values of the paper's Table 1. Users add
+# the objective of ``PPOCustom``.
+OWN: dict[str, Hyperparameters] = {
+    "ppo_adaptive_kl": {"desired_kl": 0.01},
+    "ppo_fixed_kl": {"kl_coef": 3.0},
+    "ppo_unclipped": {},
+    "ppo_custom": {},
+}
 
 
-def clipped() -> dict[str, Hyperparameters]:
-    """Return the hyperparameters of each environment for the clipped objective."""
-    return {name: deepcopy(entry) for name, entry in ENVIRONMENTS.items()}
+def entries_of(algorithm: str) -> dict[str, Hyperparameters]:
+    """Return the hyperparameters of every environment for an algorithm, such as ``"ppo_clip"``."""
+    entries = {name: deepcopy(entry) for name, entry in ENVIRONMENTS.items()}
+    if algorithm in OWN:
+        for entry in entries.values():
+            entry.pop("clip_range")
+            entry |= OWN[algorithm]
+    return entries
 
 
-def unclipped(**objective: Any) -> dict[str, Hyperparameters]:
-    """Return the hyperparameters of each environment for another objective, including the objective's arguments."""
-    return {
-        name: {**{key: value for key, value in entry.items() if key != "clip_range"}, **objective}
-        for name, entry in clipped().items()
-    }
+class Module(ModuleType):
+    """A module of hyperparameters, as the RL Zoo reads them: ``-conf sb3_ppo_variants.recipes.ppo_clip``."""
+
+    @property
+    def hyperparams(self) -> dict[str, Hyperparameters]:
+        """The hyperparameters of every environment. They are new ones each time, because the RL Zoo changes them."""
+        return entries_of(self.__name__.rpartition(".")[2])
+
+
+for algorithm in ("ppo_clip", *OWN):
+    path = f"{__package__}.{algorithm}"
+    sys.modules[path] = Module(path)

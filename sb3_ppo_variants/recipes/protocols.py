@@ -1,13 +1,19 @@
 """Protocols for the paper's MuJoCo experiments: the settings around the objectives, which decide how they compare."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
 
 from sb3_ppo_variants.envs import ActionsAsDrawn
 from sb3_ppo_variants.errors import refuse
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 
 ACTIONS_AS_DRAWN = "sb3_ppo_variants.envs.ActionsAsDrawn"
+# A class or its import path, and what may stand for wrappers in the RL Zoo's format.
+Wrapper = str | Callable[..., gym.Env]
+Wrappers = Wrapper | dict[Wrapper, Hyperparameters] | Sequence[Wrapper | dict[Wrapper, Hyperparameters]] | None
 
 
 @dataclass(frozen=True)
@@ -29,8 +35,8 @@ class Protocol:
         """Return the hyperparameters of an entry with the protocol's changes."""
         merged = {**entry, **self.changes}
         if entry.get("policy_kwargs") and "policy_kwargs" in self.changes:
-            merged["policy_kwargs"] = _merged(entry["policy_kwargs"], self.changes["policy_kwargs"])
-        return self._wrapping(merged, entry)
+            merged["policy_kwargs"] = _merge(entry["policy_kwargs"], self.changes["policy_kwargs"])
+        return self._wrap(merged, entry)
 
     def under(self, changes: Hyperparameters) -> Hyperparameters:
         """Return changes to the protocol that keep its ``policy_kwargs`` and ``env_wrapper``, except those set to None.
@@ -39,18 +45,18 @@ class Protocol:
         """
         merged = {**changes}
         if changes.get("policy_kwargs") is not None and "policy_kwargs" in self.changes:
-            merged["policy_kwargs"] = _merged(self.changes["policy_kwargs"], changes["policy_kwargs"])
-        return self._wrapping(merged, changes)
+            merged["policy_kwargs"] = _merge(self.changes["policy_kwargs"], changes["policy_kwargs"])
+        return self._wrap(merged, changes)
 
-    def _wrapping(self, merged: Hyperparameters, given: Hyperparameters) -> Hyperparameters:
+    def _wrap(self, merged: Hyperparameters, given: Hyperparameters) -> Hyperparameters:
         """Return the hyperparameters with the protocol's wrapper around those that are given."""
         others, own = given.get("env_wrapper"), self.changes.get("env_wrapper")
         if others is None or own is None:
             return merged
-        listed = [*others] if isinstance(others, list | tuple) else [others]
-        names = [name for each in listed for name in (each if isinstance(each, dict) else [each])]
         # A recipe names a wrapper by its path, or contains its class.
-        return merged | {"env_wrapper": others if own in names or ActionsAsDrawn in names else [*listed, own]}
+        if any(wrapper in (own, ActionsAsDrawn) for wrapper, _ in list_wrappers(others)):
+            return merged | {"env_wrapper": others}
+        return merged | {"env_wrapper": [*(others if isinstance(others, list | tuple) else [others]), own]}
 
     def anneal(self, hyperparameters: Hyperparameters) -> Hyperparameters:
         """Anneal the protocol's ``annealed`` hyperparameters, except those that are not numbers."""
@@ -58,11 +64,20 @@ class Protocol:
         return hyperparameters | {n: f"lin_{value!r}" for n, value in numbers.items() if isinstance(value, float | int)}
 
 
-def _merged(below: Hyperparameters, above: Hyperparameters) -> Hyperparameters:
+def list_wrappers(env_wrapper: Wrappers) -> list[tuple[Wrapper, Hyperparameters]]:
+    """Return each of the wrappers with its arguments, the innermost first."""
+    if env_wrapper is None:
+        return []
+    listed: Sequence[Any] = env_wrapper if isinstance(env_wrapper, list | tuple) else [env_wrapper]
+    dicts: list[dict[Wrapper, Hyperparameters]] = [each if isinstance(each, dict) else {each: {}} for each in listed]
+    return [pair for each in dicts for pair in each.items()]
+
+
+def _merge(below: Hyperparameters, above: Hyperparameters) -> Hyperparameters:
     """Return the values of both, those of ``above`` if they differ; dicts within them are merged too."""
     shared = below.keys() & above.keys()
     both = [name for name in shared if isinstance(below[name], dict) and isinstance(above[name], dict)]
-    return {**below, **above, **{name: _merged(below[name], above[name]) for name in both}}
+    return {**below, **above, **{name: _merge(below[name], above[name]) for name in both}}
 
 
 PROTOCOLS = {

@@ -1,6 +1,5 @@
 """An algorithm, an environment and the hyperparameters that suit them."""
 
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
@@ -20,8 +19,8 @@ from sb3_ppo_variants.envs import check_frame_skip
 from sb3_ppo_variants.envs.making import is_atari, spec_of
 from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.objectives import read_objective
-from sb3_ppo_variants.recipes.environments import Hyperparameters
-from sb3_ppo_variants.recipes.protocols import protocol_of
+from sb3_ppo_variants.recipes.environments import Hyperparameters, entries_of
+from sb3_ppo_variants.recipes.protocols import Wrappers, list_wrappers, protocol_of
 from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL, PPOUnclipped
 
 ALGORITHMS: dict[str, type[PPOBase]] = {
@@ -32,12 +31,9 @@ ALGORITHMS: dict[str, type[PPOBase]] = {
     "ppo_custom": PPOCustom,
 }
 # Entries of ``policy_kwargs`` that are classes, which an import path can name.
-CLASSES = ("activation_fn", "features_extractor_class", "optimizer_class")
+CLASSES = {"activation_fn", "features_extractor_class", "optimizer_class"}
 # Hyperparameters, besides ``n_timesteps``, that are not arguments of the algorithm.
 ENVIRONMENT_KEYS = ("n_envs", "normalize", "env_wrapper", "frame_stack", "env_kwargs")
-
-Wrapper = str | Callable[..., gym.Env]
-Wrappers = Wrapper | dict[Wrapper, Hyperparameters] | Sequence[Wrapper | dict[Wrapper, Hyperparameters]] | None
 
 
 @dataclass(frozen=True)
@@ -97,8 +93,8 @@ class Recipe:
         return is_atari(spec_of(self.env_id))
 
     def _wrap(self, env: gym.Env) -> gym.Env:
-        for wrapper, arguments in _wrappers(self.env_wrapper):
-            env = wrapper(env, **arguments)
+        for wrapper, arguments in list_wrappers(self.env_wrapper):
+            env = _load("env_wrapper", wrapper)(env, **arguments)
         return env
 
 
@@ -127,11 +123,6 @@ def recipe(
         selected = select(entries_of(algorithm), env_id, entry or "mujoco")
         hyperparameters = chosen.anneal({**chosen.over(selected), **chosen.under(changes)})
     return parse(ALGORITHMS[algorithm], env_id, hyperparameters)
-
-
-def entries_of(algorithm: str) -> dict[str, Hyperparameters]:
-    """Return the hyperparameters of every environment for an algorithm, a key of ``ALGORITHMS``."""
-    return import_module(f"sb3_ppo_variants.recipes.{algorithm}").hyperparams
 
 
 def select(entries: dict[str, Hyperparameters], env_id: str, entry: str | None = None) -> Hyperparameters:
@@ -171,26 +162,19 @@ def check_skipped_frames(env_id: str, env_wrapper: Wrappers, env_kwargs: Hyperpa
 
     :raises ArgumentError: if they do
     """
-    for wrapper, arguments in _wrappers(env_wrapper):
-        if wrapper is AtariWrapper and is_atari(spec_of(env_id)):
+    for wrapper, arguments in list_wrappers(env_wrapper):
+        if _load("env_wrapper", wrapper) is AtariWrapper and is_atari(spec_of(env_id)):
             check_frame_skip(env_id, arguments.get("frame_skip", 4), env_kwargs)
 
 
-def _wrappers(env_wrapper: Wrappers) -> Iterator[tuple[Callable[..., gym.Env], Hyperparameters]]:
-    """Yield the class and the arguments of each wrapper."""
-    if env_wrapper is None:
-        return
-    for listed in env_wrapper if isinstance(env_wrapper, list | tuple) else [env_wrapper]:
-        for wrapper, arguments in (listed if isinstance(listed, dict) else {listed: {}}).items():
-            yield _imported("env_wrapper", wrapper) if isinstance(wrapper, str) else wrapper, arguments
-
-
-def _imported(name: str, path: str) -> Any:
-    """Import what an import path such as ``"gymnasium.wrappers.RescaleAction"`` names.
+def _load(name: str, path: object) -> Any:
+    """Return what an import path such as ``"gymnasium.wrappers.RescaleAction"`` names, or any other object unchanged.
 
     :param name: the hyperparameter, for the error message
     :raises ArgumentError: if there is no such module, or no such name in it
     """
+    if not isinstance(path, str):
+        return path
     module, _, attribute = path.rpartition(".")
     try:
         return getattr(import_module(module), attribute)
@@ -214,32 +198,20 @@ def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperpar
     if issubclass(algorithm, PPOCustom) and isinstance(objective := arguments.get("objective"), str):
         arguments["objective"] = read_objective(objective)
     if isinstance(policy_kwargs := arguments.get("policy_kwargs"), dict):
-        policy_kwargs |= {
-            name: _imported(f"policy_kwargs[{name!r}]", policy_kwargs[name])
-            for name in CLASSES
-            if isinstance(policy_kwargs.get(name), str)
-        }
-    n_timesteps = _steps(arguments.pop("n_timesteps", None))
-    of_the_environment = {name: arguments.pop(name) for name in ENVIRONMENT_KEYS if name in arguments}
-    of_the_environment["normalize"] = _normalization(of_the_environment.get("normalize"))
-    return Recipe(env_id, algorithm, arguments, n_timesteps, **of_the_environment)
-
-
-def _steps(n_timesteps: float) -> int:
+        for name in CLASSES & policy_kwargs.keys():
+            policy_kwargs[name] = _load(f"policy_kwargs[{name!r}]", policy_kwargs[name])
+    n_timesteps = arguments.pop("n_timesteps", None)
     # The RL Zoo's files contain floats such as 1e6.
     if isinstance(n_timesteps, float) and n_timesteps.is_integer():
         n_timesteps = int(n_timesteps)
     COUNT.check("n_timesteps", n_timesteps)
-    return int(n_timesteps)
-
-
-def _normalization(normalize: bool | Hyperparameters | None) -> Hyperparameters | None:
-    """Return the arguments of ``VecNormalize``, or ``None`` for no normalisation."""
-    if isinstance(normalize, dict):
-        return normalize
-    if normalize is None or isinstance(normalize, bool):
-        return {} if normalize else None
-    refuse("normalize", normalize, "True, False, None, or a dict of arguments for VecNormalize")
+    of_the_environment = {name: arguments.pop(name) for name in ENVIRONMENT_KEYS if name in arguments}
+    normalize = of_the_environment.get("normalize")
+    if not (normalize is None or isinstance(normalize, bool | dict)):
+        refuse("normalize", normalize, "True, False, None, or a dict of arguments for VecNormalize")
+    if not isinstance(normalize, dict):
+        of_the_environment["normalize"] = {} if normalize else None
+    return Recipe(env_id, algorithm, arguments, int(n_timesteps), **of_the_environment)
 
 
 def schedule(name: str, value: Any) -> Any:

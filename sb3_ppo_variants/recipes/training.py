@@ -3,13 +3,14 @@
 import argparse
 import os
 import time
-from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from stable_baselines3.common import evaluation
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.type_aliases import MaybeCallback
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
 
@@ -20,6 +21,32 @@ from sb3_ppo_variants.processes import current, init_processes
 from sb3_ppo_variants.recipes.recipe import Recipe, recipe
 
 EVALUATION_SEED = 10_000
+
+
+class Episodes(BaseCallback):
+    """Records the return of every episode and the timestep at which it ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends: list[int] = []
+        self.returns: list[float] = []
+
+    def _on_step(self) -> bool:
+        self.note(self.num_timesteps, self.locals["infos"])
+        return True
+
+    def note(self, step: int, infos: list[dict[str, Any]]) -> None:
+        """Record the episodes that ended in a step, as its infos report them."""
+        for info in infos:
+            if "episode" in info:
+                self.ends.append(step)
+                self.returns.append(float(info["episode"]["r"]))
+
+    def spans(self, timesteps: int, number: int) -> list[np.ndarray]:
+        """Divide the timesteps into ``number`` equal spans, and list the returns of the episodes that ended in each."""
+        ends, returns = np.array(self.ends), np.array(self.returns)
+        edges = np.linspace(0, timesteps, number + 1)
+        return [returns[(low < ends) & (ends <= high)] for low, high in pairwise(edges)]
 
 
 def train(
@@ -88,22 +115,15 @@ def evaluate(made: Recipe, folder: str | os.PathLike[str], episodes: int) -> np.
     """
     COUNT.check("episodes", episodes)
     model, env = load(made, folder, EVALUATION_SEED)
-    evaluate_policy = _evaluation(model)
+    policy: Any = model.policy
+    evaluate_policy: Any = evaluation.evaluate_policy
+    if kind_of(policy).takes_masks:
+        from sb3_contrib.common.maskable.evaluation import evaluate_policy
     returns, _ = evaluate_policy(
         model, env, n_eval_episodes=episodes, deterministic=not made.is_atari, return_episode_rewards=True
     )
     env.close()
     return np.array(returns)
-
-
-def _evaluation(model: BaseAlgorithm) -> Callable[..., Any]:
-    """Return the ``evaluate_policy`` for a model: SB3's, or sb3-contrib's if actions are masked."""
-    policy: Any = model.policy
-    if not kind_of(policy).takes_masks:
-        return evaluation.evaluate_policy
-    from sb3_contrib.common.maskable.evaluation import evaluate_policy
-
-    return evaluate_policy
 
 
 def main(env_id: str, description: str | None) -> None:

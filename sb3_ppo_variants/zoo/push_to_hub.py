@@ -3,12 +3,13 @@
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from huggingface_hub import repocard
 from huggingface_hub.repocard import metadata_save
 
 from sb3_ppo_variants.errors import installation
-from sb3_ppo_variants.zoo.launch import launch, replaced
+from sb3_ppo_variants.zoo.registry import launch
 
 
 def push_to_hub() -> None:
@@ -17,7 +18,7 @@ def push_to_hub() -> None:
     integration: Any = import_module("huggingface_sb3.push_to_hub")
     # rl_zoo3 2.9.2 imports a function that sb3-team-hf-integration 3 has renamed, and that used to return a dict.
     integration.generate_metadata = lambda *args: integration._generate_metadata(*args).to_dict()
-    with replaced(repocard, "metadata_save", save_card):
+    with patch.object(repocard, "metadata_save", save_card):
         launch("push_to_hub")
 
 

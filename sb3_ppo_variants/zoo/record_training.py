@@ -3,7 +3,7 @@
 import shutil
 import sys
 
-from sb3_ppo_variants.zoo.launch import launch
+from sb3_ppo_variants.zoo.registry import launch
 
 if __name__ == "__main__":
     # rl_zoo3 would record every video before it fails to join them.

@@ -1,15 +1,19 @@
-"""Registers this package's algorithms with rl_zoo3."""
+"""Registers this package's algorithms with rl_zoo3, and runs those of its scripts that have to be changed."""
 
+import runpy
+import subprocess
+import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from copy import deepcopy
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
-from pathlib import Path
+from subprocess import call
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import torch.distributed as dist
+from optuna import Trial
 from rl_zoo3 import exp_manager
 from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER, convert_onpolicy_params
 from rl_zoo3.utils import ALGOS, SimpleLinearSchedule, get_class_by_name
@@ -26,10 +30,19 @@ from sb3_ppo_variants.policies.choice import kind_of_class
 from sb3_ppo_variants.processes import init_processes
 from sb3_ppo_variants.recipes import ALGORITHMS, check_skipped_frames, schedule
 from sb3_ppo_variants.recipes.environments import Hyperparameters
-from sb3_ppo_variants.zoo.launch import replaced
-from sb3_ppo_variants.zoo.search import sampler
 
 Upstream = exp_manager.ExperimentManager
+# The search space of each objective's arguments. The paper's values lie in the middle of each range.
+OBJECTIVES: dict[str, Callable[[Trial], Hyperparameters]] = {
+    "ppo_clip": lambda trial: {"clip_range": trial.suggest_categorical("clip_range", [0.1, 0.2, 0.3, 0.4])},
+    "ppo_adaptive_kl": lambda trial: {
+        "desired_kl": trial.suggest_float("desired_kl", 0.001, 0.1, log=True),
+        "kl_coef": trial.suggest_float("kl_coef", 0.1, 10.0, log=True),
+    },
+    "ppo_fixed_kl": lambda trial: {"kl_coef": trial.suggest_float("kl_coef", 0.1, 30.0, log=True)},
+    "ppo_unclipped": lambda trial: {},
+    "ppo_custom": lambda trial: {},
+}
 
 
 class ExperimentManager(Upstream):
@@ -57,8 +70,7 @@ class ExperimentManager(Upstream):
 
         :raises ArgumentError: if the policy needs action masks
         """
-        with self._copied():
-            hyperparams, saved = super().read_hyperparameters()
+        hyperparams, saved = super().read_hyperparameters()
         if self.algo in ALGORITHMS:
             _check_policy(hyperparams.get("policy"))
         env_id, env_kwargs = self.env_name.gym_id, self.env_kwargs or hyperparams.get("env_kwargs")
@@ -68,16 +80,6 @@ class ExperimentManager(Upstream):
             # rl_zoo3 accepts this, so that earlier runs with it stay reproducible.
             warnings.warn(f"{env_id} skips frames, and AtariWrapper skips again: add --env-kwargs frameskip:1")
         return hyperparams, saved
-
-    @contextmanager
-    def _copied(self) -> Iterator[None]:
-        """Let rl_zoo3, which changes the hyperparameters that it reads from a module, change a copy of them."""
-        if Path(self.config).suffix in (".yml", ".yaml", ".py"):
-            yield
-            return
-        module = import_module(self.config)
-        with replaced(module, "hyperparams", deepcopy(module.hyperparams)):
-            yield
 
     @staticmethod
     def _preprocess_schedules(hyperparams: Hyperparameters) -> Hyperparameters:
@@ -110,7 +112,56 @@ def register() -> None:
     import_module("sb3_ppo_variants.tasks")  # Registers this package's tasks.
     for name, algorithm in ALGORITHMS.items():
         ALGOS[name] = algorithm
-        HYPERPARAMS_SAMPLER[name] = sampler(name)
+        HYPERPARAMS_SAMPLER[name] = partial(sample, name)
         HYPERPARAMS_CONVERTER[name] = convert_onpolicy_params
     # rl_zoo3's scripts import the class from this module.
     exp_manager.ExperimentManager = ExperimentManager  # type: ignore[misc]
+
+
+def sample(algorithm: str, trial: Trial, *_: object) -> Hyperparameters:
+    """Sample an algorithm's hyperparameters for ``-optimize``, from the ranges of rl_zoo3's PPO where it has them.
+
+    rl_zoo3's own sampler would add a clip range, which only one variant has. Its other arguments are ignored.
+    """
+    suggested: Hyperparameters = {
+        "batch_size_pow": trial.suggest_int("batch_size_pow", 2, 10),
+        "n_steps_pow": trial.suggest_int("n_steps_pow", 5, 12),
+        "one_minus_gamma": trial.suggest_float("one_minus_gamma", 0.0001, 0.03, log=True),
+        "one_minus_gae_lambda": trial.suggest_float("one_minus_gae_lambda", 0.0001, 0.1, log=True),
+        "learning_rate": trial.suggest_float("learning_rate", 1e-5, 0.002, log=True),
+        "ent_coef": trial.suggest_float("ent_coef", 1e-8, 0.1, log=True),
+        "n_epochs": trial.suggest_categorical("n_epochs", [1, 5, 10, 20]),
+        "max_grad_norm": trial.suggest_float("max_grad_norm", 0.3, 2.0),
+        "net_arch": trial.suggest_categorical("net_arch", ["tiny", "small", "medium"]),
+        "activation_fn": trial.suggest_categorical("activation_fn", ["tanh", "relu"]),
+    }
+    # rl_zoo3 shows these attributes of a trial.
+    trial.set_user_attr("gamma", 1 - suggested["one_minus_gamma"])
+    for name in ("n_steps", "batch_size"):
+        trial.set_user_attr(name, 2 ** suggested[f"{name}_pow"])
+    return convert_onpolicy_params({**suggested, **OBJECTIVES[algorithm](trial)})
+
+
+def launch(script: str) -> None:
+    """Run a script of rl_zoo3 so that the scripts it starts also know this package's algorithms.
+
+    It starts them with ``subprocess.call``, and has no option to change the command.
+
+    :param script: name of the script's module in ``rl_zoo3``
+    """
+    with patch.object(subprocess, "call", call_ours):
+        runpy.run_module(f"rl_zoo3.{script}", run_name="__main__")
+
+
+def call_ours(command: Sequence[str], *args: Any, **kwargs: Any) -> int:
+    """Run a command, replacing scripts of rl_zoo3 with this package's.
+
+    rl_zoo3 runs ``python``, which may be a different interpreter, and ``enjoy.py`` in the working directory, which only
+    exists in a clone of its repository.
+    """
+    match command:
+        case ["python", "enjoy.py", *options]:
+            command = [sys.executable, "-m", "sb3_ppo_variants.zoo.enjoy", *options]
+        case ["python", "-m", "rl_zoo3.record_video", *options]:
+            command = [sys.executable, "-m", "sb3_ppo_variants.zoo.record_video", *options]
+    return call(command, *args, **kwargs)
