@@ -15,11 +15,10 @@ from stable_baselines3.common.vec_env import (
     VecEnv,
 )
 
-from helpers import ACTION_SPACES, VECTOR, NoiseEnv
+from helpers import BOX, VECTOR, NoiseEnv
 from sb3_ppo_variants import NonFiniteError, PPOClip
 
 NAN, INF = float("nan"), float("inf")
-BOX = ACTION_SPACES["Box"]
 N_STEPS, N_ENVS, EPISODE = 14, 2, 7
 UPDATES = 2
 # Steps of the rollout after these updates: one within an episode, and one at its end.

@@ -10,11 +10,10 @@ from typing import Any
 
 import torch as th
 
-from helpers import ACTION_SPACES, noise_envs
+from helpers import BOX, noise_envs
 from sb3_ppo_variants import PPOAdaptiveKL
 from sb3_ppo_variants.saving import plain
 
-BOX = ACTION_SPACES["Box"]
 NOTE, OPTIMIZER = "sb3_ppo_variants.json", "policy.optimizer.pth"
 Members = dict[str, bytes]
 

@@ -62,6 +62,8 @@ ACTION_SPACES = {
     "MultiBinary": spaces.MultiBinary(3),
     "Box": spaces.Box(-1, 1, (2,), np.float32),
 }
+BOX = ACTION_SPACES["Box"]
+IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
 
 
 class NoiseEnv(gym.Env):

@@ -15,7 +15,7 @@ import numpy as np
 import torch as th
 from stable_baselines3.common.callbacks import EvalCallback
 
-from helpers import ACTION_SPACES, noise_envs
+from helpers import ACTION_SPACES, BOX, noise_envs
 from sb3_ppo_variants import (
     ExactCheckpointCallback,
     PPOAdaptiveKL,
@@ -52,7 +52,7 @@ def next_update(file: Path, cls: Any, actions: str, fast: bool, **how: Any) -> A
 
 def evaluation() -> EvalCallback:
     """Create an evaluation callback whose state a checkpoint contains."""
-    return EvalCallback(noise_envs(ACTION_SPACES["Box"]), eval_freq=10, n_eval_episodes=2, verbose=0, warn=False)
+    return EvalCallback(noise_envs(BOX), eval_freq=10, n_eval_episodes=2, verbose=0, warn=False)
 
 
 def make_models(folder: Path) -> None:
@@ -74,7 +74,7 @@ def make_models(folder: Path) -> None:
 def make_checkpoint(folder: Path) -> None:
     """Save a checkpoint halfway through a run, and the final state of the run."""
     checkpoints = ExactCheckpointCallback(every=64, path=folder / "checkpoints", keep_last=1)
-    env = noise_envs(ACTION_SPACES["Box"])
+    env = noise_envs(BOX)
     model = PPOAdaptiveKL("MlpPolicy", env, seed=1, policy_kwargs={"net_arch": [4]}, **SMALL)
     evaluated = evaluation()
     model.learn(128, callback=[checkpoints, evaluated])

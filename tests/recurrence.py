@@ -8,9 +8,8 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
-from helpers import ACTION_SPACES, VECTOR, NoiseEnv
+from helpers import BOX, VECTOR, NoiseEnv
 
-IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
 DICT = spaces.Dict({"vector": spaces.Box(-1, 1, (3,)), "digit": spaces.Discrete(4)})
 SMALL = {"lstm_hidden_size": 8, "net_arch": [8]}
 
@@ -25,9 +24,7 @@ class RaggedEnv(NoiseEnv):
         return observation, reward, ends, truncated and not ends, info
 
 
-def ragged_envs(
-    action_space: spaces.Space = ACTION_SPACES["Box"], space: spaces.Space = VECTOR, n_envs: int = 3
-) -> VecEnv:
+def ragged_envs(action_space: spaces.Space = BOX, space: spaces.Space = VECTOR, n_envs: int = 3) -> VecEnv:
     return DummyVecEnv([lambda: RaggedEnv(action_space, deepcopy(space)) for _ in range(n_envs)])
 
 

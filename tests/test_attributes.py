@@ -12,7 +12,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.utils import FloatSchedule
 from stable_baselines3.common.vec_env import VecMonitor
 
-from helpers import ACTION_SPACES, noise_envs
+from helpers import BOX, noise_envs
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL, SeparateUpdates
 from sb3_ppo_variants.objectives import Clipped
 
@@ -69,7 +69,7 @@ def rows() -> dict[str, tuple[str, str]]:
 def make(cls: Any, **arguments: Any) -> Any:
     own = {"objective": Clipped(0.2)} if cls is PPOCustom else {}
     fast = {} if cls is PPO else {"fast": False}
-    env = VecMonitor(noise_envs(ACTION_SPACES["Box"]))
+    env = VecMonitor(noise_envs(BOX))
     settings: dict[str, Any] = dict(n_steps=16, batch_size=8, n_epochs=2, ent_coef=0.01, seed=0)
     return cls("MlpPolicy", env, **settings, **own, **fast, **arguments)
 
@@ -174,7 +174,7 @@ def test_a_dict_that_changes_in_place() -> None:
 @pytest.mark.parametrize("name", ["learning_rate", "gamma", "gae_lambda"])
 def test_load_passes_new_values(name: str, tmp_path: Path) -> None:
     make(PPOClip).save(tmp_path / "model")
-    loaded = PPOClip.load(tmp_path / "model", noise_envs(ACTION_SPACES["Box"]), **{name: VALUES[name]})
+    loaded = PPOClip.load(tmp_path / "model", noise_envs(BOX), **{name: VALUES[name]})
     found = loaded.lr_schedule(0.5) if name == "learning_rate" else getattr(loaded.rollout_buffer, name)
     assert found == VALUES[name]
 

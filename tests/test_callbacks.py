@@ -13,10 +13,8 @@ from stable_baselines3.common.callbacks import (
     StopTrainingOnMaxEpisodes,
 )
 
-from helpers import ACTION_SPACES, NoiseEnv, noise_envs
+from helpers import BOX, NoiseEnv, noise_envs
 from sb3_ppo_variants import CallbackError, PPOClip
-
-BOX = ACTION_SPACES["Box"]
 
 
 def model(fast: bool = True, env: Any = None) -> PPOClip:

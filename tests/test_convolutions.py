@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env import VecEnvWrapper
 from torch import nn
 from torch.nn import functional
 
-from helpers import ACTION_SPACES, noise_envs
+from helpers import BOX, noise_envs
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.backends.native import convolutions
 from sb3_ppo_variants.backends.native import library as native
@@ -110,7 +110,7 @@ def test_nothing_that_is_not_finite_is_lost(value: float) -> None:
 
 
 def policy_for(images: spaces.Box = FRAMES, **policy_kwargs: Any) -> Any:
-    env = noise_envs(ACTION_SPACES["Box"], images)
+    env = noise_envs(BOX, images)
     return PPOClip("CnnPolicy", env, n_steps=8, batch_size=16, policy_kwargs=policy_kwargs).policy
 
 
@@ -215,7 +215,7 @@ def test_rollouts_and_updates_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
         return compute(self, images, rows)
 
     monkeypatch.setattr(FirstLayers, "__call__", noted)
-    env = noise_envs(ACTION_SPACES["Box"], FRAMES)
+    env = noise_envs(BOX, FRAMES)
     PPOClip("CnnPolicy", env, n_steps=20, batch_size=8, n_epochs=1).learn(40)
     # 20 steps of two environments, and 5 minibatches. The KL needs all 40 states at once.
     assert seen.count(2) >= 20 and seen.count(8) == 5 and seen.count(40) == 1
@@ -233,7 +233,7 @@ class AsNumbers(VecEnvWrapper):
 
 
 def test_observations_of_another_type_than_the_space() -> None:
-    env = AsNumbers(noise_envs(ACTION_SPACES["Box"], FRAMES))
+    env = AsNumbers(noise_envs(BOX, FRAMES))
     model = PPOClip("CnnPolicy", env, n_steps=8, batch_size=16, fast=True)
     _, callback = model._setup_learn(16)
     model.collect_rollouts(env, callback, model.rollout_buffer, 8)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch as th
 
-from helpers import ACTION_SPACES, LogRecorder, noise_envs
+from helpers import BOX, LogRecorder, noise_envs
 from sb3_ppo_variants import (
     ArgumentError,
     ArrayObjective,
@@ -25,7 +25,6 @@ from sb3_ppo_variants import (
 from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized
 from sb3_ppo_variants.updates.run import LOGGED
 
-BOX = ACTION_SPACES["Box"]
 GUIDE = Path(__file__).parent.parent / "docs" / "howto" / "own_objective.md"
 
 

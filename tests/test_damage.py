@@ -16,7 +16,7 @@ import pytest
 import torch as th
 from stable_baselines3 import A2C, DDPG, DQN, PPO, SAC, TD3
 
-from helpers import ACTION_SPACES, VARIANTS, latin, noise_envs
+from helpers import ACTION_SPACES, BOX, VARIANTS, latin, noise_envs
 from sb3_ppo_variants import DamagedFileError, PPOClip, PPOFixedKL
 
 Members = dict[str, bytes]
@@ -26,7 +26,7 @@ Members = dict[str, bytes]
 def saved(cls: Any) -> bytes:
     """Return a file of ours, whose members are hashed, or one of SB3's, whose members are not."""
     file = io.BytesIO()
-    env = noise_envs(ACTION_SPACES["Box"])
+    env = noise_envs(BOX)
     net_arch = {"net_arch": [8]}
     cls("MlpPolicy", env, n_steps=8, batch_size=8, device="cpu", policy_kwargs=net_arch).learn(16).save(file)
     return file.getvalue()
@@ -206,7 +206,7 @@ def test_faults_of_members(fault: str, cls: Any, weights_only: bool) -> None:
     with pytest.raises(DamagedFileError, match=f"BytesIO: {part}"):
         PPOClip.load(
             file,
-            env=noise_envs(ACTION_SPACES["Box"]),
+            env=noise_envs(BOX),
             weights_only=weights_only,
             custom_objects=known if weights_only and cls is PPO else None,
         )

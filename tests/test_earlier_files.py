@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from make_files import FILES, MODELS, OBSERVATIONS, evaluation, next_update, weights
 
-from helpers import ACTION_SPACES, noise_envs
+from helpers import BOX, noise_envs
 from sb3_ppo_variants import ExactCheckpointCallback, PPOAdaptiveKL
 
 VERSIONS = sorted(FILES.iterdir())
@@ -37,7 +37,7 @@ def test_a_model_goes_on(file: Path, fast: bool, weights_only: bool) -> None:
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda path: path.name)
 def test_a_run_is_resumed(version: Path, tmp_path: Path) -> None:
     expected = np.load(version / "checkpoints.npz")
-    model = PPOAdaptiveKL.resume(version / "checkpoints", noise_envs(ACTION_SPACES["Box"]))
+    model = PPOAdaptiveKL.resume(version / "checkpoints", noise_envs(BOX))
     assert (model.num_timesteps, model.remaining_timesteps) == (64, 64)
     before, evaluated = weights(model), evaluation()
     callbacks = [ExactCheckpointCallback(every=64, path=tmp_path), evaluated]

@@ -10,11 +10,10 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecEnvWrapper, VecNormalize
 
-from helpers import ACTION_SPACES, VECTOR, NoiseEnv
+from helpers import BOX, VECTOR, NoiseEnv
 from sb3_ppo_variants import EnvOutputError, NonFiniteError, PPOClip
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 
-BOX = ACTION_SPACES["Box"]
 BYTES = spaces.Box(0, 255, (3,), np.uint8)
 NUMBER = spaces.Discrete(4)
 NUMBERS = spaces.MultiDiscrete([2, 4])

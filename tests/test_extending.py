@@ -15,7 +15,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
-from helpers import ACTION_SPACES, LogRecorder, noise_envs
+from helpers import ACTION_SPACES, BOX, LogRecorder, noise_envs
 from sb3_ppo_variants import (
     ArrayObjective,
     Batch,
@@ -71,7 +71,7 @@ def test_an_objective() -> None:
     batch = Batch(th.tensor([1.5, 0.5]), th.tensor([2.0, -1.0]))
     assert Squared(2.0).loss(batch).item() == pytest.approx(-0.75)
     check_gradient(Squared(2.0))
-    env, log = noise_envs(ACTION_SPACES["Box"]), LogRecorder()
+    env, log = noise_envs(BOX), LogRecorder()
     PPOCustom("MlpPolicy", env, objective=Squared(2.0), **SETTINGS).learn(32, log)
     assert log.updates[-1]["train/c"] == 2.0
 
@@ -126,7 +126,7 @@ def test_a_distribution() -> None:
     expected = quad(integrand, -10, 10, points=[-0.4, 0.3], limit=200)[0]
     assert laplace_kl(old, new).item() == pytest.approx(expected, rel=1e-4)
     log = LogRecorder()
-    model = PPOAdaptiveKL(LaplacePolicy, noise_envs(ACTION_SPACES["Box"]), **SETTINGS).learn(32, log)
+    model = PPOAdaptiveKL(LaplacePolicy, noise_envs(BOX), **SETTINGS).learn(32, log)
     assert isinstance(model.policy.action_dist, Laplace) and log.updates[-1]["train/kl"] > 0
 
 
@@ -186,7 +186,7 @@ class MoreValueEpochs(JointUpdates):
 
 def test_an_update() -> None:
     def trained(cls: Any, **arguments: Any) -> Any:
-        return cls("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), **SETTINGS, **arguments).learn(32)
+        return cls("MlpPolicy", noise_envs(BOX), **SETTINGS, **arguments).learn(32)
 
     theirs = trained(PPO)
     for samples in theirs.rollout_buffer.get(8):
@@ -248,7 +248,7 @@ def test_a_backend(
 
     monkeypatch.setattr(th.optim.Adam, "step", counted)
     network = {"net_arch": [size, size]}
-    PPOClip("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), policy_kwargs=network, verbose=1, **SETTINGS).learn(32)
+    PPOClip("MlpPolicy", noise_envs(BOX), policy_kwargs=network, verbose=1, **SETTINGS).learn(32)
     assert f"Training on the {expected} path" in capsys.readouterr().out
     assert threads == {4 if expected == "fast" else before} and th.get_num_threads() == before
 

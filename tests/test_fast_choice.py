@@ -5,7 +5,6 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
@@ -16,12 +15,10 @@ from stable_baselines3.common.distributions import DiagGaussianDistribution, Tan
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor
 
-from helpers import ACTION_SPACES, VARIANTS, noise_envs
+from helpers import BOX, IMAGE, VARIANTS, noise_envs
 from sb3_ppo_variants import ArgumentError, Batch, PPOClip, PPOUnclipped, register_kl
 from sb3_ppo_variants.objectives import Clipped, KLPenalized
 
-BOX = ACTION_SPACES["Box"]
-IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
 DICT = spaces.Dict({"image": IMAGE})
 
 

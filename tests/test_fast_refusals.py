@@ -14,15 +14,14 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from helpers import ACTION_SPACES, VECTOR, noise_envs
+from helpers import ACTION_SPACES, BOX, IMAGE, VECTOR, noise_envs
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.backends.choice import choose
 
-IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
 PARTS: dict[str, spaces.Space] = {key: spaces.Box(-1, 1, (2,), np.float32) for key in "ab"}
 
 
-def make(action_space: spaces.Space = ACTION_SPACES["Box"], **arguments: Any) -> Any:
+def make(action_space: spaces.Space = BOX, **arguments: Any) -> Any:
     arguments = {"policy": "MlpPolicy", "env": noise_envs(action_space), **arguments}
     return PPOClip(**arguments, n_steps=16, batch_size=16, n_epochs=1, seed=0, device="cpu")
 
@@ -137,7 +136,7 @@ def test_changed_policies_train_on_the_reference_path(change: Callable[[Any], No
 
 @pytest.mark.parametrize("policy", ["MlpPolicy", "CnnPolicy"])
 def test_advantages_of_the_users_own(policy: str) -> None:
-    env = noise_envs(ACTION_SPACES["Box"], IMAGE if policy == "CnnPolicy" else VECTOR)
+    env = noise_envs(BOX, IMAGE if policy == "CnnPolicy" else VECTOR)
     model = make(policy=policy, env=env)
     assert why(model).startswith("fast: ")
     buffer = model.rollout_buffer
@@ -161,7 +160,7 @@ class Linear(BaseFeaturesExtractor):
 
 
 def test_other_features_of_images() -> None:
-    model = make(policy="CnnPolicy", env=noise_envs(ACTION_SPACES["Box"], IMAGE))
+    model = make(policy="CnnPolicy", env=noise_envs(BOX, IMAGE))
     model.policy.features_extractor = Linear(model.policy.observation_space)
     optimizer_anew(model.policy)
     assert why(model) == "reference: features come from a Linear"
@@ -182,7 +181,7 @@ def test_another_number_of_outputs(space: spaces.Space, difference: int) -> None
 
 
 def test_a_critic_that_sees_something_else() -> None:
-    env = noise_envs(ACTION_SPACES["Box"], spaces.Dict(PARTS))
+    env = noise_envs(BOX, spaces.Dict(PARTS))
     model = make(env=env, policy="MultiInputPolicy", policy_kwargs={"share_features_extractor": False})
     assert why(model).startswith("fast: ")
     model.policy.vf_features_extractor = CombinedExtractor(spaces.Dict({"b": PARTS["b"]}))

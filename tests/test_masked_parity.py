@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
@@ -16,11 +15,10 @@ from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 
-from helpers import LogRecorder, NoiseEnv
+from helpers import IMAGE, LogRecorder, NoiseEnv
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.envs import SafeSubprocVecEnv, make_gymnasium_vec_env
 
-IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
 DICT = spaces.Dict({"vector": spaces.Box(-1, 1, (3,)), "image": IMAGE, "digit": spaces.Discrete(4)})
 MULTI = MASKED_SPACES["MultiDiscrete"]
 

@@ -11,7 +11,7 @@ import torch as th
 from gymnasium import spaces
 from test_fast_update import CASES, OBSERVATIONS, assert_same_update, collected, updated
 
-from helpers import ACTION_SPACES, noise_envs
+from helpers import ACTION_SPACES, BOX, noise_envs
 from sb3_ppo_variants import PPOClip, SeparateUpdates
 from sb3_ppo_variants.backends.native import library as native
 from sb3_ppo_variants.backends.native.actor import NativeActor
@@ -27,7 +27,6 @@ from sb3_ppo_variants.backends.native.update import Averages
 from sb3_ppo_variants.processes import Processes
 
 Double = Callable[[Any], None]
-BOX = ACTION_SPACES["Box"]
 QUICK, ALL = 20, 1000
 
 

@@ -5,13 +5,12 @@ from typing import Any
 import pytest
 import torch as th
 
-from helpers import ACTION_SPACES, noise_envs
+from helpers import BOX, noise_envs
 from sb3_ppo_variants import ArgumentError, PPOClip, PPOCustom
 from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.backends.native import backend as obstacles
 from sb3_ppo_variants.objectives import Clipped
 
-BOX = ACTION_SPACES["Box"]
 NATIVE = "Training on the fast path: the native library computes the networks"
 REFERENCE = "Training on the reference path: "
 

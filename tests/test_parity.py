@@ -16,12 +16,10 @@ from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from torch.distributions import Categorical
 
-from helpers import ACTION_SPACES, LogRecorder, noise_envs
+from helpers import ACTION_SPACES, BOX, IMAGE, LogRecorder, noise_envs
 from sb3_ppo_variants import MissingKLError, PPOClip, PPOFixedKL
 
-IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
 DICT = spaces.Dict({"vector": spaces.Box(-1, 1, (3,)), "image": IMAGE, "digit": spaces.Discrete(4)})
-BOX = ACTION_SPACES["Box"]
 
 
 class DroppingBuffer(RolloutBuffer):

@@ -18,7 +18,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-from helpers import ACTION_SPACES, VARIANTS, VECTOR, LogRecorder, noise_envs
+from helpers import ACTION_SPACES, BOX, VARIANTS, VECTOR, LogRecorder, noise_envs
 from sb3_ppo_variants import (
     ArgumentError,
     ExactCheckpointCallback,
@@ -28,8 +28,6 @@ from sb3_ppo_variants import (
     SeparateUpdates,
 )
 from sb3_ppo_variants.objectives import Unclipped
-
-BOX = ACTION_SPACES["Box"]
 
 
 class Derived(RecurrentActorCriticPolicy):
@@ -172,7 +170,7 @@ def test_predictions_follow_the_states() -> None:
 
 @pytest.mark.parametrize("fast", [False, True])
 def test_the_memory_of_other_environments_is_refused(fast: bool) -> None:
-    model = PPOClip("MlpLstmPolicy", noise_envs(ACTION_SPACES["Box"]), n_steps=8, batch_size=8, fast=fast)
+    model = PPOClip("MlpLstmPolicy", noise_envs(BOX), n_steps=8, batch_size=8, fast=fast)
     three, two = np.zeros((3, 3), np.float32), np.zeros((2, 3), np.float32)
     _, state = model.predict(three)
     model.predict(three, state, np.zeros(3, bool))

@@ -15,7 +15,7 @@ from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecFrameStack, VecNormalize
 
-from helpers import ACTION_SPACES, VARIANTS, LogRecorder, noise_envs
+from helpers import ACTION_SPACES, BOX, VARIANTS, LogRecorder, noise_envs
 from sb3_ppo_variants import ArgumentError, ExactCheckpointCallback, PPOAdaptiveKL, PPOClip
 from sb3_ppo_variants.envs import SafeSubprocVecEnv, make_ale_vec_env, make_envpool_vec_env, make_gymnasium_vec_env
 from sb3_ppo_variants.saving.checkpoint import Checkpoint
@@ -185,7 +185,7 @@ def test_without_a_seed_checkpoints_of_a_run_share_one(tmp_path: Path) -> None:
 
 
 def test_an_episode_that_is_cut_is_bootstrapped_and_starts_anew(tmp_path: Path) -> None:
-    make = lambda: noise_envs(ACTION_SPACES["Box"], n_envs=1)  # noqa: E731
+    make = lambda: noise_envs(BOX, n_envs=1)  # noqa: E731
     model = small(PPOClip, make, gae_lambda=1.0, gamma=1.0, n_steps=10, n_epochs=1, batch_size=10, learning_rate=0.0)
     seen: list[Any] = []
 

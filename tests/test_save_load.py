@@ -18,7 +18,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.utils import ConstantSchedule, LinearSchedule
 
-from helpers import ACTION_SPACES, VARIANTS, noise_envs
+from helpers import BOX, VARIANTS, noise_envs
 from sb3_ppo_variants import (
     ArgumentError,
     DamagedFileError,
@@ -28,8 +28,6 @@ from sb3_ppo_variants import (
     PPOUnclipped,
     SeparateUpdates,
 )
-
-BOX = ACTION_SPACES["Box"]
 
 
 def small(cls: Any, **arguments: Any) -> Any:

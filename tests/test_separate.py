@@ -13,15 +13,13 @@ from gymnasium import spaces
 from resuming import run
 from stable_baselines3.common.utils import LinearSchedule
 
-from helpers import ACTION_SPACES, PENALISED, VARIANTS, LogRecorder, noise_envs
+from helpers import ACTION_SPACES, BOX, IMAGE, PENALISED, VARIANTS, LogRecorder, noise_envs
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, PPOFixedKL, SeparateUpdates
 from sb3_ppo_variants.backends.native.parameters import TrainedPart
 from sb3_ppo_variants.backends.native.update import NativeDescent
 from sb3_ppo_variants.backends.reference import TorchDescent
 from sb3_ppo_variants.recipes import evaluate, recipe, train
 
-BOX = ACTION_SPACES["Box"]
-IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
 N_STEPS, N_ENVS = 20, 3
 paths = pytest.mark.parametrize("fast", [False, True])
 Double = Callable[[Any], None]

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
@@ -29,13 +28,11 @@ from stable_baselines3.common.vec_env import (
     VecVideoRecorder,
 )
 
-from helpers import ACTION_SPACES, NoiseEnv, noise_envs
+from helpers import BOX, IMAGE, NoiseEnv, noise_envs
 from sb3_ppo_variants import EnvOutputError, ExactCheckpointCallback, PPOClip
 from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
 from sb3_ppo_variants.guards.stepping import StandIn
 
-BOX = ACTION_SPACES["Box"]
-IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
 MAKERS: list[Any] = [partial(NoiseEnv, BOX)] * 2
 ENVS: dict[str, Callable[[], Any]] = {
     "DummyVecEnv": lambda: noise_envs(BOX),

@@ -20,11 +20,10 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.common.utils import FloatSchedule, LinearSchedule
 
-from helpers import ACTION_SPACES, VARIANTS, VECTOR, noise_envs
+from helpers import ACTION_SPACES, BOX, VARIANTS, VECTOR, noise_envs
 from sb3_ppo_variants import ArgumentError, DamagedFileError, PickledValueError, PPOAdaptiveKL, PPOClip, PPOFixedKL
 from sb3_ppo_variants.saving import plain, register_plain
 
-BOX = ACTION_SPACES["Box"]
 DICT = spaces.Dict({"vector": spaces.Box(-1, 1, (2,)), "image": spaces.Box(0, 255, (36, 36, 1), np.uint8)})
 
 

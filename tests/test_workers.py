@@ -21,11 +21,10 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
 
 from fresh import ended, run_code
-from helpers import ACTION_SPACES, NoiseEnv
+from helpers import BOX, NoiseEnv
 from sb3_ppo_variants import ArgumentError, PPOClip, WorkerError
 from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
 
-BOX = ACTION_SPACES["Box"]
 N_ENVS = 3
 
 

@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from masked_envs import masked_envs
 from models import state_of
 
-from helpers import ACTION_SPACES, noise_envs
+from helpers import ACTION_SPACES, BOX, noise_envs
 from sb3_ppo_variants import DamagedFileError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped, SeparateUpdates
 
 CLASSES: list[Any] = [PPOClip, PPOAdaptiveKL, PPOFixedKL, PPOUnclipped]
 
 
 KINDS: dict[str, tuple[str, Any, dict[str, Any]]] = {
-    "plain": ("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), {}),
-    "separate updates": ("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), {"updates": SeparateUpdates()}),
-    "gSDE": ("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), {"use_sde": True}),
+    "plain": ("MlpPolicy", noise_envs(BOX), {}),
+    "separate updates": ("MlpPolicy", noise_envs(BOX), {"updates": SeparateUpdates()}),
+    "gSDE": ("MlpPolicy", noise_envs(BOX), {"use_sde": True}),
     "masks": ("MaskableMlpPolicy", masked_envs(ACTION_SPACES["Discrete"], n_envs=2), {}),
-    "LSTM": ("MlpLstmPolicy", noise_envs(ACTION_SPACES["Box"]), {}),
+    "LSTM": ("MlpLstmPolicy", noise_envs(BOX), {}),
 }
 MODELS = st.tuples(st.sampled_from(CLASSES), st.sampled_from([*KINDS]))
 
