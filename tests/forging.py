@@ -10,7 +10,7 @@ from typing import Any
 
 import torch as th
 
-from helpers import BOX, noise_envs
+from helpers import BOX, noise_envs, save
 from sb3_ppo_variants import PPOAdaptiveKL
 from sb3_ppo_variants.saving import plain
 
@@ -22,8 +22,7 @@ Members = dict[str, bytes]
 def members(cls: Any = PPOAdaptiveKL, **arguments: Any) -> Members:
     env = noise_envs(BOX)
     model = cls("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, device="cpu", **arguments).learn(64)
-    file = io.BytesIO()
-    model.save(file)
+    file = save(model)
     with zipfile.ZipFile(file) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 

@@ -10,7 +10,6 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from helpers import BOX, VECTOR, NoiseEnv
 
-DICT = spaces.Dict({"vector": spaces.Box(-1, 1, (3,)), "digit": spaces.Discrete(4)})
 SMALL = {"lstm_hidden_size": 8, "net_arch": [8]}
 
 

@@ -1,6 +1,5 @@
 """The adaptation of beta, on sequences worked out by hand and in a real run."""
 
-import io
 from copy import deepcopy
 from itertools import pairwise
 from typing import Any
@@ -11,7 +10,7 @@ import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import ActorCriticPolicy
 
-from helpers import BOX, noise_envs
+from helpers import BOX, noise_envs, save
 from sb3_ppo_variants import PPOAdaptiveKL
 from sb3_ppo_variants.objectives.surrogates import adapt_kl_coef
 
@@ -133,8 +132,7 @@ def test_the_adaptation_begins_anew_when_kl_coef_is_set() -> None:
 @pytest.mark.parametrize("how", [{"kl_coef": 50.0}, {"custom_objects": {"kl_coef": 50.0}}], ids=["argument", "object"])
 @pytest.mark.parametrize("weights_only", [False, True])
 def test_the_adaptation_begins_anew_when_a_file_is_loaded_with_another_kl_coef(how: Any, weights_only: bool) -> None:
-    file = io.BytesIO()
-    adapted(4.0).save(file)
+    file = save(adapted(4.0))
     assert PPOAdaptiveKL.load(file, weights_only=weights_only).current_kl_coef == 2.0
     model = PPOAdaptiveKL.load(file, env=noise_envs(BOX), weights_only=weights_only, **how)
     assert model.current_kl_coef == 50.0

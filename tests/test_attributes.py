@@ -12,7 +12,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.utils import FloatSchedule
 from stable_baselines3.common.vec_env import VecMonitor
 
-from helpers import BOX, noise_envs
+from helpers import BOX, flat_weights, noise_envs
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL, SeparateUpdates
 from sb3_ppo_variants.objectives import Clipped
 
@@ -80,7 +80,7 @@ def trained(model: Any, **attributes: Any) -> th.Tensor:
     for name, value in attributes.items():
         setattr(model, name, value)
     model.learn(3 * STEPS, reset_num_timesteps=False)
-    return th.nn.utils.parameters_to_vector(model.policy.parameters())
+    return flat_weights(model)
 
 
 def test_the_table_names_every_argument() -> None:
@@ -128,8 +128,8 @@ def set_in_sb3(model: Any, name: str, value: Any) -> None:
 def test_a_new_value_counts_as_if_it_had_been_passed(name: str) -> None:
     theirs = make(PPO).learn(STEPS)
     set_in_sb3(theirs, name, VALUES[name])
-    expected = theirs.learn(3 * STEPS, reset_num_timesteps=False).policy.parameters()
-    assert th.equal(trained(make(PPOClip), **{name: VALUES[name]}), th.nn.utils.parameters_to_vector(expected))
+    expected = flat_weights(theirs.learn(3 * STEPS, reset_num_timesteps=False))
+    assert th.equal(trained(make(PPOClip), **{name: VALUES[name]}), expected)
 
 
 def test_gamma_of_a_rollout_under_way_stays() -> None:

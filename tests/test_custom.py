@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch as th
 
-from helpers import BOX, LogRecorder, noise_envs
+from helpers import BOX, LogRecorder, collect, noise_envs
 from sb3_ppo_variants import (
     ArgumentError,
     ArrayObjective,
@@ -91,8 +91,7 @@ def test_the_progress_ends_at_zero() -> None:
 
 def test_the_paths_agree(double_precision: Any) -> None:
     model = make(HingeOverArrays(0.01), fast=False, n_epochs=10)
-    _, callback = model._setup_learn(64)
-    model.collect_rollouts(model.env, callback, model.rollout_buffer, 32)
+    collect(model)
     double_precision(model)
     trained = []
     for fast in (False, True):

@@ -16,7 +16,7 @@ import pytest
 import torch as th
 from stable_baselines3 import A2C, DDPG, DQN, PPO, SAC, TD3
 
-from helpers import ACTION_SPACES, BOX, VARIANTS, latin, noise_envs
+from helpers import ACTION_SPACES, BOX, VARIANTS, latin, noise_envs, save
 from sb3_ppo_variants import DamagedFileError, PPOClip, PPOFixedKL
 
 Members = dict[str, bytes]
@@ -309,8 +309,7 @@ if find_spec("sb3_contrib"):
 def test_another_algorithm(other: Any, variant: Any, weights_only: bool) -> None:
     policy, actions, arguments = OTHERS[other]
     env = noise_envs(ACTION_SPACES[actions], n_envs=1)
-    file = io.BytesIO()
-    other(policy, env, device="cpu", **arguments).save(file)
+    file = save(other(policy, env, device="cpu", **arguments))
     with pytest.raises(DamagedFileError, match="BytesIO: data has no"):
         variant.load(file, env=env, weights_only=weights_only)
 

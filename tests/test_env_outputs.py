@@ -10,7 +10,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecEnvWrapper, VecNormalize
 
-from helpers import BOX, VECTOR, NoiseEnv
+from helpers import BOX, VECTOR, NoiseEnv, flat_weights
 from sb3_ppo_variants import EnvOutputError, NonFiniteError, PPOClip
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 
@@ -255,7 +255,7 @@ def test_rewards_in_a_list_and_dones_that_are_floats() -> None:
     for vec_env in (DummyVecEnv, OtherTypes):
         env = vec_env([partial(NoiseEnv, BOX, deepcopy(VECTOR))] * 2)
         model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, seed=0, device="cpu").learn(32)
-        weights.append(th.cat([parameter.detach().flatten() for parameter in model.policy.parameters()]))
+        weights.append(flat_weights(model))
     assert th.equal(*weights)
 
 

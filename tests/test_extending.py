@@ -15,7 +15,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
-from helpers import ACTION_SPACES, BOX, LogRecorder, noise_envs
+from helpers import ACTION_SPACES, BOX, LogRecorder, flat_weights, noise_envs
 from sb3_ppo_variants import (
     ArrayObjective,
     Batch,
@@ -35,10 +35,6 @@ from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.updates.plan import Descent, JointUpdates, Trained, UpdatePlan
 
 SETTINGS: dict[str, Any] = dict(n_steps=16, batch_size=8, n_epochs=2, seed=0)
-
-
-def weights(model: Any) -> th.Tensor:
-    return th.nn.utils.parameters_to_vector(model.policy.parameters())
 
 
 # An objective: the loss on tensors and its gradient over arrays.
@@ -160,7 +156,7 @@ def test_a_policy_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     model = PPOFixedKL("AuxiliaryPolicy", noise_envs(ACTION_SPACES["Discrete"]), kl_coef=0.0, **SETTINGS).learn(64)
     assert type(model.policy) is AuxiliaryPolicy
     plain = PPOFixedKL("MlpPolicy", noise_envs(ACTION_SPACES["Discrete"]), kl_coef=0.0, fast=False, **SETTINGS)
-    assert th.equal(weights(model), weights(plain.learn(64)))
+    assert th.equal(flat_weights(model), flat_weights(plain.learn(64)))
 
 
 # An update: which descents it consists of.
@@ -198,7 +194,7 @@ def test_an_update() -> None:
         th.nn.utils.clip_grad_norm_(theirs.policy.parameters(), theirs.max_grad_norm)
         theirs.policy.optimizer.step()
     ours = trained(PPOClip, updates=MoreValueEpochs(1), fast=False)
-    assert th.equal(weights(ours), weights(theirs))
+    assert th.equal(flat_weights(ours), flat_weights(theirs))
 
 
 # A backend: what it can compute, and how.
@@ -303,4 +299,6 @@ class Walks(VecEnv):
 
 def test_a_vectorised_environment() -> None:
     theirs = PPO("MlpPolicy", Walks(4), **SETTINGS).learn(128)
-    assert th.equal(weights(PPOClip("MlpPolicy", Walks(4), fast=False, **SETTINGS).learn(128)), weights(theirs))
+    assert th.equal(
+        flat_weights(PPOClip("MlpPolicy", Walks(4), fast=False, **SETTINGS).learn(128)), flat_weights(theirs)
+    )

@@ -1,6 +1,5 @@
 """The choice of the path, and how it is reported."""
 
-import io
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from stable_baselines3.common.distributions import DiagGaussianDistribution, Tan
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor
 
-from helpers import BOX, IMAGE, VARIANTS, noise_envs
+from helpers import BOX, IMAGE, VARIANTS, noise_envs, save
 from sb3_ppo_variants import ArgumentError, Batch, PPOClip, PPOUnclipped, register_kl
 from sb3_ppo_variants.objectives import Clipped, KLPenalized
 
@@ -210,13 +209,11 @@ def test_the_choice_is_saved_and_may_be_changed(tmp_path: Path) -> None:
 
 
 def test_a_model_of_sb3_goes_on_on_the_fast_path_and_back(capsys: pytest.CaptureFixture[str]) -> None:
-    file = io.BytesIO()
-    make(PPO).learn(64).save(file)
+    file = save(make(PPO).learn(64))
     ours: Any = PPOClip.load(file, env=noise_envs(BOX), verbose=1)
     ours.learn(32, reset_num_timesteps=False)
     assert "Training on the fast path" in capsys.readouterr().out
-    back = io.BytesIO()
-    ours.save(back)
+    back = save(ours)
     theirs: Any = PPO.load(back, env=noise_envs(BOX))
     for key, state in ours.policy.optimizer.state_dict()["state"].items():
         th.testing.assert_close(theirs.policy.optimizer.state_dict()["state"][key], state)

@@ -14,7 +14,7 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 
 from fresh import ended
-from helpers import ACTION_SPACES, BOX, noise_envs
+from helpers import ACTION_SPACES, BOX, collect, noise_envs
 from sb3_ppo_variants import NonFiniteError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.backends.images import Images, keep_freed_memory
@@ -57,8 +57,7 @@ def updated(
     env = (masked_envs if masked else noise_envs)(action_space, images, n_envs=3)
     arguments = {"n_steps": 20, "batch_size": 25, "n_epochs": 2, "learning_rate": 1e-4, "seed": 1, **arguments}
     model = cls("MaskableCnnPolicy" if masked else "CnnPolicy", env, fast=fast, **arguments)
-    _, callback = model._setup_learn(60)
-    model.collect_rollouts(model.env, callback, model.rollout_buffer, 20)
+    collect(model)
     for _ in range(n_updates):
         np.random.seed(3)
         model.train()
@@ -177,9 +176,8 @@ def test_moments_of_the_reference_path_go_with_their_filters(cls: Any) -> None:
     def continued(fast: bool) -> Any:
         model: Any = PPOClip.load(io.BytesIO(saved), env=noise_envs(BOX, IMAGE, n_envs=3), fast=False)
         model.set_random_seed(1)
-        _, callback = model._setup_learn(60)
         # Both use the same rollout, because convolutions on the other path round differently.
-        model.collect_rollouts(model.env, callback, model.rollout_buffer, 20)
+        collect(model)
         model.fast = fast
         np.random.seed(3)
         model.train()
@@ -260,8 +258,7 @@ def test_rollouts_with_the_first_layer_apart(name: str) -> None:
     def collected(fast: bool) -> Any:
         env = noise_envs(ACTION_SPACES[name], FRAMES)
         model: Any = PPOClip("CnnPolicy", env, n_steps=16, batch_size=16, seed=1, fast=fast)
-        _, callback = model._setup_learn(60)
-        model.collect_rollouts(model.env, callback, model.rollout_buffer, 16)
+        collect(model)
         assert model.policy.normalize_images and "forward" not in vars(model.policy.features_extractor.cnn)
         return model.rollout_buffer
 

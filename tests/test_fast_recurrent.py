@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from recurrence import DICT, IMAGE, SMALL, ragged_envs, small
+from recurrence import SMALL, ragged_envs, small
 from sb3_contrib.common.recurrent.buffers import RecurrentRolloutBuffer
 from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
 from stable_baselines3.common.callbacks import BaseCallback
 
-from helpers import ACTION_SPACES, VARIANTS
+from helpers import ACTION_SPACES, DICT, IMAGE, VARIANTS
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, SeparateUpdates
 
 CASES: dict[str, dict[str, Any]] = {

@@ -13,7 +13,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
-from helpers import ACTION_SPACES, BOX, VECTOR, noise_envs
+from helpers import ACTION_SPACES, BOX, MIXED, VECTOR, noise_envs, policy_for
 from sb3_ppo_variants import PPOClip
 
 pytestmark = pytest.mark.usefixtures("natively")
@@ -130,8 +130,7 @@ def test_actions_have_the_distribution_of_the_policy(n_envs: int, name: str) -> 
 def deterministic(model_class: Any, make_env: Callable[[], VecEnv], **arguments: Any) -> Any:
     """Return a model after two rollouts with a nearly deterministic policy, which acts the same on both paths."""
     env = make_env()
-    policy = "MultiInputPolicy" if isinstance(env.observation_space, spaces.Dict) else "MlpPolicy"
-    model = model_class(policy, env, n_steps=N_STEPS, batch_size=20, seed=2, device="cpu", **arguments)
+    model = model_class(policy_for(env), env, n_steps=N_STEPS, batch_size=20, seed=2, device="cpu", **arguments)
     model.policy.log_std.data.fill_(-20.0)
     _, callback = model._setup_learn(10**6)
     for _ in range(2):
@@ -139,12 +138,9 @@ def deterministic(model_class: Any, make_env: Callable[[], VecEnv], **arguments:
     return model
 
 
-DICT = spaces.Dict({"b": spaces.Box(-1, 1, (2, 2)), "a": spaces.Discrete(3)})
-
-
 def test_dictionaries() -> None:
     def make_env() -> VecEnv:
-        return noise_envs(BOX, DICT, n_envs=3)
+        return noise_envs(BOX, MIXED, n_envs=3)
 
     theirs, ours = deterministic(PPO, make_env), deterministic(PPOClip, make_env, fast=True)
     for key in ("a", "b"):

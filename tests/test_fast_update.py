@@ -9,7 +9,7 @@ import pytest
 import torch as th
 from gymnasium import spaces
 
-from helpers import ACTION_SPACES, BOX, latin, noise_envs
+from helpers import ACTION_SPACES, BOX, collect, latin, noise_envs
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 
 pytestmark = pytest.mark.usefixtures("natively")
@@ -69,9 +69,7 @@ def collected(
     env = noise_envs(action_space, n_envs=n_envs, **observed)
     arguments = {"learning_rate": 1e-3, "n_epochs": N_EPOCHS, "n_steps": N_STEPS, **arguments}
     model = cls(policy, env, batch_size=BATCH_SIZE, seed=1, fast=False, **arguments)
-    _, callback = model._setup_learn(model.n_steps * n_envs)
-    model.collect_rollouts(env, callback, model.rollout_buffer, model.n_steps)
-    return model
+    return collect(model)
 
 
 def updated(model: Any, fast: bool) -> Any:

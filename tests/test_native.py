@@ -1,7 +1,7 @@
 """The native library computes the same as the reference path; test_fast_update and test_fast_rollout test it too."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -13,7 +13,6 @@ from test_fast_update import CASES, OBSERVATIONS, assert_same_update, collected,
 
 from helpers import ACTION_SPACES, BOX, noise_envs
 from sb3_ppo_variants import PPOClip, SeparateUpdates
-from sb3_ppo_variants.backends.native import library as native
 from sb3_ppo_variants.backends.native.actor import NativeActor
 from sb3_ppo_variants.backends.native.networks import (
     BERNOULLI,
@@ -30,20 +29,7 @@ Double = Callable[[Any], None]
 QUICK, ALL = 20, 1000
 
 
-@pytest.fixture(params=native.INSTRUCTIONS)
-def _instructions(request: pytest.FixtureRequest, natively: None) -> Iterator[None]:
-    """Make the library use each instruction set that this processor supports."""
-    library = native.library()
-    assert library is not None
-    best = library.instructions
-    if not library.use(request.param):
-        pytest.skip(f"this processor has no {request.param}")
-    assert library.instructions == request.param
-    yield
-    library.use(best)
-
-
-@pytest.mark.usefixtures("_instructions")
+@pytest.mark.usefixtures("each_instruction_set")
 @pytest.mark.parametrize("space", ACTION_SPACES)
 def test_all_instructions_compute_the_same(space: str, double_precision: Double) -> None:
     model = collected(*CASES["fixed and clip"][:1], ACTION_SPACES[space], kl_coef=3.0, clip_range=0.1, ent_coef=0.02)
@@ -51,7 +37,7 @@ def test_all_instructions_compute_the_same(space: str, double_precision: Double)
     assert_same_update(model)
 
 
-@pytest.mark.usefixtures("_instructions")
+@pytest.mark.usefixtures("each_instruction_set")
 @pytest.mark.parametrize("space", ACTION_SPACES)
 def test_so_they_do_in_single_precision(space: str) -> None:
     model = collected(PPOClip, ACTION_SPACES[space], ent_coef=0.01)
@@ -69,7 +55,7 @@ def hyperbolic_tangent(x: np.ndarray) -> np.ndarray:
     return values_of(networks, x[:, None])[:, 0]
 
 
-@pytest.mark.usefixtures("_instructions")
+@pytest.mark.usefixtures("each_instruction_set")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_hyperbolic_tangent(dtype: Any) -> None:
     """The error is at most 5 units in the last place, and NaN and infinity are handled correctly."""
@@ -83,7 +69,7 @@ def test_the_hyperbolic_tangent(dtype: Any) -> None:
     np.testing.assert_array_equal(special, np.array([np.nan, 1, -1], dtype))
 
 
-@pytest.mark.usefixtures("_instructions")
+@pytest.mark.usefixtures("each_instruction_set")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_exponential_function(dtype: Any) -> None:
     """The error of a standard deviation, the exponential of a parameter, is at most 2 units in the last place."""

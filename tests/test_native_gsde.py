@@ -6,13 +6,11 @@ from typing import Any
 import pytest
 import torch as th
 from test_fast_update import CASES, assert_same_update, collected, updated
-from test_native import BOX, _instructions
 
+from helpers import BOX
 from sb3_ppo_variants import PPOClip, PPOFixedKL, SeparateUpdates
 from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.backends.native.backend import Native
-
-__all__ = ["_instructions"]  # A fixture.
 
 
 def with_new_noise(model: Any) -> Any:
@@ -23,7 +21,7 @@ def with_new_noise(model: Any) -> Any:
     return model
 
 
-@pytest.mark.usefixtures("_instructions")
+@pytest.mark.usefixtures("each_instruction_set")
 @pytest.mark.parametrize("name", CASES)
 def test_all_instructions_compute_the_same(name: str, double_precision: Callable[[Any], None]) -> None:
     cls, arguments = CASES[name]
@@ -33,7 +31,7 @@ def test_all_instructions_compute_the_same(name: str, double_precision: Callable
     assert_same_update(with_new_noise(model))
 
 
-@pytest.mark.usefixtures("_instructions")
+@pytest.mark.usefixtures("each_instruction_set")
 def test_so_they_do_in_single_precision() -> None:
     model = with_new_noise(collected(PPOClip, BOX, use_sde=True, ent_coef=0.01))
     reference, fast = updated(model, False), updated(model, True)

@@ -1,6 +1,5 @@
 """Loading refuses optimizer states with options or moments that the optimizer could not take or have made."""
 
-import io
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 import torch as th
 from forging import BOX, OPTIMIZER, load, members, with_state, zipped
 
-from helpers import noise_envs
+from helpers import noise_envs, save
 from sb3_ppo_variants import DamagedFileError, PPOAdaptiveKL, PPOClip, SeparateUpdates
 
 
@@ -90,7 +89,7 @@ class Counting(th.optim.Adam):
 
 def test_an_option_that_is_infinite_by_design() -> None:
     model = PPOClip("MlpPolicy", noise_envs(BOX), policy_kwargs={"optimizer_class": Bounded})
-    model.save(file := io.BytesIO())
+    file = save(model)
     loaded = PPOClip.load(file)
     assert loaded.policy.optimizer.param_groups[0]["largest"] == float("inf")
     parameters: Any = model.get_parameters()
@@ -103,7 +102,7 @@ def test_a_state_that_belongs_to_no_parameter() -> None:
     kwargs = {"optimizer_class": Counting}
     model = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=16, batch_size=16, n_epochs=3, policy_kwargs=kwargs).learn(32)
     state: Any = model.policy.optimizer.state
-    model.save(file := io.BytesIO())
+    file = save(model)
     loaded: Any = PPOClip.load(file).policy.optimizer.state
     assert loaded["calls"] == state["calls"] > 1
     assert loaded["last"] == state["last"]
@@ -125,8 +124,7 @@ def test_what_optimizers_leave_is_not_odd(case: str, steps: int) -> None:
     env = noise_envs(BOX)
     kwargs = OPTIMIZERS[case]
     model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, device="cpu", policy_kwargs=kwargs)
-    file = io.BytesIO()
-    (model.learn(steps) if steps else model).save(file)
+    file = save(model.learn(steps) if steps else model)
     assert load(file, PPOClip, env=env).learn(32, reset_num_timesteps=False).num_timesteps == steps + 32
 
 

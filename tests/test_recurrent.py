@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from recurrence import DICT, IMAGE, SMALL, Recall, ragged_envs, small
+from recurrence import SMALL, Recall, ragged_envs, small
 from sb3_contrib import RecurrentPPO
 from sb3_contrib.common.recurrent.buffers import RecurrentRolloutBuffer
 from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
@@ -18,7 +18,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-from helpers import ACTION_SPACES, BOX, VARIANTS, VECTOR, LogRecorder, noise_envs
+from helpers import ACTION_SPACES, BOX, DICT, IMAGE, VARIANTS, VECTOR, LogRecorder, assert_same_weights, noise_envs
 from sb3_ppo_variants import (
     ArgumentError,
     ExactCheckpointCallback,
@@ -80,10 +80,7 @@ def test_same_weights_and_logs_as_sb3_contrib(name: str) -> None:
     logs = LogRecorder(), LogRecorder()
     theirs = small(RecurrentPPO, make_env(), **arguments).learn(96, callback=logs[0])
     ours = small(PPOClip, make_env(), fast=False, **arguments).learn(96, callback=logs[1])
-    weights = ours.policy.state_dict()
-    assert weights.keys() == theirs.policy.state_dict().keys()
-    for key, weight in theirs.policy.state_dict().items():
-        th.testing.assert_close(weights[key], weight, rtol=0, atol=0)
+    assert_same_weights(ours, theirs)
     assert (ours._n_updates, len(logs[1].updates)) == (theirs._n_updates, 6 // (1 if name == "one environment" else 3))
     for their_values, our_values in zip(*(log.updates for log in logs), strict=True):
         expected = {key: value for key, value in their_values.items() if not key.startswith("time/")}

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from recurrence import DICT, IMAGE, SMALL, ragged_envs, small
+from recurrence import SMALL, ragged_envs, small
 from sb3_contrib import RecurrentPPO
 from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
 
-from helpers import ACTION_SPACES, LogRecorder
+from helpers import ACTION_SPACES, DICT, IMAGE, LogRecorder, assert_same_weights
 from sb3_ppo_variants import MissingKLError, PPOAdaptiveKL, PPOClip, PPOFixedKL
 from sb3_ppo_variants.backends.reference import parameters_in_rollout
 from sb3_ppo_variants.policies.choice import kind_of
@@ -178,7 +178,7 @@ class OwnActor(RecurrentActorCriticPolicy):
 
 def test_no_kl_is_logged_for_a_policy_with_networks_of_its_own() -> None:
     ours, theirs = (small(cls, policy=OwnActor).learn(96) for cls in (PPOClip, RecurrentPPO))
-    th.testing.assert_close(ours.policy.state_dict(), theirs.policy.state_dict(), rtol=0, atol=0)
+    assert_same_weights(ours, theirs)
     assert "train/kl" not in ours.logger.name_to_value
     with pytest.raises(MissingKLError, match=r"^OwnActor overrides forward .* override get_distribution too$"):
         small(PPOAdaptiveKL, policy=OwnActor)

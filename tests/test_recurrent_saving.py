@@ -1,6 +1,5 @@
 """Models with LSTMs are saved, loaded and resumed, and report errors."""
 
-import io
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from recurrence import DICT, IMAGE, SMALL, ragged_envs, small
+from recurrence import SMALL, ragged_envs, small
 from resuming import run
 from sb3_contrib import RecurrentPPO
 from sb3_contrib.common.recurrent.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
@@ -19,17 +18,10 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecEnvWrapper
 
 from fresh import ended, run_code_anew
-from helpers import ACTION_SPACES, VARIANTS, VECTOR, NoiseEnv
+from helpers import ACTION_SPACES, DICT, IMAGE, VARIANTS, VECTOR, NoiseEnv, assert_same_weights, save
 from sb3_ppo_variants import ArgumentError, DamagedFileError, NonFiniteError, PPOAdaptiveKL, PPOClip, SeparateUpdates
 
 POLICIES: dict[str, spaces.Space] = {"MlpLstmPolicy": VECTOR, "CnnLstmPolicy": IMAGE, "MultiInputLstmPolicy": DICT}
-
-
-def saved(model: Any) -> io.BytesIO:
-    file = io.BytesIO()
-    model.save(file)
-    file.seek(0)
-    return file
 
 
 def assert_acts_alike(one: Any, other: Any) -> None:
@@ -51,7 +43,7 @@ def assert_acts_alike(one: Any, other: Any) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_loaded_models_are_the_saved_ones(policy: str, variant: Any, weights_only: bool) -> None:
     model = small(variant, ragged_envs(space=POLICIES[policy]), policy)
-    loaded = variant.load(saved(model), ragged_envs(space=POLICIES[policy]), "cpu", weights_only=weights_only)
+    loaded = variant.load(save(model), ragged_envs(space=POLICIES[policy]), "cpu", weights_only=weights_only)
     assert_acts_alike(model, loaded)
     loaded.learn(48)
 
@@ -61,7 +53,7 @@ def test_models_of_sb3_contrib_go_on_as_they_would(trained: bool) -> None:
     theirs = small(RecurrentPPO)
     if trained:
         theirs.learn(48)
-    file = saved(theirs)
+    file = save(theirs)
     ended = []
     for cls in (RecurrentPPO, PPOClip):
         file.seek(0)
@@ -76,16 +68,16 @@ def test_models_of_sb3_contrib_go_on_as_they_would(trained: bool) -> None:
 
 def test_sb3_contrib_loads_models_of_ours() -> None:
     ours = small(PPOClip).learn(48)
-    theirs = RecurrentPPO.load(saved(ours), ragged_envs(), device="cpu")
+    theirs = RecurrentPPO.load(save(ours), ragged_envs(), device="cpu")
     assert_acts_alike(ours, theirs)
     theirs.learn(48)
 
 
 def test_its_models_are_of_no_other_objective() -> None:
     with pytest.raises(DamagedFileError, match="is of sb3-contrib's PPO, not of PPOAdaptiveKL"):
-        PPOAdaptiveKL.load(saved(small(RecurrentPPO)))
+        PPOAdaptiveKL.load(save(small(RecurrentPPO)))
     model = small(PPOAdaptiveKL)
-    model.set_parameters(saved(small(RecurrentPPO, seed=9)))
+    model.set_parameters(save(small(RecurrentPPO, seed=9)))
     assert_acts_alike(model, small(RecurrentPPO, seed=9))
 
 
@@ -120,8 +112,7 @@ def test_what_is_not_finite_leaves_the_policy_as_it_was() -> None:
     with pytest.raises(NonFiniteError, match="observation of environment 1"):
         model.learn(96)
     first = small(PPOClip).learn(48)
-    for key, weight in first.policy.state_dict().items():
-        assert th.equal(model.policy.state_dict()[key], weight)
+    assert_same_weights(model, first)
     model.learn(48)  # The LSTM states are reset.
     assert all(bool(p.isfinite().all()) for p in model.policy.parameters())
 

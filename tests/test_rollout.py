@@ -11,7 +11,7 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.type_aliases import RolloutBufferSamples
 
-from helpers import ACTION_SPACES, BOX, PENALISED, VARIANTS, LogRecorder, noise_envs
+from helpers import ACTION_SPACES, BOX, PENALISED, VARIANTS, LogRecorder, collect, noise_envs
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip
 from sb3_ppo_variants.rollouts.buffer import chunks, observations_at, with_parameters
 
@@ -40,8 +40,7 @@ def test_a_bad_reward_is_found_before_and_after_the_buffer_is_read(is_read: bool
     env = noise_envs(BOX, n_envs=n_envs)
     model: Any = PPOClip("MlpPolicy", env, n_steps=N_STEPS, batch_size=5, n_epochs=1, device="cpu")
     buffer = model.rollout_buffer
-    _, callback = model._setup_learn(N_STEPS * n_envs)
-    model.collect_rollouts(model.env, callback, buffer, N_STEPS)
+    collect(model)
     buffer.rewards[3, n_envs - 1] = np.nan
     if is_read:
         list(buffer.get(5))

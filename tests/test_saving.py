@@ -19,7 +19,7 @@ import pytest
 import torch as th
 from stable_baselines3 import PPO
 
-from helpers import BOX, VARIANTS, noise_envs
+from helpers import BOX, VARIANTS, noise_envs, save
 from sb3_ppo_variants import ExactCheckpointCallback, PPOClip
 from sb3_ppo_variants.saving import atomic
 
@@ -147,8 +147,7 @@ def test_no_room_for_a_checkpoint(tmp_path: Path) -> None:
 @contextmanager
 def not_as_root() -> Iterator[None]:
     """Drop the rights of root, who can write to any folder."""
-    file = io.BytesIO()
-    model_of(1).save(file)
+    file = save(model_of(1))
     PPOClip.load(file)  # Triggers imports of files that another user may not be able to read.
     user = os.geteuid()
     os.seteuid(user or 65534)
@@ -245,8 +244,7 @@ def test_loading_leaves_the_random_generators_alone(cls: Any, reseed: bool) -> N
 
         return [random.random(), np.random.random(), th.rand(()).item()]
 
-    file = io.BytesIO()
-    model_of(1, cls, seed=5).save(file)
+    file = save(model_of(1, cls, seed=5))
     drawn()
     state = get_random_state()
     expected = drawn()

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from resuming import run
 from stable_baselines3.common.utils import LinearSchedule
 
-from helpers import ACTION_SPACES, BOX, IMAGE, PENALISED, VARIANTS, LogRecorder, noise_envs
+from helpers import ACTION_SPACES, BOX, IMAGE, PENALISED, VARIANTS, LogRecorder, collect, noise_envs, save
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, PPOFixedKL, SeparateUpdates
 from sb3_ppo_variants.backends.native.parameters import TrainedPart
 from sb3_ppo_variants.backends.native.update import NativeDescent
@@ -33,10 +33,7 @@ def make(cls: Any = PPOClip, action_space: spaces.Space = BOX, updates: Any = No
 
 def collected(*args: Any, **arguments: Any) -> Any:
     """Return a model with a full rollout buffer from the reference path."""
-    model = make(*args, **arguments, fast=False)
-    _, callback = model._setup_learn(N_STEPS * N_ENVS)
-    model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
-    return model
+    return collect(make(*args, **arguments, fast=False))
 
 
 def spinning_up(model: Any, eps: float, target_kl: float) -> tuple[Any, int]:
@@ -190,8 +187,7 @@ def test_a_dict_of_arguments() -> None:
 
 
 def test_a_dict_of_arguments_for_a_loaded_model() -> None:
-    file = io.BytesIO()
-    make().learn(60).save(file)
+    file = save(make().learn(60))
     loaded: Any = PPOClip.load(file, env=noise_envs(BOX, n_envs=N_ENVS), updates={"value_epochs": 3})
     assert loaded.updates == SeparateUpdates(value_epochs=3)
     assert loaded.learn(60).logger.name_to_value["train/value_epochs"] == 3

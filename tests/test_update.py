@@ -11,7 +11,7 @@ from gymnasium import spaces
 from stable_baselines3.common.distributions import kl_divergence
 from stable_baselines3.common.policies import ActorCriticPolicy
 
-from helpers import ACTION_SPACES, BOX, PENALISED, latin, noise_envs
+from helpers import ACTION_SPACES, BOX, PENALISED, collect, latin, noise_envs
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.updates.plan import over_rollout
@@ -49,10 +49,7 @@ def collected(cls: Any, action_space: spaces.Space, **arguments: Any) -> PPOBase
     """Return a model with a full rollout buffer, ready to train."""
     arguments = {"learning_rate": 3e-3, "n_epochs": 3, **arguments}
     model = cls("MlpPolicy", noise_envs(action_space, n_envs=3), n_steps=20, batch_size=16, seed=1, **arguments)
-    _, callback = model._setup_learn(60)
-    assert model.env is not None
-    model.collect_rollouts(model.env, callback, model.rollout_buffer, 20)
-    return model
+    return collect(model)
 
 
 def normalised(minibatch: th.Tensor, rollout: np.ndarray, how: bool | str) -> th.Tensor:

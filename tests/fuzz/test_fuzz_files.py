@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from masked_envs import masked_envs
 from models import state_of
 
-from helpers import ACTION_SPACES, BOX, noise_envs
+from helpers import ACTION_SPACES, BOX, noise_envs, save
 from sb3_ppo_variants import DamagedFileError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped, SeparateUpdates
 
 CLASSES: list[Any] = [PPOClip, PPOAdaptiveKL, PPOFixedKL, PPOUnclipped]
@@ -34,8 +34,7 @@ def saved(cls: Any, kind: str) -> bytes:
     policy, env, arguments = KINDS[kind]
     network = {"net_arch": [4], **({"lstm_hidden_size": 4} if kind == "LSTM" else {})}
     model = cls(policy, env, n_steps=8, batch_size=8, policy_kwargs=network, seed=0, device="cpu", **arguments)
-    file = io.BytesIO()
-    model.learn(16).save(file)
+    file = save(model.learn(16))
     return file.getvalue()
 
 
