@@ -126,7 +126,7 @@ def policy_for(env: VecEnv) -> str:
     return "CnnPolicy" if is_image_space(space) else "MlpPolicy"
 
 
-def small(cls: Any = PPOClip, env: VecEnv | None = None, policy: Any = None, **arguments: Any) -> Any:
+def small(cls: Any = PPOClip, env: Any = None, policy: Any = None, **arguments: Any) -> Any:
     """Create a model that trains quickly, in environments of noise unless others are given."""
     env = noise_envs(BOX) if env is None else env
     settings: dict[str, Any] = {"n_steps": 16, "batch_size": 16, "n_epochs": 2, "seed": 3, "device": "cpu"}

@@ -14,17 +14,15 @@ from stable_baselines3.common.distributions import DiagGaussianDistribution, Tan
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor
 
-from helpers import BOX, IMAGE, VARIANTS, noise_envs, save
+from helpers import BOX, IMAGE, VARIANTS, VECTOR, noise_envs, save, small
 from sb3_ppo_variants import ArgumentError, Batch, PPOClip, PPOUnclipped, register_kl
 from sb3_ppo_variants.objectives import Clipped, KLPenalized
 
 DICT = spaces.Dict({"image": IMAGE})
 
 
-def make(cls: Any = PPOClip, policy: Any = "MlpPolicy", observation_space: Any = None, **arguments: Any) -> Any:
-    observed = {} if observation_space is None else {"observation_space": observation_space}
-    env = noise_envs(BOX, **observed)
-    return cls(policy, env, n_steps=16, batch_size=16, n_epochs=1, seed=0, device="cpu", **arguments)
+def make(cls: Any = PPOClip, policy: Any = "MlpPolicy", observation_space: Any = VECTOR, **arguments: Any) -> Any:
+    return small(cls, noise_envs(BOX, observation_space), policy, **arguments)
 
 
 class Buffer(RolloutBuffer):
@@ -209,7 +207,7 @@ def test_the_choice_is_saved_and_may_be_changed(tmp_path: Path) -> None:
 
 
 def test_a_model_of_sb3_goes_on_on_the_fast_path_and_back(capsys: pytest.CaptureFixture[str]) -> None:
-    file = save(make(PPO).learn(64))
+    file = save(make(PPO, n_epochs=1).learn(64))
     ours: Any = PPOClip.load(file, env=noise_envs(BOX), verbose=1)
     ours.learn(32, reset_num_timesteps=False)
     assert "Training on the fast path" in capsys.readouterr().out

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch as th
-from forging import BOX, OPTIMIZER, load, members, with_state, zipped
+from forging import OPTIMIZER, change_state, load, members, seal
 
-from helpers import noise_envs, save
+from helpers import BOX, noise_envs, save
 from sb3_ppo_variants import DamagedFileError, PPOAdaptiveKL, PPOClip, SeparateUpdates
 
 
@@ -36,7 +36,7 @@ STATES: dict[str, tuple[Callable[[Any], Any], str]] = {
 @pytest.mark.parametrize("case", STATES)
 def test_odd_states_of_the_optimizer(case: str, weights_only: bool) -> None:
     change, fault = STATES[case]
-    file = with_state(members(), OPTIMIZER, change)
+    file = seal(change_state(members(), OPTIMIZER, change))
     with pytest.raises(DamagedFileError, match=rf"BytesIO: policy\.optimizer has .*{fault}"):
         PPOAdaptiveKL.load(file, weights_only=weights_only)
 
@@ -130,7 +130,7 @@ def test_what_optimizers_leave_is_not_odd(case: str, steps: int) -> None:
 
 def test_optimizers_of_separate_updates_are_checked_too() -> None:
     original = members(PPOClip, updates=SeparateUpdates())
-    file = with_state(original, "value_optimizer.pth", lambda state: state["param_groups"][0].update(eps=-1))
+    file = seal(change_state(original, "value_optimizer.pth", lambda state: state["param_groups"][0].update(eps=-1)))
     with pytest.raises(DamagedFileError, match="value_optimizer has options that Adam does not take"):
         load(file, PPOClip)
-    assert isinstance(load(zipped(original), PPOClip).updates, SeparateUpdates)
+    assert isinstance(load(seal(original), PPOClip).updates, SeparateUpdates)

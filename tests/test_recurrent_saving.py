@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from recurrence import SMALL, ragged_envs, small
+from recurrence import SMALL, ragged_envs, small_recurrent
 from resuming import run
 from sb3_contrib import RecurrentPPO
 from sb3_contrib.common.recurrent.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
@@ -42,7 +42,7 @@ def assert_acts_alike(one: Any, other: Any) -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_loaded_models_are_the_saved_ones(policy: str, variant: Any, weights_only: bool) -> None:
-    model = small(variant, ragged_envs(space=POLICIES[policy]), policy)
+    model = small_recurrent(variant, ragged_envs(space=POLICIES[policy]), policy)
     loaded = variant.load(save(model), ragged_envs(space=POLICIES[policy]), "cpu", weights_only=weights_only)
     assert_acts_alike(model, loaded)
     loaded.learn(48)
@@ -50,7 +50,7 @@ def test_loaded_models_are_the_saved_ones(policy: str, variant: Any, weights_onl
 
 @pytest.mark.parametrize("trained", [False, True])
 def test_models_of_sb3_contrib_go_on_as_they_would(trained: bool) -> None:
-    theirs = small(RecurrentPPO)
+    theirs = small_recurrent(RecurrentPPO)
     if trained:
         theirs.learn(48)
     file = save(theirs)
@@ -67,7 +67,7 @@ def test_models_of_sb3_contrib_go_on_as_they_would(trained: bool) -> None:
 
 
 def test_sb3_contrib_loads_models_of_ours() -> None:
-    ours = small(PPOClip).learn(48)
+    ours = small_recurrent(PPOClip).learn(48)
     theirs = RecurrentPPO.load(save(ours), ragged_envs(), device="cpu")
     assert_acts_alike(ours, theirs)
     theirs.learn(48)
@@ -75,17 +75,17 @@ def test_sb3_contrib_loads_models_of_ours() -> None:
 
 def test_its_models_are_of_no_other_objective() -> None:
     with pytest.raises(DamagedFileError, match="is of sb3-contrib's PPO, not of PPOAdaptiveKL"):
-        PPOAdaptiveKL.load(save(small(RecurrentPPO)))
-    model = small(PPOAdaptiveKL)
-    model.set_parameters(save(small(RecurrentPPO, seed=9)))
-    assert_acts_alike(model, small(RecurrentPPO, seed=9))
+        PPOAdaptiveKL.load(save(small_recurrent(RecurrentPPO)))
+    model = small_recurrent(PPOAdaptiveKL)
+    model.set_parameters(save(small_recurrent(RecurrentPPO, seed=9)))
+    assert_acts_alike(model, small_recurrent(RecurrentPPO, seed=9))
 
 
 @pytest.mark.parametrize("kill_at", [60, 97, 150])
 @pytest.mark.parametrize("variant", [PPOClip, PPOAdaptiveKL])
 def test_a_run_that_is_cut_is_the_run_that_is_not(variant: Any, kill_at: int, tmp_path: Path) -> None:
     updates = SeparateUpdates() if variant is PPOClip else None
-    make = partial(small, variant, updates=updates)
+    make = partial(small_recurrent, variant, updates=updates)
     whole, cut = (run(make, ragged_envs, tmp_path / str(at), 240, 96, at) for at in (None, kill_at))
     assert cut == whole
 
@@ -108,10 +108,10 @@ class Spoiled(VecEnvWrapper):
 
 
 def test_what_is_not_finite_leaves_the_policy_as_it_was() -> None:
-    model = small(PPOClip, Spoiled(ragged_envs()))
+    model = small_recurrent(PPOClip, Spoiled(ragged_envs()))
     with pytest.raises(NonFiniteError, match="observation of environment 1"):
         model.learn(96)
-    first = small(PPOClip).learn(48)
+    first = small_recurrent(PPOClip).learn(48)
     assert_same_weights(model, first)
     model.learn(48)  # The LSTM states are reset.
     assert all(bool(p.isfinite().all()) for p in model.policy.parameters())
@@ -119,14 +119,16 @@ def test_what_is_not_finite_leaves_the_policy_as_it_was() -> None:
 
 def test_an_update_that_is_not_finite_is_undone() -> None:
     env = ragged_envs(ACTION_SPACES["Discrete"])
-    model = small(PPOClip, env, learning_rate=lambda progress: 1e30 if progress < 0.6 else 1e-3)
+    model = small_recurrent(PPOClip, env, learning_rate=lambda progress: 1e30 if progress < 0.6 else 1e-3)
     with pytest.raises(NonFiniteError):
         model.learn(96)
     assert all(bool(p.isfinite().all()) for p in model.policy.parameters())
 
 
 def test_evaluation_by_sb3() -> None:
-    returns, lengths = evaluate_policy(small(PPOClip), ragged_envs(), n_eval_episodes=5, return_episode_rewards=True)
+    returns, lengths = evaluate_policy(
+        small_recurrent(PPOClip), ragged_envs(), n_eval_episodes=5, return_episode_rewards=True
+    )
     assert isinstance(returns, list)
     assert isinstance(lengths, list)
     assert len(returns) == len(lengths) == 5
@@ -163,7 +165,7 @@ def test_bad_arguments(name: str) -> None:
     arguments, message = BAD[name]
     env = ragged_envs(space=arguments.get("env", VECTOR))
     with pytest.raises(ArgumentError, match=message):
-        small(PPOClip, env, **{key: value for key, value in arguments.items() if key != "env"})
+        small_recurrent(PPOClip, env, **{key: value for key, value in arguments.items() if key != "env"})
 
 
 def test_sb3_contrib_missing() -> None:
