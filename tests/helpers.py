@@ -140,6 +140,15 @@ def collect(model: Any) -> Any:
     return model
 
 
+def update(model: Any, fast: bool) -> Any:
+    """Return a copy of a model after an update with its rollout, on the reference path or a fast one."""
+    model = deepcopy(model)
+    model.fast = fast
+    np.random.seed(3)
+    model.train()
+    return model
+
+
 def flat_weights(model: Any) -> th.Tensor:
     """Return all parameters of the policy as one vector."""
     return parameters_to_vector(model.policy.parameters()).detach()

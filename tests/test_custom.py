@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch as th
 
-from helpers import BOX, LogRecorder, collect, noise_envs
+from helpers import BOX, LogRecorder, collect, noise_envs, update
 from sb3_ppo_variants import (
     ArgumentError,
     ArrayObjective,
@@ -93,12 +93,7 @@ def test_the_paths_agree(double_precision: Any) -> None:
     model = make(HingeOverArrays(0.01), fast=False, n_epochs=10)
     collect(model)
     double_precision(model)
-    trained = []
-    for fast in (False, True):
-        trained.append(deepcopy(model))
-        trained[-1].fast = fast
-        np.random.seed(3)
-        trained[-1].train()
+    trained = [update(model, fast) for fast in (False, True)]
     for wanted, got in zip(*(m.policy.parameters() for m in trained), strict=True):
         th.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-10)
 

@@ -9,7 +9,7 @@ import pytest
 import torch as th
 from gymnasium import spaces
 
-from helpers import ACTION_SPACES, BOX, collect, latin, noise_envs
+from helpers import ACTION_SPACES, BOX, collect, latin, noise_envs, update
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 
 pytestmark = pytest.mark.usefixtures("natively")
@@ -72,16 +72,8 @@ def collected(
     return collect(model)
 
 
-def updated(model: Any, fast: bool) -> Any:
-    model = deepcopy(model)
-    model.fast = fast
-    np.random.seed(3)
-    model.train()
-    return model
-
-
 def assert_same_update(model: Any) -> None:
-    reference, fast = updated(model, False), updated(model, True)
+    reference, fast = update(model, False), update(model, True)
     assert fast._n_updates == reference._n_updates
     pairs = zip(model.policy.parameters(), reference.policy.parameters(), fast.policy.parameters(), strict=True)
     for before, wanted, got in pairs:
@@ -161,7 +153,7 @@ def test_either_path_goes_on_from_the_other(first: bool, double_precision: Calla
     """Adam's moments and step count are passed from one path to the other."""
     model = collected(PPOClip, BOX)
     double_precision(model)
-    assert_same_update(updated(model, first))
+    assert_same_update(update(model, first))
 
 
 @pytest.mark.parametrize("number", [float, np.float64])
@@ -170,7 +162,7 @@ def test_single_precision_stays_close(space: str, number: Any) -> None:
     arguments = {"ent_coef": 0.01, "vf_coef": 0.5, "max_grad_norm": 0.5, "gamma": 0.99, "clip_range": 0.2}
     numbers = {name: number(value) for name, value in arguments.items()}
     model = collected(PPOClip, ACTION_SPACES[space], policy_kwargs=ARCHITECTURES["NumPy's numbers"], **numbers)
-    reference, fast = updated(model, False), updated(model, True)
+    reference, fast = update(model, False), update(model, True)
     for wanted, got in zip(reference.policy.parameters(), fast.policy.parameters(), strict=True):
         assert got.dtype == th.float32
         # Over 100 steps of 1e-3, rounding errors, which Adam divides by small moments, stay below 0.1% of the distance.
@@ -196,6 +188,6 @@ def test_an_update_without_a_step_leaves_adam_without_a_state(double_precision: 
     with th.no_grad():
         model.policy.action_net.bias += 1.0  # Exceeds target_kl from the start.
     for fast in (False, True):
-        after = updated(model, fast)
+        after = update(model, fast)
         assert not after.policy.optimizer.state
         assert all(parameter.grad is None for parameter in after.policy.parameters())

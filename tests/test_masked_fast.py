@@ -1,6 +1,5 @@
 """Masked policies on the fast path: its updates match the reference path, which also evaluates its rollouts alike."""
 
-from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from masked_envs import MASKED_SPACES, MULTI, masked_envs
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from test_fast_update import CASES, SETTINGS, assert_same_update
 
-from helpers import MIXED, collect, latin
+from helpers import MIXED, collect, latin, update
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped, SeparateUpdates
 
 N_STEPS, N_ENVS, BATCH_SIZE, N_EPOCHS = 20, 3, 12, 6
@@ -87,14 +86,8 @@ def test_actions_are_drawn_from_the_masked_distribution() -> None:
 
 def test_single_precision_stays_close() -> None:
     model = collect(made(PPOUnclipped, MULTI, ent_coef=0.01))
-    both = []
-    for fast in (False, True):
-        one = deepcopy(model)
-        one.fast = fast
-        np.random.seed(3)
-        one.train()
-        both.append(list(one.policy.parameters()))
-    for wanted, got in zip(*both, strict=True):
+    both = [update(model, fast) for fast in (False, True)]
+    for wanted, got in zip(*(one.policy.parameters() for one in both), strict=True):
         th.testing.assert_close(got, wanted, rtol=0, atol=1e-4)
 
 

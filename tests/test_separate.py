@@ -6,14 +6,13 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
 from resuming import run
 from stable_baselines3.common.utils import LinearSchedule
 
-from helpers import ACTION_SPACES, BOX, IMAGE, PENALISED, VARIANTS, LogRecorder, collect, noise_envs, save
+from helpers import ACTION_SPACES, BOX, IMAGE, PENALISED, VARIANTS, LogRecorder, collect, noise_envs, save, update
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, PPOFixedKL, SeparateUpdates
 from sb3_ppo_variants.backends.native.parameters import TrainedPart
 from sb3_ppo_variants.backends.native.update import NativeDescent
@@ -101,13 +100,7 @@ def test_the_paths_agree(variant: Any, space: str, double_precision: Double) -> 
     if space == "gSDE":
         with th.no_grad():  # Noise that requires gradients cannot be deep-copied.
             model.policy.reset_noise()
-    trained = []
-    for fast in (False, True):
-        trained.append(deepcopy(model))
-        trained[-1].fast = fast
-        np.random.seed(3)
-        trained[-1].train()
-    reference, fast_one = trained
+    reference, fast_one = trained = [update(model, fast) for fast in (False, True)]
     for wanted, got in zip(reference.policy.parameters(), fast_one.policy.parameters(), strict=True):
         th.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-9)
     for name in ("policy.optimizer", "value_optimizer"):

@@ -5,7 +5,6 @@ import io
 import json
 import os
 import pickle
-import zipfile
 from ast import literal_eval
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
+from forging import seal, serialize, unzip
 from gymnasium import spaces
 from stable_baselines3 import PPO
 from stable_baselines3.common.buffers import RolloutBuffer
@@ -164,8 +164,7 @@ class Canary:
 
 def with_canaries(file: io.BytesIO, marker: Path, tensors: bool) -> io.BytesIO:
     """Return the file with a canary in place of every pickle in ``data`` and, if ``tensors``, those of the tensors."""
-    with zipfile.ZipFile(file) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
+    members = unzip(file)
     data = json.loads(members["data"])
     pickled = [name for name, value in data.items() if isinstance(value, dict) and ":serialized:" in value]
     assert len(pickled) >= 6
@@ -173,21 +172,8 @@ def with_canaries(file: io.BytesIO, marker: Path, tensors: bool) -> io.BytesIO:
         data[name][":serialized:"] = base64.b64encode(pickle.dumps(Canary(marker))).decode()
     members["data"] = json.dumps(data).encode()
     for name in [name for name in members if name.endswith(".pth")] if tensors else []:
-        canary = io.BytesIO()
-        th.save(Canary(marker), canary)
-        members[name] = canary.getvalue()
-    if "sb3_ppo_variants.json" in members:  # An attacker can compute the right hashes.
-        import hashlib
-
-        note = json.loads(members["sb3_ppo_variants.json"])
-        del note["sha256"]["sb3_ppo_variants.json"]
-        note["sha256"] = {name: hashlib.sha256(members[name]).hexdigest() for name in note["sha256"]}
-        members["sb3_ppo_variants.json"] = json.dumps(note).encode()
-    result = io.BytesIO()
-    with zipfile.ZipFile(result, "w") as archive:
-        for name, member in members.items():
-            archive.writestr(name, member)
-    return result
+        members[name] = serialize(Canary(marker))
+    return seal(members)
 
 
 @pytest.mark.parametrize("cls", [PPOClip, PPO])

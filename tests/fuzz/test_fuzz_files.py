@@ -1,12 +1,12 @@
 """Random bytes in saved files: either loading names the damage, or the model is the one that was saved."""
 
 import io
-import zipfile
 from functools import cache
 from typing import Any
 
 import pytest
 import torch as th
+from forging import unzip, zip_members
 from fuzzing import fuzz
 from hypothesis import given
 from hypothesis import strategies as st
@@ -83,12 +83,7 @@ def test_bytes_of_a_file(model: Any, changes: list[tuple[float, int, bytes]], we
 @given(model=MODELS, data=st.data(), changes=CHANGES, weights_only=st.booleans())
 def test_bytes_of_a_member(model: Any, data: st.DataObject, changes: Any, weights_only: bool) -> None:
     """The archive's checksums are correct, so only this package's hashes can detect the change."""
-    with zipfile.ZipFile(io.BytesIO(saved(*model))) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
+    members = unzip(io.BytesIO(saved(*model)))
     name = data.draw(st.sampled_from(sorted(members)))
     members[name] = changed(members[name], changes)
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        for member, content in members.items():
-            archive.writestr(member, content)
-    assert_whole(model, file.getvalue(), weights_only)
+    assert_whole(model, zip_members(members).getvalue(), weights_only)
