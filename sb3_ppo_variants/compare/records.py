@@ -73,6 +73,10 @@ class Record(Result):
     cpu_seconds: float | None
 
 
+# Records, and a line for each problem with them.
+Loaded = tuple[list[Record], list[str]]
+
+
 class Writer:
     """Writes records to a folder. A record that cannot be written waits, and is tried again with every later one.
 
@@ -93,15 +97,11 @@ class Writer:
             self.write()
             if self._waiting:
                 names = ", ".join(self._waiting)
-                raise SystemExit(
-                    f"{self.problem} ({names}); all others are safe, and the same command makes these again"
-                )
+                rest = "all others are safe, and the same command makes these again"
+                raise SystemExit(f"{self.problem} ({names}); {rest}")
 
     def write(self, *records: Record) -> list[Record]:
-        """Write records and those that are waiting, and return the records that were written.
-
-        ``problem`` says why some are still waiting, and is empty if none are.
-        """
+        """Write records and those that wait, and return those written. ``problem`` says why others still wait."""
         self._waiting |= {record["name"]: record for record in records}
         written, failure = [], ""
         for name, record in list(self._waiting.items()):
@@ -117,26 +117,20 @@ class Writer:
         return written
 
 
-def load(folder: Path | None, files: Iterable[Path] = ()) -> tuple[list[Record], list[str]]:
-    """Read one record of each run in a folder and in exported files, and return a line for each problem."""
+def load(folder: Path | None, files: Iterable[Path] = ()) -> Loaded:
+    """Read one record of each run in a folder and in exported files."""
     parts = [*([] if folder is None else [read(folder)]), *map(unpack, files)]
     found, twice = merge(record for part, _ in parts for record in part)
     return found, [*(line for _, problems in parts for line in problems), *twice]
 
 
-def read(folder: Path) -> tuple[list[Record], list[str]]:
-    """Read the records in a folder, sorted by name, and return a line for each file that this version cannot read."""
-    records, problems = [], []
-    for file in sorted(folder.glob("*.json")):
-        try:
-            records.append(_parse(file.read_text()))
-        except (ValueError, OSError) as error:
-            problems.append(f"{file} is ignored: {error}")
-    return records, problems
+def read(folder: Path) -> Loaded:
+    """Read the records in a folder, sorted by name."""
+    return _parse((str(file), file) for file in sorted(folder.glob("*.json")))
 
 
-def unpack(file: Path) -> tuple[list[Record], list[str]]:
-    """Read the records in a file that :func:`pack` wrote, and return a line for each that this version cannot read.
+def unpack(file: Path) -> Loaded:
+    """Read the records in a file that :func:`pack` wrote.
 
     :raises ArgumentError: if the file cannot be read
     """
@@ -147,34 +141,35 @@ def unpack(file: Path) -> tuple[list[Record], list[str]]:
         lines = gzip.decompress(packed).decode().splitlines()
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise ArgumentError(f"--from {file} cannot be read as a file that report --export wrote: {error}") from error
-    records, problems = [], []
-    for number, line in enumerate(lines, start=1):
+    return _parse((f"line {number} of {file}", line) for number, line in enumerate(lines, start=1))
+
+
+def _parse(sources: Iterable[tuple[str, str | Path]]) -> Loaded:
+    records: list[Record] = []
+    problems = []
+    for where, source in sources:
         try:
-            records.append(_parse(line))
-        except ValueError as error:
-            problems.append(f"line {number} of {file} is not used: {error}")
+            record = json.loads(source if isinstance(source, str) else source.read_text())
+            found = record.get("format") if isinstance(record, dict) else None
+            if found != FORMAT:
+                raise ValueError(
+                    f"it is a record of format {found}, this version of sb3_ppo_variants reads format {FORMAT}; "
+                    "use the version that wrote it, or make the run anew"
+                )
+            of_result = ("error",) if record.get("status") == "failed" else FINISHED
+            if missing := sorted({*Record.__required_keys__, *of_result} - record.keys()):
+                raise ValueError(f"it lacks {', '.join(missing)}")
+            records.append(record)
+        except (ValueError, OSError) as error:
+            problems.append(f"{where} is ignored: {error}")
     return records, problems
 
 
-def _parse(text: str) -> Record:
-    record = json.loads(text)
-    found = record.get("format") if isinstance(record, dict) else None
-    if found != FORMAT:
-        raise ValueError(
-            f"it is a record of format {found}, this version of sb3_ppo_variants reads format {FORMAT}; "
-            "use the version that wrote it, or make the run anew"
-        )
-    of_result = ("error",) if record.get("status") == "failed" else FINISHED
-    if missing := sorted({*Record.__required_keys__, *of_result} - record.keys()):
-        raise ValueError(f"it lacks {', '.join(missing)}")
-    return record
+def merge(records: Iterable[Record]) -> Loaded:
+    """Keep one record of each run, preferably a finished one.
 
-
-def merge(records: Iterable[Record]) -> tuple[list[Record], list[str]]:
-    """Keep one record of each run, preferably a finished one, and return a line for each run whose scores differ.
-
-    There is also a line for each environment in which the random policy was measured with different results, as when
-    the environment's wrappers changed.
+    It is a problem if two of them have different scores, or if the random policy was measured with different results in
+    an environment, as when its wrappers changed.
     """
     found: dict[str, Record] = {}
     problems = []
@@ -183,19 +178,16 @@ def merge(records: Iterable[Record]) -> tuple[list[Record], list[str]]:
         if other["status"] != "finished":
             found[record["name"]] = record
         elif record["status"] == "finished" and record["score"] != other["score"]:
-            problems.append(
-                f"{record['name']} occurs twice, with scores {other['score']}, which is used, and {record['score']}"
-            )
+            differ = f"{other['score']}, which is used, and {record['score']}"
+            problems.append(f"{record['name']} occurs twice, with scores {differ}")
     measured: dict[tuple[str, str], list[float]] = defaultdict(list)
     for record in found.values():
         if not record["algorithm"] and record["status"] == "finished" and record["score"] is not None:
             measured[digest(record["conditions"])[:6], record["env"]].append(record["score"])
     for (name, env), (first, *others) in measured.items():
         if {first} != {first, *others}:
-            listed = ", ".join(map(str, others))
-            problems.append(
-                f"the random policy has different scores in {env} ({name}): {first}, which is used, and {listed}"
-            )
+            differ = f"{first}, which is used, and {', '.join(map(str, others))}"
+            problems.append(f"the random policy has different scores in {env} ({name}): {differ}")
     return list(found.values()), problems
 
 
@@ -203,20 +195,17 @@ def pack(records: Iterable[Record], file: Path) -> None:
     """Write records to one small ``.jsonl.gz`` file, with their curves, but without the list of all episodes."""
     lines = []
     for record in records:
-        packed: Record = {**record, "episodes": None}
-        if record["status"] == "finished" and record["episodes"]:
-            packed["trailing"] = curve(record)
-        lines.append(json.dumps(packed) + "\n")
+        trailing = {"trailing": curve(record)} if record["status"] == "finished" and record["episodes"] else {}
+        lines.append(json.dumps({**record, "episodes": None, **trailing}) + "\n")
     # The file contains no timestamp, so that the same records give the same file.
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, gzip.compress("".join(lines).encode(), mtime=0))
 
 
 def trailing_means(ends: Sequence[float], returns: Sequence[float], steps: int) -> list[float | None]:
-    """Return the learning curve of a run: the mean return of its last ``LAST`` episodes at the end of each span.
+    """Return the learning curve of a run: the mean return of its last episodes at the end of each span.
 
-    The mean is over all episodes if there were fewer. The last point is the score. A point is ``None`` if no episode
-    has ended yet. ``ends`` are the steps at which the episodes ended, ascending.
+    The last point is the score. A point is ``None`` if no episode has ended yet. ``ends`` must be ascending.
     """
     ended = np.searchsorted(ends, np.arange(1, SPANS + 1) * steps / SPANS, side="right")
     # Differences of cumulative sums would be faster, but lose the digits of small returns after huge ones.
@@ -250,10 +239,8 @@ def plain(name: str, value: object) -> object:
         return value
     path = f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', '<')}"
     if "<" in path:
-        raise ArgumentError(
-            f"{name}={value!r} cannot be recorded: use numbers, text, lists, dicts, classes and functions that can be "
-            "imported, and lin_x for a schedule"
-        )
+        allowed = "numbers, text, lists, dicts, classes and functions that can be imported, and lin_x for a schedule"
+        raise ArgumentError(f"{name}={value!r} cannot be recorded: use {allowed}")
     return path
 
 

@@ -5,7 +5,6 @@ import hashlib
 import inspect
 import math
 import re
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
@@ -69,7 +68,7 @@ class Setting:
 
 
 def own_protocol(label: str) -> str | None:
-    """Return the protocol of its own that the setting with a label has, if it has one."""
+    """Return the protocol that the setting with a label has of its own."""
     found = re.search(r"[ ,] ?protocol=([\w-]+)", label)
     return found and found[1]
 
@@ -86,8 +85,8 @@ def parse(text: str) -> Setting:
     """Parse ``name`` or ``name:argument=value,...`` into a setting, where the name may also be ``module:Class``."""
     setting = split(text)
     if setting.protocol is not None and setting.protocol not in recipes.PROTOCOLS:
-        known_protocols = ", ".join(recipes.PROTOCOLS)
-        raise ArgumentError(f"protocol={setting.protocol} in {text} is none of the protocols: {known_protocols}")
+        names = ", ".join(recipes.PROTOCOLS)
+        raise ArgumentError(f"protocol={setting.protocol} in {text} is none of the protocols: {names}")
     known = list_arguments(load_class(setting.path))
     for argument in setting.arguments:
         if argument in RESERVED:
@@ -115,16 +114,11 @@ def assignments(text: str) -> dict[str, object]:
             raise ArgumentError(f"{text!r} must be name=value, or several of them separated by commas")
         if name in found:
             raise ArgumentError(f"{name} is given more than once in {text!r}")
-        found[name] = _literal(value)
-    return found
-
-
-def _literal(text: str) -> object:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
         # Infinity has no literal. The commands in reports name it so too.
-        return math.inf if text == "inf" else text
+        found[name] = math.inf if value == "inf" else value
+        with suppress(ValueError, SyntaxError):
+            found[name] = ast.literal_eval(value)
+    return found
 
 
 def load_class(path: str) -> type[BaseAlgorithm]:
@@ -160,13 +154,6 @@ def list_arguments(algorithm: type) -> dict[str, object]:
     return arguments
 
 
-def _added_later(algorithm: type) -> dict[str, object]:
-    """Return the arguments, besides ``RECORDED``, that a class has from this package, with their defaults there."""
-    package = __name__.partition(".")[0]
-    own = next((base for base in algorithm.__mro__ if base.__module__.partition(".")[0] == package), None)
-    return {} if own is None else {name: value for name, value in list_arguments(own).items() if name not in RECORDED}
-
-
 class File(NamedTuple):
     """Hyperparameters by environment, and the name of their file with a digest of its contents."""
 
@@ -175,7 +162,7 @@ class File(NamedTuple):
 
 
 def read_file(path: Path) -> File:
-    """Read a yml or py file of hyperparameters in the RL Zoo's format, or raise an error that says why it cannot be."""
+    """Read a yml or py file of hyperparameters in the RL Zoo's format."""
     try:
         content = path.read_bytes()
         found = run_path(str(path))["hyperparams"] if path.suffix == ".py" else yaml.safe_load(content)
@@ -239,7 +226,7 @@ class Conditions:
         """Return the conditions as JSON-serialisable values, with the name of the file instead of its contents."""
         parameters = plain("parameters", self.parameters)
         described = {**asdict(self), "file": self.file and self.file.name, "parameters": parameters}
-        # Records of earlier versions lack these two. Leaving them out if they are None lets those records still match.
+        # Records of earlier versions lack these two, and still match if they are None.
         return {k: v for k, v in described.items() if v is not None or k not in ("protocol", "switched")}
 
 
@@ -256,8 +243,12 @@ def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
     conditions = conditions.under(setting.protocol)
     protocol, algorithm = conditions.rules, load_class(setting.path)
     known = list_arguments(algorithm)
-    shared, timesteps = _shared(setting, env_id, conditions)
-    dropped = [name for name in shared if not _applies(name, known)]
+    shared, timesteps = share(setting, env_id, conditions)
+    applicable = {*known, *recipes.ENVIRONMENT_KEYS}
+    if known.get("clip_range") is None:
+        # A penalised objective that is also clipped is a different one, which a setting must request itself.
+        applicable.discard("clip_range")
+    dropped = [name for name in shared if name not in applicable]
     if conditions.file is None and not issubclass(algorithm, OnPolicyAlgorithm):
         # The recipes are for PPO. In other kinds of algorithms, an argument of the same name may mean something else.
         dropped += sorted(known.keys() & shared.keys() - {"policy", *recipes.ENVIRONMENT_KEYS, *conditions.parameters})
@@ -269,8 +260,11 @@ def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
     # Networks this small are fastest on a CPU, and runs then use the same device on every machine.
     found = {**own, **annealed, "device": "cpu", **given}
     found["policy"] = policy_for(setting, found.get("policy"))
-    later = _added_later(algorithm)
-    found = {n: v for n, v in found.items() if n not in RESERVED and not (n in later and v == later[n])}
+    package = __name__.partition(".")[0]
+    ours = next((base for base in algorithm.__mro__ if base.__module__.partition(".")[0] == package), None)
+    defaults = {} if ours is None else list_arguments(ours)
+    omitted = {n for n, value in found.items() if n in defaults.keys() - RECORDED and value == defaults[n]}
+    found = {name: value for name, value in found.items() if name not in RESERVED.keys() | omitted}
     if conditions.anneal is not None and "learning_rate" not in setting.arguments:
         if "learning_rate" not in found:
             switch = "--anneal" if conditions.anneal else "--no-anneal"
@@ -289,13 +283,7 @@ def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
     return Resolved(found, timesteps, [name for name in dropped if name not in setting.arguments])
 
 
-def environment_part(env_id: str, conditions: Conditions) -> Hyperparameters:
-    """Return the hyperparameters that define the environment."""
-    shared, _ = _shared(Setting("ppo_clip"), env_id, conditions)
-    return {name: value for name, value in shared.items() if name in recipes.ENVIRONMENT_KEYS}
-
-
-def _shared(setting: Setting, env_id: str, conditions: Conditions) -> tuple[Hyperparameters, int]:
+def share(setting: Setting, env_id: str, conditions: Conditions) -> tuple[Hyperparameters, int]:
     """Return the hyperparameters without the setting's own arguments, and the steps of a run."""
     # An algorithm without hyperparameters of its own uses those of PPOClip.
     name = setting.name if setting.name in recipes.ALGORITHMS else "ppo_clip"
@@ -313,13 +301,6 @@ def _shared(setting: Setting, env_id: str, conditions: Conditions) -> tuple[Hype
     for name in shared.keys() & RESERVED.keys():
         raise ArgumentError(f"{name} cannot be a hyperparameter of a comparison: {RESERVED[name]}")
     return shared, int(timesteps)
-
-
-def _applies(name: str, known: Mapping[str, object]) -> bool:
-    """Return whether a shared hyperparameter applies to an algorithm with these arguments."""
-    # A penalised objective that is also clipped is a different one, which a setting must request with its own argument.
-    clips_a_penalty = name == "clip_range" and known.get(name) is None
-    return name in recipes.ENVIRONMENT_KEYS or (name in known and not clips_a_penalty)
 
 
 def _annealed(learning_rate: object, anneal: bool) -> str | float:

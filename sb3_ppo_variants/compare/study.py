@@ -185,7 +185,7 @@ def overview(found: Sequence[Outcome]) -> list[str]:
     else:
         where = "the environments in which all four settings have a run under all conditions with scores"
         explained = f"{EXPLAINED}\n\nAll rows are over {', '.join(envs)}: {where}."
-    return [tables.markdown(frame.fillna(""), None), explained]
+    return [tables.markdown(frame, None), explained]
 
 
 def draw(found: Sequence[Outcome], file: Path) -> None:

@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -38,20 +38,21 @@ def count(things: Collection[object], name: str) -> str:
 
 
 def markdown(frame: pd.DataFrame, index: str | None = "setting") -> str:
-    """Format a table as Markdown.
+    """Format a table as Markdown, with empty cells where values are missing.
 
     :param index: what the rows are; ``None`` leaves the index out
     """
-    if index is None:
-        return frame.to_markdown(index=False, disable_numparse=True)
-    return frame.rename(index=escape).rename_axis(index).to_markdown(disable_numparse=True)
+    filled = frame.astype(object).where(frame.notna(), "")
+    if index is not None:
+        filled = filled.rename(index=escape).rename_axis(index)
+    return str(filled.to_markdown(index=index is not None, disable_numparse=True))
 
 
 def final_scores(comparison: Comparison, frame: pd.DataFrame) -> str:
     """Return a table of the mean score of each setting in each environment, with the standard deviation over seeds."""
     cells = frame.groupby(["label", "env"])["score"].apply(_mean).unstack()
     cells.loc[RANDOM] = pd.Series(random_scores(comparison), dtype=float).map(_number)
-    return markdown(cells.loc[[RANDOM, *comparison.labels], comparison.envs].fillna(""))
+    return markdown(cells.loc[[RANDOM, *comparison.labels], comparison.envs])
 
 
 def across(comparisons: Sequence[Comparison], level: int = 3) -> list[str]:
@@ -60,7 +61,7 @@ def across(comparisons: Sequence[Comparison], level: int = 3) -> list[str]:
     runs = [{**record, "conditions": each.circumstances} for each in comparisons for record in each.records]
     blocks = []
     for env, found in pd.DataFrame(runs, columns=columns).groupby("env"):
-        cells = found.groupby(["conditions", "label"], sort=False)["score"].apply(_mean).unstack().fillna("")
+        cells = found.groupby(["conditions", "label"], sort=False)["score"].apply(_mean).unstack()
         known = [each.circumstances for each in comparisons if each.circumstances in cells.index]
         table = cells.loc[known, sorted(cells.columns, key=order)].rename(columns=escape)
         blocks += [f"{level * '#'} {env}", markdown(table, "conditions")]
@@ -91,27 +92,25 @@ def overview(comparison: Comparison, frame: pd.DataFrame, ranking: Sequence[Rank
     cells["steps per second"] = paces.map(lambda pace: f"{pace:,.0f}{'' if own is None else f' ({pace / own:.1f} x)'}")
     cells["KL of an update"] = pd.Series({label: _kl(comparison, label) for label in labels})
     # Nothing is known of some columns in records of other libraries and of earlier versions.
-    return markdown(cells.dropna(axis="columns", how="all").astype(object).where(cells.notna(), ""))
+    return markdown(cells.dropna(axis="columns", how="all"))
 
 
 def _kl(comparison: Comparison, label: str) -> str | None:
-    """Return the median of the KL that a setting's updates logged, and the range of its middle 80%.
-
-    SB3 logs an estimate of it, and records of earlier versions have neither.
-    """
+    """Return the median of the KL that a setting's updates logged, and the range of its middle 80%."""
     logged = [record.get("training", {}) for record in comparison.runs(label)]
-    for name, form in (("kl", "{}"), ("approx_kl", "about {}")):
+    # SB3 logs an estimate, and records of earlier versions have neither.
+    for name, about in (("kl", ""), ("approx_kl", "about ")):
         spans = [value for of_run in logged for value in of_run.get(name, []) if value is not None]
         if spans:
             low, middle, high = (f"{float(f'{value:.2g}'):g}" for value in np.percentile(spans, [10, 50, 90]))
-            return form.format(f"{middle} ({low} to {high})")
+            return f"{about}{middle} ({low} to {high})"
     return None
 
 
 def shares_of_humans(games: pd.DataFrame) -> str:
     """Return a table of the mean human-normalised score of each setting in each game."""
     cells = games.groupby(["label", "env"], sort=False)["normalised"].mean().unstack().astype(object)
-    return markdown(cells.map("{:.3f}".format, na_action="ignore").fillna(""))
+    return markdown(cells.map("{:.3f}".format, na_action="ignore"))
 
 
 def speed(frame: pd.DataFrame) -> str:
@@ -119,7 +118,7 @@ def speed(frame: pd.DataFrame) -> str:
     # Runs that were recorded elsewhere may have no times.
     settings = frame.dropna(subset="wall_seconds").groupby("label", sort=False)
     means = settings[["steps_per_second", "wall_seconds", "cpu_seconds"]].mean().astype(object)
-    cells = means.map("{:.0f}".format, na_action="ignore").fillna("")
+    cells = means.map("{:.0f}".format, na_action="ignore")
     cells.columns = pd.Index(["steps per second", "seconds of a run", "seconds of CPU of a run"])
     cells.insert(0, "runs", settings.size())
     return markdown(cells)
@@ -155,11 +154,9 @@ def summary(comparison: Comparison) -> str:
     failed = [record for record in comparison.failed if record["label"] != RANDOM]
     trainings = [*comparison.records, *failed]
     everything = [*comparison.records, *comparison.failed, *comparison.random]
-    counts = [
-        count({record["label"] for record in trainings}, "setting"),
-        count({record["env"] for record in trainings}, "environment"),
-        count({record["seed"] for record in trainings}, "seed"),
-    ]
+    frame = pd.DataFrame(trainings, columns=["label", "env", "seed"])
+    names = {"label": "setting", "env": "environment", "seed": "seed"}
+    counts = [count(frame[column].unique(), name) for column, name in names.items()]
     steps = sorted({record["timesteps"] for record in trainings})
     versions = sorted({", ".join(f"{n} {v}" for n, v in record["versions"].items()) for record in everything})
     lines = [
@@ -180,25 +177,22 @@ def _provenance(records: Sequence[Record]) -> list[str]:
 
     Records of earlier versions lack ``numerics`` and ``modules``.
     """
-    machines: Counter[str] = Counter()
-    kinds: dict[str, set[str]] = defaultdict(set)
-    digests: dict[str, set[str]] = defaultdict(set)
-    for record in records:
-        if found := record.get("numerics"):
-            native = found["native"] or "not built"
-            machines[f"{found['processor']}; native library: {native}, PyTorch: {found['torch']}"] += 1
-        else:
-            machines["not known, recorded by an earlier version"] += 1
-        kinds[record["label"]].add(str(found))
-        for module, digest in record.get("modules", {}).items():
-            digests[module].add(digest)
+    machines = Counter(
+        f"{found['processor']}; native library: {found['native'] or 'not built'}, PyTorch: {found['torch']}"
+        if (found := record.get("numerics"))
+        else "not known, recorded by an earlier version"
+        for record in records
+    )
     lines = [f"processor: {machine} ({count(range(runs), 'run')})" for machine, runs in sorted(machines.items())]
-    if len(machines) > 1 or any(len(of_label) > 1 for of_label in kinds.values()):
+    kinds = {(record["label"], str(record.get("numerics"))) for record in records}
+    if len(machines) > 1 or len(kinds) > len({label for label, _ in kinds}):
         lines.append(
             "runs of different processors or backends are compared here: with the same seed, they would differ as runs "
             "of different seeds do"
         )
-    changed = sorted(module for module, of_module in digests.items() if len(of_module) > 1)
+    digests = {pair for record in records for pair in record.get("modules", {}).items()}
+    versions = Counter(module for module, _ in digests)
+    changed = sorted(module for module, number in versions.items() if number > 1)
     return [*lines, *(f"the code of {module} is not the same in all of these runs" for module in changed)]
 
 
