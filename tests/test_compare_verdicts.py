@@ -7,7 +7,7 @@ import pytest
 from comparing import p_value
 from scipy.stats import permutation_test, t, ttest_ind, ttest_rel
 
-from sb3_ppo_variants.compare import statistics, verdicts
+from sb3_ppo_variants.compare import statistics, tables
 from sb3_ppo_variants.compare.statistics import holm, seeds_needed, smallest_p
 
 
@@ -67,7 +67,7 @@ def apart(gap: float, seeds: int, envs: int, settings: str = "ab") -> dict[str, 
 
 def said(arrays: dict[str, np.ndarray], incomplete: tuple[str, ...] = ()) -> str:
     order = statistics.rank(arrays, statistics.differences(arrays))
-    return verdicts.verdict(order, next(iter(arrays.values())).shape[1], incomplete)
+    return tables.verdict(order, next(iter(arrays.values())).shape[1], incomplete)
 
 
 def test_what_is_better_beyond_noise() -> None:

@@ -51,7 +51,8 @@ def run_command(
         options = parser.parse_args(arguments)
         with _extra_named():
             module = import_module(commands[options.command].module)
-        return module.run(options)
+        code: int = module.run(options)
+        return code
     except ArgumentError as error:
         raise SystemExit(str(error)) from error
 

@@ -24,7 +24,7 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, ver
 from importlib.util import find_spec
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import gymnasium as gym
 import numpy as np
@@ -41,7 +41,7 @@ from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.backends.native.library import library
 from sb3_ppo_variants.base.algorithm import PPOBase
 from sb3_ppo_variants.compare.plan import Run
-from sb3_ppo_variants.compare.records import FORMAT, LAST, SPANS, Record, Result, digest
+from sb3_ppo_variants.compare.records import FORMAT, LAST, SPANS, Record, Result, Values, digest
 from sb3_ppo_variants.envs import ActionsAsDrawn
 from sb3_ppo_variants.errors import ArgumentError, installation
 from sb3_ppo_variants.guards.capabilities import has_attr
@@ -88,11 +88,9 @@ class State(BaseCallback):
         if self._file is None or now < self._next:
             return
         self._next = now + SECONDS_BETWEEN_STATES
-        run, returns = self._run, self._episodes.returns[-LAST:]
-        progress = {
-            "label": run.label, "env": run.env, "seed": run.seed, "timesteps": run.timesteps, "steps": step,
-            "reward": round(sum(returns) / len(returns), 2) if returns else None,
-        }  # fmt: skip
+        returns = self._episodes.returns[-LAST:]
+        progress = {name: getattr(self._run, name) for name in ("label", "env", "seed", "timesteps")}
+        progress |= {"steps": step, "reward": round(sum(returns) / len(returns), 2) if returns else None}
         # A full disk must not stop the run. The command reports it when it writes the record.
         with suppress(OSError):
             temporary = self._file.with_suffix(".tmp")
@@ -178,7 +176,7 @@ class ToWandb(KVWriter):
     def __init__(self, run: "WandbRun"):
         self._run = run
 
-    def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
+    def write(self, key_values: dict[str, object], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
         """Write the numbers that were logged at a step."""
         self._run.log({name: value for name, value in key_values.items() if isinstance(value, Real)}, step=step)
 
@@ -186,16 +184,13 @@ class ToWandb(KVWriter):
         """Do nothing: the context that started the run ends it."""
 
 
-NOWHERE = Tracking()
-
-
 def perform(
-    run: Run, states: Path | None = None, checkpoints: Path | None = None, tracking: Tracking = NOWHERE
+    run: Run, states: Path | None = None, checkpoints: Path | None = None, tracking: Tracking | None = None
 ) -> Record:
     """Execute a run and return its record. If the run raises an error, the record contains the traceback.
 
-    :param states: folder for the progress of the runs; ``None`` writes none
-    :param checkpoints: folder in which a folder with the trained model is saved; ``None`` saves none
+    :param states: folder for the progress of the runs
+    :param checkpoints: folder in which a folder with the trained model is saved
     """
     # Compute with one thread everywhere, because the way sums are split over threads changes their rounding.
     th.set_num_threads(1)
@@ -205,7 +200,7 @@ def perform(
     try:
         with threadpool_limits(limits=1), quiet():
             if run.algorithm:
-                steps, computed = _train(run, CallbackList([episodes, state]), checkpoints, tracking)
+                steps, computed = _train(run, CallbackList([episodes, state]), checkpoints, tracking or Tracking())
             else:
                 steps, computed = _act_randomly(run, episodes, state), numerics(None)
         training = state.curves(steps, SPANS)
@@ -267,11 +262,10 @@ def _act_randomly(run: Run, episodes: Episodes, state: State) -> int:
     return steps
 
 
-def random_actions(env: VecEnv, space: spaces.Space | None = None) -> np.ndarray:
+def random_actions(env: VecEnv, space: spaces.Space[object] | None = None) -> np.ndarray:
     """Draw a random action for each environment, from this space or its own; with masks, one that the mask allows."""
     space = env.action_space if space is None else space
-    sizes = choices(space) if has_attr(env, METHOD) else None
-    if sizes is None:
+    if not has_attr(env, METHOD) or (sizes := choices(space)) is None:
         return np.array([space.sample() for _ in range(env.num_envs)])
     masks = MaskCheck(space, Watch()).stack(env.env_method(METHOD))
     parts = np.split(masks, np.cumsum(sizes)[:-1], axis=1)
@@ -281,9 +275,9 @@ def random_actions(env: VecEnv, space: spaces.Space | None = None) -> np.ndarray
 
 def _measure(episodes: Episodes, steps: int) -> Result:
     """Return the part of the record about the episodes, whose returns and their sums must be finite."""
-    for number, value in enumerate(episodes.returns):
+    for number, (value, end) in enumerate(zip(episodes.returns, episodes.ends, strict=True)):
         if not math.isfinite(value):
-            raise ValueError(f"the return of episode {number}, which ended at step {episodes.ends[number]}, is {value}")
+            raise ValueError(f"the return of episode {number}, which ended at step {end}, is {value}")
     if not math.isfinite(sum(map(abs, episodes.returns))):
         raise ValueError(f"the returns are too large for a mean, up to {max(episodes.returns, key=abs)}")
     episodes.returns = [round(value, 4) for value in episodes.returns]
@@ -348,8 +342,8 @@ def processor() -> str:
     except OSError:
         return platform.processor()
     fields = dict(line.replace("\t", "").split(": ", 1) for line in lines if ": " in line)
-    numbers = [fields[name] for name in ("cpu family", "model") if name in fields]
-    return " ".join([fields.get("model name", platform.machine()), *([f"({'/'.join(numbers)})"] if numbers else [])])
+    numbers = "/".join(fields[name] for name in ("cpu family", "model") if name in fields)
+    return fields.get("model name", platform.machine()) + (f" ({numbers})" if numbers else "")
 
 
 def installed_versions() -> dict[str, str]:
@@ -364,16 +358,15 @@ def installed_versions() -> dict[str, str]:
 def own_modules(algorithm: str, env: str, wrappers: Wrappers) -> dict[str, str]:
     """Return a digest of each imported module that a run names and that no installed package contains."""
     named = [name.rpartition(".")[0] for name, _ in list_wrappers(wrappers) if isinstance(name, str)]
-    paths = [algorithm.partition(":")[0], *named]
-    if env in gym.registry and isinstance(entry := gym.registry[env].entry_point, str):
-        paths.append(entry.partition(":")[0])
-    packaged = packages_distributions().keys() | sys.stdlib_module_names | {__name__.partition(".")[0]}
-    found = {}
-    for path in sorted({path for path in paths if path and path.partition(".")[0] not in packaged}):
-        file = getattr(sys.modules.get(path), "__file__", None)
-        if file is not None:
-            found[path] = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]
-    return found
+    entry = gym.registry[env].entry_point if env in gym.registry else None
+    paths = {algorithm.partition(":")[0], *named, entry.partition(":")[0] if isinstance(entry, str) else ""}
+    packaged = packages_distributions().keys() | sys.stdlib_module_names | {__name__.partition(".")[0], ""}
+    files = {
+        path: getattr(sys.modules.get(path), "__file__", None)
+        for path in sorted(paths)
+        if path.partition(".")[0] not in packaged
+    }
+    return {path: hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12] for path, file in files.items() if file}
 
 
 @cache
@@ -391,7 +384,7 @@ def _git(*arguments: str, folder: Path) -> str:
     return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def circumstances(*packages: str) -> dict[str, Any]:
+def circumstances(*packages: str) -> Values:
     """Describe how a result was made: the versions of Python, the core packages and these packages, and the machine."""
     names = ("sb3_ppo_variants", "stable_baselines3", "gymnasium", "torch", "numpy", *packages)
     versions = {name: str(import_module(name).__version__) for name in names}

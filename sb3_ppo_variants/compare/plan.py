@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sb3_ppo_variants import recipes
 from sb3_ppo_variants.compare.options import BASELINE, FIRST
-from sb3_ppo_variants.compare.records import FORMAT, RANDOM, Record, digest, plain
+from sb3_ppo_variants.compare.records import FORMAT, RANDOM, Record, Values, digest, plain
 from sb3_ppo_variants.compare.settings import (
     RESERVED,
     Conditions,
@@ -30,7 +30,7 @@ LONGEST = 200
 
 @dataclass(frozen=True)
 class Row:
-    """A setting in the format of the command line, with the paper's name and average normalised score for it."""
+    """A setting as on the command line, with the paper's name and average normalised score for it."""
 
     setting: str
     name: str
@@ -164,10 +164,10 @@ class Run:
     timesteps: int
     # Those of the algorithm and the environment, in the RL Zoo's format.
     hyperparameters: Hyperparameters
-    conditions: dict[str, Any]
+    conditions: Values
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> Values:
         """The fields of the run, as JSON-serialisable values."""
         return {**asdict(self), "hyperparameters": plain("hyperparameters", self.hyperparameters)}
 
@@ -218,8 +218,8 @@ def make_plan(settings: list[Setting], envs: list[str], seeds: int, conditions: 
             if dropped:
                 notes.append(f"{setting.label} in {env} does not use {', '.join(dropped)}")
     # Equality, unlike a digest, takes 3 and 3.0 for the same number.
-    described = [(run, {**run.identity, "label": None}) for run in first]
-    for (one, identity), (other, same) in combinations(described, 2):
+    unlabelled = [(run, {**run.identity, "label": None}) for run in first]
+    for (one, identity), (other, same) in combinations(unlabelled, 2):
         if identity == same:
             raise ArgumentError(f"{other.label} and {one.label} are the same setting in {one.env}; name one of them")
     return Plan([*randoms, *(replace(run, seed=seed) for seed in range(seeds) for run in first)], notes)
@@ -237,7 +237,7 @@ def merge(plans: Iterable[Plan]) -> Plan:
 
 def _refuse_unknown(dropped: set[str], settings: list[Setting]) -> None:
     """Refuse a hyperparameter that no setting has, unless PPO has it."""
-    arguments = {argument for setting in settings for argument in list_arguments(load_class(setting.path))}
     for name in sorted(dropped - list_arguments(PPOClip).keys()):
+        arguments = {argument for setting in settings for argument in list_arguments(load_class(setting.path))}
         known = ", ".join([*recipes.ENVIRONMENT_KEYS, *sorted(arguments - RESERVED.keys())])
         raise ArgumentError(f"no setting has a hyperparameter {name}; they have {known}")

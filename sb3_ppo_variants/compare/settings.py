@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from runpy import run_path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import yaml
 from stable_baselines3.common.base_class import BaseAlgorithm
@@ -20,7 +20,7 @@ from torch import nn
 from sb3_ppo_variants import recipes
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.compare.options import ALGORITHMS, EXAMPLE, MASKABLE
-from sb3_ppo_variants.compare.records import plain
+from sb3_ppo_variants.compare.records import Values, plain
 from sb3_ppo_variants.errors import ArgumentError, installation
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 
@@ -166,17 +166,16 @@ def read_file(path: Path) -> File:
     try:
         content = path.read_bytes()
         found = run_path(str(path))["hyperparams"] if path.suffix == ".py" else yaml.safe_load(content)
-        entries = {env_id: {key: _evaluated(key, value) for key, value in found[env_id].items()} for env_id in found}
+        entries = {env_id: {key: _evaluate(key, value) for key, value in found[env_id].items()} for env_id in found}
     except Exception as error:
         # A py file is the user's own code, which may raise anything.
-        raise ArgumentError(
-            f"--hyperparams {path} cannot be read: {type(error).__name__}: {error}\n"
-            "It must be a yml file, or a py file that defines hyperparams, with a dict for each environment."
-        ) from error
+        allowed = "It must be a yml file, or a py file that defines hyperparams, with a dict for each environment."
+        problem = f"--hyperparams {path} cannot be read: {type(error).__name__}: {error}"
+        raise ArgumentError(f"{problem}\n{allowed}") from error
     return File(f"{path.name} (sha256 {hashlib.sha256(content).hexdigest()[:12]})", entries)
 
 
-def _evaluated(name: str, value: object) -> object:
+def _evaluate(name: str, value: object) -> object:
     # In the zoo's yml files these are Python expressions. Like a py file, they are the user's own code.
     if name in ("policy_kwargs", "normalize", "env_kwargs") and isinstance(value, str):
         return eval(value, {"nn": nn})
@@ -206,8 +205,8 @@ class Conditions:
         given = self.parameters.get("normalize", self.normalize)
         # VecNormalize without arguments normalises too.
         if self.normalize is not None and (given == {} or bool(given)) != self.normalize:
-            switch = "--normalize" if self.normalize else "--no-normalize"
-            raise ArgumentError(f"-p normalize={given} contradicts {switch}; pass only one of them")
+            named = switch("normalize", self.normalize)
+            raise ArgumentError(f"-p normalize={given} contradicts {named}; pass only one of them")
 
     @property
     def rules(self) -> recipes.Protocol:
@@ -222,12 +221,17 @@ class Conditions:
         entry = self.entry or ("mujoco" if self.file is None else None)
         return replace(self, protocol=protocol, entry=entry, normalize=None, anneal=None)
 
-    def description(self) -> dict[str, Any]:
+    def description(self) -> Values:
         """Return the conditions as JSON-serialisable values, with the name of the file instead of its contents."""
         parameters = plain("parameters", self.parameters)
         described = {**asdict(self), "file": self.file and self.file.name, "parameters": parameters}
         # Records of earlier versions lack these two, and still match if they are None.
         return {k: v for k, v in described.items() if v is not None or k not in ("protocol", "switched")}
+
+
+def switch(name: str, value: bool) -> str:
+    """Return the option of the command line that gives a condition this value."""
+    return f"--{name}" if value else f"--no-{name}"
 
 
 class Resolved(NamedTuple):
@@ -267,17 +271,15 @@ def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
     found = {name: value for name, value in found.items() if name not in RESERVED.keys() | omitted}
     if conditions.anneal is not None and "learning_rate" not in setting.arguments:
         if "learning_rate" not in found:
-            switch = "--anneal" if conditions.anneal else "--no-anneal"
-            raise ArgumentError(f"{switch} is for algorithms with a learning_rate, which {setting.name} does not have")
-        found["learning_rate"] = _annealed(found["learning_rate"], conditions.anneal)
+            named = switch("anneal", conditions.anneal)
+            raise ArgumentError(f"{named} is for algorithms with a learning_rate, which {setting.name} does not have")
+        found["learning_rate"] = _anneal(found["learning_rate"], conditions.anneal)
     if conditions.anneal is not False:
         found = protocol.anneal(found)
     if not issubclass(algorithm, PPOBase):
         if "normalize_advantage" not in setting.arguments and found.get("normalize_advantage") == "rollout":
-            raise ArgumentError(
-                f"{setting.name} cannot normalise advantages over the rollout: leave it out, or give it its own "
-                f"protocol, as in {setting.name}:protocol=sb3"
-            )
+            instead = f"leave it out, or give it its own protocol, as in {setting.name}:protocol=sb3"
+            raise ArgumentError(f"{setting.name} cannot normalise advantages over the rollout: {instead}")
         if found.get("max_grad_norm", 0) is None:
             found["max_grad_norm"] = math.inf  # Others than this package's algorithms need a number.
     return Resolved(found, timesteps, [name for name in dropped if name not in setting.arguments])
@@ -303,7 +305,7 @@ def share(setting: Setting, env_id: str, conditions: Conditions) -> tuple[Hyperp
     return shared, int(timesteps)
 
 
-def _annealed(learning_rate: object, anneal: bool) -> str | float:
+def _anneal(learning_rate: object, anneal: bool) -> str | float:
     """Return the step size, annealed linearly to 0 or constant."""
     if isinstance(learning_rate, float | int):
         return f"lin_{learning_rate!r}" if anneal else learning_rate

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, count
 
 import numpy as np
 from scipy.special import stdtrit
@@ -134,13 +134,12 @@ def half_width(samples: Sequence[np.ndarray], level: float) -> np.ndarray:
     """
     # Variances of the means in the environments, each divided by the squared number of environments.
     parts = [sample.var(axis=0, ddof=1) / len(sample) / sample.shape[1] ** 2 for sample in samples]
-    variance = np.sum([part.sum(axis=0) for part in parts], axis=0)
-    squares = np.sum(
-        [(part**2).sum(axis=0) / (len(sample) - 1) for part, sample in zip(parts, samples, strict=True)], axis=0
-    )
+    variance = sum(part.sum(axis=0) for part in parts)
+    squares = sum((part**2).sum(axis=0) / (len(own) - 1) for part, own in zip(parts, samples, strict=True))
     # Equal scores say nothing about how much others would differ: 0 / 0 is NaN, which is no interval.
     with np.errstate(invalid="ignore", divide="ignore"):
-        return stdtrit(variance**2 / squares, 0.5 + level / 2) * np.sqrt(variance)
+        half: np.ndarray = stdtrit(variance**2 / squares, 0.5 + level / 2) * np.sqrt(variance)
+    return half
 
 
 def share_interval(share: np.ndarray, seeds: int, envs: int) -> Ends:
@@ -186,17 +185,14 @@ def differences(scores: Scores) -> dict[tuple[str, str], Difference]:
 
 def rank(scores: Scores, compared: Differences) -> list[Ranked]:
     """Return the settings in order of their means, the highest first."""
-    ours = means(scores)
-    labels = sorted(ours, key=lambda label: -ours[label].value)
-
-    def beyond_noise(label: str, sign: int) -> list[str]:
-        pairs = {other: compared[label, other] for other in labels if other != label}
-        return [n for n, found in pairs.items() if found.is_beyond_noise and sign * found.estimate.value > 0]
-
-    return [
-        Ranked(label, ours[label], len(scores[label]), beyond_noise(label, 1), beyond_noise(label, -1), len(labels))
-        for label in labels
-    ]
+    ranked = []
+    ours = dict(sorted(means(scores).items(), key=lambda item: -item[1].value))
+    for label, value in ours.items():
+        pairs = {other: compared[label, other] for other in ours if other != label}
+        apart = {other: found.estimate.value for other, found in pairs.items() if found.is_beyond_noise}
+        better, worse = [n for n, by in apart.items() if by > 0], [n for n, by in apart.items() if by < 0]
+        ranked.append(Ranked(label, value, len(scores[label]), better, worse, len(ours)))
+    return ranked
 
 
 def _on_a_shared_scale(scores: Scores) -> dict[str, np.ndarray]:
@@ -242,9 +238,10 @@ def profiles(scores: Scores) -> tuple[np.ndarray, dict[str, Band]]:
     """
     found = np.concatenate([own.ravel() for own in scores.values()])
     taus = np.linspace(max(found.min(), -1.0), found.max(), 61)
-    shares = {label: (own[..., None] > taus).mean(axis=(0, 1)) for label, own in scores.items()}
-    nothing = np.empty((0, len(taus)))
-    bands = {n: Band(share, *share_interval(share, *scores[n].shape), seeds=nothing) for n, share in shares.items()}
+    bands = {}
+    for label, own in scores.items():
+        share = (own[..., None] > taus).mean(axis=(0, 1))
+        bands[label] = Band(share, *share_interval(share, *own.shape), seeds=np.empty((0, len(taus))))
     return taus, bands
 
 
@@ -286,13 +283,10 @@ def _divisions(first: int, second: int, envs: int, samples: int) -> tuple[np.nda
     ways = math.comb(runs, first)
     complete = ways**envs <= samples
     if complete:
-        of_env = np.zeros((ways, runs), dtype=bool)
-        for row, chosen in zip(of_env, combinations(range(runs), first), strict=True):
-            row[list(chosen)] = True
+        of_env = np.array([[run in chosen for run in range(runs)] for chosen in combinations(range(runs), first)])
         belongs = of_env[np.indices((ways,) * envs).reshape(envs, -1).T]
     else:
-        keys = np.random.default_rng(0).random((samples, envs, runs))
-        belongs = keys.argsort(axis=2) < first
+        belongs = np.random.default_rng(0).random((samples, envs, runs)).argsort(axis=2) < first
     weights = np.where(belongs, 1 / first, -1 / second) / envs
     return weights.reshape(len(weights), -1), complete
 
@@ -307,9 +301,9 @@ def holm(p: np.ndarray) -> np.ndarray:
 
 def smallest_p(first: int, second: int, envs: int, samples: int = SAMPLES) -> float:
     """Return the smallest p value that a test with so many seeds of two settings can give."""
-    divisions = math.comb(first + second, first) ** envs
+    divisions: int = math.comb(first + second, first) ** envs
     # With equal numbers of seeds, exchanging the two settings gives the same difference.
-    return max((2 if first == second else 1) / divisions, 1 / (samples + 1) if divisions > samples else 0.0)
+    return max((1 + (first == second)) / divisions, 1 / (samples + 1) if divisions > samples else 0.0)
 
 
 def samples_for(tests: int) -> int:
@@ -319,7 +313,5 @@ def samples_for(tests: int) -> int:
 
 def seeds_needed(tests: int, envs: int) -> int:
     """Return the number of seeds of each setting with which a difference can be significant among so many tests."""
-    seeds = 2
-    while smallest_p(seeds, seeds, envs, samples_for(tests)) > ALPHA / tests:
-        seeds += 1
-    return seeds
+    samples = samples_for(tests)
+    return next(seeds for seeds in count(2) if smallest_p(seeds, seeds, envs, samples) <= ALPHA / tests)
