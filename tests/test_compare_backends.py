@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from comparing import InProcess, Lost, compare
 
-from sb3_ppo_variants.compare import command, records
-from sb3_ppo_variants.compare.command import connect, make
+from sb3_ppo_variants.compare import backends, records
+from sb3_ppo_variants.compare.backends import connect, make
 from sb3_ppo_variants.compare.plan import Run, make_plan
 from sb3_ppo_variants.compare.settings import Conditions, parse
 
@@ -94,9 +94,9 @@ class Growing:
 
 def test_a_cluster_gets_time_for_its_first_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("distributed.Client", Growing)
-    monkeypatch.setattr(command, "SECONDS_BETWEEN_LOOKS", 0)
+    monkeypatch.setattr(backends, "SECONDS_BETWEEN_LOOKS", 0)
     with connect("dask", "127.0.0.1:1", None) as pool:
         assert pool.jobs == 3
-    monkeypatch.setattr(command, "SECONDS_FOR_CORES", -1)
+    monkeypatch.setattr(backends, "SECONDS_FOR_CORES", -1)
     with pytest.raises(SystemExit, match="too few cores, 0 instead of 1: add workers, "):
         connect("dask", "127.0.0.1:1", 4).__enter__()

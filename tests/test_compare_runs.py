@@ -14,8 +14,8 @@ from filelock import FileLock
 
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.__main__ import main
-from sb3_ppo_variants.compare import command, records
-from sb3_ppo_variants.compare.command import Pool
+from sb3_ppo_variants.compare import backends, records
+from sb3_ppo_variants.compare.backends import Pool
 from sb3_ppo_variants.compare.execution import LAST, State
 from sb3_ppo_variants.recipes import recipe
 from sb3_ppo_variants.recipes.training import Episodes, build
@@ -29,7 +29,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def connect(*_: Any) -> Iterator[Pool]:
         yield InProcess("none", 1, Lost)
 
-    monkeypatch.setattr(command, "connect", connect)
+    monkeypatch.setattr(backends, "connect", connect)
 
 
 @pytest.mark.usefixtures("in_process")
@@ -191,7 +191,7 @@ def test_an_interrupted_command_names_the_records_that_are_not_written(
     def connect(*_: Any) -> Iterator[Pool]:
         yield Interrupted("none", 1, Lost)
 
-    monkeypatch.setattr(command, "connect", connect)
+    monkeypatch.setattr(backends, "connect", connect)
     # The first record is written, the second is not.
     disk(3, 1000)
     with pytest.raises(

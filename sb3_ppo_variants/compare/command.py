@@ -1,38 +1,28 @@
 """Compare algorithms over environments and seeds (settings x environments x seeds), resumably, and write a report."""
 
 import argparse
-import os
-import time
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryFile
-from threading import Thread
 
 from filelock import FileLock, Timeout
-from joblib import Parallel, delayed, parallel_config, register_parallel_backend
-from joblib.externals.loky.process_executor import BrokenProcessPool
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from sb3_ppo_variants.compare import records
-from sb3_ppo_variants.compare.execution import Tracking, check, make_record, perform
+from sb3_ppo_variants.compare import backends, records
+from sb3_ppo_variants.compare.execution import Tracking, check, perform
 from sb3_ppo_variants.compare.plan import DEFAULT, PRESETS, Plan, Run, make_plan, merge
 from sb3_ppo_variants.compare.records import RANDOM, Record, Values
 from sb3_ppo_variants.compare.report import LOCK, RECORDS, STATES, read_states, write
 from sb3_ppo_variants.compare.settings import Conditions, assignments, parse, read_file, switch
-from sb3_ppo_variants.errors import ArgumentError, installation
+from sb3_ppo_variants.errors import ArgumentError
 
 CHECKPOINTS = "checkpoints"
 INTERRUPTED = 130
-SECONDS_BETWEEN_LOOKS = 0.5
-# Workers of a cluster that has just been started may join it a little later.
-SECONDS_FOR_CORES = 60
-Work = Callable[[Run], Record]
 
 
 def run(options: argparse.Namespace) -> int:
@@ -46,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
         tracking.check()
         plan = make_plans(options)
         if options.dry_run:
-            _missing(options, plan)
+            _find_missing(options, plan)
             return 0
         try:
             for folder in (RECORDS, STATES):
@@ -57,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
         with FileLock(options.out / LOCK, timeout=0):
             if options.files:
                 _copy(options)
-            failed = _make(options, plan, _missing(options, plan), tracking)
+            failed = _make(options, plan, _find_missing(options, plan), tracking)
         write(options.out, *records.load(options.out / RECORDS))
     except Timeout:
         raise SystemExit(f"--out {options.out} is in use by another command") from None
@@ -109,7 +99,7 @@ def _change(preset: Conditions, given: Values, options: argparse.Namespace) -> C
     return replace(preset, **changes)
 
 
-def _missing(options: argparse.Namespace, plan: Plan) -> list[Run]:
+def _find_missing(options: argparse.Namespace, plan: Plan) -> list[Run]:
     """Show the plan and its progress, and check the missing runs."""
     found, problems = records.load(options.out / RECORDS, options.files)
     status = {record["name"]: record["status"] for record in found}
@@ -155,10 +145,10 @@ def _make(options: argparse.Namespace, plan: Plan, missing: list[Run], tracking:
     failed = 0
     with (
         records.Writer(options.out / RECORDS) as writer,
-        connect(options.backend, options.address, options.jobs) as pool,
+        backends.connect(options.backend, options.address, options.jobs) as pool,
         Display(plan.runs, missing, states) as display,
         # Closing the generator ends the workers, even if this process is interrupted.
-        closing(make(missing, work, pool)) as made,
+        closing(backends.make(missing, work, pool)) as made,
     ):
         for record in made:
             failed += record["status"] == "failed"
@@ -217,132 +207,3 @@ class Display(Progress):
             table.add_row(state["label"], state["env"], str(state["seed"]), share, reward)
         yield table
         yield self.make_tasks_table(self.tasks)
-
-
-@dataclass(frozen=True)
-class Pool:
-    """A joblib backend with its options, and the number of parallel runs."""
-
-    backend: str
-    jobs: int
-    # Raised when a worker is lost.
-    lost: type[Exception]
-    options: Values = field(default_factory=dict)
-
-    def records(self, runs: Iterable[Run], work: Work) -> Iterator[Record]:
-        """Yield the record of each run as soon as it is ready."""
-        # With one worker, joblib would work in this process. No more runs are dispatched than may be executed at a
-        # time, so that when a worker is lost, only these can be to blame.
-        with parallel_config(self.backend, **self.options):
-            at_once = max(self.jobs, 2)
-            parallel = Parallel(at_once, pre_dispatch=self.jobs, batch_size=1, return_as="generator_unordered")
-            yield from parallel(delayed(work)(run) for run in runs)
-
-
-def make(runs: Iterable[Run], work: Work, pool: Pool) -> Generator[Record, None, None]:
-    """Yield the record of each run as soon as it is ready.
-
-    Runs that were in progress when a worker was lost are made again, one at a time. A run that loses its worker again
-    is recorded as failed.
-    """
-    waiting = {run.name: run for run in runs}
-    while waiting:
-        begun: list[Run] = []
-        try:
-            for record in pool.records(_note(tuple(waiting.values()), begun), work):
-                del waiting[record["name"]]
-                yield record
-        except pool.lost:
-            suspects = [run for run in begun if run.name in waiting]
-            if not suspects:
-                raise
-            for run in suspects:
-                del waiting[run.name]
-                try:
-                    yield from replace(pool, jobs=1).records([run], work)
-                except pool.lost as error:
-                    twice = f"{error}\nThe process of this run ended twice, the second time while it was the only one."
-                    yield make_record(run, "failed", {"error": twice})
-
-
-def _note(runs: Iterable[Run], begun: list[Run]) -> Iterator[Run]:
-    for run in runs:
-        begun.append(run)
-        yield run
-
-
-@contextmanager
-def connect(backend: str, address: str | None, jobs: int | None) -> Iterator[Pool]:
-    """Yield the pool that the command line asks for.
-
-    :param address: address of the cluster; ``None`` starts one on this machine
-    :param jobs: number of parallel runs; ``None`` for one per core
-    :raises SystemExit: if the package of the backend is missing, there is no such cluster, or it has too few cores
-    """
-    if backend == "loky":
-        together = {"initializer": _end_with, "initargs": (os.getpid(),)}
-        yield Pool(backend, jobs or os.cpu_count() or 1, BrokenProcessPool, together)
-    else:
-        yield from (_ray if backend == "ray" else _dask)(address, jobs)
-
-
-def _end_with(parent: int) -> None:
-    """End this process soon after its parent ends, because a parent that is killed cannot end its workers."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(SECONDS_BETWEEN_LOOKS)
-        os._exit(1)
-
-    Thread(target=watch, daemon=True).start()
-
-
-def _ray(address: str | None, jobs: int | None) -> Iterator[Pool]:
-    try:
-        ray = import_module("ray")
-        from ray.util.joblib.ray_backend import RayBackend
-    except ImportError as error:
-        raise SystemExit(f"--backend ray needs Ray: {installation('ray')}") from error
-
-    class Generating(RayBackend):
-        # Ray's pool calls back as results arrive, which is all that generators need. joblib disables them for all
-        # multiprocessing pools.
-        supports_return_generator = True
-
-    register_parallel_backend("ray", Generating)
-    try:
-        context = ray.init(address=address, log_to_driver=False)
-    except (ConnectionError, ValueError) as error:
-        raise SystemExit(f"no Ray cluster answers at --address {address}: {error}") from error
-    with context:
-        # Ray's pool has a core for each worker, and with one worker joblib would not use the pool.
-        cores = _count_cores(lambda: ray.cluster_resources().get("CPU", 0), max(jobs or 1, 2))
-        yield Pool("ray", jobs or cores, ray.exceptions.RayError)
-
-
-def _dask(address: str | None, jobs: int | None) -> Iterator[Pool]:
-    try:
-        distributed = import_module("distributed")
-    except ImportError as error:
-        raise SystemExit(f"--backend dask needs Dask: {installation('dask')}") from error
-
-    # Runs must not share a process, because PyTorch's seeds and number of threads are global.
-    started = {} if address else {"n_workers": jobs or os.cpu_count(), "threads_per_worker": 1, "dashboard_address": ""}
-    try:
-        client = distributed.Client(address, **started)
-    except (OSError, ValueError) as error:
-        raise SystemExit(f"no Dask scheduler answers at --address {address}: {error}") from error
-    with client:
-        cores = _count_cores(lambda: sum(client.ncores().values()), 1)
-        yield Pool("dask", jobs or cores, distributed.KilledWorker)
-
-
-def _count_cores(count: Callable[[], float], needed: int) -> int:
-    """Wait until a cluster has as many cores as needed, and return how many it has."""
-    end = time.monotonic() + SECONDS_FOR_CORES
-    while (cores := int(count())) < needed:
-        if time.monotonic() > end:
-            few = f"the cluster has too few cores, {cores} instead of {needed}"
-            raise SystemExit(f"{few}: add workers, or pass a smaller --jobs")
-        time.sleep(SECONDS_BETWEEN_LOOKS)
-    return cores
