@@ -1,7 +1,6 @@
 """Executes one run, in any process, and returns its record, with what the result depends on besides settings and seed.
 
-Sums of floating-point numbers depend on the order in which a processor's instructions add them. Training amplifies the
-last bit until two processors, or two versions of the code, give different scores.
+Processors, and versions of the code, round sums differently, and training amplifies the last bit into other scores.
 """
 
 import hashlib
@@ -24,7 +23,7 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, ver
 from importlib.util import find_spec
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -32,7 +31,6 @@ import pandas as pd
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.logger import KVWriter, Logger, TensorBoardOutputFormat
 from stable_baselines3.common.vec_env import VecEnv
 from threadpoolctl import threadpool_limits
@@ -63,12 +61,12 @@ LOGGED = (
 )  # fmt: skip
 
 
-class State(BaseCallback):
-    """Writes the progress of a run to a file in a folder, if this machine has it, and keeps the values that it logs."""
+class State(Episodes):
+    """Keeps the episodes of a run and the values that it logs, and writes its progress to a file in a folder."""
 
-    def __init__(self, run: Run, episodes: Episodes, folder: Path | None):
+    def __init__(self, run: Run, folder: Path | None):
         super().__init__()
-        self._run, self._episodes = run, episodes
+        self._run = run
         self._file = folder / f"{run.name}.json" if folder is not None and folder.is_dir() else None
         self._next = 0.0
         self._logged: list[dict[str, float]] = []
@@ -78,17 +76,14 @@ class State(BaseCallback):
         # Restart the clocks, to leave out the imports of the environment, which only the first run of a process makes.
         self._begun = time.perf_counter(), time.process_time()
 
-    def _on_step(self) -> bool:
-        self.note(self.num_timesteps)
-        return True
-
-    def note(self, step: int) -> None:
-        """Write that the run is at this step, if the last write was long enough ago."""
+    def note(self, step: int, infos: list[dict[str, Any]]) -> None:
+        """Record the episodes that ended in a step, and write the progress, if the last write was long enough ago."""
+        super().note(step, infos)
         now = time.monotonic()
         if self._file is None or now < self._next:
             return
         self._next = now + SECONDS_BETWEEN_STATES
-        returns = self._episodes.returns[-LAST:]
+        returns = self.returns[-LAST:]
         progress = {name: getattr(self._run, name) for name in ("label", "env", "seed", "timesteps")}
         progress |= {"steps": step, "reward": round(sum(returns) / len(returns), 2) if returns else None}
         # A full disk must not stop the run. The command reports it when it writes the record.
@@ -194,17 +189,16 @@ def perform(
     """
     # Compute with one thread everywhere, because the way sums are split over threads changes their rounding.
     th.set_num_threads(1)
-    episodes = Episodes()
-    state = State(run, episodes, states)
+    state = State(run, states)
     result: Result
     try:
         with threadpool_limits(limits=1), quiet():
             if run.algorithm:
-                steps, computed = _train(run, CallbackList([episodes, state]), checkpoints, tracking or Tracking())
+                steps, computed = _train(run, state, checkpoints, tracking or Tracking())
             else:
-                steps, computed = _act_randomly(run, episodes, state), numerics(None)
+                steps, computed = _act_randomly(run, state), numerics(None)
         training = state.curves(steps, SPANS)
-        status, result = "finished", {**_measure(episodes, steps), "training": training, "numerics": computed}
+        status, result = "finished", {**_measure(state, steps), "training": training, "numerics": computed}
     except (Exception, SystemExit):
         # The names of files in a message may contain bytes that are no text, which no report could be written with.
         error = traceback.format_exc().encode(errors="backslashreplace").decode()
@@ -223,14 +217,12 @@ def make_record(run: Run, status: str, result: Result, wall: float | None = None
     return cast(Record, {**made, **described, "modules": modules, "wall_seconds": wall, "cpu_seconds": cpu})
 
 
-def _train(
-    run: Run, callback: BaseCallback, checkpoints: Path | None, tracking: Tracking
-) -> tuple[int, dict[str, str]]:
+def _train(run: Run, state: State, checkpoints: Path | None, tracking: Tracking) -> tuple[int, dict[str, str]]:
     """Return the number of steps that were made, and how the updates were computed."""
     model = build(run.recipe(), run.seed)
     computed = numerics(model)
     with tracking.log(run, model):
-        model.learn(run.timesteps, callback=callback)
+        model.learn(run.timesteps, callback=state)
         # SB3 dumps the log before each update, so the values of the last update are still to be written.
         model.logger.dump(model.num_timesteps)
     if checkpoints is not None:
@@ -245,7 +237,7 @@ def _train(
     return model.num_timesteps, computed
 
 
-def _act_randomly(run: Run, episodes: Episodes, state: State) -> int:
+def _act_randomly(run: Run, state: State) -> int:
     env = run.recipe().make_env(seed=run.seed)
     # Draw actions within the environment's own bounds, not within the much wider ones that ActionsAsDrawn sets.
     as_drawn = all(env.env_is_wrapped(ActionsAsDrawn))
@@ -253,11 +245,10 @@ def _act_randomly(run: Run, episodes: Episodes, state: State) -> int:
     space.seed(run.seed)
     env.reset()
     steps = 0
-    while len(episodes.returns) < LAST and steps < run.timesteps:
+    while len(state.returns) < LAST and steps < run.timesteps:
         steps += 1
         *_, infos = env.step(random_actions(env, space))
-        episodes.note(steps, infos)
-        state.note(steps)
+        state.note(steps, infos)
     env.close()
     return steps
 
@@ -323,8 +314,7 @@ def quiet() -> Iterator[None]:
 
 
 def numerics(model: BaseAlgorithm | None) -> dict[str, str]:
-    """Describe how this process rounds the sums in updates of a model, or without one: with which processor,
-    instruction sets of the native library and of PyTorch, and path, which only this package's algorithms have."""
+    """Describe what decides how this process rounds sums. Only this package's algorithms have a path."""
     found = library()
     return {
         "processor": processor(),

@@ -1,8 +1,7 @@
 """Records of runs. Each has its own file, which is written completely or not at all.
 
 Runs that were recorded elsewhere are read from folders that SB3's ``Monitor`` and ``EvalCallback`` wrote, such as the
-RL Zoo's, and from CSV files with CleanRL's ``charts/episodic_return``, as Weights & Biases exports them, for instance
-from openrlbenchmark's runs.
+RL Zoo's, and from CSV files with CleanRL's ``charts/episodic_return``, as Weights & Biases exports them.
 """
 
 import gzip
@@ -96,8 +95,7 @@ Loaded = tuple[list[Record], list[str]]
 class Writer:
     """Writes records to a folder. A record that cannot be written waits, and is tried again with every later one.
 
-    As a context manager, it tries once more at the end and after a Ctrl-C, and raises a ``SystemExit`` that names the
-    records that still cannot be written.
+    As a context manager, it tries once more at the end and after a Ctrl-C, and exits, naming those that still wait.
     """
 
     def __init__(self, folder: Path):

@@ -15,8 +15,8 @@ from sb3_ppo_variants.compare.records import ADDED, RANDOM, SPANS, Record, Value
 from sb3_ppo_variants.compare.settings import own_protocol
 
 # The undiscounted returns of a random policy and of a professional human tester, after up to 30 initial no-ops and with
-# at most 30 minutes of play, as in DeepMind's DQN Zoo (https://github.com/google-deepmind/dqn_zoo, atari_data.py). They
-# come from Wang et al. 2016, "Dueling Network Architectures for Deep Reinforcement Learning".
+# at most 30 minutes of play, from Wang et al. 2016, "Dueling Network Architectures for Deep Reinforcement Learning", as
+# in DeepMind's DQN Zoo (https://github.com/google-deepmind/dqn_zoo, atari_data.py).
 RANDOM_AND_HUMAN = {
     "Alien": (227.8, 7127.7), "Amidar": (5.8, 1719.5), "Assault": (222.4, 742), "Asterix": (210, 8503.3),
     "Asteroids": (719.1, 47388.7), "Atlantis": (12850, 29028.1), "BankHeist": (14.2, 753.1),
@@ -82,10 +82,7 @@ class Comparison:
 
     @property
     def scaling(self) -> list[str]:
-        """The labels of the settings whose best run has the score 1.
-
-        Settings with a protocol of their own are left out, because the others are compared under the same conditions.
-        """
+        """The labels of the settings whose best run has the score 1: those without a protocol of their own."""
         return [label for label in self.labels if own_protocol(label) is None] or self.labels
 
     @property
@@ -155,11 +152,7 @@ def _tell_apart(records: list[Record]) -> list[Record]:
 
 
 def table(comparison: Comparison) -> pd.DataFrame:
-    """Return a table with a row for each finished training run.
-
-    ``score`` is NaN if no episode ended, and ``normalised`` if it is not known. ``episodes`` is the number of episodes
-    that the score is the mean of.
-    """
+    """Return a table with a row for each finished training run. A score without an episode, or a scale, is NaN."""
     columns = ["label", "env", "seed", "timesteps", "score", "steps", "wall_seconds", "cpu_seconds"]
     frame = pd.DataFrame(comparison.records, columns=columns)
     frame["score"] = frame["score"].astype(float)
@@ -219,10 +212,7 @@ def unscaled_envs(frame: pd.DataFrame) -> list[str]:
 
 
 def matrices(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the normalised scores of each setting, shape ``(seeds, environments)``.
-
-    Only seeds with a run in every environment that has normalised scores count.
-    """
+    """Return the normalised scores of each setting, for the seeds with a run in every environment that has some."""
     envs = sorted(set(frame["env"]) - set(unscaled_envs(frame)))
     pivoted = {
         label: rows.pivot(index="seed", columns="env", values="normalised").reindex(columns=envs).dropna()

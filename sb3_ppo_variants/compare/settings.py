@@ -36,8 +36,8 @@ RESERVED = {
     "_init_setup_model": NO_PART,
     "data_parallel": "each run is one process",
 }
-# The arguments of this package's classes that every record contains. Arguments that the classes gained later are only
-# recorded if they are not at their defaults, so that earlier runs keep their names.
+# The arguments of this package's classes that every record contains. Those that the classes gained later are recorded
+# if they are not at their defaults, so that earlier runs keep their names.
 RECORDED = frozenset({
     "policy", "learning_rate", "n_steps", "batch_size", "n_epochs", "gamma", "gae_lambda", "clip_range",
     "clip_range_vf", "normalize_advantage", "ent_coef", "vf_coef", "max_grad_norm", "use_sde", "sde_sample_freq",
@@ -98,8 +98,7 @@ def parse(text: str) -> Setting:
 
 
 def assignments(text: str) -> dict[str, object]:
-    """Parse ``name=value,name=value``, where each value is a Python literal, ``inf`` or text like ``lin_3e-4``
-    and ``mine:SPO(0.2)``."""
+    """Parse ``name=value,name=value``, where a value is a Python literal, ``inf`` or text like ``mine:SPO(0.2)``."""
     parts: list[str] = []
     for part in re.split(r",(?=\s*[A-Za-z_]\w*\s*=)", text):
         # A comma within brackets is part of a value.

@@ -3,10 +3,9 @@
 Scores have the shape ``(seeds, environments, ...)``. Seeds are the sample; the environments are fixed, as if chosen by
 the user. ``python -m benchmarks verdicts`` measures how often the tests err and the intervals cover.
 
-The aggregate that decides is the mean over runs. It does not depend on the number of seeds what it estimates, every
-environment counts in it, Table 1 of the paper reports it, and it has intervals that cover. Outliers cannot dominate it,
-because no normalised score is far above 1. The interquartile mean is shown beside it, without an interval: with few
-seeds, it trims whole environments.
+The mean over runs decides: every environment counts in it, Table 1 of the paper reports it, it has intervals that
+cover, and outliers cannot dominate it, because no normalised score is far above 1. The interquartile mean has no
+interval: with few seeds, it trims whole environments.
 """
 
 import math
@@ -22,14 +21,12 @@ from scipy.stats import beta, norm, trim_mean
 # Matrices of normalised scores, shape (seeds, environments), by setting.
 Scores = Mapping[str, np.ndarray]
 Ends = tuple[np.ndarray, np.ndarray]
-# The level of Student's t distribution from which 95% intervals are computed. They contain the mean of normally
-# distributed scores in 97% of cases, and still in at least 90% if the scores are as skewed as an exponential
-# distribution. At a level of 0.95, the latter is 88%. Bootstrap intervals are narrower still: with three seeds, one of
-# 95% contains the mean in 71% of the cases.
+# The level of Student's t distribution from which 95% intervals are computed. They contain the mean of scores that are
+# as skewed as an exponential distribution in at least 90% of the cases. At a level of 0.95, it would be 88%; with three
+# seeds, bootstrap intervals do in 71%.
 LEVEL = 0.97
-# The sum over environments of the seeds without the first, from which on there are intervals: four seeds in one
-# environment, three in two, two in three. With fewer, an interval that covers is several times as wide as the scores
-# are apart.
+# The sum over environments of the seeds without the first, from which on there are intervals. With fewer, an interval
+# that covers is several times as wide as the scores are apart.
 FEWEST = 3
 # With fewer environments, the middle half of the runs says little about some of them.
 FEWEST_FOR_IQM = 3
@@ -196,11 +193,8 @@ def rank(scores: Scores, compared: Differences) -> list[Ranked]:
 
 
 def _on_a_shared_scale(scores: Scores) -> dict[str, np.ndarray]:
-    """Scale each environment by the best run of all settings.
-
-    A permutation test needs a scale that stays when runs change their setting. Settings with a protocol of their own do
-    not set the scale of the scores, but may be above it.
-    """
+    # A permutation test needs a scale that stays when runs change their setting. Settings with a protocol of their own
+    # do not set the scale of the scores, but may be above it.
     best = np.maximum(np.concatenate([*scores.values()]).max(axis=0), 1) if scores else 1
     return {label: own / best for label, own in scores.items()}
 
@@ -208,8 +202,8 @@ def _on_a_shared_scale(scores: Scores) -> dict[str, np.ndarray]:
 def probability_of_improvement(own: np.ndarray, other: np.ndarray) -> Estimate:
     """Return the share of pairs of runs in which the first is better, averaged over environments. Ties count half.
 
-    The interval is Newcombe's fifth (Statistics in Medicine 25, 2006, page 559), which has a width even if the
-    probability is 0 or 1. The mean over environments has at most the variance that equal probabilities would have.
+    The interval is Newcombe's fifth (Statistics in Medicine 25, 2006, page 559), which has a width even at 0 and 1. The
+    mean over environments has at most the variance that equal probabilities would have.
     """
     share = float((np.sign(own[:, None] - other[None]) + 1).mean() / 2)
     (first, envs), second = own.shape, len(other)
@@ -223,10 +217,7 @@ def probability_of_improvement(own: np.ndarray, other: np.ndarray) -> Estimate:
 
 
 def are_equivalent(own: np.ndarray, other: np.ndarray, margin: float = MARGIN) -> bool:
-    """Return whether the data show that two means differ by less than a margin, at a level of 5%.
-
-    These are two one-sided t tests: the 90% interval of the difference lies within the margin.
-    """
+    """Return whether two one-sided t tests at 5% show that two means differ by less than a margin."""
     low, high = interval(own, other, level=0.9)
     return bool(-margin < low and high < margin)
 
@@ -253,10 +244,9 @@ def band(curves: np.ndarray) -> Band:
 def p_values(pairs: Sequence[tuple[np.ndarray, np.ndarray]], samples: int = SAMPLES) -> np.ndarray:
     """Return the two-sided p value of the difference of the means of each pair of settings, by permutation.
 
-    If two settings learn the same, any run in an environment could be one of either. The test divides the runs of each
-    environment between the two in all ways, or in many random ones. Its p value is the share of these divisions in
-    which the means differ at least as much as they do. It is exact with any numbers of seeds and any distribution, if
-    the scale of each environment does not depend on which of the two settings a run is of.
+    The test divides the runs of each environment between the two settings in all ways, or in many random ones. Its p
+    value is the share of these divisions in which the means differ at least as much as they do. It is exact if the
+    scale of each environment does not depend on which of the two settings a run is of.
 
     :param pairs: scores of two settings in the same environments
     :param samples: number of random divisions, if there are more than this
@@ -277,8 +267,7 @@ def p_values(pairs: Sequence[tuple[np.ndarray, np.ndarray]], samples: int = SAMP
 
 @lru_cache(maxsize=8)
 def _divisions(first: int, second: int, envs: int, samples: int) -> tuple[np.ndarray, bool]:
-    """Return what to multiply pooled scores with for the differences of means, shape ``(divisions, environments * seeds
-    of both)``, and whether all divisions are there."""
+    """Return what to multiply pooled scores with for the differences of means, and whether all divisions are there."""
     runs = first + second
     ways = math.comb(runs, first)
     complete = ways**envs <= samples

@@ -87,8 +87,7 @@ class Outcome:
 
     conditions: str
     comparison: Comparison
-    # Mean normalised scores, with a column for each setting and a row for each environment in which all settings have a
-    # score under all of the conditions.
+    # Mean normalised scores by setting, in the environments where all settings have one under all of the conditions.
     scores: pd.DataFrame
     # The normalised scores of all runs, as ``scores.table`` returns them.
     runs: pd.DataFrame
