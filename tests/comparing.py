@@ -10,7 +10,8 @@ import numpy as np
 
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.compare import records, statistics
-from sb3_ppo_variants.compare.backends import Pool, make_plans
+from sb3_ppo_variants.compare.backends import Pool
+from sb3_ppo_variants.compare.command import make_plans
 from sb3_ppo_variants.compare.options import add_compare
 from sb3_ppo_variants.compare.plan import Plan
 from sb3_ppo_variants.compare.records import RANDOM

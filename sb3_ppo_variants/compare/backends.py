@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from importlib.util import find_spec
 from threading import Thread
 
 from joblib import Parallel, delayed, parallel_config, register_parallel_backend
@@ -85,6 +86,9 @@ def connect(backend: str, address: str | None, jobs: int | None) -> Iterator[Poo
     :param jobs: number of parallel runs; ``None`` for one per core
     :raises SystemExit: if the package of the backend is missing, there is no such cluster, or it has too few cores
     """
+    package = {"ray": "ray", "dask": "distributed"}.get(backend)
+    if package is not None and find_spec(package) is None:
+        raise SystemExit(f"--backend {backend} needs {backend.capitalize()}: {installation(backend)}")
     if backend == "loky":
         together = {"initializer": _end_with, "initargs": (os.getpid(),)}
         yield Pool(backend, jobs or os.cpu_count() or 1, BrokenProcessPool, together)
@@ -104,11 +108,8 @@ def _end_with(parent: int) -> None:
 
 
 def _ray(address: str | None, jobs: int | None) -> Iterator[Pool]:
-    try:
-        ray = import_module("ray")
-        from ray.util.joblib.ray_backend import RayBackend
-    except ImportError as error:
-        raise SystemExit(f"--backend ray needs Ray: {installation('ray')}") from error
+    ray = import_module("ray")
+    from ray.util.joblib.ray_backend import RayBackend
 
     class Generating(RayBackend):
         # Ray's pool calls back as results arrive, which is all that generators need. joblib disables them for all
@@ -127,11 +128,7 @@ def _ray(address: str | None, jobs: int | None) -> Iterator[Pool]:
 
 
 def _dask(address: str | None, jobs: int | None) -> Iterator[Pool]:
-    try:
-        distributed = import_module("distributed")
-    except ImportError as error:
-        raise SystemExit(f"--backend dask needs Dask: {installation('dask')}") from error
-
+    distributed = import_module("distributed")
     # Runs must not share a process, because PyTorch's seeds and number of threads are global.
     started = {} if address else {"n_workers": jobs or os.cpu_count(), "threads_per_worker": 1, "dashboard_address": ""}
     try:

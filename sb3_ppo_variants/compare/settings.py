@@ -212,14 +212,6 @@ class Conditions:
         """The protocol; if there is none, one that changes nothing."""
         return recipes.Protocol("", {}) if self.protocol is None else recipes.PROTOCOLS[self.protocol]
 
-    def under(self, protocol: str | None) -> "Conditions":
-        """Return the conditions with this protocol instead of their own; ``None`` leaves them unchanged."""
-        if protocol is None:
-            return self
-        # A file has entries of its own.
-        entry = self.entry or ("mujoco" if self.file is None else None)
-        return replace(self, protocol=protocol, entry=entry, normalize=None, anneal=None)
-
     def description(self) -> Values:
         """Return the conditions as JSON-serialisable values, with the name of the file instead of its contents."""
         parameters = plain("parameters", self.parameters)
@@ -243,7 +235,10 @@ class Resolved(NamedTuple):
 
 def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
     """Determine the hyperparameters of a setting in an environment, of which none may be unknown."""
-    conditions = conditions.under(setting.protocol)
+    if setting.protocol is not None:
+        # A file has entries of its own.
+        entry = conditions.entry or ("mujoco" if conditions.file is None else None)
+        conditions = replace(conditions, protocol=setting.protocol, entry=entry, normalize=None, anneal=None)
     protocol, algorithm = conditions.rules, load_class(setting.path)
     known = list_arguments(algorithm)
     shared, timesteps = share(setting, env_id, conditions)
