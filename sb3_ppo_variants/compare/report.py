@@ -280,8 +280,7 @@ class Section:
         if games.empty:
             return []
         found, incomplete = scores.arrays(games)
-        names = name_incomplete(incomplete)
-        blocks = ["### Human-normalised scores", HUMAN, tables.shares_of_humans(games), *names]
+        blocks = ["### Human-normalised scores", HUMAN, tables.shares_of_humans(games), *name_incomplete(incomplete)]
         if games["env"].nunique() > 1 and found:
             means = statistics.means(found)
             blocks.append(GAMES.format(", ".join(f"{escape(label)} {mean}" for label, mean in means.items())))
