@@ -145,8 +145,9 @@ def _tell_apart(records: list[Record]) -> list[Record]:
     several = (kinds > 1).groupby(level="label").any()
     found = []
     for record, of_run in zip(records, values, strict=True):
-        changed = {name: value for name, value in of_run.items() if several.loc[record["label"], name]}
-        label = f"{record['label']} #{digest(changed)[:6]}" if several.loc[record["label"]].any() else record["label"]
+        changed = set(several.columns[several.loc[record["label"]]])
+        named = digest({name: of_run[name] for name in of_run.keys() & changed})[:6]
+        label = f"{record['label']} #{named}" if changed else record["label"]
         found.append(cast(Record, {**record, "label": label}))
     return found
 
