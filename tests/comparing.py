@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sb3_ppo_variants.__main__ import main
-from sb3_ppo_variants.compare import records, statistics, verdicts
+from sb3_ppo_variants.compare import records, statistics, tables
 from sb3_ppo_variants.compare.backends import Pool
 from sb3_ppo_variants.compare.command import make_plans
 from sb3_ppo_variants.compare.options import add_compare
@@ -56,7 +56,7 @@ def p_value(one: np.ndarray, other: np.ndarray, samples: int = statistics.SAMPLE
 def verdict_of(arrays: dict[str, np.ndarray], incomplete: tuple[str, ...] = ()) -> str:
     """Return the verdict on the scores of some settings."""
     order = statistics.rank(arrays, statistics.differences(arrays))
-    return verdicts.verdict(order, next(iter(arrays.values())).shape[1], incomplete)
+    return tables.verdict(order, next(iter(arrays.values())).shape[1], incomplete)
 
 
 def write(folder: Path, found: list[records.Record]) -> None:

@@ -13,7 +13,7 @@ from scipy.stats import kendalltau
 
 from benchmarks import gallery
 from sb3_ppo_variants.__main__ import main
-from sb3_ppo_variants.compare import records, scores, statistics, verdicts
+from sb3_ppo_variants.compare import records, scores, statistics, tables
 from sb3_ppo_variants.compare.plan import HEADLINE, TABLE_1
 from sb3_ppo_variants.compare.records import RANDOM
 from sb3_ppo_variants.compare.settings import parse
@@ -60,7 +60,7 @@ def matrices(name: str) -> dict[str, pd.DataFrame]:
     found, problems = records.unpack(ROOT / "results" / f"{name}.jsonl.gz")
     assert not problems
     (comparison,) = scores.comparisons(found)
-    return scores.matrices(scores.table(comparison))[0]
+    return scores.matrices(scores.table(comparison))
 
 
 def arrays(name: str) -> dict[str, np.ndarray]:
@@ -93,7 +93,7 @@ def test_the_page_says_what_differs_beyond_noise_in_table_1() -> None:
     assert apart == {(none, other) for other in of_paper[1:]}
     assert "Training without clipping or penalty is worse than every other setting beyond noise" in text
     assert "three seeds cannot tell any two of them apart" in text
-    _, signs = verdicts.orders(statistics.means(arrays("table1-text")), differences)
+    _, signs = tables.orders(statistics.means(arrays("table1-text")), differences)
     pairs = int((signs != 0).sum())
     same = (
         f"Of the {pairs} pairs of settings with different scores in the paper, {(signs > 0).sum()} have the same order"
@@ -230,7 +230,7 @@ def test_the_page_says_where_the_same_learning_is_shown() -> None:
     found, _ = records.unpack(ROOT / "results" / "same-learning.jsonl.gz")
     same = {}
     for comparison in scores.comparisons(found):
-        own, other = (matrix.to_numpy() for matrix in scores.matrices(scores.table(comparison))[0].values())
+        own, other = (matrix.to_numpy() for matrix in scores.matrices(scores.table(comparison)).values())
         (env,) = comparison.envs
         same[env] = statistics.are_equivalent(own, other)
         assert not any(each.is_beyond_noise for each in statistics.differences({"own": own, "other": other}).values())
@@ -280,7 +280,7 @@ def test_the_pages_name_the_settings_that_are_equivalent() -> None:
     same = {}
     for name in ("masked", "recurrent"):
         for comparison in scores.comparisons(records.unpack(ROOT / "results" / f"{name}.jsonl.gz")[0]):
-            found = {label: each.to_numpy() for label, each in scores.matrices(scores.table(comparison))[0].items()}
+            found = {label: each.to_numpy() for label, each in scores.matrices(scores.table(comparison)).items()}
             baseline = next(label for label in found if label.startswith("contrib"))
             (env,) = comparison.envs
             same[env.split(":")[1]] = [

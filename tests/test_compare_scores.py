@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from comparing import CONDITIONS, RECORDS, record
 
-from sb3_ppo_variants.compare import plots, records, scores, statistics, verdicts
+from sb3_ppo_variants.compare import plots, records, scores, statistics, tables
 from sb3_ppo_variants.compare.plan import TABLE_1
 from sb3_ppo_variants.compare.records import RANDOM
 from sb3_ppo_variants.compare.settings import parse
@@ -43,17 +43,16 @@ def test_nothing_is_scaled_without_a_better_run_or_a_random_policy() -> None:
 
 def test_only_seeds_with_a_run_everywhere_count() -> None:
     missing = [each for each in RECORDS if (each["label"], each["env"], each["seed"]) != ("ppo_clip", "B-v0", 0)]
-    found, incomplete = scores.matrices(table_of(missing))
+    found, incomplete = scores.arrays(table_of(missing))
     assert incomplete == []
     np.testing.assert_allclose(found["ppo_clip"], [[0.25, -0.25]])
     assert found["sb3_ppo"].shape == (2, 2)
     without = [each for each in RECORDS if (each["label"], each["env"]) != ("ppo_clip", "B-v0")]
-    assert scores.matrices(table_of(without))[1] == ["ppo_clip"]
+    assert scores.arrays(table_of(without))[1] == ["ppo_clip"]
 
 
 def test_aggregates() -> None:
-    found, _ = scores.matrices(table_of(RECORDS))
-    arrays = {label: matrix.to_numpy() for label, matrix in found.items()}
+    arrays, _ = scores.arrays(table_of(RECORDS))
     assert statistics.means(arrays)["sb3_ppo"].value == 0.75
     # The middle two of -0.25, 0.25, 0.75, 0.75.
     assert statistics.interquartile_means(arrays)["ppo_clip"] == 0.5
@@ -92,8 +91,8 @@ def test_the_papers_table_is_beside_ours() -> None:
     one, other = labels["clipping, ε = 0.2"], labels["fixed KL, β = 1"]
     for pair in ((one, other), (other, one)):
         differences[pair] = replace(differences[pair], p=0.5)
-    names, signs = verdicts.orders(ours, differences)
-    text = re.sub(r" +", " ", "\n".join(verdicts.compare_with_paper(ours, differences)))
+    names, signs = tables.orders(ours, differences)
+    text = re.sub(r" +", " ", "\n".join(tables.compare_with_paper(ours, differences)))
     assert "| clipping, ε = 0.2 | 0.82 | 0.50 (0.45 to 0.55) |" in text
     assert "| clipping, ε = 0.1 | 0.76 | not run |" in text
     # Of the 6 pairs of -0.39, 0.82, 0.74, 0.71, two are in a different order.
@@ -113,14 +112,14 @@ def test_equal_scores_are_ties_beside_the_papers_table() -> None:
     none, _, clipped, *_ = (row.label for row in TABLE_1)
     ours = dict.fromkeys((none, clipped), estimate(0.5))
     same = dict.fromkeys(permutations(ours, 2), Difference(estimate(0.0), p=1.0))
-    text = "\n".join(verdicts.compare_with_paper(ours, same))
+    text = "\n".join(tables.compare_with_paper(ours, same))
     assert "over 2 settings: not defined, because all scores in a column are equal." in text
     assert "no clipping or penalty is the worst: no; clipping, ε = 0.2 is equal" in text
     assert "it differs beyond noise from all others: no, not from clipping, ε = 0.2" in text
     assert "of 1 pairs of settings that differ in the paper, 0 are in the same order here" in text
     assert text.endswith("; 1 are equal here")
     lower = {none: estimate(0.5), clipped: estimate(0.4)}
-    lines = verdicts.findings(lower, dict.fromkeys(permutations(lower, 2), Difference(estimate(0.1), p=1.0)))
+    lines = tables.findings(lower, dict.fromkeys(permutations(lower, 2), Difference(estimate(0.1), p=1.0)))
     assert lines[0] == "no clipping or penalty is the worst: no; clipping, ε = 0.2 is lower"
 
 
@@ -158,7 +157,7 @@ def test_a_changed_default_gives_the_same_labels_in_all_environments() -> None:
     (comparison,) = scores.comparisons([*trained, *(record(RANDOM, env, 0, 0) for env in own)])
     old, new = ({r["label"] for r in comparison.records if (r["seed"] > 0) == later} for later in (False, True))
     assert len(old) == len(new) == 1 and old != new
-    found, incomplete = scores.matrices(scores.table(comparison))
+    found, incomplete = scores.arrays(scores.table(comparison))
     assert {label: matrix.shape for label, matrix in found.items()} == {new.pop(): (2, 3)} and incomplete == [*old]
 
 
@@ -238,7 +237,7 @@ def test_normalised_curves_end_at_the_normalised_scores() -> None:
     shares, found = scores.normalised_curves(comparison, frame)
     # The first episode of these runs ends halfway through the steps.
     assert shares[0] == 0.5 and shares[-1] == 1.0
-    for label, matrix in scores.matrices(frame)[0].items():
+    for label, matrix in scores.matrices(frame).items():
         np.testing.assert_allclose(found[label][..., -1], matrix)
 
 

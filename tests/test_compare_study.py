@@ -164,7 +164,7 @@ def test_the_page_says_what_two_seeds_can_tell() -> None:
     assert apart.keys() == {"text", "observations not normalised", "advantages not normalised"}
     pairs = [pair for of_row in apart.values() for pair in of_row.split(", ")]
     assert [pair for pair in pairs if not pair.endswith("> none")] == ["d_targ = 0.01 > β = 1"]
-    none = {name: scores.matrices(outcome.runs)[0]["ppo_unclipped"].to_numpy() for name, outcome in outcomes.items()}
+    none = {name: scores.matrices(outcome.runs)["ppo_unclipped"].to_numpy() for name, outcome in outcomes.items()}
     base = none.pop("released-code")
     p = np.array([p_value(of_none, base) for of_none in none.values()])
     changed = list(none).index("observations not normalised")

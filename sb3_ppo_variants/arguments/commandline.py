@@ -2,8 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from importlib import import_module
 from typing import NamedTuple
@@ -46,23 +45,16 @@ def run_command(
             # With abbreviations, --seed 7 would be --seeds 7.
             own = parsers.add_parser(name, help=command.help, description=command.help, allow_abbrev=False)
             if name in arguments[:1]:
-                with _extra_named():
-                    command.add_options(own)
+                command.add_options(own)
         options = parser.parse_args(arguments)
-        with _extra_named():
-            module = import_module(commands[options.command].module)
-        return module.run(options)
-    except ArgumentError as error:
-        raise SystemExit(str(error)) from error
-
-
-@contextmanager
-def _extra_named() -> Iterator[None]:
-    """Say which extra to install if a package is missing."""
-    try:
-        yield
+        module = import_module(commands[options.command].module)
     except ModuleNotFoundError as error:
         raise SystemExit(f"this command needs more packages ({error}): {installation('benchmark')}") from error
+    try:
+        code: int = module.run(options)
+    except ArgumentError as error:
+        raise SystemExit(str(error)) from error
+    return code
 
 
 def whole_number(text: str) -> int:

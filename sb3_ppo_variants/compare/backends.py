@@ -1,19 +1,23 @@
-"""Where the runs are executed: in processes of this machine or on a cluster, with joblib's backends."""
+"""Where the runs are executed: in processes of this machine or on a cluster, with joblib's backends.
+
+Workers import this module, but not the packages that draw reports.
+"""
 
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from importlib import import_module
+from importlib.util import find_spec
 from threading import Thread
-from typing import Any
 
 from joblib import Parallel, delayed, parallel_config, register_parallel_backend
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
 from sb3_ppo_variants.compare.execution import make_record
 from sb3_ppo_variants.compare.plan import Run
-from sb3_ppo_variants.compare.records import Record
+from sb3_ppo_variants.compare.records import Record, Values
 from sb3_ppo_variants.errors import installation
 
 SECONDS_BETWEEN_LOOKS = 0.5
@@ -30,7 +34,7 @@ class Pool:
     jobs: int
     # Raised when a worker is lost.
     lost: type[Exception]
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Values = field(default_factory=dict)
 
     def records(self, runs: Iterable[Run], work: Work) -> Iterator[Record]:
         """Yield the record of each run as soon as it is ready."""
@@ -43,7 +47,7 @@ class Pool:
 
 
 def make(runs: Iterable[Run], work: Work, pool: Pool) -> Generator[Record, None, None]:
-    """Yield the record of each run as soon as it is ready, even if workers are lost.
+    """Yield the record of each run as soon as it is ready.
 
     Runs that were in progress when a worker was lost are made again, one at a time. A run that loses its worker again
     is recorded as failed.
@@ -78,11 +82,13 @@ def _note(runs: Iterable[Run], begun: list[Run]) -> Iterator[Run]:
 def connect(backend: str, address: str | None, jobs: int | None) -> Iterator[Pool]:
     """Yield the pool that the command line asks for.
 
-    :param backend: ``loky``, ``ray`` or ``dask``
     :param address: address of the cluster; ``None`` starts one on this machine
     :param jobs: number of parallel runs; ``None`` for one per core
     :raises SystemExit: if the package of the backend is missing, there is no such cluster, or it has too few cores
     """
+    package = {"ray": "ray", "dask": "distributed"}.get(backend)
+    if package is not None and find_spec(package) is None:
+        raise SystemExit(f"--backend {backend} needs {backend.capitalize()}: {installation(backend)}")
     if backend == "loky":
         together = {"initializer": _end_with, "initargs": (os.getpid(),)}
         yield Pool(backend, jobs or os.cpu_count() or 1, BrokenProcessPool, together)
@@ -102,11 +108,8 @@ def _end_with(parent: int) -> None:
 
 
 def _ray(address: str | None, jobs: int | None) -> Iterator[Pool]:
-    try:
-        import ray
-        from ray.util.joblib.ray_backend import RayBackend
-    except ImportError as error:
-        raise SystemExit(f"--backend ray needs Ray: {installation('ray')}") from error
+    ray = import_module("ray")
+    from ray.util.joblib.ray_backend import RayBackend
 
     class Generating(RayBackend):
         # Ray's pool calls back as results arrive, which is all that generators need. joblib disables them for all
@@ -125,29 +128,24 @@ def _ray(address: str | None, jobs: int | None) -> Iterator[Pool]:
 
 
 def _dask(address: str | None, jobs: int | None) -> Iterator[Pool]:
-    try:
-        from distributed import Client, KilledWorker
-    except ImportError as error:
-        raise SystemExit(f"--backend dask needs Dask: {installation('dask')}") from error
-
+    distributed = import_module("distributed")
     # Runs must not share a process, because PyTorch's seeds and number of threads are global.
     started = {} if address else {"n_workers": jobs or os.cpu_count(), "threads_per_worker": 1, "dashboard_address": ""}
     try:
-        client = Client(address, **started)
+        client = distributed.Client(address, **started)
     except (OSError, ValueError) as error:
         raise SystemExit(f"no Dask scheduler answers at --address {address}: {error}") from error
     with client:
         cores = _count_cores(lambda: sum(client.ncores().values()), 1)
-        yield Pool("dask", jobs or cores, KilledWorker)
+        yield Pool("dask", jobs or cores, distributed.KilledWorker)
 
 
 def _count_cores(count: Callable[[], float], needed: int) -> int:
-    """Return the number of cores of a cluster, as soon as it has as many as needed."""
+    """Wait until a cluster has as many cores as needed, and return how many it has."""
     end = time.monotonic() + SECONDS_FOR_CORES
     while (cores := int(count())) < needed:
         if time.monotonic() > end:
-            raise SystemExit(
-                f"the cluster has too few cores, {cores} instead of {needed}: add workers, or pass a smaller --jobs"
-            )
+            few = f"the cluster has too few cores, {cores} instead of {needed}"
+            raise SystemExit(f"{few}: add workers, or pass a smaller --jobs")
         time.sleep(SECONDS_BETWEEN_LOOKS)
     return cores

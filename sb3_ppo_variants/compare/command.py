@@ -16,9 +16,9 @@ from rich.table import Table
 from sb3_ppo_variants.compare import backends, records
 from sb3_ppo_variants.compare.execution import Tracking, check, perform
 from sb3_ppo_variants.compare.plan import DEFAULT, PRESETS, Plan, Run, make_plan, merge
-from sb3_ppo_variants.compare.records import RANDOM, Record
+from sb3_ppo_variants.compare.records import RANDOM, Record, Values
 from sb3_ppo_variants.compare.report import LOCK, RECORDS, STATES, read_states, write
-from sb3_ppo_variants.compare.settings import Conditions, assignments, parse, read_file
+from sb3_ppo_variants.compare.settings import Conditions, assignments, parse, read_file, switch
 from sb3_ppo_variants.errors import ArgumentError
 
 CHECKPOINTS = "checkpoints"
@@ -26,9 +26,7 @@ INTERRUPTED = 130
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show the plan, make the runs that have no record, record each when it ends, and write the report.
-
-    Runs that failed before are made again.
+    """Make the runs that have no record or failed before, record each when it ends, and write the report.
 
     :return: 0 if all runs are finished, 1 if some failed, 130 if interrupted
     """
@@ -38,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
         tracking.check()
         plan = make_plans(options)
         if options.dry_run:
-            _missing(options, plan)
+            _find_missing(options, plan)
             return 0
         try:
             for folder in (RECORDS, STATES):
@@ -49,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
         with FileLock(options.out / LOCK, timeout=0):
             if options.files:
                 _copy(options)
-            failed = _make(options, plan, _missing(options, plan), tracking)
+            failed = _make(options, plan, _find_missing(options, plan), tracking)
         write(options.out, *records.load(options.out / RECORDS))
     except Timeout:
         raise SystemExit(f"--out {options.out} is in use by another command") from None
@@ -68,12 +66,16 @@ def make_plans(options: argparse.Namespace) -> Plan:
         raise ArgumentError(f"--settings {cut} needs a --preset that has these settings: {having}")
     if options.algos and options.settings:
         raise ArgumentError("--algos and --settings both select what to compare; pass only one of them")
-    if preset.studied and (given := _changes(options)):
+    names = ("protocol", "hyperparams", "entry", "normalize", "anneal")
+    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    if preset.studied and (given or options.param):
+        words = [f"--{name} {value}" if name in names[:3] else switch(name, value) for name, value in given.items()]
+        words += [f"-p {text}" for text in options.param]
         raise ArgumentError(
-            f"{', '.join(given)} cannot change --preset {options.preset}, which has conditions of its own; "
+            f"{', '.join(words)} cannot change --preset {options.preset}, which has conditions of its own; "
             "leave this out, or change --preset paper-table1 instead"
         )
-    conditions = [_conditions(options, each) for each in preset.studied or [preset.conditions]]
+    conditions = [_change(each, given, options) for each in preset.studied or [preset.conditions]]
     if options.address is not None and options.backend == "loky":
         raise ArgumentError(f"--address {options.address} is for --backend ray or dask; loky needs none")
     if options.jobs is not None and options.jobs < 1:
@@ -83,41 +85,30 @@ def make_plans(options: argparse.Namespace) -> Plan:
     return merge(make_plan(settings, options.envs or preset.envs, seeds, each) for each in conditions)
 
 
-def _changes(options: argparse.Namespace) -> list[str]:
-    """Return the options that change the conditions, as given."""
-    values = {name: getattr(options, name) for name in ("protocol", "hyperparams", "entry")}
-    given = [f"--{name} {value}" for name, value in values.items() if value is not None]
-    switches = {"normalize": options.normalize, "anneal": options.anneal}
-    given += [f"--{name}" if value else f"--no-{name}" for name, value in switches.items() if value is not None]
-    return [*given, *(f"-p {text}" for text in options.param)]
-
-
-def _conditions(options: argparse.Namespace, preset: Conditions) -> Conditions:
-    names = ("timesteps", "entry", "normalize", "anneal")
-    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+def _change(preset: Conditions, given: Values, options: argparse.Namespace) -> Conditions:
+    changes = {name: value for name, value in given.items() if name != "hyperparams"}
     if options.protocol is not None:
-        given = {"protocol": options.protocol, "entry": "mujoco", "normalize": None, "anneal": None, **given}
+        changes = {"entry": "mujoco", "normalize": None, "anneal": None, **changes}
+    if options.timesteps is not None:
+        changes["timesteps"] = options.timesteps
     if options.param:
-        given["parameters"] = {**preset.parameters, **assignments(",".join(options.param))}
+        changes["parameters"] = {**preset.parameters, **assignments(",".join(options.param))}
     if options.hyperparams is not None:
         # A file has entries of its own, so no entry is implied.
-        given |= {"entry": options.entry, "file": read_file(options.hyperparams)}
-    return replace(preset, **given)
+        changes |= {"entry": options.entry, "file": read_file(options.hyperparams)}
+    return replace(preset, **changes)
 
 
-def _missing(options: argparse.Namespace, plan: Plan) -> list[Run]:
-    """Show the plan and its progress, and return the missing runs after checking them."""
+def _find_missing(options: argparse.Namespace, plan: Plan) -> list[Run]:
+    """Show the plan and its progress, and check the missing runs."""
     found, problems = records.load(options.out / RECORDS, options.files)
     status = {record["name"]: record["status"] for record in found}
     missing = [run for run in plan.runs if status.get(run.name) != "finished"]
     trainings = [run for run in plan.runs if run.algorithm]
-    for name, values in (
-        ("settings", [run.label for run in trainings]),
-        ("environments", [run.env for run in trainings]),
-        ("seeds", [str(run.seed) for run in trainings]),
-        ("steps of a run", [f"{run.timesteps:,}" for run in trainings]),
-    ):
-        print(f"{name}: {'; '.join(dict.fromkeys(values))}")
+    print(f"settings: {'; '.join(dict.fromkeys(run.label for run in trainings))}")
+    print(f"environments: {'; '.join(dict.fromkeys(run.env for run in trainings))}")
+    print(f"seeds: {'; '.join(dict.fromkeys(str(run.seed) for run in trainings))}")
+    print(f"steps of a run: {'; '.join(dict.fromkeys(f'{run.timesteps:,}' for run in trainings))}")
     print(
         f"{len(plan.runs)} runs, {len(plan.runs) - len(trainings)} of them of the random policy: "
         f"{len(plan.runs) - len(missing)} are finished, {len(missing)} to make, "
@@ -135,12 +126,10 @@ def _missing(options: argparse.Namespace, plan: Plan) -> list[Run]:
 
 
 def _copy(options: argparse.Namespace) -> None:
-    """Copy the finished runs in the exported files that the folder lacks."""
-    here = {record["name"] for record in records.read(options.out / RECORDS)[0] if record["status"] == "finished"}
+    found, there = records.read(options.out / RECORDS)[0], records.load(None, options.files)[0]
+    here = {record["name"] for record in found if record["status"] == "finished"}
     with records.Writer(options.out / RECORDS) as writer:
-        for record in records.load(None, options.files)[0]:
-            if record["status"] == "finished" and record["name"] not in here:
-                writer.write(record)
+        writer.write(*(each for each in there if each["status"] == "finished" and each["name"] not in here))
 
 
 def _make(options: argparse.Namespace, plan: Plan, missing: list[Run], tracking: Tracking) -> int:

@@ -1,7 +1,6 @@
 """Executes one run, in any process, and returns its record, with what the result depends on besides settings and seed.
 
-Sums of floating-point numbers depend on the order in which a processor's instructions add them. Training amplifies the
-last bit until two processors, or two versions of the code, give different scores.
+Processors, and versions of the code, round sums differently, and training amplifies the last bit into other scores.
 """
 
 import hashlib
@@ -32,7 +31,6 @@ import pandas as pd
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.logger import KVWriter, Logger, TensorBoardOutputFormat
 from stable_baselines3.common.vec_env import VecEnv
 from threadpoolctl import threadpool_limits
@@ -41,7 +39,7 @@ from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.backends.native.library import library
 from sb3_ppo_variants.base.algorithm import PPOBase
 from sb3_ppo_variants.compare.plan import Run
-from sb3_ppo_variants.compare.records import FORMAT, LAST, SPANS, Record, Result, digest
+from sb3_ppo_variants.compare.records import FORMAT, LAST, SPANS, Record, Result, Values, digest
 from sb3_ppo_variants.envs import ActionsAsDrawn
 from sb3_ppo_variants.errors import ArgumentError, installation
 from sb3_ppo_variants.guards.capabilities import has_attr
@@ -63,12 +61,12 @@ LOGGED = (
 )  # fmt: skip
 
 
-class State(BaseCallback):
-    """Writes the progress of a run to a file in a folder, if this machine has it, and keeps the values that it logs."""
+class State(Episodes):
+    """Keeps the episodes of a run and the values that it logs, and writes its progress to a file in a folder."""
 
-    def __init__(self, run: Run, episodes: Episodes, folder: Path | None):
+    def __init__(self, run: Run, folder: Path | None):
         super().__init__()
-        self._run, self._episodes = run, episodes
+        self._run = run
         self._file = folder / f"{run.name}.json" if folder is not None and folder.is_dir() else None
         self._next = 0.0
         self._logged: list[dict[str, float]] = []
@@ -78,21 +76,16 @@ class State(BaseCallback):
         # Restart the clocks, to leave out the imports of the environment, which only the first run of a process makes.
         self._begun = time.perf_counter(), time.process_time()
 
-    def _on_step(self) -> bool:
-        self.note(self.num_timesteps)
-        return True
-
-    def note(self, step: int) -> None:
-        """Write that the run is at this step, if the last write was long enough ago."""
+    def note(self, step: int, infos: list[dict[str, Any]]) -> None:
+        """Record the episodes that ended in a step, and write the progress, if the last write was long enough ago."""
+        super().note(step, infos)
         now = time.monotonic()
         if self._file is None or now < self._next:
             return
         self._next = now + SECONDS_BETWEEN_STATES
-        run, returns = self._run, self._episodes.returns[-LAST:]
-        progress = {
-            "label": run.label, "env": run.env, "seed": run.seed, "timesteps": run.timesteps, "steps": step,
-            "reward": round(sum(returns) / len(returns), 2) if returns else None,
-        }  # fmt: skip
+        returns = self.returns[-LAST:]
+        progress = {name: getattr(self._run, name) for name in ("label", "env", "seed", "timesteps")}
+        progress |= {"steps": step, "reward": round(sum(returns) / len(returns), 2) if returns else None}
         # A full disk must not stop the run. The command reports it when it writes the record.
         with suppress(OSError):
             temporary = self._file.with_suffix(".tmp")
@@ -178,7 +171,7 @@ class ToWandb(KVWriter):
     def __init__(self, run: "WandbRun"):
         self._run = run
 
-    def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
+    def write(self, key_values: dict[str, object], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
         """Write the numbers that were logged at a step."""
         self._run.log({name: value for name, value in key_values.items() if isinstance(value, Real)}, step=step)
 
@@ -186,30 +179,26 @@ class ToWandb(KVWriter):
         """Do nothing: the context that started the run ends it."""
 
 
-NOWHERE = Tracking()
-
-
 def perform(
-    run: Run, states: Path | None = None, checkpoints: Path | None = None, tracking: Tracking = NOWHERE
+    run: Run, states: Path | None = None, checkpoints: Path | None = None, tracking: Tracking | None = None
 ) -> Record:
     """Execute a run and return its record. If the run raises an error, the record contains the traceback.
 
-    :param states: folder for the progress of the runs; ``None`` writes none
-    :param checkpoints: folder in which a folder with the trained model is saved; ``None`` saves none
+    :param states: folder for the progress of the runs
+    :param checkpoints: folder in which a folder with the trained model is saved
     """
     # Compute with one thread everywhere, because the way sums are split over threads changes their rounding.
     th.set_num_threads(1)
-    episodes = Episodes()
-    state = State(run, episodes, states)
+    state = State(run, states)
     result: Result
     try:
         with threadpool_limits(limits=1), quiet():
             if run.algorithm:
-                steps, computed = _train(run, CallbackList([episodes, state]), checkpoints, tracking)
+                steps, computed = _train(run, state, checkpoints, tracking or Tracking())
             else:
-                steps, computed = _act_randomly(run, episodes, state), numerics(None)
+                steps, computed = _act_randomly(run, state), numerics(None)
         training = state.curves(steps, SPANS)
-        status, result = "finished", {**_measure(episodes, steps), "training": training, "numerics": computed}
+        status, result = "finished", {**_measure(state, steps), "training": training, "numerics": computed}
     except (Exception, SystemExit):
         # The names of files in a message may contain bytes that are no text, which no report could be written with.
         error = traceback.format_exc().encode(errors="backslashreplace").decode()
@@ -228,14 +217,12 @@ def make_record(run: Run, status: str, result: Result, wall: float | None = None
     return cast(Record, {**made, **described, "modules": modules, "wall_seconds": wall, "cpu_seconds": cpu})
 
 
-def _train(
-    run: Run, callback: BaseCallback, checkpoints: Path | None, tracking: Tracking
-) -> tuple[int, dict[str, str]]:
+def _train(run: Run, state: State, checkpoints: Path | None, tracking: Tracking) -> tuple[int, dict[str, str]]:
     """Return the number of steps that were made, and how the updates were computed."""
     model = build(run.recipe(), run.seed)
     computed = numerics(model)
     with tracking.log(run, model):
-        model.learn(run.timesteps, callback=callback)
+        model.learn(run.timesteps, callback=state)
         # SB3 dumps the log before each update, so the values of the last update are still to be written.
         model.logger.dump(model.num_timesteps)
     if checkpoints is not None:
@@ -250,7 +237,7 @@ def _train(
     return model.num_timesteps, computed
 
 
-def _act_randomly(run: Run, episodes: Episodes, state: State) -> int:
+def _act_randomly(run: Run, state: State) -> int:
     env = run.recipe().make_env(seed=run.seed)
     # Draw actions within the environment's own bounds, not within the much wider ones that ActionsAsDrawn sets.
     as_drawn = all(env.env_is_wrapped(ActionsAsDrawn))
@@ -258,20 +245,18 @@ def _act_randomly(run: Run, episodes: Episodes, state: State) -> int:
     space.seed(run.seed)
     env.reset()
     steps = 0
-    while len(episodes.returns) < LAST and steps < run.timesteps:
+    while len(state.returns) < LAST and steps < run.timesteps:
         steps += 1
         *_, infos = env.step(random_actions(env, space))
-        episodes.note(steps, infos)
-        state.note(steps)
+        state.note(steps, infos)
     env.close()
     return steps
 
 
-def random_actions(env: VecEnv, space: spaces.Space | None = None) -> np.ndarray:
+def random_actions(env: VecEnv, space: spaces.Space[object] | None = None) -> np.ndarray:
     """Draw a random action for each environment, from this space or its own; with masks, one that the mask allows."""
     space = env.action_space if space is None else space
-    sizes = choices(space) if has_attr(env, METHOD) else None
-    if sizes is None:
+    if not has_attr(env, METHOD) or (sizes := choices(space)) is None:
         return np.array([space.sample() for _ in range(env.num_envs)])
     masks = MaskCheck(space, Watch()).stack(env.env_method(METHOD))
     parts = np.split(masks, np.cumsum(sizes)[:-1], axis=1)
@@ -281,9 +266,9 @@ def random_actions(env: VecEnv, space: spaces.Space | None = None) -> np.ndarray
 
 def _measure(episodes: Episodes, steps: int) -> Result:
     """Return the part of the record about the episodes, whose returns and their sums must be finite."""
-    for number, value in enumerate(episodes.returns):
+    for number, (value, end) in enumerate(zip(episodes.returns, episodes.ends, strict=True)):
         if not math.isfinite(value):
-            raise ValueError(f"the return of episode {number}, which ended at step {episodes.ends[number]}, is {value}")
+            raise ValueError(f"the return of episode {number}, which ended at step {end}, is {value}")
     if not math.isfinite(sum(map(abs, episodes.returns))):
         raise ValueError(f"the returns are too large for a mean, up to {max(episodes.returns, key=abs)}")
     episodes.returns = [round(value, 4) for value in episodes.returns]
@@ -329,8 +314,7 @@ def quiet() -> Iterator[None]:
 
 
 def numerics(model: BaseAlgorithm | None) -> dict[str, str]:
-    """Describe how this process rounds the sums in updates of a model, or without one: with which processor,
-    instruction sets of the native library and of PyTorch, and path, which only this package's algorithms have."""
+    """Describe what decides how this process rounds sums. Only this package's algorithms have a path."""
     found = library()
     return {
         "processor": processor(),
@@ -348,8 +332,8 @@ def processor() -> str:
     except OSError:
         return platform.processor()
     fields = dict(line.replace("\t", "").split(": ", 1) for line in lines if ": " in line)
-    numbers = [fields[name] for name in ("cpu family", "model") if name in fields]
-    return " ".join([fields.get("model name", platform.machine()), *([f"({'/'.join(numbers)})"] if numbers else [])])
+    numbers = "/".join(fields[name] for name in ("cpu family", "model") if name in fields)
+    return fields.get("model name", platform.machine()) + (f" ({numbers})" if numbers else "")
 
 
 def installed_versions() -> dict[str, str]:
@@ -364,16 +348,15 @@ def installed_versions() -> dict[str, str]:
 def own_modules(algorithm: str, env: str, wrappers: Wrappers) -> dict[str, str]:
     """Return a digest of each imported module that a run names and that no installed package contains."""
     named = [name.rpartition(".")[0] for name, _ in list_wrappers(wrappers) if isinstance(name, str)]
-    paths = [algorithm.partition(":")[0], *named]
-    if env in gym.registry and isinstance(entry := gym.registry[env].entry_point, str):
-        paths.append(entry.partition(":")[0])
-    packaged = packages_distributions().keys() | sys.stdlib_module_names | {__name__.partition(".")[0]}
-    found = {}
-    for path in sorted({path for path in paths if path and path.partition(".")[0] not in packaged}):
-        file = getattr(sys.modules.get(path), "__file__", None)
-        if file is not None:
-            found[path] = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]
-    return found
+    entry = gym.registry[env].entry_point if env in gym.registry else None
+    paths = {algorithm.partition(":")[0], *named, entry.partition(":")[0] if isinstance(entry, str) else ""}
+    packaged = packages_distributions().keys() | sys.stdlib_module_names | {__name__.partition(".")[0], ""}
+    files = {
+        path: getattr(sys.modules.get(path), "__file__", None)
+        for path in sorted(paths)
+        if path.partition(".")[0] not in packaged
+    }
+    return {path: hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12] for path, file in files.items() if file}
 
 
 @cache
@@ -391,7 +374,7 @@ def _git(*arguments: str, folder: Path) -> str:
     return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def circumstances(*packages: str) -> dict[str, Any]:
+def circumstances(*packages: str) -> Values:
     """Describe how a result was made: the versions of Python, the core packages and these packages, and the machine."""
     names = ("sb3_ppo_variants", "stable_baselines3", "gymnasium", "torch", "numpy", *packages)
     versions = {name: str(import_module(name).__version__) for name in names}

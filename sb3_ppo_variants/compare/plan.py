@@ -3,20 +3,20 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sb3_ppo_variants import recipes
 from sb3_ppo_variants.compare.options import BASELINE, FIRST
-from sb3_ppo_variants.compare.records import FORMAT, RANDOM, Record, digest, plain
+from sb3_ppo_variants.compare.records import FORMAT, RANDOM, Record, Values, digest, plain
 from sb3_ppo_variants.compare.settings import (
     RESERVED,
     Conditions,
     Setting,
-    environment_part,
     list_arguments,
     load_class,
     parse,
     resolve,
+    share,
 )
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes.environments import Hyperparameters
@@ -30,7 +30,7 @@ LONGEST = 200
 
 @dataclass(frozen=True)
 class Row:
-    """A setting in the format of the command line, with the paper's name and average normalised score for it."""
+    """A setting as on the command line, with the paper's name and average normalised score for it."""
 
     setting: str
     name: str
@@ -104,7 +104,6 @@ STUDY = Conditions("table1-study", timesteps=500_000, entry="mujoco")
 
 
 def _switched(what: str, anneal: bool | None = None, **changes: object) -> Conditions:
-    """Return the conditions of the released code with one ingredient changed."""
     return replace(STUDY, protocol="released-code", switched=what, anneal=anneal, parameters=changes)
 
 
@@ -165,10 +164,10 @@ class Run:
     timesteps: int
     # Those of the algorithm and the environment, in the RL Zoo's format.
     hyperparameters: Hyperparameters
-    conditions: dict[str, Any]
+    conditions: Values
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> Values:
         """The fields of the run, as JSON-serialisable values."""
         return {**asdict(self), "hyperparameters": plain("hyperparameters", self.hyperparameters)}
 
@@ -209,42 +208,36 @@ def make_plan(settings: list[Setting], envs: list[str], seeds: int, conditions: 
     described = conditions.description()
     randoms, first, notes = [], [], []
     for env in envs:
-        of_env = {**environment_part(env, conditions), "n_envs": 1}
-        randoms.append(Run(RANDOM, "", env, 0, RANDOM_TIMESTEPS, of_env, described))
+        shared, _ = share(Setting("ppo_clip"), env, conditions)
+        of_env = {name: value for name, value in shared.items() if name in recipes.ENVIRONMENT_KEYS}
+        randoms.append(Run(RANDOM, "", env, 0, RANDOM_TIMESTEPS, {**of_env, "n_envs": 1}, described))
         found = [resolve(setting, env, conditions) for setting in settings]
         _refuse_unknown(set.intersection(*(set(resolved.dropped) for resolved in found)), settings)
         for setting, (hyperparameters, timesteps, dropped) in zip(settings, found, strict=True):
             first.append(Run(setting.label, setting.path, env, 0, timesteps, hyperparameters, described))
             if dropped:
                 notes.append(f"{setting.label} in {env} does not use {', '.join(dropped)}")
-    _refuse_same(first)
+    # Equality, unlike a digest, takes 3 and 3.0 for the same number.
+    unlabelled = [(run, {**run.identity, "label": None}) for run in first]
+    for (one, identity), (other, same) in combinations(unlabelled, 2):
+        if identity == same:
+            raise ArgumentError(f"{other.label} and {one.label} are the same setting in {one.env}; name one of them")
     return Plan([*randoms, *(replace(run, seed=seed) for seed in range(seeds) for run in first)], notes)
 
 
 def merge(plans: Iterable[Plan]) -> Plan:
     """Merge plans: the first seed runs in the first environment under all conditions, then in the next environment."""
-    runs, notes = [], []
-    for plan in plans:
-        runs += plan.runs
-        notes += plan.notes
-    envs = list(dict.fromkeys(run.env for run in runs))
-    # The runs of a single plan keep their order.
-    several = len({digest(run.conditions) for run in runs}) > 1
-    ordered = sorted(runs, key=lambda run: (run.seed, envs.index(run.env))) if several else runs
-    return Plan(ordered, list(dict.fromkeys(notes)))
+    plans = list(plans)
+    runs = [run for plan in plans for run in plan.runs]
+    if len(plans) > 1:
+        envs = list(dict.fromkeys(run.env for run in runs))
+        runs.sort(key=lambda run: (run.seed, envs.index(run.env)))
+    return Plan(runs, list(dict.fromkeys(note for plan in plans for note in plan.notes)))
 
 
 def _refuse_unknown(dropped: set[str], settings: list[Setting]) -> None:
     """Refuse a hyperparameter that no setting has, unless PPO has it."""
-    arguments = {argument for setting in settings for argument in list_arguments(load_class(setting.path))}
     for name in sorted(dropped - list_arguments(PPOClip).keys()):
+        arguments = {argument for setting in settings for argument in list_arguments(load_class(setting.path))}
         known = ", ".join([*recipes.ENVIRONMENT_KEYS, *sorted(arguments - RESERVED.keys())])
         raise ArgumentError(f"no setting has a hyperparameter {name}; they have {known}")
-
-
-def _refuse_same(runs: list[Run]) -> None:
-    # Equality, unlike a digest, takes 3 and 3.0 for the same number.
-    described = [(run.label, {**run.identity, "label": None}) for run in runs]
-    for (one, first), (other, second) in combinations(described, 2):
-        if first == second:
-            raise ArgumentError(f"{other} and {one} are the same setting in {first['env']}; name one of them")

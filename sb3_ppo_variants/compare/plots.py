@@ -155,7 +155,7 @@ def performance_profiles(scores: statistics.Scores, labels: Sequence[str], file:
 
 
 def orders(names: Sequence[str], signs: np.ndarray, file: Path) -> None:
-    """Draw for each pair of settings whether it has the paper's order here, as ``verdicts.orders`` returns it."""
+    """Draw for each pair of settings whether it has the paper's order here, as ``tables.orders`` returns it."""
     meanings = {
         "reversed beyond noise": "#b2182b",
         "reversed within noise": "#f4a582",
@@ -163,8 +163,7 @@ def orders(names: Sequence[str], signs: np.ndarray, file: Path) -> None:
         "the same within noise": "#a6dba0",
         "the same beyond noise": "#1b7837",
     }
-    size = 3.5 + 0.42 * len(names)
-    figure, axes = pyplot.subplots(figsize=(size, size), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=[3.5 + 0.42 * len(names)] * 2, layout="constrained")
     axes.imshow(signs, cmap=matplotlib.colors.ListedColormap([*meanings.values()]), vmin=-2.5, vmax=2.5)
     axes.set_xticks(range(len(names)), names, rotation=60, ha="right", rotation_mode="anchor", fontsize=SMALL)
     axes.set_yticks(range(len(names)), names, fontsize=SMALL)
@@ -175,10 +174,9 @@ def orders(names: Sequence[str], signs: np.ndarray, file: Path) -> None:
 
 
 def mean_curve(comparison: Comparison, env: str, label: str) -> tuple[np.ndarray, Band] | None:
-    """Return the steps and the mean curve of a setting in an environment, with 95% intervals over seeds.
+    """Return the steps and the mean curve of a setting in an environment, where every run has an episode.
 
-    There is none if there is no point at which every run has an episode. Runs that were recorded elsewhere may differ
-    in length. Then the mean is over those that are not over yet.
+    Runs that were recorded elsewhere may differ in length. Then the mean is over those that are not over yet.
     """
     records = [record for record in comparison.runs(label, env) if record["last_returns"]]
     lengths = np.array([record["steps"] for record in records])
@@ -228,14 +226,15 @@ def efficiency(comparison: Comparison, shares: np.ndarray, found: Mapping[str, n
         by_steps.set_ylabel("mean normalised score", fontsize=MEDIUM)
 
 
-def training(comparison: Comparison, file: Path) -> bool:
-    """Draw the values that updates logged, if there are any, with a row for each quantity and a column for each
-    environment. Records of earlier versions have none."""
+def list_quantities(comparison: Comparison) -> list[str]:
+    """Return which of ``QUANTITIES`` the updates logged: none in records of earlier versions."""
     logged = {name for record in comparison.records for name in record.get("training", {})}
-    names = [name for name in QUANTITIES if name in logged]
-    if not names:
-        return False
-    envs, look = comparison.envs, looks(comparison.labels)
+    return [name for name in QUANTITIES if name in logged]
+
+
+def training(comparison: Comparison, file: Path) -> None:
+    """Draw the values that updates logged, with a row for each quantity and a column for each environment."""
+    names, envs, look = list_quantities(comparison), comparison.envs, looks(comparison.labels)
     size = (2.9 * len(envs) + 0.6, 2.0 * len(names) + 0.4)
     with drawing(file, len(names), len(envs), size) as grid:
         label_grid(grid, envs, "environment steps")
@@ -253,14 +252,10 @@ def training(comparison: Comparison, file: Path) -> bool:
                 if name in ("kl", "kl_coef") and axes.lines:
                     axes.set_yscale("log")
             row[0].set_ylabel(QUANTITIES[name], fontsize=SMALL)
-    return True
 
 
 def page(comparisons: Iterable[Comparison]) -> str:
-    """Return an HTML page with the learning curves in all environments, which includes plotly's code.
-
-    It needs no network. Lines can be hidden and parts enlarged.
-    """
+    """Return an HTML page with all learning curves and plotly's code, so that it needs no network."""
     parts = []
     for comparison in comparisons:
         if comparison.envs:
@@ -304,9 +299,8 @@ def interactive_curves(comparison: Comparison, env: str) -> go.Figure:
     if env in (random := random_scores(comparison)):
         figure.add_hline(random[env], line_color="#999999", annotation_text="random policy")
     over = {"environment steps": [trace.x.tolist() for trace in figure.data], "minutes of a run, mean": minutes}
-    buttons = [
-        {"label": name, "method": "update", "args": [{"x": x}, {"xaxis.title.text": name}]} for name, x in over.items()
-    ]
+    arguments = {name: [{"x": x}, {"xaxis.title.text": name}] for name, x in over.items()}
+    buttons = [{"label": name, "method": "update", "args": args} for name, args in arguments.items()]
     menu = {"type": "buttons", "direction": "right", "x": 1, "xanchor": "right", "y": 1.15, "buttons": buttons}
     figure.update_layout(
         title=escape(env, quote=False), height=560, template="plotly_white", xaxis_title="environment steps",

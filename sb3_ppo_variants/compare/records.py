@@ -1,16 +1,24 @@
-"""Records of runs. Each has its own file, which is written completely or not at all."""
+"""Records of runs. Each has its own file, which is written completely or not at all.
+
+Runs that were recorded elsewhere are read from folders that SB3's ``Monitor`` and ``EvalCallback`` wrote, such as the
+RL Zoo's, and from CSV files with CleanRL's ``charts/episodic_return``, as Weights & Biases exports them.
+"""
 
 import gzip
 import hashlib
 import json
 import math
+import re
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
+import pandas as pd
+from stable_baselines3.common.monitor import get_monitor_files, load_results
 
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes.environments import Hyperparameters
@@ -28,6 +36,13 @@ LAST = 100
 FINISHED = ("score", "steps", "last_returns", "curve", "episodes")
 # A curve has a point at the end of each of this many equal spans of steps.
 SPANS = 100
+# What is read of runs that were recorded elsewhere: files, columns, and names that begin with the environment.
+EVALUATIONS = "evaluations.npz"
+RETURN = "charts/episodic_return"
+STEPS = ("global_step", "_step", "Step")
+IN_FOLDER, IN_NAME = re.compile(r"(.+-v\d+)_\d+"), re.compile(r"(.+?)__.+__\d+__\d+")
+# JSON-serialisable values by name.
+Values = dict[str, Any]
 
 
 class Result(TypedDict, total=False):
@@ -65,7 +80,7 @@ class Record(Result):
     seed: int
     timesteps: int
     hyperparameters: Hyperparameters
-    conditions: dict[str, Any]
+    conditions: Values
     # Two such runs may differ in these. The seconds are unknown if the process of the run was lost.
     versions: dict[str, str]
     machine: str
@@ -73,11 +88,14 @@ class Record(Result):
     cpu_seconds: float | None
 
 
+# Records, and a line for each problem with them.
+Loaded = tuple[list[Record], list[str]]
+
+
 class Writer:
     """Writes records to a folder. A record that cannot be written waits, and is tried again with every later one.
 
-    As a context manager, it tries once more at the end and after a Ctrl-C, and raises a ``SystemExit`` that names the
-    records that still cannot be written.
+    As a context manager, it tries once more at the end and after a Ctrl-C, and exits, naming those that still wait.
     """
 
     def __init__(self, folder: Path):
@@ -93,15 +111,11 @@ class Writer:
             self.write()
             if self._waiting:
                 names = ", ".join(self._waiting)
-                raise SystemExit(
-                    f"{self.problem} ({names}); all others are safe, and the same command makes these again"
-                )
+                rest = "all others are safe, and the same command makes these again"
+                raise SystemExit(f"{self.problem} ({names}); {rest}")
 
     def write(self, *records: Record) -> list[Record]:
-        """Write records and those that are waiting, and return the records that were written.
-
-        ``problem`` says why some are still waiting, and is empty if none are.
-        """
+        """Write records and those that wait, and return those written. ``problem`` says why others still wait."""
         self._waiting |= {record["name"]: record for record in records}
         written, failure = [], ""
         for name, record in list(self._waiting.items()):
@@ -117,26 +131,20 @@ class Writer:
         return written
 
 
-def load(folder: Path | None, files: Iterable[Path] = ()) -> tuple[list[Record], list[str]]:
-    """Read one record of each run in a folder and in exported files, and return a line for each problem."""
+def load(folder: Path | None, files: Iterable[Path] = ()) -> Loaded:
+    """Read one record of each run in a folder and in exported files."""
     parts = [*([] if folder is None else [read(folder)]), *map(unpack, files)]
     found, twice = merge(record for part, _ in parts for record in part)
     return found, [*(line for _, problems in parts for line in problems), *twice]
 
 
-def read(folder: Path) -> tuple[list[Record], list[str]]:
-    """Read the records in a folder, sorted by name, and return a line for each file that this version cannot read."""
-    records, problems = [], []
-    for file in sorted(folder.glob("*.json")):
-        try:
-            records.append(_parse(file.read_text()))
-        except (ValueError, OSError) as error:
-            problems.append(f"{file} is ignored: {error}")
-    return records, problems
+def read(folder: Path) -> Loaded:
+    """Read the records in a folder, sorted by name."""
+    return _parse((str(file), file) for file in sorted(folder.glob("*.json")))
 
 
-def unpack(file: Path) -> tuple[list[Record], list[str]]:
-    """Read the records in a file that :func:`pack` wrote, and return a line for each that this version cannot read.
+def unpack(file: Path) -> Loaded:
+    """Read the records in a file that :func:`pack` wrote.
 
     :raises ArgumentError: if the file cannot be read
     """
@@ -147,34 +155,35 @@ def unpack(file: Path) -> tuple[list[Record], list[str]]:
         lines = gzip.decompress(packed).decode().splitlines()
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise ArgumentError(f"--from {file} cannot be read as a file that report --export wrote: {error}") from error
-    records, problems = [], []
-    for number, line in enumerate(lines, start=1):
+    return _parse((f"line {number} of {file}", line) for number, line in enumerate(lines, start=1))
+
+
+def _parse(sources: Iterable[tuple[str, str | Path]]) -> Loaded:
+    records: list[Record] = []
+    problems = []
+    for where, source in sources:
         try:
-            records.append(_parse(line))
-        except ValueError as error:
-            problems.append(f"line {number} of {file} is not used: {error}")
+            record = json.loads(source if isinstance(source, str) else source.read_text())
+            found = record.get("format") if isinstance(record, dict) else None
+            if found != FORMAT:
+                raise ValueError(
+                    f"it is a record of format {found}, this version of sb3_ppo_variants reads format {FORMAT}; "
+                    "use the version that wrote it, or make the run anew"
+                )
+            of_result = ("error",) if record.get("status") == "failed" else FINISHED
+            if missing := sorted({*Record.__required_keys__, *of_result} - record.keys()):
+                raise ValueError(f"it lacks {', '.join(missing)}")
+            records.append(record)
+        except (ValueError, OSError) as error:
+            problems.append(f"{where} is ignored: {error}")
     return records, problems
 
 
-def _parse(text: str) -> Record:
-    record = json.loads(text)
-    found = record.get("format") if isinstance(record, dict) else None
-    if found != FORMAT:
-        raise ValueError(
-            f"it is a record of format {found}, this version of sb3_ppo_variants reads format {FORMAT}; "
-            "use the version that wrote it, or make the run anew"
-        )
-    of_result = ("error",) if record.get("status") == "failed" else FINISHED
-    if missing := sorted({*Record.__required_keys__, *of_result} - record.keys()):
-        raise ValueError(f"it lacks {', '.join(missing)}")
-    return record
+def merge(records: Iterable[Record]) -> Loaded:
+    """Keep one record of each run, preferably a finished one.
 
-
-def merge(records: Iterable[Record]) -> tuple[list[Record], list[str]]:
-    """Keep one record of each run, preferably a finished one, and return a line for each run whose scores differ.
-
-    There is also a line for each environment in which the random policy was measured with different results, as when
-    the environment's wrappers changed.
+    It is a problem if two of them have different scores, or if the random policy was measured with different results in
+    an environment, as when its wrappers changed.
     """
     found: dict[str, Record] = {}
     problems = []
@@ -183,19 +192,16 @@ def merge(records: Iterable[Record]) -> tuple[list[Record], list[str]]:
         if other["status"] != "finished":
             found[record["name"]] = record
         elif record["status"] == "finished" and record["score"] != other["score"]:
-            problems.append(
-                f"{record['name']} occurs twice, with scores {other['score']}, which is used, and {record['score']}"
-            )
+            differ = f"{other['score']}, which is used, and {record['score']}"
+            problems.append(f"{record['name']} occurs twice, with scores {differ}")
     measured: dict[tuple[str, str], list[float]] = defaultdict(list)
     for record in found.values():
         if not record["algorithm"] and record["status"] == "finished" and record["score"] is not None:
             measured[digest(record["conditions"])[:6], record["env"]].append(record["score"])
     for (name, env), (first, *others) in measured.items():
         if {first} != {first, *others}:
-            listed = ", ".join(map(str, others))
-            problems.append(
-                f"the random policy has different scores in {env} ({name}): {first}, which is used, and {listed}"
-            )
+            differ = f"{first}, which is used, and {', '.join(map(str, others))}"
+            problems.append(f"the random policy has different scores in {env} ({name}): {differ}")
     return list(found.values()), problems
 
 
@@ -203,20 +209,17 @@ def pack(records: Iterable[Record], file: Path) -> None:
     """Write records to one small ``.jsonl.gz`` file, with their curves, but without the list of all episodes."""
     lines = []
     for record in records:
-        packed: Record = {**record, "episodes": None}
-        if record["status"] == "finished" and record["episodes"]:
-            packed["trailing"] = curve(record)
-        lines.append(json.dumps(packed) + "\n")
+        trailing = {"trailing": curve(record)} if record["status"] == "finished" and record["episodes"] else {}
+        lines.append(json.dumps({**record, "episodes": None, **trailing}) + "\n")
     # The file contains no timestamp, so that the same records give the same file.
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, gzip.compress("".join(lines).encode(), mtime=0))
 
 
 def trailing_means(ends: Sequence[float], returns: Sequence[float], steps: int) -> list[float | None]:
-    """Return the learning curve of a run: the mean return of its last ``LAST`` episodes at the end of each span.
+    """Return the learning curve of a run: the mean return of its last episodes at the end of each span.
 
-    The mean is over all episodes if there were fewer. The last point is the score. A point is ``None`` if no episode
-    has ended yet. ``ends`` are the steps at which the episodes ended, ascending.
+    The last point is the score. A point is ``None`` if no episode has ended yet. ``ends`` must be ascending.
     """
     ended = np.searchsorted(ends, np.arange(1, SPANS + 1) * steps / SPANS, side="right")
     # Differences of cumulative sums would be faster, but lose the digits of small returns after huge ones.
@@ -250,10 +253,8 @@ def plain(name: str, value: object) -> object:
         return value
     path = f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', '<')}"
     if "<" in path:
-        raise ArgumentError(
-            f"{name}={value!r} cannot be recorded: use numbers, text, lists, dicts, classes and functions that can be "
-            "imported, and lin_x for a schedule"
-        )
+        allowed = "numbers, text, lists, dicts, classes and functions that can be imported, and lin_x for a schedule"
+        raise ArgumentError(f"{name}={value!r} cannot be recorded: use {allowed}")
     return path
 
 
@@ -261,3 +262,96 @@ def digest(value: object) -> str:
     """Return a short hash of a JSON-serialisable value, which is the same in every process."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+class Added(NamedTuple):
+    """The episodes of a run: the steps at which they ended, ascending, and their returns. The others may be unknown."""
+
+    env: str | None
+    ends: list[float]
+    returns: list[float]
+    seconds: float | None = None
+
+
+def read_beside(texts: Iterable[str], found: Sequence[Record]) -> list[Record]:
+    """Read the runs at ``LABEL=PATH`` or ``LABEL@ENV=PATH`` as records beside those of the runs that were found.
+
+    There is one for each of the conditions under which the found runs include their environment.
+    """
+    runs: dict[tuple[str, str], list[Added]] = defaultdict(list)
+    for text in texts:
+        named, _, path = text.partition("=")
+        label, _, env = named.partition("@")
+        if not label or not path:
+            raise ArgumentError(f"--add {text} must be LABEL=PATH, or LABEL@ENV=PATH for another version of ENV")
+        for run in _read(text, Path(path)):
+            if not (env or run.env):
+                raise ArgumentError(f"--add {text} does not name the environment of the runs; write LABEL@ENV=PATH")
+            runs[label, env or run.env or ""].append(run)
+    taken = {RANDOM, *(record["label"] for record in found)}
+    records: list[Record] = []
+    for (label, env), of_label in runs.items():
+        if label in taken:
+            raise ArgumentError(f"--add {label}=PATH: the report has a setting of this name, choose another")
+        own = {digest(record["conditions"]): record["conditions"] for record in found if record["env"] == env}
+        if not own:
+            known = ", ".join(sorted({record["env"] for record in found}))
+            same = f"if one of these is the same, say so: --add {label}@ENV=PATH"
+            raise ArgumentError(f"{label} has runs in {env}, and the records are of {known}; {same}")
+        # All runs get the same number of timesteps. Runs of different lengths would count as different settings.
+        longest = math.ceil(max(run.ends[-1] for run in of_label))
+        for conditions, (seed, run) in product(own.values(), enumerate(of_label)):
+            last = run.returns[-LAST:]
+            records.append({
+                "format": FORMAT, "name": f"{label}-{env}-{seed}", "status": "finished", "label": label,
+                "algorithm": ADDED, "env": env, "seed": seed, "timesteps": longest, "hyperparameters": {},
+                "conditions": conditions, "score": float(np.mean(last)), "steps": math.ceil(run.ends[-1]),
+                "last_returns": last, "curve": [], "episodes": {"ends": run.ends, "returns": run.returns},
+                "versions": {}, "machine": "", "wall_seconds": run.seconds, "cpu_seconds": None,
+            })  # fmt: skip
+    return records
+
+
+def _read(text: str, path: Path) -> list[Added]:
+    try:
+        found = [run for run in _runs(path) if run.ends]
+    except Exception as error:
+        # NumPy, pandas and SB3 raise many kinds of errors for files that are damaged or not theirs.
+        raise ArgumentError(f"--add {text} cannot be read: {type(error).__name__}: {error}") from error
+    if not found:
+        raise ArgumentError(
+            f"--add {text} has no episodes: PATH must be a folder with *.monitor.csv or {EVALUATIONS} in it or in its "
+            f"folders, or a csv file with a column global_step and one or more ending in {RETURN}"
+        )
+    # An infinite return would be the best of all, and the normalised scores of all other runs 0.
+    strange = [value for run in found for value in run.returns if not math.isfinite(value)]
+    if strange:
+        raise ArgumentError(f"--add {text} has an episode whose return is {strange[0]}; leave out its run")
+    return found
+
+
+def _runs(path: Path) -> Iterator[Added]:
+    if path.suffix == ".csv" and path.is_file():
+        frame = pd.read_csv(path)
+        steps = next((name for name in STEPS if name in frame), None)
+        for column in frame.columns[frame.columns.str.endswith(RETURN)] if steps else []:
+            run = column.removesuffix(RETURN).removesuffix(" - ") or path.stem
+            rows = frame[[steps, column]].dropna().sort_values(steps, kind="stable").astype(float)
+            yield Added(_env_in(IN_NAME, run), rows[steps].tolist(), rows[column].tolist())
+    for folder in sorted([path, *(each for each in path.rglob("*") if each.is_dir())]) if path.is_dir() else []:
+        if files := get_monitor_files(str(folder)):
+            # The training episodes of all environments. If the run was killed, its last line may be torn.
+            env = json.loads(Path(files[0]).read_text().partition("\n")[0].removeprefix("#")).get("env_id")
+            frame = load_results(str(folder))[["r", "l", "t"]].dropna().astype(float)
+            seconds = float(frame["t"].max()) if len(frame) else None
+            yield Added(env, frame["l"].cumsum().tolist(), frame["r"].tolist(), seconds)
+        elif (folder / EVALUATIONS).exists():
+            found = np.load(folder / EVALUATIONS)
+            returns = found["results"].astype(float)
+            ends = np.repeat(found["timesteps"], returns.shape[1]).astype(float)
+            yield Added(_env_in(IN_FOLDER, folder.name), ends.tolist(), returns.ravel().tolist())
+
+
+def _env_in(pattern: re.Pattern[str], name: str) -> str | None:
+    named = pattern.fullmatch(name)
+    return named and named[1]

@@ -5,20 +5,19 @@ import base64
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from filelock import FileLock, Timeout
 from markdown_it import MarkdownIt
 
-from sb3_ppo_variants.compare import added, plots, records, scores, statistics, study, tables, verdicts
+from sb3_ppo_variants.compare import plots, records, scores, statistics, study, tables
 from sb3_ppo_variants.compare.options import OUT
 from sb3_ppo_variants.compare.plan import TABLE_1
-from sb3_ppo_variants.compare.records import LAST, Record
+from sb3_ppo_variants.compare.records import LAST, Record, Values
 from sb3_ppo_variants.compare.scores import Comparison
 from sb3_ppo_variants.compare.settings import split
 from sb3_ppo_variants.compare.statistics import MARGIN
@@ -78,10 +77,9 @@ img { max-width: 100% } pre { background: #f4f4f4; padding: .6rem; overflow-x: a
 def run(options: argparse.Namespace) -> int:
     """Write the report of the existing records."""
     out: Path = options.out or OUT
-    if options.files:
-        if options.out is None:
-            raise ArgumentError("--from needs --out, the folder for its report")
-    elif not (out / RECORDS).is_dir():
+    if options.files and options.out is None:
+        raise ArgumentError("--from needs --out, the folder for its report")
+    if not options.files and not (out / RECORDS).is_dir():
         raise ArgumentError(f"--out {out} has no records: create some with compare, or pass the folder that has them")
     found, problems = records.load(None if options.files else out / RECORDS, options.files or ())
     baseline = None if options.baseline is None else split(options.baseline).label
@@ -97,7 +95,7 @@ def write(
     baseline: str | None = None,
     add: Sequence[str] = (),
 ) -> None:
-    """Write ``report.md``, ``report.html`` with embedded pictures, ``interactive.html`` and ``scores.csv``.
+    """Write the files of a report.
 
     :param problems: lines about records that cannot be used
     :param export: file to pack the records into
@@ -107,15 +105,15 @@ def write(
     try:
         if export is not None:
             records.pack(found, export)
-        compared = scores.comparisons([*found, *added.read_beside(add, found)])
+        compared = scores.comparisons([*found, *records.read_beside(add, found)])
         labels = {label for comparison in compared for label in comparison.labels}
         if baseline is not None and baseline not in labels:
             known = ", ".join(sorted(labels))
             raise ArgumentError(f"--baseline {baseline!r} is not one of the recorded settings: {known}")
         (out / PICTURES).mkdir(parents=True, exist_ok=True)
         text, csv = _make(compared, problems, out, baseline)
-        contents = {"report.md": text, "report.html": html(text, out), INTERACTIVE: plots.page(compared)}
-        contents["scores.csv"] = csv
+        contents = {"report.md": text, "report.html": html(text, out)}
+        contents |= {INTERACTIVE: plots.page(compared), "scores.csv": csv}
         for name, content in contents.items():
             write_atomically(out / name, content.encode())
     except OSError as error:
@@ -135,11 +133,9 @@ def _make(compared: Sequence[Comparison], problems: Sequence[str], out: Path, ba
     # A study has runs under several of its conditions.
     if len(outcomes) > 1:
         file = out / PICTURES / f"{study.STUDY}.png"
-        study.draw(outcomes, file)
-        picture = image("Scores under each of the conditions", file)
-        across = tables.across([outcome.comparison for outcome in outcomes])
-        blocks += ["## What Table 1 depends on", study.progress(outcomes), *study.overview(outcomes)]
-        blocks += [picture, study.PICTURED, ACROSS, *across]
+        picture = image("Scores under each of the conditions", file, study.draw, outcomes)
+        blocks += ["## What Table 1 depends on", study.progress(outcomes), *study.overview(outcomes), picture]
+        blocks += [study.PICTURED, ACROSS, *tables.across([outcome.comparison for outcome in outcomes])]
     for comparison in compared:
         section = Section(comparison, out / PICTURES, baseline)
         frames.append(section.frame.assign(comparison=comparison.name))
@@ -149,7 +145,7 @@ def _make(compared: Sequence[Comparison], problems: Sequence[str], out: Path, ba
     return "\n\n".join(blocks) + "\n", pd.concat(frames).to_csv(index=False) if frames else ""
 
 
-def read_states(folder: Path) -> list[dict[str, Any]]:
+def read_states(folder: Path) -> list[Values]:
     """Return what the runs in progress last wrote about themselves."""
     states = []
     for file in sorted(folder.glob("*.json")):
@@ -194,8 +190,9 @@ class Section:
         if not self.frame.empty:
             blocks += [*self._normalised(), *self._human()]
             blocks += ["### Final scores", FINAL, tables.final_scores(comparison, self.frame), *self._curves()]
-            if plots.training(comparison, self._file("training")):
-                blocks += ["### Training", TRAINING, image("What the updates logged", self._file("training"))]
+            if any(plots.list_quantities(comparison)):
+                logged = self._draw("What the updates logged", "training", plots.training, comparison)
+                blocks += ["### Training", TRAINING, logged]
             # While there are only added runs, there are no hyperparameters.
             if own.records:
                 blocks += ["### Hyperparameters", *tables.hyperparameters(own)]
@@ -206,8 +203,8 @@ class Section:
             blocks += ["### Failed runs", *tables.failures(comparison.failed)]
         return blocks
 
-    def _file(self, name: str) -> Path:
-        return self.pictures / f"{self.comparison.name}-{name}.png"
+    def _draw(self, text: str, name: str, draw: Callable[..., None], *arguments: object) -> str:
+        return image(text, self.pictures / f"{self.comparison.name}-{name}.png", draw, *arguments)
 
     def _overview(self) -> list[str]:
         """Return what a reader should see first: the verdict, and a table with scores, speed and KL."""
@@ -216,14 +213,13 @@ class Section:
         envs = next(iter(self.arrays.values())).shape[1]
         ranking = statistics.rank(self.arrays, self.differences)
         iqm = statistics.interquartile_means(self.arrays) if envs >= statistics.FEWEST_FOR_IQM else {}
-        said = verdicts.verdict(ranking, envs, self.incomplete)
-        return [said, tables.overview(self.comparison, self.frame, ranking, iqm), OVERVIEW, verdicts.NOISE]
+        said = tables.verdict(ranking, envs, self.incomplete)
+        return [said, tables.overview(self.comparison, self.frame, ranking, iqm), OVERVIEW, tables.NOISE]
 
     def _normalised(self) -> list[str]:
         others = [] if self.comparison.scaling == self.comparison.labels else [OWN_PROTOCOL]
         blocks = ["### Normalised scores", NORMALISED, *others]
-        left_out = scores.unscaled_envs(self.frame)
-        if left_out:
+        if left_out := scores.unscaled_envs(self.frame):
             envs = ", ".join(left_out)
             blocks.append(f"Without {envs}, where no run beats the random policy, or the random policy has no score.")
         if left_out == self.comparison.envs:
@@ -241,18 +237,17 @@ class Section:
         if baseline not in self.arrays or len(self.arrays) == 1:
             return []
         other = self.arrays[baseline]
-        rows = {}
-        for label, own in self.arrays.items():
-            if label != baseline:
-                difference = self.differences[label, baseline]
-                p = "" if np.isnan(difference.p) else "< 0.001" if difference.p < 0.001 else f"{difference.p:.2g}"
-                rows[label] = {
-                    "seeds": len(own),
-                    "P(better)": statistics.probability_of_improvement(own, other),
-                    "difference": difference.estimate,
-                    "p": p,
-                    f"equivalent within {MARGIN}": "yes" if statistics.are_equivalent(own, other) else "not shown",
-                }
+        rows = {
+            label: {
+                "seeds": len(own),
+                "P(better)": statistics.probability_of_improvement(own, other),
+                "difference": (difference := self.differences[label, baseline]).estimate,
+                "p": "" if np.isnan(difference.p) else "< 0.001" if difference.p < 0.001 else f"{difference.p:.2g}",
+                f"equivalent within {MARGIN}": "yes" if statistics.are_equivalent(own, other) else "not shown",
+            }
+            for label, own in self.arrays.items()
+            if label != baseline
+        }
         table = tables.markdown(pd.DataFrame.from_dict(rows, orient="index"))
         return [f"Against {escape(baseline)} ({count(range(len(other)), 'seed')}): {AGAINST}", table]
 
@@ -262,25 +257,22 @@ class Section:
         if self.comparison.applied["preset"] != "paper-table1" or not in_paper:
             return []
         means = statistics.means(self.arrays)
-        names, signs = verdicts.orders(means, self.differences)
-        agreement = verdicts.compare_with_paper(means, self.differences, self.incomplete)
+        names, signs = tables.orders(means, self.differences)
+        agreement = tables.compare_with_paper(means, self.differences, self.incomplete)
         blocks = ["#### Comparison with the paper's Table 1", *agreement]
         if signs.any():
-            plots.orders(names, signs, self._file("orders"))
-            blocks += [ORDERS, image("Which pairs are in the paper's order", self._file("orders"))]
+            blocks += [ORDERS, self._draw("Which pairs are in the paper's order", "orders", plots.orders, names, signs)]
         return blocks
 
     def _pictures(self) -> list[str]:
         labels = self.comparison.labels
-        plots.aggregates(self.arrays, labels, self._file("aggregates"))
-        plots.performance_profiles(self.arrays, labels, self._file("profiles"))
-        blocks = [image("Mean normalised scores", self._file("aggregates")), AGGREGATES]
-        blocks.append(image("Performance profiles", self._file("profiles")))
+        means = self._draw("Mean normalised scores", "aggregates", plots.aggregates, self.arrays, labels)
+        profiles = self._draw("Performance profiles", "profiles", plots.performance_profiles, self.arrays, labels)
         shares, curves = scores.normalised_curves(self.comparison, self.frame)
         if not len(shares):
-            return blocks
-        plots.efficiency(self.comparison, shares, curves, self._file("efficiency"))
-        return [*blocks, "#### Sample efficiency", EFFICIENCY, image("Sample efficiency", self._file("efficiency"))]
+            return [means, AGGREGATES, profiles]
+        curve = self._draw("Sample efficiency", "efficiency", plots.efficiency, self.comparison, shares, curves)
+        return [means, AGGREGATES, profiles, "#### Sample efficiency", EFFICIENCY, curve]
 
     def _human(self) -> list[str]:
         """Return the section on human-normalised scores, which is empty if there are no Atari games."""
@@ -288,8 +280,7 @@ class Section:
         if games.empty:
             return []
         found, incomplete = scores.arrays(games)
-        names = name_incomplete(incomplete)
-        blocks = ["### Human-normalised scores", HUMAN, tables.shares_of_humans(games), *names]
+        blocks = ["### Human-normalised scores", HUMAN, tables.shares_of_humans(games), *name_incomplete(incomplete)]
         if games["env"].nunique() > 1 and found:
             means = statistics.means(found)
             blocks.append(GAMES.format(", ".join(f"{escape(label)} {mean}" for label, mean in means.items())))
@@ -303,8 +294,7 @@ class Section:
         counts = Counter(names.values())
         for env, name in names.items():
             unique = name if counts[name] == 1 else f"{name}-{records.digest(env)[:6]}"
-            plots.curves(self.comparison, env, self._file(unique))
-            blocks.append(image(f"Learning curves in {env}", self._file(unique)))
+            blocks.append(self._draw(f"Learning curves in {env}", unique, plots.curves, self.comparison, env))
         return blocks
 
 
@@ -313,8 +303,9 @@ def name_incomplete(labels: Iterable[str]) -> list[str]:
     return [f"Without such a seed: {', '.join(map(escape, labels))}."] if labels else []
 
 
-def image(text: str, file: Path) -> str:
-    """Return a picture in Markdown, with links to its other formats."""
+def image(text: str, file: Path, draw: Callable[..., None], *arguments: object) -> str:
+    """Draw a picture to a file, and return it in Markdown, with links to its other formats."""
+    draw(*arguments, file)
     others = ", ".join(f"[{s[1:].upper()}]({PICTURES}/{file.with_suffix(s).name})" for s in plots.VECTOR)
     return f"![{text}]({PICTURES}/{file.name})\n\n{others}"
 
@@ -328,8 +319,6 @@ def html(text: str, folder: Path) -> str:
 
     body = re.sub(rf'src="({PICTURES}/[^"]+)"', embed, body)
     # Only these tags are restored. All others are shown as text, whatever the records contain.
-    body = re.sub(
-        r"<p>&lt;details&gt;&lt;summary&gt;([^<]*)&lt;/summary&gt;</p>", r"<details><summary>\1</summary>", body
-    )
-    body = body.replace("<p>&lt;/details&gt;</p>", "</details>")
+    opened = r"<p>&lt;details&gt;&lt;summary&gt;([^<]*)&lt;/summary&gt;</p>"
+    body = re.sub(opened, r"<details><summary>\1</summary>", body).replace("<p>&lt;/details&gt;</p>", "</details>")
     return plots.document("Comparison", STYLE, body)

@@ -2,21 +2,21 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pandas as pd
 
 from sb3_ppo_variants.compare.options import ALGORITHMS, BASELINE
 from sb3_ppo_variants.compare.plan import TABLE_1
-from sb3_ppo_variants.compare.records import ADDED, RANDOM, SPANS, Record, curve, digest
+from sb3_ppo_variants.compare.records import ADDED, RANDOM, SPANS, Record, Values, curve, digest
 from sb3_ppo_variants.compare.settings import own_protocol
 
 # The undiscounted returns of a random policy and of a professional human tester, after up to 30 initial no-ops and with
-# at most 30 minutes of play, as in DeepMind's DQN Zoo (https://github.com/google-deepmind/dqn_zoo, atari_data.py). They
-# come from Wang et al. 2016, "Dueling Network Architectures for Deep Reinforcement Learning".
+# at most 30 minutes of play, from Wang et al. 2016, "Dueling Network Architectures for Deep Reinforcement Learning", as
+# in DeepMind's DQN Zoo (https://github.com/google-deepmind/dqn_zoo, atari_data.py).
 RANDOM_AND_HUMAN = {
     "Alien": (227.8, 7127.7), "Amidar": (5.8, 1719.5), "Assault": (222.4, 742), "Asterix": (210, 8503.3),
     "Asteroids": (719.1, 47388.7), "Atlantis": (12850, 29028.1), "BankHeist": (14.2, 753.1),
@@ -44,7 +44,7 @@ GAME = re.compile(r"(?:.+:)?(?:ALE/)?([A-Za-z]+?)(?:NoFrameskip|Deterministic)?-
 class Comparison:
     """Runs under the same conditions: finished training runs, runs of the random policy, and failed runs."""
 
-    conditions: dict[str, Any]
+    conditions: Values
     records: list[Record]
     random: list[Record]
     failed: list[Record]
@@ -59,12 +59,11 @@ class Comparison:
         """The preset or the environments, the protocol, and what was changed in the protocol, in words."""
         applied = self.applied
         what = applied["preset"] or ", ".join(self.envs) or "No finished run"
-        protocol = [f"protocol {applied['protocol']}"] if applied.get("protocol") else []
-        switched = [applied["switched"]] if applied.get("switched") else []
-        return ", ".join([what, *protocol, *switched])
+        protocol = applied.get("protocol") and f"protocol {applied['protocol']}"
+        return ", ".join(filter(None, [what, protocol, applied.get("switched")]))
 
     @property
-    def applied(self) -> dict[str, Any]:
+    def applied(self) -> Values:
         """The conditions, without those that do not apply because all settings have the same protocol of their own."""
         named = {own_protocol(label) for label in self.labels}
         if len(named) != 1 or None in named:
@@ -83,10 +82,7 @@ class Comparison:
 
     @property
     def scaling(self) -> list[str]:
-        """The labels of the settings whose best run has the score 1.
-
-        Settings with a protocol of their own are left out, because the others are compared under the same conditions.
-        """
+        """The labels of the settings whose best run has the score 1: those without a protocol of their own."""
         return [label for label in self.labels if own_protocol(label) is None] or self.labels
 
     @property
@@ -111,13 +107,13 @@ class Comparison:
 
 def order(label: str) -> tuple[int, int, str]:
     """Return the key by which settings are sorted in tables."""
-    in_paper, known = [row.label for row in TABLE_1], list(ALGORITHMS)
-    name = label.split(" ")[0]
-    return (
-        in_paper.index(label) if label in in_paper else len(in_paper),
-        known.index(name) if name in known else len(known),
-        label,
-    )
+    in_paper = [row.label for row in TABLE_1]
+    return find(label, in_paper), find(label.split(" ")[0], list(ALGORITHMS)), label
+
+
+def find(value: str, values: Sequence[str]) -> int:
+    """Return the place of a value among others, or behind them if it is none of them."""
+    return values.index(value) if value in values else len(values)
 
 
 def comparisons(records: Iterable[Record]) -> list[Comparison]:
@@ -145,24 +141,19 @@ def _tell_apart(records: list[Record]) -> list[Record]:
     values = [{**record["hyperparameters"], "timesteps": record["timesteps"]} for record in records]
     digests = pd.DataFrame([{name: digest(value) for name, value in of_run.items()} for of_run in values])
     settings = pd.DataFrame(records, columns=["label", "env"])
-    kinds = digests.fillna("no value").groupby([settings["label"], settings["env"]]).nunique()
+    kinds = digests.groupby([settings["label"], settings["env"]]).nunique(dropna=False)
     several = (kinds > 1).groupby(level="label").any()
     found = []
     for record, of_run in zip(records, values, strict=True):
-        changed = several.loc[record["label"]]
-        if changed.any():
-            named = digest({name: value for name, value in of_run.items() if changed[name]})[:6]
-            record = cast(Record, {**record, "label": f"{record['label']} #{named}"})
-        found.append(record)
+        changed = set(several.columns[several.loc[record["label"]]])
+        named = digest({name: of_run[name] for name in of_run.keys() & changed})[:6]
+        label = f"{record['label']} #{named}" if changed else record["label"]
+        found.append(cast(Record, {**record, "label": label}))
     return found
 
 
 def table(comparison: Comparison) -> pd.DataFrame:
-    """Return a table with a row for each finished training run.
-
-    ``score`` is NaN if no episode ended, and ``normalised`` if it is not known. ``episodes`` is the number of episodes
-    that the score is the mean of.
-    """
+    """Return a table with a row for each finished training run. A score without an episode, or a scale, is NaN."""
     columns = ["label", "env", "seed", "timesteps", "score", "steps", "wall_seconds", "cpu_seconds"]
     frame = pd.DataFrame(comparison.records, columns=columns)
     frame["score"] = frame["score"].astype(float)
@@ -181,7 +172,8 @@ def random_scores(comparison: Comparison) -> dict[str, float]:
 def best_scores(comparison: Comparison) -> dict[str, float]:
     """Return the score of the best run in each environment, of the settings that set the scale."""
     frame = pd.DataFrame(comparison.records, columns=["label", "env", "score"]).dropna()
-    return frame[frame["label"].isin(comparison.scaling)].groupby("env")["score"].max().to_dict()
+    best: dict[str, float] = frame[frame["label"].isin(comparison.scaling)].groupby("env")["score"].max().to_dict()
+    return best
 
 
 def normalise(frame: pd.DataFrame, random: dict[str, float], best: dict[str, float]) -> pd.Series:
@@ -204,7 +196,7 @@ def normalised_curves(comparison: Comparison, frame: pd.DataFrame) -> tuple[np.n
     own = comparison.own.labels
     runs = {(record["label"], record["env"], record["seed"]): record for record in comparison.records}
     found = {}
-    for label, matrix in matrices(frame)[0].items():
+    for label, matrix in matrices(frame).items():
         if label in own:
             curves = [[curve(runs[label, env, seed]) for env in matrix.columns] for seed in matrix.index]
             low, high = (of_envs[matrix.columns].to_numpy()[:, None] for of_envs in (random, best))
@@ -220,26 +212,20 @@ def unscaled_envs(frame: pd.DataFrame) -> list[str]:
     return sorted(set(frame["env"]) - set(frame["env"][frame["normalised"].notna()]))
 
 
-def matrices(frame: pd.DataFrame) -> tuple[dict[str, pd.DataFrame], list[str]]:
-    """Return the normalised scores of each setting, shape ``(seeds, environments)``, and the settings without any.
-
-    Only seeds with a run in every environment that has normalised scores count.
-    """
+def matrices(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the normalised scores of each setting, for the seeds with a run in every environment that has some."""
     envs = sorted(set(frame["env"]) - set(unscaled_envs(frame)))
-    found, incomplete = {}, []
-    for label, rows in frame.groupby("label", sort=False):
-        matrix = rows.pivot(index="seed", columns="env", values="normalised").reindex(columns=envs).dropna()
-        if matrix.empty:
-            incomplete.append(label)
-        else:
-            found[label] = matrix
-    return found, incomplete
+    pivoted = {
+        label: rows.pivot(index="seed", columns="env", values="normalised").reindex(columns=envs).dropna()
+        for label, rows in frame.groupby("label", sort=False)
+    }
+    return {label: matrix for label, matrix in pivoted.items() if not matrix.empty}
 
 
 def arrays(frame: pd.DataFrame) -> tuple[dict[str, np.ndarray], list[str]]:
     """Return the :func:`matrices` as arrays, and the settings without any."""
-    found, incomplete = matrices(frame)
-    return {label: matrix.to_numpy() for label, matrix in found.items()}, incomplete
+    found = {label: matrix.to_numpy() for label, matrix in matrices(frame).items()}
+    return found, [label for label in frame["label"].unique() if label not in found]
 
 
 def game_of(env: str) -> str | None:

@@ -5,13 +5,12 @@ import hashlib
 import inspect
 import math
 import re
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from runpy import run_path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import yaml
 from stable_baselines3.common.base_class import BaseAlgorithm
@@ -21,7 +20,7 @@ from torch import nn
 from sb3_ppo_variants import recipes
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.compare.options import ALGORITHMS, EXAMPLE, MASKABLE
-from sb3_ppo_variants.compare.records import plain
+from sb3_ppo_variants.compare.records import Values, plain
 from sb3_ppo_variants.errors import ArgumentError, installation
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 
@@ -37,8 +36,8 @@ RESERVED = {
     "_init_setup_model": NO_PART,
     "data_parallel": "each run is one process",
 }
-# The arguments of this package's classes that every record contains. Arguments that the classes gained later are only
-# recorded if they are not at their defaults, so that earlier runs keep their names.
+# The arguments of this package's classes that every record contains. Those that the classes gained later are recorded
+# if they are not at their defaults, so that earlier runs keep their names.
 RECORDED = frozenset({
     "policy", "learning_rate", "n_steps", "batch_size", "n_epochs", "gamma", "gae_lambda", "clip_range",
     "clip_range_vf", "normalize_advantage", "ent_coef", "vf_coef", "max_grad_norm", "use_sde", "sde_sample_freq",
@@ -69,7 +68,7 @@ class Setting:
 
 
 def own_protocol(label: str) -> str | None:
-    """Return the protocol of its own that the setting with a label has, if it has one."""
+    """Return the protocol that the setting with a label has of its own."""
     found = re.search(r"[ ,] ?protocol=([\w-]+)", label)
     return found and found[1]
 
@@ -86,8 +85,8 @@ def parse(text: str) -> Setting:
     """Parse ``name`` or ``name:argument=value,...`` into a setting, where the name may also be ``module:Class``."""
     setting = split(text)
     if setting.protocol is not None and setting.protocol not in recipes.PROTOCOLS:
-        known_protocols = ", ".join(recipes.PROTOCOLS)
-        raise ArgumentError(f"protocol={setting.protocol} in {text} is none of the protocols: {known_protocols}")
+        names = ", ".join(recipes.PROTOCOLS)
+        raise ArgumentError(f"protocol={setting.protocol} in {text} is none of the protocols: {names}")
     known = list_arguments(load_class(setting.path))
     for argument in setting.arguments:
         if argument in RESERVED:
@@ -99,8 +98,7 @@ def parse(text: str) -> Setting:
 
 
 def assignments(text: str) -> dict[str, object]:
-    """Parse ``name=value,name=value``, where each value is a Python literal, ``inf`` or text like ``lin_3e-4``
-    and ``mine:SPO(0.2)``."""
+    """Parse ``name=value,name=value``, where a value is a Python literal, ``inf`` or text like ``mine:SPO(0.2)``."""
     parts: list[str] = []
     for part in re.split(r",(?=\s*[A-Za-z_]\w*\s*=)", text):
         # A comma within brackets is part of a value.
@@ -115,16 +113,11 @@ def assignments(text: str) -> dict[str, object]:
             raise ArgumentError(f"{text!r} must be name=value, or several of them separated by commas")
         if name in found:
             raise ArgumentError(f"{name} is given more than once in {text!r}")
-        found[name] = _literal(value)
-    return found
-
-
-def _literal(text: str) -> object:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
         # Infinity has no literal. The commands in reports name it so too.
-        return math.inf if text == "inf" else text
+        found[name] = math.inf if value == "inf" else value
+        with suppress(ValueError, SyntaxError):
+            found[name] = ast.literal_eval(value)
+    return found
 
 
 def load_class(path: str) -> type[BaseAlgorithm]:
@@ -160,13 +153,6 @@ def list_arguments(algorithm: type) -> dict[str, object]:
     return arguments
 
 
-def _added_later(algorithm: type) -> dict[str, object]:
-    """Return the arguments, besides ``RECORDED``, that a class has from this package, with their defaults there."""
-    package = __name__.partition(".")[0]
-    own = next((base for base in algorithm.__mro__ if base.__module__.partition(".")[0] == package), None)
-    return {} if own is None else {name: value for name, value in list_arguments(own).items() if name not in RECORDED}
-
-
 class File(NamedTuple):
     """Hyperparameters by environment, and the name of their file with a digest of its contents."""
 
@@ -175,21 +161,20 @@ class File(NamedTuple):
 
 
 def read_file(path: Path) -> File:
-    """Read a yml or py file of hyperparameters in the RL Zoo's format, or raise an error that says why it cannot be."""
+    """Read a yml or py file of hyperparameters in the RL Zoo's format."""
     try:
         content = path.read_bytes()
         found = run_path(str(path))["hyperparams"] if path.suffix == ".py" else yaml.safe_load(content)
-        entries = {env_id: {key: _evaluated(key, value) for key, value in found[env_id].items()} for env_id in found}
+        entries = {env_id: {key: _evaluate(key, value) for key, value in found[env_id].items()} for env_id in found}
     except Exception as error:
         # A py file is the user's own code, which may raise anything.
-        raise ArgumentError(
-            f"--hyperparams {path} cannot be read: {type(error).__name__}: {error}\n"
-            "It must be a yml file, or a py file that defines hyperparams, with a dict for each environment."
-        ) from error
+        allowed = "It must be a yml file, or a py file that defines hyperparams, with a dict for each environment."
+        problem = f"--hyperparams {path} cannot be read: {type(error).__name__}: {error}"
+        raise ArgumentError(f"{problem}\n{allowed}") from error
     return File(f"{path.name} (sha256 {hashlib.sha256(content).hexdigest()[:12]})", entries)
 
 
-def _evaluated(name: str, value: object) -> object:
+def _evaluate(name: str, value: object) -> object:
     # In the zoo's yml files these are Python expressions. Like a py file, they are the user's own code.
     if name in ("policy_kwargs", "normalize", "env_kwargs") and isinstance(value, str):
         return eval(value, {"nn": nn})
@@ -219,28 +204,25 @@ class Conditions:
         given = self.parameters.get("normalize", self.normalize)
         # VecNormalize without arguments normalises too.
         if self.normalize is not None and (given == {} or bool(given)) != self.normalize:
-            switch = "--normalize" if self.normalize else "--no-normalize"
-            raise ArgumentError(f"-p normalize={given} contradicts {switch}; pass only one of them")
+            named = switch("normalize", self.normalize)
+            raise ArgumentError(f"-p normalize={given} contradicts {named}; pass only one of them")
 
     @property
     def rules(self) -> recipes.Protocol:
         """The protocol; if there is none, one that changes nothing."""
         return recipes.Protocol("", {}) if self.protocol is None else recipes.PROTOCOLS[self.protocol]
 
-    def under(self, protocol: str | None) -> "Conditions":
-        """Return the conditions with this protocol instead of their own; ``None`` leaves them unchanged."""
-        if protocol is None:
-            return self
-        # A file has entries of its own.
-        entry = self.entry or ("mujoco" if self.file is None else None)
-        return replace(self, protocol=protocol, entry=entry, normalize=None, anneal=None)
-
-    def description(self) -> dict[str, Any]:
+    def description(self) -> Values:
         """Return the conditions as JSON-serialisable values, with the name of the file instead of its contents."""
         parameters = plain("parameters", self.parameters)
         described = {**asdict(self), "file": self.file and self.file.name, "parameters": parameters}
-        # Records of earlier versions lack these two. Leaving them out if they are None lets those records still match.
+        # Records of earlier versions lack these two, and still match if they are None.
         return {k: v for k, v in described.items() if v is not None or k not in ("protocol", "switched")}
+
+
+def switch(name: str, value: bool) -> str:
+    """Return the option of the command line that gives a condition this value."""
+    return f"--{name}" if value else f"--no-{name}"
 
 
 class Resolved(NamedTuple):
@@ -253,11 +235,18 @@ class Resolved(NamedTuple):
 
 def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
     """Determine the hyperparameters of a setting in an environment, of which none may be unknown."""
-    conditions = conditions.under(setting.protocol)
+    if setting.protocol is not None:
+        # A file has entries of its own.
+        entry = conditions.entry or ("mujoco" if conditions.file is None else None)
+        conditions = replace(conditions, protocol=setting.protocol, entry=entry, normalize=None, anneal=None)
     protocol, algorithm = conditions.rules, load_class(setting.path)
     known = list_arguments(algorithm)
-    shared, timesteps = _shared(setting, env_id, conditions)
-    dropped = [name for name in shared if not _applies(name, known)]
+    shared, timesteps = share(setting, env_id, conditions)
+    applicable = {*known, *recipes.ENVIRONMENT_KEYS}
+    if known.get("clip_range") is None:
+        # A penalised objective that is also clipped is a different one, which a setting must request itself.
+        applicable.discard("clip_range")
+    dropped = [name for name in shared if name not in applicable]
     if conditions.file is None and not issubclass(algorithm, OnPolicyAlgorithm):
         # The recipes are for PPO. In other kinds of algorithms, an argument of the same name may mean something else.
         dropped += sorted(known.keys() & shared.keys() - {"policy", *recipes.ENVIRONMENT_KEYS, *conditions.parameters})
@@ -269,33 +258,28 @@ def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
     # Networks this small are fastest on a CPU, and runs then use the same device on every machine.
     found = {**own, **annealed, "device": "cpu", **given}
     found["policy"] = policy_for(setting, found.get("policy"))
-    later = _added_later(algorithm)
-    found = {n: v for n, v in found.items() if n not in RESERVED and not (n in later and v == later[n])}
+    package = __name__.partition(".")[0]
+    ours = next((base for base in algorithm.__mro__ if base.__module__.partition(".")[0] == package), None)
+    defaults = {} if ours is None else list_arguments(ours)
+    omitted = {n for n, value in found.items() if n in defaults.keys() - RECORDED and value == defaults[n]}
+    found = {name: value for name, value in found.items() if name not in RESERVED.keys() | omitted}
     if conditions.anneal is not None and "learning_rate" not in setting.arguments:
         if "learning_rate" not in found:
-            switch = "--anneal" if conditions.anneal else "--no-anneal"
-            raise ArgumentError(f"{switch} is for algorithms with a learning_rate, which {setting.name} does not have")
-        found["learning_rate"] = _annealed(found["learning_rate"], conditions.anneal)
+            named = switch("anneal", conditions.anneal)
+            raise ArgumentError(f"{named} is for algorithms with a learning_rate, which {setting.name} does not have")
+        found["learning_rate"] = _anneal(found["learning_rate"], conditions.anneal)
     if conditions.anneal is not False:
         found = protocol.anneal(found)
     if not issubclass(algorithm, PPOBase):
         if "normalize_advantage" not in setting.arguments and found.get("normalize_advantage") == "rollout":
-            raise ArgumentError(
-                f"{setting.name} cannot normalise advantages over the rollout: leave it out, or give it its own "
-                f"protocol, as in {setting.name}:protocol=sb3"
-            )
+            instead = f"leave it out, or give it its own protocol, as in {setting.name}:protocol=sb3"
+            raise ArgumentError(f"{setting.name} cannot normalise advantages over the rollout: {instead}")
         if found.get("max_grad_norm", 0) is None:
             found["max_grad_norm"] = math.inf  # Others than this package's algorithms need a number.
     return Resolved(found, timesteps, [name for name in dropped if name not in setting.arguments])
 
 
-def environment_part(env_id: str, conditions: Conditions) -> Hyperparameters:
-    """Return the hyperparameters that define the environment."""
-    shared, _ = _shared(Setting("ppo_clip"), env_id, conditions)
-    return {name: value for name, value in shared.items() if name in recipes.ENVIRONMENT_KEYS}
-
-
-def _shared(setting: Setting, env_id: str, conditions: Conditions) -> tuple[Hyperparameters, int]:
+def share(setting: Setting, env_id: str, conditions: Conditions) -> tuple[Hyperparameters, int]:
     """Return the hyperparameters without the setting's own arguments, and the steps of a run."""
     # An algorithm without hyperparameters of its own uses those of PPOClip.
     name = setting.name if setting.name in recipes.ALGORITHMS else "ppo_clip"
@@ -315,14 +299,7 @@ def _shared(setting: Setting, env_id: str, conditions: Conditions) -> tuple[Hype
     return shared, int(timesteps)
 
 
-def _applies(name: str, known: Mapping[str, object]) -> bool:
-    """Return whether a shared hyperparameter applies to an algorithm with these arguments."""
-    # A penalised objective that is also clipped is a different one, which a setting must request with its own argument.
-    clips_a_penalty = name == "clip_range" and known.get(name) is None
-    return name in recipes.ENVIRONMENT_KEYS or (name in known and not clips_a_penalty)
-
-
-def _annealed(learning_rate: object, anneal: bool) -> str | float:
+def _anneal(learning_rate: object, anneal: bool) -> str | float:
     """Return the step size, annealed linearly to 0 or constant."""
     if isinstance(learning_rate, float | int):
         return f"lin_{learning_rate!r}" if anneal else learning_rate

@@ -3,17 +3,16 @@
 Scores have the shape ``(seeds, environments, ...)``. Seeds are the sample; the environments are fixed, as if chosen by
 the user. ``python -m benchmarks verdicts`` measures how often the tests err and the intervals cover.
 
-The aggregate that decides is the mean over runs. It does not depend on the number of seeds what it estimates, every
-environment counts in it, Table 1 of the paper reports it, and it has intervals that cover. Outliers cannot dominate it,
-because no normalised score is far above 1. The interquartile mean is shown beside it, without an interval: with few
-seeds, it trims whole environments.
+The mean over runs decides: every environment counts in it, Table 1 of the paper reports it, it has intervals that
+cover, and outliers cannot dominate it, because no normalised score is far above 1. The interquartile mean has no
+interval: with few seeds, it trims whole environments.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, count
 
 import numpy as np
 from scipy.special import stdtrit
@@ -22,14 +21,12 @@ from scipy.stats import beta, norm, trim_mean
 # Matrices of normalised scores, shape (seeds, environments), by setting.
 Scores = Mapping[str, np.ndarray]
 Ends = tuple[np.ndarray, np.ndarray]
-# The level of Student's t distribution from which 95% intervals are computed. They contain the mean of normally
-# distributed scores in 97% of cases, and still in at least 90% if the scores are as skewed as an exponential
-# distribution. At a level of 0.95, the latter is 88%. Bootstrap intervals are narrower still: with three seeds, one of
-# 95% contains the mean in 71% of the cases.
+# The level of Student's t distribution from which 95% intervals are computed. They contain the mean of scores that are
+# as skewed as an exponential distribution in at least 90% of the cases. At a level of 0.95, it would be 88%; with three
+# seeds, bootstrap intervals do in 71%.
 LEVEL = 0.97
-# The sum over environments of the seeds without the first, from which on there are intervals: four seeds in one
-# environment, three in two, two in three. With fewer, an interval that covers is several times as wide as the scores
-# are apart.
+# The sum over environments of the seeds without the first, from which on there are intervals. With fewer, an interval
+# that covers is several times as wide as the scores are apart.
 FEWEST = 3
 # With fewer environments, the middle half of the runs says little about some of them.
 FEWEST_FOR_IQM = 3
@@ -134,13 +131,12 @@ def half_width(samples: Sequence[np.ndarray], level: float) -> np.ndarray:
     """
     # Variances of the means in the environments, each divided by the squared number of environments.
     parts = [sample.var(axis=0, ddof=1) / len(sample) / sample.shape[1] ** 2 for sample in samples]
-    variance = np.sum([part.sum(axis=0) for part in parts], axis=0)
-    squares = np.sum(
-        [(part**2).sum(axis=0) / (len(sample) - 1) for part, sample in zip(parts, samples, strict=True)], axis=0
-    )
+    variance = sum(part.sum(axis=0) for part in parts)
+    squares = sum((part**2).sum(axis=0) / (len(own) - 1) for part, own in zip(parts, samples, strict=True))
     # Equal scores say nothing about how much others would differ: 0 / 0 is NaN, which is no interval.
     with np.errstate(invalid="ignore", divide="ignore"):
-        return stdtrit(variance**2 / squares, 0.5 + level / 2) * np.sqrt(variance)
+        half: np.ndarray = stdtrit(variance**2 / squares, 0.5 + level / 2) * np.sqrt(variance)
+    return half
 
 
 def share_interval(share: np.ndarray, seeds: int, envs: int) -> Ends:
@@ -186,25 +182,19 @@ def differences(scores: Scores) -> dict[tuple[str, str], Difference]:
 
 def rank(scores: Scores, compared: Differences) -> list[Ranked]:
     """Return the settings in order of their means, the highest first."""
-    ours = means(scores)
-    labels = sorted(ours, key=lambda label: -ours[label].value)
-
-    def beyond_noise(label: str, sign: int) -> list[str]:
-        pairs = {other: compared[label, other] for other in labels if other != label}
-        return [n for n, found in pairs.items() if found.is_beyond_noise and sign * found.estimate.value > 0]
-
-    return [
-        Ranked(label, ours[label], len(scores[label]), beyond_noise(label, 1), beyond_noise(label, -1), len(labels))
-        for label in labels
-    ]
+    ranked = []
+    ours = dict(sorted(means(scores).items(), key=lambda item: -item[1].value))
+    for label, value in ours.items():
+        pairs = {other: compared[label, other] for other in ours if other != label}
+        apart = {other: found.estimate.value for other, found in pairs.items() if found.is_beyond_noise}
+        better, worse = [n for n, by in apart.items() if by > 0], [n for n, by in apart.items() if by < 0]
+        ranked.append(Ranked(label, value, len(scores[label]), better, worse, len(ours)))
+    return ranked
 
 
 def _on_a_shared_scale(scores: Scores) -> dict[str, np.ndarray]:
-    """Scale each environment by the best run of all settings.
-
-    A permutation test needs a scale that stays when runs change their setting. Settings with a protocol of their own do
-    not set the scale of the scores, but may be above it.
-    """
+    # A permutation test needs a scale that stays when runs change their setting. Settings with a protocol of their own
+    # do not set the scale of the scores, but may be above it.
     best = np.maximum(np.concatenate([*scores.values()]).max(axis=0), 1) if scores else 1
     return {label: own / best for label, own in scores.items()}
 
@@ -212,8 +202,8 @@ def _on_a_shared_scale(scores: Scores) -> dict[str, np.ndarray]:
 def probability_of_improvement(own: np.ndarray, other: np.ndarray) -> Estimate:
     """Return the share of pairs of runs in which the first is better, averaged over environments. Ties count half.
 
-    The interval is Newcombe's fifth (Statistics in Medicine 25, 2006, page 559), which has a width even if the
-    probability is 0 or 1. The mean over environments has at most the variance that equal probabilities would have.
+    The interval is Newcombe's fifth (Statistics in Medicine 25, 2006, page 559), which has a width even at 0 and 1. The
+    mean over environments has at most the variance that equal probabilities would have.
     """
     share = float((np.sign(own[:, None] - other[None]) + 1).mean() / 2)
     (first, envs), second = own.shape, len(other)
@@ -227,10 +217,7 @@ def probability_of_improvement(own: np.ndarray, other: np.ndarray) -> Estimate:
 
 
 def are_equivalent(own: np.ndarray, other: np.ndarray, margin: float = MARGIN) -> bool:
-    """Return whether the data show that two means differ by less than a margin, at a level of 5%.
-
-    These are two one-sided t tests: the 90% interval of the difference lies within the margin.
-    """
+    """Return whether two one-sided t tests at 5% show that two means differ by less than a margin."""
     low, high = interval(own, other, level=0.9)
     return bool(-margin < low and high < margin)
 
@@ -242,9 +229,10 @@ def profiles(scores: Scores) -> tuple[np.ndarray, dict[str, Band]]:
     """
     found = np.concatenate([own.ravel() for own in scores.values()])
     taus = np.linspace(max(found.min(), -1.0), found.max(), 61)
-    shares = {label: (own[..., None] > taus).mean(axis=(0, 1)) for label, own in scores.items()}
-    nothing = np.empty((0, len(taus)))
-    bands = {n: Band(share, *share_interval(share, *scores[n].shape), seeds=nothing) for n, share in shares.items()}
+    bands = {}
+    for label, own in scores.items():
+        share = (own[..., None] > taus).mean(axis=(0, 1))
+        bands[label] = Band(share, *share_interval(share, *own.shape), seeds=np.empty((0, len(taus))))
     return taus, bands
 
 
@@ -256,10 +244,9 @@ def band(curves: np.ndarray) -> Band:
 def p_values(pairs: Sequence[tuple[np.ndarray, np.ndarray]], samples: int = SAMPLES) -> np.ndarray:
     """Return the two-sided p value of the difference of the means of each pair of settings, by permutation.
 
-    If two settings learn the same, any run in an environment could be one of either. The test divides the runs of each
-    environment between the two in all ways, or in many random ones. Its p value is the share of these divisions in
-    which the means differ at least as much as they do. It is exact with any numbers of seeds and any distribution, if
-    the scale of each environment does not depend on which of the two settings a run is of.
+    The test divides the runs of each environment between the two settings in all ways, or in many random ones. Its p
+    value is the share of these divisions in which the means differ at least as much as they do. It is exact if the
+    scale of each environment does not depend on which of the two settings a run is of.
 
     :param pairs: scores of two settings in the same environments
     :param samples: number of random divisions, if there are more than this
@@ -280,19 +267,15 @@ def p_values(pairs: Sequence[tuple[np.ndarray, np.ndarray]], samples: int = SAMP
 
 @lru_cache(maxsize=8)
 def _divisions(first: int, second: int, envs: int, samples: int) -> tuple[np.ndarray, bool]:
-    """Return what to multiply pooled scores with for the differences of means, shape ``(divisions, environments * seeds
-    of both)``, and whether all divisions are there."""
+    """Return what to multiply pooled scores with for the differences of means, and whether all divisions are there."""
     runs = first + second
     ways = math.comb(runs, first)
     complete = ways**envs <= samples
     if complete:
-        of_env = np.zeros((ways, runs), dtype=bool)
-        for row, chosen in zip(of_env, combinations(range(runs), first), strict=True):
-            row[list(chosen)] = True
+        of_env = np.array([[run in chosen for run in range(runs)] for chosen in combinations(range(runs), first)])
         belongs = of_env[np.indices((ways,) * envs).reshape(envs, -1).T]
     else:
-        keys = np.random.default_rng(0).random((samples, envs, runs))
-        belongs = keys.argsort(axis=2) < first
+        belongs = np.random.default_rng(0).random((samples, envs, runs)).argsort(axis=2) < first
     weights = np.where(belongs, 1 / first, -1 / second) / envs
     return weights.reshape(len(weights), -1), complete
 
@@ -307,9 +290,9 @@ def holm(p: np.ndarray) -> np.ndarray:
 
 def smallest_p(first: int, second: int, envs: int, samples: int = SAMPLES) -> float:
     """Return the smallest p value that a test with so many seeds of two settings can give."""
-    divisions = math.comb(first + second, first) ** envs
+    divisions: int = math.comb(first + second, first) ** envs
     # With equal numbers of seeds, exchanging the two settings gives the same difference.
-    return max((2 if first == second else 1) / divisions, 1 / (samples + 1) if divisions > samples else 0.0)
+    return max((1 + (first == second)) / divisions, 1 / (samples + 1) if divisions > samples else 0.0)
 
 
 def samples_for(tests: int) -> int:
@@ -319,7 +302,5 @@ def samples_for(tests: int) -> int:
 
 def seeds_needed(tests: int, envs: int) -> int:
     """Return the number of seeds of each setting with which a difference can be significant among so many tests."""
-    seeds = 2
-    while smallest_p(seeds, seeds, envs, samples_for(tests)) > ALPHA / tests:
-        seeds += 1
-    return seeds
+    samples = samples_for(tests)
+    return next(seeds for seeds in count(2) if smallest_p(seeds, seeds, envs, samples) <= ALPHA / tests)

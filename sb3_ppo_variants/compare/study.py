@@ -15,7 +15,7 @@ from scipy.stats import kendalltau
 from sb3_ppo_variants.compare import records, scores, tables
 from sb3_ppo_variants.compare.plan import HEADLINE, NONE, PRESETS, TABLE_1
 from sb3_ppo_variants.compare.plots import COLORS, SMALL, drawing, label_grid
-from sb3_ppo_variants.compare.records import Record, digest
+from sb3_ppo_variants.compare.records import digest
 from sb3_ppo_variants.compare.scores import Comparison
 from sb3_ppo_variants.compare.settings import parse
 from sb3_ppo_variants.compare.statistics import differences
@@ -87,8 +87,7 @@ class Outcome:
 
     conditions: str
     comparison: Comparison
-    # Mean normalised scores, with a column for each setting and a row for each environment in which all settings have a
-    # score under all of the conditions.
+    # Mean normalised scores by setting, in the environments where all settings have one under all of the conditions.
     scores: pd.DataFrame
     # The normalised scores of all runs, as ``scores.table`` returns them.
     runs: pd.DataFrame
@@ -127,12 +126,11 @@ def outcomes(comparisons: Sequence[Comparison]) -> list[Outcome]:
     """Return the outcome under each of the study's conditions that has runs, in the order of the study.
 
     All scores have the same scale, with 1 for the best run under any of the conditions, and are over the same
-    environments, so that they can be compared. Conditions without an environment in which all settings have a score do
-    not count in their choice, and have no scores.
+    environments. Conditions without an environment in which all settings have a score do not count in their choice.
     """
-    place = {digest(each.description()): number for number, each in enumerate(PRESET.studied)}
-    found = [comparison for comparison in comparisons if digest(comparison.conditions) in place and comparison.records]
-    found.sort(key=lambda comparison: place[digest(comparison.conditions)])
+    by_conditions = {digest(each.conditions): each for each in comparisons if each.records}
+    studied = [digest(each.description()) for each in PRESET.studied]
+    found = [by_conditions[each] for each in studied if each in by_conditions]
     best = pd.DataFrame(map(scores.best_scores, found)).max().to_dict()
     runs = [
         frame.assign(normalised=scores.normalise(frame, scores.random_scores(comparison), best))
@@ -149,8 +147,8 @@ def outcomes(comparisons: Sequence[Comparison]) -> list[Outcome]:
 
 def progress(found: Sequence[Outcome]) -> str:
     """Say how much of the study is done, as a Markdown list."""
-    made = sum(_count_planned(outcome.comparison.records) for outcome in found)
-    failed = sum(_count_planned(outcome.comparison.failed) for outcome in found)
+    made = sum(len(PRESET.planned(outcome.comparison.records, None)) for outcome in found)
+    failed = sum(len(PRESET.planned(outcome.comparison.failed, None)) for outcome in found)
     names = [each.switched or each.protocol or "" for each in PRESET.studied]
     missing = [name for name in names if name not in {outcome.conditions for outcome in found}]
     lines = [f"{made} of {len(PRESET.studied) * PLANNED} runs are recorded{f', {failed} failed' if failed else ''}"]
@@ -158,20 +156,12 @@ def progress(found: Sequence[Outcome]) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def _count_planned(found: Sequence[Record]) -> int:
-    """Return how many of the records are of planned runs. Other options may have added more."""
-    # The preset has the same settings under all protocols.
-    return len(PRESET.planned(found, None))
-
-
 def overview(found: Sequence[Outcome]) -> list[str]:
     """Return a table of the scores, the order and Kendall's tau under each of the conditions, and say what they are."""
     rows = []
     for outcome in found:
-        row = {
-            "conditions": outcome.conditions,
-            "runs": f"{_count_planned(outcome.comparison.records)} of {PLANNED}",
-        }
+        made = len(PRESET.planned(outcome.comparison.records, None))
+        row = {"conditions": outcome.conditions, "runs": f"{made} of {PLANNED}"}
         if len(outcome.scores):
             row |= {SHORT[label]: f"{outcome.means[label]:.2f}" for label in LABELS}
             row["from the best"] = ", ".join(SHORT[label] for label in outcome.means.index)
@@ -179,21 +169,18 @@ def overview(found: Sequence[Outcome]) -> list[str]:
         rows.append(row)
     columns = ["conditions", "runs", *(SHORT[label] for label in LABELS), "from the best", "τ"]
     frame = pd.DataFrame(rows, columns=[*columns, "none is the worst", "beyond noise"])
-    envs = sorted({env for outcome in found for env in outcome.scores.index})
-    if not envs:
-        explained = "There are no mean scores: in no environment do all four settings have a run under all conditions."
-    else:
+    explained = "There are no mean scores: in no environment do all four settings have a run under all conditions."
+    if envs := sorted({env for outcome in found for env in outcome.scores.index}):
         where = "the environments in which all four settings have a run under all conditions with scores"
         explained = f"{EXPLAINED}\n\nAll rows are over {', '.join(envs)}: {where}."
-    return [tables.markdown(frame.fillna(""), None), explained]
+    return [tables.markdown(frame, None), explained]
 
 
 def draw(found: Sequence[Outcome], file: Path) -> None:
     """Draw the scores, with a row for each of the conditions and a column for each environment."""
     envs = sorted({env for outcome in found for env in outcome.comparison.envs})
     base = next((outcome.comparison for outcome in found if outcome.conditions == "released-code"), None)
-    size = (2.4 * len(envs) + 2.6, 1.0 * len(found) + 0.6)
-    with drawing(file, len(found), len(envs), size, sharey=True) as grid:
+    with drawing(file, len(found), len(envs), (2.4 * len(envs) + 2.6, len(found) + 0.6), sharey=True) as grid:
         label_grid(grid, envs, "score")
         for outcome, row in zip(found, grid, strict=True):
             for axes, env in zip(row, envs, strict=True):

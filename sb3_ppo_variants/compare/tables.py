@@ -1,21 +1,31 @@
-"""The tables and lists of a report, in Markdown."""
+"""What a report says about a comparison, in Markdown: tables, lists and verdicts, also on how far it is the paper's."""
 
 import json
+import math
 import re
 import shlex
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
+from scipy.stats import kendalltau
 
-from sb3_ppo_variants.compare.plan import PRESETS, Preset
+from sb3_ppo_variants.compare.plan import BEST, NONE, PRESETS, TABLE_1, Preset
 from sb3_ppo_variants.compare.records import RANDOM, Record
-from sb3_ppo_variants.compare.scores import Comparison, order, random_scores
-from sb3_ppo_variants.compare.settings import own_protocol
-from sb3_ppo_variants.compare.statistics import Ranked
+from sb3_ppo_variants.compare.scores import Comparison, find, order, random_scores
+from sb3_ppo_variants.compare.settings import own_protocol, parse, switch
+from sb3_ppo_variants.compare.statistics import (
+    ALPHA,
+    Differences,
+    Estimate,
+    Ranked,
+    samples_for,
+    seeds_needed,
+    smallest_p,
+)
 from sb3_ppo_variants.recipes import PROTOCOLS
 
 # Characters that would format a text or end the cell of a table. Underscores inside of words do not.
@@ -25,6 +35,11 @@ FIRST = (
     "policy", "policy_kwargs", "n_envs", "n_steps", "batch_size", "n_epochs", "learning_rate", "gamma", "gae_lambda",
     "clip_range", "ent_coef", "vf_coef", "max_grad_norm", "normalize_advantage", "normalize", "env_wrapper", "updates",
 )  # fmt: skip
+NOISE = f"""\
+A setting is better than another beyond noise where a permutation test of their means over seeds, stratified by
+environment and corrected by Holm's method for all pairs of settings, gives p ≤ {ALPHA}. If all settings were the same,
+a report would call any of them better in at most {ALPHA:.0%} of the cases. A rank is the range of places that these
+tests allow."""
 
 
 def escape(text: str) -> str:
@@ -38,20 +53,21 @@ def count(things: Collection[object], name: str) -> str:
 
 
 def markdown(frame: pd.DataFrame, index: str | None = "setting") -> str:
-    """Format a table as Markdown.
+    """Format a table as Markdown, with empty cells where values are missing.
 
     :param index: what the rows are; ``None`` leaves the index out
     """
-    if index is None:
-        return frame.to_markdown(index=False, disable_numparse=True)
-    return frame.rename(index=escape).rename_axis(index).to_markdown(disable_numparse=True)
+    filled = frame.astype(object).where(frame.notna(), "")
+    if index is not None:
+        filled = filled.rename(index=escape).rename_axis(index)
+    return str(filled.to_markdown(index=index is not None, disable_numparse=True))
 
 
 def final_scores(comparison: Comparison, frame: pd.DataFrame) -> str:
     """Return a table of the mean score of each setting in each environment, with the standard deviation over seeds."""
     cells = frame.groupby(["label", "env"])["score"].apply(_mean).unstack()
     cells.loc[RANDOM] = pd.Series(random_scores(comparison), dtype=float).map(_number)
-    return markdown(cells.loc[[RANDOM, *comparison.labels], comparison.envs].fillna(""))
+    return markdown(cells.loc[[RANDOM, *comparison.labels], comparison.envs])
 
 
 def across(comparisons: Sequence[Comparison], level: int = 3) -> list[str]:
@@ -60,7 +76,7 @@ def across(comparisons: Sequence[Comparison], level: int = 3) -> list[str]:
     runs = [{**record, "conditions": each.circumstances} for each in comparisons for record in each.records]
     blocks = []
     for env, found in pd.DataFrame(runs, columns=columns).groupby("env"):
-        cells = found.groupby(["conditions", "label"], sort=False)["score"].apply(_mean).unstack().fillna("")
+        cells = found.groupby(["conditions", "label"], sort=False)["score"].apply(_mean).unstack()
         known = [each.circumstances for each in comparisons if each.circumstances in cells.index]
         table = cells.loc[known, sorted(cells.columns, key=order)].rename(columns=escape)
         blocks += [f"{level * '#'} {env}", markdown(table, "conditions")]
@@ -73,15 +89,10 @@ def overview(comparison: Comparison, frame: pd.DataFrame, ranking: Sequence[Rank
     :param frame: the scores, as ``scores.table`` returns them
     :param iqm: the interquartile means of the ranked settings; empty leaves them out
     """
-    rows = {
-        each.label: {
-            "seeds": each.seeds, "rank": each.ranks, "mean score": each.value, "better than": len(each.better),
-            "worse than": len(each.worse),
-        }
-        for each in ranking
-    }  # fmt: skip
-    labels = [*rows, *(label for label in comparison.labels if label not in rows)]
-    cells = pd.DataFrame.from_dict(rows, orient="index", dtype=object).reindex(labels)
+    columns = ["seeds", "rank", "mean score", "better than", "worse than"]
+    rows = {each.label: [each.seeds, each.ranks, each.value, len(each.better), len(each.worse)] for each in ranking}
+    labels = [*dict.fromkeys([*rows, *comparison.labels])]
+    cells = pd.DataFrame.from_dict(rows, orient="index", dtype=object, columns=columns).reindex(labels)
     if iqm:
         cells.insert(3, "IQM", pd.Series(iqm).map("{:.2f}".format))
     if len(comparison.envs) == 1:
@@ -91,27 +102,25 @@ def overview(comparison: Comparison, frame: pd.DataFrame, ranking: Sequence[Rank
     cells["steps per second"] = paces.map(lambda pace: f"{pace:,.0f}{'' if own is None else f' ({pace / own:.1f} x)'}")
     cells["KL of an update"] = pd.Series({label: _kl(comparison, label) for label in labels})
     # Nothing is known of some columns in records of other libraries and of earlier versions.
-    return markdown(cells.dropna(axis="columns", how="all").astype(object).where(cells.notna(), ""))
+    return markdown(cells.dropna(axis="columns", how="all"))
 
 
 def _kl(comparison: Comparison, label: str) -> str | None:
-    """Return the median of the KL that a setting's updates logged, and the range of its middle 80%.
-
-    SB3 logs an estimate of it, and records of earlier versions have neither.
-    """
+    """Return the median of the KL that a setting's updates logged, and the range of its middle 80%."""
     logged = [record.get("training", {}) for record in comparison.runs(label)]
-    for name, form in (("kl", "{}"), ("approx_kl", "about {}")):
+    # SB3 logs an estimate, and records of earlier versions have neither.
+    for name, about in (("kl", ""), ("approx_kl", "about ")):
         spans = [value for of_run in logged for value in of_run.get(name, []) if value is not None]
         if spans:
             low, middle, high = (f"{float(f'{value:.2g}'):g}" for value in np.percentile(spans, [10, 50, 90]))
-            return form.format(f"{middle} ({low} to {high})")
+            return f"{about}{middle} ({low} to {high})"
     return None
 
 
 def shares_of_humans(games: pd.DataFrame) -> str:
     """Return a table of the mean human-normalised score of each setting in each game."""
     cells = games.groupby(["label", "env"], sort=False)["normalised"].mean().unstack().astype(object)
-    return markdown(cells.map("{:.3f}".format, na_action="ignore").fillna(""))
+    return markdown(cells.map("{:.3f}".format, na_action="ignore"))
 
 
 def speed(frame: pd.DataFrame) -> str:
@@ -119,7 +128,7 @@ def speed(frame: pd.DataFrame) -> str:
     # Runs that were recorded elsewhere may have no times.
     settings = frame.dropna(subset="wall_seconds").groupby("label", sort=False)
     means = settings[["steps_per_second", "wall_seconds", "cpu_seconds"]].mean().astype(object)
-    cells = means.map("{:.0f}".format, na_action="ignore").fillna("")
+    cells = means.map("{:.0f}".format, na_action="ignore")
     cells.columns = pd.Index(["steps per second", "seconds of a run", "seconds of CPU of a run"])
     cells.insert(0, "runs", settings.size())
     return markdown(cells)
@@ -155,11 +164,9 @@ def summary(comparison: Comparison) -> str:
     failed = [record for record in comparison.failed if record["label"] != RANDOM]
     trainings = [*comparison.records, *failed]
     everything = [*comparison.records, *comparison.failed, *comparison.random]
-    counts = [
-        count({record["label"] for record in trainings}, "setting"),
-        count({record["env"] for record in trainings}, "environment"),
-        count({record["seed"] for record in trainings}, "seed"),
-    ]
+    frame = pd.DataFrame(trainings, columns=["label", "env", "seed"])
+    names = {"label": "setting", "env": "environment", "seed": "seed"}
+    counts = [count(frame[column].unique(), name) for column, name in names.items()]
     steps = sorted({record["timesteps"] for record in trainings})
     versions = sorted({", ".join(f"{n} {v}" for n, v in record["versions"].items()) for record in everything})
     lines = [
@@ -176,29 +183,23 @@ def summary(comparison: Comparison) -> str:
 
 
 def _provenance(records: Sequence[Record]) -> list[str]:
-    """Say in lines what computed some runs, and whether they can be compared seed by seed.
-
-    Records of earlier versions lack ``numerics`` and ``modules``.
-    """
-    machines: Counter[str] = Counter()
-    kinds: dict[str, set[str]] = defaultdict(set)
-    digests: dict[str, set[str]] = defaultdict(set)
-    for record in records:
-        if found := record.get("numerics"):
-            native = found["native"] or "not built"
-            machines[f"{found['processor']}; native library: {native}, PyTorch: {found['torch']}"] += 1
-        else:
-            machines["not known, recorded by an earlier version"] += 1
-        kinds[record["label"]].add(str(found))
-        for module, digest in record.get("modules", {}).items():
-            digests[module].add(digest)
+    """Say in lines what computed some runs, and whether they can be compared seed by seed."""
+    machines = Counter(
+        f"{found['processor']}; native library: {found['native'] or 'not built'}, PyTorch: {found['torch']}"
+        if (found := record.get("numerics"))
+        else "not known, recorded by an earlier version"
+        for record in records
+    )
     lines = [f"processor: {machine} ({count(range(runs), 'run')})" for machine, runs in sorted(machines.items())]
-    if len(machines) > 1 or any(len(of_label) > 1 for of_label in kinds.values()):
+    kinds = {(record["label"], str(record.get("numerics"))) for record in records}
+    if len(machines) > 1 or len(kinds) > len({label for label, _ in kinds}):
         lines.append(
             "runs of different processors or backends are compared here: with the same seed, they would differ as runs "
             "of different seeds do"
         )
-    changed = sorted(module for module, of_module in digests.items() if len(of_module) > 1)
+    digests = {pair for record in records for pair in record.get("modules", {}).items()}
+    versions = Counter(module for module, _ in digests)
+    changed = sorted(module for module, number in versions.items() if number > 1)
     return [*lines, *(f"the code of {module} is not the same in all of these runs" for module in changed)]
 
 
@@ -256,12 +257,15 @@ def _coverage(comparison: Comparison, preset: Preset) -> str:
 def hyperparameters(comparison: Comparison) -> list[str]:
     """Return tables of the hyperparameters that settings share, and of those that differ, as blocks of Markdown."""
     rows = {
-        (record["label"], record["env"]): {name: _text(value) for name, value in record["hyperparameters"].items()}
+        (record["label"], record["env"]): {
+            name: escape(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+            for name, value in record["hyperparameters"].items()
+        }
         for record in comparison.records
     }
     index = pd.MultiIndex.from_tuples(rows, names=["setting", "environment"])
     frame = pd.DataFrame([*rows.values()], index=index).fillna("-")
-    frame = frame[sorted(frame, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name))]
+    frame = frame[sorted(frame, key=lambda name: (find(name, FIRST), name))]
     is_shared = frame.nunique() == 1
     shared = frame.loc[:, is_shared].head(1).T.reset_index()
     shared.columns = pd.Index(["hyperparameter", "value"])
@@ -273,10 +277,6 @@ def hyperparameters(comparison: Comparison) -> list[str]:
         "</details>",
     ]
     return blocks if is_shared.all() else [*blocks, "Different:", _differences(frame.loc[:, ~is_shared])]
-
-
-def _text(value: object) -> str:
-    return escape(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
 def _differences(frame: pd.DataFrame) -> str:
@@ -302,7 +302,11 @@ def command(comparison: Comparison) -> str | None:
     words = ["python", "-m", "sb3_ppo_variants", "compare"]
     words += ["--preset", name] if name else []
     if preset is None or not preset.studied:
-        words += _options(conditions)
+        for option in ("protocol", "entry"):
+            words += [f"--{option}", conditions[option]] if conditions.get(option) else []
+        words += [switch(s, conditions[s]) for s in ("normalize", "anneal") if conditions[s] is not None]
+        for parameter, value in conditions["parameters"].items():
+            words += ["-p", f"{parameter}={value}"]
     # A preset with conditions of its own has them with any number of steps.
     elif all(replace(e, timesteps=conditions["timesteps"]).description() != conditions for e in preset.studied):
         return None
@@ -314,13 +318,102 @@ def command(comparison: Comparison) -> str | None:
     return shlex.join([*words, "--seeds", str(1 + max(record["seed"] for record in comparison.records))])
 
 
-def _options(conditions: Mapping[str, Any]) -> Iterable[str]:
-    """Yield the conditions as words of a command line."""
-    for name in ("protocol", "entry"):
-        if conditions.get(name):
-            yield from (f"--{name}", conditions[name])
-    for name in ("normalize", "anneal"):
-        if conditions[name] is not None:
-            yield f"--{name}" if conditions[name] else f"--no-{name}"
-    for name, value in conditions["parameters"].items():
-        yield from ("-p", f"{name}={value}")
+def verdict(ranking: Sequence[Ranked], envs: int, incomplete: Collection[str] = ()) -> str:
+    """Say in a line what is known about the best setting.
+
+    :param incomplete: labels of settings that have runs, but none that count
+    """
+    best, others = ranking[0], ranking[1:]
+    said = f"**{escape(best.label)}** has the highest mean score, {best.value.value:.2f}"
+    if not others:
+        none = "no other setting has a seed in every environment" if incomplete else "there is no other setting"
+        return f"{said}; {none}."
+    if few := too_few([each.seeds for each in ranking], envs):
+        return f"{said}. {few}"
+    same = [each for each in others if each.label not in best.better]
+    alike = [f"{escape(each.label)}{'' if each.seeds > 1 else ' (a single seed)'}" for each in same]
+    if not alike:
+        return f"{said}, and is better than all others {'that count ' if incomplete else ''}beyond noise."
+    if not best.better:
+        why = "It is not better than any other beyond noise: it" if best.seeds > 1 else "With its single seed, it"
+        return f"{said}. {why} cannot be told apart from {', '.join(alike)}."
+    better = f"It is better beyond noise than {', '.join(map(escape, best.better))}"
+    return f"{said}. {better}, and cannot be told apart from {', '.join(alike)}."
+
+
+def too_few(seeds: Collection[int], envs: int) -> str:
+    """Say that no test can tell settings with these numbers of seeds apart, and how many could; nothing if one can."""
+    tested = [sorted(pair) for pair in combinations(seeds, 2) if min(pair) > 1]
+    if not tested:
+        return "With a single seed, nothing can be said about noise."
+    least = min(smallest_p(first, second, envs, samples_for(len(tested))) for first, second in tested)
+    needed = ALPHA / len(tested)
+    if least <= needed:
+        return ""
+    where = "one environment" if envs == 1 else f"{envs} environments"
+    numbers = " to ".join(map(str, sorted({min(seeds), max(seeds)})))
+    corrected = f", and a comparison of {len(tested)} pairs asks for {needed:.2g}" if len(tested) > 1 else ""
+    return (
+        f"So few seeds cannot tell settings apart: with {numbers} seeds in {where}, the smallest p value of "
+        f"two settings is {least:.2g}{corrected}. It takes at least {seeds_needed(len(tested), envs)} seeds of each."
+    )
+
+
+def compare_with_paper(
+    ours: Mapping[str, Estimate], differences: Differences, incomplete: Iterable[str] = ()
+) -> list[str]:
+    """Return the paper's column next to ours, their rank correlation, and how far they agree, as blocks of Markdown."""
+    here = {**dict.fromkeys(incomplete, "incomplete"), **ours}
+    cells = [(row.name, f"{row.score:.2f}", here.get(row.label, "not run")) for row in TABLE_1]
+    blocks = [markdown(pd.DataFrame(cells, columns=["setting", "paper", "here (95% CI)"]), None)]
+    rows = [row for row in TABLE_1 if row.label in ours]
+    if len(rows) < 2:
+        return blocks
+    tau, _ = kendalltau([row.score for row in rows], [ours[row.label].value for row in rows])
+    known = "not defined, because all scores in a column are equal" if math.isnan(tau) else f"{tau:.2f}"
+    blocks.append(f"Kendall's tau between the columns, over {len(rows)} settings: {known}.")
+    signs = orders(ours, differences)[1]
+    pairs = sum(one.score != other.score for one, other in combinations(rows, 2))
+    same, reverse = (signs > 0).sum(), (signs < 0).sum()
+    equal = pairs - same - reverse
+    agreement = (
+        f"of {pairs} pairs of settings that differ in the paper, {same} are in the same order here, "
+        f"{(signs == 2).sum()} of them beyond noise, and {reverse} are reversed, {(signs == -2).sum()} of them beyond "
+        f"noise{f'; {equal} are equal here' if equal else ''}"
+    )
+    return [*blocks, "\n".join(f"- {line}" for line in [*findings(ours, differences), agreement])]
+
+
+def findings(ours: Mapping[str, Estimate], differences: Differences) -> list[str]:
+    """Say whether the paper's worst and best settings are also the worst and best of its settings here."""
+    lines = []
+    named = {row.label: row.name for row in TABLE_1 if row.label in ours}
+    worst, best = parse(NONE).label, parse(BEST).label
+    if worst in ours:
+        others = {label: name for label, name in named.items() if label != worst}
+        above = {name: ours[label].value - ours[worst].value for label, name in others.items()}
+        against = [f"{name} is {'lower' if by < 0 else 'equal'}" for name, by in above.items() if by <= 0]
+        noise = [name for label, name in others.items() if not differences[worst, label].is_beyond_noise]
+        lines.append(f"{named[worst]} is the worst: {'; '.join(['no', *against]) if against else 'yes'}")
+        same = f"no, not from {'; '.join(noise)}" if noise else "yes"
+        lines.append(f"it differs beyond noise from all others: {same}")
+    if best in ours:
+        higher = [label for label in named if ours[label].value > ours[best].value]
+        beaten = [f"{named[n]} is better" for n in higher if differences[n, best].is_beyond_noise]
+        lines.append(f"{named[best]} is not beaten beyond noise: {'; '.join(['no', *beaten]) if beaten else 'yes'}")
+    return lines
+
+
+def orders(ours: Mapping[str, Estimate], differences: Differences) -> tuple[list[str], np.ndarray]:
+    """Return the settings in both columns, the paper's best first, and whether each pair has the same order here.
+
+    :return: names of the settings, and an array of signs. If the i-th is above the j-th in the paper, ``[i, j]`` is 2
+        (beyond noise) or 1 (within noise) if it is above here too, and -2 or -1 if it is below. All others are 0
+    """
+    rows = sorted((row for row in TABLE_1 if row.label in ours), key=lambda row: -row.score)
+    signs = np.zeros((len(rows), len(rows)), dtype=int)
+    for (i, higher), (j, lower) in combinations(enumerate(rows), 2):
+        if higher.score > lower.score:
+            found = differences[higher.label, lower.label]
+            signs[i, j] = int(np.sign(found.estimate.value)) * (2 if found.is_beyond_noise else 1)
+    return [row.name for row in rows], signs

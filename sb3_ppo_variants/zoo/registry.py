@@ -4,6 +4,7 @@ import runpy
 import subprocess
 import sys
 import warnings
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
@@ -52,7 +53,7 @@ class ExperimentManager(Upstream):
     workers report why they fail.
     """
 
-    def __init__(self, args: Any, algo: str, env_id: str, log_folder: str, *others: Any, **options: Any):
+    def __init__(self, args: Namespace, algo: str, env_id: str, log_folder: str, *others: Any, **options: Any):
         # Of several processes that train together, only rank 0 writes to the log folder.
         self._unread = TemporaryDirectory() if init_processes() and dist.get_rank() > 0 else None
         super().__init__(args, algo, env_id, self._unread.name if self._unread else log_folder, *others, **options)
