@@ -7,7 +7,6 @@ SB3 only trains: it calls ``reset`` and ``step``, and reads the spaces and ``num
 """
 
 from contextlib import suppress
-from typing import Any
 
 import gymnasium as gym
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
@@ -35,8 +34,7 @@ def inner(env: VecEnv) -> VecEnv | None:
 def single_envs(env: VecEnv) -> list[gym.Env]:
     """Return the single environments, if they are in this process."""
     inside = _below_wrappers(env, "envs")
-    is_known = isinstance(inside, list) and all(isinstance(single, gym.Env) for single in inside)
-    return inside if is_known else []
+    return inside if isinstance(inside, list) and all(isinstance(single, gym.Env) for single in inside) else []
 
 
 def pending_seeds(env: VecEnv) -> list[int]:
@@ -62,7 +60,7 @@ def seed(env: VecEnv, number: int) -> None:
         ) from error
 
 
-def _below_wrappers(env: VecEnv, name: str) -> Any:
+def _below_wrappers(env: VecEnv, name: str) -> object:
     with suppress(*ABSENT):
         return getattr(env.unwrapped, name)
     return None

@@ -51,7 +51,7 @@ class Exchange:
 
     def __init__(self, pipe: Connection, env_index: int, process: BaseProcess):
         self.pipe = pipe
-        self.last: Any = None
+        self.last: object = None
         """The last answer that was received."""
         self.process = process
         self.env_index = env_index
@@ -70,7 +70,7 @@ class Exchange:
         """Whether the pipe is closed."""
         return self.pipe.closed
 
-    def send(self, command: tuple[str, Any]) -> None:
+    def send(self, command: tuple[str, object]) -> None:
         """Send a command.
 
         :raises WorkerError: if the worker has ended, or the pipe contains an incomplete message
@@ -171,7 +171,7 @@ def exchange_pipes(env: VecEnv, model: BaseAlgorithm) -> Iterator[None]:
     The exchanges stay in place if an interrupt or an error leaves an answer outstanding. Other environments, and those
     that have something else in place of pipes, are left as they are.
     """
-    pipes: Any = env.remotes if isinstance(env, SubprocVecEnv) else ()
+    pipes: Sequence[Connection | Exchange] = env.remotes if isinstance(env, SubprocVecEnv) else ()
     if not pipes or not all(type(pipe) is Exchange or hasattr(pipe, "send_bytes") for pipe in pipes):
         yield
         return

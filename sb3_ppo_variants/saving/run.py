@@ -14,7 +14,6 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 
 from sb3_ppo_variants.arguments.rules import COUNT, FLAG, RULES, instance
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.guards.callbacks import Supervised
 from sb3_ppo_variants.saving.algorithm import FileAlgorithm
 from sb3_ppo_variants.saving.checkpoint import MODEL, Checkpoint, check_folder, find_checkpoint, remove_older
 from sb3_ppo_variants.saving.state import begin_episodes, seed_evaluations
@@ -35,6 +34,8 @@ class Run:
         self.iterations = 0
         self.log_interval: int | None = None
         self._collecting = False
+        # Whether the last call of learn() ended with an error or an interrupt.
+        self.failed = False
 
     def resumed_from(self, model: FileAlgorithm) -> Checkpoint | None:
         """Return the checkpoint that the model was resumed from, or ``None`` once it has been trained further."""
@@ -45,6 +46,7 @@ class Run:
 
         A resumed run continues to count iterations. A run that was stopped during a rollout begins new episodes.
         """
+        self.failed = False
         if self._collecting:
             # The environments may have taken a step that the model did not see.
             model._last_obs = None
@@ -269,7 +271,7 @@ class ExactCheckpointCallback(BaseCallback):
     def _on_training_end(self) -> None:
         # Write only between iterations: a callback, an error or an interrupt may have cut a rollout or an update short.
         whole = 0 < self._rollouts_begun == self._rollouts_ended
-        if self._at_end and whole and not (isinstance(self._all, Supervised) and self._all.failed):
+        if self._at_end and whole and not self.model.run.failed:
             self._write()
 
     def _on_step(self) -> bool:
