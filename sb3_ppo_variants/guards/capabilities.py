@@ -14,14 +14,13 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 from sb3_ppo_variants.errors import ArgumentError
 
 ABSENT = (AttributeError, NotImplementedError)
-NO_ATTRIBUTE = "an attribute that no environment has"
 
 
 def has_attr(env: VecEnv, name: str) -> bool:
     """Return whether all single environments have an attribute; False if the environment gives no access to them."""
     with suppress(*ABSENT):
         # Some answer None for every name.
-        return bool(env.has_attr(name)) and not env.has_attr(NO_ATTRIBUTE)
+        return bool(env.has_attr(name)) and not env.has_attr("an attribute that no environment has")
     return False
 
 

@@ -94,10 +94,7 @@ class Masks:
         self._check = MaskCheck(model.action_space, Watch(model))
 
     def now(self) -> np.ndarray:
-        """Return the masks of the current states, shape ``(n_envs, size)``.
-
-        :raises EnvOutputError: if a mask has a wrong shape or type, or allows nothing, naming its environment
-        """
+        """Return the masks of the current states; see :meth:`MaskCheck.stack`."""
         env = self._model.env
         assert env is not None
         return self._check.stack(env.env_method(METHOD))
@@ -106,7 +103,6 @@ class Masks:
 def check_env(env: VecEnv, policy: str, takes_masks: bool) -> None:
     """Check that environments have masks if a policy needs them, and warn if the policy ignores their masks.
 
-    :param policy: the name of the policy's class
     :raises ArgumentError: if masks are missing, naming the environment
     """
     if takes_masks == has_attr(env, METHOD):
@@ -126,7 +122,6 @@ def check_env(env: VecEnv, policy: str, takes_masks: bool) -> None:
 def check_given(masks: object, takes_masks: bool, policy: str, space: spaces.Space[object]) -> dict[str, np.ndarray]:
     """Check the masks passed to ``predict``.
 
-    :param masks: the masks; ``None`` if there are none
     :return: the arguments of the policy's ``predict``
     :raises ArgumentError: if masks are missing, or not allowed
     """

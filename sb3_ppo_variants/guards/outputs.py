@@ -10,6 +10,7 @@ import textwrap
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from copy import copy, deepcopy
 from functools import partial
 from math import isfinite
@@ -289,11 +290,10 @@ def show(value: object) -> str:
 
 def as_real_array(value: object) -> np.ndarray | None:
     """Return the value as an array of real numbers, or ``None`` if it cannot be converted to one."""
-    try:
+    with suppress(TypeError, ValueError):
         array = np.asarray(value)
-    except (TypeError, ValueError):
-        return None
-    return array if array.dtype.kind in "biuf" else None
+        return array if array.dtype.kind in "biuf" else None
+    return None
 
 
 class EnvCheck:
@@ -431,7 +431,6 @@ def blame_output(error: Exception, check: EnvCheck) -> None:
     Monitor, for example, calls float() on the reward, and its error names neither the environment nor the value. The
     output of the environment is read from the frame of the wrapper that failed, so steps without an error cost nothing.
 
-    :param error: the error raised by ``step`` or ``reset`` of a wrapped environment
     :param check: the check of the outermost wrapper
     :raises EnvOutputError: if the wrapper received a value of a wrong type or shape
     :raises NonFiniteError: if the reward is not finite

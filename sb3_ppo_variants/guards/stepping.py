@@ -152,10 +152,7 @@ class DummySteps:
     """The steps and resets of a ``DummyVecEnv``, with checks.
 
     They raise a ``GuardError`` for values that are not allowed. The results are as independent of the environments as
-    SB3's deep copies, but arrays do not need a deep copy for this, nor does an ``info`` of numbers, strings, arrays,
-    and dicts of numbers and strings.
-
-    :param test: creates the test whether observations are finite
+    SB3's deep copies, which arrays and an ``info`` of numbers, strings, arrays and dicts of these do not need.
     """
 
     def __init__(self, env: DummyVecEnv, watch: Watch, test: FiniteTest = finite_test):
@@ -253,10 +250,7 @@ class DictRows(dict[str, np.ndarray]):
 
 
 class CheckedStacks:
-    """Steps and resets of environments that stack their outputs themselves, with checks.
-
-    They raise a ``GuardError`` for values that are not allowed.
-    """
+    """Steps and resets of environments that stack their outputs themselves, with the same checks."""
 
     def __init__(self, env: VecEnv, watch: Watch):
         self._env = env

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
 
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
@@ -45,7 +44,6 @@ class Exchange:
     nevertheless, for example by a second Ctrl-C, a part of it remains in the pipe, and nothing more is sent.
 
     :param pipe: the parent's end of the pipe, without outstanding answers
-    :param env_index: index of the worker's environment
     :param process: the worker process, which is terminated if it can no longer be told to close
     """
 
@@ -96,14 +94,14 @@ class Exchange:
         except ConnectionError as error:
             raise WorkerEndedError.of(self.env_index, self.process) from error
 
-    def recv(self) -> Any:
+    def recv(self) -> object:
         """Wait for the answer to the last command, and return it; ``None`` if no answer is outstanding."""
         answer = None
         while self._unanswered or self.useless:
             answer = self.receive(None)
         return answer
 
-    def receive(self, seconds: float | None) -> Any:
+    def receive(self, seconds: float | None) -> object:
         """Wait for the next answer to any command.
 
         :param seconds: how long to wait; ``None`` for no limit
