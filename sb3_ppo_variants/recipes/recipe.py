@@ -37,8 +37,6 @@ ALGORITHMS: dict[str, type[PPOBase]] = {
 CLASSES = {"activation_fn", "features_extractor_class", "optimizer_class"}
 # Hyperparameters, besides ``n_timesteps``, that are not arguments of the algorithm.
 ENVIRONMENT_KEYS = ("n_envs", "normalize", "env_wrapper", "frame_stack", "env_kwargs")
-
-
 ACTIONS_AS_DRAWN = "sb3_ppo_variants.envs.ActionsAsDrawn"
 # A class or its import path, and what may stand for wrappers in the RL Zoo's format.
 Wrapper = str | Callable[..., gym.Env]
