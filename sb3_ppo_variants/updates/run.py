@@ -39,7 +39,7 @@ class Measured:
         columns = [th.from_numpy(array.astype(np.float64)) for array in self.values.values()]
         vector = th.cat(columns)
         processes.average(vector)
-        means: Sequence[th.Tensor] = vector.split([len(column) for column in columns])  # type: ignore[no-untyped-call]
+        means = th.split(vector, [len(column) for column in columns])
         return Measured({name: m.numpy() for name, m in zip(self.values, means, strict=True)}, self.epoch_start)
 
     def check_finite(self) -> None:
