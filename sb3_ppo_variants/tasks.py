@@ -14,13 +14,11 @@ from gymnasium import spaces
 
 from sb3_ppo_variants.arguments.rules import COUNT
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.guards.outputs import Info
 
 __all__ = ["HiddenNumbers", "Scheduling"]
 
 N_JOBS = 12
-# The fields of an observation.
-DURATION, WEIGHT, DUE, DONE = range(4)
-
 # Indices of the velocities in each observation, as in the RL Zoo.
 VELOCITIES = {
     "CartPole-v1": [1, 3],
@@ -50,7 +48,7 @@ class Scheduling(gym.Env[np.ndarray, np.int64]):
         self.action_space = spaces.Discrete(n_jobs)
         self._n_jobs = n_jobs
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, Info]:
         """Sample new jobs."""
         super().reset(seed=seed)
         self._durations = self.np_random.integers(1, 11, self._n_jobs)
@@ -61,7 +59,7 @@ class Scheduling(gym.Env[np.ndarray, np.int64]):
         self._done = np.zeros(self._n_jobs, dtype=bool)
         return self._observation(), {}
 
-    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict]:
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, Info]:
         """Do the selected job.
 
         :raises ValueError: if it is already done
@@ -79,12 +77,8 @@ class Scheduling(gym.Env[np.ndarray, np.int64]):
         return ~self._done
 
     def _observation(self) -> np.ndarray:
-        jobs = np.empty((self._n_jobs, 4), np.float32)
-        jobs[:, DURATION] = self._durations / 10
-        jobs[:, WEIGHT] = self._weights / 5
-        jobs[:, DUE] = (self._due - self._time) / self._total
-        jobs[:, DONE] = self._done
-        return jobs
+        left = (self._due - self._time) / self._total
+        return np.column_stack([self._durations / 10, self._weights / 5, left, self._done]).astype(np.float32)
 
 
 def make_scheduling(n_jobs: int = N_JOBS) -> gym.Env:
@@ -92,7 +86,7 @@ def make_scheduling(n_jobs: int = N_JOBS) -> gym.Env:
     return Scheduling(n_jobs)
 
 
-class HiddenNumbers(gym.ObservationWrapper[np.ndarray, Any, np.ndarray]):
+class HiddenNumbers(gym.ObservationWrapper[np.ndarray, object, np.ndarray]):
     """Sets some entries of each observation to 0.
 
     :param env: an environment whose observations are vectors

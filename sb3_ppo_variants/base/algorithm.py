@@ -35,6 +35,7 @@ from sb3_ppo_variants.backends.choice import Choice, choose
 from sb3_ppo_variants.base import together
 from sb3_ppo_variants.base.checks import (
     CheckedArguments,
+    Supervised,
     check_hooks,
     check_learn,
     check_memory,
@@ -44,7 +45,6 @@ from sb3_ppo_variants.base.checks import (
 )
 from sb3_ppo_variants.base.together import Rollout
 from sb3_ppo_variants.guards import masks
-from sb3_ppo_variants.guards.callbacks import Supervised
 from sb3_ppo_variants.guards.stepping import original
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.policies.choice import Aliases, check_kl, kind_of, make_policy_and_buffer

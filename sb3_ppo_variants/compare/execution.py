@@ -45,7 +45,7 @@ from sb3_ppo_variants.errors import ArgumentError, installation
 from sb3_ppo_variants.guards.capabilities import has_attr
 from sb3_ppo_variants.guards.masks import METHOD, MaskCheck, choices
 from sb3_ppo_variants.guards.outputs import Watch
-from sb3_ppo_variants.recipes.protocols import Wrappers, list_wrappers
+from sb3_ppo_variants.recipes.recipe import Wrappers, list_wrappers
 from sb3_ppo_variants.recipes.training import Episodes, build, save
 
 if TYPE_CHECKING:

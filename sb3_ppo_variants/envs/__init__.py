@@ -2,13 +2,15 @@
 
 from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
 from sb3_ppo_variants.envs.making import (
+    ActionsAsDrawn,
+    VecClipReward,
+    VecEpisodicLife,
     check_frame_skip,
     make_ale_vec_env,
     make_envpool_vec_env,
     make_gymnasium_vec_env,
 )
 from sb3_ppo_variants.envs.subproc import SafeSubprocVecEnv
-from sb3_ppo_variants.envs.wrappers import ActionsAsDrawn, VecClipReward, VecEpisodicLife
 
 __all__ = [
     "ActionsAsDrawn",

@@ -16,9 +16,9 @@ from stable_baselines3.common.preprocessing import check_for_nested_spaces
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from sb3_ppo_variants.envs import rows
-from sb3_ppo_variants.envs.autoreset import check_life_loss_info, check_new_game, end_of_episode
+from sb3_ppo_variants.envs.autoreset import check_new_game, collect, copy_rows, count_rows, end_of_episode, per_env
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.guards.outputs import Info
 from sb3_ppo_variants.guards.workers import Exchange, WorkerEndedError
 
 # Backends in C++ take seeds as signed 32-bit integers.
@@ -47,7 +47,6 @@ class GymnasiumVecEnv(VecEnv):
                 f"env={env} must be a gymnasium.vector.VectorEnv; for single environments use SB3's make_vec_env"
             )
         check_for_nested_spaces(env.single_observation_space)
-        check_life_loss_info(env)
         self._end_of_episode = end_of_episode(env, autoreset_mode)
         self._use(env)
         # SB3's VecMonitor writes the id into its file.
@@ -68,7 +67,8 @@ class GymnasiumVecEnv(VecEnv):
             inner.parent_pipes = [
                 pipe if isinstance(pipe, Exchange) else Exchange(pipe, i, process) for i, (pipe, process) in workers
             ]
-        rows.collect_infos(env)
+        if type(env) in (SyncVectorEnv, AsyncVectorEnv):  # Otherwise a wrapper may read the infos.
+            inner._add_info = collect
 
     def _begin(self) -> None:
         """Prepare for a command to the environments, because an interrupt may have cut the last one short."""
@@ -88,18 +88,18 @@ class GymnasiumVecEnv(VecEnv):
         if any(other != options for other in self._options):
             raise ArgumentError(f"options={self._options} must be the same for every environment of {self.env}")
         observations, infos = self._reset_env(self._seeds[0], options or None)
-        n_observations = rows.count(observations)
+        n_observations = count_rows(observations)
         if n_observations < self.num_envs:
             raise ArgumentError(f"env={self.env} must step all its environments: create it with batch_size=num_envs")
         if n_observations > self.num_envs:
             problem = f"returns {n_observations} observations for {self.num_envs} environments"
             raise ArgumentError(f"env={self.env} {problem}: games of several players are not supported")
-        self.reset_infos = rows.per_env(infos, self.num_envs)
+        self.reset_infos = per_env(infos, self.num_envs)
         self._reset_seeds()
         self._reset_options()
-        return rows.copy_rows(observations)
+        return copy_rows(observations)
 
-    def _reset_env(self, seed: int | None, options: dict[str, Any] | None) -> tuple[VecEnvObs, dict[str, Any]]:
+    def _reset_env(self, seed: int | None, options: Info | None) -> tuple[VecEnvObs, Info]:
         """Reset ``env``, seeding its environments with ``seed``, ``seed + 1`` and so on."""
         self._begin()
         return self.env.reset(seed=seed, options=options)
@@ -123,9 +123,9 @@ class GymnasiumVecEnv(VecEnv):
         """Step all environments and reset those that are done."""
         self._begin()
         observations, rewards, terminated, truncated, vector_infos = self.env.step(self._actions)
-        observations = rows.copy_rows(observations)
+        observations = copy_rows(observations)
         dones = terminated | truncated
-        infos = rows.per_env(vector_infos, self.num_envs)
+        infos = per_env(vector_infos, self.num_envs)
         if dones.any():
             for i, reset_info in self._end_of_episode(self.env, observations, dones, infos).items():
                 if terminated[i]:
@@ -175,7 +175,7 @@ class GymnasiumVecEnv(VecEnv):
         # gymnasium's own get_attr would call an attribute that is callable.
         return self._ask("get_wrapper_attr", attr_name, indices=indices)
 
-    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
+    def set_attr(self, attr_name: str, value: object, indices: VecEnvIndices = None) -> None:
         """Set the attribute of each environment to the value."""
         if self._has_workers or not self._has_singles:
             self._need_all(indices)

@@ -1,13 +1,16 @@
-"""Handles the end of an episode in each of gymnasium's autoreset modes.
+"""What gymnasium's vector environments return, as SB3's ``VecEnv`` has it: rows, infos and ends of episodes.
+
+Observations are an array, or a dictionary or tuple of arrays, with one row per environment.
 
 SB3's ``VecEnv`` resets within the step that ends an episode: that step returns the first observation of the next
-episode, and has the last observation of the old one in its info. For gymnasium's modes, see
+episode, and has the last observation of the old one in its info. For gymnasium's autoreset modes, see
 https://farama.org/Vector-Autoreset-Mode.
 """
 
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from copy import deepcopy
+from typing import Any, TypeAlias
 
 import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
@@ -22,9 +25,10 @@ from gymnasium.vector import (
 from gymnasium.wrappers.vector import DictInfoToList, NormalizeObservation, NormalizeReward, RecordEpisodeStatistics
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs
 
-from sb3_ppo_variants.envs import rows
-from sb3_ppo_variants.envs.rows import Infos
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.guards.outputs import Info, copy_info
+
+Infos: TypeAlias = list[Info]
 
 LISTS = "returns infos that GymnasiumVecEnv does not expect: leave it out, because GymnasiumVecEnv makes lists of infos"
 RESETS_ALL = "can only reset all environments at once: use SB3's"
@@ -39,10 +43,96 @@ REFUSED = f"env must not be made with life_loss_info=True, which reports the end
 # Takes the environment, and the observations, dones and infos of a step that ended an episode. It writes the first
 # observations of the new episodes into the observations and ``terminal_observation`` into the infos, and returns the
 # info of each reset by the index of its environment.
-EndOfEpisode = Callable[[VectorEnv, VecEnvObs, np.ndarray, Infos], dict[int, dict[str, Any]]]
+EndOfEpisode = Callable[[VectorEnv, VecEnvObs, np.ndarray, Infos], dict[int, Info]]
 
 
-def reset_in_the_step(env: VectorEnv, observations: VecEnvObs, dones: np.ndarray, infos: Infos) -> dict[int, Any]:
+class OfEach(dict[Any, Info]):
+    """Infos by the indices of their environments."""
+
+
+def _are_equal(first: VecEnvObs, second: VecEnvObs) -> bool:
+    """Check whether all values are equal, treating NaN as equal to NaN."""
+    pairs = zip(_arrays(first), _arrays(second), strict=True)
+    return all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs)
+
+
+def _each(function: Callable[[np.ndarray], np.ndarray], observations: VecEnvObs) -> VecEnvObs:
+    """Apply a function to each array."""
+    if isinstance(observations, dict):
+        return {key: function(array) for key, array in observations.items()}
+    return tuple(map(function, observations)) if isinstance(observations, tuple) else function(observations)
+
+
+def _arrays(observations: VecEnvObs) -> list[np.ndarray]:
+    if isinstance(observations, dict):
+        return list(observations.values())
+    return list(observations) if isinstance(observations, tuple) else [observations]
+
+
+def copy_rows(observations: VecEnvObs) -> VecEnvObs:
+    """Return a copy, because many backends reuse the memory of observations in the next step."""
+    return _each(lambda array: np.array(array), observations)
+
+
+def take_rows(observations: VecEnvObs, index: int | np.ndarray) -> VecEnvObs:
+    """Return a copy of the row of one environment, or of the rows that a mask selects."""
+    return _each(lambda array: array[index].copy(), observations)
+
+
+def count_rows(observations: VecEnvObs) -> int:
+    """Return the number of rows."""
+    return len(_arrays(observations)[0])
+
+
+def _put_rows(observations: VecEnvObs, mask: np.ndarray, new: VecEnvObs) -> None:
+    """Replace the rows that a mask selects with ``new``, which contains only those rows."""
+    for array, values in zip(_arrays(observations), _arrays(new), strict=True):
+        array[mask] = values
+
+
+def collect(vector_infos: Info, env_info: Info, env_num: int) -> Info:
+    """Add the info of an environment, as gymnasium's ``_add_info`` does, but without merging it with the others.
+
+    ``_add_info`` writes values of all environments into an array with the type and shape of the first, so ``0.5`` after
+    ``0`` becomes ``0``.
+    """
+    of_each = vector_infos if isinstance(vector_infos, OfEach) else OfEach()
+    of_each.setdefault(env_num, {}).update(copy_info(env_info))
+    return of_each
+
+
+def per_env(vector_infos: Info, n_envs: int) -> Infos:
+    """Split the info of a vector environment into one info per environment.
+
+    A Boolean array ``_key`` next to ``key`` says which environments have a value. ALE and EnvPool have no such arrays,
+    because all environments have a value. A value without one entry per environment, such as a number, is copied to
+    all. Dictionaries are split in the same way. No info shares memory with the arrays.
+    """
+    if isinstance(vector_infos, OfEach):
+        return [vector_infos.get(i, {}) for i in range(n_envs)]
+    infos: Infos = [{} for _ in range(n_envs)]
+    masks = {f"_{key}" for key in vector_infos}
+    for key, values in vector_infos.items():
+        if key in masks:
+            continue
+        has_value = vector_infos.get(f"_{key}")
+        for i, value in enumerate(_values(values, n_envs)):
+            if has_value is None or has_value[i]:
+                infos[i][key] = value
+    return infos
+
+
+def _values(values: Any, n_envs: int) -> list[Any]:
+    if isinstance(values, dict):
+        return per_env(values, n_envs)
+    if not (isinstance(values, list | tuple) or np.ndim(values) > 0) or len(values) != n_envs:
+        return [deepcopy(values) for _ in range(n_envs)]
+    if isinstance(values, list | tuple) or values.dtype.hasobject:
+        return deepcopy(list(values))
+    return values.tolist() if values.ndim == 1 else list(values.copy())
+
+
+def reset_in_the_step(env: VectorEnv, observations: VecEnvObs, dones: np.ndarray, infos: Infos) -> dict[int, Info]:
     """Handle SAME_STEP: the new episode has begun, and its info contains the last observation and info of the old."""
     reset_infos = {}
     # RecordEpisodeStatistics puts the statistics of the old episode into the info of the new one.
@@ -59,39 +149,41 @@ def reset_in_the_step(env: VectorEnv, observations: VecEnvObs, dones: np.ndarray
     return reset_infos
 
 
-def reset_at_once(env: VectorEnv, observations: VecEnvObs, dones: np.ndarray, infos: Infos) -> dict[int, Any]:
+def reset_at_once(env: VectorEnv, observations: VecEnvObs, dones: np.ndarray, infos: Infos) -> dict[int, Info]:
     """Handle NEXT_STEP and DISABLED by immediately resetting the environments that are done.
 
     In NEXT_STEP they would otherwise reset themselves in the next step and ignore its action.
     """
     ended = np.flatnonzero(dones).tolist()
     for i in ended:
-        infos[i]["terminal_observation"] = rows.take(observations, i)
+        infos[i]["terminal_observation"] = take_rows(observations, i)
     inner: Any = env.unwrapped
     # gymnasium's CartPoleVectorEnv ignores the mask and resets all poles, whose state consists of two arrays.
     overwritten = ("state", "steps") if isinstance(inner, CartPoleVectorEnv) else ()
     before = [getattr(inner, name).copy() for name in overwritten]
     first, vector_infos = env.reset(options={"reset_mask": dones.copy()})
-    reset_infos = rows.per_env(vector_infos, rows.count(first))
+    reset_infos = per_env(vector_infos, count_rows(first))
     for name, array in zip(overwritten, before, strict=True):
         getattr(inner, name)[..., ~dones] = array[..., ~dones]
     if len(reset_infos) == len(dones):
-        if not overwritten and not rows.equal(rows.take(first, ~dones), rows.take(observations, ~dones)):
+        if not overwritten and not _are_equal(take_rows(first, ~dones), take_rows(observations, ~dones)):
             problem = "must reset only the environments in options['reset_mask'], or be in AutoresetMode.SAME_STEP"
             raise ArgumentError(f"env={env} {problem}")
-        first, reset_infos = rows.take(first, dones), [reset_infos[i] for i in ended]
+        first, reset_infos = take_rows(first, dones), [reset_infos[i] for i in ended]
     # Otherwise env is EnvPool's, which returns only the environments that were reset.
-    rows.put(observations, dones, first)
+    _put_rows(observations, dones, first)
     return dict(zip(ended, reset_infos, strict=True))
 
 
 def end_of_episode(env: VectorEnv, mode: AutoresetMode | str | None) -> EndOfEpisode:
     """Return the function that handles the end of an episode.
 
-    :param env: the vector environment
-    :param mode: its autoreset mode, if it does not declare one
-    :raises ArgumentError: if the mode is unknown, or does not work with the environment
+    :param mode: the autoreset mode of ``env``, if it does not declare one
+    :raises ArgumentError: if the mode is unknown, or does not work with the environment or a wrapper, or if the
+        environment was created with ``life_loss_info`` and its spec says so
     """
+    if _is_ale(env) and env.unwrapped.spec is not None and env.unwrapped.spec.kwargs.get("life_loss_info"):
+        raise ArgumentError(REFUSED)
     known = _mode(env, mode)
     inner = env.unwrapped
     if isinstance(inner, AsyncVectorEnv) and known is AutoresetMode.NEXT_STEP and not inner.shared_memory:
@@ -145,13 +237,7 @@ def _mode(env: VectorEnv, given: AutoresetMode | str | None) -> AutoresetMode:
     return modes.pop()
 
 
-def check_life_loss_info(env: VectorEnv) -> None:
-    """:raises ArgumentError: if an environment was created with ``life_loss_info``, and its spec says so"""
-    if _is_ale(env) and env.unwrapped.spec is not None and env.unwrapped.spec.kwargs.get("life_loss_info"):
-        raise ArgumentError(REFUSED)
-
-
-def check_new_game(env: VectorEnv, last: dict[str, Any], old: dict[str, Any], new: dict[str, Any]) -> None:
+def check_new_game(env: VectorEnv, last: Info, old: Info, new: Info) -> None:
     """Check that a new game has begun.
 
     :param last: info of the old game's last step

@@ -1,4 +1,4 @@
-"""Functions that create environments: gymnasium's vector environments, ALE's and EnvPool's."""
+"""Functions that create environments: gymnasium's vector environments, ALE's and EnvPool's; and wrappers for them."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -6,24 +6,27 @@ from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from inspect import signature
-from typing import Any
+from typing import Any, TypeAlias
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec, VectorizeMode
+from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers.vector import TransformObservation
 from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecMonitor
-from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecFrameStack, VecMonitor
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 from sb3_ppo_variants.arguments.rules import COUNT, FLAG, FRACTION, RULES, Rule, check_arguments, integer
 from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
-from sb3_ppo_variants.envs.wrappers import VecClipReward, VecEpisodicLife
+from sb3_ppo_variants.envs.autoreset import Infos, take_rows
 from sb3_ppo_variants.errors import ArgumentError, installation
+from sb3_ppo_variants.guards.outputs import Info
 
+Arguments: TypeAlias = dict[str, Any]
 MODES = [mode.value for mode in VectorizeMode]
 ARGUMENTS = {
     "n_envs": COUNT,
@@ -78,26 +81,24 @@ def make_gymnasium_vec_env(
     start_index: int = 0,
     monitor_dir: str | None = None,
     wrapper_class: Callable[[gym.Env], gym.Env] | None = None,
-    env_kwargs: dict[str, Any] | None = None,
+    env_kwargs: Arguments | None = None,
     vectorization_mode: str = "sync",
-    vec_env_kwargs: dict[str, Any] | None = None,
-    monitor_kwargs: dict[str, Any] | None = None,
-    wrapper_kwargs: dict[str, Any] | None = None,
+    vec_env_kwargs: Arguments | None = None,
+    monitor_kwargs: Arguments | None = None,
+    wrapper_kwargs: Arguments | None = None,
 ) -> VecEnv:
     """Create environments as SB3's ``make_vec_env`` does, but in one of gymnasium's vector environments.
 
+    The arguments that are not listed are those of ``make_vec_env``.
+
     :param env_id: id of the environment or, with ``"sync"`` and ``"async"``, a function that creates it
-    :param n_envs: number of environments, >= 1
-    :param seed: seed for the first reset
     :param start_index: index of the first environment in the names of monitor files
     :param monitor_dir: folder for monitor files; ``None`` writes none. In either case, infos contain episode statistics
     :param wrapper_class: wrapper around each environment; not with ``"vector_entry_point"``
-    :param env_kwargs: arguments of the environment
     :param vectorization_mode: ``"sync"`` steps the environments one after the other in this process, ``"async"`` steps
         each in its own process, and ``"vector_entry_point"`` uses the vector environment registered for the id
     :param vec_env_kwargs: arguments of ``SyncVectorEnv`` or ``AsyncVectorEnv``; not with ``"vector_entry_point"``
     :param monitor_kwargs: arguments of ``Monitor``, or of ``VecMonitor`` with ``"vector_entry_point"``
-    :param wrapper_kwargs: arguments of the wrapper
     :raises ArgumentError: if a value is not allowed, or an Atari game and its ``AtariWrapper`` would both skip frames
     :raises gymnasium.error.Error: if there is no such id, or no vector environment for it
     """
@@ -119,7 +120,7 @@ def make_gymnasium_vec_env(
     return make_vec_env(env_id, n_envs, seed, start_index, monitor_dir, wrap, env_kwargs, make, None, monitor_kwargs)
 
 
-def _native(env_id: str | Callable[..., gym.Env], n_envs: int, env_kwargs: dict[str, Any] | None) -> GymnasiumVecEnv:
+def _native(env_id: str | Callable[..., gym.Env], n_envs: int, env_kwargs: Arguments | None) -> GymnasiumVecEnv:
     if not isinstance(env_id, str):
         raise ArgumentError(f"env_id={env_id!r} must be an id with vectorization_mode='vector_entry_point'")
     if is_atari(spec_of(env_id)):
@@ -138,9 +139,9 @@ def make_ale_vec_env(
     n_envs: int = 1,
     seed: int | None = None,
     monitor_dir: str | None = None,
-    wrapper_kwargs: dict[str, Any] | None = None,
-    env_kwargs: dict[str, Any] | None = None,
-    monitor_kwargs: dict[str, Any] | None = None,
+    wrapper_kwargs: Arguments | None = None,
+    env_kwargs: Arguments | None = None,
+    monitor_kwargs: Arguments | None = None,
     n_stack: int = 4,
 ) -> VecEnv:
     """Create Atari games as SB3's ``make_atari_env`` and ``VecFrameStack`` do, but with ALE's ``AtariVectorEnv``.
@@ -185,10 +186,9 @@ def make_ale_vec_env(
     return VecFrameStack(venv, n_stack) if n_stack > 1 else venv
 
 
-def check_frame_skip(env_id: str, frame_skip: int = 4, env_kwargs: dict[str, Any] | None = None) -> None:
+def check_frame_skip(env_id: str, frame_skip: int = 4, env_kwargs: Arguments | None = None) -> None:
     """Check that an Atari game and its wrapper do not both skip frames.
 
-    :param env_id: id of the game
     :param frame_skip: frames per action in the wrapper, such as SB3's ``AtariWrapper``
     :param env_kwargs: arguments of the game
     :raises ArgumentError: if both skip frames (the message says what to use instead), or if there is no such game
@@ -223,7 +223,7 @@ def _spec(env_id: str) -> EnvSpec:
     return spec
 
 
-def _atari_vector_env(env_id: str, n_envs: int, wrapper: dict[str, Any], env_kwargs: dict[str, Any]) -> VectorEnv:
+def _atari_vector_env(env_id: str, n_envs: int, wrapper: Arguments, env_kwargs: Arguments) -> VectorEnv:
     check_not_given(env_kwargs, DECIDED_FOR_ALE)
     if env_kwargs.keys() - {*GAME_ARGUMENTS}:
         raise ArgumentError(f"env_kwargs={env_kwargs} may contain only {', '.join(GAME_ARGUMENTS)}")
@@ -270,7 +270,7 @@ class EnvPoolVecEnv(GymnasiumVecEnv):
             # model for a different space.
             self.action_space = spaces.Box(space.low.astype(np.float32), space.high.astype(np.float32))
 
-    def _reset_env(self, seed: int | None, options: dict[str, Any] | None) -> tuple[VecEnvObs, dict[str, Any]]:
+    def _reset_env(self, seed: int | None, options: Arguments | None) -> tuple[VecEnvObs, Info]:
         if seed is not None:
             self.env.close()
             self._use(self._make(seed))
@@ -286,8 +286,8 @@ def make_envpool_vec_env(
     n_envs: int = 1,
     seed: int | None = None,
     monitor_dir: str | None = None,
-    env_kwargs: dict[str, Any] | None = None,
-    monitor_kwargs: dict[str, Any] | None = None,
+    env_kwargs: Arguments | None = None,
+    monitor_kwargs: Arguments | None = None,
 ) -> VecEnv:
     """Create environments as SB3's ``make_vec_env`` does, but with EnvPool.
 
@@ -335,7 +335,7 @@ def is_atari(spec: EnvSpec) -> bool:
     return str(spec.entry_point).startswith("ale_py")
 
 
-def check_not_given(env_kwargs: Mapping[str, Any], instead: Mapping[str, str]) -> None:
+def check_not_given(env_kwargs: Arguments, instead: Mapping[str, str]) -> None:
     """:raises ArgumentError: if ``env_kwargs`` contains an argument that is set as ``instead`` says"""
     for name in env_kwargs:
         if name in instead:
@@ -343,9 +343,100 @@ def check_not_given(env_kwargs: Mapping[str, Any], instead: Mapping[str, str]) -
 
 
 def seed_and_monitor(
-    venv: VecEnv, seed: int | None, monitor_dir: str | None, kwargs: dict[str, Any] | None, start_index: int = 0
+    venv: VecEnv, seed: int | None, monitor_dir: str | None, kwargs: Arguments | None, start_index: int = 0
 ) -> VecMonitor:
     """Seed environments and wrap them in a ``VecMonitor``, which writes ``<start_index>.monitor.csv``."""
     venv.seed(seed)
     filename = None if monitor_dir is None else os.path.join(monitor_dir, str(start_index))
     return VecMonitor(venv, filename, **(kwargs or {}))
+
+
+class ActionsAsDrawn(gym.Wrapper, RecordConstructorArgs):
+    """Passes each action to the environment as the policy sampled it.
+
+    SB3 clips actions to the bounds of ``env.action_space`` before the environment sees them, and requires finite
+    bounds. This wrapper sets finite bounds that are too wide to clip anything: the largest values of the space's dtype.
+    The environment then decides what to do with an action outside its own bounds. MuJoCo environments limit the torque,
+    but compute the control cost from the unclipped action.
+
+    Policies with ``squash_output=True``, and algorithms such as SAC, rescale actions to the bounds, so they cannot be
+    used with this wrapper. To sample random actions, call ``env.own_action_space.sample()``.
+
+    :param env: an environment with a ``Box`` of floating-point actions
+    :raises ArgumentError: if ``env`` has a different action space
+    """
+
+    def __init__(self, env: gym.Env):
+        RecordConstructorArgs.__init__(self)
+        super().__init__(env)
+        space = env.action_space
+        if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+            raise ArgumentError(
+                f"ActionsAsDrawn needs a Box of floating-point actions, but the environment has {space}"
+            )
+        self.own_action_space = space
+        widest = np.finfo(space.dtype).max
+        self.action_space = spaces.Box(-widest, widest, space.shape, space.dtype.type)
+
+
+class VecEpisodicLife(VecEnvWrapper):
+    """Ends an episode when a life is lost, while the game continues, as SB3's ``EpisodicLifeEnv`` does.
+
+    Wrap it around a ``VecMonitor``, so that its statistics cover whole games.
+
+    :param venv: environments with ``lives`` in the info of every step and reset
+    """
+
+    def __init__(self, venv: VecEnv):
+        super().__init__(venv)
+        self._lives = np.zeros(self.num_envs, np.int64)
+
+    def reset(self) -> VecEnvObs:
+        """Reset all games, whether they are over or not.
+
+        :raises ArgumentError: if an info has no ``lives``
+        """
+        observations = self.venv.reset()
+        self._lives = self._lives_at_reset()
+        return observations
+
+    def _lives_at_reset(self) -> np.ndarray:
+        return self._lives_in(self.venv.unwrapped.reset_infos)
+
+    def _lives_in(self, infos: Infos) -> np.ndarray:
+        if not all("lives" in info for info in infos):
+            raise ArgumentError(f"venv={self.venv} must have 'lives' in the info of every step and reset")
+        return np.array([info["lives"] for info in infos])
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Step all games; dones are also True where a life was lost.
+
+        :raises ArgumentError: if an info has no ``lives``
+        """
+        observations, rewards, dones, infos = self.venv.step_wait()
+        lives = self._lives_in(infos)
+        # A game may continue for some frames with 0 lives, as Qbert does.
+        lost = (lives > 0) & (lives < self._lives)
+        for i in np.flatnonzero(lost).tolist():
+            # Losing a life terminates the episode, even in a step in which a limit truncates it.
+            infos[i]["TimeLimit.truncated"] = False
+            if not dones[i]:
+                infos[i]["terminal_observation"] = take_rows(observations, i)
+        self._lives = np.where(dones, self._lives_at_reset(), lives) if dones.any() else lives
+        return observations, rewards, dones | lost, infos
+
+
+class VecClipReward(VecEnvWrapper):
+    """Clips rewards to {+1, 0, -1} by their sign, as SB3's ``ClipRewardEnv`` does.
+
+    Wrap it around a ``VecMonitor``, so that its statistics are of unclipped rewards.
+    """
+
+    def reset(self) -> VecEnvObs:
+        """Reset all environments."""
+        return self.venv.reset()
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Step all environments and clip the rewards."""
+        observations, rewards, dones, infos = self.venv.step_wait()
+        return observations, np.sign(rewards), dones, infos

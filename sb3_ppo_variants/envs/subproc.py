@@ -129,7 +129,7 @@ class Worker(Exchange):
         child.close()
         super().__init__(pipe, env_index, process)
 
-    def send(self, command: tuple[str, Any]) -> None:
+    def send(self, command: tuple[str, object]) -> None:
         """Send a command.
 
         :raises WorkerError: if the worker has exited or was closed, does not take it in time, or its pipe has become

@@ -1,1 +1,1 @@
-"""Guards that stop training before a bad value from an environment, callback or worker process spoils it."""
+"""Guards that stop training before a bad value from an environment or a worker process spoils it."""

@@ -7,7 +7,6 @@ SB3 only trains: it calls ``reset`` and ``step``, and reads the spaces and ``num
 """
 
 from contextlib import suppress
-from typing import Any
 
 import gymnasium as gym
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
@@ -15,14 +14,13 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 from sb3_ppo_variants.errors import ArgumentError
 
 ABSENT = (AttributeError, NotImplementedError)
-NO_ATTRIBUTE = "an attribute that no environment has"
 
 
 def has_attr(env: VecEnv, name: str) -> bool:
     """Return whether all single environments have an attribute; False if the environment gives no access to them."""
     with suppress(*ABSENT):
         # Some answer None for every name.
-        return bool(env.has_attr(name)) and not env.has_attr(NO_ATTRIBUTE)
+        return bool(env.has_attr(name)) and not env.has_attr("an attribute that no environment has")
     return False
 
 
@@ -35,8 +33,7 @@ def inner(env: VecEnv) -> VecEnv | None:
 def single_envs(env: VecEnv) -> list[gym.Env]:
     """Return the single environments, if they are in this process."""
     inside = _below_wrappers(env, "envs")
-    is_known = isinstance(inside, list) and all(isinstance(single, gym.Env) for single in inside)
-    return inside if is_known else []
+    return inside if isinstance(inside, list) and all(isinstance(single, gym.Env) for single in inside) else []
 
 
 def pending_seeds(env: VecEnv) -> list[int]:
@@ -62,7 +59,7 @@ def seed(env: VecEnv, number: int) -> None:
         ) from error
 
 
-def _below_wrappers(env: VecEnv, name: str) -> Any:
+def _below_wrappers(env: VecEnv, name: str) -> object:
     with suppress(*ABSENT):
         return getattr(env.unwrapped, name)
     return None

@@ -6,7 +6,6 @@ A mask is a flat array with a boolean for each action of a ``Discrete`` space, f
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -21,18 +20,18 @@ from sb3_ppo_variants.guards.outputs import Watch, as_real_array
 METHOD = "action_masks"
 
 
-def choices(space: spaces.Space) -> list[int] | None:
+def choices(space: spaces.Space[object]) -> list[int] | None:
     """Return the number of categories in each dimension of an action space, or ``None`` if it cannot be masked."""
     if isinstance(space, spaces.Discrete):
         return [int(space.n)]
     if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
-        return space.nvec.tolist()
+        return [int(n) for n in space.nvec]
     if isinstance(space, spaces.MultiBinary) and isinstance(space.n, int):
         return [2] * space.n
     return None
 
 
-def check_maskable(space: spaces.Space) -> None:
+def check_maskable(space: spaces.Space[object]) -> None:
     """:raises ArgumentError: if actions in the space cannot be masked"""
     if choices(space) is None:
         raise ArgumentError(
@@ -44,7 +43,7 @@ def check_maskable(space: spaces.Space) -> None:
 class MaskCheck:
     """Refuses masks that do not fit an action space."""
 
-    def __init__(self, space: spaces.Space, watch: Watch):
+    def __init__(self, space: spaces.Space[object], watch: Watch):
         sizes = choices(space)
         assert sizes is not None
         self._size = sum(sizes)
@@ -79,7 +78,7 @@ class MaskCheck:
         :raises EnvOutputError: if the mask has a wrong shape or type
         """
         array = as_real_array(mask)
-        if array is None or not (array.dtype.kind == "b" or np.isin(array, (0, 1)).all()):
+        if array is None or not np.isin(array, (0, 1)).all():
             self._watch.refuse("action mask", repr(mask), "an array of booleans", env_index)
         if array.shape not in self._shapes:
             allowed = " or ".join(map(str, sorted(self._shapes, key=len)))
@@ -95,10 +94,7 @@ class Masks:
         self._check = MaskCheck(model.action_space, Watch(model))
 
     def now(self) -> np.ndarray:
-        """Return the masks of the current states, shape ``(n_envs, size)``.
-
-        :raises EnvOutputError: if a mask has a wrong shape or type, or allows nothing, naming its environment
-        """
+        """Return the masks of the current states; see :meth:`MaskCheck.stack`."""
         env = self._model.env
         assert env is not None
         return self._check.stack(env.env_method(METHOD))
@@ -107,7 +103,6 @@ class Masks:
 def check_env(env: VecEnv, policy: str, takes_masks: bool) -> None:
     """Check that environments have masks if a policy needs them, and warn if the policy ignores their masks.
 
-    :param policy: the name of the policy's class
     :raises ArgumentError: if masks are missing, naming the environment
     """
     if takes_masks == has_attr(env, METHOD):
@@ -124,10 +119,9 @@ def check_env(env: VecEnv, policy: str, takes_masks: bool) -> None:
         )
 
 
-def check_given(masks: object, takes_masks: bool, policy: str, space: spaces.Space) -> dict[str, np.ndarray]:
+def check_given(masks: object, takes_masks: bool, policy: str, space: spaces.Space[object]) -> dict[str, np.ndarray]:
     """Check the masks passed to ``predict``.
 
-    :param masks: the masks; ``None`` if there are none
     :return: the arguments of the policy's ``predict``
     :raises ArgumentError: if masks are missing, or not allowed
     """
@@ -155,9 +149,7 @@ def check_given(masks: object, takes_masks: bool, policy: str, space: spaces.Spa
 def check_number(n_masks: int, n_observations: int) -> None:
     """:raises ArgumentError: if ``predict`` gets more or fewer masks than observations"""
     if n_masks != n_observations:
-        raise ArgumentError(
-            f"action_masks: {n_masks} masks for {n_observations} observations; pass one mask for each observation"
-        )
+        raise ArgumentError(f"action_masks: {n_masks} masks for {n_observations} observations; pass one for each")
 
 
 def _name(env: VecEnv) -> str:
@@ -187,7 +179,7 @@ def check_stays(env: gym.Env, env_index: int) -> gym.Env:
         asked[:] = [check.fit(ask(), env_index)]
         return asked[0]
 
-    def checked_step(action: Any) -> Any:
+    def checked_step(action: object) -> tuple[object, ...]:
         if asked:
             changed = np.flatnonzero(check.fit(ask(), env_index) != asked.pop())
             if len(changed):
@@ -195,11 +187,10 @@ def check_stays(env: gym.Env, env_index: int) -> gym.Env:
                 watch.refuse("action mask", found, "unchanged until the step", env_index)
         return step(action)
 
-    def forgetful_reset(**arguments: Any) -> Any:
+    def forgetful_reset(**arguments: object) -> tuple[object, ...]:
         asked.clear()
-        return reset(**arguments)
+        return reset(**arguments)  # type: ignore[arg-type]
 
     env.action_masks = checked_masks  # type: ignore[attr-defined]
-    env.step = checked_step  # type: ignore[method-assign]
-    env.reset = forgetful_reset  # type: ignore[method-assign]
+    env.step, env.reset = checked_step, forgetful_reset  # type: ignore[assignment, method-assign]
     return env

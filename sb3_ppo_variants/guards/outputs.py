@@ -10,6 +10,7 @@ import textwrap
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from copy import copy, deepcopy
 from functools import partial
 from math import isfinite
@@ -41,6 +42,7 @@ IMMUTABLE = frozenset({bool, int, float, str, type(None), np.bool_, np.float32, 
 # Errors that Python and NumPy raise for values of a wrong type.
 OVER_TYPES = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
 
+Info: TypeAlias = dict[str, Any]
 # Creates a function that tells whether an array is finite whenever it is called.
 FiniteTest: TypeAlias = Callable[[np.ndarray], Callable[[], bool]]
 
@@ -59,7 +61,7 @@ def finite_test(array: np.ndarray) -> Callable[[], bool]:
     return partial(is_finite, array)
 
 
-def copy_info(info: dict[str, Any]) -> dict[str, Any]:
+def copy_info(info: Info) -> Info:
     """Copy an info. The copy is as independent as a deep copy, but costs less if the info has no nested objects."""
     if type(info) is not dict:
         return deepcopy(info)
@@ -158,7 +160,7 @@ class ArrayCheck:
     :param part: how the observation is taken from the whole one, for messages, such as ``"['key']"``
     """
 
-    def __init__(self, space: spaces.Space, watch: Watch, n_envs: int, part: str = ""):
+    def __init__(self, space: spaces.Space[object], watch: Watch, n_envs: int, part: str = ""):
         self._watch = watch
         self._part = part
         self._is_checked = space.shape is not None and space.dtype is not None
@@ -194,7 +196,7 @@ class ArrayCheck:
             self._watch.refuse(quantity, show(observation), f"representable as {self._dtype}", env_index)
         return fitted
 
-    def check_numbers(self, observation: Any, quantity: str, env_index: int | None) -> None:
+    def check_numbers(self, observation: object, quantity: str, env_index: int | None) -> None:
         """Check the numbers in an observation that :meth:`fit` returned.
 
         :raises NonFiniteError: if a number is NaN or infinite
@@ -232,7 +234,7 @@ class ArrayCheck:
 class PartsCheck:
     """Checks observations of a ``Dict`` or ``Tuple`` space; see :func:`observation_check`."""
 
-    def __init__(self, space: spaces.Dict | spaces.Tuple, watch: Watch, n_envs: int):
+    def __init__(self, space: spaces.Dict | spaces.Tuple[object], watch: Watch, n_envs: int):
         self._watch = watch
         self._is_dict = isinstance(space, spaces.Dict)
         parts = dict(enumerate(space.spaces)) if isinstance(space, spaces.Tuple) else space.spaces
@@ -255,7 +257,7 @@ class PartsCheck:
             check.check_numbers(observation[key], quantity, env_index)
 
 
-def observation_check(space: spaces.Space, watch: Watch, n_envs: int = 0) -> ArrayCheck | PartsCheck:
+def observation_check(space: spaces.Space[object], watch: Watch, n_envs: int = 0) -> ArrayCheck | PartsCheck:
     """Create the check of a space of arrays or numbers, or of a ``Dict`` or ``Tuple`` of such spaces.
 
     Observations of other spaces, such as ``Text`` and spaces that are nested more deeply, are not checked. Policies
@@ -268,7 +270,7 @@ def observation_check(space: spaces.Space, watch: Watch, n_envs: int = 0) -> Arr
     return ArrayCheck(space, watch, n_envs)
 
 
-def _limits(space: spaces.Space) -> tuple[Any, Any] | None:
+def _limits(space: spaces.Space[object]) -> tuple[Any, Any] | None:
     """Return the smallest integer of a space, and the largest plus one; ``None`` for a ``Box``."""
     if isinstance(space, spaces.Discrete):
         return space.start, space.start + space.n
@@ -288,22 +290,21 @@ def show(value: object) -> str:
 
 def as_real_array(value: object) -> np.ndarray | None:
     """Return the value as an array of real numbers, or ``None`` if it cannot be converted to one."""
-    try:
+    with suppress(TypeError, ValueError):
         array = np.asarray(value)
-    except (TypeError, ValueError):
-        return None
-    return array if array.dtype.kind in "biuf" else None
+        return array if array.dtype.kind in "biuf" else None
+    return None
 
 
 class EnvCheck:
     """Checks what a single environment returns, except whether observations are finite: all at once is faster."""
 
-    def __init__(self, observation_space: spaces.Space, env_index: int, watch: Watch):
+    def __init__(self, observation_space: spaces.Space[object], env_index: int, watch: Watch):
         self.env_index = env_index
         self.watch = watch
         self._observation = observation_check(observation_space, watch)
 
-    def step(self, returned: object) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def step(self, returned: object) -> tuple[Any, Any, Any, Any, Info]:
         """Convert the values that ``env.step`` returned to forms that NumPy can write unchanged.
 
         :raises GuardError: if a value has a wrong type or shape, or the reward is not finite
@@ -316,16 +317,12 @@ class EnvCheck:
             terminated = self.fit("terminated", terminated)
         if type(truncated) not in FLAGS:
             truncated = self.fit("truncated", truncated)
-        if not isinstance(info, dict):
-            self._refuse("info", info, "a dict")
-        return observation, reward, terminated, truncated, info
+        return observation, reward, terminated, truncated, self.fit("info", info)
 
-    def reset(self, returned: object) -> tuple[Any, dict[str, Any]]:
+    def reset(self, returned: object) -> tuple[Any, Info]:
         """Convert the values that ``env.reset`` returned; see :meth:`step`."""
         observation, info = self._values("reset", returned)
-        if not isinstance(info, dict):
-            self._refuse("info", info, "a dict")
-        return self._observation.fit(observation, "observation", self.env_index), info
+        return self._observation.fit(observation, "observation", self.env_index), self.fit("info", info)
 
     def fit(self, part: str, value: Any) -> Any:
         """Convert one of the values that ``env.step`` returned; see :meth:`step`.
@@ -333,12 +330,20 @@ class EnvCheck:
         :param part: its name in ``PARTS``, or ``"done"``
         """
         if part == "info":
-            if not isinstance(value, dict):
-                self._refuse(part, value, "a dict")
-            return value
+            return value if isinstance(value, dict) else self._refuse(part, value, "a dict")
         if part == "observation":
             return self._observation.fit(value, part, self.env_index)
-        return self._reward(value) if part == "reward" else self._flag(part, value)
+        number = _scalar(value)
+        if part != "reward":
+            return bool(number) if _is_real(number) and number in (0, 1) else self._refuse(part, value, "True or False")
+        if not _is_real(number):
+            self._refuse(part, value, "a real number")
+        try:
+            reward = float(number)
+        except OverflowError:
+            self._refuse(part, value, "a number that a float can hold")
+        self.watch.note_reward(reward, self.env_index)
+        return reward
 
     def refuse_count(self, method: str, found: str) -> NoReturn:
         """:raises EnvOutputError: always, for a ``step`` or ``reset`` that returned a wrong number of values"""
@@ -358,23 +363,6 @@ class EnvCheck:
             return returned
         self.refuse_count(method, show(returned))
 
-    def _reward(self, reward: object) -> float:
-        number = _scalar(reward)
-        if not _is_real(number):
-            self._refuse("reward", reward, "a real number")
-        try:
-            value = float(number)
-        except OverflowError:
-            self._refuse("reward", reward, "a number that a float can hold")
-        self.watch.note_reward(value, self.env_index)
-        return value
-
-    def _flag(self, name: str, value: object) -> bool:
-        flag = _scalar(value)
-        if not _is_real(flag) or flag not in (0, 1):
-            self._refuse(name, value, "True or False")
-        return bool(flag)
-
     def _refuse(self, quantity: str, found: object, allowed: str) -> NoReturn:
         self.watch.refuse(quantity, show(found), allowed, self.env_index)
 
@@ -391,14 +379,13 @@ def _scalar(value: object) -> object:
     return np.asarray(value).item()
 
 
-def check_episode(info: Mapping[str, Any], env_index: int, watch: Watch) -> None:
+def check_episode(info: Mapping[str, object], env_index: int, watch: Watch) -> None:
     """Check the statistics in the info of the last step of an episode, whose means SB3 logs.
 
     :raises EnvOutputError: if one is not a number, naming its key
     """
-    episode, statistics = info.get("episode"), {}
-    if info.get("is_success") is not None:
-        statistics['info["is_success"]'] = info["is_success"]
+    episode, is_success = info.get("episode"), info.get("is_success")
+    statistics = {} if is_success is None else {'info["is_success"]': is_success}
     if episode is not None:
         if not isinstance(episode, Mapping) or not {"r", "l"} <= episode.keys():
             watch.refuse('info["episode"]', show(episode), "a dict with the keys 'r' and 'l'", env_index)
@@ -408,7 +395,7 @@ def check_episode(info: Mapping[str, Any], env_index: int, watch: Watch) -> None
             watch.refuse(name, show(value), "a number", env_index)
 
 
-def call_env(check: EnvCheck, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def call_env(check: EnvCheck, method: Callable[..., object], *args: object, **kwargs: object) -> object:
     """Call ``step`` or ``reset`` of an environment, and name the wrong output if a wrapper fails because of one."""
     try:
         return method(*args, **kwargs)
@@ -425,14 +412,14 @@ def check_outputs(env: gym.Env, env_index: int) -> gym.Env:
     check = EnvCheck(env.observation_space, env_index, Watch())
     step, reset = env.step, env.reset
 
-    def checked_step(*args: Any, **kwargs: Any) -> Any:
-        observation, reward, terminated, truncated, info = check.step(call_env(check, step, *args, **kwargs))
+    def checked_step(*args: object, **kwargs: object) -> tuple[Any, ...]:
+        observation, *others = check.step(call_env(check, step, *args, **kwargs))
         # SB3's worker resets the environment before it sends the last observation.
-        last = copy_observation(observation) if terminated or truncated else observation
-        return last, reward, terminated, truncated, info
+        ends = others[1] or others[2]
+        return copy_observation(observation) if ends else observation, *others
 
-    def checked_reset(*args: Any, **kwargs: Any) -> Any:
-        return check.reset(call_env(check, reset, *args, **kwargs))
+    def checked_reset(**arguments: object) -> tuple[Any, Info]:
+        return check.reset(call_env(check, reset, **arguments))
 
     env.step, env.reset = checked_step, checked_reset  # type: ignore[method-assign]
     return env
@@ -444,7 +431,6 @@ def blame_output(error: Exception, check: EnvCheck) -> None:
     Monitor, for example, calls float() on the reward, and its error names neither the environment nor the value. The
     output of the environment is read from the frame of the wrapper that failed, so steps without an error cost nothing.
 
-    :param error: the error raised by ``step`` or ``reset`` of a wrapped environment
     :param check: the check of the outermost wrapper
     :raises EnvOutputError: if the wrapper received a value of a wrong type or shape
     :raises NonFiniteError: if the reward is not finite

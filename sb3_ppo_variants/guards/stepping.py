@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 from gymnasium import spaces
@@ -30,6 +30,7 @@ from sb3_ppo_variants.guards.outputs import (
 )
 from sb3_ppo_variants.guards.workers import check_answers, exchange_pipes
 
+Result = TypeVar("Result")
 # The methods that DummySteps reimplements. An environment that overrides one of them steps by itself.
 REPLACED = ("step", "step_wait", "reset", "_save_obs", "_obs_from_buf")
 # The methods of a wrapper that take actions.
@@ -73,23 +74,23 @@ def guard_envs(model: OnPolicyAlgorithm, test: FiniteTest = finite_test) -> Iter
                 setattr(owner, name, present)
 
 
-def _owners(model: OnPolicyAlgorithm) -> list[tuple[Any, str]]:
+def _owners(model: OnPolicyAlgorithm) -> list[tuple[OnPolicyAlgorithm | VecEnv, str]]:
     """Return the model and the wrappers of its environment, each with the name of the attribute that is the next.
 
     A wrapper around something that is not a ``VecEnv`` is no wrapper, but the environment.
     """
-    owners: list[tuple[Any, str]] = [(model, "env")]
-    env: Any = model.env
-    while inner(env) is not None:
+    owners: list[tuple[OnPolicyAlgorithm | VecEnv, str]] = [(model, "env")]
+    env = model.env
+    while env is not None and (below := inner(env)) is not None:
         owners.append((env, "venv"))
-        env = env.venv
+        env = below
     return owners
 
 
-def _checking_actions(take: Callable[[np.ndarray], Any], watch: Watch) -> Callable[[np.ndarray], Any]:
+def _checking_actions(take: Callable[[np.ndarray], Result], watch: Watch) -> Callable[[np.ndarray], Result]:
     """Return a method that takes only finite actions."""
 
-    def checked(actions: np.ndarray) -> Any:
+    def checked(actions: np.ndarray) -> Result:
         check_actions(actions, watch)
         return take(actions)
 
@@ -143,7 +144,7 @@ def can_step(env: VecEnv) -> TypeGuard[DummyVecEnv]:
     return is_plain and _are_those_of(DummyVecEnv, env, REPLACED)
 
 
-def _are_those_of(cls: type, env: VecEnv, methods: Sequence[str]) -> bool:
+def _are_those_of(cls: type, env: object, methods: Sequence[str]) -> bool:
     return all(getattr(getattr(env, name), "__func__", None) is getattr(cls, name) for name in methods)
 
 
@@ -151,18 +152,14 @@ class DummySteps:
     """The steps and resets of a ``DummyVecEnv``, with checks.
 
     They raise a ``GuardError`` for values that are not allowed. The results are as independent of the environments as
-    SB3's deep copies, but arrays do not need a deep copy for this, nor does an ``info`` of numbers, strings, arrays,
-    and dicts of numbers and strings.
-
-    :param test: creates the test whether observations are finite
+    SB3's deep copies, which arrays and an ``info`` of numbers, strings, arrays and dicts of these do not need.
     """
 
     def __init__(self, env: DummyVecEnv, watch: Watch, test: FiniteTest = finite_test):
         self._env = env
         self.step_async = env.step_async
-        arrays: Any = env.buf_obs
-        self._rows = arrays[None] if None in arrays else DictRows(arrays)
-        space = env.observation_space
+        space, arrays = env.observation_space, env.buf_obs
+        self._rows = DictRows(arrays) if isinstance(space, spaces.Dict) else next(iter(arrays.values()))
         # The type and length of observations that are vectors; no observation has a length of -1.
         self._dtype = space.dtype
         self._length = space.shape[0] if space.shape is not None and len(space.shape) == 1 else -1
@@ -230,7 +227,7 @@ class DummySteps:
         """Reset each environment."""
         env = self._env
         for i, (single, check) in enumerate(zip(env.envs, self._checks, strict=True)):
-            options: dict[str, Any] = {"options": env._options[i]} if env._options[i] else {}
+            options = {"options": env._options[i]} if env._options[i] else {}
             first = call_env(check, single.reset, seed=env._seeds[i], **options)
             self._rows[i], env.reset_infos[i] = check.reset(first)
         env._reset_seeds()
@@ -253,11 +250,7 @@ class DictRows(dict[str, np.ndarray]):
 
 
 class CheckedStacks:
-    """Steps and resets of environments that stack their outputs themselves, with checks.
-
-    They raise a ``GuardError`` for values that are not allowed. The arrays that they return stay as they are when the
-    environments write the next step to the same memory.
-    """
+    """Steps and resets of environments that stack their outputs themselves, with the same checks."""
 
     def __init__(self, env: VecEnv, watch: Watch):
         self._env = env
@@ -295,19 +288,19 @@ class CheckedStacks:
             # array at each step, the reset has overwritten it, and the value of another state ends the return.
             if infos[i].get("TimeLimit.truncated") and _is_row(infos[i].get("terminal_observation"), fitted, i):
                 self._watch.note_lost_end(i)
-        return copy_observation(fitted), rewards.copy(), dones.copy(), infos
+        return fitted, rewards.copy(), dones.copy(), infos
 
     def reset(self) -> VecEnvObs:
         """Reset all environments, and check their observations."""
         try:
-            return copy_observation(self._fit(self._env.reset()))
+            return self._fit(self._env.reset())
         except STACKING:
             check_answers(self._env, self._checks)
             raise
 
     def _fit(self, observations: VecEnvObs) -> VecEnvObs:
-        """Return the observations in the types of their space if these are integers, because backends rely on them."""
-        fitted = self._observations.fit(observations, "observation", None)
+        """Copy observations, in the types of their space if these are integers, because backends rely on them."""
+        fitted: VecEnvObs = copy_observation(self._observations.fit(observations, "observation", None))
         self._observations.check_numbers(fitted, "observation", None)
         return fitted
 
@@ -325,7 +318,7 @@ class CheckedStacks:
             self._watch.refuse("done", show(dones), "an array with True or False for each environment", None)
         return [i for i, done in enumerate(dones.tolist()) if done]
 
-    def _check_infos(self, infos: Any, may_be_missing: bool) -> None:
+    def _check_infos(self, infos: Sequence[object], may_be_missing: bool) -> None:
         of_all = len(infos) == len(self._checks) or (len(infos) == 0 and may_be_missing)
         # Comparing types is faster than isinstance(), and there may be many environments.
         right = {*map(type, infos)} == {dict} or all(isinstance(info, dict) for info in infos)
@@ -336,8 +329,10 @@ class CheckedStacks:
         return isinstance(value, np.ndarray) and value.shape == (len(self._checks),) and value.dtype.kind in kinds
 
 
-def _is_row(observation: Any, stacked: Any, i: int) -> bool:
+def _is_row(observation: object, stacked: VecEnvObs, i: int) -> bool:
     """Return whether an observation equals a row. Single numbers do not count, because they are often the same."""
     if isinstance(observation, dict) and isinstance(stacked, dict):
         return all(_is_row(observation[key], stacked[key], i) for key in observation)
-    return isinstance(observation, np.ndarray) and observation.size > 1 and np.array_equal(observation, stacked[i])
+    if isinstance(observation, np.ndarray) and isinstance(stacked, np.ndarray):
+        return observation.size > 1 and np.array_equal(observation, stacked[i])
+    return False

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
 
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
@@ -45,13 +44,12 @@ class Exchange:
     nevertheless, for example by a second Ctrl-C, a part of it remains in the pipe, and nothing more is sent.
 
     :param pipe: the parent's end of the pipe, without outstanding answers
-    :param env_index: index of the worker's environment
     :param process: the worker process, which is terminated if it can no longer be told to close
     """
 
     def __init__(self, pipe: Connection, env_index: int, process: BaseProcess):
         self.pipe = pipe
-        self.last: Any = None
+        self.last: object = None
         """The last answer that was received."""
         self.process = process
         self.env_index = env_index
@@ -70,7 +68,7 @@ class Exchange:
         """Whether the pipe is closed."""
         return self.pipe.closed
 
-    def send(self, command: tuple[str, Any]) -> None:
+    def send(self, command: tuple[str, object]) -> None:
         """Send a command.
 
         :raises WorkerError: if the worker has ended, or the pipe contains an incomplete message
@@ -96,14 +94,14 @@ class Exchange:
         except ConnectionError as error:
             raise WorkerEndedError.of(self.env_index, self.process) from error
 
-    def recv(self) -> Any:
+    def recv(self) -> object:
         """Wait for the answer to the last command, and return it; ``None`` if no answer is outstanding."""
         answer = None
         while self._unanswered or self.useless:
             answer = self.receive(None)
         return answer
 
-    def receive(self, seconds: float | None) -> Any:
+    def receive(self, seconds: float | None) -> object:
         """Wait for the next answer to any command.
 
         :param seconds: how long to wait; ``None`` for no limit
@@ -171,7 +169,7 @@ def exchange_pipes(env: VecEnv, model: BaseAlgorithm) -> Iterator[None]:
     The exchanges stay in place if an interrupt or an error leaves an answer outstanding. Other environments, and those
     that have something else in place of pipes, are left as they are.
     """
-    pipes: Any = env.remotes if isinstance(env, SubprocVecEnv) else ()
+    pipes: Sequence[Connection | Exchange] = env.remotes if isinstance(env, SubprocVecEnv) else ()
     if not pipes or not all(type(pipe) is Exchange or hasattr(pipe, "send_bytes") for pipe in pipes):
         yield
         return

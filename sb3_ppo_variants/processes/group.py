@@ -16,7 +16,7 @@ from datetime import timedelta
 from multiprocessing.util import Finalize
 from threading import Thread
 from types import FunctionType
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 import torch as th
 import torch.distributed as dist
@@ -86,14 +86,14 @@ class Group(Processes):
 
     def __init__(self, world: "dist.ProcessGroup") -> None:
         # A PyTorch without torch.distributed does not have this module, but can train in one process.
-        from torch.distributed.distributed_c10d import _get_default_store
+        from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
         self.world = weakref.ref(world)  # PyTorch decides how long the group exists.
         self.has_left = self._has_failed = False
         store = _get_default_store()  # It outlives the group.
-        self._store = dist.PrefixStore(PREFIX, store)
+        self._store = PrefixStore(PREFIX, store)
         self._timeout: float = store.timeout.total_seconds()  # type: ignore[attr-defined]  # It is not annotated.
         self._patience = min(PATIENCE, self._timeout / 3)
         # torchrun sets this variable if it holds the store. Otherwise PyTorch lets rank 0 do so.
@@ -126,7 +126,7 @@ class Group(Processes):
         return th.stack(each)
 
     def exchange(self, what: str, content: Content) -> list[Content]:
-        each: list[Any] = [None] * self.size
+        each = [("", content)] * self.size
         with self._together():
             dist.all_gather_object(each, (what, content))
         moments = [moment for moment, _ in each]

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch as th
@@ -19,7 +19,7 @@ from sb3_ppo_variants.processes.group import Processes
 THROUGHOUT = (1.0, 0.5, 0.0)
 
 
-def describe(value: Any, at: Sequence[float] = THROUGHOUT) -> str:
+def describe(value: object, at: Sequence[float] = THROUGHOUT) -> str:
     """Describe a value with words that are the same in all processes.
 
     :param at: the remaining progress at which to compare schedules, which are described by their values

@@ -1,10 +1,11 @@
 """Hyperparameters for common PPO environments, and functions to train with them."""
 
 from sb3_ppo_variants.recipes.environments import entries_of
-from sb3_ppo_variants.recipes.protocols import PROTOCOLS, Protocol
 from sb3_ppo_variants.recipes.recipe import (
     ALGORITHMS,
     ENVIRONMENT_KEYS,
+    PROTOCOLS,
+    Protocol,
     Recipe,
     check_registered,
     check_skipped_frames,

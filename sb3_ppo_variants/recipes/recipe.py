@@ -1,5 +1,9 @@
-"""An algorithm, an environment and the hyperparameters that suit them."""
+"""Recipes: an algorithm, an environment and the hyperparameters that suit them; protocols of the paper's experiments.
 
+A protocol is the settings around the objectives, which decide how they compare.
+"""
+
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
@@ -15,12 +19,11 @@ from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize
 
 from sb3_ppo_variants.arguments.rules import COUNT
 from sb3_ppo_variants.base import PPOBase
-from sb3_ppo_variants.envs import check_frame_skip
+from sb3_ppo_variants.envs import ActionsAsDrawn, check_frame_skip
 from sb3_ppo_variants.envs.making import is_atari, spec_of
 from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.objectives import read_objective
 from sb3_ppo_variants.recipes.environments import Hyperparameters, entries_of
-from sb3_ppo_variants.recipes.protocols import Wrappers, list_wrappers, protocol_of
 from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL, PPOUnclipped
 
 ALGORITHMS: dict[str, type[PPOBase]] = {
@@ -34,17 +37,106 @@ ALGORITHMS: dict[str, type[PPOBase]] = {
 CLASSES = {"activation_fn", "features_extractor_class", "optimizer_class"}
 # Hyperparameters, besides ``n_timesteps``, that are not arguments of the algorithm.
 ENVIRONMENT_KEYS = ("n_envs", "normalize", "env_wrapper", "frame_stack", "env_kwargs")
+ACTIONS_AS_DRAWN = "sb3_ppo_variants.envs.ActionsAsDrawn"
+# A class or its import path, and what may stand for wrappers in the RL Zoo's format.
+Wrapper = str | Callable[..., gym.Env]
+Wrappers = Wrapper | dict[Wrapper, Hyperparameters] | Sequence[Wrapper | dict[Wrapper, Hyperparameters]] | None
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Hyperparameters that override those of Table 3, the entry ``"mujoco"``.
+
+    Its ``policy_kwargs`` and ``env_wrapper`` do not replace others, but are added to them.
+
+    :param says: description of the protocol, as clauses
+    :param changes: hyperparameters in the RL Zoo's format
+    :param annealed: names of hyperparameters that are annealed linearly to 0
+    """
+
+    says: str
+    changes: Hyperparameters
+    annealed: Sequence[str] = ()
+
+    def over(self, entry: Hyperparameters) -> Hyperparameters:
+        """Return the hyperparameters of an entry with the protocol's changes."""
+        return {**entry, **self.changes, **self._share(entry, changes_win=True)}
+
+    def under(self, changes: Hyperparameters) -> Hyperparameters:
+        """Return changes to the protocol that keep its ``policy_kwargs`` and ``env_wrapper``, except those set to None.
+
+        In ``policy_kwargs``, the values of ``changes`` take precedence.
+        """
+        return {**changes, **self._share(changes, changes_win=False)}
+
+    def _share(self, others: Hyperparameters, changes_win: bool) -> Hyperparameters:
+        """Return the ``policy_kwargs`` of both, and the protocol's wrapper around those of the others."""
+        shared: Hyperparameters = {}
+        theirs, own = others.get("policy_kwargs"), self.changes.get("policy_kwargs")
+        if theirs is not None and own is not None:
+            shared["policy_kwargs"] = _merge(theirs, own) if changes_win else _merge(own, theirs)
+        inside, wrapper = others.get("env_wrapper"), self.changes.get("env_wrapper")
+        if inside is not None and wrapper is not None:
+            # A recipe names a wrapper by its path, or contains its class.
+            has_it = any(one in (wrapper, ActionsAsDrawn) for one, _ in list_wrappers(inside))
+            listed = inside if isinstance(inside, list | tuple) else [inside]
+            shared["env_wrapper"] = inside if has_it else [*listed, wrapper]
+        return shared
+
+    def anneal(self, hyperparameters: Hyperparameters) -> Hyperparameters:
+        """Anneal the protocol's ``annealed`` hyperparameters, except those that are not numbers."""
+        numbers = {name: hyperparameters.get(name) for name in self.annealed}
+        return hyperparameters | {n: f"lin_{value!r}" for n, value in numbers.items() if isinstance(value, float | int)}
+
+
+def list_wrappers(env_wrapper: Wrappers) -> list[tuple[Wrapper, Hyperparameters]]:
+    """Return each of the wrappers with its arguments, the innermost first."""
+    if env_wrapper is None:
+        return []
+    listed: Sequence[Any] = env_wrapper if isinstance(env_wrapper, list | tuple) else [env_wrapper]
+    return [pair for each in listed for pair in (each.items() if isinstance(each, dict) else [(each, {})])]
+
+
+def _merge(below: Hyperparameters, above: Hyperparameters) -> Hyperparameters:
+    """Return the values of both, those of ``above`` if they differ; dicts within them are merged too."""
+    shared = below.keys() & above.keys()
+    both = [name for name in shared if isinstance(below[name], dict) and isinstance(above[name], dict)]
+    return {**below, **above, **{name: _merge(below[name], above[name]) for name in both}}
+
+
+PROTOCOLS = {
+    "text": Protocol(
+        "as the text of the paper: actions as they are drawn, nothing but advantages normalised, a constant step size, "
+        "gradients not clipped",
+        {"normalize": False, "env_wrapper": ACTIONS_AS_DRAWN, "max_grad_norm": None},
+    ),
+    "released-code": Protocol(
+        "as the code released with the paper: actions as they are drawn, observations normalised and clipped at 5, "
+        "advantages normalised over the rollout, step size and ε annealed to 0, gradients not clipped",
+        {
+            "normalize": {"norm_reward": False, "clip_obs": 5.0},
+            "normalize_advantage": "rollout",
+            "policy_kwargs": {"optimizer_kwargs": {"eps": 1e-5}},
+            "env_wrapper": ACTIONS_AS_DRAWN,
+            "max_grad_norm": None,
+        },
+        annealed=("learning_rate", "clip_range"),
+    ),
+    "sb3": Protocol(
+        "as users of SB3 run it: actions clipped to the bounds, observations and rewards normalised, advantages "
+        "normalised in each minibatch, the step size annealed to 0, gradients clipped at 0.5",
+        {"normalize": True},
+        annealed=("learning_rate",),
+    ),
+}
 
 
 @dataclass(frozen=True)
 class Recipe:
     """Hyperparameters for an environment, grouped by what they configure.
 
-    :param env_id: id of the environment
-    :param algorithm: class of the algorithm
     :param arguments: arguments of the algorithm, except ``env``
     :param n_timesteps: environment steps to train for
-    :param n_envs: number of environments
     :param normalize: arguments of ``VecNormalize``; ``None`` for no normalisation
     :param frame_stack: number of frames stacked in an observation
     :param env_wrapper: wrapper of each environment, or a list of wrappers, innermost first. Each is a class, its import
@@ -118,8 +210,10 @@ def recipe(
         refuse("algorithm", algorithm, ", ".join(ALGORITHMS))
     if protocol is None:
         hyperparameters = {**select(entries_of(algorithm), env_id, entry), **changes}
+    elif protocol not in PROTOCOLS:
+        refuse("protocol", protocol, ", ".join(PROTOCOLS))
     else:
-        chosen = protocol_of(protocol)
+        chosen = PROTOCOLS[protocol]
         selected = select(entries_of(algorithm), env_id, entry or "mujoco")
         hyperparameters = chosen.anneal({**chosen.over(selected), **chosen.under(changes)})
     return parse(ALGORITHMS[algorithm], env_id, hyperparameters)
@@ -185,16 +279,13 @@ def _load(name: str, path: object) -> Any:
 def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperparameters) -> Recipe:
     """Create a recipe from hyperparameters in the format of the RL Zoo.
 
-    :param algorithm: class of the algorithm
-    :param env_id: id of the environment
     :param hyperparameters: an entry of one of the RL Zoo's files, with strings of Python code already evaluated. In
-        ``policy_kwargs``, an import path such as ``"torch.nn.ReLU"`` can name a class,
-        and for ``PPOCustom`` a text such as ``"mine:SPO(0.2)"`` an objective (see
-        :func:`~sb3_ppo_variants.objectives.read_objective`)
+        ``policy_kwargs``, an import path such as ``"torch.nn.ReLU"`` can name a class, and for ``PPOCustom`` a text
+        such as ``"mine:SPO(0.2)"`` an objective (see :func:`~sb3_ppo_variants.objectives.read_objective`)
     :raises ArgumentError: if ``n_timesteps``, ``normalize`` or a schedule has a value that is not allowed, or a class
         cannot be imported
     """
-    arguments = {name: schedule(name, value) for name, value in deepcopy(hyperparameters).items()}
+    arguments: Hyperparameters = {name: schedule(name, value) for name, value in deepcopy(hyperparameters).items()}
     if issubclass(algorithm, PPOCustom) and isinstance(objective := arguments.get("objective"), str):
         arguments["objective"] = read_objective(objective)
     if isinstance(policy_kwargs := arguments.get("policy_kwargs"), dict):
@@ -214,7 +305,7 @@ def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperpar
     return Recipe(env_id, algorithm, arguments, int(n_timesteps), **of_the_environment)
 
 
-def schedule(name: str, value: Any) -> Any:
+def schedule(name: str, value: object) -> object:
     """Return the schedule that ``"lin_x"`` stands for, or any other value unchanged.
 
     :raises ArgumentError: if x is not a number

@@ -16,7 +16,8 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_no
 
 from sb3_ppo_variants.arguments.commandline import whole_number
 from sb3_ppo_variants.arguments.rules import COUNT
-from sb3_ppo_variants.policies.choice import kind_of
+from sb3_ppo_variants.guards.outputs import Info
+from sb3_ppo_variants.policies.choice import kind_of_class
 from sb3_ppo_variants.processes import current, init_processes
 from sb3_ppo_variants.recipes.recipe import Recipe, recipe
 
@@ -35,7 +36,7 @@ class Episodes(BaseCallback):
         self.note(self.num_timesteps, self.locals["infos"])
         return True
 
-    def note(self, step: int, infos: list[dict[str, Any]]) -> None:
+    def note(self, step: int, infos: list[Info]) -> None:
         """Record the episodes that ended in a step, as its infos report them."""
         for info in infos:
             if "episode" in info:
@@ -59,13 +60,10 @@ def train(
 ) -> BaseAlgorithm:
     """Train a model, and save it with the statistics of its ``VecNormalize``.
 
-    :param made: the recipe
     :param folder: folder for ``model.zip``, ``vecnormalize.pkl`` and the monitor files, ``*.monitor.csv``
-    :param seed: seed of the run
     :param timesteps: environment steps; ``None`` uses the recipe's
     :param callback: callback or callbacks to call during training
     :param progress_bar: whether to show progress (needs tqdm and rich)
-    :return: the model
     """
     model = build(made, seed, monitor_dir=os.fspath(folder))
     model.learn(made.n_timesteps if timesteps is None else timesteps, callback, progress_bar=progress_bar)
@@ -91,9 +89,7 @@ def save(model: BaseAlgorithm, folder: str | os.PathLike[str]) -> None:
 def load(made: Recipe, folder: str | os.PathLike[str], seed: int | None = None) -> tuple[BaseAlgorithm, VecEnv]:
     """Load the model that :func:`train` saved, with an environment to evaluate it in, normalised as in training.
 
-    :param made: the recipe
     :param folder: the folder that was passed to :func:`train`
-    :param seed: seed of the environment
     """
     env = made.make_env(n_envs=1, seed=seed, training=False)
     normalised = unwrap_vec_normalize(env)
@@ -107,17 +103,14 @@ def evaluate(made: Recipe, folder: str | os.PathLike[str], episodes: int) -> np.
 
     The policy is deterministic, except in Atari games, as in the RL Zoo.
 
-    :param made: the recipe
     :param folder: the folder that was passed to :func:`train`
-    :param episodes: number of episodes
     :return: the return of each episode, shape ``(episodes,)``
     :raises ArgumentError: if the number of episodes is not an integer >= 1
     """
     COUNT.check("episodes", episodes)
     model, env = load(made, folder, EVALUATION_SEED)
-    policy: Any = model.policy
     evaluate_policy: Any = evaluation.evaluate_policy
-    if kind_of(policy).takes_masks:
+    if kind_of_class(type(model.policy)).takes_masks:
         from sb3_contrib.common.maskable.evaluation import evaluate_policy
     returns, _ = evaluate_policy(
         model, env, n_eval_episodes=episodes, deterministic=not made.is_atari, return_episode_rewards=True

@@ -26,6 +26,7 @@ from sb3_ppo_variants.processes.statistics import Statistics
 from sb3_ppo_variants.saving.archive import File, read_archive
 from sb3_ppo_variants.saving.atomic import write_atomically
 from sb3_ppo_variants.saving.parameters import check_parameters
+from sb3_ppo_variants.saving.plain import Values
 from sb3_ppo_variants.saving.reading import check_class, convert, get_plain_forms, limit_networks, read_values
 from sb3_ppo_variants.saving.state import OF_EPISODES, keep_random_state
 
@@ -104,7 +105,7 @@ class FileAlgorithm(OnPolicyAlgorithm):
         path: File,
         env: GymEnv | VectorEnv | None = None,
         device: th.device | str = "auto",
-        custom_objects: dict[str, Any] | None = None,
+        custom_objects: Values | None = None,
         print_system_info: bool = False,
         force_reset: bool = True,
         *,
@@ -152,7 +153,7 @@ class FileAlgorithm(OnPolicyAlgorithm):
         ppo: BaseAlgorithm | File,
         env: GymEnv | VectorEnv | None = None,
         device: th.device | str = "auto",
-        custom_objects: dict[str, Any] | None = None,
+        custom_objects: Values | None = None,
         *,
         weights_only: bool = False,
         reseed: bool = False,
@@ -164,12 +165,10 @@ class FileAlgorithm(OnPolicyAlgorithm):
         ``desired_kl``, get their defaults unless you pass them, except that ``PPOClip`` keeps the ``clip_range``.
         ``PPOCustom`` needs an ``objective``.
 
+        The arguments that are not listed are those of :meth:`load`.
+
         :param ppo: a model, or a file of one
         :param env: an environment to train on; ``None`` keeps that of the model
-        :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``
-        :param custom_objects: values that replace those in the file
-        :param weights_only: as in :meth:`load`
-        :param reseed: whether to seed the global random generators with the model's seed, as in :meth:`load`
         :param arguments: arguments of the constructor that override those of ``ppo``
         :raises ArgumentError: if there is no such argument, or if its value is not allowed or needs other networks
         :raises DamagedFileError: if the file is damaged
@@ -190,7 +189,7 @@ class FileAlgorithm(OnPolicyAlgorithm):
         :param device: has no effect, because the parameters are copied to the device of the model
         :raises DamagedFileError: if the parameters do not fit this model, naming the part
         """
-        name, parameters = "the given parameters", cast(dict[str, Any], load_path_or_dict)
+        name, parameters = "the given parameters", cast(Values, load_path_or_dict)
         if not isinstance(load_path_or_dict, dict):
             RULES["device"].check("device", device)
             archive = read_archive(load_path_or_dict)

@@ -12,12 +12,13 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch as th
 from stable_baselines3.common.save_util import open_path
 
 from sb3_ppo_variants.errors import DamagedFileError
+from sb3_ppo_variants.saving.plain import Values
 
 NOTE = "sb3_ppo_variants.json"
 DATA = "data"
@@ -47,12 +48,12 @@ class Archive:
     members: dict[str, bytes] = field(repr=False)
 
     @cached_property
-    def note(self) -> dict[str, Any]:
+    def note(self) -> Values:
         """The note of this package; empty if the file has none."""
         return self._json(NOTE) if NOTE in self.members else {}
 
     @cached_property
-    def data(self) -> dict[str, Any]:
+    def data(self) -> Values:
         """The attributes of the model; SB3 wraps pickled ones in a dictionary."""
         return self._json(DATA)
 
@@ -68,13 +69,13 @@ class Archive:
         return str(recorded.get("__module__")) if isinstance(recorded, dict) else ""
 
     @cached_property
-    def states(self) -> dict[str, dict[str, Any]]:
+    def states(self) -> dict[str, Values]:
         """The state dictionaries on the CPU, by the names of their owners, such as ``"policy.optimizer"``."""
         states = [member for member in self.members if member.endswith(STATE) and member != VARIABLES]
         return {member.removesuffix(STATE): self._tensors(member) for member in states}
 
     @property
-    def variables(self) -> dict[str, Any]:
+    def variables(self) -> Values:
         """Tensors that SB3 would set in addition to the states; PPO has none."""
         return self._tensors(VARIABLES)
 
@@ -82,7 +83,7 @@ class Archive:
         """Return an error that names this file and the member or attribute at fault."""
         return DamagedFileError(self.name, part.removesuffix(STATE), fault)
 
-    def _json(self, member: str) -> dict[str, Any]:
+    def _json(self, member: str) -> Values:
         if member not in self.members:
             raise self.error(member, "is missing")
         try:
@@ -93,7 +94,7 @@ class Archive:
             raise self.error(member, "is not a JSON object")
         return value
 
-    def _tensors(self, member: str) -> dict[str, Any]:
+    def _tensors(self, member: str) -> Values:
         try:
             state = th.load(io.BytesIO(self.members[member]), map_location="cpu", weights_only=True)
         except Exception as error:  # PyTorch may raise anything for damaged bytes.
@@ -117,11 +118,11 @@ class Archive:
             if has_bytes:
                 raise self.error(member, "creates byte arrays of any size, which no state of a model contains")
 
-    def with_data(self, data: dict[str, Any]) -> "Archive":
+    def with_data(self, data: Values) -> "Archive":
         """Return the archive with these attributes instead of its own."""
         return replace(self, members={**self.members, DATA: json.dumps(data).encode()})
 
-    def with_note(self, note: dict[str, Any]) -> "Archive":
+    def with_note(self, note: Values) -> "Archive":
         """Return the archive with this note, to which the hashes are added."""
         others = {member: content for member, content in self.members.items() if member != NOTE}
         hashes = {NOTE: NO_HASH, **{member: sha256(content) for member, content in others.items()}}
@@ -200,7 +201,7 @@ def _check_hashes(archive: Archive) -> None:
             raise archive.error(member, "is not what was saved")
 
 
-def _replace_own_hash(note: bytes, old: Any, new: str) -> bytes:
+def _replace_own_hash(note: bytes, old: object, new: str) -> bytes:
     """Replace the note's own hash, which is the first hash in it."""
     return note.replace(json.dumps(old).encode(), json.dumps(new).encode(), 1)
 

@@ -40,7 +40,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         target.write_bytes(content)  # A device or a pipe has no content to lose.
         return
     try:
-        with _replacing(target) as temporary:
+        with replacing(target) as temporary:
             temporary.write_bytes(content)
     except OSError as error:
         if error.errno not in NOT_REPLACED or not target.is_file():
@@ -53,17 +53,6 @@ def write_atomically(path: Path, content: bytes) -> None:
         _sync(target)
 
 
-@contextmanager
-def new_folder(target: Path) -> Iterator[Path]:
-    """Yield a temporary folder, which replaces the target on exit, with all its files or not at all.
-
-    :raises OSError: if the folder cannot be written; the old folder is then unchanged
-    """
-    with _replacing(target) as temporary:
-        temporary.mkdir()
-        yield temporary
-
-
 def remove_folder(folder: Path) -> None:
     """Remove a folder if it exists. It is renamed first, so that it is never seen half-removed under its own name."""
     removed = _choose_temporary(folder)
@@ -73,8 +62,11 @@ def remove_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _replacing(target: Path) -> Iterator[Path]:
-    """Yield a temporary path. What is there on exit replaces the target."""
+def replacing(target: Path) -> Iterator[Path]:
+    """Yield a temporary path. The file or folder that is there on exit replaces the target, completely or not at all.
+
+    :raises OSError: if it cannot be written; the target is then unchanged
+    """
     for path in target.parent.glob(f".{glob.escape(_shorten_name(target))}.{2 * RANDOM_BYTES * '[0-9a-f]'}.tmp"):
         with suppress(FileNotFoundError):
             if time.time() - path.stat().st_mtime > LEFT_OVER_AFTER_SECONDS:

@@ -12,7 +12,6 @@ import secrets
 import warnings
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
@@ -22,7 +21,8 @@ from sb3_ppo_variants.processes.statistics import describe
 from sb3_ppo_variants.saving import plain, state
 from sb3_ppo_variants.saving.algorithm import FileAlgorithm
 from sb3_ppo_variants.saving.archive import sha256
-from sb3_ppo_variants.saving.atomic import new_folder, remove_folder
+from sb3_ppo_variants.saving.atomic import remove_folder, replacing
+from sb3_ppo_variants.saving.plain import Values
 from sb3_ppo_variants.saving.reading import ATTRIBUTES
 
 MODEL = "model.zip"
@@ -49,8 +49,8 @@ class Checkpoint:
     iterations: int
     n_envs: int
     seed: int
-    random_states: list[dict[str, Any]]
-    logged: list[dict[str, Any]]
+    random_states: list[Values]
+    logged: list[Values]
     normalizations: list[bytes]
     memories: list[state.Memories]
     arguments: dict[str, str] = field(default_factory=dict)
@@ -117,7 +117,8 @@ class Checkpoint:
         values = {**asdict(self), "n_normalizations": len(names)}
         del values["folder"], values["normalizations"]
         self.folder.parent.mkdir(parents=True, exist_ok=True)
-        with new_folder(self.folder) as folder:
+        with replacing(self.folder) as folder:
+            folder.mkdir()
             model.save(folder / MODEL)
             (folder / STATE).write_text(json.dumps(plain.encode(values)))
             for name, content in zip(names, self.normalizations, strict=True):
@@ -181,11 +182,11 @@ def _read_file(folder: Path, name: str) -> bytes:
         raise DamagedFileError(str(folder), name, fault) from error
 
 
-def _get_records(logger: Logger) -> list[dict[str, Any]]:
+def _get_records(logger: Logger) -> list[Values]:
     return [logger.name_to_value, logger.name_to_count, logger.name_to_excluded]
 
 
-def _get_plain_records(logger: Logger) -> list[dict[str, Any]]:
+def _get_plain_records(logger: Logger) -> list[Values]:
     """Return the recorded values, except those without a plain form, such as figures."""
     keys = [key for key, value in logger.name_to_value.items() if plain.is_plain(value)]
     return [{key: values[key] for key in keys if key in values} for values in _get_records(logger)]

@@ -12,13 +12,14 @@ import inspect
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from numbers import Real
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch as th
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
 from sb3_ppo_variants.errors import DamagedFileError
 
+State: TypeAlias = Mapping[str, Any]
 # Parameters that SB3 before 1.7 did not save. SB3 loads files without them, with a warning.
 SINCE_1_7 = ("pi_features_extractor.", "vf_features_extractor.")
 # PyTorch's key for what a module's get_extra_state() returns, which may be anything.
@@ -27,7 +28,7 @@ EXTRA_STATE = "_extra_state"
 NOT_NEGATIVE = ("step", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "square_avg", "acc_delta", "sum")
 
 
-def check_parameters(owners: Mapping[str, Any], given: Mapping[str, Any], file: str, exact_match: bool = True) -> None:
+def check_parameters(owners: State, given: State, file: str, exact_match: bool = True) -> None:
     """Compare the names and shapes in saved states with those of their owners.
 
     :param owners: the networks and optimizers by name
@@ -55,7 +56,7 @@ def has_numbers(values: th.Tensor) -> bool:
     return values.layout is th.strided and not values.is_meta
 
 
-def _find_faults_of_module(module: th.nn.Module, given: Mapping[str, Any], exact_match: bool) -> Iterator[str]:
+def _find_faults_of_module(module: th.nn.Module, given: State, exact_match: bool) -> Iterator[str]:
     expected = module.state_dict()
     if not exact_match:  # The module ignores parameters of other names, and keeps those that are not given.
         given = {key: given.get(key, own) for key, own in expected.items()}
@@ -89,7 +90,7 @@ def _find_faults_of_tensor(key: str, value: object, expected: th.Tensor) -> Iter
         yield f"has a {key} without numbers"
 
 
-def _find_faults_of_optimizer(optimizer: th.optim.Optimizer, given: Mapping[str, Any]) -> Iterator[str]:
+def _find_faults_of_optimizer(optimizer: th.optim.Optimizer, given: State) -> Iterator[str]:
     if missing := {"state", "param_groups"} - given.keys():
         yield f"has no {min(missing)}"
     groups, states, own_groups = given["param_groups"], given["state"], optimizer.param_groups
@@ -112,18 +113,18 @@ def _find_faults_of_optimizer(optimizer: th.optim.Optimizer, given: Mapping[str,
             yield from _find_faults_by_a_step(type(optimizer), group, own_group["params"], states)
 
 
-def _get_size(group: Mapping[str, Any]) -> int | None:
+def _get_size(group: State) -> int | None:
     return len(group["params"]) if isinstance(group.get("params"), list) else None
 
 
-def _find_faults_of_options(group: Mapping[str, Any], own_group: Mapping[str, Any], is_known: bool) -> Iterator[str]:
+def _find_faults_of_options(group: State, own_group: State, is_known: bool) -> Iterator[str]:
     for name, value in group.items():
         for number in value if isinstance(value, list | tuple) and name != "params" else [value]:
             if isinstance(number, Real) and not math.isfinite(number) and (is_known or value != own_group.get(name)):
                 yield f"has {name}={value}"
 
 
-def _find_faults_of_numbers(moments: Mapping[str, Any], not_negative: Collection[str]) -> Iterator[str]:
+def _find_faults_of_numbers(moments: State, not_negative: Collection[str]) -> Iterator[str]:
     for key, value in moments.items():
         numbers = value if isinstance(value, th.Tensor) else th.tensor(value if isinstance(value, Real) else 0.0)
         if not has_numbers(numbers) or numbers.is_complex():
@@ -135,16 +136,16 @@ def _find_faults_of_numbers(moments: Mapping[str, Any], not_negative: Collection
 
 def _find_faults_by_a_step(
     cls: type[th.optim.Optimizer],
-    group: Mapping[str, Any],
+    group: State,
     parameters: Sequence[th.Tensor],
-    states: Mapping[Any, Mapping[str, Any]],
+    states: Mapping[int, State],
 ) -> Iterator[str]:
     """Compare the moments of one group with those of an optimizer with its options after a step on zeros."""
     zeros = [th.nn.Parameter(th.zeros_like(parameter)) for parameter in parameters]
     for parameter in zeros:
         parameter.grad = th.zeros_like(parameter)
     takes = inspect.signature(cls).parameters
-    options: Any = {name: value for name, value in group.items() if name in takes and name != "params"}
+    options = {name: value for name, value in group.items() if name in takes and name != "params"}
     try:
         rehearsal = cls(zeros, **options)
         rehearsal.step()

@@ -7,11 +7,11 @@ dataclasses. A file can use these words and no others.
 
 import base64
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch as th
@@ -21,6 +21,8 @@ from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, Line
 
 from sb3_ppo_variants.errors import ArgumentError
 
+Values: TypeAlias = dict[str, Any]
+"""Values by their names: the attributes of a model, the state of an optimizer, or a JSON object."""
 WORD = "@"
 PLAIN = (bool, int, float, str, type(None))
 
@@ -29,7 +31,7 @@ class NotPlainError(ValueError):
     """A value has no plain form, or a plain form does not stand for a value."""
 
 
-def encode(value: Any) -> Any:
+def encode(value: Any) -> object:
     """Return the plain form of a value for ``json.dumps``, or raise a :class:`NotPlainError`."""
     if type(value) in PLAIN:
         return value
@@ -41,7 +43,7 @@ def encode(value: Any) -> Any:
     raise NotPlainError(f"{type(value).__name__} has no plain form")
 
 
-def is_plain(value: Any) -> bool:
+def is_plain(value: object) -> bool:
     """Return whether a value has a plain form."""
     try:
         encode(value)
@@ -96,7 +98,7 @@ def _get_full_name(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _get_class_parts(cls: type) -> dict[str, Any]:
+def _get_class_parts(cls: type) -> Values:
     name = _get_full_name(cls)
     with suppress(AttributeError, ValueError):
         if _find_class(name) is cls:
@@ -104,7 +106,7 @@ def _get_class_parts(cls: type) -> dict[str, Any]:
     raise NotPlainError(f"the class {name} has no plain form")
 
 
-def _get_array_parts(array: np.ndarray) -> dict[str, Any]:
+def _get_array_parts(array: np.ndarray) -> Values:
     if array.dtype.kind not in "biuf":
         raise NotPlainError(f"an array of {array.dtype} has no plain form")
     data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
@@ -118,22 +120,22 @@ def _make_array(dtype: str, shape: list[int], data: str) -> np.ndarray:
     return np.frombuffer(base64.b64decode(data), kind).reshape(shape).copy()
 
 
-def _get_items(value: Any) -> dict[str, Any]:
+def _get_items(value: Iterable[object]) -> Values:
     return {"items": list(value)}
 
 
-def _get_pairs(value: Any) -> dict[str, Any]:
+def _get_pairs(value: Mapping[object, object]) -> Values:
     return {"items": [[key, item] for key, item in value.items()]}
 
 
-def _get_attributes(*names: str) -> Callable[[Any], dict[str, Any]]:
+def _get_attributes(*names: str) -> Callable[[object], Values]:
     return lambda value: {name: getattr(value, name) for name in names}
 
 
 # Types whose subclasses are encoded too. A subclass of another type in WORDS may have additional state.
 WITH_SUBCLASSES = (type, np.generic)
 # Maps each word to the type it stands for, a function that returns the parts of a value, and one that rebuilds it.
-WORDS: dict[str, tuple[type, Callable[[Any], dict[str, Any]], Callable[..., Any]]] = {
+WORDS: dict[str, tuple[type, Callable[[Any], Values], Callable[..., Any]]] = {
     "tuple": (tuple, _get_items, lambda items: tuple(items)),
     "dict": (dict, _get_pairs, lambda items: dict(items)),
     "deque": (deque, lambda d: {**_get_items(d), "maxlen": d.maxlen}, lambda items, maxlen: deque(items, maxlen)),

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Real
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch as th
@@ -36,6 +36,7 @@ from sb3_ppo_variants.kl import MissingKLError
 from sb3_ppo_variants.saving import plain
 from sb3_ppo_variants.saving.archive import DATA, MEMBERS, NOTE, POLICY, Archive, File, read_archive
 from sb3_ppo_variants.saving.parameters import has_numbers
+from sb3_ppo_variants.saving.plain import Values
 
 # Attributes of SB3's PPO. None of SB3's other algorithms has all of them.
 OF_PPO = ("n_steps", "batch_size", "n_epochs", "gae_lambda")
@@ -99,7 +100,7 @@ OF_STRANGERS: Mapping[str, Rule] = {
     "ep_success_buffer": _deque_of("booleans", _is_number),
 }
 # Arguments that determine the networks and the optimizers, with functions that return what matters about their values.
-STRUCTURE: Mapping[str, Callable[[Any], Any]] = {
+STRUCTURE: Mapping[str, Callable[[object], object]] = {
     "policy_kwargs": lambda value: {**value, "device": None} if isinstance(value, dict) else value,
     "use_sde": bool,
     "updates": lambda value: value is None,
@@ -136,9 +137,7 @@ def check_class(cls: type[BaseAlgorithm], archive: Archive, converts: bool = Fal
         raise OtherClassError(archive.name, DATA, f"is of {whose}'s PPO, not of {cls.__name__}; {how}")
 
 
-def convert(
-    cls: type[BaseAlgorithm], source: File | BaseAlgorithm, arguments: Mapping[str, Any]
-) -> tuple[io.BytesIO, dict[str, Any]]:
+def convert(cls: type[BaseAlgorithm], source: File | BaseAlgorithm, arguments: Values) -> tuple[io.BytesIO, Values]:
     """Convert a model of PPO, or a file of one, to a file that a class can load with the returned arguments.
 
     Arguments of the objective of ``cls`` are not taken from the source, unless ``cls`` can read files of SB3's PPO.
@@ -148,12 +147,12 @@ def convert(
     :raises DamagedFileError: if the file is damaged or belongs to an algorithm other than PPO
     """
     check_names(f"{cls.__name__}.from_ppo", arguments, cls, ("policy", "env", "device", "_init_setup_model"))
-    file: Any = source
     if isinstance(source, BaseAlgorithm):
         file = io.BytesIO()
         file.name = f"the given {type(source).__name__}"
         source.save(file)
-    archive = read_archive(file)
+        source = file
+    archive = read_archive(source)
     check_class(cls, archive, converts=True)
     parameters = inspect.signature(cls).parameters
     reads = getattr(cls, "reads_sb3s_ppo", False)
@@ -165,7 +164,7 @@ def convert(
     return archive.with_data(data).with_note(note).to_file(), {**defaults, **arguments}
 
 
-def get_plain_forms(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def get_plain_forms(attributes: Values) -> Values:
     """Return the plain forms of all attributes of a model that have one."""
     plain_ones = {name: value for name, value in attributes.items() if name not in MADE_ANEW and plain.is_plain(value)}
     forms = {name: plain.encode(value) for name, value in plain_ones.items()}
@@ -179,10 +178,10 @@ def read_values(
     cls: type[BaseAlgorithm],
     archive: Archive,
     env: GymEnv | None,
-    custom_objects: dict[str, Any] | None,
-    arguments: Mapping[str, Any],
+    custom_objects: Values | None,
+    arguments: Values,
     weights_only: bool,
-) -> dict[str, Any]:
+) -> Values:
     """Read the attributes of a model from a file that its class can load, and check them.
 
     The arguments are those of ``load``, whose docstring lists the errors.
@@ -233,7 +232,7 @@ def read_values(
     return values
 
 
-def _as_attributes(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _as_attributes(arguments: Values) -> Values:
     """Return arguments of the constructor as the attributes that a model keeps."""
     values = {ATTRIBUTES.get(name, name): value for name, value in arguments.items()}
     return {name: {} if name in EMPTY and value is None else value for name, value in values.items()}
@@ -262,9 +261,9 @@ def find_attributes(cls: type[BaseAlgorithm]) -> set[str]:
 
     Class attributes with a plain form count too, unless they are declared as ``ClassVar``.
     """
-    make: Any = cls  # Create the model as SB3's load() does.
     fresh = {"observation_space", "action_space", "n_envs"}  # A model gets these from its environment.
-    fresh |= set(vars(make(policy=ActorCriticPolicy, env=None, _init_setup_model=False)))
+    # Create the model as SB3's load() does.
+    fresh |= set(vars(cls(policy=ActorCriticPolicy, env=None, _init_setup_model=False)))  # type: ignore[call-arg]
     for base in cls.__mro__:
         declared = vars(base).get("__annotations__", {})
         for name, value in vars(base).items():
@@ -273,9 +272,9 @@ def find_attributes(cls: type[BaseAlgorithm]) -> set[str]:
     return fresh
 
 
-def _unpickle(archive: Archive, names: Collection[str]) -> dict[str, Any]:
+def _unpickle(archive: Archive, names: Collection[str]) -> Values:
     """Unpickle attributes. As in SB3, those whose class has changed since are left out with a warning."""
-    values: dict[str, Any] = {}
+    values: Values = {}
     for name in names:
         try:
             values |= json_to_data(json.dumps({name: archive.data[name]}))
@@ -285,12 +284,12 @@ def _unpickle(archive: Archive, names: Collection[str]) -> dict[str, Any]:
     return values
 
 
-def _decode(archive: Archive, names: Collection[str], known: Mapping[str, Any]) -> dict[str, Any]:
+def _decode(archive: Archive, names: Collection[str], known: Values) -> Values:
     """Read attributes from their plain forms, or else take those that are known."""
     forms = archive.note.get("plain", {})
     if not isinstance(forms, dict):
         raise archive.error(NOTE, "has plain values without names")
-    values: dict[str, Any] = {}
+    values: Values = {}
     refused = []
     for name in names:
         if name in forms:
@@ -302,22 +301,18 @@ def _decode(archive: Archive, names: Collection[str], known: Mapping[str, Any]) 
             values[name] = known[name]
         elif name not in STATISTICS:
             refused.append(name)
-    if refused:
-        _refuse_pickled(archive, refused)
-    return values
-
-
-def _refuse_pickled(archive: Archive, names: list[str]) -> NoReturn:
+    if not refused:
+        return values
     examples = {**EXAMPLES, "policy_class": POLICIES.get(archive.policy_module, EXAMPLES["policy_class"])}
-    objects = ", ".join(f"{name!r}: {examples.get(name, '...')}" for name in names)
-    or_env = ", or env for the spaces" if any(name.endswith("_space") for name in names) else ""
+    objects = ", ".join(f"{name!r}: {examples.get(name, '...')}" for name in refused)
+    or_env = ", or env for the spaces" if any(name.endswith("_space") for name in refused) else ""
     raise PickledValueError(
-        f"{archive.name} contains pickled values, which weights_only=True does not unpickle: {', '.join(names)}. "
+        f"{archive.name} contains pickled values, which weights_only=True does not unpickle: {', '.join(refused)}. "
         f"Pass your own values for them, such as custom_objects={{{objects}}}{or_env}"
     )
 
 
-def _get_policy_class(cls: type[BaseAlgorithm], archive: Archive, policy: Any) -> type[BasePolicy]:
+def _get_policy_class(cls: type[BaseAlgorithm], archive: Archive, policy: str | type[BasePolicy]) -> type[BasePolicy]:
     """Return the class of the policy, which may be given by an alias, if it can be trained like the saved one."""
     policy = cls.policy_aliases.get(policy, policy) if isinstance(policy, str) else policy
     if isinstance(policy, str) or not RULES["policy"].accepts(policy):
@@ -329,7 +324,7 @@ def _get_policy_class(cls: type[BaseAlgorithm], archive: Archive, policy: Any) -
 
 
 def _check_attributes(
-    cls: type[BaseAlgorithm], allowed: Mapping[str, Rule], file: str, values: Mapping[str, Any], given: Collection[str]
+    cls: type[BaseAlgorithm], allowed: Mapping[str, Rule], file: str, values: Values, given: Collection[str]
 ) -> None:
     """Check the attributes of a model, except those in ``given``, which are checked when the model is set up."""
     for name, rule in allowed.items():
@@ -365,7 +360,7 @@ def _check(file: str, name: str, rule: Rule, value: Any) -> None:
             raise DamagedFileError(file, name, f"is not a schedule of allowed values: {error}") from error
 
 
-def _check_rollout(file: str, values: Mapping[str, Any], n_envs: int) -> None:
+def _check_rollout(file: str, values: Values, n_envs: int) -> None:
     """Check that a rollout takes at most ``LARGEST_ROLLOUT`` bytes, before its buffer is allocated."""
     row = 4 * (get_action_dim(values["action_space"]) + 6) + _count_bytes(values["observation_space"])
     size = values.get("n_steps", 1) * n_envs * row
@@ -378,10 +373,11 @@ def _check_rollout(file: str, values: Mapping[str, Any], n_envs: int) -> None:
         )
 
 
-def _count_bytes(space: spaces.Space) -> int:
+def _count_bytes(space: spaces.Space[object]) -> int:
     if isinstance(space, spaces.Dict):
         return sum(map(_count_bytes, space.spaces.values()))
-    shape: Any = get_obs_shape(space)
+    shape = get_obs_shape(space)
+    assert isinstance(shape, tuple)  # It is a dict for Dict spaces only.
     # Python's integers do not overflow.
     return math.prod(map(int, shape), start=4 if space.dtype is None else space.dtype.itemsize)
 

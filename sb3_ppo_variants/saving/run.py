@@ -9,15 +9,16 @@ from typing import Any, TypeVar
 
 import torch as th
 from gymnasium.vector import VectorEnv
-from stable_baselines3.common.callbacks import BaseCallback, CallbackList
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 
 from sb3_ppo_variants.arguments.rules import COUNT, FLAG, RULES, instance
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.guards.callbacks import Supervised
 from sb3_ppo_variants.saving.algorithm import FileAlgorithm
 from sb3_ppo_variants.saving.checkpoint import MODEL, Checkpoint, check_folder, find_checkpoint, remove_older
-from sb3_ppo_variants.saving.state import begin_episodes, seed_evaluations
+from sb3_ppo_variants.saving.plain import Values
+from sb3_ppo_variants.saving.state import begin_episodes, seed_evaluations, walk
 
 Self = TypeVar("Self", bound="SavedAlgorithm")
 PATH = instance("a path", str, os.PathLike)
@@ -35,6 +36,8 @@ class Run:
         self.iterations = 0
         self.log_interval: int | None = None
         self._collecting = False
+        # Whether the last call of learn() ended with an error or an interrupt.
+        self.failed = False
 
     def resumed_from(self, model: FileAlgorithm) -> Checkpoint | None:
         """Return the checkpoint that the model was resumed from, or ``None`` once it has been trained further."""
@@ -45,6 +48,7 @@ class Run:
 
         A resumed run continues to count iterations. A run that was stopped during a rollout begins new episodes.
         """
+        self.failed = False
         if self._collecting:
             # The environments may have taken a step that the model did not see.
             model._last_obs = None
@@ -81,7 +85,7 @@ class SavedAlgorithm(FileAlgorithm):
         path: str | Path,
         env: GymEnv,
         device: th.device | str = "auto",
-        custom_objects: dict[str, Any] | None = None,
+        custom_objects: Values | None = None,
     ) -> Self:
         """Continue a run from a checkpoint of :class:`~sb3_ppo_variants.ExactCheckpointCallback`.
 
@@ -91,9 +95,7 @@ class SavedAlgorithm(FileAlgorithm):
 
         :param path: a checkpoint, or a folder of checkpoints, of which the newest undamaged one is used
         :param env: an environment created like that of the run, with the same wrappers
-        :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``
-        :param custom_objects: values that replace those in the file
-        :return: the model
+        :param device: as in :meth:`load`, like ``custom_objects``
         :raises FileNotFoundError: if there is no checkpoint
         :raises DamagedFileError: if all checkpoints are damaged, naming them
         :raises ArgumentError: if ``env`` is None, or if the number of environments or processes, or the
@@ -109,18 +111,19 @@ class SavedAlgorithm(FileAlgorithm):
 
     @classmethod
     def resume_or_start(
-        cls: type[Self], path: str | Path, policy: Any, env: GymEnv | VectorEnv | str, **arguments: Any
+        cls: type[Self],
+        path: str | Path,
+        policy: str | type[BasePolicy],
+        env: GymEnv | VectorEnv | str,
+        **arguments: Any,
     ) -> Self:
         """Resume the run in a folder of checkpoints, or create a new model if there are none.
 
         Use this with :meth:`learn_to` in scripts that are submitted repeatedly. Schedules are compared by some of their
-        values, and your own objects that are not dataclasses by their text.
+        values, and your own objects that are not dataclasses by their text. All arguments after ``path`` are those of
+        the constructor.
 
         :param path: the folder of the checkpoints
-        :param policy: as for the constructor
-        :param env: as for the constructor
-        :param arguments: further arguments of the constructor
-        :return: the model
         :raises ArgumentError: if an argument other than ``device``, ``verbose`` and ``tensorboard_log``, passed or by
             default, differs from that of the run, or as in :meth:`resume`
         :raises DamagedFileError: if all checkpoints are damaged, naming them
@@ -140,9 +143,7 @@ class SavedAlgorithm(FileAlgorithm):
         """Train until the run has taken this many environment steps. Do nothing if it already has.
 
         :param total_timesteps: number of steps of the whole run, rounded up to whole rollouts
-        :param callback: callback(s) called at every step
         :param arguments: further arguments of ``learn``, except ``reset_num_timesteps``
-        :return: the model
         :raises ArgumentError: if ``reset_num_timesteps`` is passed, or as in ``learn``
         """
         if "reset_num_timesteps" in arguments:
@@ -224,7 +225,7 @@ class ExactCheckpointCallback(BaseCallback):
 
     def _on_training_start(self) -> None:
         self._all: BaseCallback = self.locals["callback"]
-        if _count_writers(self._all) > 1:
+        if sum(isinstance(one, ExactCheckpointCallback) for one in walk(self._all)) > 1:
             raise ArgumentError(
                 "callback contains several ExactCheckpointCallbacks: pass one, because checkpoints start new episodes"
             )
@@ -269,7 +270,7 @@ class ExactCheckpointCallback(BaseCallback):
     def _on_training_end(self) -> None:
         # Write only between iterations: a callback, an error or an interrupt may have cut a rollout or an update short.
         whole = 0 < self._rollouts_begun == self._rollouts_ended
-        if self._at_end and whole and not (isinstance(self._all, Supervised) and self._all.failed):
+        if self._at_end and whole and not self.model.run.failed:
             self._write()
 
     def _on_step(self) -> bool:
@@ -279,9 +280,3 @@ class ExactCheckpointCallback(BaseCallback):
                 "list, and not to another callback"
             )
         return True
-
-
-def _count_writers(callback: BaseCallback) -> int:
-    if isinstance(callback, CallbackList):
-        return sum(map(_count_writers, callback.callbacks))
-    return int(isinstance(callback, ExactCheckpointCallback))

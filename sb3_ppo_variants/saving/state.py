@@ -4,9 +4,9 @@ import pickle
 import random
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch as th
@@ -19,6 +19,7 @@ from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards import capabilities
 from sb3_ppo_variants.processes.statistics import find_normalizations
 from sb3_ppo_variants.saving import plain
+from sb3_ppo_variants.saving.plain import Values
 
 # Attributes with the states of LSTMs in the current episodes, named as in sb3-contrib, which does not save them either.
 OF_EPISODES = ("_last_lstm_states",)
@@ -32,12 +33,13 @@ REMEMBERED: Mapping[type, Sequence[str]] = {
     callbacks.StopTrainingOnNoModelImprovement: ("last_best_mean_reward", "no_improvement_evals"),
 }
 # Maps the name of each class to the states of its callbacks, in their order.
-Memories: TypeAlias = dict[str, list[dict[str, Any]]]
+Memories: TypeAlias = dict[str, list[Values]]
 
 
-def get_random_state() -> dict[str, Any]:
+def get_random_state() -> Values:
     """Return the states of the generators of Python, NumPy and PyTorch on the CPU and each GPU, as plain values."""
-    cuda = th.cuda.get_rng_state_all() if th.cuda.is_initialized() else []
+    has_begun: Callable[[], bool] = th.cuda.is_initialized  # PyTorch does not annotate it.
+    cuda = th.cuda.get_rng_state_all() if has_begun() else []
     return {
         "python": random.getstate(),
         "numpy": np.random.get_state(legacy=False),
@@ -46,7 +48,7 @@ def get_random_state() -> dict[str, Any]:
     }
 
 
-def set_random_state(state: Mapping[str, Any]) -> None:
+def set_random_state(state: Values) -> None:
     """Set the generators to what :func:`get_random_state` returned, and warn if there are fewer GPUs now."""
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
@@ -142,7 +144,7 @@ def _unpickle_state(wrapper: VecNormalize, pickled: bytes) -> dict[str, object]:
 def get_memories(callback: BaseCallback) -> Memories:
     """Return the state of a callback and of the callbacks inside it, leaving out values without a plain form."""
     memories: Memories = defaultdict(list)
-    for one in _walk(callback):
+    for one in walk(callback):
         names = [name for cls, names in REMEMBERED.items() if isinstance(one, cls) for name in names]
         values = {name: getattr(one, name) for name in names}
         memories[type(one).__qualname__].append({name: v for name, v in values.items() if plain.is_plain(v)})
@@ -152,20 +154,21 @@ def get_memories(callback: BaseCallback) -> Memories:
 def restore_memories(callback: BaseCallback, memories: Memories) -> None:
     """Restore the state of a callback and of the callbacks inside it. A callback without saved state starts afresh."""
     left = {name: iter(of_class) for name, of_class in memories.items()}
-    for one in _walk(callback):
+    for one in walk(callback):
         for name, value in next(left.get(type(one).__qualname__, iter(())), {}).items():
             setattr(one, name, value)
 
 
 def seed_evaluations(callback: BaseCallback, seed: int, num_timesteps: int) -> None:
     """Seed the next evaluation of each ``EvalCallback`` with a number that depends only on the seed and the step."""
-    evaluations = [one for one in _walk(callback) if isinstance(one, EvalCallback)]
+    evaluations = [one for one in walk(callback) if isinstance(one, EvalCallback)]
     seeds = np.random.SeedSequence([seed, num_timesteps, len(evaluations)]).generate_state(len(evaluations))
     for evaluation, own_seed in zip(evaluations, seeds, strict=True):
         seed_episodes(evaluation.eval_env, int(own_seed) >> 1)  # Some environments only accept 31 bits.
 
 
-def _walk(callback: BaseCallback) -> Iterator[BaseCallback]:
+def walk(callback: BaseCallback) -> Iterator[BaseCallback]:
+    """Yield a callback and the callbacks inside it."""
     yield callback
     children: list[BaseCallback | None] = [*callback.callbacks] if isinstance(callback, callbacks.CallbackList) else []
     if isinstance(callback, EvalCallback):
@@ -174,4 +177,4 @@ def _walk(callback: BaseCallback) -> Iterator[BaseCallback]:
         children.append(callback.callback)
     for child in children:
         if child is not None:
-            yield from _walk(child)
+            yield from walk(child)
