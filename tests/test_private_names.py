@@ -194,14 +194,15 @@ def test_methods_of_sb3s_vec_normalize() -> None:
 
 
 def test_hooks_of_pytorch() -> None:
-    """``backends.obstacles.of_hooks`` finds hooks by the endings of their names."""
+    """``backends.obstacles.check_hooks`` finds hooks by the endings of their names."""
     hooked: list[Any] = [nn.Linear(1, 1) for _ in range(4)]
     hooked[0].register_forward_hook(lambda *_: None)
     hooked[1].register_forward_pre_hook(lambda *_: None)
     hooked[2].register_full_backward_hook(lambda *_: None)
     hooked[3].register_full_backward_pre_hook(lambda *_: None)
-    assert obstacles.of_hooks([nn.Linear(1, 1)]) is None
-    assert all(obstacles.of_hooks([module]) == "the policy's modules have hooks" for module in hooked)
+    assert obstacles.find_obstacle(obstacles.check_hooks, [nn.Linear(1, 1)]) is None
+    for module in hooked:
+        assert obstacles.find_obstacle(obstacles.check_hooks, [module]) == "the policy's modules have hooks"
 
 
 def test_steps_that_schedulers_of_pytorch_count() -> None:

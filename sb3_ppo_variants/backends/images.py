@@ -27,6 +27,7 @@ from torch.optim import Optimizer
 
 from sb3_ppo_variants.backends import obstacles
 from sb3_ppo_variants.backends.native.convolutions import FirstLayers
+from sb3_ppo_variants.backends.obstacles import ObstacleError
 from sb3_ppo_variants.backends.reference import Minibatches, Reference, TorchActor, TorchUpdate
 from sb3_ppo_variants.backends.remade import UntilRemade
 from sb3_ppo_variants.backends.views import with_onednn, without_scaling
@@ -36,16 +37,19 @@ from sb3_ppo_variants.rollouts.loop import Actor
 from sb3_ppo_variants.updates.plan import UpdatePlan
 
 
-def _images_obstacle(policy: ActorCriticPolicy) -> str | None:
+def _check_plan(plan: UpdatePlan) -> None:
+    policy = plan.kind.policy
+    obstacles.check_policy(plan)
     for extractor in (policy.features_extractor, policy.pi_features_extractor, policy.vf_features_extractor):
         if type(extractor) is not NatureCNN:
-            return f"features come from a {type(extractor).__name__}"
+            raise ObstacleError(f"features come from a {type(extractor).__name__}")
         if not type(extractor.cnn) is type(extractor.linear) is nn.Sequential:
-            return "the layers of the NatureCNN were replaced"
+            raise ObstacleError("the layers of the NatureCNN were replaced")
     space = policy.observation_space
     if space.dtype == np.uint8 and not (policy.normalize_images and is_image_space(space)):
-        return "images are not scaled to [0, 1]"
-    return None
+        raise ObstacleError("images are not scaled to [0, 1]")
+    obstacles.check_parameters(plan.parameters.values())
+    obstacles.check_optimizers(plan.parameters.values(), plan.optimizers)
 
 
 # Names and values from glibc's malloc.h.
@@ -247,14 +251,7 @@ class Images(Reference):
     how = "images are laid out for convolutions"
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
-        policy = plan.kind.policy
-        return (
-            obstacles.of_policy(plan.kind)
-            or obstacles.of_buffer(plan.buffer, plan.kind)
-            or _images_obstacle(policy)
-            or obstacles.of_parameters(policy)
-            or obstacles.of_optimizers(policy, plan.optimizers)
-        )
+        return obstacles.find_obstacle(_check_plan, plan)
 
     @contextmanager
     def prepared(self, plan: UpdatePlan, updating: bool) -> Iterator[None]:

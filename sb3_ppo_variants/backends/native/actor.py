@@ -12,13 +12,14 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.utils import obs_as_tensor
 
 from sb3_ppo_variants.backends.native import structures
+from sb3_ppo_variants.backends.native.library import library_in_use
 from sb3_ppo_variants.backends.native.networks import (
     GAUSSIAN,
     STATE_DEPENDENT,
     Architecture,
     Features,
+    arrays_of,
     as_batch,
-    library_in_use,
     values_of,
 )
 from sb3_ppo_variants.backends.native.structures import as_field, fitting
@@ -77,7 +78,7 @@ class NativeActor:
         self._allowed: np.ndarray | None = None
         bias = self._parameters["action_net.bias"]
         self._dtype = bias.detach().numpy().dtype
-        self._features = Features(kind.policy, self._dtype)
+        self._features = Features(kind.policy)
         # In single precision, observations of the right shape are used as features without conversion.
         self._are_features = self._dtype == np.float32 and isinstance(kind.policy.observation_space, spaces.Box)
         self._acting = self._prepared(n_steps, buffer.n_envs, bias.dtype)
@@ -97,7 +98,7 @@ class NativeActor:
         """Return the structure of a rollout, after making the arrays for all its steps."""
         architecture, zeros = self._architecture, self._zeros
         outputs, size = architecture.outputs, architecture.action_size
-        self._inputs = zeros(n_envs, architecture.inputs(self._arrays()))
+        self._inputs = zeros(n_envs, architecture.inputs)
         self._outputs, self._actions = zeros(n_steps, n_envs, outputs), zeros(n_steps, n_envs, size)
         self._log_probs, self._values = zeros(n_steps, n_envs), zeros(n_steps, n_envs, 1)
         self._shaped = self._actions.reshape(n_steps, n_envs, *(self._policy.action_space.shape or ()))
@@ -129,19 +130,12 @@ class NativeActor:
         low, high = (fitting(np.ravel(bound), "bound of actions", self._dtype, size) for bound in self._bounds)
         return low, high
 
-    def _arrays(self) -> dict[str, np.ndarray]:
-        return {name: parameter.detach().numpy() for name, parameter in self._parameters.items()}
-
     def read(self) -> None:
         """Find the parameters in memory.
 
-        :raises ValueError: if they have other sizes than the rollout began with
+        :raises ObstacleError: if they have other sizes than the rollout began with
         """
-        arrays = self._arrays()
-        if self._architecture.inputs(arrays) != self._inputs.shape[1]:
-            raise ValueError(
-                f"the networks take {self._architecture.inputs(arrays)} features in place of {self._inputs.shape[1]}"
-            )
+        arrays = arrays_of(self._parameters)
         self._networks = self._architecture.structure(arrays)
         self._run = library_in_use().acting(self._dtype, self._networks, self._acting)
         self._log_std = arrays["log_std"] if self._architecture.distribution == GAUSSIAN else None
@@ -152,7 +146,7 @@ class NativeActor:
             self._policy.reset_noise(self._buffer.n_envs)
         features = observations
         if not (self._are_features and observations.shape == inputs.shape):
-            features = self._features(observations)
+            features = self._features.compute(observations, self._dtype)
             fitting(features, "features", self._dtype, *inputs.shape)
         inputs[...] = features
         if self._masks is not None and self._mask is not None:
@@ -218,9 +212,9 @@ class NativeActor:
         return self._values_of(as_batch(observation))[0, 0]
 
     def _values_of(self, observations: Observations) -> np.ndarray:
-        features = np.ascontiguousarray(self._features(observations))
+        features = self._features.compute(observations, self._dtype)
         return values_of(
-            self._networks, fitting(features, "features", self._dtype, len(features), self._inputs.shape[1])
+            self._networks, fitting(features, "features", self._dtype, len(features), self._architecture.inputs)
         )
 
     def store(self, observations: Observations, rewards: np.ndarray, episode_starts: np.ndarray) -> None:

@@ -20,10 +20,9 @@ import torch as th
 from stable_baselines3.common.policies import ActorCriticPolicy
 from torch import nn
 
-from sb3_ppo_variants.backends import obstacles
 from sb3_ppo_variants.backends.native import structures
-from sb3_ppo_variants.backends.native.library import library
-from sb3_ppo_variants.backends.native.networks import library_in_use
+from sb3_ppo_variants.backends.native.library import library, library_in_use
+from sb3_ppo_variants.backends.obstacles import check_hooks, find_obstacle
 from sb3_ppo_variants.backends.views import without_layers
 
 Result = TypeVar("Result")
@@ -124,7 +123,7 @@ def _plain_network(policy: ActorCriticPolicy) -> Any:
         return None
     cnn: Any = extractor.cnn
     modules = [policy, extractor, *cnn.modules()]
-    if obstacles.of_hooks(modules) is not None or any("forward" in vars(module) for module in modules):
+    if find_obstacle(check_hooks, modules) is not None or any("forward" in vars(module) for module in modules):
         return None
     return cnn if [*map(type, cnn[:2])] == [nn.Conv2d, nn.ReLU] else None
 
