@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from helpers import ACTION_SPACES, NoiseEnv, noise_envs
 from sb3_ppo_variants.backends import images, obstacles, views
-from sb3_ppo_variants.rollouts import normalized
+from sb3_ppo_variants.backends.native import normalizing
 
 BOX = ACTION_SPACES["Box"]
 
@@ -189,8 +189,8 @@ def test_methods_of_sb3s_policies() -> None:
 
 
 def test_methods_of_sb3s_vec_normalize() -> None:
-    """``rollouts.normalized.fast_steps`` leaves environments alone that override one of these methods."""
-    assert all(callable(getattr(VecNormalize, name, None)) for name in normalized.REPLACED)
+    """``backends.native.normalizing.fast_steps`` leaves environments alone that override one of these methods."""
+    assert all(callable(getattr(VecNormalize, name, None)) for name in normalizing.REPLACED)
 
 
 def test_hooks_of_pytorch() -> None:
