@@ -1,7 +1,7 @@
 """Acting with the native library."""
 
 from collections.abc import Sequence
-from itertools import accumulate, islice
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -103,18 +103,18 @@ class NativeActor:
         self._log_probs, self._values = zeros(n_steps, n_envs), zeros(n_steps, n_envs, 1)
         self._shaped = self._actions.reshape(n_steps, n_envs, *(self._policy.action_space.shape or ()))
         self._mask = None if self._masks is None else np.ones((n_envs, outputs), bool)
-        self._std = zeros(n_steps, n_envs, outputs) if architecture.distribution == STATE_DEPENDENT else None
-        self._log_stds: list[np.ndarray] = []
+        self._std = zeros(n_steps, n_envs, outputs) if architecture.has_std else None
+        deviations = self._std if architecture.distribution == STATE_DEPENDENT else None
         # The matrices of gSDE are read at each step, because they are replaced between steps.
         self._noise: np.ndarray | None = None
         self._matrices: th.Tensor | None = None
-        if self._std is None:
+        if deviations is None:
             self._noise = architecture.draw_noise(n_steps, n_envs, dtype)
             self._first_noise = self._noise.ctypes.data
         self._bounds = bounds_of(self._policy)
         low, high = self._bounds_of_library()
         self._clipped = None if low is None else np.zeros_like(self._actions)
-        results = (self._outputs, self._std, self._actions, self._clipped, self._log_probs, self._values)
+        results = (self._outputs, deviations, self._actions, self._clipped, self._log_probs, self._values)
         return structures.Acting(
             self._inputs, self._mask, self._noise, low, high, *results, n_envs, size, outputs, 0, 1
         )
@@ -151,8 +151,8 @@ class NativeActor:
         inputs[...] = features
         if self._masks is not None and self._mask is not None:
             self._allowed = self._mask[...] = self._masks.now()
-        if self._log_std is not None:
-            self._log_stds.append(self._log_std.copy())
+        if self._std is not None and self._log_std is not None:
+            self._std[step] = np.exp(self._log_std)
         self._read_noise(step)
         self._acting.step = step
         outputs = self._outputs[step]  # Raises IndexError if there is no such step.
@@ -239,24 +239,16 @@ class NativeActor:
         compute_returns_and_advantage(self._buffer, values[:, 0], dones)
         if isinstance(self._buffer, WithParameters):
             # From step by step to environment by environment.
-            outputs, std = (None if each is None else _in_rows(each) for each in (self._outputs, self._stds()))
-            assert outputs is not None
-            self._buffer.old_parameters = self._architecture.parameters(outputs, std)
+            std = None if self._std is None else _in_rows(self._std)
+            self._buffer.old_parameters = self._architecture.parameters(_in_rows(self._outputs), std)
         return th.from_numpy(values)
-
-    def _stds(self) -> np.ndarray | None:
-        """Return the standard deviations of all steps, shape ``(n_steps, n_envs, outputs)``, if there are any."""
-        if not self._log_stds:
-            return self._std
-        return np.repeat(np.exp(self._log_stds)[:, None], self._buffer.n_envs, axis=1)
 
     def drawn_from(self) -> Sequence[Parameters]:
         """Return the parameters of the distributions of each step that was stored."""
-        stds = self._stds()
-        steps = islice(
-            zip(self._outputs, [None] * len(self._outputs) if stds is None else stds, strict=False), self._buffer.pos
-        )
-        return [self._architecture.parameters(*step) for step in steps]
+        return [
+            self._architecture.parameters(self._outputs[step], None if self._std is None else self._std[step])
+            for step in range(self._buffer.pos)
+        ]
 
 
 def _check_finite(array: np.ndarray) -> None:

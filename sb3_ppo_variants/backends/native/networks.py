@@ -2,7 +2,6 @@
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -125,7 +124,6 @@ class StateDependence(NamedTuple):
         return cls(columns, distribution.use_expln, distribution.learn_features, distribution.epsilon, squash)
 
 
-@dataclass(frozen=True)
 class Architecture:
     """The names of a policy's layers, its activation and its distribution.
 
@@ -134,13 +132,26 @@ class Architecture:
     :param inputs: the number of features
     """
 
-    actor: list[str]
-    critic: list[str]
-    activation: int
-    distribution: int
-    parts: list[int]
-    state_dependence: StateDependence
-    inputs: int
+    def __init__(
+        self,
+        actor: list[str],
+        critic: list[str],
+        activation: int,
+        distribution: int,
+        parts: list[int],
+        state_dependence: StateDependence,
+        inputs: int,
+    ):
+        self.actor, self.critic, self.activation, self.inputs = actor, critic, activation, inputs
+        self.distribution, self.parts, self.state_dependence = distribution, parts, state_dependence
+        self.outputs = sum(parts)
+        """The number of outputs of the policy network."""
+        self.takes_integers = distribution == CATEGORICAL
+        """Whether actions are integers."""
+        self.action_size = len(parts) if self.takes_integers else self.outputs
+        """The length of an action."""
+        self.has_std = distribution in (GAUSSIAN, STATE_DEPENDENT)
+        """Whether the distributions have standard deviations, and the policy a parameter for them."""
 
     @classmethod
     def of(cls, policy: ActorCriticPolicy) -> "Architecture":
@@ -174,26 +185,6 @@ class Architecture:
             state_dependence=StateDependence.of(distribution, *parts) if kind == STATE_DEPENDENT else StateDependence(),
             inputs=policy.pi_features_extractor.features_dim,
         )
-
-    @property
-    def outputs(self) -> int:
-        """The number of outputs of the policy network."""
-        return sum(self.parts)
-
-    @property
-    def takes_integers(self) -> bool:
-        """Whether actions are integers."""
-        return self.distribution == CATEGORICAL
-
-    @property
-    def action_size(self) -> int:
-        """The length of an action."""
-        return len(self.parts) if self.takes_integers else self.outputs
-
-    @property
-    def has_std(self) -> bool:
-        """Whether the distributions have standard deviations, and the policy a parameter for them."""
-        return self.distribution in (GAUSSIAN, STATE_DEPENDENT)
 
     def draw_noise(self, n_steps: int, n_envs: int, dtype: th.dtype) -> np.ndarray:
         """Draw the random numbers of a rollout, except for gSDE, from PyTorch's generator.
@@ -241,19 +232,11 @@ class Architecture:
         columns = self.state_dependence.log_std_columns
         if log_std is not None and log_std.shape != ((actor[-1].inputs, columns) if columns else (self.outputs,)):
             raise ObstacleError(f"log_std has the shape {log_std.shape}")
-        return structures.Networks(
-            actor,
-            critic,
-            len(actor),
-            len(critic),
-            self.activation,
-            self.distribution,
-            np.array(self.parts, np.int64),
-            len(self.parts),
-            log_std,
-            gradients.get("log_std") if self.has_std else None,
-            *self.state_dependence,
-        )
+        d_log_std = gradients.get("log_std") if self.has_std else None
+        parts = np.array(self.parts, np.int64)
+        kinds = self.activation, self.distribution, parts, len(parts)
+        networks = actor, critic, len(actor), len(critic)
+        return structures.Networks(*networks, *kinds, log_std, d_log_std, *self.state_dependence)
 
 
 def _find_layers(trunk: str, hidden: nn.Module, head: str, last: nn.Module) -> tuple[list[str], set[type[nn.Module]]]:

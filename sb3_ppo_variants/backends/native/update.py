@@ -1,7 +1,7 @@
 """Updates with the native library, and the functions in Python that it calls during a pass."""
 
 import ctypes
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -41,12 +41,15 @@ class TrainedPart:
     def __init__(self, named: Mapping[str, nn.Parameter], descent: Descent):
         own = {*map(id, descent.parameters)}
         self._named = {name: parameter for name, parameter in named.items() if id(parameter) in own}
-        self._state = descent.optimizer.state
-        # Only store() creates missing states in the optimizer, because the update may be undone.
-        self._new = [parameter for parameter in self._named.values() if not self._state.get(parameter)]
-        states = [self._state.get(parameter) or _new_state(parameter) for parameter in self._named.values()]
-        self._steps_before = [float(state["step"]) for state in states]
-        self._before = [_gather(self._named.values()), *(_gather(state[name] for state in states) for name in MOMENTS)]
+        parameters, self._all_states = [*self._named.values()], descent.optimizer.state
+        # Only store() puts new states into the optimizer, because the update may be undone.
+        self._new: dict[th.Tensor, dict[str, th.Tensor]] = {
+            each: _new_state(each) for each in parameters if not self._all_states.get(each)
+        }
+        self._states = [self._new.get(each) or self._all_states[each] for each in parameters]
+        self._steps_before = float(self._states[0]["step"])  # The same for all parameters.
+        moments = ([state[name] for state in self._states] for name in MOMENTS)
+        self._before = [_gather(tensors) for tensors in (parameters, *moments)]
         (group,) = descent.optimizer.param_groups
         self._betas = [float(beta) for beta in group["betas"]]
         # The library divides the moments by 1 - beta, which saves it a product for each of them.
@@ -57,7 +60,7 @@ class TrainedPart:
         self.adam = structures.Adam(
             *(fitting(each, "parameters, gradient or moments", self.vector.dtype, size) for each in vectors),
             size,
-            int(self._steps_before[0]),
+            int(self._steps_before),
             float(group["lr"]),
             *self._betas,
             float(group["eps"]),
@@ -68,7 +71,7 @@ class TrainedPart:
     @property
     def steps(self) -> int:
         """The number of steps that the descent has made."""
-        return int(self.adam.steps - self._steps_before[0])
+        return int(self.adam.steps - self._steps_before)
 
     def views(self, vector: np.ndarray) -> dict[str, np.ndarray]:
         """Return the parts of a vector by parameter name, in the parameters' shapes, sharing its memory."""
@@ -88,30 +91,28 @@ class TrainedPart:
             if grad is None or grad.shape != parameter.shape or grad.dtype != parameter.dtype:
                 grad = parameter.grad = th.zeros_like(parameter)
             grad.detach().numpy()[...] = gradient
-        self._state.update({parameter: _new_state(parameter) for parameter in self._new})
+        self._all_states.update(self._new)
         moments = [moment * (1 - beta) for moment, beta in zip(self._scaled, self._betas, strict=True)]
-        self._write([self.vector, *moments], [self.adam.steps] * len(self._named))
+        self._write([self.vector, *moments], self.adam.steps)
 
     def restore(self) -> None:
         """Restore the parameters and the optimizer to their state before the descent."""
-        self._state.update({parameter: _new_state(parameter) for parameter in self._new})
         self._write(self._before, self._steps_before)
         for parameter in self._new:
-            del self._state[parameter]
+            self._all_states.pop(parameter, None)
 
-    def _write(self, vectors: Sequence[np.ndarray], steps: Sequence[float]) -> None:
-        """Write the parameters, their moments and the numbers of steps into the policy and the optimizer."""
+    def _write(self, vectors: Sequence[np.ndarray], steps: float) -> None:
+        """Write the parameters, their moments and the number of steps into the policy and the optimizer."""
         values, *moments = map(self.views, vectors)
-        for (name, parameter), n_steps in zip(self._named.items(), steps, strict=True):
-            state = self._state[parameter]
+        for (name, parameter), state in zip(self._named.items(), self._states, strict=True):
             # Through NumPy, because PyTorch takes twice as long to copy small tensors.
             parameter.detach().numpy()[...] = values[name]
             for moment, views in zip(MOMENTS, moments, strict=True):
                 state[moment].detach().numpy()[...] = views[name]
-            state["step"].fill_(n_steps)
+            state["step"].fill_(steps)
 
 
-def _gather(tensors: Iterable[th.Tensor]) -> np.ndarray:
+def _gather(tensors: Sequence[th.Tensor]) -> np.ndarray:
     """Concatenate tensors into a new vector."""
     return np.concatenate([tensor.detach().numpy().ravel() for tensor in tensors])
 
@@ -240,10 +241,12 @@ class NativeDescent:
         self._epochs = 0
         self._minibatches = np.zeros((descent.epochs * self._per_pass, len(structures.MEASURED)))
         self._outcome = structures.Outcome(self._minibatches, 0, 1, 0.0)
-        self._calls, self._averages = Calls(self._outcome), Averages(plan.processes, part.gradient)
+        self._calls = Calls(self._outcome)
+        # Nothing is averaged in a process that trains alone.
+        self._averages = None if plan.processes.size == 1 else Averages(plan.processes, part.gradient, self._calls)
+        addresses = (None, None) if self._averages is None else self._averages.addresses
         most_kl = inf if descent.target_kl is None else TOLERATED * descent.target_kl
-        averages = self._averages.addresses(self._calls)
-        pass_ = structures.Pass(self._permutation, *averages, plan.batch_size, most_kl)
+        pass_ = structures.Pass(self._permutation, *addresses, plan.batch_size, most_kl)
         own = structures.Objective()
         if type(plan.objective) not in NATIVE_OBJECTIVES:
             assert isinstance(plan.objective, ArrayObjective)
@@ -270,13 +273,12 @@ class NativeDescent:
         )
 
     def descend(self) -> Ended:
-        plan, outcome = self._plan, self._outcome
-        alone = plan.processes.size == 1
+        plan, outcome, averages = self._plan, self._outcome, self._averages
         # One call per pass, so that an interrupt is noticed after a pass.
         while self._epochs < self._descent.epochs:
             self._epochs += 1
             self._permutation[...] = np.random.permutation(len(self._advantages))
-            if not alone and in_minibatches(plan.normalize_advantage):
+            if averages is not None and in_minibatches(plan.normalize_advantage):
                 ordered = self._advantages[self._permutation]
                 self._ordered[...] = normalized(ordered, plan.batch_size, plan.processes)
             self._run()
@@ -285,7 +287,7 @@ class NativeDescent:
                 raise NonFiniteError("gradient of a minibatch", f"not finite: it has the norm {outcome.norm}")
             if self._part.steps < outcome.minibatches:
                 last = self._minibatches[outcome.minibatches - 1, structures.MEASURED.index("approx_kl")]
-                return Ended(self._epochs, float(last) if alone else self._averages.approx_kl)
+                return Ended(self._epochs, float(last) if averages is None else averages.approx_kl)
         return Ended(self._epochs)
 
     def measured(self) -> Measured:
@@ -358,24 +360,19 @@ class Averages:
 
     :param processes: the processes
     :param gradient: the gradient, which is averaged in place
+    :param calls: makes the functions that average callable
     """
 
-    def __init__(self, processes: Processes, gradient: np.ndarray):
+    def __init__(self, processes: Processes, gradient: np.ndarray, calls: Calls):
         self._processes = processes
         self._gradient = th.from_numpy(gradient)
         self.approx_kl = 0.0
         """The last approximate KL that was averaged."""
+        average_kl = calls.address(self._average_kl, ctypes.POINTER(structures.NUMBER))
+        self.addresses = average_kl, calls.address(self._average_gradient)
+        """The functions that average the approximate KL and the gradient."""
 
-    def addresses(self, calls: Calls) -> list[int | None]:
-        """Return the functions that average the approximate KL and the gradient, or null where they are not needed."""
-        if self._processes.size == 1:
-            return [None, None]
-        return [
-            calls.address(self._average_kl, ctypes.POINTER(structures.NUMBER)),
-            calls.address(self._average_gradient),
-        ]
-
-    def _average_kl(self, approx_kl: Any) -> None:
+    def _average_kl(self, approx_kl: "ctypes._Pointer[ctypes.c_double]") -> None:
         self.approx_kl = approx_kl[0] = self._processes.mean(approx_kl[0])
 
     def _average_gradient(self) -> None:
