@@ -118,18 +118,12 @@ def _lay_channels_last(policy: ActorCriticPolicy, optimizers: list[Optimizer]) -
 
 
 def _lay_out(policy: ActorCriticPolicy, optimizers: list[Optimizer], memory_format: th.memory_format) -> None:
-    for module in policy.modules():
-        if isinstance(module, nn.Conv2d):
-            _lay(module.weight, optimizers, memory_format)
-
-
-def _lay(weight: th.Tensor, optimizers: list[Optimizer], memory_format: th.memory_format) -> None:
-    weight.data = weight.data.contiguous(memory_format=memory_format)
-    for optimizer in optimizers:
-        # The fused kernel pairs the weight with its moments in memory order, so their layouts must agree.
-        state = optimizer.state.get(weight, {})
-        for moment in state.keys() & {"exp_avg", "exp_avg_sq"}:
-            state[moment] = state[moment].contiguous(memory_format=memory_format)
+    for weight in [module.weight for module in policy.modules() if isinstance(module, nn.Conv2d)]:
+        weight.data = weight.data.contiguous(memory_format=memory_format)
+        for state in [optimizer.state.get(weight, {}) for optimizer in optimizers]:
+            # The fused kernel pairs the weight with its moments in memory order, so their layouts must agree.
+            for moment in state.keys() & {"exp_avg", "exp_avg_sq"}:
+                state[moment] = state[moment].contiguous(memory_format=memory_format)
 
 
 class ScaledImages:
@@ -226,7 +220,8 @@ class ActingAfter(Acting):
     def _output(self, observations: PyTorchObs) -> th.Tensor:
         assert isinstance(observations, th.Tensor)
         if observations.dtype != th.uint8:  # A wrapper may return other numbers than the space has.
-            return self._first.modules(observations.float() / 255.0)
+            output: th.Tensor = self._first.modules(observations.float() / 255.0)
+            return output
         images = observations if observations.permute(0, 2, 3, 1).is_contiguous() else observations.contiguous()
         return self._first(images.numpy(), np.arange(len(images)))
 

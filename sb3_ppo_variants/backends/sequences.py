@@ -65,7 +65,7 @@ def _view_by_cells(policy: ActorCriticPolicy) -> ActorCriticPolicy:
     """Return a view of a policy that computes single steps with PyTorch's LSTM cell, much cheaper than an LSTM call."""
     view: Any = make_view(policy)
     view._process_sequence = StepsByCells(view._process_sequence)
-    return view
+    return cast(ActorCriticPolicy, view)
 
 
 class StepsByCells:

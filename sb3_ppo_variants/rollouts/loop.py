@@ -38,10 +38,10 @@ class Actor(Protocol):
         :raises NonFiniteError: if an action is not finite
         """
 
-    def seen(self) -> dict[str, Any]:
+    def seen(self) -> dict[str, object]:
         """Return what callbacks find in their ``locals`` about the last step of :meth:`act`, by SB3's names."""
 
-    def terminal_value(self, observation: Observations, env_index: int) -> Any:
+    def terminal_value(self, observation: Observations, env_index: int) -> float | th.Tensor:
         """Return the value of the state in which the last step ended an episode, as a number or an array of one."""
 
     def store(self, observations: Observations, rewards: np.ndarray, episode_starts: np.ndarray) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.distributions import StateDependentNoiseDistribution
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.utils import obs_as_tensor
 
@@ -71,7 +72,8 @@ class NativeActor:
 
     def __init__(self, model: OnPolicyAlgorithm, kind: PolicyKind, buffer: RolloutBuffer, n_steps: int):
         self._model, self._policy = model, kind.policy
-        self._buffer: Any = buffer
+        self._buffer = buffer
+        self._masks_in_buffer: np.ndarray | None = getattr(buffer, "action_masks", None)
         self._parameters = dict(kind.policy.named_parameters())
         self._architecture = Architecture.of(kind.policy)
         self._masks = Masks(model) if kind.takes_masks else None
@@ -173,7 +175,8 @@ class NativeActor:
         if self._noise is not None:
             acting.noise = self._first_noise + step * self._noise[0].nbytes
             return
-        distribution: Any = self._policy.action_dist
+        distribution = self._policy.action_dist
+        assert isinstance(distribution, StateDependentNoiseDistribution)
         single, of_envs = distribution.exploration_mat, distribution.exploration_matrices
         # As in SB3, all environments share a matrix unless there is one for each.
         matrices = single if n_envs == 1 or n_envs != len(of_envs) else of_envs
@@ -182,21 +185,19 @@ class NativeActor:
             shape = len(self._parameters["log_std"]), self._architecture.outputs
             wanted = shape if matrices is single else (n_envs, *shape)
             self._exploring = fitting(np.ascontiguousarray(matrices.detach().numpy()), "noise", self._dtype, *wanted)
-            acting.noise, acting.noise_size = (
-                as_field(self._exploring),
-                0 if matrices is single else shape[0] * shape[1],
-            )
+            acting.noise = as_field(self._exploring)
+            acting.noise_size = 0 if matrices is single else shape[0] * shape[1]
 
     def _bounded(self, actions: np.ndarray) -> np.ndarray:
         """Return actions in the form that the environments expect."""
         if self._policy.squash_output:
-            return self._policy.unscale_action(actions)
-        if self._bounds is None:
-            return actions
-        low, high = self._bounds
-        return np.minimum(np.maximum(actions, low), high)
+            actions = self._policy.unscale_action(actions)
+        elif self._bounds is not None:
+            low, high = self._bounds
+            actions = np.minimum(np.maximum(actions, low), high)
+        return actions
 
-    def seen(self) -> dict[str, Any]:
+    def seen(self) -> dict[str, object]:
         observations, actions, values, log_probs = self._step
         is_array = isinstance(observations, np.ndarray)  # For arrays obs_as_tensor does the same, but slower.
         return {
@@ -209,7 +210,7 @@ class NativeActor:
         }
 
     def terminal_value(self, observation: Observations, env_index: int) -> float:
-        return self._values_of(as_batch(observation))[0, 0]
+        return float(self._values_of(as_batch(observation))[0, 0])
 
     def _values_of(self, observations: Observations) -> np.ndarray:
         features = self._features.compute(observations, self._dtype)
@@ -226,8 +227,8 @@ class NativeActor:
                 self._observations_in_buffer[key][row] = array
         else:
             self._observations_in_buffer[row] = observations
-        if self._allowed is not None:
-            buffer.action_masks[row] = self._allowed
+        if self._allowed is not None and self._masks_in_buffer is not None:
+            self._masks_in_buffer[row] = self._allowed
         buffer.rewards[row] = rewards
         buffer.episode_starts[row] = episode_starts
         buffer.values[row] = values[:, 0]
@@ -262,6 +263,6 @@ def _in_rows(steps: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(steps.swapaxes(0, 1)).reshape(-1, steps.shape[-1])
 
 
-def _like(array: np.ndarray, n_envs: int, space: spaces.Space) -> np.ndarray:
+def _like(array: np.ndarray, n_envs: int, space: spaces.Space[Any]) -> np.ndarray:
     """Return a view of a buffer's array with the shape of a space for each step and environment."""
     return array.reshape(-1, n_envs, *(space.shape or ()))

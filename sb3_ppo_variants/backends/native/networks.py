@@ -159,14 +159,14 @@ class Architecture:
 
         :raises ObstacleError: if the library does not compute such networks, or such distributions
         """
-        distribution: Any = policy.action_dist
+        distribution = policy.action_dist
         kind = CATEGORICAL if is_masked(distribution) else DISTRIBUTIONS.get(type(distribution))
         if kind is None:
             raise ObstacleError(f"actions are drawn from a {type(distribution).__name__}")
         if not is_built_in(exact_kl(distribution)):
             raise ObstacleError(f"a KL was registered for {type(distribution).__name__}")
         # SB3's and sb3-contrib's distributions have either a size or sizes, and Bernoulli's calls its size sizes.
-        sizes = distribution.action_dims if hasattr(distribution, "action_dims") else distribution.action_dim
+        sizes = getattr(distribution, "action_dims" if hasattr(distribution, "action_dims") else "action_dim")
         parts = [int(size) for size in np.ravel(sizes)]
         extractor = policy.mlp_extractor
         if type(extractor) is not MlpExtractor:
@@ -176,15 +176,12 @@ class Architecture:
         activations |= others
         if len(activations) > 1 or not activations <= ACTIVATIONS.keys():
             raise ObstacleError(f"the activation is {', '.join(sorted(each.__name__ for each in activations))}")
-        return cls(
-            actor,
-            critic,
-            activation=max(map(ACTIVATIONS.__getitem__, activations), default=0),
-            distribution=kind,
-            parts=parts,
-            state_dependence=StateDependence.of(distribution, *parts) if kind == STATE_DEPENDENT else StateDependence(),
-            inputs=policy.pi_features_extractor.features_dim,
-        )
+        (activation,) = map(ACTIVATIONS.__getitem__, activations or {nn.Tanh})  # Without hidden layers it is not used.
+        dependence = StateDependence()
+        if isinstance(distribution, StateDependentNoiseDistribution):
+            dependence = StateDependence.of(distribution, *parts)
+        inputs = policy.pi_features_extractor.features_dim
+        return cls(actor, critic, activation, kind, parts, dependence, inputs)
 
     def draw_noise(self, n_steps: int, n_envs: int, dtype: th.dtype) -> np.ndarray:
         """Draw the random numbers of a rollout, except for gSDE, from PyTorch's generator.

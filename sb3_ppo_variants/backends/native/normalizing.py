@@ -215,7 +215,7 @@ class NativeSteps(NormalizedSteps):
             statistics.count += self.num_envs
         return self._normalized.copy()
 
-    def _knows(self, observations: Any, statistics: RunningMeanStd) -> bool:
+    def _knows(self, observations: Observations, statistics: RunningMeanStd) -> bool:
         """Whether observations, statistics and settings have the types and shapes that the library takes."""
         return (
             _are_alike(observations, self._staged)
@@ -227,7 +227,7 @@ class NativeSteps(NormalizedSteps):
         )
 
 
-def _are_alike(array: Any, other: np.ndarray) -> bool:
+def _are_alike(array: object, other: np.ndarray) -> bool:
     # NumPy sums arrays of another layout in another order.
     return (
         type(array) is np.ndarray

@@ -1,7 +1,7 @@
 """Updates with the native library, and the functions in Python that it calls during a pass."""
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -48,8 +48,8 @@ class TrainedPart:
         }
         self._states = [self._new.get(each) or self._all_states[each] for each in parameters]
         self._steps_before = float(self._states[0]["step"])  # The same for all parameters.
-        moments = ([state[name] for state in self._states] for name in MOMENTS)
-        self._before = [_gather(tensors) for tensors in (parameters, *moments)]
+        moments = [[state[name] for state in self._states] for name in MOMENTS]
+        self._before = [_gather(parameters), *map(_gather, moments)]
         (group,) = descent.optimizer.param_groups
         self._betas = [float(beta) for beta in group["betas"]]
         # The library divides the moments by 1 - beta, which saves it a product for each of them.
@@ -112,7 +112,7 @@ class TrainedPart:
             state["step"].fill_(steps)
 
 
-def _gather(tensors: Sequence[th.Tensor]) -> np.ndarray:
+def _gather(tensors: Iterable[th.Tensor]) -> np.ndarray:
     """Concatenate tensors into a new vector."""
     return np.concatenate([tensor.detach().numpy().ravel() for tensor in tensors])
 
@@ -328,7 +328,7 @@ class Calls:
 
     def __init__(self, outcome: structures.Outcome):
         self._outcome = outcome
-        self._made: list[Any] = []
+        self._made: list[object] = []
         # The initial value stands for an interrupt that arrives before a function has begun.
         self._error: BaseException = KeyboardInterrupt()
 
@@ -338,7 +338,7 @@ class Calls:
         :param types: the types of its arguments
         """
 
-        def call(*arguments: Any) -> None:
+        def call(*arguments: object) -> None:
             try:
                 function(*arguments)
             except BaseException as error:
@@ -346,8 +346,9 @@ class Calls:
                 return
             self._outcome.answered = 1
 
-        self._made.append(ctypes.CFUNCTYPE(None, *types)(call))
-        return ctypes.cast(self._made[-1], ctypes.c_void_p).value
+        made = ctypes.CFUNCTYPE(None, *types)(call)
+        self._made.append(made)
+        return ctypes.cast(made, ctypes.c_void_p).value
 
     def check(self) -> None:
         """Raise the error that ended the pass, if a function failed."""
