@@ -210,7 +210,9 @@ class NativeActor:
         }
 
     def terminal_value(self, observation: Observations, env_index: int) -> float:
-        return float(self._values_of(as_batch(observation))[0, 0])
+        # A number of the networks' type, because a Python float would round the sum with the reward differently.
+        value: float = self._values_of(as_batch(observation))[0, 0]
+        return value
 
     def _values_of(self, observations: Observations) -> np.ndarray:
         features = self._features.compute(observations, self._dtype)

@@ -293,14 +293,14 @@ class NativeDescent:
     def measured(self) -> Measured:
         if self._outcome.minibatches == 0:
             return Measured({}, 0)
-        names = {"loss"}
+        names = ["loss"]
         if self._descent.of_policy:
-            names |= {"policy_loss", "entropy_loss", "approx_kl"}
-            names |= {"clip_fraction"} if self._plan.objective.clip_range is not None else set()
+            names += ["policy_loss", "entropy_loss", "approx_kl"]
+            names += [] if self._plan.objective.clip_range is None else ["clip_fraction"]
         if self._descent.of_value:
-            names |= {"value_loss"}
-        columns = zip(structures.MEASURED, self._minibatches[: self._outcome.minibatches].T.copy(), strict=True)
-        values = {name: column for name, column in columns if name in names}
+            names += ["value_loss"]
+        columns = self._minibatches[: self._outcome.minibatches].T.copy()
+        values = {name: columns[structures.MEASURED.index(name)] for name in names}
         return Measured(values, epoch_start=(self._epochs - 1) * self._per_pass)
 
 
