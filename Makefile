@@ -5,14 +5,15 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 NATIVE := setup.py $(wildcard sb3_ppo_variants/backends/native/*.?pp)
 SANITIZED := build/sanitized
+NEWEST := build/newest
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -g
 # One thread is fastest for networks this small.
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install compare table1 train test lint types unit test-slow test-native fuzz test-upstream \
-	test-upstream-contrib learning throughput throughput-bars stepping cold peers guard-cost gallery docs docs-serve docs-links \
-	clean
+.PHONY: help install compare table1 train test lint types unit test-slow test-native test-newest fuzz \
+	test-upstream test-upstream-contrib learning throughput throughput-bars stepping cold peers guard-cost gallery docs \
+	docs-serve docs-links clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -63,6 +64,20 @@ test-native: $(INSTALLED)  ## Test the native library under the address and unde
 		PYTHONPATH=$(CURDIR)/$(SANITIZED)/lib $(BIN)/pytest -m "not slow or remade" \
 		tests/test_native.py tests/test_native_gsde.py tests/test_convolutions.py tests/test_normalized.py \
 		tests/test_fast_moving.py tests/test_fast_rollout.py tests/test_fast_update.py tests/test_remade.py
+
+# PyTorch stays at the version in constraints.txt, whose wheel without CUDA is the one that the other targets install; the
+# job "newest" of tests.yml takes newer ones too.
+# pandas and pillow are installed last and without regard to other packages, because the metadata of rl_zoo3 and moviepy
+# excludes their newest versions, with which the package must work too.
+test-newest:  ## Run the quick tests with the newest versions of all dependencies, whatever constraints.txt says
+	test -d $(NEWEST) || $(PYTHON) -m venv $(NEWEST)
+	$(NEWEST)/bin/pip install --quiet --upgrade pip
+	$(NEWEST)/bin/pip install --quiet --no-compile --upgrade --upgrade-strategy eager \
+		--editable '.[dev]' "$$(grep '^torch==' constraints.txt)"
+	$(NEWEST)/bin/pip install --quiet --no-compile --upgrade --no-deps pandas pillow
+	@echo "Newer than in constraints.txt:"
+	$(NEWEST)/bin/python tests/newest.py
+	$(NEWEST)/bin/pytest -n 2 --dist worksteal
 
 test-upstream: $(INSTALLED)  ## Run SB3's own test suite with each class in place of PPO (half an hour)
 	for class in PPOClip PPOAdaptiveKL PPOFixedKL PPOUnclipped; do \

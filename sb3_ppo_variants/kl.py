@@ -33,6 +33,8 @@ from torch.nn import functional as F
 from sb3_ppo_variants.errors import refuse
 
 Parameters: TypeAlias = tuple[th.Tensor, ...]
+# A distribution of SB3 or sb3-contrib, whose inner distribution has no type of its own there.
+Wrapped: TypeAlias = Any
 Kind = TypeVar("Kind", bound=th.distributions.Distribution)
 
 MASKABLE = "sb3_contrib.common.maskable.distributions"
@@ -47,7 +49,7 @@ class ExactKL:
     """Reads the parameters of a distribution, and computes the divergence between two sets of them."""
 
     distribution: type[Distribution]
-    parameters: Callable[[Any], Parameters]
+    parameters: Callable[[Wrapped], Parameters]
     formula: Callable[[Parameters, Parameters], th.Tensor]
 
     def divergence(self, old: Parameters, new: Parameters) -> th.Tensor:
@@ -72,7 +74,7 @@ _REGISTRY: dict[type[Distribution], ExactKL] = {}
 
 def register_kl(
     distribution: type[Distribution],
-    parameters: Callable[[Any], Parameters],
+    parameters: Callable[[Wrapped], Parameters],
     formula: Callable[[Parameters, Parameters], th.Tensor],
 ) -> None:
     """Register the exact KL of a distribution and its subclasses.
@@ -156,35 +158,36 @@ def _of_outcomes(old_log_probs: th.Tensor, log_probs: th.Tensor) -> th.Tensor:
     return (probs * (old_log_probs - log_probs).masked_fill(probs == 0, 0.0)).sum(dim=-1)
 
 
-def _gaussian(distribution: Any) -> Parameters:
+def _gaussian(distribution: Wrapped) -> Parameters:
     normal = _of_kind(Normal, distribution, distribution.distribution)
     return normal.mean, normal.stddev
 
 
-def _categorical(distribution: Any) -> Parameters:
+def _categorical(distribution: Wrapped) -> Parameters:
     return (_of_kind(Categorical, distribution, distribution.distribution).logits,)
 
 
-def _multi_categorical(distribution: Any) -> Parameters:
+def _multi_categorical(distribution: Wrapped) -> Parameters:
     return tuple(_of_kind(Categorical, distribution, part).logits for part in distribution.distribution)
 
 
-def _masked_categorical(distribution: Any) -> Parameters:
+def _masked_categorical(distribution: Wrapped) -> Parameters:
     return (_masked_logits(distribution, distribution.distribution),)
 
 
-def _masked_multi_categorical(distribution: Any) -> Parameters:
+def _masked_multi_categorical(distribution: Wrapped) -> Parameters:
     return tuple(_masked_logits(distribution, part) for part in distribution.distributions)
 
 
-def _masked_logits(distribution: Distribution, found: Any) -> th.Tensor:
+def _masked_logits(distribution: Distribution, found: Wrapped) -> th.Tensor:
     # The logits of masked actions are finite, but so low that the probabilities are 0: they contribute 0 to the KL.
     if (type(found).__module__, type(found).__name__) != (MASKABLE, "MaskableCategorical"):
         raise MissingKLError(_missing(distribution))
-    return found.logits
+    logits: th.Tensor = found.logits
+    return logits
 
 
-def _bernoulli(distribution: Any) -> Parameters:
+def _bernoulli(distribution: Wrapped) -> Parameters:
     return (_of_kind(Bernoulli, distribution, distribution.distribution).logits,)
 
 
@@ -202,7 +205,7 @@ register_kl(MultiCategoricalDistribution, _multi_categorical, _categorical_kl)
 register_kl(BernoulliDistribution, _bernoulli, _bernoulli_kl)
 _BUILT_IN = tuple(_REGISTRY.values())
 # The masked Bernoulli distribution needs no entry: it is a multi-categorical one with two categories per dimension.
-_MASKED: dict[str, Callable[[Any], Parameters]] = {
+_MASKED: dict[str, Callable[[Wrapped], Parameters]] = {
     "MaskableCategoricalDistribution": _masked_categorical,
     "MaskableMultiCategoricalDistribution": _masked_multi_categorical,
 }

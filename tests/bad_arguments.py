@@ -10,7 +10,7 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.buffers import DictRolloutBuffer, ReplayBuffer
 from torch import nn
 
-from helpers import ACTION_SPACES, NoiseEnv
+from helpers import BOX, NoiseEnv
 from sb3_ppo_variants import PPOClip
 
 NAN, INF = float("nan"), float("inf")
@@ -78,7 +78,7 @@ BAD: list[tuple[str, Any]] = [
 def refused(cls: Any, name: str, value: Any) -> Exception | None:
     """Return the error that the constructor raises, if any."""
     try:
-        cls(**{"policy": "MlpPolicy", "env": NoiseEnv(ACTION_SPACES["Box"]), name: value})
+        cls(**{"policy": "MlpPolicy", "env": NoiseEnv(BOX), name: value})
     except Exception as error:
         return error
     return None

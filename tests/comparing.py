@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sb3_ppo_variants.__main__ import main
-from sb3_ppo_variants.compare import records, statistics
+from sb3_ppo_variants.compare import records, statistics, verdicts
 from sb3_ppo_variants.compare.backends import Pool
 from sb3_ppo_variants.compare.command import make_plans
 from sb3_ppo_variants.compare.options import add_compare
@@ -51,6 +51,12 @@ RECORDS = [
 def p_value(one: np.ndarray, other: np.ndarray, samples: int = statistics.SAMPLES) -> float:
     """Return the p value of a single pair of settings."""
     return float(statistics.p_values([(one, other)], samples)[0])
+
+
+def verdict_of(arrays: dict[str, np.ndarray], incomplete: tuple[str, ...] = ()) -> str:
+    """Return the verdict on the scores of some settings."""
+    order = statistics.rank(arrays, statistics.differences(arrays))
+    return verdicts.verdict(order, next(iter(arrays.values())).shape[1], incomplete)
 
 
 def write(folder: Path, found: list[records.Record]) -> None:

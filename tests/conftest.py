@@ -3,7 +3,7 @@
 import multiprocessing
 import pickle
 import signal
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -17,7 +17,7 @@ import torch as th
 
 from fresh import IMPORTED, METHOD
 from helpers import OPTIONAL, in_double_precision
-from sb3_ppo_variants.backends.native.library import library
+from sb3_ppo_variants.backends.native.library import INSTRUCTIONS, library
 
 if METHOD == "forkserver":
     # This also speeds up the worker processes of environments.
@@ -79,6 +79,19 @@ def natively() -> None:
     """Use the fast path of the native library, which must have been built."""
     if library() is None:
         pytest.skip("the native library was not built")
+
+
+@pytest.fixture(params=INSTRUCTIONS)
+def each_instruction_set(request: pytest.FixtureRequest, natively: None) -> Iterator[None]:
+    """Make the library use each instruction set that this processor supports."""
+    native = library()
+    assert native is not None
+    best = native.instructions
+    if not native.use(request.param):
+        pytest.skip(f"this processor has no {request.param}")
+    assert native.instructions == request.param
+    yield
+    native.use(best)
 
 
 @pytest.fixture

@@ -15,11 +15,10 @@ from stable_baselines3.common.vec_env import (
     VecEnv,
 )
 
-from helpers import ACTION_SPACES, VECTOR, NoiseEnv
+from helpers import BOX, VECTOR, NoiseEnv, small
 from sb3_ppo_variants import NonFiniteError, PPOClip
 
 NAN, INF = float("nan"), float("inf")
-BOX = ACTION_SPACES["Box"]
 N_STEPS, N_ENVS, EPISODE = 14, 2, 7
 UPDATES = 2
 # Steps of the rollout after these updates: one within an episode, and one at its end.
@@ -79,11 +78,7 @@ def faulty_envs(fault: Fault | None, vec_env: Any = DummyVecEnv, **arguments: An
 
 
 def model_for(env: VecEnv, cls: Any = PPOClip, **arguments: Any) -> Any:
-    policy = "MultiInputPolicy" if isinstance(env.observation_space, spaces.Dict) else "MlpPolicy"
-    if env.observation_space.shape == (1, 36, 36):
-        policy = "CnnPolicy"
-    arguments = {"n_steps": N_STEPS, "batch_size": 14, "n_epochs": 2, "seed": 0, "device": "cpu", **arguments}
-    return cls(policy, env, **arguments)
+    return small(cls, env, **{"n_steps": N_STEPS, "batch_size": 14, "seed": 0, **arguments})
 
 
 def state(model: Any) -> th.Tensor:

@@ -10,11 +10,10 @@ from typing import Any
 
 import torch as th
 
-from helpers import ACTION_SPACES, noise_envs
+from helpers import BOX, noise_envs, save
 from sb3_ppo_variants import PPOAdaptiveKL
 from sb3_ppo_variants.saving import plain
 
-BOX = ACTION_SPACES["Box"]
 NOTE, OPTIMIZER = "sb3_ppo_variants.json", "policy.optimizer.pth"
 Members = dict[str, bytes]
 
@@ -23,25 +22,31 @@ Members = dict[str, bytes]
 def members(cls: Any = PPOAdaptiveKL, **arguments: Any) -> Members:
     env = noise_envs(BOX)
     model = cls("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, device="cpu", **arguments).learn(64)
-    file = io.BytesIO()
-    model.save(file)
+    return unzip(save(model))
+
+
+def unzip(file: io.BytesIO) -> Members:
     with zipfile.ZipFile(file) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def zipped(changed: Members) -> io.BytesIO:
-    """Return a file with correct hashes, which an attacker can compute too."""
+def zip_members(members: Members) -> io.BytesIO:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return file
+
+
+def seal(changed: Members) -> io.BytesIO:
+    """Zip members with correct hashes, which an attacker can compute too."""
     if NOTE in changed:
         note = json.loads(changed[NOTE])
         note["sha256"] = {
             name: hashlib.sha256(content).hexdigest() for name, content in changed.items() if name != NOTE
         }
         changed = {**changed, NOTE: json.dumps(note).encode()}
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        for name, content in changed.items():
-            archive.writestr(name, content)
-    return file
+    return zip_members(changed)
 
 
 def with_values(original: Members, **values: Any) -> io.BytesIO:
@@ -50,15 +55,19 @@ def with_values(original: Members, **values: Any) -> io.BytesIO:
     for name, value in values.items():
         data[name] = {":serialized:": ""}
         note["plain"][name] = value if isinstance(value, dict) and "@" in value else plain.encode(value)
-    return zipped({**original, "data": json.dumps(data).encode(), NOTE: json.dumps(note).encode()})
+    return seal({**original, "data": json.dumps(data).encode(), NOTE: json.dumps(note).encode()})
 
 
-def with_state(original: Members, member: str, change: Callable[[Any], None]) -> io.BytesIO:
+def change_state(original: Members, member: str, change: Callable[[Any], object]) -> Members:
     state = th.load(io.BytesIO(original[member]), weights_only=True)
     change(state)
+    return {**original, member: serialize(state)}
+
+
+def serialize(state: Any) -> bytes:
     file = io.BytesIO()
     th.save(state, file)
-    return zipped({**original, member: file.getvalue()})
+    return file.getvalue()
 
 
 def load(file: io.BytesIO, cls: Any = PPOAdaptiveKL, **arguments: Any) -> Any:

@@ -1,5 +1,6 @@
 """Environments and helpers shared by several tests."""
 
+import io
 import re
 from collections.abc import Iterable
 from copy import deepcopy
@@ -10,10 +11,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import stable_baselines3.common.policies
+import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.distributions import BernoulliDistribution, TanhBijector
+from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
+from torch.nn.utils import parameters_to_vector
 
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 
@@ -62,6 +66,10 @@ ACTION_SPACES = {
     "MultiBinary": spaces.MultiBinary(3),
     "Box": spaces.Box(-1, 1, (2,), np.float32),
 }
+BOX = ACTION_SPACES["Box"]
+DICT = spaces.Dict({"vector": VECTOR, "digit": spaces.Discrete(4)})
+MIXED = spaces.Dict({"b": spaces.Box(-1, 1, (2, 2)), "a": spaces.Discrete(3)})
+IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
 
 
 class NoiseEnv(gym.Env):
@@ -109,6 +117,61 @@ def in_double_precision(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
     model.rollout_buffer.old_parameters = None  # They are recomputed from the policy in double precision.
     for name in ("values", "log_probs", "advantages", "returns"):
         setattr(model.rollout_buffer, name, getattr(model.rollout_buffer, name).astype(np.float64))
+
+
+def policy_for(env: VecEnv) -> str:
+    space = env.observation_space
+    if isinstance(space, spaces.Dict):
+        return "MultiInputPolicy"
+    return "CnnPolicy" if is_image_space(space) else "MlpPolicy"
+
+
+def small(cls: Any = PPOClip, env: Any = None, policy: Any = None, **arguments: Any) -> Any:
+    """Create a model that trains quickly, in environments of noise unless others are given."""
+    env = noise_envs(BOX) if env is None else env
+    settings: dict[str, Any] = {"n_steps": 16, "batch_size": 16, "n_epochs": 2, "seed": 3, "device": "cpu"}
+    return cls(policy_for(env) if policy is None else policy, env, **{**settings, **arguments})
+
+
+def collect(model: Any) -> Any:
+    """Fill the rollout buffer of a model as ``learn`` would, and return the model."""
+    _, callback = model._setup_learn(model.n_steps * model.n_envs)
+    model.collect_rollouts(model.env, callback, model.rollout_buffer, model.n_steps)
+    return model
+
+
+def update(model: Any, fast: bool) -> Any:
+    """Return a copy of a model after an update with its rollout, on the reference path or a fast one."""
+    model = deepcopy(model)
+    model.fast = fast
+    np.random.seed(3)
+    model.train()
+    return model
+
+
+def flat_weights(model: Any) -> th.Tensor:
+    """Return all parameters of the policy as one vector."""
+    return parameters_to_vector(model.policy.parameters()).detach()
+
+
+def assert_same_weights(ours: Any, theirs: Any) -> None:
+    th.testing.assert_close(ours.policy.state_dict(), theirs.policy.state_dict(), rtol=0, atol=0)
+
+
+def assert_same_policy(ours: Any, theirs: Any) -> None:
+    """Check that two models have the same class of policy, weights and moments of the optimizer."""
+    assert ours.policy_class is theirs.policy_class
+    assert_same_weights(ours, theirs)
+    moments, expected = (model.policy.optimizer.state_dict()["state"] for model in (ours, theirs))
+    th.testing.assert_close(moments, expected, rtol=0, atol=0)
+
+
+def save(model: Any) -> io.BytesIO:
+    """Save a model to a file in memory."""
+    file = io.BytesIO()
+    model.save(file)
+    file.seek(0)
+    return file
 
 
 class LogRecorder(BaseCallback):

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch as th
 from stable_baselines3.common.callbacks import EvalCallback
 
-from helpers import ACTION_SPACES, noise_envs
+from helpers import ACTION_SPACES, BOX, flat_weights, noise_envs
 from sb3_ppo_variants import (
     ExactCheckpointCallback,
     PPOAdaptiveKL,
@@ -38,11 +37,6 @@ MODELS: dict[str, tuple[Any, str, dict[str, Any]]] = {
 SMALL: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2, "learning_rate": 3e-3, "device": "cpu"}
 
 
-def weights(model: Any) -> np.ndarray:
-    """Return all parameters of the policy as one vector."""
-    return th.nn.utils.parameters_to_vector(model.policy.parameters()).detach().numpy()
-
-
 def next_update(file: Path, cls: Any, actions: str, fast: bool, **how: Any) -> Any:
     """Load the model in a file, and return it after another rollout and update."""
     model = cls.load(file, env=noise_envs(ACTION_SPACES[actions]), fast=fast, **how)
@@ -52,7 +46,7 @@ def next_update(file: Path, cls: Any, actions: str, fast: bool, **how: Any) -> A
 
 def evaluation() -> EvalCallback:
     """Create an evaluation callback whose state a checkpoint contains."""
-    return EvalCallback(noise_envs(ACTION_SPACES["Box"]), eval_freq=10, n_eval_episodes=2, verbose=0, warn=False)
+    return EvalCallback(noise_envs(BOX), eval_freq=10, n_eval_episodes=2, verbose=0, warn=False)
 
 
 def make_models(folder: Path) -> None:
@@ -65,7 +59,7 @@ def make_models(folder: Path) -> None:
         expected: dict[str, Any] = {"actions": model.predict(OBSERVATIONS, deterministic=True)[0]}
         for fast in (False, True):
             updated = next_update(folder / f"{name}.zip", cls, actions, fast)
-            expected[f"weights_fast_{fast}"] = weights(updated)
+            expected[f"weights_fast_{fast}"] = flat_weights(updated).numpy()
             if hasattr(updated, "current_kl_coef"):
                 expected[f"kl_coef_fast_{fast}"] = np.array(updated.current_kl_coef)
         np.savez(folder / f"{name}.npz", **expected)
@@ -74,11 +68,11 @@ def make_models(folder: Path) -> None:
 def make_checkpoint(folder: Path) -> None:
     """Save a checkpoint halfway through a run, and the final state of the run."""
     checkpoints = ExactCheckpointCallback(every=64, path=folder / "checkpoints", keep_last=1)
-    env = noise_envs(ACTION_SPACES["Box"])
+    env = noise_envs(BOX)
     model = PPOAdaptiveKL("MlpPolicy", env, seed=1, policy_kwargs={"net_arch": [4]}, **SMALL)
     evaluated = evaluation()
     model.learn(128, callback=[checkpoints, evaluated])
-    end: dict[str, Any] = {"weights": weights(model), "kl_coef": np.array(model.current_kl_coef)}
+    end: dict[str, Any] = {"weights": flat_weights(model).numpy(), "kl_coef": np.array(model.current_kl_coef)}
     np.savez(folder / "checkpoints.npz", **end, best_mean_reward=np.array(evaluated.best_mean_reward))
 
 

@@ -8,9 +8,11 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
-from helpers import ACTION_SPACES, VECTOR, NoiseEnv
+from helpers import ACTION_SPACES, VECTOR, NoiseEnv, small
+from sb3_ppo_variants import PPOClip
 
 MASKED_SPACES = {name: space for name, space in ACTION_SPACES.items() if name != "Box"}
+DISCRETE, MULTI = MASKED_SPACES["Discrete"], MASKED_SPACES["MultiDiscrete"]
 
 
 def sizes_of(space: spaces.Space) -> list[int]:
@@ -50,6 +52,14 @@ class MaskedNoiseEnv(NoiseEnv):
         return observation, reward, ended and self._length % 2 == 0, ended and self._length % 2 == 1, info
 
 
+class ChangingMaskEnv(MaskedNoiseEnv):
+    """Draws a new mask whenever it is asked for one."""
+
+    def action_masks(self) -> Any:
+        self._draw()
+        return self.masks
+
+
 def masked_envs(
     action_space: spaces.Space,
     observation_space: spaces.Space = VECTOR,
@@ -61,3 +71,7 @@ def masked_envs(
         return lambda: MaskedNoiseEnv(deepcopy(action_space), deepcopy(observation_space), length=5 + i)
 
     return vec_env([make(i) for i in range(n_envs)])
+
+
+def small_masked(cls: Any = PPOClip, env: Any = None, policy: Any = "MaskableMlpPolicy", **arguments: Any) -> Any:
+    return small(cls, masked_envs(MULTI) if env is None else env, policy, **arguments)

@@ -8,10 +8,8 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
-from helpers import ACTION_SPACES, VECTOR, NoiseEnv
+from helpers import BOX, VECTOR, NoiseEnv, small
 
-IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
-DICT = spaces.Dict({"vector": spaces.Box(-1, 1, (3,)), "digit": spaces.Discrete(4)})
 SMALL = {"lstm_hidden_size": 8, "net_arch": [8]}
 
 
@@ -25,16 +23,13 @@ class RaggedEnv(NoiseEnv):
         return observation, reward, ends, truncated and not ends, info
 
 
-def ragged_envs(
-    action_space: spaces.Space = ACTION_SPACES["Box"], space: spaces.Space = VECTOR, n_envs: int = 3
-) -> VecEnv:
+def ragged_envs(action_space: spaces.Space = BOX, space: spaces.Space = VECTOR, n_envs: int = 3) -> VecEnv:
     return DummyVecEnv([lambda: RaggedEnv(action_space, deepcopy(space)) for _ in range(n_envs)])
 
 
-def small(cls: Any, env: VecEnv | None = None, policy: Any = "MlpLstmPolicy", **arguments: Any) -> Any:
-    settings: dict[str, Any] = {"n_steps": 16, "batch_size": 16, "n_epochs": 2, "learning_rate": 1e-3}
-    settings |= {"policy_kwargs": SMALL, "seed": 3, "device": "cpu"}
-    return cls(policy, ragged_envs() if env is None else env, **{**settings, **arguments})
+def small_recurrent(cls: Any, env: VecEnv | None = None, policy: Any = "MlpLstmPolicy", **arguments: Any) -> Any:
+    settings: dict[str, Any] = {"learning_rate": 1e-3, "policy_kwargs": SMALL}
+    return small(cls, ragged_envs() if env is None else env, policy, **{**settings, **arguments})
 
 
 class Recall(gym.Env):

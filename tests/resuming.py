@@ -115,11 +115,6 @@ def run(
     return state(model), written.values
 
 
-def small(cls: Any, make_env: Callable[[], VecEnv], policy: str = "MlpPolicy", **arguments: Any) -> Any:
-    settings: dict[str, Any] = {"n_steps": 16, "batch_size": 16, "n_epochs": 2, "seed": 3, "device": "cpu"}
-    return cls(policy, make_env(), **{**settings, **arguments})
-
-
 def pendulums(vec_env_cls: Any = DummyVecEnv, **arguments: Any) -> VecEnv:
     # Episodes are truncated after ten steps, so that there are episode statistics.
     make = lambda: gym.wrappers.TimeLimit(gym.make("Pendulum-v1"), 10)  # noqa: E731

@@ -1,6 +1,5 @@
 """The adaptation of beta, on sequences worked out by hand and in a real run."""
 
-import io
 from copy import deepcopy
 from itertools import pairwise
 from typing import Any
@@ -11,7 +10,7 @@ import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import ActorCriticPolicy
 
-from helpers import ACTION_SPACES, noise_envs
+from helpers import BOX, noise_envs, save
 from sb3_ppo_variants import PPOAdaptiveKL
 from sb3_ppo_variants.objectives.surrogates import adapt_kl_coef
 
@@ -82,7 +81,7 @@ def test_a_real_run_obeys_the_rule() -> None:
     keeper = PolicyKeeper()
     model = PPOAdaptiveKL(
         "MlpPolicy",
-        noise_envs(ACTION_SPACES["Box"]),
+        noise_envs(BOX),
         learning_rate=1e-3,
         n_steps=64,
         batch_size=32,
@@ -107,9 +106,9 @@ def test_a_real_run_obeys_the_rule() -> None:
 
 def test_the_kl_is_held_near_its_target() -> None:
     keeper = PolicyKeeper()
-    PPOAdaptiveKL(
-        "MlpPolicy", noise_envs(ACTION_SPACES["Box"]), learning_rate=1e-3, n_steps=64, seed=2, desired_kl=0.02
-    ).learn(64 * 2 * 40, callback=keeper)
+    PPOAdaptiveKL("MlpPolicy", noise_envs(BOX), learning_rate=1e-3, n_steps=64, seed=2, desired_kl=0.02).learn(
+        64 * 2 * 40, callback=keeper
+    )
     late = [log["train/kl"] for log in keeper.logs[10:]]
     assert 0.01 < np.median(late) < 0.04
 
@@ -117,7 +116,7 @@ def test_the_kl_is_held_near_its_target() -> None:
 def adapted(kl_coef: float) -> Any:
     """Return a model whose beta has been halved once, because its policy hardly moves."""
     settings: dict[str, Any] = {"learning_rate": 1e-9, "n_steps": 16, "batch_size": 16, "n_epochs": 1, "device": "cpu"}
-    model = PPOAdaptiveKL("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), kl_coef=kl_coef, **settings).learn(32)
+    model = PPOAdaptiveKL("MlpPolicy", noise_envs(BOX), kl_coef=kl_coef, **settings).learn(32)
     assert model.current_kl_coef == kl_coef / 2
     return model
 
@@ -133,9 +132,8 @@ def test_the_adaptation_begins_anew_when_kl_coef_is_set() -> None:
 @pytest.mark.parametrize("how", [{"kl_coef": 50.0}, {"custom_objects": {"kl_coef": 50.0}}], ids=["argument", "object"])
 @pytest.mark.parametrize("weights_only", [False, True])
 def test_the_adaptation_begins_anew_when_a_file_is_loaded_with_another_kl_coef(how: Any, weights_only: bool) -> None:
-    file = io.BytesIO()
-    adapted(4.0).save(file)
+    file = save(adapted(4.0))
     assert PPOAdaptiveKL.load(file, weights_only=weights_only).current_kl_coef == 2.0
-    model = PPOAdaptiveKL.load(file, env=noise_envs(ACTION_SPACES["Box"]), weights_only=weights_only, **how)
+    model = PPOAdaptiveKL.load(file, env=noise_envs(BOX), weights_only=weights_only, **how)
     assert model.current_kl_coef == 50.0
     assert model.learn(32).current_kl_coef == 25.0

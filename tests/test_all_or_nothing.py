@@ -19,14 +19,13 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv
 
 import sb3_ppo_variants
-from helpers import ACTION_SPACES, VARIANTS, noise_envs
+from helpers import ACTION_SPACES, BOX, VARIANTS, noise_envs
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOCustom
 from sb3_ppo_variants.base.checks import settings_kept
 from sb3_ppo_variants.guards.interrupts import HELD
 from sb3_ppo_variants.objectives.surrogates import AdaptiveKL
 from sb3_ppo_variants.updates.run import Snapshot
 
-BOX = ACTION_SPACES["Box"]
 IMAGE = spaces.Box(0, 255, (1, 36, 36), np.uint8)
 SMALL_CNN = {"features_extractor_kwargs": {"features_dim": 8}}
 PACKAGE = str(sb3_ppo_variants.__path__[0])

@@ -23,7 +23,7 @@ from stable_baselines3.dqn.policies import DQNPolicy
 from stable_baselines3.sac.policies import SACPolicy
 
 from bad_arguments import BAD, UNNAMED, refused
-from helpers import ACTION_SPACES, PENALISED, VARIANTS, NoiseEnv, named, noise_envs
+from helpers import ACTION_SPACES, BOX, PENALISED, VARIANTS, NoiseEnv, named, noise_envs
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 from sb3_ppo_variants.base import PPOBase
 
@@ -65,7 +65,7 @@ OWN: list[tuple[type[PPOBase], str, list[Any]]] = [
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in SHARED.items() for value in values])
 def test_bad_value(variant: Any, name: str, value: Any) -> None:
-    arguments = {"policy": "MlpPolicy", "env": NoiseEnv(ACTION_SPACES["Box"]), name: value}
+    arguments = {"policy": "MlpPolicy", "env": NoiseEnv(BOX), name: value}
     with pytest.raises(ArgumentError) as caught:
         variant(**arguments)
     assert str(caught.value).startswith(f"{name}={value!r} is not allowed; allowed: ")
@@ -75,7 +75,7 @@ def test_bad_value(variant: Any, name: str, value: Any) -> None:
 @pytest.mark.parametrize(("variant", "name", "value"), [(v, n, value) for v, n, values in OWN for value in values])
 def test_bad_value_of_its_own(variant: Any, name: str, value: Any) -> None:
     with pytest.raises(ArgumentError) as caught:
-        variant("MlpPolicy", NoiseEnv(ACTION_SPACES["Box"]), **{name: value})
+        variant("MlpPolicy", NoiseEnv(BOX), **{name: value})
     assert str(caught.value).startswith(f"{name}={value!r} is not allowed; allowed: ")
 
 
@@ -110,7 +110,7 @@ def test_the_page_says_how_many_bad_values_there_are() -> None:
     ],
 )
 def test_good_policy_arguments(policy_kwargs: dict[str, Any]) -> None:
-    PPOClip("MlpPolicy", NoiseEnv(ACTION_SPACES["Box"]), policy_kwargs=policy_kwargs)
+    PPOClip("MlpPolicy", NoiseEnv(BOX), policy_kwargs=policy_kwargs)
 
 
 def test_an_argument_that_a_later_policy_of_sb3_takes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ def test_an_argument_that_a_later_policy_of_sb3_takes(monkeypatch: pytest.Monkey
     added = inspect.Parameter("dropout", inspect.Parameter.KEYWORD_ONLY, default=0.0)
     later.__signature__ = inspect.Signature([*names, added])  # type: ignore[attr-defined]
     monkeypatch.setattr(ActorCriticPolicy, "__init__", later)
-    env = NoiseEnv(ACTION_SPACES["Box"])
+    env = NoiseEnv(BOX)
     PPOClip("MlpPolicy", env, policy_kwargs={"dropout": 0.5})
     assert made == [0.5]
     with pytest.raises(ArgumentError, match=r"policy_kwargs has no entry 'drop': ActorCriticPolicy takes .*dropout"):
@@ -153,18 +153,18 @@ def test_environments_that_do_not_fit(variant: Any) -> None:
     with pytest.raises(ArgumentError, match=r"^env=None: pass an environment"):
         variant("MlpPolicy", None)
     with pytest.raises(ArgumentError, match=r"^rollout_buffer_class=.*DictRolloutBuffer.* holds Dict obs"):
-        variant("MlpPolicy", NoiseEnv(ACTION_SPACES["Box"]), rollout_buffer_class=DictRolloutBuffer)
+        variant("MlpPolicy", NoiseEnv(BOX), rollout_buffer_class=DictRolloutBuffer)
     with pytest.raises(ArgumentError, match=r"^rollout_buffer_class=.*RolloutBuffer.* cannot hold Dict obs"):
-        env = NoiseEnv(ACTION_SPACES["Box"], spaces.Dict({"a": spaces.Discrete(3)}))
+        env = NoiseEnv(BOX, spaces.Dict({"a": spaces.Discrete(3)}))
         variant("MultiInputPolicy", env, rollout_buffer_class=RolloutBuffer)
 
 
 def test_one_sample_can_not_be_normalised() -> None:
-    env = NoiseEnv(ACTION_SPACES["Box"])
+    env = NoiseEnv(BOX)
     with pytest.raises(ArgumentError, match=r"n_steps=1 is not allowed; allowed: n_steps \* n_envs > 1, unless"):
         PPOClip("MlpPolicy", env, n_steps=1)
     PPOClip("MlpPolicy", env, n_steps=1, batch_size=1, normalize_advantage=False).learn(2)
-    two_envs = DummyVecEnv([lambda: NoiseEnv(ACTION_SPACES["Box"])] * 2)
+    two_envs = DummyVecEnv([lambda: NoiseEnv(BOX)] * 2)
     PPOClip("MlpPolicy", two_envs, n_steps=1, batch_size=2).learn(2)
 
 
@@ -187,7 +187,7 @@ def test_one_sample_can_not_be_normalised() -> None:
     ],
 )
 def test_good_values(variant: Any, arguments: dict[str, Any]) -> None:
-    variant("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), **{"n_steps": 32, "n_epochs": 1, **arguments}).learn(64)
+    variant("MlpPolicy", noise_envs(BOX), **{"n_steps": 32, "n_epochs": 1, **arguments}).learn(64)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_numbers_of_numpy_where_schedules_are_allowed(variant: Any, name: str) -
     """0.125 has the same value in all types."""
     trained = []
     for value in (0.125, np.float32(0.125)):
-        envs = noise_envs(ACTION_SPACES["Box"])
+        envs = noise_envs(BOX)
         trained.append(variant("MlpPolicy", envs, n_steps=32, seed=1, **{name: value}).learn(64))
     for wanted, got in zip(*(model.policy.parameters() for model in trained), strict=True):
         assert th.equal(got, wanted)
@@ -214,7 +214,7 @@ def test_counts_in_small_types_of_numpy(fast: bool) -> None:
     trained = []
     types: list[Any] = [int, np.uint8]
     for integer in types:
-        envs = noise_envs(ACTION_SPACES["Box"])
+        envs = noise_envs(BOX)
         model = PPOClip("MlpPolicy", envs, n_steps=integer(200), batch_size=integer(50), seed=1, fast=fast)
         trained.append(model.learn(400).policy.parameters())
     for wanted, got in zip(*trained, strict=True):
@@ -224,13 +224,13 @@ def test_counts_in_small_types_of_numpy(fast: bool) -> None:
 @pytest.mark.parametrize("variant", PENALISED)
 def test_clipping_in_addition_to_a_penalty_is_optional(variant: Any) -> None:
     for clip_range in (None, 0.2, lambda progress: 0.2 * progress):
-        variant("MlpPolicy", NoiseEnv(ACTION_SPACES["Box"]), clip_range=clip_range)
+        variant("MlpPolicy", NoiseEnv(BOX), clip_range=clip_range)
 
 
 @pytest.mark.parametrize(("batch_size", "rest"), [(48, 16), (100, 64)])
 def test_a_batch_size_that_does_not_divide_the_rollout_warns_and_trains(batch_size: int, rest: int) -> None:
     with pytest.warns(UserWarning, match=f"there will be a truncated mini-batch of size {rest}"):
-        model = PPOClip("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), n_steps=32, batch_size=batch_size)
+        model = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=32, batch_size=batch_size)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.learn(64)

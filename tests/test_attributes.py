@@ -12,7 +12,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.utils import FloatSchedule
 from stable_baselines3.common.vec_env import VecMonitor
 
-from helpers import ACTION_SPACES, noise_envs
+from helpers import BOX, flat_weights, noise_envs
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL, SeparateUpdates
 from sb3_ppo_variants.objectives import Clipped
 
@@ -69,7 +69,7 @@ def rows() -> dict[str, tuple[str, str]]:
 def make(cls: Any, **arguments: Any) -> Any:
     own = {"objective": Clipped(0.2)} if cls is PPOCustom else {}
     fast = {} if cls is PPO else {"fast": False}
-    env = VecMonitor(noise_envs(ACTION_SPACES["Box"]))
+    env = VecMonitor(noise_envs(BOX))
     settings: dict[str, Any] = dict(n_steps=16, batch_size=8, n_epochs=2, ent_coef=0.01, seed=0)
     return cls("MlpPolicy", env, **settings, **own, **fast, **arguments)
 
@@ -80,7 +80,7 @@ def trained(model: Any, **attributes: Any) -> th.Tensor:
     for name, value in attributes.items():
         setattr(model, name, value)
     model.learn(3 * STEPS, reset_num_timesteps=False)
-    return th.nn.utils.parameters_to_vector(model.policy.parameters())
+    return flat_weights(model)
 
 
 def test_the_table_names_every_argument() -> None:
@@ -128,8 +128,8 @@ def set_in_sb3(model: Any, name: str, value: Any) -> None:
 def test_a_new_value_counts_as_if_it_had_been_passed(name: str) -> None:
     theirs = make(PPO).learn(STEPS)
     set_in_sb3(theirs, name, VALUES[name])
-    expected = theirs.learn(3 * STEPS, reset_num_timesteps=False).policy.parameters()
-    assert th.equal(trained(make(PPOClip), **{name: VALUES[name]}), th.nn.utils.parameters_to_vector(expected))
+    expected = flat_weights(theirs.learn(3 * STEPS, reset_num_timesteps=False))
+    assert th.equal(trained(make(PPOClip), **{name: VALUES[name]}), expected)
 
 
 def test_gamma_of_a_rollout_under_way_stays() -> None:
@@ -174,7 +174,7 @@ def test_a_dict_that_changes_in_place() -> None:
 @pytest.mark.parametrize("name", ["learning_rate", "gamma", "gae_lambda"])
 def test_load_passes_new_values(name: str, tmp_path: Path) -> None:
     make(PPOClip).save(tmp_path / "model")
-    loaded = PPOClip.load(tmp_path / "model", noise_envs(ACTION_SPACES["Box"]), **{name: VALUES[name]})
+    loaded = PPOClip.load(tmp_path / "model", noise_envs(BOX), **{name: VALUES[name]})
     found = loaded.lr_schedule(0.5) if name == "learning_rate" else getattr(loaded.rollout_buffer, name)
     assert found == VALUES[name]
 

@@ -13,12 +13,12 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from benchmarks import gallery, paths, stepping, throughput, workloads
 from benchmarks.__main__ import TOOLS, main
-from helpers import ACTION_SPACES, noise_envs
+from helpers import BOX, noise_envs
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    workload = workloads.Workload(lambda: noise_envs(ACTION_SPACES["Box"]), "MlpPolicy", {"n_steps": 32})
+    workload = workloads.Workload(lambda: noise_envs(BOX), "MlpPolicy", {"n_steps": 32})
     monkeypatch.setitem(workloads.WORKLOADS, "cartpole", workload)
 
 

@@ -9,7 +9,7 @@ import torch as th
 
 from benchmarks import guard, instructions
 from benchmarks.__main__ import main
-from helpers import ACTION_SPACES, noise_envs
+from helpers import BOX, noise_envs
 
 
 @pytest.mark.parametrize(("bar", "code"), [(-1e9, 1), (1e9, 0)])
@@ -62,7 +62,7 @@ def test_the_same_run_has_the_same_instructions() -> None:
 
 def test_what_has_no_guards_takes_the_same_steps() -> None:
     guarded, unguarded = (
-        cls("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), n_steps=16, batch_size=16, seed=0, device="cpu").learn(64)
+        cls("MlpPolicy", noise_envs(BOX), n_steps=16, batch_size=16, seed=0, device="cpu").learn(64)
         for cls in (guard.PPOClip, guard.Unguarded)
     )
     for ours, theirs in zip(guarded.policy.parameters(), unguarded.policy.parameters(), strict=True):

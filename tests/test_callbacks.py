@@ -13,15 +13,8 @@ from stable_baselines3.common.callbacks import (
     StopTrainingOnMaxEpisodes,
 )
 
-from helpers import ACTION_SPACES, NoiseEnv, noise_envs
-from sb3_ppo_variants import CallbackError, PPOClip
-
-BOX = ACTION_SPACES["Box"]
-
-
-def model(fast: bool = True, env: Any = None) -> PPOClip:
-    env = noise_envs(BOX) if env is None else env
-    return PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, device="cpu", fast=fast)
+from helpers import BOX, NoiseEnv, small
+from sb3_ppo_variants import CallbackError
 
 
 class Answers(BaseCallback):
@@ -79,14 +72,14 @@ def test_a_callback_that_returns_none(name: str, fast: bool) -> None:
     make_callback, who = SILENT[name]
     message = f"^{who} returned None instead of True to continue training or False to stop it$"
     with pytest.raises(CallbackError, match=message):
-        model(fast).learn(64, make_callback())
+        small(fast=fast).learn(64, make_callback())
 
 
 @pytest.mark.parametrize(("answer", "steps"), [(True, 64), (np.True_, 64), (1, 64), (False, 2), (np.False_, 2), (0, 2)])
 @pytest.mark.parametrize("nest", [lambda c: c, lambda c: [c], lambda c: CallbackList([c]), lambda c: [Answers(), c]])
 def test_other_answers_are_those_of_sb3(nest: Any, answer: Any, steps: int) -> None:
     callback = Answers(answer)
-    trained = model().learn(64, nest(callback))
+    trained = small().learn(64, nest(callback))
     assert trained.num_timesteps == steps
     assert (callback.started, callback.ended) == (1, 1)
 
@@ -94,7 +87,7 @@ def test_other_answers_are_those_of_sb3(nest: Any, answer: Any, steps: int) -> N
 def test_no_callback_and_no_callbacks() -> None:
     callbacks: list[Any] = [None, [], CallbackList([]), StopTrainingOnMaxEpisodes(100), lambda *_: True]
     for callback in callbacks:
-        assert model().learn(64, callback).num_timesteps == 64
+        assert small().learn(64, callback).num_timesteps == 64
 
 
 class Raises(Answers):
@@ -130,7 +123,7 @@ class Raises(Answers):
 def test_an_error_in_a_callback_passes_on(place: str, error: BaseException, fast: bool) -> None:
     first, last, raises = Answers(), Answers(), Raises(place, error)
     with pytest.raises(type(error)) as caught:
-        model(fast).learn(64, [first, raises, last])
+        small(fast=fast).learn(64, [first, raises, last])
     assert caught.value is error
     assert (first.ended, raises.ended, last.ended) == (1, 1, 1)
 
@@ -152,7 +145,7 @@ class Interrupted(NoiseEnv):
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("no space left")])
 def test_an_error_in_an_environment_passes_on(error: BaseException, fast: bool) -> None:
     callback, env = Answers(), Interrupted(error)
-    trained = model(fast, env)
+    trained = small(env=env, fast=fast)
     with pytest.raises(type(error)) as caught:
         trained.learn(64, callback)
     assert caught.value is error
@@ -172,7 +165,7 @@ def test_the_progress_bar_is_closed() -> None:
 
     callback = Keeps()
     with pytest.raises(KeyboardInterrupt):
-        model().learn(64, callback, progress_bar=True)
+        small().learn(64, callback, progress_bar=True)
     bar = callback.locals["callback"].callbacks[-1].pbar
     assert bar.disable or bar.n == 32
 
@@ -184,5 +177,5 @@ def test_one_that_fails_to_start_does_not_end() -> None:
 
     callback = Unstartable()
     with pytest.raises(OSError):
-        model().learn(64, callback)
+        small().learn(64, callback)
     assert callback.ended == 0

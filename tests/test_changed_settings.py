@@ -11,7 +11,7 @@ import pytest
 import torch as th
 from stable_baselines3.common.callbacks import BaseCallback, StopTrainingOnMaxEpisodes
 
-from helpers import ACTION_SPACES, VARIANTS, noise_envs
+from helpers import BOX, VARIANTS, noise_envs
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, SeparateUpdates
 
 NAN = float("nan")
@@ -19,7 +19,7 @@ N_STEPS, N_ENVS = 16, 2
 
 
 def model(fast: bool, cls: Any = PPOClip, **arguments: Any) -> Any:
-    env = noise_envs(ACTION_SPACES["Box"], n_envs=N_ENVS)
+    env = noise_envs(BOX, n_envs=N_ENVS)
     return cls("MlpPolicy", env, n_steps=N_STEPS, batch_size=8, n_epochs=2, seed=0, fast=fast, **arguments)
 
 
@@ -145,7 +145,7 @@ def test_another_length_of_rollouts(n_steps: int, fast: bool, tmp_path: Path) ->
         trained.learn(160, callback)
     assert trained.num_timesteps == 2 * N_STEPS * N_ENVS
     trained.save(tmp_path / "model")
-    loaded = PPOClip.load(tmp_path / "model", noise_envs(ACTION_SPACES["Box"]), n_steps=n_steps)
+    loaded = PPOClip.load(tmp_path / "model", noise_envs(BOX), n_steps=n_steps)
     assert loaded.learn(n_steps * N_ENVS).num_timesteps == n_steps * N_ENVS
 
 
@@ -165,7 +165,7 @@ def test_a_copy_may_learn_meanwhile(fast: bool) -> None:
     def train_copy(outer: Any) -> None:
         states = np.random.get_state(), th.get_rng_state()
         copied = deepcopy(outer)
-        copied.set_env(noise_envs(ACTION_SPACES["Box"]))
+        copied.set_env(noise_envs(BOX))
         copied.learn(32)
         np.random.set_state(states[0])
         th.set_rng_state(states[1])
@@ -178,7 +178,7 @@ def test_a_copy_may_learn_meanwhile(fast: bool) -> None:
 @pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("place", PLACES)
 def test_an_environment_that_must_be_reset(place: str, fast: bool) -> None:
-    trained, other = model(fast), noise_envs(ACTION_SPACES["Box"])
+    trained, other = model(fast), noise_envs(BOX)
     callback = At(place, lambda outer: outer.set_env(other))
     with pytest.raises(RuntimeError, match=r"^the model has no observations to act on, because set_env\(\) discards"):
         trained.learn(128, callback)

@@ -14,13 +14,12 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
-from helpers import ACTION_SPACES, NoiseEnv
+from helpers import BOX, NoiseEnv
 from sb3_ppo_variants.backends.native.normalizing import native_test
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.guards.outputs import FiniteTest, finite_test
 from sb3_ppo_variants.guards.stepping import guard_envs
 
-BOX = ACTION_SPACES["Box"]
 OBSERVATIONS: dict[str, spaces.Space] = {
     "vector": spaces.Box(-1, 1, (3,), np.float64),
     "image": spaces.Box(0, 255, (8, 8, 1), np.uint8),

@@ -5,27 +5,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from resuming import pendulums, small, steps
+from resuming import pendulums, steps
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
+from helpers import small
 from sb3_ppo_variants import ArgumentError, DamagedFileError, ExactCheckpointCallback, PPOAdaptiveKL, PPOClip
 from sb3_ppo_variants.saving.checkpoint import Checkpoint
 
 
 def test_the_last_ones_are_kept(tmp_path: Path) -> None:
-    small(PPOClip, pendulums).learn(200, callback=ExactCheckpointCallback(32, tmp_path, keep_last=2))
+    small(PPOClip, pendulums()).learn(200, callback=ExactCheckpointCallback(32, tmp_path, keep_last=2))
     assert steps(tmp_path) == ["step_000000160", "step_000000192"]
 
 
 def test_all_are_kept(tmp_path: Path) -> None:
-    small(PPOClip, pendulums).learn(100, callback=ExactCheckpointCallback(50, tmp_path, keep_last=None))
+    small(PPOClip, pendulums()).learn(100, callback=ExactCheckpointCallback(50, tmp_path, keep_last=None))
     assert steps(tmp_path) == ["step_000000000", "step_000000064"]
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    small(PPOClip, lambda: VecNormalize(pendulums())).learn(128, callback=ExactCheckpointCallback(32, folder))
+    small(PPOClip, VecNormalize(pendulums())).learn(128, callback=ExactCheckpointCallback(32, folder))
     return sorted(folder.iterdir())
 
 
@@ -86,7 +87,7 @@ def test_another_class_is_refused(tmp_path: Path) -> None:
 def test_a_folder_of_another_run_is_refused_before_it_is_touched(tmp_path: Path) -> None:
     before = [path.name for path in checkpoints(tmp_path)]
     with pytest.raises(ArgumentError, match=r"path=.*step_000000096, a checkpoint of another run"):
-        small(PPOClip, pendulums).learn(64, callback=ExactCheckpointCallback(32, tmp_path))
+        small(PPOClip, pendulums()).learn(64, callback=ExactCheckpointCallback(32, tmp_path))
     earlier = PPOClip.resume(tmp_path / "step_000000032", VecNormalize(pendulums()))
     with pytest.raises(ArgumentError, match="contains step_000000096, a checkpoint beyond the one that this run"):
         earlier.learn(64, callback=ExactCheckpointCallback(32, tmp_path), reset_num_timesteps=False)
@@ -98,7 +99,7 @@ def test_damaged_checkpoints_of_another_run_are_refused(tmp_path: Path) -> None:
         (folder / "state.json").write_text("")
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(ArgumentError, match="contains step_000000096, a checkpoint of another run"):
-        small(PPOClip, pendulums).learn(64, callback=ExactCheckpointCallback(32, tmp_path, keep_last=1))
+        small(PPOClip, pendulums()).learn(64, callback=ExactCheckpointCallback(32, tmp_path, keep_last=1))
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -108,7 +109,7 @@ def test_what_is_no_checkpoint_is_not_replaced(kept: str, step: int, tmp_path: P
     path = tmp_path / kept.format(step=step)
     path.parent.mkdir(exist_ok=True)
     path.write_text("precious")
-    model = small(PPOClip, pendulums)
+    model = small(PPOClip, pendulums())
     with pytest.raises(ArgumentError, match=f"contains step_{step:09d}, which is not a checkpoint"):
         model.learn(96, callback=ExactCheckpointCallback(32, tmp_path, keep_last=1))
     assert path.read_text() == "precious"
@@ -125,7 +126,7 @@ def test_what_appears_during_training_is_not_replaced(tmp_path: Path) -> None:
             return True
 
     with pytest.raises(FileExistsError, match="step_000000032 is not a checkpoint or contains other files"):
-        small(PPOClip, pendulums).learn(64, callback=[ExactCheckpointCallback(32, tmp_path), Appears()])
+        small(PPOClip, pendulums()).learn(64, callback=[ExactCheckpointCallback(32, tmp_path), Appears()])
     assert kept.read_text() == "precious"
 
 
@@ -134,7 +135,7 @@ def test_another_job_that_takes_over_the_run_meanwhile_is_noticed(step: int, tmp
     class TakesOver(BaseCallback):
         def _on_training_start(self) -> None:
             if step == 0:
-                self._learn(small(PPOClip, pendulums, seed=2))
+                self._learn(small(PPOClip, pendulums(), seed=2))
 
         def _on_step(self) -> bool:
             if step == self.num_timesteps:
@@ -145,14 +146,14 @@ def test_another_job_that_takes_over_the_run_meanwhile_is_noticed(step: int, tmp
             model.learn_to(step + 64, callback=ExactCheckpointCallback(32, tmp_path, keep_last=1, at_end=True))
 
     with pytest.raises(FileExistsError, match=f"step_{step + 64:09d} was written during this training, so another run"):
-        small(PPOClip, pendulums).learn(128, callback=[ExactCheckpointCallback(32, tmp_path), TakesOver()])
+        small(PPOClip, pendulums()).learn(128, callback=[ExactCheckpointCallback(32, tmp_path), TakesOver()])
     assert steps(tmp_path) == [f"step_{step + 64:09d}"]
     assert PPOClip.resume(tmp_path, pendulums()).seed == (2 if step == 0 else 3)
 
 
 def test_files_among_the_checkpoints_are_kept(tmp_path: Path) -> None:
     kept = [tmp_path / "step_1" / "data.txt", tmp_path / "step_2", tmp_path / "step_000000032" / "notes.txt"]
-    small(PPOClip, pendulums).learn(64, callback=ExactCheckpointCallback(32, tmp_path))
+    small(PPOClip, pendulums()).learn(64, callback=ExactCheckpointCallback(32, tmp_path))
     for path in kept:
         path.parent.mkdir(exist_ok=True)
         path.write_text("precious")
@@ -172,14 +173,14 @@ def test_a_damaged_one_is_named_alone(emptied: bool, tmp_path: Path) -> None:
 
 
 def test_learning_goes_on_in_the_same_folder(tmp_path: Path) -> None:
-    model = small(PPOClip, pendulums)
+    model = small(PPOClip, pendulums())
     for _ in range(2):
         model.learn(64, callback=ExactCheckpointCallback(32, tmp_path, None), reset_num_timesteps=False)
     assert steps(tmp_path) == [f"step_{step:09d}" for step in (0, 32, 64, 96)]
 
 
 def test_learning_goes_on_in_another_folder(tmp_path: Path) -> None:
-    model = small(PPOClip, pendulums)
+    model = small(PPOClip, pendulums())
     for folder in ("first", "second"):
         callback = ExactCheckpointCallback(1000, tmp_path / folder)
         model.learn(64, callback=callback, reset_num_timesteps=False)
@@ -188,7 +189,7 @@ def test_learning_goes_on_in_another_folder(tmp_path: Path) -> None:
 
 
 def test_a_new_run_of_a_model_that_was_resumed_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
-    small(PPOClip, pendulums).learn(96, callback=ExactCheckpointCallback(64, tmp_path / "first"))
+    small(PPOClip, pendulums()).learn(96, callback=ExactCheckpointCallback(64, tmp_path / "first"))
     model = PPOClip.resume(tmp_path / "first", pendulums())
     assert model.learn(64).num_timesteps == 64  # As many steps as at the checkpoint, but in a new run.
     model.learn(32, callback=ExactCheckpointCallback(64, tmp_path / "second"), reset_num_timesteps=False)
@@ -198,7 +199,7 @@ def test_a_new_run_of_a_model_that_was_resumed_is_not_taken_for_the_old_one(tmp_
 def test_two_of_them_are_refused(tmp_path: Path) -> None:
     two = [ExactCheckpointCallback(32, tmp_path / name) for name in "ab"]
     with pytest.raises(ArgumentError, match="several ExactCheckpointCallbacks: pass one"):
-        small(PPOClip, pendulums).learn(64, callback=[two[0], CallbackList([two[1]])])
+        small(PPOClip, pendulums()).learn(64, callback=[two[0], CallbackList([two[1]])])
     assert not list(tmp_path.iterdir())
 
 
@@ -216,4 +217,4 @@ def test_a_callback_that_is_not_told_of_rollouts_says_so(tmp_path: Path) -> None
     from stable_baselines3.common.callbacks import EveryNTimesteps
 
     with pytest.raises(RuntimeError, match="does not see where rollouts begin"):
-        small(PPOClip, pendulums).learn(64, callback=EveryNTimesteps(32, ExactCheckpointCallback(32, tmp_path)))
+        small(PPOClip, pendulums()).learn(64, callback=EveryNTimesteps(32, ExactCheckpointCallback(32, tmp_path)))

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from committed import HAS_PICTURES, ROOT, section
+from comparing import verdict_of
 from scipy.stats import kendalltau
 
 from benchmarks import gallery
@@ -262,19 +263,13 @@ def test_the_gallery_says_what_was_found_in_hopper() -> None:
         in note
     )
     assert "Three seeds are too few to tell the two apart" in note
-    assert "So few seeds cannot tell" in said("hopper")
-
-
-def said(name: str) -> str:
-    """Return the verdict on the settings of a single comparison."""
-    found = arrays(name)
-    order = statistics.rank(found, statistics.differences(found))
-    return verdicts.verdict(order, next(iter(found.values())).shape[1])
+    assert "So few seeds cannot tell" in verdict_of(arrays("hopper"))
 
 
 @pytest.mark.parametrize("name", ["masked", "details"])
 def test_the_pages_say_that_five_seeds_are_too_few(name: str) -> None:
-    assert "So few seeds cannot tell settings apart" in said(name) and said(name).endswith("at least 6 seeds of each.")
+    verdict = verdict_of(arrays(name))
+    assert "So few seeds cannot tell settings apart" in verdict and verdict.endswith("at least 6 seeds of each.")
     text = " ".join((ROOT / "docs" / f"{name}.md").read_text().split())
     claims = {"masked": "five seeds are one too few for a difference", "details": "it would take six at least"}
     assert claims[name] in text

@@ -4,10 +4,10 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from comparing import p_value
+from comparing import p_value, verdict_of
 from scipy.stats import permutation_test, t, ttest_ind, ttest_rel
 
-from sb3_ppo_variants.compare import statistics, verdicts
+from sb3_ppo_variants.compare import statistics
 from sb3_ppo_variants.compare.statistics import holm, seeds_needed, smallest_p
 
 
@@ -65,11 +65,6 @@ def apart(gap: float, seeds: int, envs: int, settings: str = "ab") -> dict[str, 
     return {label: generator.normal(0.9 - gap * number, 0.05, (seeds, envs)) for number, label in enumerate(settings)}
 
 
-def said(arrays: dict[str, np.ndarray], incomplete: tuple[str, ...] = ()) -> str:
-    order = statistics.rank(arrays, statistics.differences(arrays))
-    return verdicts.verdict(order, next(iter(arrays.values())).shape[1], incomplete)
-
-
 def test_what_is_better_beyond_noise() -> None:
     arrays = {**apart(0.4, 3, 3), "c": np.array([[0.0, 1.5, 0.5], [1.5, 0.0, 1.4], [0.2, 1.4, 0.0]])}
     differences = statistics.differences(arrays)
@@ -77,39 +72,41 @@ def test_what_is_better_beyond_noise() -> None:
     assert (first.label, first.better, first.worse, first.ranks) == ("a", ["b"], [], "1 to 2")
     assert (middle.label, middle.ranks) == ("c", "1 to 3")
     assert (last.label, last.worse, last.ranks) == ("b", ["a"], "2 to 3")
-    assert said(arrays).endswith("0.91. It is better beyond noise than b, and cannot be told apart from c.")
-    assert said({"a": arrays["a"]}).endswith("0.91; there is no other setting.")
-    assert said({"a": arrays["a"]}, ("d",)).endswith("0.91; no other setting has a seed in every environment.")
+    assert verdict_of(arrays).endswith("0.91. It is better beyond noise than b, and cannot be told apart from c.")
+    assert verdict_of({"a": arrays["a"]}).endswith("0.91; there is no other setting.")
+    assert verdict_of({"a": arrays["a"]}, ("d",)).endswith("0.91; no other setting has a seed in every environment.")
     pair = apart(0.4, 3, 3)
-    assert said(pair).endswith("and is better than all others beyond noise.")
-    assert said(pair, ("d",)).endswith("and is better than all others that count beyond noise.")
+    assert verdict_of(pair).endswith("and is better than all others beyond noise.")
+    assert verdict_of(pair, ("d",)).endswith("and is better than all others that count beyond noise.")
 
 
 def test_too_few_seeds_are_said_and_how_many_would_do() -> None:
     """Three against three in one environment give 2 / 20 at the least, however far they are apart."""
-    assert said(apart(100.0, 3, 1)).endswith(
+    assert verdict_of(apart(100.0, 3, 1)).endswith(
         "So few seeds cannot tell settings apart: with 3 seeds in one environment, the smallest p value of two "
         "settings is 0.1. It takes at least 4 seeds of each."
     )
-    assert "is better than all others beyond noise" in said(apart(100.0, 4, 1))
-    of_five = said(apart(100.0, 5, 1, "abcde"))
+    assert "is better than all others beyond noise" in verdict_of(apart(100.0, 4, 1))
+    of_five = verdict_of(apart(100.0, 5, 1, "abcde"))
     assert "the smallest p value of two settings is 0.0079, and a comparison of 10 pairs asks for 0.005" in of_five
     assert of_five.endswith("It takes at least 6 seeds of each.")
-    assert "better than all others" in said(apart(100.0, 6, 1, "abcde"))
+    assert "better than all others" in verdict_of(apart(100.0, 6, 1, "abcde"))
 
 
 def test_one_seed_says_nothing_of_noise() -> None:
     arrays = {"a": np.array([[1.0, 0.9]]), "b": np.array([[0.1, 0.2]])}
     order = statistics.rank(arrays, statistics.differences(arrays))
     assert [each.ranks for each in order] == ["1 to 2", "1 to 2"]
-    assert "With a single seed, nothing can be said about noise" in said(arrays)
+    assert "With a single seed, nothing can be said about noise" in verdict_of(arrays)
 
 
 def test_a_setting_with_one_seed_leaves_the_others_their_verdict() -> None:
     several = apart(0.4, 3, 3)
-    worst = said({**several, "c": np.zeros((1, 3))})
+    worst = verdict_of({**several, "c": np.zeros((1, 3))})
     assert worst.endswith("It is better beyond noise than b, and cannot be told apart from c (a single seed).")
-    assert said({**several, "c": np.ones((1, 3))}).endswith("With its single seed, it cannot be told apart from a, b.")
+    assert verdict_of({**several, "c": np.ones((1, 3))}).endswith(
+        "With its single seed, it cannot be told apart from a, b."
+    )
 
 
 def test_the_scale_of_the_test_does_not_depend_on_the_setting() -> None:

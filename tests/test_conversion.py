@@ -10,7 +10,7 @@ import torch as th
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.utils import LinearSchedule
 
-from helpers import ACTION_SPACES, VARIANTS, noise_envs
+from helpers import BOX, VARIANTS, noise_envs
 from sb3_ppo_variants import (
     ArgumentError,
     DamagedFileError,
@@ -24,7 +24,6 @@ from sb3_ppo_variants import (
 )
 from sb3_ppo_variants.objectives import Unclipped
 
-BOX = ACTION_SPACES["Box"]
 HYPERPARAMETERS: dict[str, Any] = {
     "learning_rate": LinearSchedule(1e-3, 1e-4, 1.0),
     "n_steps": 16,

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-from collections.abc import Iterator
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -15,10 +14,9 @@ from stable_baselines3.common.vec_env import VecEnvWrapper
 from torch import nn
 from torch.nn import functional
 
-from helpers import ACTION_SPACES, noise_envs
+from helpers import BOX, collect, noise_envs
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.backends.native import convolutions
-from sb3_ppo_variants.backends.native import library as native
 from sb3_ppo_variants.backends.native.convolutions import Convolve, FirstLayers, Selection, run_in_parallel
 
 pytestmark = pytest.mark.usefixtures("natively", "_all_convolutions")
@@ -34,17 +32,6 @@ def _all_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convolutions, "has_tiles", lambda: False)
 
 
-@pytest.fixture(params=native.INSTRUCTIONS)
-def _instructions(request: pytest.FixtureRequest) -> Iterator[None]:
-    library = native.library()
-    assert library is not None
-    best = library.instructions
-    if not library.use(request.param):
-        pytest.skip(f"this processor has no {request.param}")
-    yield
-    library.use(best)
-
-
 def network(channels: int) -> nn.Sequential:
     th.manual_seed(0)
     layers = nn.Conv2d(channels, 32, 8, 4), nn.Conv2d(32, 64, 4, 2), nn.Conv2d(64, 64, 3)
@@ -56,7 +43,7 @@ def convolved(layers: list[Any], images: np.ndarray, rows: np.ndarray) -> th.Ten
     return Convolve.apply(Selection(images, rows), [layer.stride[0] for layer in layers], *parameters)
 
 
-@pytest.mark.usefixtures("_instructions")
+@pytest.mark.usefixtures("each_instruction_set")
 @pytest.mark.parametrize("size", IMAGES)
 def test_outputs_and_gradients(size: tuple[int, int, int]) -> None:
     rng = np.random.default_rng(0)
@@ -91,7 +78,7 @@ def test_an_output_worked_out_by_hand() -> None:
     assert d_weight[0, 0, [0, 7], 0].tolist() == [1, 2] and d_bias[:2].tolist() == [2, 0]
 
 
-@pytest.mark.usefixtures("_instructions")
+@pytest.mark.usefixtures("each_instruction_set")
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_nothing_that_is_not_finite_is_lost(value: float) -> None:
     net, images = network(1), np.ones((1, 36, 36, 1), np.uint8)
@@ -110,7 +97,7 @@ def test_nothing_that_is_not_finite_is_lost(value: float) -> None:
 
 
 def policy_for(images: spaces.Box = FRAMES, **policy_kwargs: Any) -> Any:
-    env = noise_envs(ACTION_SPACES["Box"], images)
+    env = noise_envs(BOX, images)
     return PPOClip("CnnPolicy", env, n_steps=8, batch_size=16, policy_kwargs=policy_kwargs).policy
 
 
@@ -215,7 +202,7 @@ def test_rollouts_and_updates_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
         return compute(self, images, rows)
 
     monkeypatch.setattr(FirstLayers, "__call__", noted)
-    env = noise_envs(ACTION_SPACES["Box"], FRAMES)
+    env = noise_envs(BOX, FRAMES)
     PPOClip("CnnPolicy", env, n_steps=20, batch_size=8, n_epochs=1).learn(40)
     # 20 steps of two environments, and 5 minibatches. The KL needs all 40 states at once.
     assert seen.count(2) >= 20 and seen.count(8) == 5 and seen.count(40) == 1
@@ -233,10 +220,9 @@ class AsNumbers(VecEnvWrapper):
 
 
 def test_observations_of_another_type_than_the_space() -> None:
-    env = AsNumbers(noise_envs(ACTION_SPACES["Box"], FRAMES))
+    env = AsNumbers(noise_envs(BOX, FRAMES))
     model = PPOClip("CnnPolicy", env, n_steps=8, batch_size=16, fast=True)
-    _, callback = model._setup_learn(16)
-    model.collect_rollouts(env, callback, model.rollout_buffer, 8)
+    collect(model)
     buffer: Any = model.rollout_buffer
     images = th.from_numpy(buffer.observations.reshape(16, *FRAMES.shape))
     assert images.dtype == th.uint8

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch as th
 
-from helpers import ACTION_SPACES, LogRecorder, noise_envs
+from helpers import BOX, LogRecorder, collect, noise_envs, update
 from sb3_ppo_variants import (
     ArgumentError,
     ArrayObjective,
@@ -25,7 +25,6 @@ from sb3_ppo_variants import (
 from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized
 from sb3_ppo_variants.updates.run import LOGGED
 
-BOX = ACTION_SPACES["Box"]
 GUIDE = Path(__file__).parent.parent / "docs" / "howto" / "own_objective.md"
 
 
@@ -92,15 +91,9 @@ def test_the_progress_ends_at_zero() -> None:
 
 def test_the_paths_agree(double_precision: Any) -> None:
     model = make(HingeOverArrays(0.01), fast=False, n_epochs=10)
-    _, callback = model._setup_learn(64)
-    model.collect_rollouts(model.env, callback, model.rollout_buffer, 32)
+    collect(model)
     double_precision(model)
-    trained = []
-    for fast in (False, True):
-        trained.append(deepcopy(model))
-        trained[-1].fast = fast
-        np.random.seed(3)
-        trained[-1].train()
+    trained = [update(model, fast) for fast in (False, True)]
     for wanted, got in zip(*(m.policy.parameters() for m in trained), strict=True):
         th.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-10)
 

@@ -14,19 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
+from forging import Members, change_state, serialize, unzip, zip_members
 from stable_baselines3 import A2C, DDPG, DQN, PPO, SAC, TD3
 
-from helpers import ACTION_SPACES, VARIANTS, latin, noise_envs
+from helpers import ACTION_SPACES, BOX, VARIANTS, latin, noise_envs, save
 from sb3_ppo_variants import DamagedFileError, PPOClip, PPOFixedKL
-
-Members = dict[str, bytes]
 
 
 @cache
 def saved(cls: Any) -> bytes:
     """Return a file of ours, whose members are hashed, or one of SB3's, whose members are not."""
     file = io.BytesIO()
-    env = noise_envs(ACTION_SPACES["Box"])
+    env = noise_envs(BOX)
     net_arch = {"net_arch": [8]}
     cls("MlpPolicy", env, n_steps=8, batch_size=8, device="cpu", policy_kwargs=net_arch).learn(16).save(file)
     return file.getvalue()
@@ -78,27 +77,6 @@ def test_bit_flips_are_seen_or_change_nothing(cls: Any, n_flips: int, where: str
     assert named > n_flips / 3
 
 
-def members_of(content: bytes) -> Members:
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
-
-
-def zipped(members: Members) -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        for name, member in members.items():
-            archive.writestr(name, member)
-    return file.getvalue()
-
-
-def with_state(members: Members, name: str, change: Callable[[Any], Any]) -> Members:
-    state = th.load(io.BytesIO(members[name]), weights_only=True)
-    file = io.BytesIO()
-    changed = change(state)
-    th.save(state if changed is None else changed, file)
-    return {**members, name: file.getvalue()}
-
-
 def with_data(members: Members, change: Callable[[dict[str, Any]], Any]) -> Members:
     data = json.loads(members["data"])
     change(data)
@@ -124,42 +102,42 @@ FAULTS: dict[str, tuple[Callable[[Members], Members], str]] = {
     "data of a list": (lambda m: {**m, "data": b"[1]"}, "data is not (what was saved|a JSON object)"),
     "policy of text": (lambda m: {**m, POLICY: b"nothing"}, "policy (is not what was saved|cannot be read)"),
     "policy of a list": (
-        lambda m: with_state(m, POLICY, lambda _: [1]),
+        lambda m: {**m, POLICY: serialize([1])},
         "policy (is not what was saved|is a list, not a dictionary)",
     ),
     "policy for optimizer": (lambda m: {**m, OPTIMIZER: m[POLICY]}, r"policy.optimizer (is not what was saved|has no)"),
     "optimizer for policy": (lambda m: {**m, POLICY: m[OPTIMIZER]}, r"policy (is not what was saved|has no)"),
     "another member": (lambda m: {**m, "policy.extra.pth": m[POLICY]}, r"policy.extra (is not|is no)"),
     "no weight": (
-        lambda m: with_state(m, POLICY, lambda state: state.pop("value_net.bias") and None),
+        lambda m: change_state(m, POLICY, lambda state: state.pop("value_net.bias")),
         "policy (is not what was saved|has no value_net.bias)",
     ),
     "another weight": (
-        lambda m: with_state(m, POLICY, lambda state: state.update(more=th.ones(1))),
+        lambda m: change_state(m, POLICY, lambda state: state.update(more=th.ones(1))),
         "policy (is not what was saved|has more, which this model does not have)",
     ),
     "a weight of another shape": (
-        lambda m: with_state(m, POLICY, lambda state: state.update({"value_net.bias": th.ones(2)})),
+        lambda m: change_state(m, POLICY, lambda state: state.update({"value_net.bias": th.ones(2)})),
         r"policy (is not what was saved|has a value_net.bias of shape \(2,\), not \(1,\))",
     ),
     "a weight that is a number": (
-        lambda m: with_state(m, POLICY, lambda state: state.update({"value_net.bias": 1.0})),
+        lambda m: change_state(m, POLICY, lambda state: state.update({"value_net.bias": 1.0})),
         "policy (is not what was saved|has a value_net.bias that is not a tensor)",
     ),
     "moments of another shape": (
-        lambda m: with_state(m, OPTIMIZER, lambda state: state["state"][0].update(exp_avg=th.ones(9))),
+        lambda m: change_state(m, OPTIMIZER, lambda state: state["state"][0].update(exp_avg=th.ones(9))),
         r"policy.optimizer (is not what was saved|has exp_avg of shape \(9,\))",
     ),
     "no moments of one": (
-        lambda m: with_state(m, OPTIMIZER, lambda state: state["state"][0].pop("exp_avg") is None),
-        r"policy.optimizer (is not what was saved|is a bool|does not have the same moments)",
+        lambda m: change_state(m, OPTIMIZER, lambda state: state["state"][0].pop("exp_avg")),
+        "policy.optimizer (is not what was saved|has step, exp_avg_sq for a parameter, not step, exp_avg, exp_avg_sq)",
     ),
     "fewer groups": (
-        lambda m: with_state(m, OPTIMIZER, lambda state: state["param_groups"].clear()),
+        lambda m: change_state(m, OPTIMIZER, lambda state: state["param_groups"].clear()),
         r"policy.optimizer (is not what was saved|has parameter groups whose sizes)",
     ),
     "no groups": (
-        lambda m: with_state(m, OPTIMIZER, lambda state: state.pop("param_groups") and None),
+        lambda m: change_state(m, OPTIMIZER, lambda state: state.pop("param_groups")),
         r"policy.optimizer (is not what was saved|has no param_groups)",
     ),
     "no policy class": (
@@ -179,16 +157,20 @@ FAULTS: dict[str, tuple[Callable[[Members], Members], str]] = {
         "(data is not what was saved|policy_class is 3, not a policy class for PPOClip)",
     ),
     "a variable": (
-        lambda m: with_state(m, "pytorch_variables.pth", lambda state: state.update({"log_std.more": th.ones(1)})),
+        lambda m: change_state(m, "pytorch_variables.pth", lambda state: state.update({"log_std.more": th.ones(1)})),
         "pytorch_variables (is not what was saved|has log_std.more; PPO has none)",
     ),
     "a variable that is a number": (
-        lambda m: with_state(m, "pytorch_variables.pth", lambda state: state.update({"policy": 3})),
+        lambda m: change_state(m, "pytorch_variables.pth", lambda state: state.update({"policy": 3})),
         "pytorch_variables (is not what was saved|has policy; PPO has none)",
     ),
     "a broken pickle": (
         lambda m: with_data(m, lambda data: data["clip_range"].update({":serialized:": "AAAA"})),
         "(data is not what was saved|clip_range cannot be unpickled)",
+    ),
+    "optimizer of a truth value": (
+        lambda m: {**m, OPTIMIZER: serialize(False)},
+        "policy.optimizer (is not what was saved|is a bool)",
     ),
 }
 
@@ -196,8 +178,7 @@ FAULTS: dict[str, tuple[Callable[[Members], Members], str]] = {
 @latin(2, fault=FAULTS, cls=[PPOClip, PPO], weights_only=[False, True])
 def test_faults_of_members(fault: str, cls: Any, weights_only: bool) -> None:
     change, part = FAULTS[fault]
-    content = zipped(change(members_of(saved(cls))))
-    file = io.BytesIO(content)
+    file = zip_members(change(unzip(io.BytesIO(saved(cls)))))
     known = {"policy_class": "MlpPolicy", "clip_range": 0.2, "rollout_buffer_class": None}
     if fault in ("another policy class", "a broken pickle"):
         if weights_only and cls is PPO:
@@ -206,7 +187,7 @@ def test_faults_of_members(fault: str, cls: Any, weights_only: bool) -> None:
     with pytest.raises(DamagedFileError, match=f"BytesIO: {part}"):
         PPOClip.load(
             file,
-            env=noise_envs(ACTION_SPACES["Box"]),
+            env=noise_envs(BOX),
             weights_only=weights_only,
             custom_objects=known if weights_only and cls is PPO else None,
         )
@@ -215,17 +196,17 @@ def test_faults_of_members(fault: str, cls: Any, weights_only: bool) -> None:
 @pytest.mark.parametrize("device", ["meta", "cuda:99", 3])
 def test_the_device_is_that_of_the_argument(device: Any) -> None:
     """SB3 writes none to its files. One that is there could make the model unusable on this machine."""
-    content = zipped(with_data(members_of(saved(PPO)), lambda data: data.update(device=device)))
-    assert load(content).device == th.device("cpu")
+    file = zip_members(with_data(unzip(io.BytesIO(saved(PPO))), lambda data: data.update(device=device)))
+    assert load(file.getvalue()).device == th.device("cpu")
 
 
 def test_weights_that_are_not_finite() -> None:
     def change(state: Any) -> None:
         state["action_net.weight"][0, 0] = float("nan")
 
-    content = zipped(with_state(members_of(saved(PPO)), POLICY, change))
+    file = zip_members(change_state(unzip(io.BytesIO(saved(PPO))), POLICY, change))
     with pytest.warns(UserWarning, match=r"^BytesIO: action_net.weight of the policy has numbers that are not finite"):
-        load(content)
+        load(file.getvalue())
 
 
 def test_a_member_that_is_there_twice() -> None:
@@ -237,20 +218,20 @@ def test_a_member_that_is_there_twice() -> None:
 
 
 def test_the_note_of_another_file() -> None:
-    ours = members_of(saved(PPOClip))
+    ours = unzip(io.BytesIO(saved(PPOClip)))
     for note, fault in ((b"", "is not JSON"), (b"{}", "has no hashes"), (b"[]", "is not a JSON object")):
         with pytest.raises(DamagedFileError, match=rf"sb3_ppo_variants.json {fault}"):
-            load(zipped({**ours, "sb3_ppo_variants.json": note}))
+            load(zip_members({**ours, "sb3_ppo_variants.json": note}).getvalue())
 
 
 @pytest.mark.parametrize("weights_only", [False, True])
 def test_a_missing_byte_in_the_note(weights_only: bool) -> None:
-    ours = members_of(saved(PPOClip))
+    ours = unzip(io.BytesIO(saved(PPOClip)))
     note = ours["sb3_ppo_variants.json"]
     for position in range(0, len(note), 5):
-        file = zipped({**ours, "sb3_ppo_variants.json": note[:position] + note[position + 1 :]})
+        file = zip_members({**ours, "sb3_ppo_variants.json": note[:position] + note[position + 1 :]})
         with pytest.raises(DamagedFileError):
-            PPOClip.load(io.BytesIO(file), weights_only=weights_only)
+            PPOClip.load(file, weights_only=weights_only)
 
 
 def test_parameters_are_checked_too() -> None:
@@ -309,8 +290,7 @@ if find_spec("sb3_contrib"):
 def test_another_algorithm(other: Any, variant: Any, weights_only: bool) -> None:
     policy, actions, arguments = OTHERS[other]
     env = noise_envs(ACTION_SPACES[actions], n_envs=1)
-    file = io.BytesIO()
-    other(policy, env, device="cpu", **arguments).save(file)
+    file = save(other(policy, env, device="cpu", **arguments))
     with pytest.raises(DamagedFileError, match="BytesIO: data has no"):
         variant.load(file, env=env, weights_only=weights_only)
 

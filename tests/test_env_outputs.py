@@ -10,11 +10,10 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecEnvWrapper, VecNormalize
 
-from helpers import ACTION_SPACES, VECTOR, NoiseEnv
+from helpers import BOX, VECTOR, NoiseEnv, flat_weights, small
 from sb3_ppo_variants import EnvOutputError, NonFiniteError, PPOClip
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 
-BOX = ACTION_SPACES["Box"]
 BYTES = spaces.Box(0, 255, (3,), np.uint8)
 NUMBER = spaces.Discrete(4)
 NUMBERS = spaces.MultiDiscrete([2, 4])
@@ -110,11 +109,6 @@ class Errs(NoiseEnv):
         return tuple(returned)
 
 
-def model_for(env: VecEnv) -> Any:
-    policy = "MultiInputPolicy" if isinstance(env.observation_space, spaces.Dict) else "MlpPolicy"
-    return PPOClip(policy, env, n_steps=16, batch_size=16, n_epochs=1, device="cpu")
-
-
 def right_and(space: spaces.Space, place: str, value: Any, vec_env: Any = DummyVecEnv) -> VecEnv:
     env: VecEnv = vec_env([partial(NoiseEnv, BOX, deepcopy(space)), partial(Errs, space, place, value)])
     return env
@@ -124,7 +118,7 @@ def right_and(space: spaces.Space, place: str, value: Any, vec_env: Any = DummyV
 def test_wrong_outputs(name: str) -> None:
     space, place, value, quantity = WRONG[name]
     with pytest.raises(EnvOutputError) as caught:
-        model_for(right_and(space, place, value)).learn(32)
+        small(env=right_and(space, place, value)).learn(32)
     assert (caught.value.quantity, caught.value.env_index, caught.value.step) == (quantity, 1, 2 * (AT - 1))
 
 
@@ -133,7 +127,7 @@ def test_wrong_outputs_of_another_process(name: str) -> None:
     space, place, value, quantity = WRONG[name]
     env = right_and(space, place, value, partial(SafeSubprocVecEnv, start_method="fork"))
     with pytest.raises(EnvOutputError) as caught:
-        model_for(env).learn(32)
+        small(env=env).learn(32)
     assert (caught.value.quantity, caught.value.env_index, caught.value.step) == (quantity, 1, 2 * (AT - 1))
     env.close()
 
@@ -147,13 +141,13 @@ def test_wrong_outputs_of_a_worker_of_sb3(name: str) -> None:
     space, place, value, quantity = WRONG[name]
     env = SubprocVecEnv([partial(Errs, space, place, value)], start_method="fork")
     with pytest.raises(EnvOutputError, match=f"the {quantity if place != 'truncated' else 'done'}"):
-        model_for(env).learn(32)
+        small(env=env).learn(32)
     env.close()
 
 
 @pytest.mark.parametrize(("space", "place", "value"), RIGHT)
 def test_right_outputs(space: spaces.Space, place: str, value: Any) -> None:
-    model_for(right_and(space, place, value)).learn(32)
+    small(env=right_and(space, place, value)).learn(32)
 
 
 @pytest.mark.parametrize("returned", [(A, 1.0, False, {}), None, A])
@@ -163,7 +157,7 @@ def test_a_step_that_is_not_of_five_values(returned: Any) -> None:
             return returned
 
     with pytest.raises(EnvOutputError, match=r"result of step\(\) of environment 0 at step 0 is .*, but must be \(obs"):
-        model_for(DummyVecEnv([partial(Old, BOX)])).learn(32)
+        small(env=DummyVecEnv([partial(Old, BOX)])).learn(32)
 
 
 @pytest.mark.parametrize("returned", [A, np.zeros(2, np.float32), (A, None), (A[:1], {})])
@@ -173,7 +167,7 @@ def test_a_wrong_reset(returned: Any) -> None:
             return returned
 
     with pytest.raises(EnvOutputError, match="of environment 0 at step 0 is"):
-        model_for(DummyVecEnv([partial(Old, BOX)])).learn(32)
+        small(env=DummyVecEnv([partial(Old, BOX)])).learn(32)
 
 
 @pytest.mark.parametrize("value", [A[:1], np.full(3, "1")])
@@ -184,7 +178,7 @@ def test_a_wrong_last_observation(value: Any) -> None:
             return (value if self._steps == 7 else observation), *others
 
     with pytest.raises(EnvOutputError, match="observation of environment 0 at step 6"):
-        model_for(VecNormalize(DummyVecEnv([partial(Ends, BOX)]))).learn(32)
+        small(env=VecNormalize(DummyVecEnv([partial(Ends, BOX)]))).learn(32)
 
 
 @pytest.mark.parametrize("wrapper", [lambda env: env, VecNormalize])
@@ -195,7 +189,7 @@ def test_a_last_observation_too_large_for_the_type_of_the_space(wrapper: Any) ->
             return (np.array([0, 1e39, 0]) if self._steps == 7 else observation), *others
 
     with pytest.raises(NonFiniteError, match="terminal observation of environment 0 at step 6 is not finite"):
-        model_for(wrapper(DummyVecEnv([partial(Ends, BOX)]))).learn(32)
+        small(env=wrapper(DummyVecEnv([partial(Ends, BOX)]))).learn(32)
 
 
 class InFloats(NoiseEnv):
@@ -216,7 +210,7 @@ def test_integers_in_floats_of_a_worker_of_sb3(space: spaces.Space) -> None:
     for cls in (NoiseEnv, InFloats):
         env = SubprocVecEnv([partial(cls, BOX, space)], start_method="fork")
         env.seed(0)
-        rollouts.append(model_for(env).learn(16).rollout_buffer.observations)
+        rollouts.append(small(env=env).learn(16).rollout_buffer.observations)
         env.close()
     np.testing.assert_array_equal(*rollouts)
 
@@ -235,7 +229,7 @@ class TellsNothing(DummyVecEnv):
 
 @pytest.mark.parametrize("ends", [False, True])
 def test_infos_are_missed_where_an_episode_ends(ends: bool) -> None:
-    model = model_for(TellsNothing(ends))
+    model = small(env=TellsNothing(ends))
     if not ends:
         model.learn(32)
         return
@@ -256,7 +250,7 @@ def test_rewards_in_a_list_and_dones_that_are_floats() -> None:
     for vec_env in (DummyVecEnv, OtherTypes):
         env = vec_env([partial(NoiseEnv, BOX, deepcopy(VECTOR))] * 2)
         model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, seed=0, device="cpu").learn(32)
-        weights.append(th.cat([parameter.detach().flatten() for parameter in model.policy.parameters()]))
+        weights.append(flat_weights(model))
     assert th.equal(*weights)
 
 
@@ -286,18 +280,18 @@ VEC_ENVS = [DummyVecEnv, *(partial(cls, start_method="fork") for cls in (Subproc
 def test_tuples_under_a_wrapper(vec_env: Any) -> None:
     pair = spaces.Tuple([VECTOR, VECTOR])
     env = right_and(pair, "reward", 0.0, vec_env)
-    model_for(Flattened(env)).learn(32)
+    small(env=Flattened(env)).learn(32)
     env.close()
     env = right_and(pair, "observation", (A, np.array([0, np.nan, 0], np.float32)), vec_env)
     with pytest.raises(NonFiniteError, match=r"the observation\[1\] of environment 1 at step 8 is not finite"):
-        model_for(Flattened(env)).learn(32)
+        small(env=Flattened(env)).learn(32)
     env.close()
 
 
 def test_a_part_of_a_tuple_of_another_shape() -> None:
     env = right_and(spaces.Tuple([VECTOR, VECTOR]), "observation", (A, A[:1]), VEC_ENVS[2])
     with pytest.raises(EnvOutputError, match=r"the observation\[1\] of environment 1 at step 8 is an array of shape"):
-        model_for(Flattened(env)).learn(32)
+        small(env=Flattened(env)).learn(32)
     env.close()
 
 
@@ -329,11 +323,11 @@ class Tells(NoiseEnv):
 def test_statistics_of_episodes(info: dict[str, Any], named: str, vec_env: Any) -> None:
     env = vec_env([partial(Tells, {}), partial(Tells, info)])
     with pytest.raises(EnvOutputError, match=named):
-        model_for(env).learn(32)
+        small(env=env).learn(32)
     env.close()
 
 
 @pytest.mark.parametrize("info", [{"is_success": np.bool_(True)}, {"episode": {"r": np.ones(1), "l": 7, "t": "now"}}])
 def test_right_statistics_of_episodes(info: dict[str, Any]) -> None:
-    model = model_for(DummyVecEnv([partial(Tells, info)])).learn(32)
+    model = small(env=DummyVecEnv([partial(Tells, info)])).learn(32)
     assert len(model.ep_info_buffer) + len(model.ep_success_buffer) == 4

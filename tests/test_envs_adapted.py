@@ -7,7 +7,6 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-import torch as th
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from stable_baselines3 import PPO
@@ -15,7 +14,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecMonitor
 
-from helpers import VARIANTS
+from helpers import VARIANTS, assert_same_weights
 from sb3_ppo_variants import ArgumentError, PPOClip
 from sb3_ppo_variants.envs import GymnasiumVecEnv
 
@@ -36,8 +35,7 @@ def test_it_trains_as_sb3_does_in_the_same_environments(kind: Any, mode: Autores
     assert env is not None
     env.close()
     assert len(model.ep_info_buffer or ()) == len(expected.ep_info_buffer or ()) > 4
-    theirs = expected.policy.state_dict()
-    assert all(th.equal(theirs[name], tensor) for name, tensor in found.policy.state_dict().items())
+    assert_same_weights(found, expected)
 
 
 @pytest.mark.parametrize("algorithm", VARIANTS)

@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space
 from stable_baselines3.common.utils import configure_logger
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
-from sb3_ppo_variants import PPOClip
+from helpers import collect, small
 from sb3_ppo_variants.envs import GymnasiumVecEnv
 
 N_STEPS = 24
@@ -118,11 +118,9 @@ BACKENDS = [
 
 
 def rollout(venv: VecEnv, fast: bool) -> dict[str, Any]:
-    policy = "MultiInputPolicy" if isinstance(venv.observation_space, spaces.Dict) else "MlpPolicy"
-    model = PPOClip(policy, venv, n_steps=N_STEPS, batch_size=N_STEPS, gamma=GAMMA, seed=0, fast=fast, device="cpu")
+    model = small(env=venv, n_steps=N_STEPS, batch_size=N_STEPS, gamma=GAMMA, seed=0, fast=fast)
     model.set_logger(configure_logger(0))
-    _, callback = model._setup_learn(N_STEPS * 3)
-    model.collect_rollouts(venv, callback, model.rollout_buffer, N_STEPS)
+    collect(model)
     venv.close()
     names = ("observations", "actions", "rewards", "episode_starts", "values", "log_probs", "advantages", "returns")
     return {name: getattr(model.rollout_buffer, name) for name in names}

@@ -15,7 +15,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
-from helpers import ACTION_SPACES, LogRecorder, noise_envs
+from helpers import ACTION_SPACES, BOX, LogRecorder, flat_weights, noise_envs
 from sb3_ppo_variants import (
     ArrayObjective,
     Batch,
@@ -35,10 +35,6 @@ from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.updates.plan import Descent, JointUpdates, Trained, UpdatePlan
 
 SETTINGS: dict[str, Any] = dict(n_steps=16, batch_size=8, n_epochs=2, seed=0)
-
-
-def weights(model: Any) -> th.Tensor:
-    return th.nn.utils.parameters_to_vector(model.policy.parameters())
 
 
 # An objective: the loss on tensors and its gradient over arrays.
@@ -71,7 +67,7 @@ def test_an_objective() -> None:
     batch = Batch(th.tensor([1.5, 0.5]), th.tensor([2.0, -1.0]))
     assert Squared(2.0).loss(batch).item() == pytest.approx(-0.75)
     check_gradient(Squared(2.0))
-    env, log = noise_envs(ACTION_SPACES["Box"]), LogRecorder()
+    env, log = noise_envs(BOX), LogRecorder()
     PPOCustom("MlpPolicy", env, objective=Squared(2.0), **SETTINGS).learn(32, log)
     assert log.updates[-1]["train/c"] == 2.0
 
@@ -126,7 +122,7 @@ def test_a_distribution() -> None:
     expected = quad(integrand, -10, 10, points=[-0.4, 0.3], limit=200)[0]
     assert laplace_kl(old, new).item() == pytest.approx(expected, rel=1e-4)
     log = LogRecorder()
-    model = PPOAdaptiveKL(LaplacePolicy, noise_envs(ACTION_SPACES["Box"]), **SETTINGS).learn(32, log)
+    model = PPOAdaptiveKL(LaplacePolicy, noise_envs(BOX), **SETTINGS).learn(32, log)
     assert isinstance(model.policy.action_dist, Laplace) and log.updates[-1]["train/kl"] > 0
 
 
@@ -160,7 +156,7 @@ def test_a_policy_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     model = PPOFixedKL("AuxiliaryPolicy", noise_envs(ACTION_SPACES["Discrete"]), kl_coef=0.0, **SETTINGS).learn(64)
     assert type(model.policy) is AuxiliaryPolicy
     plain = PPOFixedKL("MlpPolicy", noise_envs(ACTION_SPACES["Discrete"]), kl_coef=0.0, fast=False, **SETTINGS)
-    assert th.equal(weights(model), weights(plain.learn(64)))
+    assert th.equal(flat_weights(model), flat_weights(plain.learn(64)))
 
 
 # An update: which descents it consists of.
@@ -186,7 +182,7 @@ class MoreValueEpochs(JointUpdates):
 
 def test_an_update() -> None:
     def trained(cls: Any, **arguments: Any) -> Any:
-        return cls("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), **SETTINGS, **arguments).learn(32)
+        return cls("MlpPolicy", noise_envs(BOX), **SETTINGS, **arguments).learn(32)
 
     theirs = trained(PPO)
     for samples in theirs.rollout_buffer.get(8):
@@ -198,7 +194,7 @@ def test_an_update() -> None:
         th.nn.utils.clip_grad_norm_(theirs.policy.parameters(), theirs.max_grad_norm)
         theirs.policy.optimizer.step()
     ours = trained(PPOClip, updates=MoreValueEpochs(1), fast=False)
-    assert th.equal(weights(ours), weights(theirs))
+    assert th.equal(flat_weights(ours), flat_weights(theirs))
 
 
 # A backend: what it can compute, and how.
@@ -248,7 +244,7 @@ def test_a_backend(
 
     monkeypatch.setattr(th.optim.Adam, "step", counted)
     network = {"net_arch": [size, size]}
-    PPOClip("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), policy_kwargs=network, verbose=1, **SETTINGS).learn(32)
+    PPOClip("MlpPolicy", noise_envs(BOX), policy_kwargs=network, verbose=1, **SETTINGS).learn(32)
     assert f"Training on the {expected} path" in capsys.readouterr().out
     assert threads == {4 if expected == "fast" else before} and th.get_num_threads() == before
 
@@ -303,4 +299,6 @@ class Walks(VecEnv):
 
 def test_a_vectorised_environment() -> None:
     theirs = PPO("MlpPolicy", Walks(4), **SETTINGS).learn(128)
-    assert th.equal(weights(PPOClip("MlpPolicy", Walks(4), fast=False, **SETTINGS).learn(128)), weights(theirs))
+    assert th.equal(
+        flat_weights(PPOClip("MlpPolicy", Walks(4), fast=False, **SETTINGS).learn(128)), flat_weights(theirs)
+    )

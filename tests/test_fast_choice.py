@@ -1,11 +1,9 @@
 """The choice of the path, and how it is reported."""
 
-import io
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
@@ -16,19 +14,15 @@ from stable_baselines3.common.distributions import DiagGaussianDistribution, Tan
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor
 
-from helpers import ACTION_SPACES, VARIANTS, noise_envs
+from helpers import BOX, IMAGE, VARIANTS, VECTOR, noise_envs, save, small
 from sb3_ppo_variants import ArgumentError, Batch, PPOClip, PPOUnclipped, register_kl
 from sb3_ppo_variants.objectives import Clipped, KLPenalized
 
-BOX = ACTION_SPACES["Box"]
-IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
 DICT = spaces.Dict({"image": IMAGE})
 
 
-def make(cls: Any = PPOClip, policy: Any = "MlpPolicy", observation_space: Any = None, **arguments: Any) -> Any:
-    observed = {} if observation_space is None else {"observation_space": observation_space}
-    env = noise_envs(BOX, **observed)
-    return cls(policy, env, n_steps=16, batch_size=16, n_epochs=1, seed=0, device="cpu", **arguments)
+def make(cls: Any = PPOClip, policy: Any = "MlpPolicy", observation_space: Any = VECTOR, **arguments: Any) -> Any:
+    return small(cls, noise_envs(BOX, observation_space), policy, **arguments)
 
 
 class Buffer(RolloutBuffer):
@@ -213,13 +207,11 @@ def test_the_choice_is_saved_and_may_be_changed(tmp_path: Path) -> None:
 
 
 def test_a_model_of_sb3_goes_on_on_the_fast_path_and_back(capsys: pytest.CaptureFixture[str]) -> None:
-    file = io.BytesIO()
-    make(PPO).learn(64).save(file)
+    file = save(make(PPO, n_epochs=1).learn(64))
     ours: Any = PPOClip.load(file, env=noise_envs(BOX), verbose=1)
     ours.learn(32, reset_num_timesteps=False)
     assert "Training on the fast path" in capsys.readouterr().out
-    back = io.BytesIO()
-    ours.save(back)
+    back = save(ours)
     theirs: Any = PPO.load(back, env=noise_envs(BOX))
     for key, state in ours.policy.optimizer.state_dict()["state"].items():
         th.testing.assert_close(theirs.policy.optimizer.state_dict()["state"][key], state)

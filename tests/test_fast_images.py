@@ -14,7 +14,7 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 
 from fresh import ended
-from helpers import ACTION_SPACES, noise_envs
+from helpers import ACTION_SPACES, BOX, collect, noise_envs
 from sb3_ppo_variants import NonFiniteError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.backends.images import Images, keep_freed_memory
@@ -57,8 +57,7 @@ def updated(
     env = (masked_envs if masked else noise_envs)(action_space, images, n_envs=3)
     arguments = {"n_steps": 20, "batch_size": 25, "n_epochs": 2, "learning_rate": 1e-4, "seed": 1, **arguments}
     model = cls("MaskableCnnPolicy" if masked else "CnnPolicy", env, fast=fast, **arguments)
-    _, callback = model._setup_learn(60)
-    model.collect_rollouts(model.env, callback, model.rollout_buffer, 20)
+    collect(model)
     for _ in range(n_updates):
         np.random.seed(3)
         model.train()
@@ -81,7 +80,7 @@ def assert_same(reference: Any, fast: Any) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_objectives(name: str) -> None:
     cls, arguments = CASES[name]
-    assert_same(*(updated(cls, fast, ACTION_SPACES["Box"], **arguments) for fast in (False, True)))
+    assert_same(*(updated(cls, fast, BOX, **arguments) for fast in (False, True)))
 
 
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
@@ -107,14 +106,12 @@ def test_masked_action_spaces_and_a_buffer_read_twice(space: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
 def test_images_that_are_numbers_already() -> None:
-    reference, fast = (
-        updated(PPOClip, fast, ACTION_SPACES["Box"], images=NUMBERS, policy_kwargs=NORMALIZED) for fast in (False, True)
-    )
+    reference, fast = (updated(PPOClip, fast, BOX, images=NUMBERS, policy_kwargs=NORMALIZED) for fast in (False, True))
     assert_same(reference, fast)
 
 
 def test_bytes_that_are_not_scaled_take_the_reference_path() -> None:
-    env = noise_envs(ACTION_SPACES["Box"], IMAGE)
+    env = noise_envs(BOX, IMAGE)
     model = PPOClip("CnnPolicy", env, n_steps=8, batch_size=16, policy_kwargs={"normalize_images": False})
     assert choose(model._plan(), "auto").backend.path == "reference"
     assert Images().obstacle(model._plan()) == "images are not scaled to [0, 1]"
@@ -123,7 +120,7 @@ def test_bytes_that_are_not_scaled_take_the_reference_path() -> None:
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_policy_scales_images_again(fails: bool) -> None:
-    model = updated(PPOClip, True, ACTION_SPACES["Box"])
+    model = updated(PPOClip, True, BOX)
     if fails:
         model.rollout_buffer.returns[:] = np.nan
         with pytest.raises(NonFiniteError):
@@ -164,7 +161,7 @@ def filters(policy: Any) -> list[th.Tensor]:
 
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
 def test_filters_lie_for_convolutions_only_while_they_are_used() -> None:
-    model, callback = updated(PPOClip, True, ACTION_SPACES["Box"]), Strides()
+    model, callback = updated(PPOClip, True, BOX), Strides()
     model.learn(60, callback=callback)
     wanted = [weight.contiguous(memory_format=th.channels_last).stride() for weight in filters(model.policy)]
     assert callback.seen == wanted and len(wanted) == 3
@@ -177,18 +174,17 @@ def test_filters_lie_for_convolutions_only_while_they_are_used() -> None:
 @pytest.mark.parametrize("cls", [PPO, PPOClip])
 def test_moments_of_the_reference_path_go_with_their_filters(cls: Any) -> None:
     def continued(fast: bool) -> Any:
-        model: Any = PPOClip.load(io.BytesIO(saved), env=noise_envs(ACTION_SPACES["Box"], IMAGE, n_envs=3), fast=False)
+        model: Any = PPOClip.load(io.BytesIO(saved), env=noise_envs(BOX, IMAGE, n_envs=3), fast=False)
         model.set_random_seed(1)
-        _, callback = model._setup_learn(60)
         # Both use the same rollout, because convolutions on the other path round differently.
-        model.collect_rollouts(model.env, callback, model.rollout_buffer, 20)
+        collect(model)
         model.fast = fast
         np.random.seed(3)
         model.train()
         return model
 
     file, reference = io.BytesIO(), {} if cls is PPO else {"fast": False}
-    env = noise_envs(ACTION_SPACES["Box"], IMAGE, n_envs=3)
+    env = noise_envs(BOX, IMAGE, n_envs=3)
     cls("CnnPolicy", env, n_steps=20, batch_size=25, n_epochs=2, seed=1, **reference).learn(60).save(file)
     saved = file.getvalue()
     assert_same(*(continued(fast) for fast in (False, True)))
@@ -198,7 +194,7 @@ FRAMES = spaces.Box(0, 255, (4, 45, 40), np.uint8)
 
 
 def first_layers_of(images: spaces.Box = FRAMES, **policy_kwargs: Any) -> FirstLayers | None:
-    env = noise_envs(ACTION_SPACES["Box"], images)
+    env = noise_envs(BOX, images)
     return FirstLayers.find(PPOClip("CnnPolicy", env, n_steps=8, batch_size=16, policy_kwargs=policy_kwargs).policy)
 
 
@@ -210,7 +206,7 @@ needs_tiles = pytest.mark.skipif(not has_tiles(), reason="of processors with AMX
 @pytest.mark.parametrize("name", sorted(CASES.keys() - {"separate features"}))
 def test_updates_with_the_first_layer_apart(name: str) -> None:
     cls, arguments = CASES[name]
-    assert_same(*(updated(cls, fast, ACTION_SPACES["Box"], images=FRAMES, **arguments) for fast in (False, True)))
+    assert_same(*(updated(cls, fast, BOX, images=FRAMES, **arguments) for fast in (False, True)))
 
 
 @needs_tiles
@@ -234,7 +230,7 @@ def test_another_network_in_place_of_the_convolutions() -> None:
         def forward(self, images: th.Tensor) -> th.Tensor:
             return images.mean((2, 3)).repeat(1, 128)
 
-    model: Any = PPOClip("CnnPolicy", noise_envs(ACTION_SPACES["Box"], FRAMES), n_steps=8, batch_size=16)
+    model: Any = PPOClip("CnnPolicy", noise_envs(BOX, FRAMES), n_steps=8, batch_size=16)
     model.policy.features_extractor.cnn = Pooled()
     model.policy.features_extractor.linear = th.nn.Identity()
     model.policy.optimizer = th.optim.Adam(model.policy.parameters())
@@ -244,12 +240,12 @@ def test_another_network_in_place_of_the_convolutions() -> None:
 
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
 def test_a_batch_larger_than_the_rollout() -> None:
-    env = noise_envs(ACTION_SPACES["Box"], FRAMES)
+    env = noise_envs(BOX, FRAMES)
     PPOClip("CnnPolicy", env, n_steps=8, batch_size=10**12, n_epochs=1, fast=True).learn(16)
 
 
 def test_hooks_of_the_first_layer_are_called() -> None:
-    model: Any = PPOClip("CnnPolicy", noise_envs(ACTION_SPACES["Box"], FRAMES), n_steps=8, batch_size=16)
+    model: Any = PPOClip("CnnPolicy", noise_envs(BOX, FRAMES), n_steps=8, batch_size=16)
     seen: list[Any] = []
     model.policy.features_extractor.cnn[0].register_forward_hook(lambda *arguments: seen.append(arguments))
     assert FirstLayers.find(model.policy) is None
@@ -262,8 +258,7 @@ def test_rollouts_with_the_first_layer_apart(name: str) -> None:
     def collected(fast: bool) -> Any:
         env = noise_envs(ACTION_SPACES[name], FRAMES)
         model: Any = PPOClip("CnnPolicy", env, n_steps=16, batch_size=16, seed=1, fast=fast)
-        _, callback = model._setup_learn(60)
-        model.collect_rollouts(model.env, callback, model.rollout_buffer, 16)
+        collect(model)
         assert model.policy.normalize_images and "forward" not in vars(model.policy.features_extractor.cnn)
         return model.rollout_buffer
 
@@ -275,7 +270,7 @@ def test_rollouts_with_the_first_layer_apart(name: str) -> None:
 
 def test_the_policy_itself_stays_unchanged_while_its_first_layer_is_computed_apart() -> None:
     """An interrupt at any moment must not leave it changed."""
-    model: Any = PPOClip("CnnPolicy", noise_envs(ACTION_SPACES["Box"], FRAMES), n_steps=8, batch_size=16)
+    model: Any = PPOClip("CnnPolicy", noise_envs(BOX, FRAMES), n_steps=8, batch_size=16)
     extractor, seen = model.policy.features_extractor, []
     before = [dict(vars(module)) for module in (model.policy, extractor, extractor.cnn)]
 

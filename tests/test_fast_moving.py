@@ -14,11 +14,10 @@ from stable_baselines3.common.callbacks import BaseCallback
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from helpers import ACTION_SPACES, noise_envs
+from helpers import BOX, noise_envs
 from sb3_ppo_variants import ArgumentError, PPOClip
 from sb3_ppo_variants.backends.choice import choose
 
-BOX = ACTION_SPACES["Box"]
 N_STEPS, CHANGED = 8, 3
 
 

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from recurrence import DICT, IMAGE, SMALL, ragged_envs, small
+from recurrence import SMALL, ragged_envs, small_recurrent
 from sb3_contrib.common.recurrent.buffers import RecurrentRolloutBuffer
 from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
 from stable_baselines3.common.callbacks import BaseCallback
 
-from helpers import ACTION_SPACES, VARIANTS
+from helpers import ACTION_SPACES, DICT, IMAGE, VARIANTS
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, SeparateUpdates
 
 CASES: dict[str, dict[str, Any]] = {
@@ -34,7 +34,7 @@ CASES: dict[str, dict[str, Any]] = {
 def both(cls: Any, name: str, total_timesteps: int, **more: Any) -> list[Any]:
     arguments = {**CASES[name], **more}
     env = arguments.pop("env", {})
-    models = [small(cls, ragged_envs(**env), fast=fast, **arguments) for fast in (False, True)]
+    models = [small_recurrent(cls, ragged_envs(**env), fast=fast, **arguments) for fast in (False, True)]
     for model in models:
         model.set_random_seed(4)
         model.learn(total_timesteps)
@@ -91,8 +91,8 @@ def test_what_it_cannot_compute_is_refused_and_takes_the_reference(name: str) ->
     arguments, change, reason = OBSTACLES[name]
     if change is None:
         with pytest.raises(ArgumentError, match=f"fast=True is not possible.*{reason}"):
-            small(PPOClip, fast=True, **arguments)
-    model = small(PPOClip, **arguments)
+            small_recurrent(PPOClip, fast=True, **arguments)
+    model = small_recurrent(PPOClip, **arguments)
     if change is not None:
         change(model)
         model.fast = True
@@ -125,7 +125,7 @@ class Hooks(BaseCallback):
 
 def test_hooks_registered_before_a_rollout_are_called() -> None:
     hooks = Hooks()
-    small(PPOClip, n_steps=16).learn(48, callback=hooks)
+    small_recurrent(PPOClip, n_steps=16).learn(48, callback=hooks)
     assert hooks.calls == 16
 
 
@@ -139,7 +139,7 @@ class Watch(BaseCallback):
 
 
 def test_the_policy_is_left_as_it_was_made() -> None:
-    model = small(PPOAdaptiveKL, fast=True)
+    model = small_recurrent(PPOAdaptiveKL, fast=True)
     with pytest.raises(AssertionError, match="stopped"):
         model.learn(48, callback=Watch())
     assert "_process_sequence" not in vars(model.policy)

@@ -14,17 +14,10 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from helpers import ACTION_SPACES, VECTOR, noise_envs
-from sb3_ppo_variants import PPOClip
+from helpers import ACTION_SPACES, BOX, IMAGE, VECTOR, noise_envs, small
 from sb3_ppo_variants.backends.choice import choose
 
-IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
 PARTS: dict[str, spaces.Space] = {key: spaces.Box(-1, 1, (2,), np.float32) for key in "ab"}
-
-
-def make(action_space: spaces.Space = ACTION_SPACES["Box"], **arguments: Any) -> Any:
-    arguments = {"policy": "MlpPolicy", "env": noise_envs(action_space), **arguments}
-    return PPOClip(**arguments, n_steps=16, batch_size=16, n_epochs=1, seed=0, device="cpu")
 
 
 def why(model: Any) -> str:
@@ -120,7 +113,7 @@ CHANGES: dict[Callable[[Any], None], str] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_changed_policies(change: Callable[[Any], None]) -> None:
-    model = make()
+    model = small()
     assert why(model).startswith("fast: ")
     change(model.policy)
     assert why(model) == f"reference: {CHANGES[change]}"
@@ -128,7 +121,7 @@ def test_changed_policies(change: Callable[[Any], None]) -> None:
 
 @pytest.mark.parametrize("change", [one_deviation, fixed_deviation, shared, doubled, other_features])
 def test_changed_policies_train_on_the_reference_path(change: Callable[[Any], None]) -> None:
-    model = make()
+    model = small()
     change(model.policy)
     before = model.policy.action_net.weight.clone()
     model.learn(32)
@@ -137,8 +130,8 @@ def test_changed_policies_train_on_the_reference_path(change: Callable[[Any], No
 
 @pytest.mark.parametrize("policy", ["MlpPolicy", "CnnPolicy"])
 def test_advantages_of_the_users_own(policy: str) -> None:
-    env = noise_envs(ACTION_SPACES["Box"], IMAGE if policy == "CnnPolicy" else VECTOR)
-    model = make(policy=policy, env=env)
+    env = noise_envs(BOX, IMAGE if policy == "CnnPolicy" else VECTOR)
+    model = small(policy=policy, env=env)
     assert why(model).startswith("fast: ")
     buffer = model.rollout_buffer
 
@@ -161,7 +154,7 @@ class Linear(BaseFeaturesExtractor):
 
 
 def test_other_features_of_images() -> None:
-    model = make(policy="CnnPolicy", env=noise_envs(ACTION_SPACES["Box"], IMAGE))
+    model = small(policy="CnnPolicy", env=noise_envs(BOX, IMAGE))
     model.policy.features_extractor = Linear(model.policy.observation_space)
     optimizer_anew(model.policy)
     assert why(model) == "reference: features come from a Linear"
@@ -173,7 +166,7 @@ def test_other_features_of_images() -> None:
 @pytest.mark.parametrize("space", ACTION_SPACES.values())
 @pytest.mark.parametrize("difference", [-1, 1])
 def test_another_number_of_outputs(space: spaces.Space, difference: int) -> None:
-    model = make(space)
+    model = small(env=noise_envs(space))
     outputs = len(model.policy.action_net.bias)
     model.policy.action_net = nn.Linear(64, outputs + difference)
     model.policy.log_std = nn.Parameter(th.zeros(outputs + difference))
@@ -182,15 +175,15 @@ def test_another_number_of_outputs(space: spaces.Space, difference: int) -> None
 
 
 def test_a_critic_that_sees_something_else() -> None:
-    env = noise_envs(ACTION_SPACES["Box"], spaces.Dict(PARTS))
-    model = make(env=env, policy="MultiInputPolicy", policy_kwargs={"share_features_extractor": False})
+    env = noise_envs(BOX, spaces.Dict(PARTS))
+    model = small(env=env, policy="MultiInputPolicy", policy_kwargs={"share_features_extractor": False})
     assert why(model).startswith("fast: ")
     model.policy.vf_features_extractor = CombinedExtractor(spaces.Dict({"b": PARTS["b"]}))
     assert why(model) == "reference: actor and critic have different features"
 
 
 def test_a_scheduler_of_the_learning_rate_is_no_obstacle() -> None:
-    model = make()
+    model = small()
     th.optim.lr_scheduler.LambdaLR(model.policy.optimizer, lambda epoch: 1.0)
     assert why(model).startswith("fast: ")
 
@@ -198,7 +191,7 @@ def test_a_scheduler_of_the_learning_rate_is_no_obstacle() -> None:
 @pytest.mark.parametrize("owner", ["modules", "parameters", "optimizer"])
 def test_a_kind_of_hooks_that_is_not_known_yet(owner: str) -> None:
     """A newer PyTorch may add one, which the fast paths would not call."""
-    model = make()
+    model = small()
     policy = model.policy
     of: dict[str, Any] = {"modules": policy.value_net, "parameters": policy.value_net.weight}
     of["optimizer"] = policy.optimizer
@@ -210,7 +203,7 @@ def test_a_kind_of_hooks_that_is_not_known_yet(owner: str) -> None:
 
 
 def test_hooks_that_no_computation_calls() -> None:
-    model = make()
+    model = small()
     model.policy.register_state_dict_post_hook(lambda *_: None)
     model.policy.register_load_state_dict_post_hook(lambda *_: None)
     model.policy.optimizer.register_state_dict_post_hook(lambda *_: None)
@@ -229,13 +222,13 @@ def test_hooks_that_no_computation_calls() -> None:
 def test_global_hooks(register: Callable[[Any], RemovableHandle], what: str) -> None:
     handle = register(lambda *_: None)
     try:
-        assert why(make()) == f"reference: all {what} have hooks"
+        assert why(small()) == f"reference: all {what} have hooks"
     finally:
         handle.remove()
 
 
 def test_parameters_with_different_numbers_of_steps() -> None:
-    model = make()
+    model = small()
     model.policy.value_net.requires_grad_(False)
     model.learn(32)
     model.policy.value_net.requires_grad_(True)
@@ -243,7 +236,7 @@ def test_parameters_with_different_numbers_of_steps() -> None:
 
 
 def test_moments_of_another_type() -> None:
-    model = make()
+    model = small()
     model.learn(32)
     model.policy.double()
     assert why(model) == "reference: Adam has moments in torch.float32 for parameters in torch.float64"

@@ -13,7 +13,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
-from helpers import ACTION_SPACES, VECTOR, noise_envs
+from helpers import ACTION_SPACES, BOX, MIXED, VECTOR, noise_envs, policy_for
 from sb3_ppo_variants import PPOClip
 
 pytestmark = pytest.mark.usefixtures("natively")
@@ -130,8 +130,7 @@ def test_actions_have_the_distribution_of_the_policy(n_envs: int, name: str) -> 
 def deterministic(model_class: Any, make_env: Callable[[], VecEnv], **arguments: Any) -> Any:
     """Return a model after two rollouts with a nearly deterministic policy, which acts the same on both paths."""
     env = make_env()
-    policy = "MultiInputPolicy" if isinstance(env.observation_space, spaces.Dict) else "MlpPolicy"
-    model = model_class(policy, env, n_steps=N_STEPS, batch_size=20, seed=2, device="cpu", **arguments)
+    model = model_class(policy_for(env), env, n_steps=N_STEPS, batch_size=20, seed=2, device="cpu", **arguments)
     model.policy.log_std.data.fill_(-20.0)
     _, callback = model._setup_learn(10**6)
     for _ in range(2):
@@ -139,12 +138,9 @@ def deterministic(model_class: Any, make_env: Callable[[], VecEnv], **arguments:
     return model
 
 
-DICT = spaces.Dict({"b": spaces.Box(-1, 1, (2, 2)), "a": spaces.Discrete(3)})
-
-
 def test_dictionaries() -> None:
     def make_env() -> VecEnv:
-        return noise_envs(ACTION_SPACES["Box"], DICT, n_envs=3)
+        return noise_envs(BOX, MIXED, n_envs=3)
 
     theirs, ours = deterministic(PPO, make_env), deterministic(PPOClip, make_env, fast=True)
     for key in ("a", "b"):
@@ -160,7 +156,7 @@ def test_the_buffer_is_that_of_sb3(normalized: bool) -> None:
     """Episodes are truncated after 7 steps, so the values of their last states are added to the rewards."""
 
     def make_env() -> VecEnv:
-        env = noise_envs(ACTION_SPACES["Box"], n_envs=3)
+        env = noise_envs(BOX, n_envs=3)
         return VecNormalize(env) if normalized else env
 
     theirs, ours = deterministic(PPO, make_env), deterministic(PPOClip, make_env, fast=True)
@@ -228,10 +224,10 @@ class ChangesPolicy(BaseCallback):
 
 
 def test_what_a_callback_changes_takes_effect() -> None:
-    plain, doubled = (rolled_out(noise_envs(ACTION_SPACES["Box"]), c, fast=True) for c in (None, DoublesRewards()))
+    plain, doubled = (rolled_out(noise_envs(BOX), c, fast=True) for c in (None, DoublesRewards()))
     alone = np.arange(N_STEPS) % 7 != 6  # At other steps, the reward includes the value of the last state.
     np.testing.assert_allclose(doubled.rollout_buffer.rewards[alone], 2 * plain.rollout_buffer.rewards[alone])
-    values = rolled_out(noise_envs(ACTION_SPACES["Box"]), ChangesPolicy(), fast=True).rollout_buffer.values
+    values = rolled_out(noise_envs(BOX), ChangesPolicy(), fast=True).rollout_buffer.values
     assert values[:5].max() < 50 < values[5:].min()
 
 
@@ -244,7 +240,7 @@ class ReplacesObservations(BaseCallback):
 
 @pytest.mark.parametrize(("cls", "arguments"), [(PPO, {}), (PPOClip, {"fast": False}), (PPOClip, {"fast": True})])
 def test_observations_that_a_callback_replaces_are_stored(cls: Any, arguments: dict[str, Any]) -> None:
-    model = cls("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), n_steps=4, batch_size=4, n_epochs=1, **arguments)
+    model = cls("MlpPolicy", noise_envs(BOX), n_steps=4, batch_size=4, n_epochs=1, **arguments)
     model.learn(8, ReplacesObservations())
     # The paths store the rows in different orders.
     stored = np.sort(model.rollout_buffer.observations.reshape(8, 3), axis=0)
@@ -258,14 +254,14 @@ class Stops(BaseCallback):
 
 @pytest.mark.parametrize("fast", [False, True])
 def test_a_callback_ends_training(fast: bool) -> None:
-    model = PPOClip("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), n_steps=N_STEPS, batch_size=20, fast=fast)
+    model = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=N_STEPS, batch_size=20, fast=fast)
     model.learn(1000, Stops())
     assert model.num_timesteps == 6
     assert model._n_updates == 0
 
 
 def test_observations_that_are_not_finite_are_refused() -> None:
-    env = noise_envs(ACTION_SPACES["Box"], spaces.Box(-1, 1, (3,), np.float32))
+    env = noise_envs(BOX, spaces.Box(-1, 1, (3,), np.float32))
     env.envs[1].observation_space.sample = lambda: np.full(3, np.nan, np.float32)  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="output of the policy network is not finite"):
         rolled_out(env, fast=True)

@@ -9,7 +9,7 @@ import pytest
 import torch as th
 from gymnasium import spaces
 
-from helpers import ACTION_SPACES, latin, noise_envs
+from helpers import ACTION_SPACES, BOX, collect, latin, noise_envs, update
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 
 pytestmark = pytest.mark.usefixtures("natively")
@@ -69,21 +69,11 @@ def collected(
     env = noise_envs(action_space, n_envs=n_envs, **observed)
     arguments = {"learning_rate": 1e-3, "n_epochs": N_EPOCHS, "n_steps": N_STEPS, **arguments}
     model = cls(policy, env, batch_size=BATCH_SIZE, seed=1, fast=False, **arguments)
-    _, callback = model._setup_learn(model.n_steps * n_envs)
-    model.collect_rollouts(env, callback, model.rollout_buffer, model.n_steps)
-    return model
-
-
-def updated(model: Any, fast: bool) -> Any:
-    model = deepcopy(model)
-    model.fast = fast
-    np.random.seed(3)
-    model.train()
-    return model
+    return collect(model)
 
 
 def assert_same_update(model: Any) -> None:
-    reference, fast = updated(model, False), updated(model, True)
+    reference, fast = update(model, False), update(model, True)
     assert fast._n_updates == reference._n_updates
     pairs = zip(model.policy.parameters(), reference.policy.parameters(), fast.policy.parameters(), strict=True)
     for before, wanted, got in pairs:
@@ -113,7 +103,7 @@ def test_objectives(name: str, space: str, settings: str, double_precision: Call
 def test_gsde(name: str, sde: str, learn_features: bool, double_precision: Callable[[Any], None]) -> None:
     cls, arguments = CASES[name]
     arguments = {**arguments, "use_sde": True, "ent_coef": 0.02, "policy_kwargs": SDE[sde]}
-    model = collected(cls, ACTION_SPACES["Box"], **arguments)
+    model = collected(cls, BOX, **arguments)
     model.policy.action_dist.learn_features = learn_features
     double_precision(model)
     with th.no_grad():  # Noise that requires gradients cannot be deep-copied.
@@ -124,7 +114,7 @@ def test_gsde(name: str, sde: str, learn_features: bool, double_precision: Calla
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_architectures(name: str, double_precision: Callable[[Any], None]) -> None:
     # 100 minibatches.
-    model = collected(PPOFixedKL, ACTION_SPACES["Box"], policy_kwargs=ARCHITECTURES[name], n_epochs=20)
+    model = collected(PPOFixedKL, BOX, policy_kwargs=ARCHITECTURES[name], n_epochs=20)
     double_precision(model)
     assert_same_update(model)
 
@@ -132,7 +122,7 @@ def test_architectures(name: str, double_precision: Callable[[Any], None]) -> No
 @pytest.mark.parametrize("name", OBSERVATIONS)
 def test_observations(name: str, double_precision: Callable[[Any], None]) -> None:
     policy = "MultiInputPolicy" if name == "dict" else "MlpPolicy"
-    model = collected(PPOClip, ACTION_SPACES["Box"], OBSERVATIONS[name], policy)
+    model = collected(PPOClip, BOX, OBSERVATIONS[name], policy)
     double_precision(model)
     assert_same_update(model)
 
@@ -152,7 +142,7 @@ def test_target_kl_stops_at_the_same_minibatch(
 
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
 def test_a_smaller_last_minibatch(double_precision: Callable[[Any], None]) -> None:
-    model = collected(PPOClip, ACTION_SPACES["Box"])
+    model = collected(PPOClip, BOX)
     model.batch_size = 59  # Minibatches of 59 samples and 1 sample.
     double_precision(model)
     assert_same_update(model)
@@ -161,9 +151,9 @@ def test_a_smaller_last_minibatch(double_precision: Callable[[Any], None]) -> No
 @pytest.mark.parametrize("first", [False, True])
 def test_either_path_goes_on_from_the_other(first: bool, double_precision: Callable[[Any], None]) -> None:
     """Adam's moments and step count are passed from one path to the other."""
-    model = collected(PPOClip, ACTION_SPACES["Box"])
+    model = collected(PPOClip, BOX)
     double_precision(model)
-    assert_same_update(updated(model, first))
+    assert_same_update(update(model, first))
 
 
 @pytest.mark.parametrize("number", [float, np.float64])
@@ -172,7 +162,7 @@ def test_single_precision_stays_close(space: str, number: Any) -> None:
     arguments = {"ent_coef": 0.01, "vf_coef": 0.5, "max_grad_norm": 0.5, "gamma": 0.99, "clip_range": 0.2}
     numbers = {name: number(value) for name, value in arguments.items()}
     model = collected(PPOClip, ACTION_SPACES[space], policy_kwargs=ARCHITECTURES["NumPy's numbers"], **numbers)
-    reference, fast = updated(model, False), updated(model, True)
+    reference, fast = update(model, False), update(model, True)
     for wanted, got in zip(reference.policy.parameters(), fast.policy.parameters(), strict=True):
         assert got.dtype == th.float32
         # Over 100 steps of 1e-3, rounding errors, which Adam divides by small moments, stay below 0.1% of the distance.
@@ -181,7 +171,7 @@ def test_single_precision_stays_close(space: str, number: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")
 def test_an_update_that_is_not_finite_is_refused_before_the_policy_changes() -> None:
-    model = collected(PPOClip, ACTION_SPACES["Box"])
+    model = collected(PPOClip, BOX)
     model.rollout_buffer.returns[3] = 1e25
     before = deepcopy(model.policy.state_dict())
     model.fast = True
@@ -193,11 +183,11 @@ def test_an_update_that_is_not_finite_is_refused_before_the_policy_changes() -> 
 
 
 def test_an_update_without_a_step_leaves_adam_without_a_state(double_precision: Callable[[Any], None]) -> None:
-    model = collected(PPOClip, ACTION_SPACES["Box"], target_kl=1e-3)
+    model = collected(PPOClip, BOX, target_kl=1e-3)
     double_precision(model)
     with th.no_grad():
         model.policy.action_net.bias += 1.0  # Exceeds target_kl from the start.
     for fast in (False, True):
-        after = updated(model, fast)
+        after = update(model, fast)
         assert not after.policy.optimizer.state
         assert all(parameter.grad is None for parameter in after.policy.parameters())

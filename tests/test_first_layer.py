@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 from torch.nn.modules.module import register_module_forward_hook
 
-from helpers import ACTION_SPACES, noise_envs
+from helpers import BOX, noise_envs
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.backends.native import convolutions
 from sb3_ppo_variants.backends.native.convolutions import FirstLayers
@@ -23,7 +23,7 @@ FRAMES = spaces.Box(0, 255, (4, 45, 40), np.uint8)
 def policy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Create a policy whose first layer, or whose convolutions without AMX, the library would compute."""
     monkeypatch.setattr(convolutions, "has_tiles", lambda: request.param)
-    policy = PPOClip("CnnPolicy", noise_envs(ACTION_SPACES["Box"], FRAMES), n_steps=8, batch_size=16).policy
+    policy = PPOClip("CnnPolicy", noise_envs(BOX, FRAMES), n_steps=8, batch_size=16).policy
     layers = FirstLayers.find(policy)
     assert layers is not None and len(layers.modules) == (2 if request.param else 6)
     return policy

@@ -7,7 +7,7 @@ import pytest
 import torch as th
 from stable_baselines3.common.policies import ActorCriticPolicy
 
-from helpers import ACTION_SPACES, noise_envs
+from helpers import BOX, noise_envs
 from sb3_ppo_variants import ArgumentError, PPOClip, SeparateUpdates
 
 
@@ -33,7 +33,7 @@ class FrozenActions(Frozen):
 @pytest.mark.parametrize(("policy", "outputs"), [(FrozenValues, "values"), (FrozenActions, "actions")])
 def test_a_network_that_is_not_trained_is_refused(policy: Any, outputs: str) -> None:
     def frozen(updates: Any) -> Any:
-        return PPOClip(policy, noise_envs(ACTION_SPACES["Box"]), n_steps=8, batch_size=16, updates=updates)
+        return PPOClip(policy, noise_envs(BOX), n_steps=8, batch_size=16, updates=updates)
 
     with pytest.raises(ArgumentError, match=f"but {outputs} depend on no parameter that requires a gradient"):
         frozen(SeparateUpdates())

@@ -10,11 +10,10 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 import sb3_ppo_variants
-from helpers import ACTION_SPACES, VARIANTS, LogRecorder, noise_envs
+from helpers import BOX, VARIANTS, LogRecorder, noise_envs
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 from sb3_ppo_variants.base import PPOBase
 
-BOX = ACTION_SPACES["Box"]
 SB3S = inspect.signature(OnPolicyAlgorithm).parameters
 THEIRS = inspect.signature(PPO.__init__).parameters
 SHARED = {"fast": "auto", "updates": None, "data_parallel": "auto"}

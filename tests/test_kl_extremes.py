@@ -14,7 +14,7 @@ from stable_baselines3.common.distributions import (
     MultiCategoricalDistribution,
 )
 
-from helpers import ACTION_SPACES, VARIANTS, noise_envs
+from helpers import ACTION_SPACES, VARIANTS, collect, noise_envs
 from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.library import library_in_use
 from sb3_ppo_variants.backends.native.networks import (
@@ -150,8 +150,7 @@ def test_updates_of_a_policy_that_became_certain(variant: Any, name: str) -> Non
     for fast in (False, True):
         env = noise_envs(ACTION_SPACES[name])
         model = variant("MlpPolicy", env, n_steps=16, batch_size=8, n_epochs=1, fast=fast, seed=0)
-        _, callback = model._setup_learn(32)
-        model.collect_rollouts(env, callback, model.rollout_buffer, 16)
+        collect(model)
         with th.no_grad():
             model.policy.action_net.bias.mul_(0).add_(120 * th.arange(len(model.policy.action_net.bias)) - 30)
         model.train()

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from torch import nn
 from torch.nn import functional
 
-from helpers import ACTION_SPACES, noise_envs
+from helpers import ACTION_SPACES, collect, noise_envs
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.backends import views
 from sb3_ppo_variants.backends.views import Product, has_onednn, with_onednn
@@ -70,8 +70,7 @@ def test_updates_match_the_reference(shared: bool, products: list[tuple[int, ...
     policy_kwargs = {"share_features_extractor": shared, **WIDE}
     reference, fast = (created(fast=fast, learning_rate=1e-4, policy_kwargs=policy_kwargs) for fast in (False, True))
     for model in (reference, fast):
-        _, callback = model._setup_learn(32)
-        model.collect_rollouts(model.env, callback, model.rollout_buffer, 16)
+        collect(model)
     np.testing.assert_allclose(fast.rollout_buffer.values, reference.rollout_buffer.values, rtol=1e-4, atol=1e-5)
     assert set(products) == {(512, 768), (256, 512)}
     fast.rollout_buffer = reference.rollout_buffer

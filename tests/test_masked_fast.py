@@ -1,42 +1,32 @@
 """Masked policies on the fast path: its updates match the reference path, which also evaluates its rollouts alike."""
 
-from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from masked_envs import MASKED_SPACES, masked_envs
+from masked_envs import MASKED_SPACES, MULTI, masked_envs
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from test_fast_update import CASES, SETTINGS, assert_same_update
 
-from helpers import latin
+from helpers import MIXED, collect, latin, update
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped, SeparateUpdates
 
 N_STEPS, N_ENVS, BATCH_SIZE, N_EPOCHS = 20, 3, 12, 6
-DICT = spaces.Dict({"b": spaces.Box(-1, 1, (2, 2)), "a": spaces.Discrete(3)})
-MULTI = MASKED_SPACES["MultiDiscrete"]
 
 
 def made(cls: Any, space: spaces.Space, policy: Any = "MaskableMlpPolicy", fast: Any = False, **arguments: Any) -> Any:
-    observed: Any = {"observation_space": DICT} if "MultiInput" in str(policy) else {}
+    observed: Any = {"observation_space": MIXED} if "MultiInput" in str(policy) else {}
     env = masked_envs(space, n_envs=N_ENVS, **observed)
     arguments = {"learning_rate": 1e-3, "n_epochs": N_EPOCHS, **arguments}
     return cls(policy, env, n_steps=N_STEPS, batch_size=BATCH_SIZE, seed=1, fast=fast, **arguments)
 
 
-def collected(model: Any) -> Any:
-    """Return the model with a full rollout buffer."""
-    _, callback = model._setup_learn(N_STEPS * N_ENVS)
-    model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
-    return model
-
-
 @latin(3, name=CASES, space=MASKED_SPACES, settings=SETTINGS)
 def test_updates_are_those_of_the_reference(name: str, space: str, settings: str, double_precision: Any) -> None:
     cls, arguments = CASES[name]
-    model = collected(made(cls, MASKED_SPACES[space], **arguments, **SETTINGS[settings]))
+    model = collect(made(cls, MASKED_SPACES[space], **arguments, **SETTINGS[settings]))
     double_precision(model)
     assert_same_update(model)
 
@@ -52,7 +42,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_updates(name: str, double_precision: Any) -> None:
-    model = collected(made(PPOFixedKL, MULTI, kl_coef=3.0, **OTHERS[name]))
+    model = collect(made(PPOFixedKL, MULTI, kl_coef=3.0, **OTHERS[name]))
     double_precision(model)
     assert_same_update(model)
 
@@ -60,7 +50,7 @@ def test_other_updates(name: str, double_precision: Any) -> None:
 @pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("space", MASKED_SPACES)
 def test_the_reference_evaluates_a_rollout_alike(space: str, fast: bool) -> None:
-    model = collected(made(PPOAdaptiveKL, MASKED_SPACES[space], fast=fast))
+    model = collect(made(PPOAdaptiveKL, MASKED_SPACES[space], fast=fast))
     buffer = model.rollout_buffer
     (samples,) = buffer.get()
     assert 0.3 < samples.action_masks.mean() < 0.9
@@ -85,8 +75,7 @@ def test_actions_are_drawn_from_the_masked_distribution() -> None:
     model.rollout_buffer.reset()
     with th.no_grad():
         model.policy.action_net.bias[:] = th.tensor([0.0, 3.0, 1.0, -1.0, 2.0])
-    _, callback = model._setup_learn(1)
-    model.collect_rollouts(model.env, callback, model.rollout_buffer, 2000)
+    collect(model)
     drawn = np.bincount(model.rollout_buffer.actions.astype(int).ravel(), minlength=5) / 6000
     with th.no_grad():
         logits = model.policy.action_net(th.as_tensor(state)).numpy()
@@ -96,15 +85,9 @@ def test_actions_are_drawn_from_the_masked_distribution() -> None:
 
 
 def test_single_precision_stays_close() -> None:
-    model = collected(made(PPOUnclipped, MULTI, ent_coef=0.01))
-    both = []
-    for fast in (False, True):
-        one = deepcopy(model)
-        one.fast = fast
-        np.random.seed(3)
-        one.train()
-        both.append(list(one.policy.parameters()))
-    for wanted, got in zip(*both, strict=True):
+    model = collect(made(PPOUnclipped, MULTI, ent_coef=0.01))
+    both = [update(model, fast) for fast in (False, True)]
+    for wanted, got in zip(*(one.policy.parameters() for one in both), strict=True):
         th.testing.assert_close(got, wanted, rtol=0, atol=1e-4)
 
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from gymnasium import spaces
-from masked_envs import MASKED_SPACES, MaskedNoiseEnv, sizes_of
+from masked_envs import MASKED_SPACES, ChangingMaskEnv, MaskedNoiseEnv, sizes_of
 
 from helpers import named
 from sb3_ppo_variants import EnvOutputError
@@ -67,21 +67,13 @@ def test_others_are_refused(space: spaces.Space, mask: Any, problem: str) -> Non
     assert problem in str(raised.value)
 
 
-class Changing(MaskedNoiseEnv):
-    """Draws a new mask whenever it is asked for one."""
-
-    def action_masks(self) -> Any:
-        self._draw()
-        return self.masks
-
-
 class Wrong(MaskedNoiseEnv):
     def action_masks(self) -> Any:
         return np.ones(2)
 
 
 def test_a_mask_that_changes_in_a_worker() -> None:
-    env = SafeSubprocVecEnv([lambda: Changing(spaces.Discrete(40))])
+    env = SafeSubprocVecEnv([lambda: ChangingMaskEnv(spaces.Discrete(40))])
     env.seed(0)
     env.reset()
     (mask,) = env.env_method("action_masks")

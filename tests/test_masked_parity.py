@@ -3,37 +3,21 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from masked_envs import MASKED_SPACES, masked_envs
+from masked_envs import MASKED_SPACES, MULTI, masked_envs
+from parity import OBSERVED, ModeDependent, train
 from sb3_contrib import MaskablePPO
 from sb3_contrib.common.envs import InvalidActionEnvDiscrete, InvalidActionEnvMultiBinary, InvalidActionEnvMultiDiscrete
 from sb3_contrib.common.wrappers import ActionMasker
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 
-from helpers import LogRecorder, NoiseEnv
+from helpers import IMAGE, NoiseEnv, assert_same_weights
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.envs import SafeSubprocVecEnv, make_gymnasium_vec_env
-
-IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
-DICT = spaces.Dict({"vector": spaces.Box(-1, 1, (3,)), "image": IMAGE, "digit": spaces.Discrete(4)})
-MULTI = MASKED_SPACES["MultiDiscrete"]
-
-
-class ModeDependent(FlattenExtractor):
-    """Features that differ between training and evaluation mode."""
-
-    def __init__(self, observation_space: spaces.Space):
-        super().__init__(observation_space)
-        self.layers = th.nn.Sequential(th.nn.BatchNorm1d(self.features_dim), th.nn.Dropout(0.2))
-
-    def forward(self, observations: th.Tensor) -> th.Tensor:
-        return self.layers(super().forward(observations))
 
 
 def case(make_env: Callable[[], VecEnv] = lambda: masked_envs(MULTI), **arguments: Any) -> dict[str, Any]:
@@ -59,7 +43,7 @@ CASES: dict[str, dict[str, Any]] = {
     "InvalidActionEnvMultiBinary": case(lambda: DummyVecEnv([lambda: InvalidActionEnvMultiBinary(4, 7, 2)])),
     "ActionMasker": case(wrapped),
     "CnnPolicy": case(lambda: masked_envs(MULTI, IMAGE), policy="CnnPolicy"),
-    "MultiInputPolicy": case(lambda: masked_envs(MULTI, DICT), policy="MultiInputPolicy"),
+    "MultiInputPolicy": case(lambda: masked_envs(MULTI, OBSERVED), policy="MultiInputPolicy"),
     "separate features": case(
         lambda: masked_envs(MULTI, IMAGE), policy="CnnPolicy", policy_kwargs={"share_features_extractor": False}
     ),
@@ -75,30 +59,6 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def train(
-    cls: type[OnPolicyAlgorithm],
-    make_env: Callable[[], VecEnv],
-    policy: str = "MlpPolicy",
-    total_timesteps: int = 128,
-    **arguments: Any,
-) -> tuple[OnPolicyAlgorithm, list[dict[str, Any]]]:
-    log = LogRecorder()
-    arguments = {"n_steps": 32, "batch_size": 16, "n_epochs": 3, "learning_rate": 1e-3, **arguments}
-    model = cls(policy, make_env(), seed=5, device="cpu", **arguments)
-    model.learn(total_timesteps, callback=log)
-    env = model.get_env()
-    assert env is not None
-    env.close()
-    return model, log.updates
-
-
-def assert_same_weights(theirs: OnPolicyAlgorithm, ours: OnPolicyAlgorithm) -> None:
-    weights = ours.policy.state_dict()
-    assert weights.keys() == theirs.policy.state_dict().keys()
-    for key, weight in theirs.policy.state_dict().items():
-        th.testing.assert_close(weights[key], weight, rtol=0, atol=0)
-
-
 def ours_of(**arguments: Any) -> tuple[OnPolicyAlgorithm, list[dict[str, Any]]]:
     return train(PPOClip, **{**arguments, "policy": f"Maskable{arguments.get('policy', 'MlpPolicy')}"})
 
@@ -108,7 +68,7 @@ def ours_of(**arguments: Any) -> tuple[OnPolicyAlgorithm, list[dict[str, Any]]]:
 def test_same_weights_and_logs_as_sb3_contrib(name: str) -> None:
     theirs, their_log = train(MaskablePPO, **CASES[name])
     ours, our_log = ours_of(fast=False, **CASES[name])
-    assert_same_weights(theirs, ours)
+    assert_same_weights(ours, theirs)
     assert len(our_log) == len(their_log) > 1
     for their_values, our_values in zip(their_log, our_log, strict=True):
         train_keys = {key for key in their_values if not key.startswith("time/")}
@@ -139,4 +99,4 @@ def test_environments_of_gymnasium(mode: str) -> None:
 
     theirs, _ = train(MaskablePPO, make)
     ours, _ = ours_of(make_env=make, fast=False)
-    assert_same_weights(theirs, ours)
+    assert_same_weights(ours, theirs)

@@ -9,7 +9,7 @@ import pytest
 import stable_baselines3.common.evaluation
 import torch as th
 from gymnasium import spaces
-from masked_envs import MASKED_SPACES, MaskedNoiseEnv, masked_envs
+from masked_envs import DISCRETE, MULTI, ChangingMaskEnv, MaskedNoiseEnv, masked_envs, small_masked
 from sb3_contrib import MaskablePPO
 from sb3_contrib.common.envs import InvalidActionEnvDiscrete
 from sb3_contrib.common.maskable.callbacks import MaskableEvalCallback
@@ -22,16 +22,9 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 from fresh import ended, run_code_anew
-from helpers import VARIANTS, VECTOR, noise_envs
+from helpers import DICT, VARIANTS, VECTOR, assert_same_weights, noise_envs
 from sb3_ppo_variants import ArgumentError, EnvOutputError, MissingKLError, PPOAdaptiveKL, PPOClip, SeparateUpdates
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
-
-DISCRETE, MULTI = MASKED_SPACES["Discrete"], MASKED_SPACES["MultiDiscrete"]
-
-
-def small(cls: Any = PPOClip, env: Any = None, policy: Any = "MaskableMlpPolicy", **arguments: Any) -> Any:
-    settings = {"n_steps": 16, "batch_size": 16, "n_epochs": 2, "seed": 3, "device": "cpu"}
-    return cls(policy, masked_envs(MULTI) if env is None else env, **{**settings, **arguments})
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -44,8 +37,8 @@ def test_a_task_that_only_masks_make_easy_is_learned(variant: Any) -> None:
 
 
 def test_masks_at_predict_are_kept_to() -> None:
-    model = small(env=masked_envs(DISCRETE))
-    theirs: Any = small(MaskablePPO, masked_envs(DISCRETE), "MlpPolicy")
+    model = small_masked(env=masked_envs(DISCRETE))
+    theirs: Any = small_masked(MaskablePPO, masked_envs(DISCRETE), "MlpPolicy")
     theirs.set_parameters(model.get_parameters())
     observations = np.random.default_rng(0).uniform(-1, 1, (20, 3)).astype(np.float32)
     for mask in ([1, 0, 0], [0, 1, 1], [1, 1, 1]):
@@ -62,7 +55,7 @@ def test_masks_at_predict_are_kept_to() -> None:
 
 def test_evaluation_and_its_callback(tmp_path: Any) -> None:
     env = Monitor(MaskedNoiseEnv(MULTI))  # It fails if an action is masked.
-    model = small()
+    model = small_masked()
     returns, _ = evaluate_policy(model, env, 3, return_episode_rewards=True)
     assert isinstance(returns, list) and len(returns) == 3
     callback = MaskableEvalCallback(Monitor(MaskedNoiseEnv(MULTI)), eval_freq=20, log_path=str(tmp_path), verbose=0)
@@ -80,13 +73,13 @@ def test_callbacks_see_the_masks(fast: bool) -> None:
             assert np.take_along_axis(masks, actions.astype(int) + starts, axis=1).all()
             return True
 
-    small(fast=fast).learn(48, callback=Sees())
+    small_masked(fast=fast).learn(48, callback=Sees())
 
 
 @pytest.mark.parametrize("fast", [False, True])
 def test_separate_updates(fast: bool) -> None:
     kwargs = {"share_features_extractor": False}
-    model = small(fast=fast, updates=SeparateUpdates(policy_epochs=3), policy_kwargs=kwargs)
+    model = small_masked(fast=fast, updates=SeparateUpdates(policy_epochs=3), policy_kwargs=kwargs)
     before = [parameter.clone() for parameter in model.policy.parameters()]
     model.learn(48)
     assert not any(map(th.equal, before, model.policy.parameters()))
@@ -97,7 +90,7 @@ def test_a_class_derived_from_sb3_contribs() -> None:
         def _get_action_dist_from_latent(self, latent_pi: th.Tensor) -> Any:
             return super()._get_action_dist_from_latent(2 * latent_pi)
 
-    model = small(PPOAdaptiveKL, policy=Own).learn(96)
+    model = small_masked(PPOAdaptiveKL, policy=Own).learn(96)
     assert model.logger.name_to_value["train/kl"] > 0
 
 
@@ -112,8 +105,8 @@ class ByName(MaskableActorCriticPolicy):
 
 
 def test_masks_are_passed_by_name() -> None:
-    ours, theirs = (small(cls, masked_envs(MULTI), ByName).learn(96) for cls in (PPOClip, MaskablePPO))
-    th.testing.assert_close(ours.policy.state_dict(), theirs.policy.state_dict(), rtol=0, atol=0)
+    ours, theirs = (small_masked(cls, masked_envs(MULTI), ByName).learn(96) for cls in (PPOClip, MaskablePPO))
+    assert_same_weights(ours, theirs)
 
 
 class OwnActor(MaskableActorCriticPolicy):
@@ -140,11 +133,11 @@ class OwnActor(MaskableActorCriticPolicy):
 
 
 def test_no_kl_is_logged_for_a_policy_with_networks_of_its_own() -> None:
-    ours, theirs = (small(cls, masked_envs(MULTI), OwnActor).learn(96) for cls in (PPOClip, MaskablePPO))
-    th.testing.assert_close(ours.policy.state_dict(), theirs.policy.state_dict(), rtol=0, atol=0)
+    ours, theirs = (small_masked(cls, masked_envs(MULTI), OwnActor).learn(96) for cls in (PPOClip, MaskablePPO))
+    assert_same_weights(ours, theirs)
     assert "train/kl" not in ours.logger.name_to_value
     with pytest.raises(MissingKLError, match=r"^OwnActor overrides forward .* override get_distribution too$"):
-        small(PPOAdaptiveKL, policy=OwnActor)
+        small_masked(PPOAdaptiveKL, policy=OwnActor)
 
 
 @pytest.mark.parametrize("fast", [False, True])
@@ -162,27 +155,21 @@ def test_a_wrong_mask_ends_training(mask: Any, problem: str, fast: bool) -> None
             return self.masks if self._steps < 5 else mask
 
     env = DummyVecEnv([lambda: MaskedNoiseEnv(DISCRETE, length=90), lambda: Wrong(DISCRETE, length=90)])
-    model = small(env=env, fast=fast)
+    model = small_masked(env=env, fast=fast)
     with pytest.raises(EnvOutputError, match=f"the action mask of environment 1 at step 10 is .*{problem}"):
         model.learn(32)
 
 
-class Changing(MaskedNoiseEnv):
-    def action_masks(self) -> Any:
-        self._draw()
-        return self.masks
-
-
 def test_a_mask_that_changes_in_a_worker_ends_training() -> None:
-    env = SafeSubprocVecEnv([lambda: MaskedNoiseEnv(spaces.Discrete(40)), lambda: Changing(spaces.Discrete(40))])
+    env = SafeSubprocVecEnv([lambda: MaskedNoiseEnv(spaces.Discrete(40)), lambda: ChangingMaskEnv(spaces.Discrete(40))])
     with pytest.raises(EnvOutputError, match="the action mask of environment 1 at step 0 is different at"):
-        small(env=env).learn(32)
+        small_masked(env=env).learn(32)
     env.close()
 
 
 def test_environments_without_masks_are_refused_before_the_first_step() -> None:
     for env, name in ((noise_envs(DISCRETE), "NoiseEnv"), ("CartPole-v1", "CartPole-v1")):
-        model = small(env=env)
+        model = small_masked(env=env)
         with pytest.raises(ArgumentError, match=rf"{name} has no action_masks\(\).*ActionMasker"):
             model.learn(16)
         assert model.num_timesteps == 0
@@ -190,11 +177,11 @@ def test_environments_without_masks_are_refused_before_the_first_step() -> None:
 
 def test_masks_that_are_ignored_are_warned_of() -> None:
     with pytest.warns(UserWarning, match=r"InvalidOrNot has action_masks\(\), which ActorCriticPolicy ignores"):
-        small(env=DummyVecEnv([lambda: InvalidOrNot(DISCRETE)]), policy="MlpPolicy").learn(16)
+        small_masked(env=DummyVecEnv([lambda: InvalidOrNot(DISCRETE)]), policy="MlpPolicy").learn(16)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        small(env=noise_envs(DISCRETE), policy="MlpPolicy").learn(16)
-        small().learn(16)
+        small_masked(env=noise_envs(DISCRETE), policy="MlpPolicy").learn(16)
+        small_masked().learn(16)
 
 
 class InvalidOrNot(MaskedNoiseEnv):
@@ -213,10 +200,10 @@ def test_environments_in_workers_are_not_asked_for_their_id(masked: bool) -> Non
     env = SubprocVecEnv([make])
     if masked:
         with pytest.warns(UserWarning, match=r"^the environment has action_masks\(\), which ActorCriticPolicy ignores"):
-            assert small(env=env, policy="MlpPolicy").learn(16).num_timesteps == 16
+            assert small_masked(env=env, policy="MlpPolicy").learn(16).num_timesteps == 16
     else:
         with pytest.raises(ArgumentError, match=r"but the environment has no action_masks\(\)"):
-            small(env=env).learn(16)
+            small_masked(env=env).learn(16)
     env.close()
 
 
@@ -232,10 +219,7 @@ PREDICTIONS: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("masks", "problem"), PREDICTIONS)
 def test_masks_that_predict_does_not_take(masks: Any, problem: str) -> None:
     with pytest.raises(ArgumentError, match=problem):
-        small(env=masked_envs(DISCRETE)).predict(np.zeros(3, np.float32), action_masks=masks)
-
-
-DICT = spaces.Dict({"vector": VECTOR, "digit": spaces.Discrete(4)})
+        small_masked(env=masked_envs(DISCRETE)).predict(np.zeros(3, np.float32), action_masks=masks)
 
 
 @pytest.mark.parametrize(("n_masks", "n_observations"), [(1, 4), (8, 4), (0, 4), (2, None)])
@@ -244,7 +228,7 @@ def test_predict_takes_one_mask_for_each_observation(
     space: spaces.Space, n_masks: int, n_observations: int | None
 ) -> None:
     policy = "MaskableMlpPolicy" if space is VECTOR else "MaskableMultiInputPolicy"
-    model = small(env=masked_envs(DISCRETE, space), policy=policy)
+    model = small_masked(env=masked_envs(DISCRETE, space), policy=policy)
     observations: Any = (
         masked_envs(DISCRETE, space, n_envs=n_observations).reset() if n_observations else space.sample()
     )
@@ -256,15 +240,15 @@ def test_predict_takes_one_mask_for_each_observation(
 
 def test_what_does_not_fit_masks() -> None:
     with pytest.raises(ArgumentError, match="ActorCriticPolicy does not use masks"):
-        small(env=noise_envs(DISCRETE), policy="MlpPolicy").predict(VECTOR.sample(), action_masks=np.ones(3))
+        small_masked(env=noise_envs(DISCRETE), policy="MlpPolicy").predict(VECTOR.sample(), action_masks=np.ones(3))
     with pytest.raises(ArgumentError, match="needs the masks"):
-        stable_baselines3.common.evaluation.evaluate_policy(small(), masked_envs(MULTI), 1, warn=False)
+        stable_baselines3.common.evaluation.evaluate_policy(small_masked(), masked_envs(MULTI), 1, warn=False)
     with pytest.raises(ArgumentError, match=r"Box.* cannot be masked"):
-        small(env=gym.make("Pendulum-v1"))
+        small_masked(env=gym.make("Pendulum-v1"))
     with pytest.raises(ArgumentError, match="use_sde"):
-        small(use_sde=True)
+        small_masked(use_sde=True)
     with pytest.raises(ArgumentError, match="MaskableRolloutBuffer"):
-        small(rollout_buffer_class=RolloutBuffer)
+        small_masked(rollout_buffer_class=RolloutBuffer)
 
 
 def test_sb3_contrib_is_imported_only_for_such_policies() -> None:

@@ -1,7 +1,7 @@
 """The native library computes the same as the reference path; test_fast_update and test_fast_rollout test it too."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from test_fast_update import CASES, OBSERVATIONS, assert_same_update, collected, updated
+from test_fast_update import CASES, OBSERVATIONS, assert_same_update, collected
 
-from helpers import ACTION_SPACES, noise_envs
+from helpers import ACTION_SPACES, BOX, noise_envs, update
 from sb3_ppo_variants import PPOClip, SeparateUpdates
-from sb3_ppo_variants.backends.native import library as native
 from sb3_ppo_variants.backends.native.actor import NativeActor
 from sb3_ppo_variants.backends.native.networks import (
     BERNOULLI,
@@ -27,24 +26,10 @@ from sb3_ppo_variants.backends.native.update import Averages
 from sb3_ppo_variants.processes import Processes
 
 Double = Callable[[Any], None]
-BOX = ACTION_SPACES["Box"]
 QUICK, ALL = 20, 1000
 
 
-@pytest.fixture(params=native.INSTRUCTIONS)
-def _instructions(request: pytest.FixtureRequest, natively: None) -> Iterator[None]:
-    """Make the library use each instruction set that this processor supports."""
-    library = native.library()
-    assert library is not None
-    best = library.instructions
-    if not library.use(request.param):
-        pytest.skip(f"this processor has no {request.param}")
-    assert library.instructions == request.param
-    yield
-    library.use(best)
-
-
-@pytest.mark.usefixtures("_instructions")
+@pytest.mark.usefixtures("each_instruction_set")
 @pytest.mark.parametrize("space", ACTION_SPACES)
 def test_all_instructions_compute_the_same(space: str, double_precision: Double) -> None:
     model = collected(*CASES["fixed and clip"][:1], ACTION_SPACES[space], kl_coef=3.0, clip_range=0.1, ent_coef=0.02)
@@ -52,11 +37,11 @@ def test_all_instructions_compute_the_same(space: str, double_precision: Double)
     assert_same_update(model)
 
 
-@pytest.mark.usefixtures("_instructions")
+@pytest.mark.usefixtures("each_instruction_set")
 @pytest.mark.parametrize("space", ACTION_SPACES)
 def test_so_they_do_in_single_precision(space: str) -> None:
     model = collected(PPOClip, ACTION_SPACES[space], ent_coef=0.01)
-    reference, fast = updated(model, False), updated(model, True)
+    reference, fast = update(model, False), update(model, True)
     for wanted, got in zip(reference.policy.parameters(), fast.policy.parameters(), strict=True):
         th.testing.assert_close(got, wanted, rtol=0, atol=1e-4)
 
@@ -70,7 +55,7 @@ def hyperbolic_tangent(x: np.ndarray) -> np.ndarray:
     return values_of(networks, x[:, None])[:, 0]
 
 
-@pytest.mark.usefixtures("_instructions")
+@pytest.mark.usefixtures("each_instruction_set")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_hyperbolic_tangent(dtype: Any) -> None:
     """The error is at most 5 units in the last place, and NaN and infinity are handled correctly."""
@@ -84,7 +69,7 @@ def test_the_hyperbolic_tangent(dtype: Any) -> None:
     np.testing.assert_array_equal(special, np.array([np.nan, 1, -1], dtype))
 
 
-@pytest.mark.usefixtures("_instructions")
+@pytest.mark.usefixtures("each_instruction_set")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_exponential_function(dtype: Any) -> None:
     """The error of a standard deviation, the exponential of a parameter, is at most 2 units in the last place."""
@@ -171,7 +156,7 @@ def test_any_configuration_is_the_reference(seed: int, double_precision: Double)
     if model.use_sde:
         with th.no_grad():  # Noise that requires gradients cannot be deep-copied.
             model.policy.reset_noise()
-    reference, ours = updated(model, False), updated(model, True)
+    reference, ours = update(model, False), update(model, True)
     assert ours._n_updates == reference._n_updates
     th.testing.assert_close(ours.get_parameters(), reference.get_parameters(), rtol=1e-5, atol=1e-9)
     for theirs, got in zip(reference.policy.parameters(), ours.policy.parameters(), strict=True):
@@ -186,7 +171,7 @@ def test_passes_that_end_early_leave_the_generator_as_the_reference_does(double_
     double_precision(model)
     following = []
     for fast in (False, True):
-        passes = updated(model, fast)._n_updates
+        passes = update(model, fast)._n_updates
         following.append((passes, np.random.random()))
     assert following[0] == following[1] and 1 <= passes < model.n_epochs
 
@@ -197,9 +182,9 @@ def test_passes_that_end_early_leave_the_generator_as_the_reference_does(double_
 def test_a_batch_larger_than_the_rollout_is_the_rollout(batch_size: int) -> None:
     model = collected(PPOClip, BOX)
     model.batch_size = model.n_steps * model.n_envs
-    wanted = updated(model, fast=True).get_parameters()
+    wanted = update(model, fast=True).get_parameters()
     model.batch_size = batch_size
-    th.testing.assert_close(updated(model, fast=True).get_parameters(), wanted, rtol=0, atol=0)
+    th.testing.assert_close(update(model, fast=True).get_parameters(), wanted, rtol=0, atol=0)
 
 
 class Two(Processes):

@@ -5,13 +5,12 @@ from typing import Any
 import pytest
 import torch as th
 
-from helpers import ACTION_SPACES, noise_envs
+from helpers import small
 from sb3_ppo_variants import ArgumentError, PPOClip, PPOCustom
 from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.backends.native import backend as obstacles
 from sb3_ppo_variants.objectives import Clipped
 
-BOX = ACTION_SPACES["Box"]
 NATIVE = "Training on the fast path: the native library computes the networks"
 REFERENCE = "Training on the reference path: "
 
@@ -35,13 +34,9 @@ def said(model: Any, capsys: pytest.CaptureFixture[str]) -> str:
     return line
 
 
-def make(cls: Any = PPOClip, **arguments: Any) -> Any:
-    return cls("MlpPolicy", noise_envs(BOX), n_steps=16, batch_size=16, device="cpu", verbose=1, **arguments)
-
-
 @pytest.mark.usefixtures("natively")
 def test_it_is_said_that_the_library_computes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(make(), capsys) == NATIVE
+    assert said(small(verbose=1), capsys) == NATIVE
 
 
 @pytest.mark.usefixtures("natively")
@@ -51,14 +46,14 @@ def test_it_is_said_that_the_library_computes(capsys: pytest.CaptureFixture[str]
 def test_it_computes_gsde_and_gradients_of_users(
     cls: Any, arguments: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert said(make(cls, **arguments), capsys) == NATIVE
+    assert said(small(cls, verbose=1, **arguments), capsys) == NATIVE
 
 
 def test_without_the_library_pytorch_computes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(obstacles, "library", lambda: None)
-    assert said(make(), capsys) == REFERENCE + (
+    assert said(small(verbose=1), capsys) == REFERENCE + (
         "the native library was not built (to build it, install a C++ compiler and then: "
         "pip install --force-reinstall --no-deps --no-cache-dir .)"
     )
@@ -66,7 +61,7 @@ def test_without_the_library_pytorch_computes(
 
 @pytest.mark.usefixtures("natively")
 def test_pytorch_computes_parameters_that_lie_in_pieces(capsys: pytest.CaptureFixture[str]) -> None:
-    model = make()
+    model = small(verbose=1)
     weight = model.policy.action_net.weight
     weight.data = weight.data.t().contiguous().t()
     assert said(model, capsys) == REFERENCE + "some parameters are not contiguous in memory"
@@ -74,7 +69,7 @@ def test_pytorch_computes_parameters_that_lie_in_pieces(capsys: pytest.CaptureFi
 
 @pytest.mark.usefixtures("natively")
 def test_pytorch_computes_other_types_of_numbers() -> None:
-    model = make()
+    model = small(verbose=1)
     model.policy.half()
     assert choose(model._plan(), fast="auto").why == "the native library does not compute in torch.float16"
 
@@ -82,4 +77,4 @@ def test_pytorch_computes_other_types_of_numbers() -> None:
 @pytest.mark.usefixtures("natively")
 def test_what_it_cannot_compute_is_refused_with_fast() -> None:
     with pytest.raises(ArgumentError, match="fast=True is not possible, because the activation is ELU"):
-        make(fast=True, policy_kwargs={"activation_fn": th.nn.ELU})
+        small(fast=True, policy_kwargs={"activation_fn": th.nn.ELU})

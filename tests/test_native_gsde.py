@@ -5,14 +5,12 @@ from typing import Any
 
 import pytest
 import torch as th
-from test_fast_update import CASES, assert_same_update, collected, updated
-from test_native import BOX, _instructions
+from test_fast_update import CASES, assert_same_update, collected
 
+from helpers import BOX, update
 from sb3_ppo_variants import PPOClip, PPOFixedKL, SeparateUpdates
 from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.backends.native.backend import Native
-
-__all__ = ["_instructions"]  # A fixture.
 
 
 def with_new_noise(model: Any) -> Any:
@@ -23,7 +21,7 @@ def with_new_noise(model: Any) -> Any:
     return model
 
 
-@pytest.mark.usefixtures("_instructions")
+@pytest.mark.usefixtures("each_instruction_set")
 @pytest.mark.parametrize("name", CASES)
 def test_all_instructions_compute_the_same(name: str, double_precision: Callable[[Any], None]) -> None:
     cls, arguments = CASES[name]
@@ -33,10 +31,10 @@ def test_all_instructions_compute_the_same(name: str, double_precision: Callable
     assert_same_update(with_new_noise(model))
 
 
-@pytest.mark.usefixtures("_instructions")
+@pytest.mark.usefixtures("each_instruction_set")
 def test_so_they_do_in_single_precision() -> None:
     model = with_new_noise(collected(PPOClip, BOX, use_sde=True, ent_coef=0.01))
-    reference, fast = updated(model, False), updated(model, True)
+    reference, fast = update(model, False), update(model, True)
     for wanted, got in zip(reference.policy.parameters(), fast.policy.parameters(), strict=True):
         th.testing.assert_close(got, wanted, rtol=0, atol=1e-4)
 
@@ -56,7 +54,7 @@ def test_separate_updates(double_precision: Callable[[Any], None]) -> None:
     model = collected(PPOClip, BOX, use_sde=True, updates=SeparateUpdates(2, 3))
     double_precision(model)
     model = with_new_noise(model)
-    reference, fast = updated(model, False), updated(model, True)
+    reference, fast = update(model, False), update(model, True)
     th.testing.assert_close(fast.get_parameters(), reference.get_parameters(), rtol=1e-5, atol=1e-9)
 
 

@@ -13,14 +13,13 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecFrameStack, VecNormalize
 
-from helpers import ACTION_SPACES, noise_envs
+from helpers import BOX, noise_envs
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.backends.native import normalizing
 from sb3_ppo_variants.backends.native.library import library
 from sb3_ppo_variants.backends.native.normalizing import NativeSteps, NormalizedSteps, fast_steps
 from sb3_ppo_variants.rollouts.loop import Steps
 
-BOX = ACTION_SPACES["Box"]
 OBSERVATIONS: dict[str, spaces.Space] = {
     "single": spaces.Box(-1, 1, (3,), np.float32),
     "double": spaces.Box(-1, 1, (3,), np.float64),

@@ -1,14 +1,13 @@
 """Loading refuses optimizer states with options or moments that the optimizer could not take or have made."""
 
-import io
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch as th
-from forging import BOX, OPTIMIZER, load, members, with_state, zipped
+from forging import OPTIMIZER, change_state, load, members, seal
 
-from helpers import noise_envs
+from helpers import BOX, noise_envs, save
 from sb3_ppo_variants import DamagedFileError, PPOAdaptiveKL, PPOClip, SeparateUpdates
 
 
@@ -37,7 +36,7 @@ STATES: dict[str, tuple[Callable[[Any], Any], str]] = {
 @pytest.mark.parametrize("case", STATES)
 def test_odd_states_of_the_optimizer(case: str, weights_only: bool) -> None:
     change, fault = STATES[case]
-    file = with_state(members(), OPTIMIZER, change)
+    file = seal(change_state(members(), OPTIMIZER, change))
     with pytest.raises(DamagedFileError, match=rf"BytesIO: policy\.optimizer has .*{fault}"):
         PPOAdaptiveKL.load(file, weights_only=weights_only)
 
@@ -90,7 +89,7 @@ class Counting(th.optim.Adam):
 
 def test_an_option_that_is_infinite_by_design() -> None:
     model = PPOClip("MlpPolicy", noise_envs(BOX), policy_kwargs={"optimizer_class": Bounded})
-    model.save(file := io.BytesIO())
+    file = save(model)
     loaded = PPOClip.load(file)
     assert loaded.policy.optimizer.param_groups[0]["largest"] == float("inf")
     parameters: Any = model.get_parameters()
@@ -103,7 +102,7 @@ def test_a_state_that_belongs_to_no_parameter() -> None:
     kwargs = {"optimizer_class": Counting}
     model = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=16, batch_size=16, n_epochs=3, policy_kwargs=kwargs).learn(32)
     state: Any = model.policy.optimizer.state
-    model.save(file := io.BytesIO())
+    file = save(model)
     loaded: Any = PPOClip.load(file).policy.optimizer.state
     assert loaded["calls"] == state["calls"] > 1
     assert loaded["last"] == state["last"]
@@ -125,14 +124,13 @@ def test_what_optimizers_leave_is_not_odd(case: str, steps: int) -> None:
     env = noise_envs(BOX)
     kwargs = OPTIMIZERS[case]
     model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, device="cpu", policy_kwargs=kwargs)
-    file = io.BytesIO()
-    (model.learn(steps) if steps else model).save(file)
+    file = save(model.learn(steps) if steps else model)
     assert load(file, PPOClip, env=env).learn(32, reset_num_timesteps=False).num_timesteps == steps + 32
 
 
 def test_optimizers_of_separate_updates_are_checked_too() -> None:
     original = members(PPOClip, updates=SeparateUpdates())
-    file = with_state(original, "value_optimizer.pth", lambda state: state["param_groups"][0].update(eps=-1))
+    file = seal(change_state(original, "value_optimizer.pth", lambda state: state["param_groups"][0].update(eps=-1)))
     with pytest.raises(DamagedFileError, match="value_optimizer has options that Adam does not take"):
         load(file, PPOClip)
-    assert isinstance(load(zipped(original), PPOClip).updates, SeparateUpdates)
+    assert isinstance(load(seal(original), PPOClip).updates, SeparateUpdates)

@@ -1,6 +1,8 @@
-"""Everything that the pages about the paper name exists."""
+"""Everything that the pages name exists: modules and objects, files, members of classes, and what is in a file."""
 
+import ast
 import re
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
@@ -10,15 +12,32 @@ from committed import HAS_PICTURES
 
 import sb3_ppo_variants
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 PAGES = sorted([*(DOCS / "objectives").glob("*.md"), DOCS / "paper_to_code.md", DOCS / "details.md"])
+# Pages about the code itself, which name files and members of classes too.
+INTERNALS = [
+    *PAGES,
+    *sorted((DOCS / "howto").glob("*.md")),
+    *(DOCS / f"{n}.md" for n in ("architecture", "trust", "native")),
+]
 PACKAGE = Path(sb3_ppo_variants.__file__).parent
+SOURCES = [
+    path.relative_to(ROOT).as_posix()
+    for folder in ("sb3_ppo_variants", "benchmarks", "docs", "examples", "tests")
+    for path in sorted((ROOT / folder).rglob("*"))
+    if path.suffix in (".py", ".hpp", ".cpp")
+]
+# Files that a how-to tells its readers to write.
+THEIRS = ["mine.py"]
+FILE = r"`([\w/.-]+\.(?:py|hpp|cpp))`"
 PARTS = {path.stem for path in PACKAGE.iterdir()} - {"__init__", "__pycache__"}
 
 
 def names(text: str) -> set[str]:
     """Return the dotted names of SB3's objects and this package's, where the package's own name may be omitted."""
     found = set(re.findall(r"`([a-zA-Z_]\w*(?:\.\w+)+)`", text))
+    found = {name for name in found if not name.endswith((".py", ".hpp", ".json"))}
     short = {f"sb3_ppo_variants.{name}" for name in found if name.split(".")[0] in PARTS}
     return short | {name for name in found if name.split(".")[0] in ("sb3_ppo_variants", "stable_baselines3")}
 
@@ -39,7 +58,78 @@ def exists(name: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def prose(page: Path) -> str:
+    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+
+
+def files_called(name: str) -> list[str]:
+    """List the files with this name, in any folder."""
+    return [path for path in SOURCES if f"/{path}".endswith(f"/{name}")]
+
+
+def missing_files(text: str) -> list[str]:
+    return [name for name in re.findall(FILE, text) if name not in THEIRS and not files_called(name)]
+
+
+def missing_from_files(text: str) -> list[str]:
+    """List the names that a text says are in a file, as "`name` in `file`" or "`name` (`file`)", and that are not."""
+    return [
+        f"{name} in {file}"
+        for name, file in re.findall(rf"`([\w.]+)(?:\([^`]*\))?`(?:\s+in\s+|\s+\(){FILE}", text)
+        if files_called(file)
+        and not any(re.search(rf"\b{name.split('.')[-1]}\b", (ROOT / path).read_text()) for path in files_called(file))
+    ]
+
+
+@cache
+def members() -> dict[str, tuple[set[str], set[str]]]:
+    """Return the members and the base classes of each class of the package."""
+    found: dict[str, tuple[set[str], set[str]]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                own, bases = found.setdefault(node.name, (set(), set()))
+                bases |= {ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases}
+                for inner in ast.walk(node):
+                    if isinstance(inner, ast.FunctionDef):
+                        own.add(inner.name)
+                    elif isinstance(inner, ast.Name | ast.Attribute) and isinstance(inner.ctx, ast.Store):
+                        own.add(inner.id if isinstance(inner, ast.Name) else inner.attr)
+    return found
+
+
+def has_member(name: str, member: str) -> bool:
+    own, bases = members()[name]
+    return member in own or any(base in members() and has_member(base, member) for base in bases)
+
+
+def missing_members(text: str) -> list[str]:
+    named = re.findall(r"`([A-Z]\w*)\.(\w+)(?:\([^`]*\))?`", text)
+    return [f"{name}.{member}" for name, member in named if name in members() and not has_member(name, member)]
+
+
+@pytest.mark.parametrize("page", INTERNALS, ids=lambda page: page.stem)
+def test_files_and_members_of_classes_that_are_named_exist(page: Path) -> None:
+    text = prose(page)
+    assert missing_files(text) == missing_from_files(text) == missing_members(text) == []
+
+
+def test_what_does_not_exist_is_found() -> None:
+    text = (
+        "`envs/steam.py`, `kl.py`, `PolicyKind.has_distribution`, `PolicyKind.has_steam`, `AllOrNothing.keep()`, "
+        "`PPOClip.save(path)`, `PPOClip._plan`, `run_update` in `updates/run.py`, `steam(plan)` (`updates/run.py`)"
+    )
+    assert missing_files(text) == ["envs/steam.py"]
+    assert missing_from_files(text) == ["steam in updates/run.py"]
+    assert missing_members(text) == ["PolicyKind.has_steam"]
+
+
+def test_the_architecture_names_code() -> None:
+    text = prose(DOCS / "architecture.md")
+    assert len(re.findall(FILE, text)) > 80 and len(re.findall(r"`[A-Z]\w*\.\w+", text)) > 15
+
+
+@pytest.mark.parametrize("page", INTERNALS, ids=lambda page: page.stem)
 def test_code_that_is_named_exists(page: Path) -> None:
     assert [name for name in sorted(names(page.read_text())) if not exists(name)] == []
 

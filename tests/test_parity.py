@@ -1,27 +1,22 @@
 """On its reference path, PPOClip matches SB3's PPO bit for bit."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from parity import OBSERVED, ModeDependent, train
 from stable_baselines3 import PPO
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
-from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.utils import LinearSchedule
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import VecNormalize
 from torch.distributions import Categorical
 
-from helpers import ACTION_SPACES, LogRecorder, noise_envs
+from helpers import ACTION_SPACES, BOX, IMAGE, assert_same_weights, noise_envs
 from sb3_ppo_variants import MissingKLError, PPOClip, PPOFixedKL
-
-IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
-DICT = spaces.Dict({"vector": spaces.Box(-1, 1, (3,)), "image": IMAGE, "digit": spaces.Discrete(4)})
-BOX = ACTION_SPACES["Box"]
 
 
 class DroppingBuffer(RolloutBuffer):
@@ -31,17 +26,6 @@ class DroppingBuffer(RolloutBuffer):
         yield next(super().get(batch_size))
 
 
-class ModeDependent(FlattenExtractor):
-    """Features that differ between training and evaluation mode."""
-
-    def __init__(self, observation_space: spaces.Space):
-        super().__init__(observation_space)
-        self.layers = th.nn.Sequential(th.nn.BatchNorm1d(self.features_dim), th.nn.Dropout(0.2))
-
-    def forward(self, observations: th.Tensor) -> th.Tensor:
-        return self.layers(super().forward(observations))
-
-
 def case(action_space: spaces.Space = BOX, **arguments: Any) -> dict[str, Any]:
     return {"make_env": lambda: noise_envs(action_space), **arguments}
 
@@ -49,7 +33,7 @@ def case(action_space: spaces.Space = BOX, **arguments: Any) -> dict[str, Any]:
 CASES: dict[str, dict[str, Any]] = {
     **{name: case(space) for name, space in ACTION_SPACES.items()},
     "CnnPolicy": case(make_env=lambda: noise_envs(BOX, IMAGE), policy="CnnPolicy"),
-    "MultiInputPolicy": case(make_env=lambda: noise_envs(BOX, DICT), policy="MultiInputPolicy"),
+    "MultiInputPolicy": case(make_env=lambda: noise_envs(BOX, OBSERVED), policy="MultiInputPolicy"),
     "gSDE": case(use_sde=True, sde_sample_freq=4),
     "squashed gSDE": case(use_sde=True, policy_kwargs={"squash_output": True}),
     "separate features": case(
@@ -69,32 +53,12 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def train(
-    cls: type[OnPolicyAlgorithm],
-    make_env: Callable[[], VecEnv],
-    policy: str = "MlpPolicy",
-    total_timesteps: int = 128,
-    **arguments: Any,
-) -> tuple[OnPolicyAlgorithm, list[dict[str, Any]]]:
-    log = LogRecorder()
-    arguments = {"n_steps": 32, "batch_size": 16, "n_epochs": 3, "learning_rate": 1e-3, **arguments}
-    model = cls(policy, make_env(), seed=5, device="cpu", **arguments)
-    return model.learn(total_timesteps, callback=log), log.updates
-
-
-def assert_same_weights(theirs: OnPolicyAlgorithm, ours: OnPolicyAlgorithm) -> None:
-    weights = ours.policy.state_dict()
-    assert weights.keys() == theirs.policy.state_dict().keys()
-    for key, weight in theirs.policy.state_dict().items():
-        th.testing.assert_close(weights[key], weight, rtol=0, atol=0)
-
-
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
 @pytest.mark.parametrize("name", CASES)
 def test_same_weights_and_logs_as_sb3(name: str) -> None:
     theirs, their_log = train(PPO, **CASES[name])
     ours, our_log = train(PPOClip, fast=False, **CASES[name])
-    assert_same_weights(theirs, ours)
+    assert_same_weights(ours, theirs)
     assert len(our_log) == len(their_log) == 2
     for their_values, our_values in zip(their_log, our_log, strict=True):
         train_keys = {key for key in their_values if not key.startswith("time/")}
@@ -128,7 +92,7 @@ def test_a_policy_with_networks_of_its_own() -> None:
     own: Any = case(ACTION_SPACES["Discrete"], policy=OwnNetworks)
     theirs, _ = train(PPO, **own)
     ours, log = train(PPOClip, **own)
-    assert_same_weights(theirs, ours)
+    assert_same_weights(ours, theirs)
     assert "train/kl" not in log[-1]
     with pytest.raises(MissingKLError, match=r"OwnNetworks overrides forward .* override get_distribution too"):
         PPOFixedKL(OwnNetworks, noise_envs(ACTION_SPACES["Discrete"]))

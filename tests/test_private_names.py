@@ -23,11 +23,9 @@ from stable_baselines3.common.vec_env.subproc_vec_env import _worker
 from torch import nn
 from torch.nn import functional
 
-from helpers import ACTION_SPACES, NoiseEnv, noise_envs
+from helpers import BOX, NoiseEnv, noise_envs
 from sb3_ppo_variants.backends import images, obstacles, views
 from sb3_ppo_variants.backends.native import normalizing
-
-BOX = ACTION_SPACES["Box"]
 
 
 def make() -> gym.Env:

@@ -15,7 +15,7 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecNormalize
 
-from helpers import ACTION_SPACES, LogRecorder, NoiseEnv
+from helpers import BOX, LogRecorder, NoiseEnv
 from sb3_ppo_variants import ArgumentError, PPOClip
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.compare.execution import commit, perform
@@ -24,8 +24,6 @@ from sb3_ppo_variants.compare.settings import Conditions, parse, resolve
 from sb3_ppo_variants.envs import ActionsAsDrawn
 from sb3_ppo_variants.recipes import PROTOCOLS, recipe
 from sb3_ppo_variants.recipes.training import build
-
-BOX = ACTION_SPACES["Box"]
 
 
 class Taking(NoiseEnv):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from recurrence import DICT, IMAGE, SMALL, Recall, ragged_envs, small
+from recurrence import SMALL, Recall, ragged_envs, small_recurrent
 from sb3_contrib import RecurrentPPO
 from sb3_contrib.common.recurrent.buffers import RecurrentRolloutBuffer
 from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
@@ -18,7 +18,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-from helpers import ACTION_SPACES, VARIANTS, VECTOR, LogRecorder, noise_envs
+from helpers import ACTION_SPACES, BOX, DICT, IMAGE, VARIANTS, VECTOR, LogRecorder, assert_same_weights, noise_envs
 from sb3_ppo_variants import (
     ArgumentError,
     ExactCheckpointCallback,
@@ -28,8 +28,6 @@ from sb3_ppo_variants import (
     SeparateUpdates,
 )
 from sb3_ppo_variants.objectives import Unclipped
-
-BOX = ACTION_SPACES["Box"]
 
 
 class Derived(RecurrentActorCriticPolicy):
@@ -80,12 +78,9 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
 def test_same_weights_and_logs_as_sb3_contrib(name: str) -> None:
     make_env, arguments = CASES[name]
     logs = LogRecorder(), LogRecorder()
-    theirs = small(RecurrentPPO, make_env(), **arguments).learn(96, callback=logs[0])
-    ours = small(PPOClip, make_env(), fast=False, **arguments).learn(96, callback=logs[1])
-    weights = ours.policy.state_dict()
-    assert weights.keys() == theirs.policy.state_dict().keys()
-    for key, weight in theirs.policy.state_dict().items():
-        th.testing.assert_close(weights[key], weight, rtol=0, atol=0)
+    theirs = small_recurrent(RecurrentPPO, make_env(), **arguments).learn(96, callback=logs[0])
+    ours = small_recurrent(PPOClip, make_env(), fast=False, **arguments).learn(96, callback=logs[1])
+    assert_same_weights(ours, theirs)
     assert (ours._n_updates, len(logs[1].updates)) == (theirs._n_updates, 6 // (1 if name == "one environment" else 3))
     for their_values, our_values in zip(*(log.updates for log in logs), strict=True):
         expected = {key: value for key, value in their_values.items() if not key.startswith("time/")}
@@ -97,12 +92,12 @@ def test_same_weights_and_logs_as_sb3_contrib(name: str) -> None:
 
 def test_target_kl_ends_updates_early() -> None:
     make_env, arguments = CASES["target_kl"]
-    assert small(PPOClip, make_env(), **arguments).learn(144)._n_updates < 3 * 2
+    assert small_recurrent(PPOClip, make_env(), **arguments).learn(144)._n_updates < 3 * 2
 
 
 def test_the_episodes_have_different_lengths() -> None:
     """Otherwise, there would be no padding to ignore."""
-    model = small(PPOClip).learn(48)
+    model = small_recurrent(PPOClip).learn(48)
     lengths = np.diff(np.flatnonzero(model.rollout_buffer.episode_starts[:16]))
     assert len(set(lengths.tolist())) > 1
 
@@ -129,14 +124,14 @@ class Zeroed(BaseCallback):
 
     def _on_rollout_start(self) -> None:
         states: Any = self.model._last_lstm_states  # type: ignore[attr-defined]
-        expected = small(RecurrentPPO)._last_lstm_states
+        expected = small_recurrent(RecurrentPPO)._last_lstm_states
         for theirs, ours in zip(expected, states, strict=True):
             assert th.equal(th.stack(ours), th.stack(theirs))
 
 
 def test_new_episodes_begin_with_states_of_zero(tmp_path: Path) -> None:
     callback = Zeroed()
-    small(PPOClip).learn(96, callback=[ExactCheckpointCallback(48, tmp_path), callback])
+    small_recurrent(PPOClip).learn(96, callback=[ExactCheckpointCallback(48, tmp_path), callback])
     assert callback.n_calls == 32
     resumed = PPOClip.resume(tmp_path, ragged_envs())
     resumed.learn(48, callback=callback, reset_num_timesteps=False)
@@ -144,7 +139,7 @@ def test_new_episodes_begin_with_states_of_zero(tmp_path: Path) -> None:
 
 def test_callbacks_see_the_states_and_may_end_a_rollout() -> None:
     seen, models = [], []
-    for make in (partial(small, RecurrentPPO), partial(small, PPOClip, fast=False)):
+    for make in (partial(small_recurrent, RecurrentPPO), partial(small_recurrent, PPOClip, fast=False)):
         seen.append(Seen())
         models.append(make().learn(144, callback=seen[-1]))
         models[-1].learn(96, callback=seen[-1], reset_num_timesteps=False)
@@ -155,7 +150,7 @@ def test_callbacks_see_the_states_and_may_end_a_rollout() -> None:
 
 
 def test_predictions_follow_the_states() -> None:
-    theirs, ours = small(RecurrentPPO), small(PPOClip)
+    theirs, ours = small_recurrent(RecurrentPPO), small_recurrent(PPOClip)
     generator = np.random.default_rng(0)
     states: list[Any] = [None, None]
     for step in range(6):
@@ -172,7 +167,7 @@ def test_predictions_follow_the_states() -> None:
 
 @pytest.mark.parametrize("fast", [False, True])
 def test_the_memory_of_other_environments_is_refused(fast: bool) -> None:
-    model = PPOClip("MlpLstmPolicy", noise_envs(ACTION_SPACES["Box"]), n_steps=8, batch_size=8, fast=fast)
+    model = PPOClip("MlpLstmPolicy", noise_envs(BOX), n_steps=8, batch_size=8, fast=fast)
     three, two = np.zeros((3, 3), np.float32), np.zeros((2, 3), np.float32)
     _, state = model.predict(three)
     model.predict(three, state, np.zeros(3, bool))
@@ -187,7 +182,7 @@ def test_memory_is_learned() -> None:
     """Without memory, a policy gets at most half of the rewards."""
     env = DummyVecEnv([lambda: Monitor(Recall())] * 8)
     arguments: dict[str, Any] = {"n_steps": 32, "batch_size": 128, "learning_rate": 1e-2}
-    model = small(PPOAdaptiveKL, env, desired_kl=0.02, **arguments)
+    model = small_recurrent(PPOAdaptiveKL, env, desired_kl=0.02, **arguments)
     model.learn(5_000)
     assert np.mean([episode["r"] for episode in model.ep_info_buffer]) > 0.9
 
@@ -197,28 +192,28 @@ def test_memory_is_learned() -> None:
 def test_every_class_trains(variant: Any, updates: Any) -> None:
     own: dict[str, Any] = {"objective": Unclipped()} if variant is PPOCustom else {}
     log = LogRecorder()
-    model = small(variant, updates=updates, **own).learn(144, callback=log)
+    model = small_recurrent(variant, updates=updates, **own).learn(144, callback=log)
     assert len(log.updates) == 3
     assert all(0 < values["train/kl"] < 1 for values in log.updates)
-    before = small(variant, updates=updates, **own).policy.state_dict()
+    before = small_recurrent(variant, updates=updates, **own).policy.state_dict()
     assert not th.equal(before["lstm_actor.weight_hh_l0"], model.policy.state_dict()["lstm_actor.weight_hh_l0"])
 
 
 def test_separate_updates_train_a_shared_lstm_for_the_policy() -> None:
     """Gradients of the value loss do not reach it, as in sb3-contrib."""
     kwargs = {**SMALL, "shared_lstm": True, "enable_critic_lstm": False}
-    model = small(PPOClip, policy_kwargs=kwargs, updates=SeparateUpdates())
+    model = small_recurrent(PPOClip, policy_kwargs=kwargs, updates=SeparateUpdates())
     of_value = {id(p) for group in model.value_optimizer.param_groups for p in group["params"]}
     assert id(model.policy.lstm_actor.weight_hh_l0) not in of_value
 
 
 def test_separate_updates_need_networks_that_are_apart() -> None:
     with pytest.raises(ArgumentError, match=r"features_extractor.cnn.0.bias and 7 more belong to both"):
-        small(PPOClip, ragged_envs(BOX, IMAGE), policy="CnnLstmPolicy", updates=SeparateUpdates())
+        small_recurrent(PPOClip, ragged_envs(BOX, IMAGE), policy="CnnLstmPolicy", updates=SeparateUpdates())
 
 
 def test_binary_actions() -> None:
-    model = small(PPOAdaptiveKL, ragged_envs(ACTION_SPACES["MultiBinary"])).learn(96)
+    model = small_recurrent(PPOAdaptiveKL, ragged_envs(ACTION_SPACES["MultiBinary"])).learn(96)
     assert 0 < model.logger.name_to_value["train/kl"] < 1
 
 
@@ -227,6 +222,6 @@ def test_a_users_buffer() -> None:
         def get(self, batch_size: int | None = None) -> Any:
             yield next(super().get(batch_size))
 
-    model = small(PPOAdaptiveKL, rollout_buffer_class=Dropping).learn(96)
+    model = small_recurrent(PPOAdaptiveKL, rollout_buffer_class=Dropping).learn(96)
     assert model.rollout_buffer_class is Dropping
     assert isinstance(model.rollout_buffer, Dropping)

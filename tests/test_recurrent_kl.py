@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from recurrence import DICT, IMAGE, SMALL, ragged_envs, small
+from recurrence import SMALL, ragged_envs, small_recurrent
 from sb3_contrib import RecurrentPPO
 from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
 
-from helpers import ACTION_SPACES, LogRecorder
+from helpers import ACTION_SPACES, DICT, IMAGE, LogRecorder, assert_same_weights
 from sb3_ppo_variants import MissingKLError, PPOAdaptiveKL, PPOClip, PPOFixedKL
 from sb3_ppo_variants.backends.reference import parameters_in_rollout
 from sb3_ppo_variants.policies.choice import kind_of
@@ -28,7 +28,7 @@ CASES: dict[str, dict[str, Any]] = {
 def trained(name: str, cls: Any = PPOClip, **more: Any) -> Any:
     arguments = {**CASES[name], **more}
     env = arguments.pop("env", ragged_envs)()
-    return small(cls, env, **arguments).learn(3 * arguments.get("n_steps", 16) * env.num_envs)
+    return small_recurrent(cls, env, **arguments).learn(3 * arguments.get("n_steps", 16) * env.num_envs)
 
 
 def walked(model: Any, n_envs: int) -> th.Tensor:
@@ -77,7 +77,7 @@ def test_the_pass_over_a_rollout_finds_what_steps_find(name: str, read: bool) ->
 
 def test_of_an_update_by_hand_and_by_monte_carlo() -> None:
     log = LogRecorder()
-    model = small(PPOClip).learn(96, callback=log)
+    model = small_recurrent(PPOClip).learn(96, callback=log)
     (old_mean, old_std), mean = model.rollout_buffer.old_parameters, walked(model, 3)
     std = model.policy.log_std.exp().detach()
     by_hand = th.log(std / old_std) + (old_std**2 + (old_mean - mean) ** 2) / (2 * std**2) - 0.5
@@ -92,7 +92,9 @@ def test_of_an_update_by_hand_and_by_monte_carlo() -> None:
 
 def test_of_categories_by_hand() -> None:
     log = LogRecorder()
-    model = small(PPOAdaptiveKL, ragged_envs(ACTION_SPACES["Discrete"]), desired_kl=1e-3).learn(96, callback=log)
+    model = small_recurrent(PPOAdaptiveKL, ragged_envs(ACTION_SPACES["Discrete"]), desired_kl=1e-3).learn(
+        96, callback=log
+    )
     kind = kind_of(model.policy)
     _, (logits,) = parameters_in_rollout(kind, kind.distributions(model.rollout_buffer))
     old = model.rollout_buffer.old_parameters[0].softmax(dim=1)
@@ -119,9 +121,9 @@ def _contribs_loss(model: Any, data: Any, kl_coef: float) -> th.Tensor:
 
 
 def test_a_penalty_against_a_plain_loop() -> None:
-    ours = small(PPOFixedKL, kl_coef=3.0, n_epochs=3)
+    ours = small_recurrent(PPOFixedKL, kl_coef=3.0, n_epochs=3)
     ours.learn(48)
-    plain = small(PPOFixedKL, kl_coef=3.0, n_epochs=3)
+    plain = small_recurrent(PPOFixedKL, kl_coef=3.0, n_epochs=3)
     plain.train = lambda: None
     plain.learn(48)
     plain.policy.set_training_mode(True)
@@ -136,7 +138,7 @@ def test_a_penalty_against_a_plain_loop() -> None:
 
 
 def test_the_old_parameters_of_a_minibatch_are_those_of_its_steps() -> None:
-    model = small(PPOClip)
+    model = small_recurrent(PPOClip)
     model.train = lambda: None
     model.learn(48)
     kind, buffer = kind_of(model.policy), model.rollout_buffer
@@ -177,8 +179,8 @@ class OwnActor(RecurrentActorCriticPolicy):
 
 
 def test_no_kl_is_logged_for_a_policy_with_networks_of_its_own() -> None:
-    ours, theirs = (small(cls, policy=OwnActor).learn(96) for cls in (PPOClip, RecurrentPPO))
-    th.testing.assert_close(ours.policy.state_dict(), theirs.policy.state_dict(), rtol=0, atol=0)
+    ours, theirs = (small_recurrent(cls, policy=OwnActor).learn(96) for cls in (PPOClip, RecurrentPPO))
+    assert_same_weights(ours, theirs)
     assert "train/kl" not in ours.logger.name_to_value
     with pytest.raises(MissingKLError, match=r"^OwnActor overrides forward .* override get_distribution too$"):
-        small(PPOAdaptiveKL, policy=OwnActor)
+        small_recurrent(PPOAdaptiveKL, policy=OwnActor)

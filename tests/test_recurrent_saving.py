@@ -1,6 +1,5 @@
 """Models with LSTMs are saved, loaded and resumed, and report errors."""
 
-import io
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from recurrence import DICT, IMAGE, SMALL, ragged_envs, small
+from recurrence import SMALL, ragged_envs, small_recurrent
 from resuming import run
 from sb3_contrib import RecurrentPPO
 from sb3_contrib.common.recurrent.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
@@ -19,17 +18,10 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecEnvWrapper
 
 from fresh import ended, run_code_anew
-from helpers import ACTION_SPACES, VARIANTS, VECTOR, NoiseEnv
+from helpers import ACTION_SPACES, DICT, IMAGE, VARIANTS, VECTOR, NoiseEnv, assert_same_weights, save
 from sb3_ppo_variants import ArgumentError, DamagedFileError, NonFiniteError, PPOAdaptiveKL, PPOClip, SeparateUpdates
 
 POLICIES: dict[str, spaces.Space] = {"MlpLstmPolicy": VECTOR, "CnnLstmPolicy": IMAGE, "MultiInputLstmPolicy": DICT}
-
-
-def saved(model: Any) -> io.BytesIO:
-    file = io.BytesIO()
-    model.save(file)
-    file.seek(0)
-    return file
 
 
 def assert_acts_alike(one: Any, other: Any) -> None:
@@ -50,18 +42,18 @@ def assert_acts_alike(one: Any, other: Any) -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_loaded_models_are_the_saved_ones(policy: str, variant: Any, weights_only: bool) -> None:
-    model = small(variant, ragged_envs(space=POLICIES[policy]), policy)
-    loaded = variant.load(saved(model), ragged_envs(space=POLICIES[policy]), "cpu", weights_only=weights_only)
+    model = small_recurrent(variant, ragged_envs(space=POLICIES[policy]), policy)
+    loaded = variant.load(save(model), ragged_envs(space=POLICIES[policy]), "cpu", weights_only=weights_only)
     assert_acts_alike(model, loaded)
     loaded.learn(48)
 
 
 @pytest.mark.parametrize("trained", [False, True])
 def test_models_of_sb3_contrib_go_on_as_they_would(trained: bool) -> None:
-    theirs = small(RecurrentPPO)
+    theirs = small_recurrent(RecurrentPPO)
     if trained:
         theirs.learn(48)
-    file = saved(theirs)
+    file = save(theirs)
     ended = []
     for cls in (RecurrentPPO, PPOClip):
         file.seek(0)
@@ -75,25 +67,25 @@ def test_models_of_sb3_contrib_go_on_as_they_would(trained: bool) -> None:
 
 
 def test_sb3_contrib_loads_models_of_ours() -> None:
-    ours = small(PPOClip).learn(48)
-    theirs = RecurrentPPO.load(saved(ours), ragged_envs(), device="cpu")
+    ours = small_recurrent(PPOClip).learn(48)
+    theirs = RecurrentPPO.load(save(ours), ragged_envs(), device="cpu")
     assert_acts_alike(ours, theirs)
     theirs.learn(48)
 
 
 def test_its_models_are_of_no_other_objective() -> None:
     with pytest.raises(DamagedFileError, match="is of sb3-contrib's PPO, not of PPOAdaptiveKL"):
-        PPOAdaptiveKL.load(saved(small(RecurrentPPO)))
-    model = small(PPOAdaptiveKL)
-    model.set_parameters(saved(small(RecurrentPPO, seed=9)))
-    assert_acts_alike(model, small(RecurrentPPO, seed=9))
+        PPOAdaptiveKL.load(save(small_recurrent(RecurrentPPO)))
+    model = small_recurrent(PPOAdaptiveKL)
+    model.set_parameters(save(small_recurrent(RecurrentPPO, seed=9)))
+    assert_acts_alike(model, small_recurrent(RecurrentPPO, seed=9))
 
 
 @pytest.mark.parametrize("kill_at", [60, 97, 150])
 @pytest.mark.parametrize("variant", [PPOClip, PPOAdaptiveKL])
 def test_a_run_that_is_cut_is_the_run_that_is_not(variant: Any, kill_at: int, tmp_path: Path) -> None:
     updates = SeparateUpdates() if variant is PPOClip else None
-    make = partial(small, variant, updates=updates)
+    make = partial(small_recurrent, variant, updates=updates)
     whole, cut = (run(make, ragged_envs, tmp_path / str(at), 240, 96, at) for at in (None, kill_at))
     assert cut == whole
 
@@ -116,26 +108,27 @@ class Spoiled(VecEnvWrapper):
 
 
 def test_what_is_not_finite_leaves_the_policy_as_it_was() -> None:
-    model = small(PPOClip, Spoiled(ragged_envs()))
+    model = small_recurrent(PPOClip, Spoiled(ragged_envs()))
     with pytest.raises(NonFiniteError, match="observation of environment 1"):
         model.learn(96)
-    first = small(PPOClip).learn(48)
-    for key, weight in first.policy.state_dict().items():
-        assert th.equal(model.policy.state_dict()[key], weight)
+    first = small_recurrent(PPOClip).learn(48)
+    assert_same_weights(model, first)
     model.learn(48)  # The LSTM states are reset.
     assert all(bool(p.isfinite().all()) for p in model.policy.parameters())
 
 
 def test_an_update_that_is_not_finite_is_undone() -> None:
     env = ragged_envs(ACTION_SPACES["Discrete"])
-    model = small(PPOClip, env, learning_rate=lambda progress: 1e30 if progress < 0.6 else 1e-3)
+    model = small_recurrent(PPOClip, env, learning_rate=lambda progress: 1e30 if progress < 0.6 else 1e-3)
     with pytest.raises(NonFiniteError):
         model.learn(96)
     assert all(bool(p.isfinite().all()) for p in model.policy.parameters())
 
 
 def test_evaluation_by_sb3() -> None:
-    returns, lengths = evaluate_policy(small(PPOClip), ragged_envs(), n_eval_episodes=5, return_episode_rewards=True)
+    returns, lengths = evaluate_policy(
+        small_recurrent(PPOClip), ragged_envs(), n_eval_episodes=5, return_episode_rewards=True
+    )
     assert isinstance(returns, list)
     assert isinstance(lengths, list)
     assert len(returns) == len(lengths) == 5
@@ -172,7 +165,7 @@ def test_bad_arguments(name: str) -> None:
     arguments, message = BAD[name]
     env = ragged_envs(space=arguments.get("env", VECTOR))
     with pytest.raises(ArgumentError, match=message):
-        small(PPOClip, env, **{key: value for key, value in arguments.items() if key != "env"})
+        small_recurrent(PPOClip, env, **{key: value for key, value in arguments.items() if key != "env"})
 
 
 def test_sb3_contrib_missing() -> None:

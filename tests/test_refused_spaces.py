@@ -18,7 +18,7 @@ from stable_baselines3.common.policies import MultiInputActorCriticPolicy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-from helpers import ACTION_SPACES, VARIANTS, VECTOR, NoiseEnv
+from helpers import BOX, VARIANTS, VECTOR, NoiseEnv
 from sb3_ppo_variants import ArgumentError, PPOClip
 
 SPACES: dict[str, Any] = {
@@ -47,14 +47,14 @@ def advised(error: ArgumentError, env: gymnasium.Env) -> gymnasium.Env:
 
 
 def test_several_numbers_for_an_lstm() -> None:
-    env: gymnasium.Env = NoiseEnv(ACTION_SPACES["Box"], MultiDiscrete([2, 3]))
+    env: gymnasium.Env = NoiseEnv(BOX, MultiDiscrete([2, 3]))
     refused = (
         r"^env.observation_space=MultiDiscrete\(\[2 3\]\) is not supported by sb3-contrib's policies with LSTMs: wr"
     )
     with pytest.raises(ArgumentError, match=refused) as caught:
         PPOClip("MlpLstmPolicy", env)
     PPOClip("MlpLstmPolicy", advised(caught.value, env), n_steps=16, batch_size=16, n_epochs=1).learn(16)
-    nested: gymnasium.Env = NoiseEnv(ACTION_SPACES["Box"], spaces.Dict({"a": MultiDiscrete([2, 3])}))
+    nested: gymnasium.Env = NoiseEnv(BOX, spaces.Dict({"a": MultiDiscrete([2, 3])}))
     with pytest.raises(ArgumentError, match=r"^env.observation_space\['a'\]=MultiDiscrete"):
         PPOClip("MultiInputLstmPolicy", nested)
 
@@ -83,7 +83,7 @@ def test_actions(variant: Any, name: str, fast: bool) -> None:
 @pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("name", SPACES)
 def test_observations(name: str, fast: bool) -> None:
-    env: gymnasium.Env = NoiseEnv(ACTION_SPACES["Box"], SPACES[name])
+    env: gymnasium.Env = NoiseEnv(BOX, SPACES[name])
     with pytest.raises(ArgumentError, match=r"^env.observation_space=.* does not start at 0") as caught:
         PPOClip("MlpPolicy", env)
     PPOClip("MlpPolicy", advised(caught.value, env), n_steps=64, batch_size=32, n_epochs=1, fast=fast).learn(64)
@@ -93,7 +93,7 @@ def test_observations_in_a_dict() -> None:
     observation_space = spaces.Dict({"a": VECTOR, "b": Discrete(3, start=1)})
     message = r"^env.observation_space\['b'\]=Discrete\(3, start=1\) does not start at 0, .*: subtract it in a gym"
     with pytest.raises(ArgumentError, match=message):
-        PPOClip("MultiInputPolicy", NoiseEnv(ACTION_SPACES["Box"], observation_space))
+        PPOClip("MultiInputPolicy", NoiseEnv(BOX, observation_space))
 
 
 def test_a_model_of_sb3_in_such_an_environment(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ class Scalar(BaseFeaturesExtractor):
 
 @pytest.mark.parametrize("fast", [False, True])
 def test_observations_without_dimensions(fast: bool) -> None:
-    env: gymnasium.Env = NoiseEnv(ACTION_SPACES["Box"], NUMBER)
+    env: gymnasium.Env = NoiseEnv(BOX, NUMBER)
     arguments: dict[str, Any] = {"n_steps": 64, "batch_size": 32, "n_epochs": 1}
     with pytest.raises(
         ArgumentError, match=r"^env.observation_space=Box\(.*, \(\), float32\) has no dimensions"
@@ -134,7 +134,7 @@ def test_a_number_in_a_dict() -> None:
     with pytest.raises(
         ArgumentError, match=r"^env.observation_space\['b'\]=.* has no dimensions, .*ObservationWrapper$"
     ):
-        PPOClip("MultiInputPolicy", NoiseEnv(ACTION_SPACES["Box"], observation_space))
+        PPOClip("MultiInputPolicy", NoiseEnv(BOX, observation_space))
 
 
 class WithAlias(PPOClip):
@@ -142,7 +142,7 @@ class WithAlias(PPOClip):
 
 
 def test_an_alias_of_a_subclass_stands_for_any_policy() -> None:
-    env: gymnasium.Env = NoiseEnv(ACTION_SPACES["Box"], spaces.Dict({"a": VECTOR}))
+    env: gymnasium.Env = NoiseEnv(BOX, spaces.Dict({"a": VECTOR}))
     assert WithAlias("TinyPolicy", env, n_steps=16, batch_size=16).learn(16).num_timesteps == 16
     with pytest.raises(ArgumentError, match=r"^policy='MlpPolicy' does not support Dict .*: use 'MultiInputPolicy'"):
         PPOClip("MlpPolicy", env)
@@ -167,7 +167,7 @@ def test_normalized_integers() -> None:
     arguments: dict[str, Any] = {"n_steps": 8, "batch_size": 8, "n_epochs": 1, "seed": 0}
 
     def normalized(float_observations: bool, **options: Any) -> VecNormalize:
-        env: gymnasium.Env = NoiseEnv(ACTION_SPACES["Box"], INTEGERS)
+        env: gymnasium.Env = NoiseEnv(BOX, INTEGERS)
         return VecNormalize(
             DummyVecEnv([lambda: DtypeObservation(env, np.float32) if float_observations else env]), **options
         )
@@ -190,7 +190,7 @@ def test_normalized_integers_in_a_dict() -> None:
     space = spaces.Dict({"a": VECTOR, "b": INTEGERS, "c": spaces.Box(0, 255, (1, 36, 36), np.uint8)})
 
     def train(**options: Any) -> None:
-        env = VecNormalize(DummyVecEnv([lambda: NoiseEnv(ACTION_SPACES["Box"], space)]), **options)
+        env = VecNormalize(DummyVecEnv([lambda: NoiseEnv(BOX, space)]), **options)
         networks = {"net_arch": [4], "normalize_images": False}
         PPOClip("MultiInputPolicy", env, n_steps=8, batch_size=8, n_epochs=1, policy_kwargs=networks).learn(8)
 

@@ -15,14 +15,13 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
-from helpers import ACTION_SPACES, VECTOR, noise_envs
+from helpers import ACTION_SPACES, BOX, VECTOR, noise_envs
 from sb3_ppo_variants import PPOClip, PPOFixedKL
 from sb3_ppo_variants.backends.choice import choose
 
 # With sanitizers, the slow tests of this file run too.
 pytestmark = pytest.mark.remade
 
-BOX = ACTION_SPACES["Box"]
 N_STEPS = 8
 QUICK, ALL = 24, 400
 IMAGE = spaces.Box(0, 255, (4, 36, 36), np.uint8)

@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from resuming import KillAt, Killed, run
+from resuming import KillAt, Killed, pendulums, run
 from stable_baselines3.common import callbacks as stock
 from stable_baselines3.common.callbacks import (
     BaseCallback,
@@ -24,19 +24,9 @@ from stable_baselines3.common.callbacks import (
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
-from helpers import VARIANTS
+from helpers import VARIANTS, small
 from sb3_ppo_variants import ExactCheckpointCallback, PPOClip
 from sb3_ppo_variants.saving.state import REMEMBERED
-
-
-def pendulums(wrap: Callable[[VecEnv], VecEnv] = lambda env: env) -> VecEnv:
-    return wrap(make_vec_env(lambda: gym.wrappers.TimeLimit(gym.make("Pendulum-v1"), 10), 2, seed=1))
-
-
-def small(cls: Any = PPOClip, env: VecEnv | None = None, **arguments: Any) -> Any:
-    return cls(
-        "MlpPolicy", env or pendulums(), n_steps=16, batch_size=16, n_epochs=2, seed=3, device="cpu", **arguments
-    )
 
 
 def evaluation(folder: Path | None = None, env: VecEnv | None = None, **arguments: Any) -> EvalCallback:
@@ -50,10 +40,10 @@ def evaluation(folder: Path | None = None, env: VecEnv | None = None, **argument
 @pytest.mark.parametrize("wrap", [lambda env: env, VecNormalize])
 def test_all_that_is_logged_beside_evaluations_is_equal(wrap: Any, kill_at: int, first: bool, tmp_path: Path) -> None:
     def others() -> list[Any]:
-        return [evaluation(env=pendulums(wrap), deterministic=first)]
+        return [evaluation(env=wrap(pendulums()), deterministic=first)]
 
     whole, cut = (
-        run(lambda: small(env=pendulums(wrap)), lambda: pendulums(wrap), tmp_path / str(at), 200, 64, at, others)
+        run(lambda: small(env=wrap(pendulums())), lambda: wrap(pendulums()), tmp_path / str(at), 200, 64, at, others)
         for at in (None, kill_at)
     )
     assert cut == whole
@@ -78,7 +68,7 @@ def test_a_better_model_is_not_overwritten(variant: Any, tmp_path: Path) -> None
 
     first = callback()
     with pytest.raises(Killed):
-        small(variant).learn(300, callback=[*first, KillAt(200)])
+        small(variant, pendulums()).learn(300, callback=[*first, KillAt(200)])
     best = variant.load(tmp_path / "eval" / "best_model").num_timesteps
     assert best == 26
     model = variant.resume(tmp_path / "ckpt", pendulums())
@@ -108,7 +98,7 @@ def cut_and_whole(make: Callable[[Path], BaseCallback], tmp_path: Path, total: i
     ends = []
     for name, kill_at in (("whole", 10**6), ("cut", 150)):
         folder = tmp_path / name
-        model = small()
+        model = small(env=pendulums())
         callback = make(folder)
         try:
             model.learn(total, callback=[ExactCheckpointCallback(64, folder / "ckpt"), callback, KillAt(kill_at)])
@@ -153,7 +143,7 @@ def test_saved_models_have_the_same_names(tmp_path: Path) -> None:
 
 def test_callbacks_that_come_and_go(tmp_path: Path) -> None:
     checkpoints = ExactCheckpointCallback(64, tmp_path)
-    small().learn(200, callback=[Triggered(), evaluation(), checkpoints])
+    small(env=pendulums()).learn(200, callback=[Triggered(), evaluation(), checkpoints])
     model = PPOClip.resume(tmp_path, pendulums())
     new, alike = evaluation(), [Triggered(), Triggered()]
     model.learn(64, callback=[*alike, ExactCheckpointCallback(64, tmp_path), new], reset_num_timesteps=False)

@@ -10,12 +10,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
-from resuming import KillAt, Killed, pendulums, run, small, state
+from resuming import KillAt, Killed, pendulums, run, state
 from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecFrameStack, VecNormalize
 
-from helpers import ACTION_SPACES, VARIANTS, LogRecorder, noise_envs
+from helpers import ACTION_SPACES, BOX, VARIANTS, LogRecorder, noise_envs, small
 from sb3_ppo_variants import ArgumentError, ExactCheckpointCallback, PPOAdaptiveKL, PPOClip
 from sb3_ppo_variants.envs import SafeSubprocVecEnv, make_ale_vec_env, make_envpool_vec_env, make_gymnasium_vec_env
 from sb3_ppo_variants.saving.checkpoint import Checkpoint
@@ -25,7 +25,7 @@ from sb3_ppo_variants.saving.state import get_random_state, set_random_state
 def exact(cls: Any, make_env: Callable[[], VecEnv], folder: Path, kill_at: int = 150, **arguments: Any) -> None:
     learn = {name: arguments.pop(name) for name in ("log_interval",) if name in arguments}
     whole, cut = (
-        run(lambda: small(cls, make_env, **arguments), make_env, folder / str(at), 200, 64, at, **learn)
+        run(lambda: small(cls, make_env(), **arguments), make_env, folder / str(at), 200, 64, at, **learn)
         for at in (None, kill_at)
     )
     assert cut == whole
@@ -102,8 +102,8 @@ def test_further_state_of_a_normalization(tmp_path: Path) -> None:
 
 def test_state_of_a_normalization_that_cannot_be_restored_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="env has a Forgetful with factor, which its state in the checkpoint lacks"):
-        small(PPOClip, lambda: Forgetful(pendulums())).learn(64, callback=ExactCheckpointCallback(32, tmp_path))
-    small(PPOClip, lambda: Slowing(pendulums())).learn(64, callback=ExactCheckpointCallback(32, tmp_path))
+        small(PPOClip, Forgetful(pendulums())).learn(64, callback=ExactCheckpointCallback(32, tmp_path))
+    small(PPOClip, Slowing(pendulums())).learn(64, callback=ExactCheckpointCallback(32, tmp_path))
     with pytest.raises(ArgumentError, match="env has a VecNormalize, but the run had a Slowing"):
         PPOClip.resume(tmp_path, VecNormalize(pendulums()))
 
@@ -111,7 +111,7 @@ def test_state_of_a_normalization_that_cannot_be_restored_is_refused(tmp_path: P
 @pytest.mark.parametrize("wraps", [1, 2])
 def test_a_restored_normalization_has_the_spaces_and_the_size_of_its_environment(wraps: int, tmp_path: Path) -> None:
     make = lambda: [VecNormalize(pendulums()), VecNormalize(VecNormalize(pendulums()))][wraps - 1]  # noqa: E731
-    small(PPOClip, make).learn(64, callback=ExactCheckpointCallback(32, tmp_path))
+    small(PPOClip, make()).learn(64, callback=ExactCheckpointCallback(32, tmp_path))
     env = make()
     PPOClip.resume(tmp_path, env)
     inner = env.unwrapped
@@ -152,7 +152,7 @@ def test_atari_whose_episodes_are_lives(tmp_path: Path) -> None:
 def test_the_log_goes_on_with_the_iterations(log_interval: int | None, tmp_path: Path) -> None:
     learn: dict[str, Any] = {"log_interval": log_interval}
     whole, cut = (
-        run(lambda: small(PPOClip, pendulums), pendulums, tmp_path / str(at), 300, 96, at, **learn)
+        run(lambda: small(PPOClip, pendulums()), pendulums, tmp_path / str(at), 300, 96, at, **learn)
         for at in (None, 250)
     )
     assert cut == whole
@@ -160,8 +160,8 @@ def test_the_log_goes_on_with_the_iterations(log_interval: int | None, tmp_path:
 
 
 def test_a_run_that_is_cut_twice(tmp_path: Path) -> None:
-    whole, _ = run(lambda: small(PPOClip, pendulums), pendulums, tmp_path / "whole", 200, 64)
-    run(lambda: small(PPOClip, pendulums), pendulums, tmp_path / "cut", 200, 64, 100)
+    whole, _ = run(lambda: small(PPOClip, pendulums()), pendulums, tmp_path / "whole", 200, 64)
+    run(lambda: small(PPOClip, pendulums()), pendulums, tmp_path / "cut", 200, 64, 100)
     model = PPOClip.resume(tmp_path / "cut" / "step_000000128", pendulums())
     model.learn(model.remaining_timesteps, reset_num_timesteps=False)
     # run() wrote the checkpoint at 192. Resume from it, because without the callback the last rollout was not seeded.
@@ -172,7 +172,7 @@ def test_a_run_that_is_cut_twice(tmp_path: Path) -> None:
 
 
 def test_without_a_seed_checkpoints_of_a_run_share_one(tmp_path: Path) -> None:
-    small(PPOClip, pendulums, seed=None).learn(100, callback=ExactCheckpointCallback(32, tmp_path / "ckpt", None))
+    small(PPOClip, pendulums(), seed=None).learn(100, callback=ExactCheckpointCallback(32, tmp_path / "ckpt", None))
     runs: list[Any] = []
     for _ in range(2):
         model = PPOClip.resume(tmp_path / "ckpt" / "step_000000032", pendulums())
@@ -185,8 +185,8 @@ def test_without_a_seed_checkpoints_of_a_run_share_one(tmp_path: Path) -> None:
 
 
 def test_an_episode_that_is_cut_is_bootstrapped_and_starts_anew(tmp_path: Path) -> None:
-    make = lambda: noise_envs(ACTION_SPACES["Box"], n_envs=1)  # noqa: E731
-    model = small(PPOClip, make, gae_lambda=1.0, gamma=1.0, n_steps=10, n_epochs=1, batch_size=10, learning_rate=0.0)
+    make = lambda: noise_envs(BOX, n_envs=1)  # noqa: E731
+    model = small(PPOClip, make(), gae_lambda=1.0, gamma=1.0, n_steps=10, n_epochs=1, batch_size=10, learning_rate=0.0)
     seen: list[Any] = []
 
     class Look(LogRecorder):
@@ -205,7 +205,7 @@ def test_an_episode_that_is_cut_is_bootstrapped_and_starts_anew(tmp_path: Path) 
 
 
 def test_remaining_timesteps() -> None:
-    model = small(PPOClip, pendulums)
+    model = small(PPOClip, pendulums())
     assert model.remaining_timesteps == 0
     model._total_timesteps, model.num_timesteps = 100, 64
     assert model.remaining_timesteps == 36

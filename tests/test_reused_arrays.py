@@ -13,6 +13,7 @@ from gymnasium import spaces
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
+from helpers import flat_weights
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 
@@ -81,38 +82,34 @@ class SameArrays(DummyVecEnv):
         return *self._same, infos
 
 
-def weights_of(model: Any) -> th.Tensor:
-    return th.nn.utils.parameters_to_vector(model.learn(64).policy.parameters())
-
-
 def walks(vec_env: Callable[..., Any], reuse: str) -> Any:
     return vec_env([partial(Walk, reuse)] * 2)
 
 
 @pytest.fixture(scope="module")
 def expected() -> th.Tensor:
-    return weights_of(PPO("MlpPolicy", walks(DummyVecEnv, "no"), **ARGUMENTS))
+    return flat_weights(PPO("MlpPolicy", walks(DummyVecEnv, "no"), **ARGUMENTS).learn(64))
 
 
 @pytest.mark.parametrize("reuse", ["array", "view"])
 @pytest.mark.parametrize("vec_env", [DummyVecEnv, SafeSubprocVecEnv])
 def test_the_end_of_an_episode_is_copied(vec_env: Callable[..., Any], reuse: str, expected: th.Tensor) -> None:
     model = PPOClip("MlpPolicy", walks(vec_env, reuse), fast=False, **ARGUMENTS)
-    assert th.equal(weights_of(model), expected)
+    assert th.equal(flat_weights(model.learn(64)), expected)
 
 
 @pytest.mark.parametrize("fast", [False, "auto"])
 def test_dicts_are_copied(fast: Any) -> None:
     def trained(reuse: str) -> th.Tensor:
         env = DummyVecEnv([lambda: Parts(Walk(reuse))] * 2)
-        return weights_of(PPOClip("MultiInputPolicy", env, fast=fast, **ARGUMENTS))
+        return flat_weights(PPOClip("MultiInputPolicy", env, fast=fast, **ARGUMENTS).learn(64))
 
     assert th.equal(trained("array"), trained("no"))
 
 
 def test_sb3_itself_loses_the_end(expected: th.Tensor) -> None:
     """Says when SB3 has mended this, so that the warning can go."""
-    assert not th.equal(weights_of(PPO("MlpPolicy", walks(DummyVecEnv, "array"), **ARGUMENTS)), expected)
+    assert not th.equal(flat_weights(PPO("MlpPolicy", walks(DummyVecEnv, "array"), **ARGUMENTS).learn(64)), expected)
 
 
 @pytest.mark.parametrize("vec_env", [SubprocVecEnv, OwnDummy])
@@ -136,4 +133,4 @@ def test_nothing_is_reported_of_environments_that_copy(vec_env: Callable[..., An
 
 def test_arrays_that_a_vectorised_environment_reuses_are_copied(expected: th.Tensor) -> None:
     model = PPOClip("MlpPolicy", walks(SameArrays, "no"), fast=False, **ARGUMENTS)
-    assert th.equal(weights_of(model), expected)
+    assert th.equal(flat_weights(model.learn(64)), expected)

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.type_aliases import RolloutBufferSamples
 
-from helpers import ACTION_SPACES, PENALISED, VARIANTS, LogRecorder, noise_envs
+from helpers import ACTION_SPACES, BOX, PENALISED, VARIANTS, LogRecorder, collect, noise_envs
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip
 from sb3_ppo_variants.rollouts.buffer import chunks, observations_at, with_parameters
 
@@ -37,11 +37,10 @@ def all_observations(buffer: RolloutBuffer, rows_at_once: int) -> th.Tensor:
 @pytest.mark.parametrize("n_envs", [1, 3])
 @pytest.mark.parametrize("is_read", [False, True])
 def test_a_bad_reward_is_found_before_and_after_the_buffer_is_read(is_read: bool, n_envs: int) -> None:
-    env = noise_envs(ACTION_SPACES["Box"], n_envs=n_envs)
+    env = noise_envs(BOX, n_envs=n_envs)
     model: Any = PPOClip("MlpPolicy", env, n_steps=N_STEPS, batch_size=5, n_epochs=1, device="cpu")
     buffer = model.rollout_buffer
-    _, callback = model._setup_learn(N_STEPS * n_envs)
-    model.collect_rollouts(model.env, callback, buffer, N_STEPS)
+    collect(model)
     buffer.rewards[3, n_envs - 1] = np.nan
     if is_read:
         list(buffer.get(5))
@@ -121,7 +120,7 @@ def test_buffers_can_be_pickled(policy: str, buffer_class: Any) -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("buffer_class", [WholeBuffer, WeightedBuffer])
 def test_a_buffer_that_hides_its_rows_serves_those_without_a_penalty(variant: Any, buffer_class: Any) -> None:
-    model = variant("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), n_steps=32, rollout_buffer_class=buffer_class)
+    model = variant("MlpPolicy", noise_envs(BOX), n_steps=32, rollout_buffer_class=buffer_class)
     if variant in PENALISED and buffer_class is WholeBuffer:
         without = r"^rollout_buffer_class: this buffer's minibatches come without .* a named tuple, as SB3's does$"
         with pytest.raises(ArgumentError, match=without):
@@ -137,9 +136,7 @@ def test_kl_does_not_depend_on_the_size_of_the_chunks(fast: bool, monkeypatch: p
     for rows_at_once in (512, 7):
         monkeypatch.setattr("sb3_ppo_variants.rollouts.buffer.ROWS_AT_ONCE", rows_at_once)
         log = LogRecorder()
-        model = PPOClip(
-            "MlpPolicy", noise_envs(ACTION_SPACES["Box"]), n_steps=32, learning_rate=1e-3, seed=1, fast=fast
-        )
+        model = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=32, learning_rate=1e-3, seed=1, fast=fast)
         model.learn(64, callback=log)
         logged.append(log.updates[0]["train/kl"])
     assert logged[0] > 0

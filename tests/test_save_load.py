@@ -18,7 +18,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.utils import ConstantSchedule, LinearSchedule
 
-from helpers import ACTION_SPACES, VARIANTS, noise_envs
+from helpers import BOX, VARIANTS, assert_same_weights, noise_envs, save
 from sb3_ppo_variants import (
     ArgumentError,
     DamagedFileError,
@@ -28,8 +28,6 @@ from sb3_ppo_variants import (
     PPOUnclipped,
     SeparateUpdates,
 )
-
-BOX = ACTION_SPACES["Box"]
 
 
 def small(cls: Any, **arguments: Any) -> Any:
@@ -41,8 +39,7 @@ def test_round_trip(variant: Any, tmp_path: Path) -> None:
     model = small(variant, learning_rate=1e-3, clip_range_vf=0.3, ent_coef=0.01).learn(128)
     model.save(tmp_path / "model")
     loaded = variant.load(tmp_path / "model", env=noise_envs(BOX))
-    for key, weight in model.policy.state_dict().items():
-        assert th.equal(weight, loaded.policy.state_dict()[key])
+    assert_same_weights(loaded, model)
     moments, loaded_moments = model.policy.optimizer.state_dict(), loaded.policy.optimizer.state_dict()
     assert moments["state"].keys() == loaded_moments["state"].keys()
     assert th.equal(moments["state"][0]["exp_avg"], loaded_moments["state"][0]["exp_avg"])
@@ -62,16 +59,14 @@ def test_round_trip(variant: Any, tmp_path: Path) -> None:
 def test_defaults_construct_save_and_load_without_warning(variant: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        file = io.BytesIO()
-        variant("MlpPolicy", "CartPole-v1", device="cpu").save(file)
+        file = save(variant("MlpPolicy", "CartPole-v1", device="cpu"))
         variant.load(file, device="cpu")
 
 
 def test_beta_is_state_that_load_restores() -> None:
     model = small(PPOAdaptiveKL, kl_coef=2.0, desired_kl=10.0).learn(64 * 3)
     assert model.current_kl_coef == 0.25
-    file = io.BytesIO()
-    model.save(file)
+    file = save(model)
     others = {"desired_kl": 0.02, "learning_rate": 1e-4}
     given: list[dict[str, Any]] = [{"kl_coef": 8.0, **others}, {}, {"kl_coef": 2.0}, others]
     for keywords in given:
@@ -92,14 +87,12 @@ def test_beta_of_a_model_is_its_own() -> None:
 
 
 def test_beta_before_the_first_update_is_the_argument() -> None:
-    file = io.BytesIO()
-    small(PPOAdaptiveKL, kl_coef=2.0).save(file)
+    file = save(small(PPOAdaptiveKL, kl_coef=2.0))
     assert PPOAdaptiveKL.load(file).current_kl_coef == 2.0
 
 
 def test_schedules_are_saved() -> None:
-    file = io.BytesIO()
-    small(PPOFixedKL, clip_range=LinearSchedule(0.2, 0.1, 1.0), kl_coef=LinearSchedule(4.0, 0.0, 1.0)).save(file)
+    file = save(small(PPOFixedKL, clip_range=LinearSchedule(0.2, 0.1, 1.0), kl_coef=LinearSchedule(4.0, 0.0, 1.0)))
     loaded: Any = PPOFixedKL.load(file)
     assert loaded.clip_range(0.5) == pytest.approx(0.15)
     assert loaded.kl_coef(0.5) == pytest.approx(2.0)
@@ -108,8 +101,7 @@ def test_schedules_are_saved() -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_load_as_rl_zoo_does_for_enjoyment(variant: Any) -> None:
-    file = io.BytesIO()
-    small(variant).save(file)
+    file = save(small(variant))
     custom_objects = {"learning_rate": 0.0, "lr_schedule": lambda _: 0.0, "clip_range": lambda _: 0.0}
     for how in ({"custom_objects": custom_objects}, {"learning_rate": 0.0, "clip_range": lambda _: 0.0}):
         file.seek(0)
@@ -118,23 +110,20 @@ def test_load_as_rl_zoo_does_for_enjoyment(variant: Any) -> None:
 
 
 def test_an_unclipped_model_is_not_clipped_by_what_it_is_loaded_with() -> None:
-    file = io.BytesIO()
-    small(PPOUnclipped).save(file)
+    file = save(small(PPOUnclipped))
     loaded = PPOUnclipped.load(file, env=noise_envs(BOX), clip_range=0.1).learn(64)
     assert not any("clip" in key for key in loaded.logger.name_to_value)
 
 
 @pytest.mark.parametrize("weights_only", [False, True])
 def test_arguments_beyond_sb3s_are_saved(weights_only: bool) -> None:
-    file = io.BytesIO()
-    PPOClip("MlpPolicy", "CartPole-v1", normalize_advantage="rollout", max_grad_norm=None).save(file)
+    file = save(PPOClip("MlpPolicy", "CartPole-v1", normalize_advantage="rollout", max_grad_norm=None))
     loaded: Any = PPOClip.load(file, weights_only=weights_only)
     assert (loaded.normalize_advantage, loaded.max_grad_norm) == ("rollout", None)
 
 
 def test_arguments_are_checked_at_load() -> None:
-    file = io.BytesIO()
-    small(PPOClip).save(file)
+    file = save(small(PPOClip))
     with pytest.raises(ArgumentError, match=r"gamma=1\.5 is not allowed"):
         PPOClip.load(file, gamma=1.5)
     with pytest.raises(ArgumentError, match=r"stats_window_size=0 is not allowed"):
@@ -145,7 +134,7 @@ def test_arguments_are_checked_at_load() -> None:
 
 def test_an_id_instead_of_an_environment() -> None:
     model: Any = small(PPOClip)
-    model.save(file := io.BytesIO())
+    file = save(model)
     with pytest.raises(ArgumentError, match=r"env='CartPole-v1' is the id .* such as gymnasium.make\('CartPole-v1'\)"):
         PPOClip.load(file, env="CartPole-v1")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="env='CartPole-v1' is the id"):
@@ -174,8 +163,7 @@ def test_a_second_optimizer(weights_only: bool) -> None:
     model = small(PPOClip, updates=SeparateUpdates()).learn(64)
     trained = moments_of_values(model.get_parameters())
     assert trained.count_nonzero() > 0
-    file = io.BytesIO()
-    model.save(file)
+    file = save(model)
     assert "value_optimizer.pth" in zipfile.ZipFile(file).namelist()
     loaded: Any = PPOClip.load(file, weights_only=weights_only)
     assert th.equal(moments_of_values(loaded.get_parameters()), trained)
@@ -196,8 +184,7 @@ def test_a_second_optimizer(weights_only: bool) -> None:
     ],
 )
 def test_arguments_that_need_other_networks(name: str, of_file: Any, value: Any, weights_only: bool) -> None:
-    file = io.BytesIO()
-    small(PPOClip, **{name: of_file}).save(file)
+    file = save(small(PPOClip, **{name: of_file}))
     for make in (PPOClip.load, PPOAdaptiveKL.from_ppo):
         make(file, weights_only=weights_only, **{name: of_file})
         with pytest.raises(ArgumentError, match=rf"^{name}=.* needs other networks or optimizers than those in"):
@@ -205,8 +192,7 @@ def test_arguments_that_need_other_networks(name: str, of_file: Any, value: Any,
 
 
 def test_other_settings_of_separate_updates() -> None:
-    file = io.BytesIO()
-    small(PPOClip, updates=SeparateUpdates()).save(file)
+    file = save(small(PPOClip, updates=SeparateUpdates()))
     assert PPOClip.load(file, updates={"policy_epochs": 3}).updates.policy_epochs == 3  # type: ignore[union-attr]
 
 
@@ -279,8 +265,7 @@ def test_a_model_of_sb3_goes_on_as_ppoclip() -> None:
     theirs = small(PPO, clip_range=0.1).learn(64)
     theirs.save(file)
     ours = PPOClip.load(file, env=noise_envs(BOX))
-    for key, weight in theirs.policy.state_dict().items():
-        assert th.equal(weight, ours.policy.state_dict()[key])
+    assert_same_weights(ours, theirs)
     ours.learn(64)
     assert ours.logger.name_to_value["train/clip_range"] == 0.1
 
@@ -317,8 +302,7 @@ def test_statistics_are_what_the_environment_reports(episode: Any, success: Any)
     model = small(PPOClip)
     model.ep_info_buffer, model.ep_success_buffer = deque([episode]), deque([success])
     for cls in (PPO, PPOClip):
-        file = io.BytesIO()
-        model.save(file)
+        file = save(model)
         loaded = cls.load(file)
         assert str((loaded.ep_info_buffer, loaded.ep_success_buffer)) == str((deque([episode]), deque([success])))
 

@@ -19,14 +19,14 @@ import pytest
 import torch as th
 from stable_baselines3 import PPO
 
-from helpers import ACTION_SPACES, VARIANTS, noise_envs
+from helpers import BOX, VARIANTS, noise_envs, save
 from sb3_ppo_variants import ExactCheckpointCallback, PPOClip
 from sb3_ppo_variants.saving import atomic
 
 
 def model_of(number: int, cls: Any = PPOClip, **arguments: Any) -> Any:
     """Create a model that has its number in every weight and as its number of steps."""
-    model = cls("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), n_steps=8, batch_size=16, device="cpu", **arguments)
+    model = cls("MlpPolicy", noise_envs(BOX), n_steps=8, batch_size=16, device="cpu", **arguments)
     renumber(model, number)
     return model
 
@@ -135,7 +135,7 @@ def test_what_cannot_be_pickled(tmp_path: Path) -> None:
 
 
 def test_no_room_for_a_checkpoint(tmp_path: Path) -> None:
-    env = noise_envs(ACTION_SPACES["Box"])
+    env = noise_envs(BOX)
     model = PPOClip("MlpPolicy", env, n_steps=8, batch_size=16, device="cpu")
     model.learn(16, callback=ExactCheckpointCallback(16, tmp_path))
     with files_of_at_most(40_000), pytest.raises(OSError, match="too large"):
@@ -147,8 +147,7 @@ def test_no_room_for_a_checkpoint(tmp_path: Path) -> None:
 @contextmanager
 def not_as_root() -> Iterator[None]:
     """Drop the rights of root, who can write to any folder."""
-    file = io.BytesIO()
-    model_of(1).save(file)
+    file = save(model_of(1))
     PPOClip.load(file)  # Triggers imports of files that another user may not be able to read.
     user = os.geteuid()
     os.seteuid(user or 65534)
@@ -245,11 +244,10 @@ def test_loading_leaves_the_random_generators_alone(cls: Any, reseed: bool) -> N
 
         return [random.random(), np.random.random(), th.rand(()).item()]
 
-    file = io.BytesIO()
-    model_of(1, cls, seed=5).save(file)
+    file = save(model_of(1, cls, seed=5))
     drawn()
     state = get_random_state()
     expected = drawn()
     set_random_state(state)
-    cls.load(file, env=noise_envs(ACTION_SPACES["Box"]), reseed=reseed)
+    cls.load(file, env=noise_envs(BOX), reseed=reseed)
     assert (drawn() == expected) is not reseed

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from stable_baselines3.common.utils import LinearSchedule
 
-from helpers import ACTION_SPACES, LogRecorder, noise_envs
+from helpers import BOX, LogRecorder, noise_envs
 from sb3_ppo_variants import ArgumentError, PPOClip, PPOFixedKL
 
 
 def updates(cls: Any = PPOFixedKL, total_timesteps: int = 256, **arguments: Any) -> list[dict[str, Any]]:
     log = LogRecorder()
-    model = cls("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), n_steps=32, n_epochs=1, **arguments)
+    model = cls("MlpPolicy", noise_envs(BOX), n_steps=32, n_epochs=1, **arguments)
     model.learn(total_timesteps, callback=log)
     return log.updates
 
@@ -47,7 +47,7 @@ def test_a_schedule_may_be_undefined_where_the_last_rollout_overshoots(name: str
 def test_a_bad_value_is_refused_by_name_at_the_update_that_meets_it(name: str, bad: float) -> None:
     log = LogRecorder()
     arguments: dict[str, Any] = {name: lambda progress: 0.1 if progress > 0.4 else bad}
-    model = PPOFixedKL("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), n_steps=32, **arguments)
+    model = PPOFixedKL("MlpPolicy", noise_envs(BOX), n_steps=32, **arguments)
     with pytest.raises(ArgumentError, match=rf"^{name}\(0.25\)={bad!r} is not allowed"):
         model.learn(256, callback=log)
     # The two updates before it were completed.
@@ -60,7 +60,5 @@ def test_a_learning_rate_that_is_bad_from_the_start_is_refused_at_construction()
 
 
 def test_learning_rate_reaches_the_optimizer() -> None:
-    model = PPOClip(
-        "MlpPolicy", noise_envs(ACTION_SPACES["Box"]), n_steps=32, learning_rate=LinearSchedule(0.4, 0.1, 1.0)
-    ).learn(128)
+    model = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=32, learning_rate=LinearSchedule(0.4, 0.1, 1.0)).learn(128)
     assert model.policy.optimizer.param_groups[0]["lr"] == pytest.approx(0.1)

@@ -6,21 +6,18 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
 from resuming import run
 from stable_baselines3.common.utils import LinearSchedule
 
-from helpers import ACTION_SPACES, PENALISED, VARIANTS, LogRecorder, noise_envs
+from helpers import ACTION_SPACES, BOX, IMAGE, PENALISED, VARIANTS, LogRecorder, collect, noise_envs, save, update
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, PPOFixedKL, SeparateUpdates
 from sb3_ppo_variants.backends.native.update import NativeDescent, TrainedPart
 from sb3_ppo_variants.backends.reference import TorchDescent
 from sb3_ppo_variants.recipes import evaluate, recipe, train
 
-BOX = ACTION_SPACES["Box"]
-IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
 N_STEPS, N_ENVS = 20, 3
 paths = pytest.mark.parametrize("fast", [False, True])
 Double = Callable[[Any], None]
@@ -34,10 +31,7 @@ def make(cls: Any = PPOClip, action_space: spaces.Space = BOX, updates: Any = No
 
 def collected(*args: Any, **arguments: Any) -> Any:
     """Return a model with a full rollout buffer from the reference path."""
-    model = make(*args, **arguments, fast=False)
-    _, callback = model._setup_learn(N_STEPS * N_ENVS)
-    model.collect_rollouts(model.env, callback, model.rollout_buffer, N_STEPS)
-    return model
+    return collect(make(*args, **arguments, fast=False))
 
 
 def spinning_up(model: Any, eps: float, target_kl: float) -> tuple[Any, int]:
@@ -105,13 +99,7 @@ def test_the_paths_agree(variant: Any, space: str, double_precision: Double) -> 
     if space == "gSDE":
         with th.no_grad():  # Noise that requires gradients cannot be deep-copied.
             model.policy.reset_noise()
-    trained = []
-    for fast in (False, True):
-        trained.append(deepcopy(model))
-        trained[-1].fast = fast
-        np.random.seed(3)
-        trained[-1].train()
-    reference, fast_one = trained
+    reference, fast_one = trained = [update(model, fast) for fast in (False, True)]
     for wanted, got in zip(reference.policy.parameters(), fast_one.policy.parameters(), strict=True):
         th.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-9)
     for name in ("policy.optimizer", "value_optimizer"):
@@ -191,8 +179,7 @@ def test_a_dict_of_arguments() -> None:
 
 
 def test_a_dict_of_arguments_for_a_loaded_model() -> None:
-    file = io.BytesIO()
-    make().learn(60).save(file)
+    file = save(make().learn(60))
     loaded: Any = PPOClip.load(file, env=noise_envs(BOX, n_envs=N_ENVS), updates={"value_epochs": 3})
     assert loaded.updates == SeparateUpdates(value_epochs=3)
     assert loaded.learn(60).logger.name_to_value["train/value_epochs"] == 3

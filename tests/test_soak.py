@@ -15,14 +15,13 @@ import pytest
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 
-from helpers import ACTION_SPACES, NoiseEnv
+from helpers import BOX, NoiseEnv
 from sb3_ppo_variants import NonFiniteError, PPOAdaptiveKL, PPOClip
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "600"))
 WARM_UP = 0.2
 MEBIBYTE = 2**20
-BOX = ACTION_SPACES["Box"]
 IMAGE = spaces.Box(0, 255, (1, 36, 36), np.uint8)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
@@ -29,13 +28,11 @@ from stable_baselines3.common.vec_env import (
     VecVideoRecorder,
 )
 
-from helpers import ACTION_SPACES, NoiseEnv, noise_envs
+from helpers import BOX, IMAGE, NoiseEnv, noise_envs, small
 from sb3_ppo_variants import EnvOutputError, ExactCheckpointCallback, PPOClip
 from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
 from sb3_ppo_variants.guards.stepping import StandIn
 
-BOX = ACTION_SPACES["Box"]
-IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
 MAKERS: list[Any] = [partial(NoiseEnv, BOX)] * 2
 ENVS: dict[str, Callable[[], Any]] = {
     "DummyVecEnv": lambda: noise_envs(BOX),
@@ -49,10 +46,6 @@ ENVS: dict[str, Callable[[], Any]] = {
     "VecTransposeImage": lambda: VecTransposeImage(noise_envs(BOX, IMAGE)),
     "three wrappers": lambda: VecNormalize(VecFrameStack(VecMonitor(noise_envs(BOX)), 2)),
 }
-
-
-def model_for(env: VecEnv, cls: Any = PPOClip) -> Any:
-    return cls("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, seed=0, device="cpu")
 
 
 def chain(env: Any) -> list[VecEnv]:
@@ -97,7 +90,7 @@ def test_callbacks_see_what_they_do_in_sb3(name: str) -> None:
     for cls in (PPO, PPOClip):
         env = ENVS[name]()
         callback = Calls(seen_by_a_callback)
-        model_for(env, cls).learn(64, callback)
+        small(cls, env).learn(64, callback)
         seen.append(callback.result)
         env.close()
     assert seen[0] == seen[1]
@@ -107,7 +100,7 @@ def test_callbacks_see_what_they_do_in_sb3(name: str) -> None:
 def test_the_environment_is_left_as_it_was(name: str) -> None:
     env = ENVS[name]()
     before = chain(env)
-    model = model_for(env)
+    model = small(env=env)
     callback = Calls(lambda callback: (callback.training_env, type(chain(callback.model.env)[-1])))
     model.learn(64, callback)
     assert callback.result == (env, StandIn)
@@ -122,7 +115,7 @@ def test_so_it_is_after_an_error(name: str) -> None:
 
     env = ENVS[name]()
     before = chain(env)
-    model = model_for(env)
+    model = small(env=env)
     with pytest.raises(ZeroDivisionError):
         model.learn(64, Calls(fails))
     assert chain(env) == before and model.env is env
@@ -137,7 +130,7 @@ def test_a_copy_and_a_pickle_have_no_stand_in(name: str) -> None:
 
     callback = Calls(copied)
     env = ENVS[name]()
-    model_for(env).learn(64, callback)
+    small(env=env).learn(64, callback)
     inner = chain(env)[-1]
     for copy in callback.result[:2]:
         assert type(copy) is DummyVecEnv and copy is not inner
@@ -159,7 +152,7 @@ def test_what_is_set_on_the_stand_in_is_set_on_the_environment() -> None:
         return stand_in.mine
 
     callback = Calls(sets)
-    model_for(env).learn(64, callback)
+    small(env=env).learn(64, callback)
     assert callback.result == inner.mine == 3
     assert inner.metadata == {"render_modes": ["ansi"]}
 
@@ -191,7 +184,7 @@ def test_an_evaluation_with_normalization(fast: bool) -> None:
 
 def test_an_evaluation_on_the_training_environment() -> None:
     callback = Calls(lambda callback: evaluate_policy(callback.model, callback.training_env, 2, warn=False)[0])
-    model_for(noise_envs(BOX)).learn(64, callback)
+    small().learn(64, callback)
     assert np.isfinite(callback.result)
 
 
@@ -205,7 +198,7 @@ def test_a_second_model_learns_on_the_same_environment(name: str, of: str) -> No
         of_first = callback.training_env if of == "training_env" else callback.model.env
         first = chain(callback.model.env)[-1]
         inner = Calls(lambda second: chain(second.model.env))
-        second = model_for(of_first).learn(64, inner)
+        second = small(env=of_first).learn(64, inner)
         assert second.num_timesteps == 64
         assert chain(callback.model.env)[-1] is first
         stand_ins: list[Any] = [each for each in inner.result if isinstance(each, StandIn)]
@@ -215,7 +208,7 @@ def test_a_second_model_learns_on_the_same_environment(name: str, of: str) -> No
         return second
 
     callback = Calls(learns)
-    model = model_for(env).learn(128, callback)
+    model = small(env=env).learn(128, callback)
     assert model.num_timesteps == 128
     assert chain(env) == before and model.env is env and callback.result.get_env() is env
     env.close()
@@ -226,7 +219,7 @@ def test_two_models_one_after_the_other() -> None:
     for cls in (PPO, partial(PPOClip, fast=False)):
         env = VecNormalize(noise_envs(BOX))
         env.seed(0)
-        first, second = model_for(env, cls).learn(32), model_for(env, cls).learn(64)
+        first, second = small(cls, env).learn(32), small(cls, env).learn(64)
         first.learn(32, reset_num_timesteps=False)
         weights.append([parameter.detach().numpy() for parameter in first.policy.parameters()])
         assert second.env is env
@@ -236,7 +229,7 @@ def test_two_models_one_after_the_other() -> None:
 
 def test_an_environment_that_a_callback_sets_stays() -> None:
     env, other = noise_envs(BOX), noise_envs(BOX)
-    model = model_for(env)
+    model = small(env=env)
     other.reset()
     model.learn(128, Calls(lambda callback: callback.model.set_env(other, force_reset=False)))
     assert model.env is other
@@ -248,7 +241,7 @@ def test_a_wrapper_that_a_callback_adds_stays() -> None:
         callback.model.env = VecNormalize(callback.model.env)
 
     env = noise_envs(BOX)
-    model = model_for(env).learn(128, Calls(wraps))
+    model = small(env=env).learn(128, Calls(wraps))
     assert type(model.env) is VecNormalize and model.env.venv is env
 
 
@@ -256,7 +249,7 @@ def test_a_wrapper_that_a_callback_adds_stays() -> None:
 def test_it_is_an_instance_of_the_same_classes(name: str) -> None:
     env = ENVS[name]()
     callback = Calls(lambda callback: (chain(callback.locals["env"])[-1], callback.model.env))
-    model_for(env).learn(64, callback)
+    small(env=env).learn(64, callback)
     inner, outer = callback.result
     assert isinstance(inner, type(chain(env)[-1])) and isinstance(outer, type(env))
     env.close()
@@ -273,7 +266,7 @@ class OfAnotherKind(DummyVecEnv):
 def test_what_is_unwrapped_may_be_of_another_kind() -> None:
     env = VecMonitor(OfAnotherKind([partial(NoiseEnv, BOX)]))
     callback = Calls(lambda callback: callback.training_env.unwrapped)
-    model_for(env).learn(64, callback)
+    small(env=env).learn(64, callback)
     assert callback.result is env.unwrapped
 
 
@@ -293,7 +286,7 @@ def test_under_wrappers_the_environment_is_checked(name: str) -> None:
     with pytest.raises(
         EnvOutputError, match="the reward of environment 1 at step 8 is None, but must be a real number"
     ):
-        model_for(env).learn(64)
+        small(env=env).learn(64)
 
 
 def test_an_environment_that_a_callback_puts_in_is_checked() -> None:
@@ -301,7 +294,7 @@ def test_an_environment_that_a_callback_puts_in_is_checked() -> None:
         callback.training_env.envs[0] = Loses(BOX)
 
     with pytest.raises(EnvOutputError, match="the reward of environment 0"):
-        model_for(noise_envs(BOX)).learn(640, Calls(loses))
+        small().learn(640, Calls(loses))
 
 
 def test_a_video(tmp_path: Path) -> None:
@@ -309,7 +302,7 @@ def test_a_video(tmp_path: Path) -> None:
     pytest.importorskip("pygame")
     env = make_vec_env("CartPole-v1", env_kwargs={"render_mode": "rgb_array"})
     recorder = VecVideoRecorder(env, str(tmp_path), lambda step: step == 3, video_length=5)
-    model_for(recorder).learn(16)
+    small(env=recorder).learn(16)
     recorder.close()
     assert [file.suffix for file in tmp_path.iterdir()] == [".mp4"]
 
@@ -318,7 +311,7 @@ def test_a_video(tmp_path: Path) -> None:
 def test_checkpoints(name: str, tmp_path: Path) -> None:
     env = ENVS[name]()
     before = chain(env)
-    model_for(env).learn(96, ExactCheckpointCallback(32, tmp_path))
+    small(env=env).learn(96, ExactCheckpointCallback(32, tmp_path))
     assert chain(env) == before
     resumed_env = ENVS[name]()
     before = chain(resumed_env)

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from forging import BOX, OPTIMIZER, load, members, with_state, with_values, zipped
+from forging import OPTIMIZER, change_state, load, members, seal, with_values
 from gymnasium import spaces
 from stable_baselines3 import PPO
 from stable_baselines3.common.torch_layers import NatureCNN
 from stable_baselines3.common.utils import LinearSchedule
 
-from helpers import named, noise_envs
+from helpers import BOX, named, noise_envs
 from sb3_ppo_variants import DamagedFileError, PPOAdaptiveKL, PPOClip
 
 GIB = 2**30
@@ -41,7 +41,7 @@ def test_places_and_methods_are_not_the_files_to_choose(tmp_path: Path) -> None:
 
 
 def test_what_a_model_keeps_of_its_training_is_taken() -> None:
-    model = load(zipped(members()))
+    model = load(seal(members()))
     assert (model.num_timesteps, model._n_updates, model.n_steps) == (64, 2, 16)
     assert model.current_kl_coef != model.kl_coef
 
@@ -85,7 +85,7 @@ def test_the_rules_of_the_constructor_hold(name: str) -> None:
 def test_the_rules_of_the_constructor_hold_for_files_that_are_unpickled(name: str) -> None:
     data = {**json.loads(members()["data"]), name: VALUES[name]}
     with pytest.raises(DamagedFileError, match=f"BytesIO: {name} is .*, but must be"):
-        PPOAdaptiveKL.load(zipped({**members(), "data": json.dumps(data).encode()}))
+        PPOAdaptiveKL.load(seal({**members(), "data": json.dumps(data).encode()}))
 
 
 ITEMS: list[Any] = [{"r": None, "l": 1}, {"r": 1.0}, {"r": "1", "l": 1}, {"r": np.zeros(2), "l": 1}, "one"]
@@ -135,13 +135,15 @@ def test_odd_arguments_of_the_policy(case: str) -> None:
 
 
 def test_variables_that_would_be_set_besides() -> None:
-    file = with_state(members(), "pytorch_variables.pth", lambda state: state.update({"policy.log_std": th.ones(9)}))
+    file = seal(
+        change_state(members(), "pytorch_variables.pth", lambda state: state.update({"policy.log_std": th.ones(9)}))
+    )
     with pytest.raises(DamagedFileError, match=r"pytorch_variables has policy\.log_std; PPO has none"):
         load(file)
 
 
 def test_weights_without_numbers() -> None:
-    file = with_state(members(), "policy.pth", lambda state: state.update(log_std=th.empty(2, device="meta")))
+    file = seal(change_state(members(), "policy.pth", lambda state: state.update(log_std=th.empty(2, device="meta"))))
     with pytest.raises(DamagedFileError, match="policy has a log_std without numbers"):
         load(file)
 
@@ -159,10 +161,10 @@ def compressed_as(file: io.BytesIO, method: int, size: int = 2**27) -> io.BytesI
 
 
 SIZES: dict[str, Callable[[], io.BytesIO]] = {
-    "bzip2": lambda: compressed_as(zipped(members(PPO)), zipfile.ZIP_BZIP2),
-    "deflate": lambda: compressed_as(zipped(members(PPO)), zipfile.ZIP_DEFLATED),
-    "a header that lies": lambda: compressed_as(zipped(members(PPO)), zipfile.ZIP_DEFLATED, size=1000),
-    "bzip2 and a header that lies": lambda: compressed_as(zipped(members(PPO)), zipfile.ZIP_BZIP2, size=1000),
+    "bzip2": lambda: compressed_as(seal(members(PPO)), zipfile.ZIP_BZIP2),
+    "deflate": lambda: compressed_as(seal(members(PPO)), zipfile.ZIP_DEFLATED),
+    "a header that lies": lambda: compressed_as(seal(members(PPO)), zipfile.ZIP_DEFLATED, size=1000),
+    "bzip2 and a header that lies": lambda: compressed_as(seal(members(PPO)), zipfile.ZIP_BZIP2, size=1000),
     "wide layers": lambda: with_values(members(), policy_kwargs={"net_arch": [30_000, 30_000]}),
     "wider layers": lambda: with_values(members(), policy_kwargs={"net_arch": [10**7, 10**7]}),
     "many layers": lambda: with_values(members(), policy_kwargs={"net_arch": [1] * 100_000}),
@@ -182,7 +184,7 @@ SIZES: dict[str, Callable[[], io.BytesIO]] = {
 def most_memory(case: str, answers: Any) -> None:
     file = SIZES[case]()
     # Use PyTorch first, because its code counts as memory of a forked process from the first use on.
-    load(zipped(members()))
+    load(seal(members()))
     NatureCNN(IMAGE, 8)(th.zeros(1, *IMAGE.shape))
     before = resource.getrusage(resource.RUSAGE_SELF)
     try:
@@ -215,9 +217,9 @@ def test_tensors_that_are_compressed() -> None:
         for name in whole.namelist():
             packed.writestr(name, whole.read(name), zipfile.ZIP_DEFLATED)
     changed = {**members(), "policy.pth": repacked.getvalue()}
-    PPOAdaptiveKL.load(zipped(changed))  # PyTorch itself accepts compressed members, at any ratio.
+    PPOAdaptiveKL.load(seal(changed))  # PyTorch itself accepts compressed members, at any ratio.
     with pytest.raises(DamagedFileError, match="policy is compressed"):
-        load(zipped(changed))
+        load(seal(changed))
 
 
 def test_arrays_of_bytes() -> None:
@@ -230,13 +232,13 @@ def test_arrays_of_bytes() -> None:
         for name in whole.namelist():
             packed.writestr(name, repickled(whole.read(name)) if name.endswith(".pkl") else whole.read(name))
     with pytest.raises(DamagedFileError, match=r"policy\.optimizer creates byte arrays"):
-        load(zipped({**members(), OPTIMIZER: repacked.getvalue()}))
+        load(seal({**members(), OPTIMIZER: repacked.getvalue()}))
 
 
 def test_a_rollout_that_does_not_fit_is_named_in_files_that_are_unpickled_too() -> None:
     data = {**json.loads(members()["data"]), "n_steps": 10**12}
     with pytest.raises(DamagedFileError, match="BytesIO: the model does not fit into memory"):
-        PPOAdaptiveKL.load(zipped({**members(), "data": json.dumps(data).encode()}))
+        PPOAdaptiveKL.load(seal({**members(), "data": json.dumps(data).encode()}))
 
 
 def test_a_file_that_was_zipped_again_loads() -> None:
@@ -263,7 +265,7 @@ def test_another_thread_may_build_what_it_wants() -> None:
     from sb3_ppo_variants.saving.reading import limit_networks
 
     built: list[th.nn.Module] = []
-    with limit_networks(read_archive(zipped(members()))):
+    with limit_networks(read_archive(seal(members()))):
         thread = Thread(target=lambda: built.append(th.nn.Linear(3000, 3000)))
         thread.start()
         thread.join()

@@ -18,6 +18,7 @@ from stable_baselines3.common.logger import configure
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecNormalize
 
+from helpers import flat_weights, save
 from ranks import answers
 from sb3_ppo_variants import ArgumentError, ExactCheckpointCallback, Objective, PPOAdaptiveKL, PPOClip, PPOCustom
 from sb3_ppo_variants.base.together import explained_variance
@@ -25,10 +26,6 @@ from sb3_ppo_variants.processes import current
 from sb3_ppo_variants.processes.statistics import merge_moments
 
 SETTINGS: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2, "device": "cpu"}
-
-
-def weights(model: Any) -> np.ndarray:
-    return th.cat([p.detach().flatten() for p in model.policy.parameters()]).numpy()
 
 
 def test_merged_moments_are_those_of_all_data() -> None:
@@ -77,7 +74,7 @@ def run(folder: str) -> dict[str, Any]:
     assert isinstance(observed, RunningMeanStd)
     return {
         "steps": model.num_timesteps,
-        "weights": weights(model),
+        "weights": flat_weights(model).numpy(),
         "first": np.array(observer.observations[:5]),
         "mean": observed.mean,
         "returns": env.ret_rms.var,
@@ -153,10 +150,10 @@ def test_statistics_are_those_of_all_observations(calls: int) -> None:
     np.testing.assert_allclose(moments.var, (1e-4 + (seen**2).sum(axis=0)) / count - mean**2, rtol=1e-5)
 
 
-def converted() -> tuple[Any, Any, Any]:
+def converted() -> list[np.ndarray]:
     model = PPOClip("MlpPolicy", make_vec_env("CartPole-v1", n_envs=2), **SETTINGS)
-    model.save(file := io.BytesIO())
-    return weights(model), weights(PPOAdaptiveKL.from_ppo(model)), weights(PPOClip.load(file))
+    models = (model, PPOAdaptiveKL.from_ppo(model), PPOClip.load(save(model)))
+    return [flat_weights(each).numpy() for each in models]
 
 
 def test_every_process_can_convert_and_copy_a_model() -> None:
@@ -281,7 +278,7 @@ def part(folder: str, until: int, resumed: bool) -> tuple[np.ndarray, float]:
     else:
         model = PPOAdaptiveKL("MlpPolicy", env, seed=4, **SETTINGS)
         model.learn(until, callback=checkpoints)
-    return weights(model), model.current_kl_coef
+    return flat_weights(model).numpy(), model.current_kl_coef
 
 
 def test_a_resumed_run_is_the_run_that_went_on(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from stable_baselines3.common.distributions import kl_divergence
 from stable_baselines3.common.policies import ActorCriticPolicy
 
-from helpers import ACTION_SPACES, PENALISED, latin, noise_envs
+from helpers import ACTION_SPACES, BOX, PENALISED, collect, latin, noise_envs
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.updates.plan import over_rollout
@@ -49,10 +49,7 @@ def collected(cls: Any, action_space: spaces.Space, **arguments: Any) -> PPOBase
     """Return a model with a full rollout buffer, ready to train."""
     arguments = {"learning_rate": 3e-3, "n_epochs": 3, **arguments}
     model = cls("MlpPolicy", noise_envs(action_space, n_envs=3), n_steps=20, batch_size=16, seed=1, **arguments)
-    _, callback = model._setup_learn(60)
-    assert model.env is not None
-    model.collect_rollouts(model.env, callback, model.rollout_buffer, 20)
-    return model
+    return collect(model)
 
 
 def normalised(minibatch: th.Tensor, rollout: np.ndarray, how: bool | str) -> th.Tensor:
@@ -113,9 +110,7 @@ def test_advantages_and_gradients_are_as_the_arguments_say(fast: bool, max_grad_
     cls, arguments, surrogate = CASES["fixed and clip"]
     shared = {"normalize_advantage": how, "max_grad_norm": max_grad_norm, "fast": fast}
     # With a small epsilon, Adam would hide the length of the gradients.
-    model = collected(
-        cls, ACTION_SPACES["Box"], policy_kwargs={"optimizer_kwargs": {"eps": 1.0}}, **shared, **arguments
-    )
+    model = collected(cls, BOX, policy_kwargs={"optimizer_kwargs": {"eps": 1.0}}, **shared, **arguments)
     before = model.rollout_buffer.advantages.copy()
     state = np.random.get_state()
     expected = reference_update(model, surrogate, None)
@@ -148,6 +143,6 @@ def test_penalty_of_a_policy_with_its_own_evaluate_actions(variant: Any) -> None
     weights = []
     for policy in ("MlpPolicy", EvaluatesItself):
         arguments = {"n_steps": 32, "batch_size": 16, "seed": 1, "kl_coef": 30.0, "fast": False}
-        model = variant(policy, noise_envs(ACTION_SPACES["Box"]), **arguments)
+        model = variant(policy, noise_envs(BOX), **arguments)
         weights.append(model.learn(128).policy.action_net.weight)
     th.testing.assert_close(weights[0], weights[1], rtol=1e-4, atol=1e-6)

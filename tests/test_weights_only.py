@@ -5,7 +5,6 @@ import io
 import json
 import os
 import pickle
-import zipfile
 from ast import literal_eval
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,24 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
+from forging import seal, serialize, unzip
 from gymnasium import spaces
 from stable_baselines3 import PPO
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.common.utils import FloatSchedule, LinearSchedule
 
-from helpers import ACTION_SPACES, VARIANTS, VECTOR, noise_envs
+from helpers import ACTION_SPACES, BOX, VARIANTS, VECTOR, assert_same_policy, assert_same_weights, noise_envs, save
 from sb3_ppo_variants import ArgumentError, DamagedFileError, PickledValueError, PPOAdaptiveKL, PPOClip, PPOFixedKL
 from sb3_ppo_variants.saving import plain, register_plain
 
-BOX = ACTION_SPACES["Box"]
 DICT = spaces.Dict({"vector": spaces.Box(-1, 1, (2,)), "image": spaces.Box(0, 255, (36, 36, 1), np.uint8)})
-
-
-def saved(model: Any) -> io.BytesIO:
-    file = io.BytesIO()
-    model.save(file)
-    return file
 
 
 def small(
@@ -42,12 +35,7 @@ def small(
 
 
 def assert_same(ours: Any, theirs: Any) -> None:
-    assert ours.policy_class is theirs.policy_class
-    for name, weight in theirs.policy.state_dict().items():
-        assert th.equal(ours.policy.state_dict()[name], weight)
-    moments, expected = (model.policy.optimizer.state_dict()["state"] for model in (ours, theirs))
-    assert moments.keys() == expected.keys()
-    assert all(th.equal(moments[i][key], moment) for i in expected for key, moment in expected[i].items())
+    assert_same_policy(ours, theirs)
     for name, value in vars(theirs).items():
         if name.startswith("_last_"):
             assert getattr(ours, name) is None  # The environment is reset before training continues.
@@ -82,7 +70,7 @@ CASES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_all_that_a_model_of_ours_has(case: str, nothing_is_unpickled: None) -> None:
     model = small(PPOClip, **CASES[case]).learn(64)
-    loaded: Any = PPOClip.load(saved(model), weights_only=True, device="cpu")
+    loaded: Any = PPOClip.load(save(model), weights_only=True, device="cpu")
     assert_same(loaded, model)
     assert list(loaded.ep_info_buffer) == list(model.ep_info_buffer)
     loaded.set_env(model.env)
@@ -101,15 +89,15 @@ def test_every_class(variant: Any, nothing_is_unpickled: None, tmp_path: Path) -
 
 def test_beta_and_its_schedule(nothing_is_unpickled: None) -> None:
     adaptive = small(PPOAdaptiveKL, desired_kl=10.0).learn(64)
-    assert PPOAdaptiveKL.load(saved(adaptive), weights_only=True).current_kl_coef == adaptive.current_kl_coef == 0.25
-    fixed = PPOFixedKL.load(saved(small(PPOFixedKL, kl_coef=LinearSchedule(4.0, 0.0, 1.0))), weights_only=True)
+    assert PPOAdaptiveKL.load(save(adaptive), weights_only=True).current_kl_coef == adaptive.current_kl_coef == 0.25
+    fixed = PPOFixedKL.load(save(small(PPOFixedKL, kl_coef=LinearSchedule(4.0, 0.0, 1.0))), weights_only=True)
     assert fixed.current_kl_coef == 4.0
 
 
 def test_what_is_pickled_is_refused_by_name_with_what_to_pass(nothing_is_unpickled: None) -> None:
     own = type("Own", (th.nn.Tanh,), {})
     model = small(PPOClip, learning_rate=lambda progress: 1e-3 * progress, policy_kwargs={"activation_fn": own})
-    file = saved(model)
+    file = save(model)
     with pytest.raises(PickledValueError, match=r"policy_kwargs, learning_rate\. Pass .*'learning_rate': 3e-4"):
         PPOClip.load(file, weights_only=True)
     with pytest.raises(PickledValueError, match=r"does not unpickle: policy_kwargs\."):
@@ -124,7 +112,7 @@ def test_what_is_pickled_is_refused_by_name_with_what_to_pass(nothing_is_unpickl
 def test_what_is_ignored_is_not_refused(nothing_is_unpickled: None, tmp_path: Path) -> None:
     model = small(PPOClip, tensorboard_log=tmp_path)
     model.note = object()
-    file = saved(model)
+    file = save(model)
     loaded = PPOClip.load(file, weights_only=True)
     assert loaded.tensorboard_log is None and not hasattr(loaded, "note")
     assert PPOClip.load(file, weights_only=True, tensorboard_log="logs").tensorboard_log == "logs"
@@ -133,7 +121,7 @@ def test_what_is_ignored_is_not_refused(nothing_is_unpickled: None, tmp_path: Pa
 
 def test_a_file_of_sb3(nothing_is_unpickled: None) -> None:
     theirs = small(PPO, policy_kwargs={"net_arch": [8]}).learn(64)
-    file = saved(theirs)
+    file = save(theirs)
     known = {"policy_class": "MlpPolicy", "clip_range": 0.2, "rollout_buffer_class": None}
     with pytest.raises(PickledValueError, match=r"observation_space.* or env for the spaces"):
         PPOClip.load(file, weights_only=True, custom_objects=known)
@@ -152,13 +140,13 @@ def test_a_file_of_sb3(nothing_is_unpickled: None) -> None:
 )
 def test_files_of_sb3_contrib_load_as_advised(name: str, policy: str, alias: str, nothing_is_unpickled: None) -> None:
     theirs = small(getattr(pytest.importorskip("sb3_contrib"), name), ACTION_SPACES["Discrete"], policy=policy)
-    file, env = saved(theirs), noise_envs(ACTION_SPACES["Discrete"])
+    file, env = save(theirs), noise_envs(ACTION_SPACES["Discrete"])
     with pytest.raises(PickledValueError, match=r"custom_objects=\{") as refused:
         PPOClip.load(file, env, weights_only=True)
     advised = literal_eval(str(refused.value).partition("custom_objects=")[2])
     assert advised["policy_class"] == alias
     ours = PPOClip.load(file, env, weights_only=True, custom_objects=advised)
-    th.testing.assert_close(ours.policy.state_dict(), theirs.policy.state_dict(), rtol=0, atol=0)
+    assert_same_weights(ours, theirs)
     if name == "MaskablePPO":
         with pytest.raises(DamagedFileError, match="policy_class is ActorCriticPolicy, which ignores the action masks"):
             PPOClip.load(file, env, weights_only=True, custom_objects={**advised, "policy_class": "MlpPolicy"})
@@ -176,8 +164,7 @@ class Canary:
 
 def with_canaries(file: io.BytesIO, marker: Path, tensors: bool) -> io.BytesIO:
     """Return the file with a canary in place of every pickle in ``data`` and, if ``tensors``, those of the tensors."""
-    with zipfile.ZipFile(file) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
+    members = unzip(file)
     data = json.loads(members["data"])
     pickled = [name for name, value in data.items() if isinstance(value, dict) and ":serialized:" in value]
     assert len(pickled) >= 6
@@ -185,21 +172,8 @@ def with_canaries(file: io.BytesIO, marker: Path, tensors: bool) -> io.BytesIO:
         data[name][":serialized:"] = base64.b64encode(pickle.dumps(Canary(marker))).decode()
     members["data"] = json.dumps(data).encode()
     for name in [name for name in members if name.endswith(".pth")] if tensors else []:
-        canary = io.BytesIO()
-        th.save(Canary(marker), canary)
-        members[name] = canary.getvalue()
-    if "sb3_ppo_variants.json" in members:  # An attacker can compute the right hashes.
-        import hashlib
-
-        note = json.loads(members["sb3_ppo_variants.json"])
-        del note["sha256"]["sb3_ppo_variants.json"]
-        note["sha256"] = {name: hashlib.sha256(members[name]).hexdigest() for name in note["sha256"]}
-        members["sb3_ppo_variants.json"] = json.dumps(note).encode()
-    result = io.BytesIO()
-    with zipfile.ZipFile(result, "w") as archive:
-        for name, member in members.items():
-            archive.writestr(name, member)
-    return result
+        members[name] = serialize(Canary(marker))
+    return seal(members)
 
 
 @pytest.mark.parametrize("cls", [PPOClip, PPO])
@@ -207,7 +181,7 @@ def with_canaries(file: io.BytesIO, marker: Path, tensors: bool) -> io.BytesIO:
 def test_canaries(cls: Any, tensors: bool, tmp_path: Path) -> None:
     marker = tmp_path / "unpickled"
     model = small(cls).learn(64)
-    file = with_canaries(saved(model), marker, tensors)
+    file = with_canaries(save(model), marker, tensors)
     known = {"policy_class": "MlpPolicy", "clip_range": 0.2, "rollout_buffer_class": None}
     try:
         loaded = PPOClip.load(file, env=noise_envs(BOX), weights_only=True, custom_objects=known, device="cpu")
@@ -252,7 +226,7 @@ def dropout_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
 def with_dropout(dropout: Dropout) -> io.BytesIO:
     model = small(WithDropout)
     model.dropout = dropout
-    return saved(model)
+    return save(model)
 
 
 def test_a_dataclass_that_is_registered(dropout_is_plain: None, nothing_is_unpickled: None) -> None:

@@ -21,11 +21,10 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
 
 from fresh import ended, run_code
-from helpers import ACTION_SPACES, NoiseEnv
+from helpers import BOX, NoiseEnv, flat_weights
 from sb3_ppo_variants import ArgumentError, PPOClip, WorkerError
 from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
 
-BOX = ACTION_SPACES["Box"]
 N_ENVS = 3
 
 
@@ -182,7 +181,7 @@ def test_it_is_the_environment_of_sb3_in_all_else() -> None:
     for cls in (SubprocVecEnv, SafeSubprocVecEnv):
         env = cls([partial(NoiseEnv, BOX)] * N_ENVS, start_method="fork")
         model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, seed=0, device="cpu").learn(96)
-        weights.append(th.cat([parameter.detach().flatten() for parameter in model.policy.parameters()]))
+        weights.append(flat_weights(model))
         env.set_attr("mine", 3, indices=[1])
         assert env.has_attr("action_space") and env.get_attr("mine", 1) == [3]
         assert env.env_method("get_wrapper_attr", "_steps") == [4] * N_ENVS

@@ -11,9 +11,9 @@ import pytest
 from gymnasium.wrappers import PassiveEnvChecker, RecordEpisodeStatistics, TimeLimit, TransformReward
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
-from test_env_outputs import AT, BOX, UNSEEN, WRONG, Errs, model_for
+from test_env_outputs import AT, BOX, UNSEEN, WRONG, Errs
 
-from helpers import VECTOR, NoiseEnv, latin, named
+from helpers import VECTOR, NoiseEnv, latin, named, small
 from sb3_ppo_variants import EnvOutputError, WorkerError
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 
@@ -66,7 +66,7 @@ def errs(name: str, wrap: Any, vec_env: Any) -> tuple[VecEnv, str]:
 def test_under_wrappers(name: str, wrapper: str) -> None:
     env, quantity = errs(name, WRAPPERS[wrapper], DummyVecEnv)
     with pytest.raises(EnvOutputError) as caught:
-        model_for(env).learn(32)
+        small(env=env).learn(32)
     assert (caught.value.quantity, caught.value.env_index, caught.value.step) == (quantity, 1, 2 * (AT - 1))
     assert "but must be" in str(caught.value) and len(str(caught.value)) < 1000
 
@@ -76,7 +76,7 @@ def test_under_wrappers(name: str, wrapper: str) -> None:
 def test_under_wrappers_in_a_worker(name: str) -> None:
     env, quantity = errs(name, Monitor, IN_PROCESSES["ours"])
     with pytest.raises(EnvOutputError) as caught:
-        model_for(env).learn(32)
+        small(env=env).learn(32)
     assert (caught.value.quantity, caught.value.env_index, caught.value.step) == (quantity, 1, 2 * (AT - 1))
     env.close()
 
@@ -86,7 +86,7 @@ def test_in_a_worker_of_sb3(name: str) -> None:
     """It is found in the worker's answer, which contains neither terminated nor truncated."""
     env, quantity = errs(name, lambda env: env, IN_PROCESSES["SB3's"])
     with pytest.raises(EnvOutputError) as caught:
-        model_for(env).learn(32)
+        small(env=env).learn(32)
     quantity = "done" if quantity == "truncated" else quantity
     assert (caught.value.quantity, caught.value.env_index, caught.value.step) == (quantity, 1, 2 * (AT - 1))
     env.close()
@@ -97,7 +97,7 @@ def test_a_worker_of_sb3_that_a_wrapper_ends() -> None:
     with pytest.raises(
         WorkerError, match="the worker of environment 1 exited with code 1 at step 8; SafeSubprocVecEnv"
     ):
-        model_for(env).learn(32)
+        small(env=env).learn(32)
 
 
 class Returns(NoiseEnv):
@@ -127,7 +127,7 @@ def test_another_number_of_values(wrapper: str, vec_env: Any, returned: Any) -> 
     env = envs(WRAPPERS[wrapper], partial(Returns, "step", returned), partial(NoiseEnv, BOX), vec_env)
     message = r"the result of step\(\) of environment 1 at step 8 is .*, but must be \(observation, reward, terminated,"
     with pytest.raises(EnvOutputError, match=message):
-        model_for(env).learn(32)
+        small(env=env).learn(32)
     env.close()
 
 
@@ -138,7 +138,7 @@ def test_a_reset_of_another_number_of_values(wrap: Any, returned: Any) -> None:
     with pytest.raises(
         EnvOutputError, match=r"the result of reset\(\) of environment 1 at step 0 is .*, but must be \("
     ):
-        model_for(env).learn(32)
+        small(env=env).learn(32)
 
 
 class EndsWith(NoiseEnv):
@@ -158,7 +158,7 @@ class EndsWith(NoiseEnv):
 def test_the_info_at_the_end_of_an_episode(wrapper: str, info: Any) -> None:
     env = envs(WRAPPERS[wrapper], partial(EndsWith, info), partial(NoiseEnv, BOX), DummyVecEnv)
     with pytest.raises(EnvOutputError, match=r"^the info of environment 1 at step 12 is .*, but must be a dict"):
-        model_for(env).learn(32)
+        small(env=env).learn(32)
 
 
 class Breaks(NoiseEnv):
@@ -176,13 +176,13 @@ def fails(reward: Any) -> Any:
 @pytest.mark.parametrize("wrap", [Monitor, timed, lambda env: Monitor(TransformReward(env, lambda reward: 0.0))])
 def test_an_error_of_the_environment_passes_on(wrap: Any) -> None:
     with pytest.raises(ValueError, match=r"too many values to unpack \(expected 2\)") as caught:
-        model_for(DummyVecEnv([lambda: wrap(Breaks(BOX))])).learn(32)
+        small(env=DummyVecEnv([lambda: wrap(Breaks(BOX))])).learn(32)
     assert type(caught.value) is ValueError
 
 
 def test_an_error_of_a_wrapper_passes_on() -> None:
     with pytest.raises(TypeError, match="of the wrapper"):
-        model_for(DummyVecEnv([lambda: Monitor(TransformReward(NoiseEnv(BOX), fails))])).learn(32)
+        small(env=DummyVecEnv([lambda: Monitor(TransformReward(NoiseEnv(BOX), fails))])).learn(32)
 
 
 # Untyped, because these wrappers are wrong.
@@ -241,11 +241,11 @@ OF_WRAPPERS: dict[Any, tuple[type[Exception], str]] = {
 def test_an_error_of_a_wrapper_with_right_outputs(wrap: Any) -> None:
     error, message = OF_WRAPPERS[wrap]
     with pytest.raises(error, match=message) as caught:
-        model_for(DummyVecEnv([lambda: wrap(NoiseEnv(BOX))])).learn(32)
+        small(env=DummyVecEnv([lambda: wrap(NoiseEnv(BOX))])).learn(32)
     assert type(caught.value) is error
     env = SafeSubprocVecEnv([lambda: wrap(NoiseEnv(BOX))], start_method="fork")
     with pytest.raises(WorkerError, match=f"{error.__name__}: .*{message}"):
-        model_for(env).learn(32)
+        small(env=env).learn(32)
     env.close()
 
 
@@ -261,7 +261,7 @@ class Receives(Wrapper):
 def test_the_error_of_the_wrapper_is_the_cause(vec_env: Any) -> None:
     env, _ = errs("reward None", Receives, vec_env)
     with pytest.raises(EnvOutputError, match="the reward of environment 1 at step 8 is None") as caught:
-        model_for(env).learn(32)
+        small(env=env).learn(32)
     assert "unsupported operand type" in str(caught.value.__cause__)
     env.close()
 
@@ -286,4 +286,4 @@ def test_additional_arguments_in_a_worker() -> None:
 
 def test_a_reward_that_wrappers_make_right() -> None:
     space, place, value, _ = WRONG["reward a string"]
-    model_for(DummyVecEnv([lambda: Monitor(TransformReward(Errs(space, place, value), float))])).learn(32)
+    small(env=DummyVecEnv([lambda: Monitor(TransformReward(Errs(space, place, value), float))])).learn(32)

@@ -20,7 +20,7 @@ from stable_baselines3.common.policies import (
 from stable_baselines3.common.utils import get_device
 from torch import nn
 
-from sb3_ppo_variants.arguments.rules import FINITE, FLAG, Rule, instance
+from sb3_ppo_variants.arguments.rules import FINITE, FLAG, AnySpace, Rule, instance
 from sb3_ppo_variants.errors import ArgumentError, refuse
 
 SB3S = (ActorCriticPolicy, ActorCriticCnnPolicy, MultiInputActorCriticPolicy)
@@ -41,7 +41,7 @@ GIVEN_TO_OPTIMIZER = ("params", "lr")
 ALIAS = re.compile(r"(Maskable)?(Mlp|Cnn|MultiInput)(Lstm)?Policy")
 
 
-def _is_sizes(value: Any) -> bool:
+def _is_sizes(value: object) -> bool:
     return (
         isinstance(value, Sequence)
         and not isinstance(value, str)
@@ -49,7 +49,7 @@ def _is_sizes(value: Any) -> bool:
     )
 
 
-def _is_net_arch(value: Any) -> bool:
+def _is_net_arch(value: object) -> bool:
     if isinstance(value, Mapping):
         return set(value) <= {"pi", "vf"} and all(map(_is_sizes, value.values()))
     # SB3 still accepts the dict in a list.
@@ -97,7 +97,7 @@ def check_policy(
 
 
 def check_observations(
-    policy: str | type[BasePolicy], observation_space: spaces.Space, arguments: Mapping[str, Any] | None
+    policy: str | type[BasePolicy], observation_space: AnySpace, arguments: Mapping[str, object] | None
 ) -> None:
     """Check that a policy with these ``policy_kwargs`` supports the observations. SB3 makes the remaining checks.
 
@@ -122,7 +122,7 @@ def check_observations(
             check_for_lstm(observation_space)
 
 
-def check_buffer_arguments(buffer_class: type[RolloutBuffer] | None, arguments: Mapping[str, Any] | None) -> None:
+def check_buffer_arguments(buffer_class: type[RolloutBuffer] | None, arguments: Mapping[str, object] | None) -> None:
     """Check ``rollout_buffer_kwargs``.
 
     :raises ArgumentError: if an entry is not allowed
@@ -148,7 +148,7 @@ def check_names(argument: str, names: Iterable[str], function: Callable[..., Any
             raise ArgumentError(f"{argument} has no entry {name!r}: {callee} takes {', '.join(free) or 'none'}")
 
 
-def check_start(kind: str, space: spaces.Space) -> None:
+def check_start(kind: str, space: AnySpace) -> None:
     """Check that discrete spaces start at 0, because SB3's policies neither add nor subtract a start.
 
     :param kind: ``"action"`` or ``"observation"``
@@ -161,7 +161,7 @@ def check_start(kind: str, space: spaces.Space) -> None:
             raise ArgumentError(f"{name}={part} does not start at 0, as SB3's policies expect: {advice}")
 
 
-def check_dimensions(observation_space: spaces.Space) -> None:
+def check_dimensions(observation_space: AnySpace) -> None:
     """Check that SB3's features extractors can flatten all observations, and that none is empty.
 
     :raises ArgumentError: if one has no dimensions or no elements, or is ``MultiDiscrete`` with several dimensions
@@ -185,7 +185,7 @@ def check_dimensions(observation_space: spaces.Space) -> None:
             raise ArgumentError(f"{name}={part} has no dimensions, but SB3's policies need at least one: use {advice}")
 
 
-def check_for_lstm(observation_space: spaces.Space) -> None:
+def check_for_lstm(observation_space: AnySpace) -> None:
     """Check that no observation is ``MultiDiscrete``; SB3 counts its features in a type that PyTorch's LSTM rejects.
 
     :raises ArgumentError: if one is
@@ -200,7 +200,7 @@ def check_for_lstm(observation_space: spaces.Space) -> None:
 _FLATTENED = "wrap the environment in gymnasium.wrappers.FlattenObservation(env)"
 
 
-def _parts(kind: str, space: spaces.Space) -> dict[str, spaces.Space]:
+def _parts(kind: str, space: AnySpace) -> dict[str, AnySpace]:
     name = f"env.{kind}_space"
     if isinstance(space, spaces.Dict):
         return {f"{name}[{key!r}]": part for key, part in space.items()}
@@ -224,7 +224,7 @@ SMALL = {"MlpPolicy", "ActorCriticPolicy", "MaskableMlpPolicy", "MaskableActorCr
 def choose_device(
     device: th.device | str,
     policy: str | type[BasePolicy],
-    policy_kwargs: Mapping[str, Any] | None,
+    policy_kwargs: Mapping[str, object] | None,
     verbose: int = 0,
 ) -> th.device:
     """Return the device to train a policy on.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch as th
@@ -28,6 +28,8 @@ from stable_baselines3.common.utils import FloatSchedule
 
 from sb3_ppo_variants.errors import ArgumentError, refuse
 
+# A space with any elements.
+AnySpace: TypeAlias = spaces.Space[Any]
 Class = TypeVar("Class", bound=type)
 ENTRY = re.compile(r"^:param (\w+):.*?(?=^:|\Z)", re.DOTALL | re.MULTILINE)
 ACTION_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -89,12 +91,12 @@ AUTO = Rule("True, False or 'auto'", lambda value: isinstance(value, bool) or va
 NORM = number("a number >= 0, inf for no clipping", lambda value: value >= 0)
 
 
-def _is_env(value: Any) -> bool:
+def _is_env(value: object) -> bool:
     # Environments of the old gym are not instances of a class that this package imports.
     return isinstance(value, str) or (not isinstance(value, type) and hasattr(value, "step"))
 
 
-def _is_policy(value: Any) -> bool:
+def _is_policy(value: object) -> bool:
     # The policies of other algorithms, which SB3 also calls MlpPolicy, cannot evaluate the actions of a rollout.
     return isinstance(value, type) and issubclass(value, BasePolicy) and hasattr(value, "evaluate_actions")
 
@@ -107,7 +109,7 @@ def _is_device(value: Any) -> bool:
     return True
 
 
-def _is_callback(value: Any) -> bool:
+def _is_callback(value: object) -> bool:
     # A class of callbacks can be called too, but would only create an object at each step.
     return isinstance(value, BaseCallback) or (callable(value) and not isinstance(value, type))
 
@@ -180,7 +182,7 @@ def check_settings(values: Mapping[str, Any], rules: Mapping[str, Rule]) -> None
     check_batch(values["n_steps"], values["n_envs"], values["batch_size"], values["normalize_advantage"])
 
 
-def check_spaces(action_space: spaces.Space, use_sde: bool) -> None:
+def check_spaces(action_space: AnySpace, use_sde: bool) -> None:
     """Check that the policy can act in the action space.
 
     :raises ArgumentError: if it cannot
@@ -208,7 +210,7 @@ def check_spaces(action_space: spaces.Space, use_sde: bool) -> None:
         raise ArgumentError(f"env.action_space={action_space} has infinite bounds; PPO needs a Box with finite bounds")
 
 
-def check_buffer(buffer_class: type[RolloutBuffer] | None, observation_space: spaces.Space) -> None:
+def check_buffer(buffer_class: type[RolloutBuffer] | None, observation_space: AnySpace) -> None:
     """Check that the buffer can hold the observations.
 
     :raises ArgumentError: if it cannot

@@ -348,12 +348,15 @@ class PPOBase(SavedAlgorithm):
         policy: Any = self.policy
         takes_masks = kind_of(policy).takes_masks
         given = masks.check_given(action_masks, takes_masks, type(policy).__name__, self.action_space)
-        remembers = state is not None and hasattr(policy, "lstm_hidden_state_shape")
-        if (given or remembers) and not isinstance(observation, tuple):  # The policy itself refuses tuples.
+        memory = state if hasattr(policy, "lstm_hidden_state_shape") else None
+        if (given or memory is not None) and not isinstance(observation, tuple):  # The policy itself refuses tuples.
             tensors = policy.obs_to_tensor(observation)[0]
             n_observations = len(next(iter(tensors.values())) if isinstance(tensors, dict) else tensors)
             if given:
                 masks.check_number(len(given[masks.METHOD]), n_observations)
-            if remembers:
-                check_memory(state, episode_start, n_observations)
-        return policy.predict(observation, state, episode_start, deterministic, **given)
+            if memory is not None:
+                check_memory(memory, episode_start, n_observations)
+        predicted: tuple[np.ndarray, tuple[np.ndarray, ...] | None] = policy.predict(
+            observation, state, episode_start, deterministic, **given
+        )
+        return predicted

@@ -1,7 +1,7 @@
 """Checks of what a model is given: its class, its arguments, its environment and what it returns."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,7 +37,7 @@ def check_hooks(cls: type[OnPolicyAlgorithm]) -> None:
 
 def checked_env(
     policy: str | type[BasePolicy],
-    policy_kwargs: dict[str, Any] | None,
+    policy_kwargs: Mapping[str, object] | None,
     env: GymEnv | VectorEnv | str | None,
     verbose: int,
     use_sde: bool,
@@ -191,20 +191,20 @@ def _copied(value: Any) -> Any:
     return dict(value) if isinstance(value, dict) else value  # The user may change the dict.
 
 
-def _is_same(value: Any, checked: Any) -> bool:
+def _is_same(value: object, checked: object) -> bool:
     try:
         return value is checked or (type(value) is type(checked) and bool(value == checked))
     except (TypeError, ValueError):  # It contains arrays, for example.
         return False
 
 
-def check_memory(state: Any, episode_start: Any, n_observations: int) -> None:
+def check_memory(state: Sequence[np.ndarray], episode_start: np.ndarray | None, n_observations: int) -> None:
     """Check that the states of an LSTM, and the starts of episodes, are those of as many environments as observed.
 
     :raises ArgumentError: if they are not
     """
     counts = {"state": {np.shape(part)[1] for part in state if np.ndim(part) == 3}}
-    if np.ndim(episode_start) == 1:
+    if episode_start is not None and np.ndim(episode_start) == 1:
         counts["episode_start"] = {len(episode_start)}
     for name, found in counts.items():
         if found - {n_observations}:

@@ -77,7 +77,7 @@ def settings_of(
     return {name: describe(value, progress_remaining) for name, value in found.items()}
 
 
-def _arguments(model: SavedAlgorithm, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+def _arguments(model: SavedAlgorithm, names: Iterable[str]) -> Iterator[tuple[str, object]]:
     for name in names:
         attribute = name if hasattr(model, name) else f"_{name}"  # Such as stats_window_size.
         # The plan knows what the update makes of names with an underscore, such as beta.
@@ -85,7 +85,7 @@ def _arguments(model: SavedAlgorithm, names: Iterable[str]) -> Iterator[tuple[st
             yield name, getattr(model, attribute)
 
 
-def _of_plan(plan: UpdatePlan) -> Iterator[tuple[str, Any]]:
+def _of_plan(plan: UpdatePlan) -> Iterator[tuple[str, object]]:
     """Describe what the update makes of the arguments, and what has no argument."""
     for name, value in plan.coefficients().items():
         yield f"{name} of the update", value
@@ -105,7 +105,7 @@ def _of_plan(plan: UpdatePlan) -> Iterator[tuple[str, Any]]:
         yield f"policy's {name}", shape if parameter.requires_grad else f"{shape}, frozen"
 
 
-def _of_normalizations(env: VecEnv | None) -> Iterator[tuple[str, Any]]:
+def _of_normalizations(env: VecEnv | None) -> Iterator[tuple[str, object]]:
     for index, wrapper in enumerate(find_normalizations(env)):
         for name in OF_NORMALIZATION:
             yield f"{name_wrapper(index)}.{name}", getattr(wrapper, name, None)

@@ -4,8 +4,8 @@
 masks or memory, derive from it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import torch as th
@@ -24,6 +24,10 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 from sb3_ppo_variants.kl import ExactKL, MissingKLError, Parameters, exact_kl, known_parameters
 from sb3_ppo_variants.rollouts.buffer import Samples, Where, chunks, observations_at
 
+# What a policy needs besides observations: nothing, action masks, or the sequences of a memory.
+More: TypeAlias = Any
+# A minibatch as a rollout buffer yields it, of a class of the buffer's own.
+Read: TypeAlias = Any
 NOTHING: Mapping[str, Any] = {}
 
 
@@ -86,7 +90,7 @@ class PolicyKind:
     @classmethod
     def make_policy(cls, model: OnPolicyAlgorithm) -> ActorCriticPolicy:
         """Create the policy of a model, and the state that the model keeps for it between rollouts, if any."""
-        make: Any = model.policy_class
+        make: Callable[..., ActorCriticPolicy] = model.policy_class  # type: ignore[assignment]
         space, action_space = model.observation_space, model.action_space
         return make(space, action_space, model.lr_schedule, use_sde=model.use_sde, **model.policy_kwargs)
 
@@ -100,7 +104,7 @@ class PolicyKind:
 
     # Minibatches
 
-    def samples(self, read: Any) -> Samples:
+    def samples(self, read: Read) -> Samples:
         """Convert a minibatch that the rollout buffer yields. Only observations, actions and ``more`` may be padded."""
         sb3s = Samples(*(getattr(read, name) for name in Samples._fields[:6]))
         return sb3s._replace(old_parameters=getattr(read, "old_parameters", None), more=self._more_of(read))
@@ -138,7 +142,7 @@ class PolicyKind:
         """Return the distributions and the values, shape ``(n, 1)``, in initial states of episodes."""
         return self.distribution(observations), self.values(observations)
 
-    def acted_parameters(self, observations: PyTorchObs, more: Any = None) -> Parameters | None:
+    def acted_parameters(self, observations: PyTorchObs, more: More = None) -> Parameters | None:
         """Return the parameters of the distributions of a step, right after ``forward``, or ``None`` without a KL."""
         if not self.has_distribution():
             return None
@@ -146,26 +150,28 @@ class PolicyKind:
 
     # The methods of the policy, which other kinds call with more arguments
 
-    def distribution(self, observations: PyTorchObs, more: Any = None) -> Distribution:
+    def distribution(self, observations: PyTorchObs, more: More = None) -> Distribution:
         """Return the distributions of actions."""
-        return self.policy.get_distribution(observations)
+        distribution: Distribution = self.policy.get_distribution(observations)
+        return distribution
 
-    def values(self, observations: PyTorchObs, more: Any = None) -> th.Tensor:
+    def values(self, observations: PyTorchObs, more: More = None) -> th.Tensor:
         """Return the values, shape ``(n, 1)``."""
-        return self.policy.predict_values(observations)
+        values: th.Tensor = self.policy.predict_values(observations)
+        return values
 
-    def _evaluate_actions(self, observations: PyTorchObs, actions: th.Tensor, more: Any) -> Any:
+    def _evaluate_actions(self, observations: PyTorchObs, actions: th.Tensor, more: More) -> Any:
         return self.policy.evaluate_actions(observations, actions)
 
-    def _more_of(self, read: Any) -> Any:
+    def _more_of(self, read: Read) -> More:
         return None
 
-    def _more_at(self, buffer: RolloutBuffer, where: Where) -> Any:
+    def _more_at(self, buffer: RolloutBuffer, where: Where) -> More:
         return None
 
     # What is known about the policy
 
-    def _latest_distribution(self, method: str, observations: PyTorchObs, more: Any) -> Distribution:
+    def _latest_distribution(self, method: str, observations: PyTorchObs, more: More) -> Distribution:
         """Return the distributions that the last call of a policy method left behind, or else compute them again.
 
         SB3's and sb3-contrib's methods leave that of ``get_distribution`` in ``action_dist``, which saves a second
@@ -173,7 +179,8 @@ class PolicyKind:
         """
         if any(map(self._overrides, (method, "get_distribution", "_get_action_dist_from_latent"))):
             return self.distribution(observations, more)
-        return self.policy.action_dist
+        latest: Distribution = self.policy.action_dist
+        return latest
 
     def _overrides(self, method: str) -> bool:
         """Return whether the policy's class has another method of this name than the class that its kind is for."""

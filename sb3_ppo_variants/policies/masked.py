@@ -1,5 +1,6 @@
 """Policies with action masks: sb3-contrib's ``MaskableActorCriticPolicy`` and its subclasses."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.masks import Masks, check_maskable
-from sb3_ppo_variants.policies.kind import Acted, Acting, PolicyKind
+from sb3_ppo_variants.policies.kind import Acted, Acting, More, PolicyKind, Read
 from sb3_ppo_variants.rollouts.buffer import Where
 
 
@@ -34,19 +35,20 @@ class Masked(PolicyKind):
         if model.use_sde:
             raise ArgumentError("use_sde=True has no effect on a policy with action masks: pass use_sde=False")
         check_maskable(model.action_space)
-        make: Any = model.policy_class
+        make: Callable[..., ActorCriticPolicy] = model.policy_class  # type: ignore[assignment]
         return make(model.observation_space, model.action_space, model.lr_schedule, **model.policy_kwargs)
 
     def acting(self, model: OnPolicyAlgorithm) -> "MaskedActing":
         return MaskedActing(self, Masks(model))
 
-    def _more_of(self, read: Any) -> th.Tensor:
+    def _more_of(self, read: Read) -> More:
         return read.action_masks
 
-    def distribution(self, observations: PyTorchObs, more: Any = None) -> Distribution:
-        return self.policy.get_distribution(observations, action_masks=more)
+    def distribution(self, observations: PyTorchObs, more: More = None) -> Distribution:
+        distribution: Distribution = self.policy.get_distribution(observations, action_masks=more)
+        return distribution
 
-    def _evaluate_actions(self, observations: PyTorchObs, actions: th.Tensor, more: Any) -> Any:
+    def _evaluate_actions(self, observations: PyTorchObs, actions: th.Tensor, more: More) -> Any:
         return self.policy.evaluate_actions(observations, actions, action_masks=more)
 
     def _more_at(self, buffer: RolloutBuffer, where: Where) -> np.ndarray:

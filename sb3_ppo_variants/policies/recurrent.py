@@ -25,7 +25,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 from sb3_ppo_variants.arguments.rules import COUNT, FLAG, Rule
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.kl import ExactKL, Parameters
-from sb3_ppo_variants.policies.kind import Acted, Acting, Evaluated, PolicyKind
+from sb3_ppo_variants.policies.kind import Acted, Acting, Evaluated, More, PolicyKind, Read
 from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Samples, in_rows, observations_at, where_in
 
 # The hidden and the cell states of an LSTM, each of shape (layers, sequences, size).
@@ -75,7 +75,7 @@ class Recurrent(PolicyKind):
     def acting(self, model: OnPolicyAlgorithm) -> "RecurrentActing":
         return RecurrentActing(self, model)
 
-    def samples(self, read: Any) -> Samples:
+    def samples(self, read: Read) -> Samples:
         samples, steps = super().samples(read), read.mask > 1e-8
         columns = {name: getattr(samples, name)[steps] for name in PADDED}
         return samples._replace(**columns, more=Sequences(read.lstm_states, read.episode_starts, steps))
@@ -107,14 +107,16 @@ class Recurrent(PolicyKind):
         kl, parameters = super().evaluated_parameters(samples)
         return kl, tuple(column[_sequences(samples).steps] for column in parameters)
 
-    def distribution(self, observations: PyTorchObs, more: Any = None) -> Distribution:
+    def distribution(self, observations: PyTorchObs, more: More = None) -> Distribution:
+        distribution: Distribution
         distribution, _ = self.policy.get_distribution(observations, more.lstm_states.pi, more.episode_starts)
         return distribution
 
-    def values(self, observations: PyTorchObs, more: Any = None) -> th.Tensor:
-        return self.policy.predict_values(observations, more.lstm_states.vf, more.episode_starts)
+    def values(self, observations: PyTorchObs, more: More = None) -> th.Tensor:
+        values: th.Tensor = self.policy.predict_values(observations, more.lstm_states.vf, more.episode_starts)
+        return values
 
-    def _evaluate_actions(self, observations: PyTorchObs, actions: th.Tensor, more: Any) -> Any:
+    def _evaluate_actions(self, observations: PyTorchObs, actions: th.Tensor, more: More) -> Any:
         return self.policy.evaluate_actions(observations, actions, more.lstm_states, more.episode_starts)
 
     def distributions(self, buffer: RolloutBuffer) -> Iterator[Distribution]:
@@ -190,7 +192,7 @@ LSTM_RULES: Mapping[str, Rule] = {
 }
 
 
-def _check_lstm(arguments: Mapping[str, Any]) -> None:
+def _check_lstm(arguments: Mapping[str, object]) -> None:
     """Check the entries of ``policy_kwargs`` about LSTMs.
 
     :raises ArgumentError: if an entry is not allowed

@@ -39,7 +39,7 @@ class Measured:
         columns = [th.from_numpy(array.astype(np.float64)) for array in self.values.values()]
         vector = th.cat(columns)
         processes.average(vector)
-        means = vector.split([len(column) for column in columns])
+        means = th.split(vector, [len(column) for column in columns])
         return Measured({name: m.numpy() for name, m in zip(self.values, means, strict=True)}, self.epoch_start)
 
     def check_finite(self) -> None:
@@ -235,7 +235,7 @@ class Snapshot:
 
     def __init__(self, policy: ActorCriticPolicy, optimizers: Iterable[th.optim.Optimizer]):
         owners: list[th.nn.Module | th.optim.Optimizer] = [policy, *optimizers]
-        self._states = [(owner, _cloned(owner.state_dict())) for owner in owners]
+        self._states = [(owner, _clone(owner.state_dict())) for owner in owners]
 
     def restore(self) -> None:
         """Restore the policy and the optimizers to this state."""
@@ -248,13 +248,13 @@ class Snapshot:
             owner.load_state_dict(state)
 
 
-def _cloned(state: Any) -> Any:
+def _clone(state: Any) -> Any:
     # The result equals that of deepcopy, which takes many times as long for a tensor, but also copies sparse ones.
     if isinstance(state, th.Tensor) and state.layout is th.strided:
         return state.detach().clone(memory_format=th.contiguous_format)
     if isinstance(state, dict):
-        return {key: _cloned(value) for key, value in state.items()}
-    return [*map(_cloned, state)] if isinstance(state, list) else deepcopy(state)
+        return {key: _clone(value) for key, value in state.items()}
+    return [*map(_clone, state)] if isinstance(state, list) else deepcopy(state)
 
 
 def check_parameters(policy: ActorCriticPolicy) -> None:

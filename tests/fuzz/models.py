@@ -17,7 +17,7 @@ from stable_baselines3.common.distributions import (
 )
 from stable_baselines3.common.utils import LinearSchedule
 
-from helpers import in_double_precision
+from helpers import collect, in_double_precision
 from sb3_ppo_variants import NonFiniteError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped, SeparateUpdates
 
 State = dict[str, Any]
@@ -91,8 +91,7 @@ def made(draw: st.DrawFn, settings: st.SearchStrategy[Any] = SETTINGS | SINGLE_R
 def collected(draw: st.DrawFn) -> Any:
     """Draw a random model with a full rollout buffer, whose policy has since changed."""
     model = draw(made())
-    _, callback = model._setup_learn(100)
-    model.collect_rollouts(model.env, callback, model.rollout_buffer, model.n_steps)
+    collect(model)
     moved = draw(st.sampled_from([0.0, 0.01, 0.3, 3.0]))
     for parameter in model.policy.parameters():
         parameter.data += moved * th.randn(parameter.shape)

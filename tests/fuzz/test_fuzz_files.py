@@ -1,30 +1,30 @@
 """Random bytes in saved files: either loading names the damage, or the model is the one that was saved."""
 
 import io
-import zipfile
 from functools import cache
 from typing import Any
 
 import pytest
 import torch as th
+from forging import unzip, zip_members
 from fuzzing import fuzz
 from hypothesis import given
 from hypothesis import strategies as st
 from masked_envs import masked_envs
 from models import state_of
 
-from helpers import ACTION_SPACES, noise_envs
+from helpers import ACTION_SPACES, BOX, noise_envs, save
 from sb3_ppo_variants import DamagedFileError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped, SeparateUpdates
 
 CLASSES: list[Any] = [PPOClip, PPOAdaptiveKL, PPOFixedKL, PPOUnclipped]
 
 
 KINDS: dict[str, tuple[str, Any, dict[str, Any]]] = {
-    "plain": ("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), {}),
-    "separate updates": ("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), {"updates": SeparateUpdates()}),
-    "gSDE": ("MlpPolicy", noise_envs(ACTION_SPACES["Box"]), {"use_sde": True}),
+    "plain": ("MlpPolicy", noise_envs(BOX), {}),
+    "separate updates": ("MlpPolicy", noise_envs(BOX), {"updates": SeparateUpdates()}),
+    "gSDE": ("MlpPolicy", noise_envs(BOX), {"use_sde": True}),
     "masks": ("MaskableMlpPolicy", masked_envs(ACTION_SPACES["Discrete"], n_envs=2), {}),
-    "LSTM": ("MlpLstmPolicy", noise_envs(ACTION_SPACES["Box"]), {}),
+    "LSTM": ("MlpLstmPolicy", noise_envs(BOX), {}),
 }
 MODELS = st.tuples(st.sampled_from(CLASSES), st.sampled_from([*KINDS]))
 
@@ -34,8 +34,7 @@ def saved(cls: Any, kind: str) -> bytes:
     policy, env, arguments = KINDS[kind]
     network = {"net_arch": [4], **({"lstm_hidden_size": 4} if kind == "LSTM" else {})}
     model = cls(policy, env, n_steps=8, batch_size=8, policy_kwargs=network, seed=0, device="cpu", **arguments)
-    file = io.BytesIO()
-    model.learn(16).save(file)
+    file = save(model.learn(16))
     return file.getvalue()
 
 
@@ -84,12 +83,7 @@ def test_bytes_of_a_file(model: Any, changes: list[tuple[float, int, bytes]], we
 @given(model=MODELS, data=st.data(), changes=CHANGES, weights_only=st.booleans())
 def test_bytes_of_a_member(model: Any, data: st.DataObject, changes: Any, weights_only: bool) -> None:
     """The archive's checksums are correct, so only this package's hashes can detect the change."""
-    with zipfile.ZipFile(io.BytesIO(saved(*model))) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
+    members = unzip(io.BytesIO(saved(*model)))
     name = data.draw(st.sampled_from(sorted(members)))
     members[name] = changed(members[name], changes)
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        for member, content in members.items():
-            archive.writestr(member, content)
-    assert_whole(model, file.getvalue(), weights_only)
+    assert_whole(model, zip_members(members).getvalue(), weights_only)
