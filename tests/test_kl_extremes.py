@@ -15,14 +15,14 @@ from stable_baselines3.common.distributions import (
 )
 
 from helpers import ACTION_SPACES, VARIANTS, collect, noise_envs
+from sb3_ppo_variants.backends.native import structures
+from sb3_ppo_variants.backends.native.library import library_in_use
 from sb3_ppo_variants.backends.native.networks import (
     BERNOULLI,
     CATEGORICAL,
     Architecture,
     StateDependence,
-    library_in_use,
 )
-from sb3_ppo_variants.backends.native.update import Rows
 from sb3_ppo_variants.kl import exact_kl
 
 mpmath.mp.dps = 60
@@ -99,16 +99,15 @@ def on_native_path(name: str, old: Logits, new: Logits, dtype: str) -> float:
     was, now = (np.array(logits, dtype) for logits in (([*old, *new], [*new, *old]) if many else (old, new)))
     parts = [len(old)] * (1 + many)
     kind = BERNOULLI if name == "Bernoulli" else CATEGORICAL
-    architecture = Architecture(["action_net"], ["value_net"], 0, kind, parts, StateDependence())
+    architecture = Architecture(["action_net"], ["value_net"], 0, kind, parts, StateDependence(), 1)
     arrays = {"action_net.weight": np.zeros((len(now), 1), dtype), "action_net.bias": now}
     arrays |= {"value_net.weight": np.zeros((1, 1), dtype), "value_net.bias": np.zeros(1, dtype)}
     one = np.zeros(1, dtype)
     before = np.concatenate([each.numpy() for each in architecture.parameters(was[None], None)], axis=1)
     actions = np.zeros((1, architecture.action_size), dtype)
-    rollout = Rows(np.zeros((1, 1), dtype), actions, one, one, one, one, before, None)
-    return library_in_use().mean_kl(
-        np.dtype(dtype), architecture.structure(arrays), rollout.structure(architecture, one, 1, with_old=True)
-    )
+    columns = np.zeros((1, 1), dtype), actions, one, one, one, one, before, None
+    rollout = structures.Rollout(*columns, 1, architecture.action_size, before.shape[1])
+    return library_in_use().mean_kl(np.dtype(dtype), architecture.structure(arrays), rollout)
 
 
 @pytest.mark.usefixtures("natively")

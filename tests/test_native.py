@@ -51,7 +51,7 @@ def hyperbolic_tangent(x: np.ndarray) -> np.ndarray:
     parameters = {"weight": np.ones((1, 1), x.dtype), "bias": np.zeros(1, x.dtype)}
     arrays = {f"{layer}.{name}": p for layer in ("hidden", "action_net", "value_net") for name, p in parameters.items()}
     layers = ["hidden", "action_net"], ["hidden", "value_net"]
-    networks = Architecture(*layers, 0, BERNOULLI, [1], StateDependence()).structure(arrays)
+    networks = Architecture(*layers, 0, BERNOULLI, [1], StateDependence(), 1).structure(arrays)
     return values_of(networks, x[:, None])[:, 0]
 
 
@@ -76,7 +76,7 @@ def test_the_exponential_function(dtype: Any) -> None:
     x = np.append(np.linspace(-86.5, 88.7, 20001), [-1000.0, -0.0]).astype(dtype)
     arrays = {"log_std": x, "action_net.weight": np.zeros((len(x), 1), dtype), "action_net.bias": np.zeros_like(x)}
     arrays |= {"value_net.weight": np.zeros((1, 1), dtype), "value_net.bias": np.zeros(1, dtype)}
-    architecture = Architecture(["action_net"], ["value_net"], 0, GAUSSIAN, [len(x)], StateDependence())
+    architecture = Architecture(["action_net"], ["value_net"], 0, GAUSSIAN, [len(x)], StateDependence(), 1)
     found = acted(architecture, arrays, np.zeros((1, 1), dtype), np.ones((1, len(x)), dtype))["actions"][0]
     wanted = np.exp(x.astype(np.longdouble))
     assert (np.abs(found - wanted) <= 2 * np.spacing(wanted.astype(dtype))).all()

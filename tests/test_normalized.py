@@ -17,8 +17,8 @@ from helpers import BOX, noise_envs
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.backends.native import normalizing
 from sb3_ppo_variants.backends.native.library import library
-from sb3_ppo_variants.backends.native.normalizing import NativeSteps, native_steps
-from sb3_ppo_variants.rollouts.normalized import NormalizedSteps, Steps
+from sb3_ppo_variants.backends.native.normalizing import NativeSteps, NormalizedSteps, fast_steps
+from sb3_ppo_variants.rollouts.loop import Steps
 
 OBSERVATIONS: dict[str, spaces.Space] = {
     "single": spaces.Box(-1, 1, (3,), np.float32),
@@ -50,7 +50,7 @@ def steps_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(normalizing, "library", lambda: None)
     elif library() is None:
         pytest.skip("the native library was not built")
-    return native_steps
+    return fast_steps
 
 
 def normalized(name: str, n_envs: int = 2, **settings: Any) -> VecNormalize:
@@ -186,7 +186,7 @@ def test_statistics_of_another_class_update_themselves(steps_of: StepsOf) -> Non
 
 @pytest.mark.parametrize("name", ["single", "double", "matrix", "many"])
 def test_the_library_takes_what_is_most_common(name: str, natively: None) -> None:
-    assert isinstance(native_steps(normalized(name)), NativeSteps)
+    assert isinstance(fast_steps(normalized(name)), NativeSteps)
 
 
 def test_statistics_that_somebody_kept_stay_as_they_were(steps_of: StepsOf) -> None:

@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from helpers import BOX, NoiseEnv, noise_envs
 from sb3_ppo_variants.backends import images, obstacles, views
-from sb3_ppo_variants.rollouts import normalized
+from sb3_ppo_variants.backends.native import normalizing
 
 
 def make() -> gym.Env:
@@ -187,19 +187,20 @@ def test_methods_of_sb3s_policies() -> None:
 
 
 def test_methods_of_sb3s_vec_normalize() -> None:
-    """``rollouts.normalized.fast_steps`` leaves environments alone that override one of these methods."""
-    assert all(callable(getattr(VecNormalize, name, None)) for name in normalized.REPLACED)
+    """``backends.native.normalizing.fast_steps`` leaves environments alone that override one of these methods."""
+    assert all(callable(getattr(VecNormalize, name, None)) for name in normalizing.REPLACED)
 
 
 def test_hooks_of_pytorch() -> None:
-    """``backends.obstacles.of_hooks`` finds hooks by the endings of their names."""
+    """``backends.obstacles.check_hooks`` finds hooks by the endings of their names."""
     hooked: list[Any] = [nn.Linear(1, 1) for _ in range(4)]
     hooked[0].register_forward_hook(lambda *_: None)
     hooked[1].register_forward_pre_hook(lambda *_: None)
     hooked[2].register_full_backward_hook(lambda *_: None)
     hooked[3].register_full_backward_pre_hook(lambda *_: None)
-    assert obstacles.of_hooks([nn.Linear(1, 1)]) is None
-    assert all(obstacles.of_hooks([module]) == "the policy's modules have hooks" for module in hooked)
+    assert obstacles.find_obstacle(obstacles.check_hooks, [nn.Linear(1, 1)]) is None
+    for module in hooked:
+        assert obstacles.find_obstacle(obstacles.check_hooks, [module]) == "the policy's modules have hooks"
 
 
 def test_steps_that_schedulers_of_pytorch_count() -> None:

@@ -14,8 +14,7 @@ from stable_baselines3.common.utils import LinearSchedule
 
 from helpers import ACTION_SPACES, BOX, IMAGE, PENALISED, VARIANTS, LogRecorder, collect, noise_envs, save, update
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, PPOFixedKL, SeparateUpdates
-from sb3_ppo_variants.backends.native.parameters import TrainedPart
-from sb3_ppo_variants.backends.native.update import NativeDescent
+from sb3_ppo_variants.backends.native.update import NativeDescent, TrainedPart
 from sb3_ppo_variants.backends.reference import TorchDescent
 from sb3_ppo_variants.recipes import evaluate, recipe, train
 
@@ -243,14 +242,14 @@ def test_an_update_interrupted_in_the_values_passes_is_taken_back(
 
 def test_an_update_interrupted_while_it_is_written_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make(fast=True).learn(60)
-    before, store = deepcopy(model.get_parameters()), TrainedPart.store_optimizer
+    before, store = deepcopy(model.get_parameters()), TrainedPart.store
 
     def interrupted(part: TrainedPart) -> None:
         if part.adam.learning_rate == 2e-3:  # The learning rate of the value function.
             raise KeyboardInterrupt
         store(part)
 
-    monkeypatch.setattr(TrainedPart, "store_optimizer", interrupted)
+    monkeypatch.setattr(TrainedPart, "store", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.learn(60, reset_num_timesteps=False)
     th.testing.assert_close(model.get_parameters(), before, rtol=0, atol=0)

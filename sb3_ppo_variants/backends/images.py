@@ -27,6 +27,7 @@ from torch.optim import Optimizer
 
 from sb3_ppo_variants.backends import obstacles
 from sb3_ppo_variants.backends.native.convolutions import FirstLayers
+from sb3_ppo_variants.backends.obstacles import ObstacleError
 from sb3_ppo_variants.backends.reference import Minibatches, Reference, TorchActor, TorchUpdate
 from sb3_ppo_variants.backends.remade import UntilRemade
 from sb3_ppo_variants.backends.views import with_onednn, without_scaling
@@ -36,16 +37,19 @@ from sb3_ppo_variants.rollouts.loop import Actor
 from sb3_ppo_variants.updates.plan import UpdatePlan
 
 
-def _images_obstacle(policy: ActorCriticPolicy) -> str | None:
+def _check_plan(plan: UpdatePlan) -> None:
+    policy = plan.kind.policy
+    obstacles.check_policy(plan)
     for extractor in (policy.features_extractor, policy.pi_features_extractor, policy.vf_features_extractor):
         if type(extractor) is not NatureCNN:
-            return f"features come from a {type(extractor).__name__}"
+            raise ObstacleError(f"features come from a {type(extractor).__name__}")
         if not type(extractor.cnn) is type(extractor.linear) is nn.Sequential:
-            return "the layers of the NatureCNN were replaced"
+            raise ObstacleError("the layers of the NatureCNN were replaced")
     space = policy.observation_space
     if space.dtype == np.uint8 and not (policy.normalize_images and is_image_space(space)):
-        return "images are not scaled to [0, 1]"
-    return None
+        raise ObstacleError("images are not scaled to [0, 1]")
+    obstacles.check_parameters(plan.parameters.values())
+    obstacles.check_optimizers(plan.parameters.values(), plan.optimizers)
 
 
 # Names and values from glibc's malloc.h.
@@ -114,18 +118,12 @@ def _lay_channels_last(policy: ActorCriticPolicy, optimizers: list[Optimizer]) -
 
 
 def _lay_out(policy: ActorCriticPolicy, optimizers: list[Optimizer], memory_format: th.memory_format) -> None:
-    for module in policy.modules():
-        if isinstance(module, nn.Conv2d):
-            _lay(module.weight, optimizers, memory_format)
-
-
-def _lay(weight: th.Tensor, optimizers: list[Optimizer], memory_format: th.memory_format) -> None:
-    weight.data = weight.data.contiguous(memory_format=memory_format)
-    for optimizer in optimizers:
-        # The fused kernel pairs the weight with its moments in memory order, so their layouts must agree.
-        state = optimizer.state.get(weight, {})
-        for moment in state.keys() & {"exp_avg", "exp_avg_sq"}:
-            state[moment] = state[moment].contiguous(memory_format=memory_format)
+    for weight in [module.weight for module in policy.modules() if isinstance(module, nn.Conv2d)]:
+        weight.data = weight.data.contiguous(memory_format=memory_format)
+        for state in [optimizer.state.get(weight, {}) for optimizer in optimizers]:
+            # The fused kernel pairs the weight with its moments in memory order, so their layouts must agree.
+            for moment in state.keys() & {"exp_avg", "exp_avg_sq"}:
+                state[moment] = state[moment].contiguous(memory_format=memory_format)
 
 
 class ScaledImages:
@@ -222,7 +220,8 @@ class ActingAfter(Acting):
     def _output(self, observations: PyTorchObs) -> th.Tensor:
         assert isinstance(observations, th.Tensor)
         if observations.dtype != th.uint8:  # A wrapper may return other numbers than the space has.
-            return self._first.modules(observations.float() / 255.0)
+            output: th.Tensor = self._first.modules(observations.float() / 255.0)
+            return output
         images = observations if observations.permute(0, 2, 3, 1).is_contiguous() else observations.contiguous()
         return self._first(images.numpy(), np.arange(len(images)))
 
@@ -247,14 +246,7 @@ class Images(Reference):
     how = "images are laid out for convolutions"
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
-        policy = plan.kind.policy
-        return (
-            obstacles.of_policy(plan.kind)
-            or obstacles.of_buffer(plan.buffer, plan.kind)
-            or _images_obstacle(policy)
-            or obstacles.of_parameters(policy)
-            or obstacles.of_optimizers(policy, plan.optimizers)
-        )
+        return obstacles.find_obstacle(_check_plan, plan)
 
     @contextmanager
     def prepared(self, plan: UpdatePlan, updating: bool) -> Iterator[None]:

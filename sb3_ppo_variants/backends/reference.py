@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import numpy as np
 import torch as th
@@ -67,7 +66,8 @@ class TorchActor:
         self._watch = Watch(model)
         self._parameters = [*drawn_from]
         self._acted: Acted
-        self._seen: dict[str, Any]
+        self._actions: np.ndarray
+        self._seen: dict[str, object]
 
     def drawn_from(self) -> Sequence[Parameters | None]:
         """Return the parameters of the distributions of each step that was stored; ``None`` where they are unknown."""
@@ -87,7 +87,7 @@ class TorchActor:
         elif self._bounds is not None:
             clipped_actions = np.clip(actions, *self._bounds)
         check_actions(clipped_actions, self._watch)
-        self._acted = acted
+        self._acted, self._actions = acted, actions
         self._seen = {
             "obs_tensor": obs_tensor,
             "actions": actions,
@@ -98,7 +98,7 @@ class TorchActor:
         }
         return clipped_actions
 
-    def seen(self) -> dict[str, Any]:
+    def seen(self) -> dict[str, object]:
         return self._seen
 
     def terminal_value(self, observation: Observations, env_index: int) -> th.Tensor:
@@ -106,7 +106,7 @@ class TorchActor:
             return self._acting.terminal_value(self._policy.obs_to_tensor(observation)[0], env_index)[0]
 
     def store(self, observations: Observations, rewards: np.ndarray, episode_starts: np.ndarray) -> None:
-        actions, acted = self._seen["actions"], self._acted
+        actions, acted = self._actions, self._acted
         if isinstance(self._model.action_space, spaces.Discrete):
             actions = actions.reshape(-1, 1)
         self._buffer.add(observations, actions, rewards, episode_starts, acted.values, acted.log_probs, **acted.columns)
@@ -276,7 +276,7 @@ class TorchDescent:
         """Take a step down the gradient of a loss."""
         optimizer, processes = self._descent.optimizer, self._plan.processes
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         if processes.size > 1:
             self._average_gradient()
         self._note(gradient=th.nn.utils.clip_grad_norm_(self._descent.parameters, self._descent.max_grad_norm))
@@ -287,7 +287,7 @@ class TorchDescent:
         gradients = [parameter.grad for parameter in self._descent.parameters if parameter.grad is not None]
         vector = th.cat([gradient.flatten() for gradient in gradients])
         self._plan.processes.average(vector)
-        for gradient, mean in zip(gradients, vector.split([g.numel() for g in gradients]), strict=True):
+        for gradient, mean in zip(gradients, th.split(vector, [g.numel() for g in gradients]), strict=True):
             gradient.copy_(mean.view_as(gradient))
 
     def measured(self) -> Measured:

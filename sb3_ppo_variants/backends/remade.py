@@ -5,10 +5,9 @@ change, or that move in memory. If more than that changes, PyTorch acts in its p
 SB3 would.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
-from operator import is_
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch as th
@@ -29,9 +28,9 @@ class Makeup:
         self._children = [module._modules for module in modules if module._modules]
         self._children_then = [children.copy() for children in self._children]
         self._own = [module._parameters for module in modules if module._parameters]
-        self._parameters = self._parameters_now()
-        self._tensors = [parameter for parameter in self._parameters if parameter is not None]
-        self._sizes, self._layouts, self._addresses = self._sizes_now(), self._layouts_now(), self._addresses_now()
+        self._tensors = [parameter for own in self._own for parameter in own.values() if parameter is not None]
+        self._identities, self._addresses = self._identities_now(), self._addresses_now()
+        self._sizes, self._layouts = self._sizes_now(), self._layouts_now()
 
     def have_moved(self) -> bool:
         """Whether parameters are elsewhere in memory than at the last call."""
@@ -47,15 +46,13 @@ class Makeup:
         :param thoroughly: whether to compare all of it, which takes several times as long. Unless parameters move, the
             rest does not change how SB3 computes: either SB3 raises an error, or the numbers are the same
         """
-        if self._children != self._children_then:  # Modules are equal only to themselves.
-            return False
-        now = self._parameters_now()
-        if len(now) != len(self._parameters) or not all(map(is_, now, self._parameters)):
+        # Modules are equal only to themselves.
+        if self._children != self._children_then or self._identities_now() != self._identities:
             return False
         return self._sizes_now() == self._sizes and not (thoroughly and self._layouts_now() != self._layouts)
 
-    def _parameters_now(self) -> list[Any]:
-        return [*chain.from_iterable(map(dict.values, self._own))]
+    def _identities_now(self) -> list[int]:
+        return [*map(id, chain.from_iterable(map(dict.values, self._own)))]
 
     def _addresses_now(self) -> list[int]:
         return [*map(th.Tensor.data_ptr, self._tensors)]
@@ -63,7 +60,7 @@ class Makeup:
     def _sizes_now(self) -> list[int]:
         return [*map(th.Tensor.numel, self._tensors), *map(th.Tensor.is_contiguous, self._tensors)]
 
-    def _layouts_now(self) -> list[Any]:
+    def _layouts_now(self) -> list[object]:
         return [
             (each.dtype, each.device, each.shape, each.stride(), each.data_ptr() % each.itemsize)
             for each in self._tensors
@@ -90,8 +87,8 @@ class UntilRemade:
 
     def __init__(self, fast: FastActor, model: OnPolicyAlgorithm, plan: UpdatePlan):
         self._fast = fast
+        self._model, self._plan = model, plan
         self._makeup = Makeup(plan.kind.policy)
-        self._in_torch: Callable[[], TorchActor] = lambda: TorchActor(model, plan.kind, plan.buffer, fast.drawn_from())
         self._actor: Actor = fast
         self._was_seen = False
         self.store = fast.store
@@ -101,11 +98,11 @@ class UntilRemade:
         self.store = actor.store
         return actor.act(step, observations)
 
-    def seen(self) -> dict[str, Any]:
+    def seen(self) -> dict[str, object]:
         self._was_seen = True
         return self._actor.seen()
 
-    def terminal_value(self, observation: Observations, env_index: int) -> Any:
+    def terminal_value(self, observation: Observations, env_index: int) -> float | th.Tensor:
         return self._now().terminal_value(observation, env_index)
 
     def finish(self, observations: Observations, dones: np.ndarray) -> th.Tensor:
@@ -118,7 +115,7 @@ class UntilRemade:
         moved = self._makeup.have_moved()
         # Only callbacks remake a policy where it lies, and they see the step.
         if (moved or thoroughly or self._was_seen) and not self._makeup.is_kept(moved or thoroughly):
-            return self._in_torch()
+            return TorchActor(self._model, self._plan.kind, self._plan.buffer, self._fast.drawn_from())
         self._was_seen = False
         if moved:
             self._fast.read()

@@ -14,12 +14,17 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 from torch import nn
 
-from sb3_ppo_variants.backends import obstacles
 from sb3_ppo_variants.backends.images import fuse_adam
+from sb3_ppo_variants.backends.obstacles import (
+    ObstacleError,
+    check_hooks,
+    check_optimizers,
+    check_overrides,
+    find_obstacle,
+)
 from sb3_ppo_variants.backends.reference import Minibatches, Reference, TorchActor, TorchUpdate
 from sb3_ppo_variants.backends.views import make_view
-from sb3_ppo_variants.policies.kind import PolicyKind
-from sb3_ppo_variants.rollouts.buffer import Samples, with_parameters
+from sb3_ppo_variants.rollouts.buffer import Samples
 from sb3_ppo_variants.rollouts.loop import Actor
 from sb3_ppo_variants.updates.plan import UpdatePlan
 
@@ -40,33 +45,27 @@ RELIED_ON = (
 )
 
 
-def recurrent(kind: PolicyKind) -> "Recurrent | None":
-    """Return the policy kind if it is the one for LSTMs, else ``None``."""
-    return cast("Recurrent", kind) if kind.has_memory else None
-
-
-def _policy_obstacle(kind: "Recurrent") -> str | None:
-    policy, cls, contribs = kind.policy, type(kind.policy), kind.policies[0]
-    for method in RELIED_ON:
-        if getattr(cls, method) is not getattr(contribs, method) or method in vars(policy):
-            return f"{cls.__name__} overrides {method}"
+def _check_plan(plan: UpdatePlan) -> None:
+    if not plan.kind.has_memory:
+        raise ObstacleError("the policy has no LSTM")
+    policy = plan.kind.policy
+    check_overrides(plan, RELIED_ON)
     for lstm in (policy.lstm_actor, policy.lstm_critic):
         if lstm is None:
             continue
         if type(lstm) is not nn.LSTM or lstm.bidirectional or lstm.proj_size > 0 or lstm.batch_first:
-            return f"the recurrent layer is a {lstm}"
+            raise ObstacleError(f"the recurrent layer is a {lstm}")
         if lstm.dropout > 0:
-            return "the LSTM has dropout"
-        if obstacles.of_hooks([lstm]) is not None:
-            return "the LSTM has hooks"
-    return None
+            raise ObstacleError("the LSTM has dropout")
+        if find_obstacle(check_hooks, [lstm]) is not None:
+            raise ObstacleError("the LSTM has hooks")
 
 
 def _view_by_cells(policy: ActorCriticPolicy) -> ActorCriticPolicy:
     """Return a view of a policy that computes single steps with PyTorch's LSTM cell, much cheaper than an LSTM call."""
     view: Any = make_view(policy)
     view._process_sequence = StepsByCells(view._process_sequence)
-    return view
+    return cast(ActorCriticPolicy, view)
 
 
 class StepsByCells:
@@ -100,9 +99,7 @@ class SequenceMinibatches(Minibatches):
     """
 
     def shuffled(self) -> Iterator[Samples]:
-        kind = recurrent(self._kind)
-        assert kind is not None
-        return map(kind.without_starts, super().shuffled())
+        return map(cast("Recurrent", self._kind).without_starts, super().shuffled())
 
 
 class Sequences(Reference):
@@ -114,16 +111,11 @@ class Sequences(Reference):
     how = "LSTMs run over whole sequences"
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
-        kind = recurrent(plan.kind)
-        if kind is None:
-            return "the policy has no LSTM"
-        if type(plan.buffer) not in [with_parameters(cls) for cls in kind.buffers]:
-            return f"the rollout buffer is a {type(plan.buffer).__name__}"
-        return _policy_obstacle(kind)
+        return find_obstacle(_check_plan, plan)
 
     def prepared(self, plan: UpdatePlan, updating: bool) -> AbstractContextManager[None]:
         """Use a fused Adam in updates while the context is active."""
-        plain = updating and obstacles.of_optimizers(plan.kind.policy, plan.optimizers) is None
+        plain = updating and find_obstacle(check_optimizers, plan.parameters.values(), plan.optimizers) is None
         return fuse_adam(plan.optimizers) if plain else nullcontext()
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:

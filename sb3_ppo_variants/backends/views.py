@@ -1,7 +1,7 @@
 """Views of modules, through which a backend computes in its own way without changing a user's policy."""
 
 from copy import copy
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import torch as th
 from stable_baselines3.common.policies import ActorCriticPolicy
@@ -9,6 +9,8 @@ from torch import nn
 from torch.nn import functional
 
 Module = TypeVar("Module", bound=nn.Module)
+# The context of an autograd function, to which PyTorch and the function add attributes.
+Context: TypeAlias = Any
 
 # Smaller linear layers take so little time that the smaller overhead of MKL counts.
 SMALLEST = 2**16
@@ -49,16 +51,16 @@ def with_onednn(module: Module) -> Module:
     PyTorch multiplies single-precision matrices with MKL, which leaves half of the vector units of AMD's processors
     idle. oneDNN, with which PyTorch convolves, uses all of them.
     """
-    return _view_with_onednn(module, {}) if has_onednn() else module
+    return cast(Module, _view_with_onednn(module, {})) if has_onednn() else module
 
 
 def has_onednn() -> bool:
     """Whether this build of PyTorch has both libraries, and the operator that multiplies with oneDNN."""
-    both = th.backends.mkl.is_available() and th.backends.mkldnn.is_available()
+    both = th.backends.mkl.is_available() and th.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     return both and hasattr(th.ops.mkldnn, "_linear_pointwise")
 
 
-def _view_with_onednn(module: Any, views: dict[nn.Module, nn.Module]) -> Any:
+def _view_with_onednn(module: nn.Module, views: dict[nn.Module, nn.Module]) -> nn.Module:
     """Return the view of a module; ``views`` has those of the modules that were seen before."""
     if module not in views:
         children = {name: child for name, child in module._modules.items() if child is not None}
@@ -92,12 +94,12 @@ class Product(th.autograd.Function):
     """``Product.apply(rows, weight, bias)`` equals ``functional.linear`` for two-dimensional rows, up to rounding."""
 
     @staticmethod
-    def forward(ctx: Any, rows: th.Tensor, weight: th.Tensor, bias: th.Tensor | None) -> th.Tensor:
+    def forward(ctx: Context, rows: th.Tensor, weight: th.Tensor, bias: th.Tensor | None) -> th.Tensor:
         ctx.save_for_backward(rows, weight)
         return _multiply(rows, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: th.Tensor) -> tuple[th.Tensor | None, ...]:
+    def backward(ctx: Context, *gradients: th.Tensor) -> tuple[th.Tensor | None, ...]:
         (gradient,), (rows, weight) = gradients, ctx.saved_tensors
         needs_rows, needs_weight, needs_bias = ctx.needs_input_grad
         return (
@@ -109,4 +111,5 @@ class Product(th.autograd.Function):
 
 def _multiply(a: th.Tensor, b: th.Tensor, bias: th.Tensor | None = None) -> th.Tensor:
     """Return ``a`` times the transpose of ``b``, plus a bias."""
-    return th.ops.mkldnn._linear_pointwise(a, b, bias, "none", [], "")
+    product: th.Tensor = th.ops.mkldnn._linear_pointwise(a, b, bias, "none", [], "")
+    return product

@@ -25,7 +25,7 @@ from stable_baselines3.common.type_aliases import MaybeCallback
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
-from sb3_ppo_variants.backends.native.normalizing import native_steps
+from sb3_ppo_variants.backends.native.normalizing import fast_steps
 from sb3_ppo_variants.errors import ProcessError
 from sb3_ppo_variants.guards import capabilities
 from sb3_ppo_variants.processes import Processes
@@ -37,7 +37,7 @@ from sb3_ppo_variants.processes.statistics import (
     name_wrapper,
     refuse_differences,
 )
-from sb3_ppo_variants.rollouts.normalized import Steps
+from sb3_ppo_variants.rollouts.loop import Steps
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.updates import UpdatePlan
 
@@ -267,7 +267,7 @@ class Rollout:
 
     def steps(self, env: VecEnv) -> Steps:
         """Return the object that steps the environments."""
-        steps = native_steps(env)
+        steps = fast_steps(env)
         if self._together:
             steps = self._watched = Watched(steps, self._model._stats_window_size)
         return steps

@@ -10,13 +10,22 @@ from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.outputs import Watch, check_episode
-from sb3_ppo_variants.rollouts.normalized import Steps
 
 # Observations as environments return them: an array or a dict of arrays, with one row per environment.
 Observations: TypeAlias = Any
+
+
+class Steps(Protocol):
+    """Steps environments: a ``VecEnv``, or an object that takes its steps."""
+
+    num_envs: int
+
+    def step(self, actions: np.ndarray) -> VecEnvStepReturn:
+        """Step the environments."""
 
 
 class Actor(Protocol):
@@ -29,10 +38,10 @@ class Actor(Protocol):
         :raises NonFiniteError: if an action is not finite
         """
 
-    def seen(self) -> dict[str, Any]:
+    def seen(self) -> dict[str, object]:
         """Return what callbacks find in their ``locals`` about the last step of :meth:`act`, by SB3's names."""
 
-    def terminal_value(self, observation: Observations, env_index: int) -> Any:
+    def terminal_value(self, observation: Observations, env_index: int) -> float | th.Tensor:
         """Return the value of the state in which the last step ended an episode, as a number or an array of one."""
 
     def store(self, observations: Observations, rewards: np.ndarray, episode_starts: np.ndarray) -> None:

@@ -1,24 +1,26 @@
 """Acting with the native library."""
 
 from collections.abc import Sequence
-from itertools import accumulate, islice
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.distributions import StateDependentNoiseDistribution
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.utils import obs_as_tensor
 
 from sb3_ppo_variants.backends.native import structures
+from sb3_ppo_variants.backends.native.library import library_in_use
 from sb3_ppo_variants.backends.native.networks import (
     GAUSSIAN,
     STATE_DEPENDENT,
     Architecture,
     Features,
+    arrays_of,
     as_batch,
-    library_in_use,
     values_of,
 )
 from sb3_ppo_variants.backends.native.structures import as_field, fitting
@@ -70,14 +72,15 @@ class NativeActor:
 
     def __init__(self, model: OnPolicyAlgorithm, kind: PolicyKind, buffer: RolloutBuffer, n_steps: int):
         self._model, self._policy = model, kind.policy
-        self._buffer: Any = buffer
+        self._buffer = buffer
+        self._masks_in_buffer: np.ndarray | None = getattr(buffer, "action_masks", None)
         self._parameters = dict(kind.policy.named_parameters())
         self._architecture = Architecture.of(kind.policy)
         self._masks = Masks(model) if kind.takes_masks else None
         self._allowed: np.ndarray | None = None
         bias = self._parameters["action_net.bias"]
         self._dtype = bias.detach().numpy().dtype
-        self._features = Features(kind.policy, self._dtype)
+        self._features = Features(kind.policy)
         # In single precision, observations of the right shape are used as features without conversion.
         self._are_features = self._dtype == np.float32 and isinstance(kind.policy.observation_space, spaces.Box)
         self._acting = self._prepared(n_steps, buffer.n_envs, bias.dtype)
@@ -97,23 +100,23 @@ class NativeActor:
         """Return the structure of a rollout, after making the arrays for all its steps."""
         architecture, zeros = self._architecture, self._zeros
         outputs, size = architecture.outputs, architecture.action_size
-        self._inputs = zeros(n_envs, architecture.inputs(self._arrays()))
+        self._inputs = zeros(n_envs, architecture.inputs)
         self._outputs, self._actions = zeros(n_steps, n_envs, outputs), zeros(n_steps, n_envs, size)
         self._log_probs, self._values = zeros(n_steps, n_envs), zeros(n_steps, n_envs, 1)
         self._shaped = self._actions.reshape(n_steps, n_envs, *(self._policy.action_space.shape or ()))
         self._mask = None if self._masks is None else np.ones((n_envs, outputs), bool)
-        self._std = zeros(n_steps, n_envs, outputs) if architecture.distribution == STATE_DEPENDENT else None
-        self._log_stds: list[np.ndarray] = []
+        self._std = zeros(n_steps, n_envs, outputs) if architecture.has_std else None
+        deviations = self._std if architecture.distribution == STATE_DEPENDENT else None
         # The matrices of gSDE are read at each step, because they are replaced between steps.
         self._noise: np.ndarray | None = None
         self._matrices: th.Tensor | None = None
-        if self._std is None:
+        if deviations is None:
             self._noise = architecture.draw_noise(n_steps, n_envs, dtype)
             self._first_noise = self._noise.ctypes.data
         self._bounds = bounds_of(self._policy)
         low, high = self._bounds_of_library()
         self._clipped = None if low is None else np.zeros_like(self._actions)
-        results = (self._outputs, self._std, self._actions, self._clipped, self._log_probs, self._values)
+        results = (self._outputs, deviations, self._actions, self._clipped, self._log_probs, self._values)
         return structures.Acting(
             self._inputs, self._mask, self._noise, low, high, *results, n_envs, size, outputs, 0, 1
         )
@@ -129,19 +132,12 @@ class NativeActor:
         low, high = (fitting(np.ravel(bound), "bound of actions", self._dtype, size) for bound in self._bounds)
         return low, high
 
-    def _arrays(self) -> dict[str, np.ndarray]:
-        return {name: parameter.detach().numpy() for name, parameter in self._parameters.items()}
-
     def read(self) -> None:
         """Find the parameters in memory.
 
-        :raises ValueError: if they have other sizes than the rollout began with
+        :raises ObstacleError: if they have other sizes than the rollout began with
         """
-        arrays = self._arrays()
-        if self._architecture.inputs(arrays) != self._inputs.shape[1]:
-            raise ValueError(
-                f"the networks take {self._architecture.inputs(arrays)} features in place of {self._inputs.shape[1]}"
-            )
+        arrays = arrays_of(self._parameters)
         self._networks = self._architecture.structure(arrays)
         self._run = library_in_use().acting(self._dtype, self._networks, self._acting)
         self._log_std = arrays["log_std"] if self._architecture.distribution == GAUSSIAN else None
@@ -152,13 +148,13 @@ class NativeActor:
             self._policy.reset_noise(self._buffer.n_envs)
         features = observations
         if not (self._are_features and observations.shape == inputs.shape):
-            features = self._features(observations)
+            features = self._features.compute(observations, self._dtype)
             fitting(features, "features", self._dtype, *inputs.shape)
         inputs[...] = features
         if self._masks is not None and self._mask is not None:
             self._allowed = self._mask[...] = self._masks.now()
-        if self._log_std is not None:
-            self._log_stds.append(self._log_std.copy())
+        if self._std is not None and self._log_std is not None:
+            self._std[step] = np.exp(self._log_std)
         self._read_noise(step)
         self._acting.step = step
         outputs = self._outputs[step]  # Raises IndexError if there is no such step.
@@ -179,7 +175,8 @@ class NativeActor:
         if self._noise is not None:
             acting.noise = self._first_noise + step * self._noise[0].nbytes
             return
-        distribution: Any = self._policy.action_dist
+        distribution = self._policy.action_dist
+        assert isinstance(distribution, StateDependentNoiseDistribution)
         single, of_envs = distribution.exploration_mat, distribution.exploration_matrices
         # As in SB3, all environments share a matrix unless there is one for each.
         matrices = single if n_envs == 1 or n_envs != len(of_envs) else of_envs
@@ -188,21 +185,19 @@ class NativeActor:
             shape = len(self._parameters["log_std"]), self._architecture.outputs
             wanted = shape if matrices is single else (n_envs, *shape)
             self._exploring = fitting(np.ascontiguousarray(matrices.detach().numpy()), "noise", self._dtype, *wanted)
-            acting.noise, acting.noise_size = (
-                as_field(self._exploring),
-                0 if matrices is single else shape[0] * shape[1],
-            )
+            acting.noise = as_field(self._exploring)
+            acting.noise_size = 0 if matrices is single else shape[0] * shape[1]
 
     def _bounded(self, actions: np.ndarray) -> np.ndarray:
         """Return actions in the form that the environments expect."""
         if self._policy.squash_output:
-            return self._policy.unscale_action(actions)
-        if self._bounds is None:
-            return actions
-        low, high = self._bounds
-        return np.minimum(np.maximum(actions, low), high)
+            actions = self._policy.unscale_action(actions)
+        elif self._bounds is not None:
+            low, high = self._bounds
+            actions = np.minimum(np.maximum(actions, low), high)
+        return actions
 
-    def seen(self) -> dict[str, Any]:
+    def seen(self) -> dict[str, object]:
         observations, actions, values, log_probs = self._step
         is_array = isinstance(observations, np.ndarray)  # For arrays obs_as_tensor does the same, but slower.
         return {
@@ -215,12 +210,14 @@ class NativeActor:
         }
 
     def terminal_value(self, observation: Observations, env_index: int) -> float:
-        return self._values_of(as_batch(observation))[0, 0]
+        # A number of the networks' type, because a Python float would round the sum with the reward differently.
+        value: float = self._values_of(as_batch(observation))[0, 0]
+        return value
 
     def _values_of(self, observations: Observations) -> np.ndarray:
-        features = np.ascontiguousarray(self._features(observations))
+        features = self._features.compute(observations, self._dtype)
         return values_of(
-            self._networks, fitting(features, "features", self._dtype, len(features), self._inputs.shape[1])
+            self._networks, fitting(features, "features", self._dtype, len(features), self._architecture.inputs)
         )
 
     def store(self, observations: Observations, rewards: np.ndarray, episode_starts: np.ndarray) -> None:
@@ -232,8 +229,8 @@ class NativeActor:
                 self._observations_in_buffer[key][row] = array
         else:
             self._observations_in_buffer[row] = observations
-        if self._allowed is not None:
-            buffer.action_masks[row] = self._allowed
+        if self._allowed is not None and self._masks_in_buffer is not None:
+            self._masks_in_buffer[row] = self._allowed
         buffer.rewards[row] = rewards
         buffer.episode_starts[row] = episode_starts
         buffer.values[row] = values[:, 0]
@@ -245,24 +242,16 @@ class NativeActor:
         compute_returns_and_advantage(self._buffer, values[:, 0], dones)
         if isinstance(self._buffer, WithParameters):
             # From step by step to environment by environment.
-            outputs, std = (None if each is None else _in_rows(each) for each in (self._outputs, self._stds()))
-            assert outputs is not None
-            self._buffer.old_parameters = self._architecture.parameters(outputs, std)
+            std = None if self._std is None else _in_rows(self._std)
+            self._buffer.old_parameters = self._architecture.parameters(_in_rows(self._outputs), std)
         return th.from_numpy(values)
-
-    def _stds(self) -> np.ndarray | None:
-        """Return the standard deviations of all steps, shape ``(n_steps, n_envs, outputs)``, if there are any."""
-        if not self._log_stds:
-            return self._std
-        return np.repeat(np.exp(self._log_stds)[:, None], self._buffer.n_envs, axis=1)
 
     def drawn_from(self) -> Sequence[Parameters]:
         """Return the parameters of the distributions of each step that was stored."""
-        stds = self._stds()
-        steps = islice(
-            zip(self._outputs, [None] * len(self._outputs) if stds is None else stds, strict=False), self._buffer.pos
-        )
-        return [self._architecture.parameters(*step) for step in steps]
+        return [
+            self._architecture.parameters(self._outputs[step], None if self._std is None else self._std[step])
+            for step in range(self._buffer.pos)
+        ]
 
 
 def _check_finite(array: np.ndarray) -> None:
@@ -276,6 +265,6 @@ def _in_rows(steps: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(steps.swapaxes(0, 1)).reshape(-1, steps.shape[-1])
 
 
-def _like(array: np.ndarray, n_envs: int, space: spaces.Space) -> np.ndarray:
+def _like(array: np.ndarray, n_envs: int, space: spaces.Space[Any]) -> np.ndarray:
     """Return a view of a buffer's array with the shape of a space for each step and environment."""
     return array.reshape(-1, n_envs, *(space.shape or ()))

@@ -8,23 +8,22 @@ AMX multiplies them exactly, several times faster than single-precision numbers.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial, reduce
 from itertools import pairwise
 from operator import add
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch as th
 from stable_baselines3.common.policies import ActorCriticPolicy
 from torch import nn
 
-from sb3_ppo_variants.backends import obstacles
 from sb3_ppo_variants.backends.native import structures
-from sb3_ppo_variants.backends.native.library import library
-from sb3_ppo_variants.backends.native.networks import library_in_use
-from sb3_ppo_variants.backends.views import without_layers
+from sb3_ppo_variants.backends.native.library import library, library_in_use
+from sb3_ppo_variants.backends.obstacles import check_hooks, find_obstacle
+from sb3_ppo_variants.backends.views import Context, without_layers
 
 Result = TypeVar("Result")
 
@@ -68,10 +67,10 @@ class FirstLayers:
     """
 
     def __init__(self, policy: ActorCriticPolicy, n_layers: int, tiled: bool):
-        cnn: Any = policy.features_extractor.cnn
-        self._layers: list[Any] = [*cnn[: 2 * n_layers : 2]]
-        self.modules: nn.Sequential = cnn[: 2 * n_layers]
+        layers = [*cast(nn.Sequential, policy.features_extractor.cnn)][: 2 * n_layers]
+        self.modules = nn.Sequential(*layers)
         """The layers themselves."""
+        self._layers = cast(list[nn.Conv2d], layers[::2])
         self.rest = without_layers(policy, 2 * n_layers)
         """A view of the policy that takes the output of these layers as observations."""
         self.tiled = tiled
@@ -104,16 +103,19 @@ class FirstLayers:
         channels, *size = images.shape[1:]
         shapes = _shapes(self._layers, (*size, channels))
         if shapes is None or (self.tiled and shapes != [TILED]):  # A callback has changed the layers.
-            return self.modules(th.from_numpy(np.ascontiguousarray(images[rows])).float() / 255.0)
+            output: th.Tensor = self.modules(th.from_numpy(np.ascontiguousarray(images[rows])).float() / 255.0)
+            return output
         in_planes = self.tiled and images.flags.c_contiguous
         images = images if in_planes else np.ascontiguousarray(np.moveaxis(images, 1, -1))
         # With AMX, the weights are scaled, and the bytes stay as they are.
         weights = [layer.weight / 255.0 if self.tiled else layer.weight for layer in self._layers]
         biases, steps = [layer.bias for layer in self._layers], [shape.step for shape in shapes]
-        return Convolve.apply(Selection(images, rows, self.tiled, in_planes), steps, *weights, *biases)
+        selection = Selection(images, rows, self.tiled, in_planes)
+        output = Convolve.apply(selection, steps, *weights, *biases)  # type: ignore[no-untyped-call]
+        return output
 
 
-def _plain_network(policy: ActorCriticPolicy) -> Any:
+def _plain_network(policy: ActorCriticPolicy) -> nn.Sequential | None:
     """Return the layers of a policy's ``NatureCNN`` that take bytes.
 
     :return: ``None`` if the policy has several networks, or if hooks or replaced methods take part in them
@@ -122,22 +124,25 @@ def _plain_network(policy: ActorCriticPolicy) -> Any:
     shared = extractor is policy.pi_features_extractor is policy.vf_features_extractor
     if not shared or policy.observation_space.dtype != np.uint8:
         return None
-    cnn: Any = extractor.cnn
+    cnn = cast(nn.Sequential, extractor.cnn)
     modules = [policy, extractor, *cnn.modules()]
-    if obstacles.of_hooks(modules) is not None or any("forward" in vars(module) for module in modules):
+    if find_obstacle(check_hooks, modules) is not None or any("forward" in vars(module) for module in modules):
         return None
-    return cnn if [*map(type, cnn[:2])] == [nn.Conv2d, nn.ReLU] else None
+    return cnn if [*map(type, cnn)][:2] == [nn.Conv2d, nn.ReLU] else None
 
 
-def _shapes(layers: Sequence[Any], image: Sequence[int]) -> list[Shape] | None:
+def _shapes(layers: Iterable[nn.Module], image: Sequence[int]) -> list[Shape] | None:
     """Return the shapes of modules as :func:`find_shapes` does, if these are plain convolutions."""
+    weights, biases, steps = [], [], []
     for layer in layers:
         if type(layer) is not nn.Conv2d or layer.bias is None or len({*layer.stride}) > 1:
             return None
         if (layer.groups, layer.padding_mode, layer.padding, layer.dilation) != (1, "zeros", (0, 0), (1, 1)):
             return None
-    weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
-    return find_shapes(image, weights, biases, [layer.stride[0] for layer in layers])
+        weights.append(layer.weight)
+        biases.append(layer.bias)
+        steps.append(layer.stride[0])
+    return find_shapes(image, weights, biases, steps)
 
 
 def find_shapes(
@@ -218,7 +223,7 @@ class Convolve(th.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, selection: Selection, steps: Sequence[int], *parameters: th.Tensor) -> th.Tensor:
+    def forward(ctx: Context, selection: Selection, steps: Sequence[int], *parameters: th.Tensor) -> th.Tensor:
         n, lengths = len(steps), selection.image[:2]
         shapes = find_shapes(selection.image, parameters[:n], parameters[n:], steps)
         if shapes is None or (selection.tiled and shapes != [TILED]) or selection.in_planes > selection.tiled:
@@ -239,7 +244,7 @@ class Convolve(th.autograd.Function):
         return outputs[-1].permute(0, 3, 1, 2)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: th.Tensor) -> tuple[th.Tensor | None, ...]:
+    def backward(ctx: Context, *gradients: th.Tensor) -> tuple[th.Tensor | None, ...]:
         n, saved = len(ctx.shapes), ctx.saved_tensors
         run = partial(_run, ctx.selection, ctx.shapes, saved[:n], saved[n : 2 * n], saved[2 * n :])
         d_output = gradients[0].permute(0, 2, 3, 1).contiguous()

@@ -36,12 +36,12 @@ class Library:
     @property
     def sources(self) -> str:
         """The digest of the C++ files that the library was built from."""
-        return self._functions.ppo_sources().decode()
+        return bytes(self._functions.ppo_sources()).decode()
 
     @property
     def instructions(self) -> str:
         """The instruction set in use: the best that the processor has, unless :meth:`use` has selected another."""
-        return self._functions.ppo_instructions().decode()
+        return bytes(self._functions.ppo_instructions()).decode()
 
     def use(self, instructions: str) -> bool:
         """Select an instruction set.
@@ -100,7 +100,7 @@ class Library:
         return cast(Callable[[], bool], partial(self._function(f"ppo_are_finite_{dtype}"), ctypes.byref(structure)))
 
     def _function(self, name: str) -> Callable[..., int]:
-        function = getattr(self._functions, name)
+        function = self._functions[name]
         function.restype = ctypes.c_int64
         return function
 
@@ -111,7 +111,7 @@ class Library:
         return partial(function, *arguments, _memory(function(*arguments, None)))
 
 
-def _memory(size: int) -> ctypes.Array:
+def _memory(size: int) -> ctypes.Array[ctypes.c_char]:
     """Return zeros aligned to a cache line, because vectors that span two lines take twice as long to read."""
     buffer = ctypes.create_string_buffer(size + LINE)
     return (ctypes.c_char * size).from_buffer(buffer, -ctypes.addressof(buffer) % LINE)
@@ -141,6 +141,13 @@ def library() -> Library | None:
         raise ImportError(
             f"{path} was built from other sources than those beside it; build it again: make install, or {REBUILD}"
         )
+    return found
+
+
+def library_in_use() -> Library:
+    """Return the library, whose presence an obstacle check has found."""
+    found = library()
+    assert found is not None
     return found
 
 

@@ -1,8 +1,8 @@
 """The networks of SB3's ``ActorCriticPolicy`` in the form that the library takes."""
 
+import ctypes
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,18 +10,22 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.distributions import (
     BernoulliDistribution,
+    CategoricalDistribution,
     DiagGaussianDistribution,
+    Distribution,
+    MultiCategoricalDistribution,
     StateDependentNoiseDistribution,
+    TanhBijector,
 )
 from stable_baselines3.common.policies import ActorCriticPolicy
-from stable_baselines3.common.preprocessing import preprocess_obs
-from stable_baselines3.common.torch_layers import CombinedExtractor
+from stable_baselines3.common.preprocessing import is_image_space, preprocess_obs
+from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor, MlpExtractor
 from torch import nn
 
 from sb3_ppo_variants.backends.native import structures
-from sb3_ppo_variants.backends.native.library import Library, library
-from sb3_ppo_variants.backends.native.structures import fitting
-from sb3_ppo_variants.kl import Parameters
+from sb3_ppo_variants.backends.native.library import library_in_use
+from sb3_ppo_variants.backends.obstacles import ObstacleError
+from sb3_ppo_variants.kl import Parameters, exact_kl, is_built_in, is_masked
 from sb3_ppo_variants.rollouts.loop import Observations
 
 
@@ -29,36 +33,47 @@ class Features:
     """Computes the features of SB3's ``FlattenExtractor``, or of a ``CombinedExtractor`` without images.
 
     :param policy: the policy
-    :param dtype: the type of the features
+    :raises ObstacleError: if its features come from something else
     """
 
-    def __init__(self, policy: ActorCriticPolicy, dtype: np.dtype):
-        self._space = policy.observation_space
-        self._normalize_images = policy.normalize_images
-        self._dtype = dtype
-        extractor = policy.features_extractor
-        self._keys = list(extractor.extractors) if isinstance(extractor, CombinedExtractor) else None
+    def __init__(self, policy: ActorCriticPolicy):
+        self._space, self._normalize_images = policy.observation_space, policy.normalize_images
+        # A policy whose actor and critic share their features uses the first of them to act.
+        extractors = policy.features_extractor, policy.pi_features_extractor, policy.vf_features_extractor
+        combined = [each.extractors if type(each) is CombinedExtractor else None for each in extractors]
+        for extractor, parts in zip(extractors, combined, strict=True):
+            for part in [extractor] if parts is None else parts.values():
+                flatten = part.flatten if type(part) is FlattenExtractor else part
+                if type(flatten) is not nn.Flatten:
+                    raise ObstacleError(f"features come from a {type(flatten).__name__}")
+        self._keys, *others = [None if parts is None else [*parts] for parts in combined]
+        if others != [self._keys] * 2:
+            raise ObstacleError("actor and critic have different features")
+        if any(map(is_image_space, self._space.values() if isinstance(self._space, spaces.Dict) else [self._space])):
+            raise ObstacleError("observations are images")
 
-    def __call__(self, observations: Observations) -> np.ndarray:
-        """Return features of shape ``(batch, inputs)``.
+    def compute(self, observations: Observations, dtype: np.dtype) -> np.ndarray:
+        """Return contiguous features of shape ``(batch, inputs)``.
 
         As in SB3, discrete values become one-hot vectors, and others are rounded to single precision.
         """
         if self._keys is None:
-            return self._flat(observations, self._space)
-        assert isinstance(self._space, spaces.Dict)
-        return np.concatenate([self._flat(observations[key], self._space[key]) for key in self._keys], axis=1)
+            numbers = self._flatten(observations, self._space)
+        else:
+            assert isinstance(self._space, spaces.Dict)
+            parts = [self._flatten(observations[key], self._space[key]) for key in self._keys]
+            numbers = np.concatenate(parts, axis=1)
+        return np.ascontiguousarray(numbers, dtype)
 
-    def _flat(self, observations: np.ndarray, space: spaces.Space) -> np.ndarray:
+    def _flatten(self, observations: np.ndarray, space: spaces.Space[Any]) -> np.ndarray:
         if observations.dtype.kind == "f":
-            flat = observations if observations.ndim == 2 else observations.reshape(len(observations), -1)
-            return flat.astype(np.float32, copy=False).astype(self._dtype, copy=False)
+            return observations.reshape(len(observations), -1).astype(np.float32, copy=False)
         tensor = preprocess_obs(th.as_tensor(observations), space, self._normalize_images)
         assert isinstance(tensor, th.Tensor)
-        return tensor.flatten(1).numpy().astype(self._dtype, copy=False)
+        return tensor.flatten(1).numpy()
 
 
-def as_batch(observation: Any) -> Observations:
+def as_batch(observation: Observations) -> Observations:
     """Return one observation as a batch of one."""
     if isinstance(observation, dict):
         return {key: np.asarray(value)[None] for key, value in observation.items()}
@@ -66,12 +81,24 @@ def as_batch(observation: Any) -> Observations:
 
 
 Arrays = Mapping[str, np.ndarray]
+NO_ARRAYS: Arrays = {}
+
+
+def arrays_of(parameters: Mapping[str, nn.Parameter]) -> dict[str, np.ndarray]:
+    """Return views of parameters as arrays, by name."""
+    return {name: parameter.detach().numpy() for name, parameter in parameters.items()}
+
 
 # The numbers in interface.hpp.
 ACTIVATIONS: Mapping[type[nn.Module], int] = {nn.Tanh: 0, nn.ReLU: 1}
 GAUSSIAN, CATEGORICAL, BERNOULLI, STATE_DEPENDENT = range(4)
-# The fields of the structure, with what stands for nothing.
-ACTING = {name: 0 if kind is structures.COUNT else None for name, kind, *_ in structures.Acting._fields_}
+DISTRIBUTIONS: Mapping[type[Distribution], int] = {
+    BernoulliDistribution: BERNOULLI,
+    CategoricalDistribution: CATEGORICAL,
+    DiagGaussianDistribution: GAUSSIAN,
+    MultiCategoricalDistribution: CATEGORICAL,
+    StateDependentNoiseDistribution: STATE_DEPENDENT,
+}
 # Stands for actions that are not squashed.
 NOT_SQUASHED = -1.0
 
@@ -88,81 +115,73 @@ class StateDependence(NamedTuple):
     @classmethod
     def of(cls, distribution: StateDependentNoiseDistribution, outputs: int) -> "StateDependence":
         """Return the options of a distribution over actions of ``outputs`` dimensions."""
-        squash = NOT_SQUASHED if distribution.bijector is None else distribution.bijector.epsilon
+        squash = NOT_SQUASHED
+        if distribution.bijector is not None:
+            if type(distribution.bijector) is not TanhBijector:
+                raise ObstacleError(f"actions are squashed by a {type(distribution.bijector).__name__}")
+            squash = distribution.bijector.epsilon
         columns = outputs if distribution.full_std else 1
         return cls(columns, distribution.use_expln, distribution.learn_features, distribution.epsilon, squash)
 
 
-@dataclass(frozen=True)
 class Architecture:
     """The names of a policy's layers, its activation and its distribution.
 
     :param parts: the number of categories of each part of a categorical action; for others, one entry with the number
         of dimensions
+    :param inputs: the number of features
     """
 
-    actor: list[str]
-    critic: list[str]
-    activation: int
-    distribution: int
-    parts: list[int]
-    state_dependence: StateDependence
+    def __init__(
+        self,
+        actor: list[str],
+        critic: list[str],
+        activation: int,
+        distribution: int,
+        parts: list[int],
+        state_dependence: StateDependence,
+        inputs: int,
+    ):
+        self.actor, self.critic, self.activation, self.inputs = actor, critic, activation, inputs
+        self.distribution, self.parts, self.state_dependence = distribution, parts, state_dependence
+        self.outputs = sum(parts)
+        """The number of outputs of the policy network."""
+        self.takes_integers = distribution == CATEGORICAL
+        """Whether actions are integers."""
+        self.action_size = len(parts) if self.takes_integers else self.outputs
+        """The length of an action."""
+        self.has_std = distribution in (GAUSSIAN, STATE_DEPENDENT)
+        """Whether the distributions have standard deviations, and the policy a parameter for them."""
 
     @classmethod
     def of(cls, policy: ActorCriticPolicy) -> "Architecture":
-        """Return the architecture of a policy that has no :func:`~.obstacles.obstacle`."""
-        outputs = len(policy.get_parameter("action_net.bias"))
-        distribution: Any = policy.action_dist
-        kind, parts, dependence = CATEGORICAL, [outputs], StateDependence()
-        if isinstance(distribution, DiagGaussianDistribution):
-            kind = GAUSSIAN
-        elif isinstance(distribution, StateDependentNoiseDistribution):
-            kind, dependence = STATE_DEPENDENT, StateDependence.of(distribution, outputs)
-        elif isinstance(distribution, BernoulliDistribution):
-            kind = BERNOULLI
-        else:
-            # Several parts have the multi-categorical distributions of SB3 and sb3-contrib, and sb3-contrib's masked
-            # Bernoulli distribution.
-            parts = [int(size) for size in getattr(distribution, "action_dims", parts)]
-        extractor: Any = policy.mlp_extractor
-        kinds = [
-            ACTIVATIONS[type(each)]
-            for each in (*extractor.policy_net, *extractor.value_net)
-            if type(each) in ACTIVATIONS
-        ]
-        return cls(
-            actor=[*_hidden_layers(policy, "policy_net"), "action_net"],
-            critic=[*_hidden_layers(policy, "value_net"), "value_net"],
-            activation=kinds[0] if kinds else 0,
-            distribution=kind,
-            parts=parts,
-            state_dependence=dependence,
-        )
+        """Return the architecture of a policy.
 
-    @property
-    def outputs(self) -> int:
-        """The number of outputs of the policy network."""
-        return sum(self.parts)
-
-    @property
-    def takes_integers(self) -> bool:
-        """Whether actions are integers."""
-        return self.distribution == CATEGORICAL
-
-    @property
-    def action_size(self) -> int:
-        """The length of an action."""
-        return len(self.parts) if self.takes_integers else self.outputs
-
-    @property
-    def has_std(self) -> bool:
-        """Whether the distributions have standard deviations, and the policy a parameter for them."""
-        return self.distribution in (GAUSSIAN, STATE_DEPENDENT)
-
-    @property
-    def old_size(self) -> int:
-        """How many numbers describe a distribution."""
-        return (1 + self.has_std) * self.outputs
+        :raises ObstacleError: if the library does not compute such networks, or such distributions
+        """
+        distribution = policy.action_dist
+        kind = CATEGORICAL if is_masked(distribution) else DISTRIBUTIONS.get(type(distribution))
+        if kind is None:
+            raise ObstacleError(f"actions are drawn from a {type(distribution).__name__}")
+        if not is_built_in(exact_kl(distribution)):
+            raise ObstacleError(f"a KL was registered for {type(distribution).__name__}")
+        # SB3's and sb3-contrib's distributions have either a size or sizes, and Bernoulli's calls its size sizes.
+        sizes = getattr(distribution, "action_dims" if hasattr(distribution, "action_dims") else "action_dim")
+        parts = [int(size) for size in np.ravel(sizes)]
+        extractor = policy.mlp_extractor
+        if type(extractor) is not MlpExtractor:
+            raise ObstacleError(f"hidden layers are in a {type(extractor).__name__}")
+        actor, activations = _find_layers("policy_net", extractor.policy_net, "action_net", policy.action_net)
+        critic, others = _find_layers("value_net", extractor.value_net, "value_net", policy.value_net)
+        activations |= others
+        if len(activations) > 1 or not activations <= ACTIVATIONS.keys():
+            raise ObstacleError(f"the activation is {', '.join(sorted(each.__name__ for each in activations))}")
+        (activation,) = map(ACTIVATIONS.__getitem__, activations or {nn.Tanh})  # Without hidden layers it is not used.
+        dependence = StateDependence()
+        if isinstance(distribution, StateDependentNoiseDistribution):
+            dependence = StateDependence.of(distribution, *parts)
+        inputs = policy.pi_features_extractor.features_dim
+        return cls(actor, critic, activation, kind, parts, dependence, inputs)
 
     def draw_noise(self, n_steps: int, n_envs: int, dtype: th.dtype) -> np.ndarray:
         """Draw the random numbers of a rollout, except for gSDE, from PyTorch's generator.
@@ -189,84 +208,58 @@ class Architecture:
         parts = zip(self.parts, accumulate(self.parts), strict=True)
         return tuple(th.from_numpy(outputs[:, end - size : end]).log_softmax(dim=1) for size, end in parts)
 
-    def structure(self, arrays: Arrays, gradients: Arrays | None = None) -> structures.Networks:
+    def structure(self, arrays: Arrays, gradients: Arrays = NO_ARRAYS) -> structures.Networks:
         """Return the structure of networks with these parameters, and with arrays for their gradients, by name.
 
-        :raises ValueError: if a layer does not take what the one before it returns, the outputs are not those that the
-            distribution takes, or an array has another type or layout than the library takes
+        :raises ObstacleError: if the parameters are not those of these networks, or have other shapes
         """
-        dtype, inputs = arrays["action_net.bias"].dtype, self.inputs(arrays)
-        actor = _layers(self.actor, dtype, inputs, self.outputs, arrays, gradients)
-        critic = _layers(self.critic, dtype, inputs, 1, arrays, gradients)
-        log_std, d_log_std = None, None
-        if self.has_std:
-            latent = arrays["action_net.weight"].shape[-1]
-            columns = self.state_dependence.log_std_columns
-            shape = (latent, columns) if self.distribution == STATE_DEPENDENT else (self.outputs,)
-            log_std = fitting(arrays["log_std"], "log_std", dtype, *shape)
-            d_log_std = None if gradients is None else fitting(gradients["log_std"], "log_std", dtype, *shape)
-        return structures.Networks(
-            actor,
-            critic,
-            len(actor),
-            len(critic),
-            self.activation,
-            self.distribution,
-            np.array(self.parts, np.int64),
-            len(self.parts),
-            log_std,
-            d_log_std,
-            *self.state_dependence,
-        )
-
-    def inputs(self, arrays: Arrays) -> int:
-        """Return the number of features that networks with these parameters take."""
-        return int(arrays[f"{self.actor[0]}.weight"].shape[-1])
+        names = {f"{layer}.{kind}" for layer in (*self.actor, *self.critic) for kind in ("weight", "bias")}
+        if not names <= arrays.keys():
+            raise ObstacleError("layers share parameters")
+        if arrays.keys() - names - {"log_std"}:
+            raise ObstacleError("the policy has parameters outside its layers")
+        if self.has_std and "log_std" not in arrays:
+            raise ObstacleError("log_std is not a parameter")
+        actor, critic = (_layers(names, self.inputs, arrays, gradients) for names in (self.actor, self.critic))
+        if critic[-1].outputs != 1:
+            raise ObstacleError(f"the value network has {critic[-1].outputs} outputs")
+        if actor[-1].outputs != self.outputs:
+            raise ObstacleError(f"the policy network has {actor[-1].outputs} outputs instead of {self.outputs}")
+        log_std = arrays["log_std"] if self.has_std else None
+        columns = self.state_dependence.log_std_columns
+        if log_std is not None and log_std.shape != ((actor[-1].inputs, columns) if columns else (self.outputs,)):
+            raise ObstacleError(f"log_std has the shape {log_std.shape}")
+        d_log_std = gradients.get("log_std") if self.has_std else None
+        parts = np.array(self.parts, np.int64)
+        kinds = self.activation, self.distribution, parts, len(parts)
+        networks = actor, critic, len(actor), len(critic)
+        return structures.Networks(*networks, *kinds, log_std, d_log_std, *self.state_dependence)
 
 
-def _hidden_layers(policy: ActorCriticPolicy, network: str) -> list[str]:
-    modules: Any = policy.get_submodule(f"mlp_extractor.{network}")
-    return [f"mlp_extractor.{network}.{i}" for i, module in enumerate(modules) if isinstance(module, nn.Linear)]
+def _find_layers(trunk: str, hidden: nn.Module, head: str, last: nn.Module) -> tuple[list[str], set[type[nn.Module]]]:
+    """Return the names of the layers of a network, and the activations between them."""
+    if type(hidden) is not nn.Sequential:
+        raise ObstacleError(f"hidden layers are in a {type(hidden).__name__}")
+    modules = [*hidden, last]
+    for layer in modules[::2]:
+        if type(layer) is not nn.Linear or layer.bias is None:
+            raise ObstacleError(f"the networks have a {layer} where a layer with weights and biases is expected")
+    names = [f"mlp_extractor.{trunk}.{i}" for i in range(0, len(hidden), 2)]
+    return [*names, head], {*map(type, modules[1::2])}
 
 
-def _layers(
-    names: Sequence[str], dtype: np.dtype, inputs: int, outputs: int, arrays: Arrays, gradients: Arrays | None
-) -> Any:
-    """Return the layers with these names, from the inputs of the first to the outputs of the last."""
-    layers, widths = [], [inputs, *(len(arrays[f"{name}.bias"]) for name in names[:-1]), outputs]
-    for name, (n_inputs, n_outputs) in zip(names, pairwise(widths), strict=True):
-        shapes = {f"{name}.weight": (n_outputs, n_inputs), f"{name}.bias": (n_outputs,)}
-        weight, bias = (fitting(arrays[key], key, dtype, *shape) for key, shape in shapes.items())
-        d_weight, d_bias = (
-            None if gradients is None else fitting(gradients[key], key, dtype, *shape) for key, shape in shapes.items()
-        )
-        layers.append(structures.Layer(weight, bias, d_weight, d_bias, n_inputs, n_outputs))
+def _layers(names: Sequence[str], size: int, arrays: Arrays, gradients: Arrays) -> "ctypes.Array[structures.Layer]":
+    """Return the layers with these names, the first of which takes inputs of this size."""
+    layers = []
+    for name in names:
+        weight, bias = arrays[f"{name}.weight"], arrays[f"{name}.bias"]
+        # The library does not check that each layer takes what the one before it returns.
+        if weight.shape[1:] != (size,) or weight.shape[:1] != bias.shape:
+            raise ObstacleError(f"a layer has weights of shape {weight.shape} for {size} inputs")
+        d_weight, d_bias = gradients.get(f"{name}.weight"), gradients.get(f"{name}.bias")
+        layers.append(structures.Layer(weight, bias, d_weight, d_bias, size, len(bias)))
+        size = len(bias)
     return structures.as_array(layers)
-
-
-class Evaluated(NamedTuple):
-    """What networks return for some states."""
-
-    outputs: np.ndarray
-    """The outputs of the policy network after masking, shape ``(n, outputs)``."""
-    std: np.ndarray | None
-    """The standard deviations that depend on the state, same shape; ``None`` if they do not."""
-
-
-def evaluate(
-    architecture: Architecture, networks: structures.Networks, features: np.ndarray, masks: np.ndarray | None
-) -> Evaluated:
-    """Compute the distributions in any number of states.
-
-    :param features: contiguous, of the type of the networks, shape ``(n, inputs)``
-    :param masks: True for allowed actions, shape ``(n, outputs)``; ``None`` allows all actions
-    """
-    dtype, n = features.dtype, len(features)
-    outputs = np.empty((n, architecture.outputs), dtype)
-    std = np.empty_like(outputs) if architecture.distribution == STATE_DEPENDENT else None
-    allowed = None if masks is None else fitting(np.ascontiguousarray(masks), "masks", bool, *outputs.shape)
-    run_acting(networks, dtype, features=features, masks=allowed, outputs=outputs, deviations=std, rows=n)
-    return Evaluated(outputs, std)
 
 
 def values_of(networks: structures.Networks, features: np.ndarray) -> np.ndarray:
@@ -276,14 +269,6 @@ def values_of(networks: structures.Networks, features: np.ndarray) -> np.ndarray
     return values
 
 
-def run_acting(networks: structures.Networks, dtype: np.dtype, **fields: Any) -> None:
+def run_acting(networks: structures.Networks, dtype: np.dtype, **fields: structures.Value) -> None:
     """Call the library once with these fields of :class:`~.structures.Acting`; the others are null."""
-    acting = structures.Acting(*(fields.get(name, null) for name, null in ACTING.items()))
-    library_in_use().acting(dtype, networks, acting)()
-
-
-def library_in_use() -> Library:
-    """Return the library, whose presence :func:`~.obstacles.obstacle` has checked."""
-    found = library()
-    assert found is not None
-    return found
+    library_in_use().acting(dtype, networks, structures.Acting(**fields))()

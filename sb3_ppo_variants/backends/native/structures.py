@@ -4,14 +4,14 @@ import ctypes
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 POINTER, COUNT, NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 # What a field holds: a number, or the address of an array; ``None`` stands for a null pointer.
-Value: TypeAlias = np.ndarray | ctypes.Array | float | None
+Value: TypeAlias = "np.ndarray | ctypes.Array[Any] | float | None"
 
 _INTERFACE = re.sub("//.*", "", Path(__file__).with_name("interface.hpp").read_text(encoding="utf-8"))
 
@@ -45,11 +45,15 @@ class Structure(ctypes.Structure):
     """A structure that keeps the arrays it points to alive.
 
     :param values: one value per field; arrays are contiguous
+    :param named: other fields by name; those without a value are zero or null
     """
 
-    def __init__(self, *values: Value):
-        self._arrays = values
-        super().__init__(*map(as_field, values))
+    def __init__(self, *values: Value, **named: Value):
+        self._arrays = values, named
+        super().__init__(*map(as_field, values), **{name: as_field(value) for name, value in named.items()})
+
+
+AnyStructure = TypeVar("AnyStructure", bound=Structure)
 
 
 def as_field(value: Value) -> float | None:
@@ -84,7 +88,7 @@ def fitting(array: np.ndarray, name: str, dtype: DTypeLike, *shape: int) -> np.n
     return array
 
 
-def as_array(layers: Sequence[Structure]) -> ctypes.Array:
+def as_array(layers: Sequence[AnyStructure]) -> "ctypes.Array[AnyStructure]":
     """Return layers of the same kind as one contiguous array, to which a pointer to the first gives access."""
     array = (type(layers[0]) * len(layers))(*layers)
     array.kept = layers  # type: ignore[attr-defined]

@@ -1,257 +1,306 @@
 """Updates with the native library, and the functions in Python that it calls during a pass."""
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch as th
 from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.policies import ActorCriticPolicy
+from torch import nn
 
 from sb3_ppo_variants.backends.native import structures
-from sb3_ppo_variants.backends.native.networks import Architecture, Features, evaluate, library_in_use
-from sb3_ppo_variants.backends.native.parameters import Layout, TrainedPart
+from sb3_ppo_variants.backends.native.library import library_in_use
+from sb3_ppo_variants.backends.native.networks import STATE_DEPENDENT, Architecture, Features, run_acting
 from sb3_ppo_variants.backends.native.structures import fitting
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.guards.outputs import is_finite
+from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.objectives import AdaptiveKL, ArrayObjective, Batch, Clipped, KLPenalized, Unclipped, gradient_of
 from sb3_ppo_variants.processes import Processes
 from sb3_ppo_variants.processes.statistics import normalize_together
 from sb3_ppo_variants.rollouts.buffer import WithParameters, in_rows
+from sb3_ppo_variants.rollouts.loop import Observations
 from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, in_minibatches, over_rollout
 from sb3_ppo_variants.updates.run import TOLERATED, Ended, Measured
 
 # The objectives that losses.hpp implements. Their subclasses are excluded, because they may have any loss.
 NATIVE_OBJECTIVES = (Clipped, KLPenalized, AdaptiveKL, Unclipped)
+# The names of Adam's moments.
+MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-class Rows(NamedTuple):
-    """A rollout in the row order of its buffer, as contiguous arrays in the type of the networks."""
+class TrainedPart:
+    """The parameters that a descent trains, as one vector, with their gradient and the state of Adam.
 
-    features: np.ndarray
-    actions: np.ndarray
-    old_log_prob: np.ndarray
-    advantages: np.ndarray
-    returns: np.ndarray
-    old_values: np.ndarray
-    old: np.ndarray
-    """The parameters of the distributions that the actions were drawn from, side by side."""
-    masks: np.ndarray | None
-    """Action masks, if the policy uses them."""
+    :param named: all parameters of the policy by name
+    :param descent: the descent
+    """
 
-    def structure(
-        self, architecture: Architecture, advantages: np.ndarray, inputs: int, with_old: bool
-    ) -> structures.Rollout:
-        """Return the structure of the rollout.
-
-        :param advantages: the advantages, which may be in another order
-        :param with_old: whether the loss reads the old parameters
-        :raises IndexError: if the rollout has actions that the policy does not have
-        :raises ValueError: if a column has another shape than the policy or the other columns ask for
-        """
-        n, dtype = len(self.features), self.features.dtype
-        sizes = {"features": (inputs,), "actions": (architecture.action_size,), "old": (architecture.old_size,)}
-        for name, column in self._replace(advantages=advantages)._asdict().items():
-            if name != "masks":
-                fitting(column, name, dtype, n, *sizes.get(name, ()))
-        # The library does not check the actions.
-        if architecture.takes_integers and not ((self.actions >= 0) & (self.actions < architecture.parts)).all():
-            raise IndexError("the rollout has actions that the policy does not have")
-        masks = None if self.masks is None else fitting(self.masks, "masks", bool, n, architecture.outputs)
-        return structures.Rollout(
-            self.features,
-            self.actions,
-            self.old_log_prob,
-            advantages,
-            self.returns,
-            self.old_values,
-            self.old if with_old else None,
-            masks,
-            n,
-            architecture.action_size,
-            architecture.old_size if with_old else 0,
+    def __init__(self, named: Mapping[str, nn.Parameter], descent: Descent):
+        own = {*map(id, descent.parameters)}
+        self._named = {name: parameter for name, parameter in named.items() if id(parameter) in own}
+        parameters, self._all_states = [*self._named.values()], descent.optimizer.state
+        # Only store() puts new states into the optimizer, because the update may be undone.
+        self._new: dict[th.Tensor, dict[str, th.Tensor]] = {
+            each: _new_state(each) for each in parameters if not self._all_states.get(each)
+        }
+        self._states = [self._new.get(each) or self._all_states[each] for each in parameters]
+        self._steps_before = float(self._states[0]["step"])  # The same for all parameters.
+        moments = [[state[name] for state in self._states] for name in MOMENTS]
+        self._before = [_gather(parameters), *map(_gather, moments)]
+        (group,) = descent.optimizer.param_groups
+        self._betas = [float(beta) for beta in group["betas"]]
+        # The library divides the moments by 1 - beta, which saves it a product for each of them.
+        self._scaled = [moment / (1 - beta) for moment, beta in zip(self._before[1:], self._betas, strict=True)]
+        self.vector = self._before[0].copy()
+        self.gradient = np.zeros_like(self.vector)
+        vectors, size = (self.vector, self.gradient, *self._scaled), len(self.vector)
+        self.adam = structures.Adam(
+            *(fitting(each, "parameters, gradient or moments", self.vector.dtype, size) for each in vectors),
+            size,
+            int(self._steps_before),
+            float(group["lr"]),
+            *self._betas,
+            float(group["eps"]),
+            float(descent.max_grad_norm),
         )
+        """The part in the form that the library takes."""
+
+    @property
+    def steps(self) -> int:
+        """The number of steps that the descent has made."""
+        return int(self.adam.steps - self._steps_before)
+
+    def views(self, vector: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the parts of a vector by parameter name, in the parameters' shapes, sharing its memory."""
+        views, start = {}, 0
+        for name, parameter in self._named.items():
+            views[name] = vector[start : start + parameter.numel()].reshape(parameter.shape)
+            start += parameter.numel()
+        return views
+
+    def store(self) -> None:
+        """Leave parameters, gradients and the optimizer as if it had made the steps itself, if there were any."""
+        if self.steps == 0:
+            return
+        for name, gradient in self.views(self.gradient).items():
+            parameter = self._named[name]
+            grad = parameter.grad
+            if grad is None or grad.shape != parameter.shape or grad.dtype != parameter.dtype:
+                grad = parameter.grad = th.zeros_like(parameter)
+            grad.detach().numpy()[...] = gradient
+        self._all_states.update(self._new)
+        moments = [moment * (1 - beta) for moment, beta in zip(self._scaled, self._betas, strict=True)]
+        self._write([self.vector, *moments], self.adam.steps)
+
+    def restore(self) -> None:
+        """Restore the parameters and the optimizer to their state before the descent."""
+        self._write(self._before, self._steps_before)
+        for parameter in self._new:
+            self._all_states.pop(parameter, None)
+
+    def _write(self, vectors: Sequence[np.ndarray], steps: float) -> None:
+        """Write the parameters, their moments and the number of steps into the policy and the optimizer."""
+        values, *moments = map(self.views, vectors)
+        for (name, parameter), state in zip(self._named.items(), self._states, strict=True):
+            # Through NumPy, because PyTorch takes twice as long to copy small tensors.
+            parameter.detach().numpy()[...] = values[name]
+            for moment, views in zip(MOMENTS, moments, strict=True):
+                state[moment].detach().numpy()[...] = views[name]
+            state["step"].fill_(steps)
+
+
+def _gather(tensors: Iterable[th.Tensor]) -> np.ndarray:
+    """Concatenate tensors into a new vector."""
+    return np.concatenate([tensor.detach().numpy().ravel() for tensor in tensors])
+
+
+def _new_state(parameter: nn.Parameter) -> dict[str, th.Tensor]:
+    """Return the initial state of torch's Adam."""
+    step = th.tensor(0.0, dtype=th.get_default_dtype())
+    return {"step": step, **{name: th.zeros_like(parameter) for name in MOMENTS}}
 
 
 class NativeUpdate:
     """Updates as :class:`sb3_ppo_variants.backends.reference.TorchUpdate` does, outside the interpreter.
 
-    The constructor reads the policy, and :meth:`begin` the descent's optimizer. :meth:`finish` writes all of them back.
+    The constructor reads the policy, its optimizers and the rollout. :meth:`finish` writes policy and optimizers back.
 
     :param plan: the plan of the update
+    :raises IndexError: if the rollout has actions that the policy does not have
+    :raises ValueError: if the rollout has columns of other shapes than the policy takes
     """
 
     def __init__(self, plan: UpdatePlan):
-        self._plan = plan
+        self.plan = plan
+        self._parts = {descent.optimizer: TrainedPart(plan.parameters, descent) for descent in plan.descents}
+        arrays: dict[str, np.ndarray] = {}
+        gradients: dict[str, np.ndarray] = {}
+        for part in self._parts.values():
+            arrays |= part.views(part.vector)
+            gradients |= part.views(part.gradient)
         self._architecture = Architecture.of(plan.kind.policy)
-        part_of = {id(each): i for i, descent in enumerate(plan.descents) for each in descent.parameters}
-        # The parameters of each descent are next to each other.
-        names = sorted(plan.parameters, key=lambda name: part_of[id(plan.parameters[name])])
-        self._layout = Layout({name: plan.parameters[name] for name in names})
-        self._vector = self._layout.gather(self._layout.parameters)
-        self._gradient = np.zeros_like(self._vector)
-        arrays = self._layout.views(self._vector)
-        self._networks = self._architecture.structure(arrays, self._layout.views(self._gradient))
-        self._inputs = self._architecture.inputs(arrays)
-        self._rows = self._read(plan.buffer, plan.kind.policy, arrays)
-        self._parts: list[TrainedPart] = []
-        self._before, self._written = self._vector.copy(), False
+        self.networks = self._architecture.structure(arrays, gradients)
+        self.dtype = arrays["action_net.bias"].dtype
+        normalize = over_rollout(plan.buffer.advantages, plan.normalize_advantage, plan.processes)
+        self.advantages = normalize(self._read(plan.buffer.advantages))
+        self.ordered_advantages = self.advantages.copy()
+        """What the structure of the rollout points to. A descent may write the advantages there in another order."""
+        self.rollout = self._read_rollout(plan.buffer, arrays.get("log_std"))
+        self._old = self.rollout.old, self.rollout.old_size
+        if not plan.objective.needs_kl:
+            self.rollout.old, self.rollout.old_size = None, 0  # The descents then compute no KL.
+        self._written = False
 
-    def _read(self, buffer: RolloutBuffer, policy: ActorCriticPolicy, arrays: dict[str, np.ndarray]) -> Rows:
-        dtype, rows = self._vector.dtype, buffer.buffer_size * buffer.n_envs
-
-        def numbers(array: np.ndarray) -> np.ndarray:
-            return np.ascontiguousarray(in_rows(buffer, array).reshape(rows, -1), dtype)
-
-        observations: Any = buffer.observations
+    def _read_rollout(self, buffer: RolloutBuffer, log_std: np.ndarray | None) -> structures.Rollout:
+        """Return the rollout in the row order of its buffer, in the type of the networks."""
+        architecture, n = self._architecture, len(self.advantages)
+        observations: Observations = buffer.observations
         if isinstance(observations, dict):
             observations = {key: in_rows(buffer, array) for key, array in observations.items()}
         else:
             observations = in_rows(buffer, observations)
-        features = np.ascontiguousarray(Features(policy, dtype)(observations))
-        masks: Any = getattr(buffer, "action_masks", None)
-        masks = None if masks is None else in_rows(buffer, masks).astype(bool)
-        normalize = over_rollout(buffer.advantages, self._plan.normalize_advantage, self._plan.processes)
-        old = buffer.old_parameters if isinstance(buffer, WithParameters) else None
-        if old is None:  # Another loop collected the rollout.
-            outputs, std = evaluate(self._architecture, self._networks, features, masks)
-            if std is None and self._architecture.has_std:
-                std = np.tile(np.exp(arrays["log_std"]), (rows, 1))
-            old = self._architecture.parameters(outputs, std)
-        return Rows(
-            features=features,
-            actions=numbers(buffer.actions),
-            old_log_prob=numbers(buffer.log_probs).ravel(),
-            advantages=normalize(numbers(buffer.advantages).ravel()),
-            returns=numbers(buffer.returns).ravel(),
-            old_values=numbers(buffer.values).ravel(),
-            old=np.ascontiguousarray(np.concatenate([each.numpy() for each in old], axis=1), dtype),
-            masks=masks,
-        )
+        features = Features(self.plan.kind.policy).compute(observations, self.dtype)
+        fitting(features, "features", self.dtype, n, architecture.inputs)
+        actions = self._read(buffer.actions, architecture.action_size)
+        # The library does not check the actions.
+        if architecture.takes_integers and not ((actions >= 0) & (actions < architecture.parts)).all():
+            raise IndexError("the rollout has actions that the policy does not have")
+        masks: np.ndarray | None = getattr(buffer, "action_masks", None)
+        if masks is not None:
+            masks = fitting(in_rows(buffer, masks).astype(bool), "masks", bool, n, architecture.outputs)
+        parameters = buffer.old_parameters if isinstance(buffer, WithParameters) else None
+        if parameters is None:  # Another loop collected the rollout.
+            parameters = self._compute_parameters(features, masks, log_std)
+        old = np.ascontiguousarray(np.concatenate([each.numpy() for each in parameters], axis=1), self.dtype)
+        fitting(old, "old parameters", self.dtype, n, (1 + architecture.has_std) * architecture.outputs)
+        log_probs, returns, values = map(self._read, (buffer.log_probs, buffer.returns, buffer.values))
+        columns = features, actions, log_probs, self.ordered_advantages, returns, values, old, masks
+        return structures.Rollout(*columns, n, actions.shape[1], old.shape[1])
+
+    def _read(self, array: np.ndarray, *shape: int) -> np.ndarray:
+        """Return an array of the buffer with a row of this shape for each state."""
+        buffer = self.plan.buffer
+        rows = in_rows(buffer, array).reshape(buffer.buffer_size * buffer.n_envs, *shape)
+        return np.ascontiguousarray(rows, self.dtype)
+
+    def _compute_parameters(
+        self, features: np.ndarray, masks: np.ndarray | None, log_std: np.ndarray | None
+    ) -> Parameters:
+        """Compute the parameters of the policy's distributions in all states."""
+        outputs = np.empty((len(features), self._architecture.outputs), self.dtype)
+        std = np.empty_like(outputs) if self._architecture.distribution == STATE_DEPENDENT else None
+        results = {"outputs": outputs, "deviations": std}
+        run_acting(self.networks, self.dtype, features=features, masks=masks, rows=len(features), **results)
+        if std is None and self._architecture.has_std:
+            assert log_std is not None
+            std = np.tile(np.exp(log_std), (len(features), 1))
+        return self._architecture.parameters(outputs, std)
 
     def begin(self, descent: Descent) -> "NativeDescent":
-        self._parts.append(TrainedPart(self._vector, self._gradient, self._layout, descent))
-        advantages = self._rows.advantages.copy()
-        rollout = self._rows.structure(self._architecture, advantages, self._inputs, self._plan.objective.needs_kl)
-        return NativeDescent(self._plan, descent, self._networks, self._rows, rollout, advantages, self._parts[-1])
+        return NativeDescent(self, descent, self._parts[descent.optimizer])
 
     def check_finite(self) -> None:
-        if not is_finite(self._vector):
+        if not all(is_finite(part.vector) for part in self._parts.values()):
             raise NonFiniteError("vector of all parameters", "not finite")
 
     def undo(self) -> None:
         if self._written:
-            self._layout.scatter(self._before, self._layout.parameters)
-            for part in self._parts:
-                part.restore_optimizer()
+            for part in self._parts.values():
+                part.restore()
 
     def finish(self) -> float:
         """Write back the policy, the gradients of the last steps and the optimizers.
 
         :return: the mean of KL(old || new) over the rollout
         """
-        rollout = self._rows.structure(self._architecture, self._rows.advantages, self._inputs, with_old=True)
-        kl = library_in_use().mean_kl(self._vector.dtype, self._networks, rollout)
+        self.rollout.old, self.rollout.old_size = self._old
+        kl = library_in_use().mean_kl(self.dtype, self.networks, self.rollout)
         self._written = True
-        self._layout.scatter(self._vector, self._layout.parameters)
-        for part in self._parts:
-            part.store_optimizer()
+        for part in self._parts.values():
+            part.store()
         return kl
 
 
 class NativeDescent:
-    """The steps of :class:`sb3_ppo_variants.backends.reference.TorchDescent`, each pass made by one call."""
+    """The steps of :class:`sb3_ppo_variants.backends.reference.TorchDescent`, each pass made by one call.
 
-    def __init__(
-        self,
-        plan: UpdatePlan,
-        descent: Descent,
-        networks: structures.Networks,
-        rows: Rows,
-        rollout: structures.Rollout,
-        advantages: np.ndarray,
-        part: TrainedPart,
-    ):
-        self._plan, self._descent, self._part = plan, descent, part
-        self._rows, self._advantages = rows, advantages
-        n, dtype = len(advantages), advantages.dtype
+    :param update: the update that it belongs to
+    :param descent: what it minimises, and how
+    :param part: the parameters that it trains
+    """
+
+    def __init__(self, update: NativeUpdate, descent: Descent, part: TrainedPart):
+        self._plan, self._descent, self._part = update.plan, descent, part
+        self._advantages, self._ordered = update.advantages, update.ordered_advantages
+        plan, n = update.plan, len(update.advantages)
         self._permutation = np.zeros(n, np.int64)
         self._per_pass = -(-n // plan.batch_size)
         self._epochs = 0
         self._minibatches = np.zeros((descent.epochs * self._per_pass, len(structures.MEASURED)))
         self._outcome = structures.Outcome(self._minibatches, 0, 1, 0.0)
-        self._calls, self._averages = Calls(self._outcome), Averages(plan.processes, part.gradient)
-        pass_ = structures.Pass(
-            self._permutation,
-            *self._averages.addresses(self._calls),
-            plan.batch_size,
-            inf if descent.target_kl is None else TOLERATED * descent.target_kl,
-        )
+        self._calls = Calls(self._outcome)
+        # Nothing is averaged in a process that trains alone.
+        self._averages = None if plan.processes.size == 1 else Averages(plan.processes, part.gradient, self._calls)
+        addresses = (None, None) if self._averages is None else self._averages.addresses
+        most_kl = inf if descent.target_kl is None else TOLERATED * descent.target_kl
+        pass_ = structures.Pass(self._permutation, *addresses, plan.batch_size, most_kl)
+        own = structures.Objective()
+        if type(plan.objective) not in NATIVE_OBJECTIVES:
+            assert isinstance(plan.objective, ArrayObjective)
+            own = OwnObjective(plan.objective, min(plan.batch_size, n), update.dtype).structure(self._calls)
         self._run = library_in_use().descent(
-            dtype, networks, rollout, self._terms(), self._objective(dtype), pass_, part.adam, self._outcome
+            update.dtype, update.networks, update.rollout, self._terms(), own, pass_, part.adam, self._outcome
         )
 
     def _terms(self) -> structures.Terms:
-        plan, descent, objective = self._plan, self._descent, self._plan.objective
+        plan, objective = self._plan, self._plan.objective
+        normalization = structures.NOT_NORMALIZED
+        if in_minibatches(plan.normalize_advantage):
+            alone = plan.processes.size == 1
+            normalization = structures.NORMALIZED if alone else structures.NORMALIZED_IN_ORDER
         return structures.Terms(
             inf if objective.clip_range is None else float(objective.clip_range),
             float(objective.kl_coef) if isinstance(objective, KLPenalized) else 0.0,
             float(plan.ent_coef),
             float(plan.vf_coef),
             inf if plan.clip_range_vf is None else float(plan.clip_range_vf),
-            self._normalized,
-            descent.of_policy,
-            descent.of_value,
+            normalization,
+            self._descent.of_policy,
+            self._descent.of_value,
         )
 
-    @property
-    def _normalized(self) -> int:
-        """How advantages are normalised."""
-        if not in_minibatches(self._plan.normalize_advantage):
-            return structures.NOT_NORMALIZED
-        return structures.NORMALIZED if self._plan.processes.size == 1 else structures.NORMALIZED_IN_ORDER
-
-    def _objective(self, dtype: np.dtype) -> structures.Objective:
-        objective = self._plan.objective
-        if type(objective) in NATIVE_OBJECTIVES:
-            return structures.Objective(*[None] * len(structures.Objective._fields_))
-        assert isinstance(objective, ArrayObjective)
-        return OwnObjective(objective, min(self._plan.batch_size, len(self._advantages)), dtype).structure(self._calls)
-
     def descend(self) -> Ended:
-        n, plan, outcome = len(self._advantages), self._plan, self._outcome
+        plan, outcome, averages = self._plan, self._outcome, self._averages
         # One call per pass, so that an interrupt is noticed after a pass.
         while self._epochs < self._descent.epochs:
             self._epochs += 1
-            self._permutation[...] = np.random.permutation(n)
-            if self._normalized == structures.NORMALIZED_IN_ORDER:
-                ordered = self._rows.advantages[self._permutation]
-                self._advantages[...] = normalized(ordered, plan.batch_size, plan.processes)
+            self._permutation[...] = np.random.permutation(len(self._advantages))
+            if averages is not None and in_minibatches(plan.normalize_advantage):
+                ordered = self._advantages[self._permutation]
+                self._ordered[...] = normalized(ordered, plan.batch_size, plan.processes)
             self._run()
             self._calls.check()
             if not np.isfinite(outcome.norm):
                 raise NonFiniteError("gradient of a minibatch", f"not finite: it has the norm {outcome.norm}")
             if self._part.steps < outcome.minibatches:
-                alone = plan.processes.size == 1
-                return Ended(self._epochs, self._measured("approx_kl")[-1] if alone else self._averages.approx_kl)
+                last = self._minibatches[outcome.minibatches - 1, structures.MEASURED.index("approx_kl")]
+                return Ended(self._epochs, float(last) if averages is None else averages.approx_kl)
         return Ended(self._epochs)
-
-    def _measured(self, name: str) -> np.ndarray:
-        return self._minibatches[: self._outcome.minibatches, structures.MEASURED.index(name)]
 
     def measured(self) -> Measured:
         if self._outcome.minibatches == 0:
             return Measured({}, 0)
-        descent = self._descent
         names = ["loss"]
-        if descent.of_policy:
+        if self._descent.of_policy:
             names += ["policy_loss", "entropy_loss", "approx_kl"]
             names += [] if self._plan.objective.clip_range is None else ["clip_fraction"]
-        if descent.of_value:
+        if self._descent.of_value:
             names += ["value_loss"]
-        values = {name: self._measured(name).copy() for name in names}
+        columns = self._minibatches[: self._outcome.minibatches].T.copy()
+        values = {name: columns[structures.MEASURED.index(name)] for name in names}
         return Measured(values, epoch_start=(self._epochs - 1) * self._per_pass)
 
 
@@ -279,7 +328,7 @@ class Calls:
 
     def __init__(self, outcome: structures.Outcome):
         self._outcome = outcome
-        self._made: list[Any] = []
+        self._made: list[object] = []
         # The initial value stands for an interrupt that arrives before a function has begun.
         self._error: BaseException = KeyboardInterrupt()
 
@@ -289,7 +338,7 @@ class Calls:
         :param types: the types of its arguments
         """
 
-        def call(*arguments: Any) -> None:
+        def call(*arguments: object) -> None:
             try:
                 function(*arguments)
             except BaseException as error:
@@ -297,8 +346,9 @@ class Calls:
                 return
             self._outcome.answered = 1
 
-        self._made.append(ctypes.CFUNCTYPE(None, *types)(call))
-        return ctypes.cast(self._made[-1], ctypes.c_void_p).value
+        made = ctypes.CFUNCTYPE(None, *types)(call)
+        self._made.append(made)
+        return ctypes.cast(made, ctypes.c_void_p).value
 
     def check(self) -> None:
         """Raise the error that ended the pass, if a function failed."""
@@ -311,24 +361,19 @@ class Averages:
 
     :param processes: the processes
     :param gradient: the gradient, which is averaged in place
+    :param calls: makes the functions that average callable
     """
 
-    def __init__(self, processes: Processes, gradient: np.ndarray):
+    def __init__(self, processes: Processes, gradient: np.ndarray, calls: Calls):
         self._processes = processes
         self._gradient = th.from_numpy(gradient)
         self.approx_kl = 0.0
         """The last approximate KL that was averaged."""
+        average_kl = calls.address(self._average_kl, ctypes.POINTER(structures.NUMBER))
+        self.addresses = average_kl, calls.address(self._average_gradient)
+        """The functions that average the approximate KL and the gradient."""
 
-    def addresses(self, calls: Calls) -> list[int | None]:
-        """Return the functions that average the approximate KL and the gradient, or null where they are not needed."""
-        if self._processes.size == 1:
-            return [None, None]
-        return [
-            calls.address(self._average_kl, ctypes.POINTER(structures.NUMBER)),
-            calls.address(self._average_gradient),
-        ]
-
-    def _average_kl(self, approx_kl: Any) -> None:
+    def _average_kl(self, approx_kl: "ctypes._Pointer[ctypes.c_double]") -> None:
         self.approx_kl = approx_kl[0] = self._processes.mean(approx_kl[0])
 
     def _average_gradient(self) -> None:
