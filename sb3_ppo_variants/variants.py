@@ -5,7 +5,7 @@ Each class writes its whole signature, in the order of SB3's ``PPO``, and says w
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch as th
 from gymnasium.vector import VectorEnv
@@ -28,6 +28,9 @@ from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized, Object
 from sb3_ppo_variants.objectives.surrogates import KL_COEF
 from sb3_ppo_variants.updates import NormalizeAdvantage, Updates
 from sb3_ppo_variants.updates.run import LOGGED
+
+# Arguments of a class, by name.
+Kwargs: TypeAlias = dict[str, Any]
 
 __all__ = ["PPOAdaptiveKL", "PPOClip", "PPOCustom", "PPOFixedKL", "PPOUnclipped"]
 
@@ -103,18 +106,18 @@ class PPOClip(PPOBase):
         use_sde: bool = False,
         sde_sample_freq: int = -1,
         rollout_buffer_class: type[RolloutBuffer] | None = None,
-        rollout_buffer_kwargs: dict[str, Any] | None = None,
+        rollout_buffer_kwargs: Kwargs | None = None,
         target_kl: float | None = None,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
-        policy_kwargs: dict[str, Any] | None = None,
+        policy_kwargs: Kwargs | None = None,
         verbose: int = 0,
         seed: int | None = None,
         device: th.device | str = "auto",
         _init_setup_model: bool = True,
         *,
         fast: bool | Literal["auto"] = "auto",
-        updates: Updates | dict[str, Any] | None = None,
+        updates: Updates | Kwargs | None = None,
         data_parallel: bool | Literal["auto"] = "auto",
     ):
         super().__init__(**given_in(locals()))
@@ -173,11 +176,11 @@ class PPOAdaptiveKL(PPOBase):
         use_sde: bool = False,
         sde_sample_freq: int = -1,
         rollout_buffer_class: type[RolloutBuffer] | None = None,
-        rollout_buffer_kwargs: dict[str, Any] | None = None,
+        rollout_buffer_kwargs: Kwargs | None = None,
         target_kl: float | None = None,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
-        policy_kwargs: dict[str, Any] | None = None,
+        policy_kwargs: Kwargs | None = None,
         verbose: int = 0,
         seed: int | None = None,
         device: th.device | str = "auto",
@@ -186,7 +189,7 @@ class PPOAdaptiveKL(PPOBase):
         desired_kl: float = 0.01,
         kl_coef: float = 1.0,
         fast: bool | Literal["auto"] = "auto",
-        updates: Updates | dict[str, Any] | None = None,
+        updates: Updates | Kwargs | None = None,
         data_parallel: bool | Literal["auto"] = "auto",
     ):
         super().__init__(**given_in(locals()))
@@ -246,11 +249,11 @@ class PPOFixedKL(PPOBase):
         use_sde: bool = False,
         sde_sample_freq: int = -1,
         rollout_buffer_class: type[RolloutBuffer] | None = None,
-        rollout_buffer_kwargs: dict[str, Any] | None = None,
+        rollout_buffer_kwargs: Kwargs | None = None,
         target_kl: float | None = None,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
-        policy_kwargs: dict[str, Any] | None = None,
+        policy_kwargs: Kwargs | None = None,
         verbose: int = 0,
         seed: int | None = None,
         device: th.device | str = "auto",
@@ -258,7 +261,7 @@ class PPOFixedKL(PPOBase):
         *,
         kl_coef: float | Schedule = 1.0,
         fast: bool | Literal["auto"] = "auto",
-        updates: Updates | dict[str, Any] | None = None,
+        updates: Updates | Kwargs | None = None,
         data_parallel: bool | Literal["auto"] = "auto",
     ):
         super().__init__(**given_in(locals()))
@@ -300,18 +303,18 @@ class PPOUnclipped(PPOBase):
         use_sde: bool = False,
         sde_sample_freq: int = -1,
         rollout_buffer_class: type[RolloutBuffer] | None = None,
-        rollout_buffer_kwargs: dict[str, Any] | None = None,
+        rollout_buffer_kwargs: Kwargs | None = None,
         target_kl: float | None = None,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
-        policy_kwargs: dict[str, Any] | None = None,
+        policy_kwargs: Kwargs | None = None,
         verbose: int = 0,
         seed: int | None = None,
         device: th.device | str = "auto",
         _init_setup_model: bool = True,
         *,
         fast: bool | Literal["auto"] = "auto",
-        updates: Updates | dict[str, Any] | None = None,
+        updates: Updates | Kwargs | None = None,
         data_parallel: bool | Literal["auto"] = "auto",
     ):
         super().__init__(**given_in(locals()))
@@ -355,11 +358,11 @@ class PPOCustom(PPOBase):
         use_sde: bool = False,
         sde_sample_freq: int = -1,
         rollout_buffer_class: type[RolloutBuffer] | None = None,
-        rollout_buffer_kwargs: dict[str, Any] | None = None,
+        rollout_buffer_kwargs: Kwargs | None = None,
         target_kl: float | None = None,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
-        policy_kwargs: dict[str, Any] | None = None,
+        policy_kwargs: Kwargs | None = None,
         verbose: int = 0,
         seed: int | None = None,
         device: th.device | str = "auto",
@@ -367,7 +370,7 @@ class PPOCustom(PPOBase):
         *,
         objective: Objective | None = None,
         fast: bool | Literal["auto"] = "auto",
-        updates: Updates | dict[str, Any] | None = None,
+        updates: Updates | Kwargs | None = None,
         data_parallel: bool | Literal["auto"] = "auto",
     ):
         super().__init__(**given_in(locals()))

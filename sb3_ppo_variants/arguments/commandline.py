@@ -37,7 +37,13 @@ def run_command(
     :return: the exit code of the command
     :raises SystemExit: if the command line asks for something that is not allowed, or a package is missing
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        return _run(prog, description, commands, sys.argv[1:] if arguments is None else arguments)
+    except ArgumentError as error:
+        raise SystemExit(str(error)) from error
+
+
+def _run(prog: str, description: str | None, commands: Mapping[str, Command], arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog=prog, description=description)
     parsers = parser.add_subparsers(required=True, metavar="command", dest="command")
     try:
@@ -50,10 +56,7 @@ def run_command(
         module = import_module(commands[options.command].module)
     except ModuleNotFoundError as error:
         raise SystemExit(f"this command needs more packages ({error}): {installation('benchmark')}") from error
-    try:
-        code: int = module.run(options)
-    except ArgumentError as error:
-        raise SystemExit(str(error)) from error
+    code: int = module.run(options)
     return code
 
 

@@ -11,6 +11,7 @@ from torch.nn.modules import module as torch_modules
 from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizers
 
+from sb3_ppo_variants.kl import MissingKLError
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.rollouts.buffer import with_parameters
 from sb3_ppo_variants.updates.plan import UpdatePlan
@@ -70,7 +71,7 @@ def find_obstacle(check: Callable[..., None], *arguments: object) -> str | None:
     """Return the reason with which a check of these arguments fails, or ``None`` if it does not."""
     try:
         check(*arguments)
-    except ObstacleError as reason:
+    except (ObstacleError, MissingKLError) as reason:
         return str(reason)
     return None
 

@@ -154,7 +154,7 @@ class NativeActor:
         if self._masks is not None and self._mask is not None:
             self._allowed = self._mask[...] = self._masks.now()
         if self._std is not None and self._log_std is not None:
-            self._std[step] = np.exp(self._log_std)
+            self._std[step] = self._log_std  # np.exp would warn before an error names the action.
         self._read_noise(step)
         self._acting.step = step
         outputs = self._outputs[step]  # Raises IndexError if there is no such step.
@@ -242,16 +242,22 @@ class NativeActor:
         compute_returns_and_advantage(self._buffer, values[:, 0], dones)
         if isinstance(self._buffer, WithParameters):
             # From step by step to environment by environment.
-            std = None if self._std is None else _in_rows(self._std)
+            stds = self._deviations()
+            std = None if stds is None else _in_rows(stds)
             self._buffer.old_parameters = self._architecture.parameters(_in_rows(self._outputs), std)
         return th.from_numpy(values)
 
     def drawn_from(self) -> Sequence[Parameters]:
         """Return the parameters of the distributions of each step that was stored."""
+        stds = self._deviations()
         return [
-            self._architecture.parameters(self._outputs[step], None if self._std is None else self._std[step])
+            self._architecture.parameters(self._outputs[step], None if stds is None else stds[step])
             for step in range(self._buffer.pos)
         ]
+
+    def _deviations(self) -> np.ndarray | None:
+        """Return the standard deviations of all steps, shape ``(n_steps, n_envs, outputs)``, if there are any."""
+        return self._std if self._std is None or self._log_std is None else np.exp(self._std)
 
 
 def _check_finite(array: np.ndarray) -> None:
