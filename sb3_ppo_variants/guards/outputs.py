@@ -43,6 +43,8 @@ IMMUTABLE = frozenset({bool, int, float, str, type(None), np.bool_, np.float32, 
 OVER_TYPES = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
 
 Info: TypeAlias = dict[str, Any]
+# What an environment returns, before it is checked.
+Value: TypeAlias = Any
 # Creates a function that tells whether an array is finite whenever it is called.
 FiniteTest: TypeAlias = Callable[[np.ndarray], Callable[[], bool]]
 
@@ -78,7 +80,7 @@ def copy_info(info: Info) -> Info:
     return copied
 
 
-def copy_observation(observation: Any) -> Any:
+def copy_observation(observation: Value) -> Value:
     """Copy an observation, because the environment may write the next one to the same memory."""
     if type(observation) is dict:
         return {key: copy_observation(part) for key, part in observation.items()}
@@ -172,7 +174,7 @@ class ArrayCheck:
         if self._limits is not None:
             self._lowest, self._highest = int(np.max(self._limits[0])), int(np.min(self._limits[1]))
 
-    def fit(self, observation: object, quantity: str, env_index: int | None) -> Any:
+    def fit(self, observation: object, quantity: str, env_index: int | None) -> Value:
         """Convert an observation to a form that NumPy can write unchanged to an array of the space.
 
         :param env_index: index of the environment that returned it; ``None`` for the stacked observations of all
@@ -240,7 +242,7 @@ class PartsCheck:
         parts = dict(enumerate(space.spaces)) if isinstance(space, spaces.Tuple) else space.spaces
         self._checks = {key: ArrayCheck(part, watch, n_envs, f"[{key!r}]") for key, part in parts.items()}
 
-    def fit(self, observation: Any, quantity: str, env_index: int | None) -> Any:
+    def fit(self, observation: Value, quantity: str, env_index: int | None) -> Value:
         """See :class:`ArrayCheck`."""
         if self._is_dict:
             if not isinstance(observation, dict) or observation.keys() != self._checks.keys():
@@ -251,7 +253,7 @@ class PartsCheck:
         fitted = {key: check.fit(observation[key], quantity, env_index) for key, check in self._checks.items()}
         return fitted if self._is_dict else tuple(fitted.values())
 
-    def check_numbers(self, observation: Any, quantity: str, env_index: int | None) -> None:
+    def check_numbers(self, observation: Value, quantity: str, env_index: int | None) -> None:
         """See :class:`ArrayCheck`."""
         for key, check in self._checks.items():
             check.check_numbers(observation[key], quantity, env_index)
@@ -270,7 +272,7 @@ def observation_check(space: spaces.Space[object], watch: Watch, n_envs: int = 0
     return ArrayCheck(space, watch, n_envs)
 
 
-def _limits(space: spaces.Space[object]) -> tuple[Any, Any] | None:
+def _limits(space: spaces.Space[object]) -> tuple[Value, Value] | None:
     """Return the smallest integer of a space, and the largest plus one; ``None`` for a ``Box``."""
     if isinstance(space, spaces.Discrete):
         return space.start, space.start + space.n
@@ -304,7 +306,7 @@ class EnvCheck:
         self.watch = watch
         self._observation = observation_check(observation_space, watch)
 
-    def step(self, returned: object) -> tuple[Any, Any, Any, Any, Info]:
+    def step(self, returned: object) -> tuple[Value, Value, Value, Value, Info]:
         """Convert the values that ``env.step`` returned to forms that NumPy can write unchanged.
 
         :raises GuardError: if a value has a wrong type or shape, or the reward is not finite
@@ -319,12 +321,12 @@ class EnvCheck:
             truncated = self.fit("truncated", truncated)
         return observation, reward, terminated, truncated, self.fit("info", info)
 
-    def reset(self, returned: object) -> tuple[Any, Info]:
+    def reset(self, returned: object) -> tuple[Value, Info]:
         """Convert the values that ``env.reset`` returned; see :meth:`step`."""
         observation, info = self._values("reset", returned)
         return self._observation.fit(observation, "observation", self.env_index), self.fit("info", info)
 
-    def fit(self, part: str, value: Any) -> Any:
+    def fit(self, part: str, value: Value) -> Value:
         """Convert one of the values that ``env.step`` returned; see :meth:`step`.
 
         :param part: its name in ``PARTS``, or ``"done"``
@@ -349,7 +351,7 @@ class EnvCheck:
         """:raises EnvOutputError: always, for a ``step`` or ``reset`` that returned a wrong number of values"""
         self.watch.refuse(f"result of {method}()", found, f"({', '.join(PARTS[method])})", self.env_index)
 
-    def terminal(self, observation: object) -> Any:
+    def terminal(self, observation: object) -> Value:
         """Check the last observation of an episode, and convert it as :meth:`step` does.
 
         :raises GuardError: if it is not in the space, or not finite
@@ -358,7 +360,7 @@ class EnvCheck:
         self._observation.check_numbers(fitted, "terminal observation", self.env_index)
         return fitted
 
-    def _values(self, method: str, returned: object) -> tuple[Any, ...] | list[Any]:
+    def _values(self, method: str, returned: object) -> tuple[Value, ...] | list[Value]:
         if isinstance(returned, (tuple, list)) and len(returned) == len(PARTS[method]):
             return returned
         self.refuse_count(method, show(returned))
@@ -412,13 +414,13 @@ def check_outputs(env: gym.Env, env_index: int) -> gym.Env:
     check = EnvCheck(env.observation_space, env_index, Watch())
     step, reset = env.step, env.reset
 
-    def checked_step(*args: object, **kwargs: object) -> tuple[Any, ...]:
+    def checked_step(*args: object, **kwargs: object) -> tuple[Value, ...]:
         observation, *others = check.step(call_env(check, step, *args, **kwargs))
         # SB3's worker resets the environment before it sends the last observation.
         ends = others[1] or others[2]
         return copy_observation(observation) if ends else observation, *others
 
-    def checked_reset(**arguments: object) -> tuple[Any, Info]:
+    def checked_reset(**arguments: object) -> tuple[Value, Info]:
         return check.reset(call_env(check, reset, **arguments))
 
     env.step, env.reset = checked_step, checked_reset  # type: ignore[method-assign]

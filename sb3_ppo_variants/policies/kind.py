@@ -22,13 +22,13 @@ from stable_baselines3.common.policies import (
 from stable_baselines3.common.type_aliases import PyTorchObs
 
 from sb3_ppo_variants.kl import ExactKL, MissingKLError, Parameters, exact_kl, known_parameters
-from sb3_ppo_variants.rollouts.buffer import Samples, Where, chunks, observations_at
+from sb3_ppo_variants.rollouts.buffer import Read, Samples, Where, chunks, observations_at
 
 # What a policy needs besides observations: nothing, action masks, or the sequences of a memory.
 More: TypeAlias = Any
-# A minibatch as a rollout buffer yields it, of a class of the buffer's own.
-Read: TypeAlias = Any
-NOTHING: Mapping[str, Any] = {}
+# Arguments or variables by name, in addition to SB3's.
+Extras: TypeAlias = Mapping[str, Any]
+NOTHING: Extras = {}
 
 
 class Acted(NamedTuple):
@@ -42,9 +42,9 @@ class Acted(NamedTuple):
     """Shape ``(n_envs,)``."""
     parameters: Parameters | None
     """Parameters of the distributions that the actions were drawn from; ``None`` if they have no known KL."""
-    columns: Mapping[str, Any] = NOTHING
+    columns: Extras = NOTHING
     """Arguments of the buffer's ``add`` in addition to SB3's, by name."""
-    seen: Mapping[str, Any] = NOTHING
+    seen: Extras = NOTHING
     """Entries of the callbacks' ``locals`` in addition to SB3's, by name."""
 
 
@@ -94,7 +94,7 @@ class PolicyKind:
         space, action_space = model.observation_space, model.action_space
         return make(space, action_space, model.lr_schedule, use_sde=model.use_sde, **model.policy_kwargs)
 
-    def buffer_arguments(self, model: OnPolicyAlgorithm) -> dict[str, Any]:
+    def buffer_arguments(self, model: OnPolicyAlgorithm) -> Extras:
         """Return the arguments of the buffer's constructor in addition to SB3's."""
         return {}
 

@@ -19,8 +19,8 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.masks import Masks, check_maskable
-from sb3_ppo_variants.policies.kind import Acted, Acting, More, PolicyKind, Read
-from sb3_ppo_variants.rollouts.buffer import Where
+from sb3_ppo_variants.policies.kind import Acted, Acting, More, PolicyKind
+from sb3_ppo_variants.rollouts.buffer import Read, Where
 
 
 class Masked(PolicyKind):

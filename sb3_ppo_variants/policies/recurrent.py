@@ -25,8 +25,8 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 from sb3_ppo_variants.arguments.rules import COUNT, FLAG, Rule
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.kl import ExactKL, Parameters
-from sb3_ppo_variants.policies.kind import Acted, Acting, Evaluated, More, PolicyKind, Read
-from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Samples, in_rows, observations_at, where_in
+from sb3_ppo_variants.policies.kind import Acted, Acting, Evaluated, Extras, More, PolicyKind
+from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Read, Samples, in_rows, observations_at, where_in
 
 # The hidden and the cell states of an LSTM, each of shape (layers, sequences, size).
 States: TypeAlias = tuple[th.Tensor, ...]
@@ -68,7 +68,7 @@ class Recurrent(PolicyKind):
         model._last_lstm_states = _zeros(policy, model.n_envs)  # type: ignore[attr-defined]
         return policy
 
-    def buffer_arguments(self, model: OnPolicyAlgorithm) -> dict[str, Any]:
+    def buffer_arguments(self, model: OnPolicyAlgorithm) -> Extras:
         n_layers, _, size = self.policy.lstm_hidden_state_shape
         return {"hidden_state_shape": (model.n_steps, n_layers, model.n_envs, size)}
 

@@ -4,7 +4,7 @@ A rollout of ``n_steps`` steps in ``n_envs`` environments has ``n_steps * n_envs
 order in which SB3's buffers flatten themselves when they are first read.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple, NoReturn, TypeAlias
@@ -22,6 +22,8 @@ from sb3_ppo_variants.kl import Parameters
 
 # Enough rows to keep a small network busy, few enough for the activations of a large one to stay in the cache.
 ROWS_AT_ONCE = 128
+# A minibatch as a rollout buffer yields it, of a class of the buffer's own.
+Read: TypeAlias = Any
 # An index into a buffer's arrays, either by rows or by steps and environments.
 Where: TypeAlias = np.ndarray | tuple[np.ndarray, np.ndarray]
 
@@ -60,13 +62,14 @@ class WithParameters(RolloutBuffer):
         columns = (th.stack(tensors, dim=1) for tensors in zip(*steps, strict=True))
         self.old_parameters = tuple(column.flatten(0, 1) for column in columns)
 
-    def _get_samples(self, batch_inds: np.ndarray, env: VecNormalize | None = None) -> Any:
-        samples: Any = super()._get_samples(batch_inds, env)
+    def _get_samples(self, batch_inds: np.ndarray, env: VecNormalize | None = None) -> Read:
+        samples: Read = super()._get_samples(batch_inds, env)
         if self.old_parameters is None or not hasattr(samples, "_fields"):
             return samples
         rows = th.as_tensor(batch_inds, device=self.old_parameters[0].device)
-        extend = _with_attribute(type(samples))  # type: ignore[arg-type]
-        return extend(samples, tuple(column[rows] for column in self.old_parameters))
+        extended = _with_attributes(type(samples))(*samples)  # type: ignore[arg-type]
+        extended.old_parameters = tuple(column[rows] for column in self.old_parameters)
+        return extended
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickle does not find classes that were created on demand by their names.
@@ -87,16 +90,9 @@ def _empty_buffer(buffer_class: type[RolloutBuffer]) -> WithParameters:
 
 
 @cache
-def _with_attribute(samples_class: type[Any]) -> Callable[[Any, Parameters], Any]:
-    """Return a function that adds ``old_parameters`` to a minibatch of a class of named tuples, as an attribute."""
-    cls: Any = type(samples_class.__name__, (samples_class,), {"__module__": __name__})
-
-    def extend(samples: Any, old_parameters: Parameters) -> Any:
-        extended = cls(*samples)
-        extended.old_parameters = old_parameters
-        return extended
-
-    return extend
+def _with_attributes(samples_class: type[Read]) -> type[Read]:
+    """Return a class of named tuples like this one, whose instances take further attributes."""
+    return type(samples_class.__name__, (samples_class,), {"__module__": __name__})
 
 
 def forget_parameters(buffer: RolloutBuffer) -> None:
