@@ -77,8 +77,11 @@ class Scheduling(gym.Env[np.ndarray, np.int64]):
         return ~self._done
 
     def _observation(self) -> np.ndarray:
-        left = (self._due - self._time) / self._total
-        return np.column_stack([self._durations / 10, self._weights / 5, left, self._done]).astype(np.float32)
+        columns = self._durations / 10, self._weights / 5, (self._due - self._time) / self._total, self._done
+        jobs = np.empty((len(self._done), len(columns)), np.float32)
+        for i, column in enumerate(columns):
+            jobs[:, i] = column
+        return jobs
 
 
 def make_scheduling(n_jobs: int = N_JOBS) -> gym.Env:
