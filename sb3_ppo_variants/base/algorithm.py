@@ -223,19 +223,19 @@ class PPOBase(SavedAlgorithm):
 
         :return: False if a callback ended it early
         """
-        together = Rollout(self, lambda: self._settings(self._current_progress_remaining))
+        shared = Rollout(self, lambda: self._settings(self._current_progress_remaining))
         with self.run.collecting(), one_rollout(rollout_buffer, n_rollout_steps):
             begin_rollout(self, env, callback, rollout_buffer, n_rollout_steps)
-            together.begin()
+            shared.begin()
             plan = self._plan()
             engine = self._choose(plan).backend
             with engine.prepared(plan, updating=False):
                 actor = engine.actor(self, plan, rollout_buffer, n_rollout_steps)
-                steps = together.steps(env)
+                steps = shared.steps(env)
                 going = collect(self, steps, callback, rollout_buffer, actor, plan.processes.size)
             if going:
                 callback.on_rollout_end()
-            return together.end(going)
+            return shared.end(going)
 
     def train(self) -> None:
         """Update the policy with the rollout in the buffer. If the update fails, undo it."""

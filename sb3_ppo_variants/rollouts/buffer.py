@@ -108,15 +108,15 @@ def in_rows(buffer: RolloutBuffer, array: np.ndarray) -> np.ndarray:
     return array if is_flat else buffer.swap_and_flatten(array)
 
 
-def chunks(buffer: RolloutBuffer, rows_at_once: int = ROWS_AT_ONCE) -> Iterator[Where]:
+def chunks(buffer: RolloutBuffer, rows_at_once: int | None = None) -> Iterator[Where]:
     """Return indices of all rows of a rollout into the arrays of its buffer, in order and in chunks.
 
     :param buffer: a full buffer, whether or not it has been read before
-    :param rows_at_once: number of rows in a chunk; the last one may have fewer
+    :param rows_at_once: number of rows in a chunk, of which the last one may have fewer; ``None`` for ``ROWS_AT_ONCE``
     """
-    n_rows = buffer.buffer_size * buffer.n_envs
-    for start in range(0, n_rows, rows_at_once):
-        yield where_in(buffer, np.arange(start, min(start + rows_at_once, n_rows)))
+    n_rows, size = buffer.buffer_size * buffer.n_envs, rows_at_once or ROWS_AT_ONCE
+    for start in range(0, n_rows, size):
+        yield where_in(buffer, np.arange(start, min(start + size, n_rows)))
 
 
 def where_in(buffer: RolloutBuffer, rows: np.ndarray) -> Where:
