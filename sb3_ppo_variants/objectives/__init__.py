@@ -1,6 +1,7 @@
-"""The policy objectives of the PPO paper, each with its equation, its loss on tensors and its gradient over arrays."""
+"""The policy objectives, each with its equation, its loss on tensors and its gradient over arrays."""
 
 from sb3_ppo_variants.objectives.checking import check_gradient
+from sb3_ppo_variants.objectives.clipping import CISPO, ClipHigher, DualClip, Rollback, TrulyPPO
 from sb3_ppo_variants.objectives.objective import (
     ArrayObjective,
     Batch,
@@ -11,16 +12,33 @@ from sb3_ppo_variants.objectives.objective import (
     loss_of,
     read_objective,
 )
+from sb3_ppo_variants.objectives.penalties import MDPO, AdaptiveReverseKL, KLHinge, ReverseKL
+from sb3_ppo_variants.objectives.smooth import DPO, P3O, SAPO, SPO
 from sb3_ppo_variants.objectives.surrogates import AdaptiveKL, Clipped, KLPenalized, Unclipped
+from sb3_ppo_variants.objectives.trust_region import TRGPPO
 
 __all__ = [
+    "CISPO",
+    "DPO",
+    "MDPO",
+    "P3O",
+    "SAPO",
+    "SPO",
+    "TRGPPO",
     "AdaptiveKL",
+    "AdaptiveReverseKL",
     "ArrayObjective",
     "Batch",
+    "ClipHigher",
     "Clipped",
+    "DualClip",
     "Gradient",
+    "KLHinge",
     "KLPenalized",
     "Objective",
+    "ReverseKL",
+    "Rollback",
+    "TrulyPPO",
     "Unclipped",
     "arrays_obstacle",
     "check_gradient",

@@ -1,0 +1,205 @@
+"""Objectives that clip: with two bounds, twice, the weights of samples, or with a rollback beyond the range."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch as th
+
+from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, POSITIVE, number
+from sb3_ppo_variants.objectives.objective import ArrayObjective, Batch, Gradient
+
+ABOVE_ONE = number("a finite number > 1", lambda value: 1 < value < np.inf)
+
+
+@dataclass(frozen=True)
+class ClipHigher(ArrayObjective):
+    """Equation 10 of https://arxiv.org/abs/2503.14476 (DAPO): E[min(r A, clip(r, 1 - eps_low, 1 + eps_high) A)].
+
+    A higher upper bound leaves room for unlikely actions to become likely, which keeps the entropy up. The other parts
+    of DAPO are about language models.
+
+    :param clip_range: eps_low, >= 0; ``train/clip_fraction`` counts all \\|r - 1\\| > eps_low
+    :param clip_range_high: eps_high, >= 0
+    :raises ArgumentError: (a ``ValueError``) if one has a value that is not allowed
+    """
+
+    clip_range: float = 0.2
+    clip_range_high: float = 0.28
+
+    def __post_init__(self) -> None:
+        NON_NEGATIVE.check("clip_range", self.clip_range)
+        NON_NEGATIVE.check("clip_range_high", self.clip_range_high)
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        """-E[min(r A, clip(r, 1 - eps_low, 1 + eps_high) A)]."""
+        clipped = th.clamp(batch.ratio, 1 - self.clip_range, 1 + self.clip_range_high)
+        return -th.min(batch.advantages * batch.ratio, batch.advantages * clipped).mean()
+
+    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
+        """d(-min(...))/d log r = -r A where the minimum is the unclipped term, else 0."""
+        return gradient_of_clip(batch, 1 - self.clip_range, 1 + self.clip_range_high)
+
+    def coefficients(self) -> dict[str, float]:
+        """Return both bounds."""
+        return {"clip_range": self.clip_range, "clip_range_high": self.clip_range_high}
+
+
+def gradient_of_clip(batch: Batch[np.ndarray], low: float | np.ndarray, high: float | np.ndarray) -> Gradient:
+    """Return the gradient of -E[min(r A, clip(r, low, high) A)].
+
+    :param batch: the minibatch
+    :param low: the lower bound of r, one number or one per sample
+    :param high: the upper bound, likewise
+    """
+    unclipped = batch.advantages * batch.ratio
+    clipped = batch.advantages * np.clip(batch.ratio, low, high)
+    return Gradient(-np.minimum(unclipped, clipped), unclipped * (unclipped <= clipped) / -len(unclipped))
+
+
+@dataclass(frozen=True)
+class DualClip(ArrayObjective):
+    """Equation 5 of https://arxiv.org/abs/1912.09729: E[max(min(r A, clip(r, 1 - eps, 1 + eps) A), c A)] where A < 0.
+
+    Where A >= 0, it is PPO's clip, E[min(r A, clip(r, 1 - eps, 1 + eps) A)]. The second clip drops samples with A < 0
+    and a large r, whose gradients PPO does not bound.
+
+    :param clip_range: eps, >= 0
+    :param c: the greatest r that counts where A < 0, > 1
+    :raises ArgumentError: (a ``ValueError``) if one has a value that is not allowed
+    """
+
+    clip_range: float = 0.2
+    c: float = 3.0
+
+    def __post_init__(self) -> None:
+        NON_NEGATIVE.check("clip_range", self.clip_range)
+        ABOVE_ONE.check("c", self.c)
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        """-E[max(min(r A, clip(r) A), c A) where A < 0, else min(r A, clip(r) A)]."""
+        a = batch.advantages
+        clipped = th.min(a * batch.ratio, a * th.clamp(batch.ratio, 1 - self.clip_range, 1 + self.clip_range))
+        return -th.where(a < 0, th.max(clipped, self.c * a), clipped).mean()
+
+    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
+        """The gradient of PPO's clip, and 0 where A < 0 and r > c."""
+        losses, d_log_ratio, *_ = gradient_of_clip(batch, 1 - self.clip_range, 1 + self.clip_range)
+        dropped = (batch.advantages < 0) & (batch.ratio > self.c)
+        return Gradient(np.where(dropped, -self.c * batch.advantages, losses), d_log_ratio * ~dropped)
+
+    def coefficients(self) -> dict[str, float]:
+        """Return eps and c."""
+        return {"clip_range": self.clip_range, "c": self.c}
+
+
+@dataclass(frozen=True)
+class CISPO(ArrayObjective):
+    """Equations 4 and 5 of https://arxiv.org/abs/2506.13585: E[sg(clip(r, 1 - eps_low, 1 + eps_high)) A log pi].
+
+    The weight of a sample is clipped, and not its gradient, so every sample counts. sg is a constant in the gradient.
+    The loss contains log r in place of log pi: they differ by log pi_old, which has no gradient.
+
+    :param clip_range_high: eps_high, >= 0. The paper does not give a value; the default is that of :class:`ClipHigher`,
+        as in other implementations
+    :param clip_range_low: eps_low, >= 0; with 1, as in the paper, there is no lower bound
+    :raises ArgumentError: (a ``ValueError``) if one has a value that is not allowed
+    """
+
+    clip_range_high: float = 0.28
+    clip_range_low: float = 1.0
+
+    def __post_init__(self) -> None:
+        NON_NEGATIVE.check("clip_range_high", self.clip_range_high)
+        NON_NEGATIVE.check("clip_range_low", self.clip_range_low)
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        """-E[sg(clip(r)) A log r]."""
+        weights = th.clamp(batch.ratio.detach(), 1 - self.clip_range_low, 1 + self.clip_range_high)
+        return -(weights * batch.advantages * batch.log_ratio).mean()
+
+    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
+        """d(-clip(r) A log r)/d log r = -clip(r) A, with a constant weight."""
+        weighted = -batch.advantages * np.clip(batch.ratio, 1 - self.clip_range_low, 1 + self.clip_range_high)
+        return Gradient(weighted * batch.log_ratio, weighted / len(weighted))
+
+    def coefficients(self) -> dict[str, float]:
+        """Return both bounds."""
+        return {"clip_range_low": self.clip_range_low, "clip_range_high": self.clip_range_high}
+
+
+@dataclass(frozen=True)
+class Rollback(ArrayObjective):
+    """PPO-RB, equations 10 and 11 of https://arxiv.org/abs/1903.07940 (UAI 2019): E[min(r A, F(r) A)].
+
+    F(r) = r within the range, and -alpha r + (1 + alpha)(1 +- eps) beyond its upper or lower end. Where PPO's clip has
+    no slope, the rollback pulls r back.
+
+    :param clip_range: eps, >= 0
+    :param alpha: the slope beyond the range, > 0
+    :raises ArgumentError: (a ``ValueError``) if one has a value that is not allowed
+    """
+
+    clip_range: float = 0.2
+    alpha: float = 0.3
+
+    def __post_init__(self) -> None:
+        NON_NEGATIVE.check("clip_range", self.clip_range)
+        POSITIVE.check("alpha", self.alpha)
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        """-E[min(r A, F(r) A)], where F(r) = (1 + alpha) clip(r) - alpha r."""
+        clipped = th.clamp(batch.ratio, 1 - self.clip_range, 1 + self.clip_range)
+        rolled_back = (1 + self.alpha) * clipped - self.alpha * batch.ratio
+        return -th.min(batch.advantages * batch.ratio, batch.advantages * rolled_back).mean()
+
+    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
+        """d(-min(...))/d log r = -r A where the minimum is the first term, else alpha r A."""
+        low, high = 1 - self.clip_range, 1 + self.clip_range
+        first = batch.advantages * batch.ratio
+        second = batch.advantages * ((1 + self.alpha) * np.clip(batch.ratio, low, high) - self.alpha * batch.ratio)
+        beyond = ((batch.advantages > 0) & (batch.ratio > high)) | ((batch.advantages < 0) & (batch.ratio < low))
+        slope = np.where(beyond, self.alpha, -1.0).astype(first.dtype)
+        return Gradient(-np.where(beyond, second, first), slope * first / len(first))
+
+    def coefficients(self) -> dict[str, float]:
+        """Return eps and alpha."""
+        return {"clip_range": self.clip_range, "alpha": self.alpha}
+
+
+@dataclass(frozen=True)
+class TrulyPPO(ArrayObjective):
+    """Truly PPO, https://arxiv.org/abs/1903.07940 (later version): E[r A - alpha KL] where KL >= delta and r A > A.
+
+    Elsewhere, it is E[r A]. The KL of a state decides when its distribution is rolled back, and pulls it back. The
+    paper subtracts the constant alpha delta elsewhere, which has no gradient. As in the authors' code, it is left out,
+    and a sample at r = 1 is not rolled back.
+
+    :param delta: the bound of the KL in a state, in nats, >= 0
+    :param alpha: the weight of the KL beyond it, > 0
+    :raises ArgumentError: (a ``ValueError``) if one has a value that is not allowed
+    """
+
+    needs_kl: ClassVar[bool] = True
+    delta: float = 0.03
+    alpha: float = 5.0
+
+    def __post_init__(self) -> None:
+        NON_NEGATIVE.check("delta", self.delta)
+        POSITIVE.check("alpha", self.alpha)
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        """-E[r A - alpha KL where KL >= delta and r A > A, else r A]."""
+        surrogate = batch.advantages * batch.ratio
+        beyond = (batch.kl >= self.delta) & (surrogate > batch.advantages)
+        return -th.where(beyond, surrogate - self.alpha * batch.kl, surrogate).mean()
+
+    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
+        """d/d log r = -r A, and d/d KL = alpha where the state is rolled back."""
+        surrogate, n = batch.advantages * batch.ratio, len(batch.ratio)
+        weight = self.alpha * ((batch.kl >= self.delta) & (surrogate > batch.advantages)).astype(surrogate.dtype)
+        return Gradient(weight * batch.kl - surrogate, -surrogate / n, weight / n)
+
+    def coefficients(self) -> dict[str, float]:
+        """Return delta and alpha."""
+        return {"delta": self.delta, "alpha": self.alpha}

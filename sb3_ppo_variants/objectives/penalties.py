@@ -1,0 +1,161 @@
+"""Objectives with a penalty on a KL: with a hinge, on the reverse KL, and with the step size of mirror descent."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import torch as th
+
+from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, POSITIVE
+from sb3_ppo_variants.errors import refuse
+from sb3_ppo_variants.objectives.objective import ArrayObjective, Batch, Gradient
+from sb3_ppo_variants.objectives.surrogates import KL_COEF, MAX_KL_COEF, MIN_KL_COEF, Unclipped, adapt_kl_coef
+
+
+@dataclass(frozen=True)
+class KLHinge(ArrayObjective):
+    """PPO with a KL penalty and a hinge: E[r A] - beta d - eta max(0, d - 2 d_targ)^2, where d = E[KL(old || new)].
+
+    It is the objective of J. Schulman's modular_rl (``ppo.py``), from before the PPO paper, of algorithm 1 of
+    https://arxiv.org/abs/1707.02286, and of TF-Agents. The defaults are those of the first and the last. d is the mean
+    over the minibatch, so that the hinge does not depend on single states. With several processes, it is the mean of
+    the process's part of the minibatch.
+
+    After each update, beta is multiplied by 1.5 if d > 1.3 d_targ, and divided by 1.5 if d < 0.7 d_targ.
+
+    :param desired_kl: d_targ, in nats per state, > 0
+    :param kl_coef: beta of the first update, between ``MIN_KL_COEF`` and ``MAX_KL_COEF``
+    :param eta: the weight of the hinge, >= 0
+    :raises ArgumentError: (a ``ValueError``) if one has a value that is not allowed
+    """
+
+    needs_kl: ClassVar[bool] = True
+    desired_kl: float = 0.01
+    kl_coef: float = 1.0
+    eta: float = 1000.0
+
+    def __post_init__(self) -> None:
+        POSITIVE.check("desired_kl", self.desired_kl)
+        KL_COEF.check("kl_coef", self.kl_coef)
+        NON_NEGATIVE.check("eta", self.eta)
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        """-E[r A] + beta d + eta max(0, d - 2 d_targ)^2."""
+        kl = batch.kl.mean()
+        hinge = self.eta * th.relu(kl - 2 * self.desired_kl) ** 2
+        return self.kl_coef * kl + hinge - (batch.ratio * batch.advantages).mean()
+
+    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
+        """d/d KL = beta + 2 eta max(0, d - 2 d_targ)."""
+        losses, d_log_ratio, *_ = Unclipped().gradient(batch)
+        n, beyond = len(losses), max(float(batch.kl.mean()) - 2 * self.desired_kl, 0.0)
+        d_kl = np.full(n, (self.kl_coef + 2 * self.eta * beyond) / n, losses.dtype)
+        return Gradient(losses + self.kl_coef * batch.kl + self.eta * beyond**2, d_log_ratio, d_kl)
+
+    def coefficients(self) -> dict[str, float]:
+        """Return beta."""
+        return {"kl_coef": self.kl_coef}
+
+    def after_update(self, kl: float | None) -> "KLHinge":
+        """Return the same objective with the beta of the next update."""
+        assert kl is not None, "an update with a penalty measures the KL"
+        factor = 1.5 if kl > 1.3 * self.desired_kl else 1 / 1.5 if kl < 0.7 * self.desired_kl else 1.0
+        return replace(self, kl_coef=min(max(self.kl_coef * factor, MIN_KL_COEF), MAX_KL_COEF))
+
+
+@dataclass(frozen=True)
+class ReverseKL(ArrayObjective):
+    """The objective of https://arxiv.org/abs/2009.10897: E[r A - beta KL(new || old)].
+
+    The reverse KL counts most where the new policy acts, and holds actions back that the old policy hardly took. The
+    default is the coefficient of the paper's figures.
+
+    :param kl_coef: beta, >= 0
+    :raises ArgumentError: (a ``ValueError``) if it has a value that is not allowed
+    """
+
+    needs_kl: ClassVar[bool] = True
+    kl_coef: float = 3.0
+
+    def __post_init__(self) -> None:
+        NON_NEGATIVE.check("kl_coef", self.kl_coef)
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        """-E[r A - beta KL(new || old)]."""
+        return (self.kl_coef * batch.reverse_kl - batch.ratio * batch.advantages).mean()
+
+    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
+        """d/d KL(new || old) = beta."""
+        losses, d_log_ratio, *_ = Unclipped().gradient(batch)
+        n = len(losses)
+        d_reverse_kl = np.full(n, self.kl_coef / n, losses.dtype)
+        return Gradient(losses + self.kl_coef * batch.reverse_kl, d_log_ratio, d_reverse_kl=d_reverse_kl)
+
+    def coefficients(self) -> dict[str, float]:
+        """Return beta."""
+        return {"kl_coef": self.kl_coef}
+
+
+@dataclass(frozen=True)
+class AdaptiveReverseKL(ReverseKL):
+    """The objective of https://arxiv.org/abs/2009.10897 with the adaptive beta of the PPO paper, section 4.
+
+    The target is one of KL(old || new), which each update measures. For small steps the two KLs are equal.
+
+    :param kl_coef: beta of the first update, between ``MIN_KL_COEF`` and ``MAX_KL_COEF``
+    :param desired_kl: d_targ, in nats per state, > 0
+    :raises ArgumentError: (a ``ValueError``) if one has a value that is not allowed
+    """
+
+    kl_coef: float = 1.0
+    desired_kl: float = 0.01
+
+    def __post_init__(self) -> None:
+        KL_COEF.check("kl_coef", self.kl_coef)
+        POSITIVE.check("desired_kl", self.desired_kl)
+
+    def after_update(self, kl: float | None) -> "AdaptiveReverseKL":
+        """Return the same objective with the beta of the next update."""
+        assert kl is not None, "an update with a penalty measures the KL"
+        return replace(self, kl_coef=adapt_kl_coef(self.kl_coef, kl, self.desired_kl))
+
+
+@dataclass(frozen=True)
+class MDPO(ArrayObjective):
+    """Mirror Descent Policy Optimization, on-policy, equation 5 of https://arxiv.org/abs/2005.09814.
+
+    It is E[r A - KL(new || old) / t_k], where the step size t_k of update k falls linearly over training. In the
+    authors' code it falls from 1 to 1 / K over K updates. The number of gradient steps for each t_k, which the paper
+    calls m, is that of the minibatches of an update.
+
+    :param step_size: t at the beginning of training, > 0
+    :param final_step_size: t at its end, in (0, step_size]
+    :raises ArgumentError: (a ``ValueError``) if one has a value that is not allowed
+    """
+
+    needs_kl: ClassVar[bool] = True
+    step_size: float = 1.0
+    final_step_size: float = 0.01
+
+    def __post_init__(self) -> None:
+        POSITIVE.check("step_size", self.step_size)
+        POSITIVE.check("final_step_size", self.final_step_size)
+        if self.final_step_size > self.step_size:
+            refuse("final_step_size", self.final_step_size, f"a number <= step_size={self.step_size}")
+
+    def at(self, progress_remaining: float) -> "MDPO":
+        """Return the objective with the step size of one update."""
+        final = self.final_step_size
+        return replace(self, step_size=final + (self.step_size - final) * progress_remaining)
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        """-E[r A - KL(new || old) / t]."""
+        return ReverseKL(1 / self.step_size).loss(batch)
+
+    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
+        """d/d KL(new || old) = 1 / t."""
+        return ReverseKL(1 / self.step_size).gradient(batch)
+
+    def coefficients(self) -> dict[str, float]:
+        """Return t, and the weight of the KL."""
+        return {"step_size": self.step_size, "kl_coef": 1 / self.step_size}

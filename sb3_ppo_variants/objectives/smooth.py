@@ -1,0 +1,173 @@
+"""Objectives that limit the policy smoothly: a quadratic, soft gates, and a drift that was found by meta-learning."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch as th
+
+from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, POSITIVE
+from sb3_ppo_variants.objectives.objective import ArrayObjective, Batch, Gradient
+
+
+@dataclass(frozen=True)
+class SPO(ArrayObjective):
+    """Equation 16 of https://arxiv.org/abs/2401.16025 (ICML 2025): E[r A - |A| / (2 eps) (r - 1)^2].
+
+    As a function of r, it is greatest at an end of PPO's range, 1 + eps or 1 - eps. Every sample has a gradient, and
+    those beyond the range are pulled back.
+
+    :param clip_range: eps, > 0
+    :raises ArgumentError: (a ``ValueError``) if it has a value that is not allowed
+    """
+
+    clip_range: float = 0.2
+
+    def __post_init__(self) -> None:
+        POSITIVE.check("clip_range", self.clip_range)
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        """-E[r A - |A| / (2 eps) (r - 1)^2]."""
+        penalty = batch.advantages.abs() / (2 * self.clip_range) * (batch.ratio - 1) ** 2
+        return (penalty - batch.ratio * batch.advantages).mean()
+
+    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
+        """d/d log r = -(A - |A| / eps (r - 1)) r."""
+        r, a = batch.ratio, batch.advantages
+        slope = np.abs(a) / self.clip_range * (r - 1)
+        return Gradient(slope / 2 * (r - 1) - r * a, (slope - a) * r / len(r))
+
+    def coefficients(self) -> dict[str, float]:
+        """Return eps."""
+        return {"clip_range": self.clip_range}
+
+
+@dataclass(frozen=True)
+class P3O(ArrayObjective):
+    """Scopic, https://arxiv.org/abs/2205.10047: E[(4 / tau) sigmoid(tau (r - 1)) A - beta KL(old || new)].
+
+    The derivative with respect to r is A at r = 1 and falls smoothly on both sides, so that samples count less the
+    further r is from 1, but never nothing. The paper's code has tau = 4 and beta = 0.1 on MuJoCo, which are the
+    defaults, and 2 and 1 on Atari.
+
+    :param tau: the steepness of the gate, > 0; from 2 on, the gate does not exceed r
+    :param kl_coef: beta, >= 0
+    :raises ArgumentError: (a ``ValueError``) if one has a value that is not allowed
+    """
+
+    needs_kl: ClassVar[bool] = True
+    tau: float = 4.0
+    kl_coef: float = 0.1
+
+    def __post_init__(self) -> None:
+        POSITIVE.check("tau", self.tau)
+        NON_NEGATIVE.check("kl_coef", self.kl_coef)
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        """-E[(4 / tau) sigmoid(tau (r - 1)) A - beta KL]."""
+        gate = 4 / self.tau * th.sigmoid(self.tau * (batch.ratio - 1))
+        return (self.kl_coef * batch.kl - gate * batch.advantages).mean()
+
+    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
+        """d/d log r = -4 s (1 - s) r A with s = sigmoid(tau (r - 1)), and d/d KL = beta."""
+        losses, d_log_ratio = gradient_of_gate(batch, self.tau)
+        n = len(losses)
+        return Gradient(losses + self.kl_coef * batch.kl, d_log_ratio, np.full(n, self.kl_coef / n, losses.dtype))
+
+    def coefficients(self) -> dict[str, float]:
+        """Return tau and beta."""
+        return {"tau": self.tau, "kl_coef": self.kl_coef}
+
+
+@dataclass(frozen=True)
+class SAPO(ArrayObjective):
+    """Equations 5 and 6 of https://arxiv.org/abs/2511.20347: E[(4 / tau) sigmoid(tau (r - 1)) A].
+
+    tau = tau_pos where A > 0, else tau_neg. The derivative with respect to r is A at r = 1 and falls smoothly on both
+    sides, faster with a greater tau. Making an action less likely makes all others more likely, which is why the paper
+    has the greater tau there.
+
+    :param tau_pos: the steepness of the gate where A > 0, > 0
+    :param tau_neg: the one elsewhere, > 0
+    :raises ArgumentError: (a ``ValueError``) if one has a value that is not allowed
+    """
+
+    tau_pos: float = 1.0
+    tau_neg: float = 1.05
+
+    def __post_init__(self) -> None:
+        POSITIVE.check("tau_pos", self.tau_pos)
+        POSITIVE.check("tau_neg", self.tau_neg)
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        """-E[(4 / tau) sigmoid(tau (r - 1)) A]."""
+        of_positive, of_negative = map(batch.advantages.new_tensor, (self.tau_pos, self.tau_neg))
+        tau = th.where(batch.advantages > 0, of_positive, of_negative)
+        return -(4 / tau * th.sigmoid(tau * (batch.ratio - 1)) * batch.advantages).mean()
+
+    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
+        """d/d log r = -4 s (1 - s) r A with s = sigmoid(tau (r - 1))."""
+        tau = np.where(batch.advantages > 0, self.tau_pos, self.tau_neg).astype(batch.advantages.dtype)
+        return Gradient(*gradient_of_gate(batch, tau))
+
+    def coefficients(self) -> dict[str, float]:
+        """Return both temperatures."""
+        return {"tau_pos": self.tau_pos, "tau_neg": self.tau_neg}
+
+
+def gradient_of_gate(batch: Batch[np.ndarray], tau: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the losses -(4 / tau) sigmoid(tau (r - 1)) A, and the derivatives of their mean with respect to log r."""
+    half = np.tanh(tau / 2 * (batch.ratio - 1))  # 2 sigmoid(x) - 1, which does not overflow.
+    losses = -2 / tau * (1 + half) * batch.advantages
+    return losses, -(1 - half**2) * batch.ratio * batch.advantages / len(losses)
+
+
+@dataclass(frozen=True)
+class DPO(ArrayObjective):
+    """Discovered Policy Optimisation, https://arxiv.org/abs/2210.05639: E[r A - f(r, A)].
+
+    The drift f was found by meta-learning and then written in closed form:
+
+    - where A >= 0, f = relu((r - 1) A - alpha tanh((r - 1) A / alpha)), which takes the incentive away once (r - 1) A
+      exceeds alpha,
+    - where A < 0, f = relu(log(r) A - beta tanh(log(r) A / beta)), which pulls r back once it is small.
+
+    The formula is that of the first author's code in PureJaxRL. The defaults are for normalised advantages. It is not
+    Direct Preference Optimization, which has the same short name.
+
+    :param alpha: the scale of the drift where A >= 0, > 0
+    :param beta: the one where A < 0, > 0
+    :raises ArgumentError: (a ``ValueError``) if one has a value that is not allowed
+    """
+
+    alpha: float = 2.0
+    beta: float = 0.6
+
+    def __post_init__(self) -> None:
+        POSITIVE.check("alpha", self.alpha)
+        POSITIVE.check("beta", self.beta)
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        """-E[r A - f(r, A)]."""
+        r, a = batch.ratio, batch.advantages
+        above, below = (r - 1) * a, batch.log_ratio * a
+        drift = th.where(
+            a >= 0,
+            above - self.alpha * th.tanh(above / self.alpha),
+            below - self.beta * th.tanh(below / self.beta),
+        )
+        return (th.relu(drift) - r * a).mean()
+
+    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
+        """d f/d log r = r A tanh^2((r - 1) A / alpha) where A >= 0, else A tanh^2(log(r) A / beta), or 0 if f = 0."""
+        r, a = batch.ratio, batch.advantages
+        better = a >= 0
+        moved = np.where(better, r - 1, batch.log_ratio) * a
+        scale = np.where(better, self.alpha, self.beta).astype(a.dtype)
+        bounded = np.tanh(np.maximum(moved, 0) / scale)
+        losses = np.maximum(moved, 0) - scale * bounded - r * a
+        return Gradient(losses, (np.where(better, r, 1) * bounded**2 - r) * a / len(r))
+
+    def coefficients(self) -> dict[str, float]:
+        """Return alpha and beta."""
+        return {"alpha": self.alpha, "beta": self.beta}

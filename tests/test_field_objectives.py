@@ -1,0 +1,334 @@
+"""The objectives of the field against numbers worked out by hand from the equations of their papers."""
+
+from dataclasses import fields
+from math import exp, inf, log, nan
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+
+from helpers import ACTION_SPACES, LogRecorder, collect, flat_weights, latin, named, noise_envs, save, small, update
+from sb3_ppo_variants import ArgumentError, ArrayObjective, Batch, Objective, PPOCustom, check_gradient
+from sb3_ppo_variants.kl import exact_kl
+from sb3_ppo_variants.objectives import (
+    CISPO,
+    DPO,
+    MDPO,
+    P3O,
+    SAPO,
+    SPO,
+    TRGPPO,
+    AdaptiveReverseKL,
+    ClipHigher,
+    DualClip,
+    KLHinge,
+    ReverseKL,
+    Rollback,
+    TrulyPPO,
+)
+from sb3_ppo_variants.objectives.trust_region import line_through, range_of_ratio
+
+RATIO = [0.5, 1.0, 1.5, 2.0]
+ADVANTAGES = [1.0, -1.0, 1.0, -1.0]
+KL, REVERSE_KL = [0.1, 0.2, 0.3, 0.4], [0.2, 0.1, 0.4, 0.3]
+# The objective, its value for each sample with these advantages, and with the opposite ones.
+BY_HAND: list[tuple[Objective, list[float], list[float]]] = [
+    # The least of r A and clip(r, 0.8, 1.28) A.
+    (ClipHigher(0.2, 0.28), [0.5, -1, 1.28, -2], [-0.8, 1, -1.5, 1.28]),
+    # The least of r A and clip(r, 0.8, 1.2) A, but not less than -1.75 where A = -1.
+    (DualClip(0.2, 1.75), [0.5, -1, 1.2, -1.75], [-0.8, 1, -1.5, 1.2]),
+    # min(r, 1.28) A log r, and with a lower bound of 0.8.
+    (
+        CISPO(0.28),
+        [0.5 * log(0.5), 0, 1.28 * log(1.5), -1.28 * log(2)],
+        [-0.5 * log(0.5), 0, -1.28 * log(1.5), 1.28 * log(2)],
+    ),
+    (
+        CISPO(0.28, 0.2),
+        [0.8 * log(0.5), 0, 1.28 * log(1.5), -1.28 * log(2)],
+        [-0.8 * log(0.5), 0, -1.28 * log(1.5), 1.28 * log(2)],
+    ),
+    # Beyond the range: F(0.5) = -0.15 + 1.3 * 0.8 = 0.89, F(1.5) = -0.45 + 1.3 * 1.2 = 1.11, F(2) = -0.6 + 1.56 = 0.96.
+    (Rollback(0.2, 0.3), [0.5, -1, 1.11, -2], [-0.89, 1, -1.5, 0.96]),
+    # The KL is at least 0.25 in the last two, and r A > A in one of them: 1.5 - 2 * 0.3, or 2 - 2 * 0.4.
+    (TrulyPPO(0.25, 2.0), [0.5, -1, 0.9, -2], [-0.5, 1, -1.5, 1.2]),
+    # (r - 1)^2 / 0.4 = 0.625, 0, 0.625, 2.5.
+    (SPO(0.2), [0.5 - 0.625, -1, 1.5 - 0.625, -2 - 2.5], [-0.5 - 0.625, 1, -1.5 - 0.625, 2 - 2.5]),
+    # sigmoid(4 (r - 1)) = sigmoid(-2), 1/2, sigmoid(2), sigmoid(4), minus 0.1 KL.
+    (
+        P3O(4.0, 0.1),
+        [0.1192029 - 0.01, -0.5 - 0.02, 0.8807971 - 0.03, -0.9820138 - 0.04],
+        [-0.1192029 - 0.01, 0.5 - 0.02, -0.8807971 - 0.03, 0.9820138 - 0.04],
+    ),
+    # A > 0: 4 sigmoid(r - 1), with sigmoid(-0.5) = 0.3775407; A < 0: 2 sigmoid(2 (r - 1)), with sigmoid(1) = 0.7310586.
+    (
+        SAPO(1.0, 2.0),
+        [4 * 0.3775407, -1, 4 * 0.6224593, -2 * 0.8807971],
+        [-2 * 0.2689414, 2, -2 * 0.7310586, 4 * 0.7310586],
+    ),
+    # A = 1, r = 1.5: f = 0.5 - 2 tanh(0.25) = 0.0101627; r = 2: f = 1 - 2 tanh(0.5) = 0.0757657. A = -1, r = 0.5:
+    # f = log 2 - 0.6 tanh(log 2 / 0.6), and log 2 = 0.6931472, whose tanh(... / 0.6) is 0.8194847. Elsewhere f = 0.
+    (DPO(2.0, 0.6), [0.5, -1, 1.5 - 0.0101627, -2], [-0.5 - 0.2014564, 1, -1.5, 2 - 0.0757657]),
+    # The mean KL 0.25 is 0.05 above twice 0.1: r A - 2 KL - 100 * 0.0025.
+    (
+        KLHinge(0.1, 2.0, 100.0),
+        [0.5 - 0.2 - 0.25, -1 - 0.4 - 0.25, 1.5 - 0.6 - 0.25, -2 - 0.8 - 0.25],
+        [-0.5 - 0.2 - 0.25, 1 - 0.4 - 0.25, -1.5 - 0.6 - 0.25, 2 - 0.8 - 0.25],
+    ),
+    # It is less than twice 0.2.
+    (KLHinge(0.2, 2.0, 100.0), [0.5 - 0.2, -1 - 0.4, 1.5 - 0.6, -2 - 0.8], [-0.5 - 0.2, 1 - 0.4, -1.5 - 0.6, 2 - 0.8]),
+    # r A - 2 KL(new || old).
+    (ReverseKL(2.0), [0.5 - 0.4, -1 - 0.2, 1.5 - 0.8, -2 - 0.6], [-0.5 - 0.4, 1 - 0.2, -1.5 - 0.8, 2 - 0.6]),
+    (AdaptiveReverseKL(2.0), [0.5 - 0.4, -1 - 0.2, 1.5 - 0.8, -2 - 0.6], [-0.5 - 0.4, 1 - 0.2, -1.5 - 0.8, 2 - 0.6]),
+    (MDPO(0.5), [0.5 - 0.4, -1 - 0.2, 1.5 - 0.8, -2 - 0.6], [-0.5 - 0.4, 1 - 0.2, -1.5 - 0.8, 2 - 0.6]),
+]
+OBJECTIVES: list[Any] = [*(objective for objective, *_ in BY_HAND), TRGPPO()]
+
+
+def known(objective: Objective, advantages: list[float]) -> dict[str, list[float]]:
+    of_states = {"kl": KL, "reverse_kl": REVERSE_KL} if objective.needs_kl else {}
+    return {"ratio": RATIO, "advantages": advantages, **of_states}
+
+
+@pytest.mark.parametrize(("objective", "values", "opposite"), BY_HAND, ids=named)
+def test_by_hand(objective: ArrayObjective, values: list[float], opposite: list[float]) -> None:
+    for advantages, expected in ((ADVANTAGES, values), ([-a for a in ADVANTAGES], opposite)):
+        given = known(objective, advantages)
+        tensors = {name: th.tensor(numbers, dtype=th.float64) for name, numbers in given.items()}
+        assert objective.loss(Batch(**tensors)).item() == pytest.approx(-np.mean(expected), rel=1e-6)
+        losses = objective.gradient(Batch(**{name: np.array(numbers) for name, numbers in given.items()})).losses
+        assert losses.tolist() == pytest.approx([-value for value in expected], rel=1e-6)
+
+
+OTHERS = [ClipHigher(0.0, 0.0), DualClip(0.2, 1.1), Rollback(0.0, 2.0), TrulyPPO(0.0), P3O(0.5, 0.0), SAPO(0.3, 5.0)]
+
+
+@pytest.mark.parametrize("objective", [*OBJECTIVES[:-1], *OTHERS], ids=repr)
+def test_gradients(objective: ArrayObjective) -> None:
+    check_gradient(objective)
+
+
+def test_the_weight_of_cispo_is_a_constant() -> None:
+    """A ratio of 2 and an advantage of 3 give a slope of -1.28 * 3, and not that of a product."""
+    log_ratio = th.tensor([log(2)], requires_grad=True)
+    CISPO(0.28).loss(Batch(log_ratio.exp(), th.tensor([3.0]), log_ratio=log_ratio)).backward()
+    assert log_ratio.grad is not None and log_ratio.grad.item() == pytest.approx(-1.28 * 3)
+
+
+@pytest.mark.parametrize(
+    ("objective", "greatest"),
+    [(SPO(0.3), 1.3), (Rollback(0.3, 0.1), 1.3), (ClipHigher(0.1, 0.4), 1.4)],
+    ids=repr,
+)
+def test_where_they_are_greatest(objective: Objective, greatest: float) -> None:
+    ratios = th.linspace(0.5, 2, 1501, dtype=th.float64)
+    losses = [objective.loss(Batch(r[None], th.ones(1, dtype=th.float64))).item() for r in ratios]
+    assert ratios[int(np.argmin(losses))].item() == pytest.approx(greatest)
+
+
+def test_penalties_of_later_updates() -> None:
+    hinge = KLHinge(desired_kl=0.01, kl_coef=1.0)
+    # 1.3 and 0.7 times the target are the bounds.
+    assert hinge.after_update(0.0131) == KLHinge(0.01, 1.5)
+    assert hinge.after_update(0.0129) == hinge.after_update(0.0071) == hinge
+    assert hinge.after_update(0.0069).kl_coef == pytest.approx(1 / 1.5)
+    reverse = AdaptiveReverseKL(kl_coef=1.0, desired_kl=0.01)
+    # 1.5 times the target, and the target divided by 1.5.
+    assert [reverse.after_update(kl).kl_coef for kl in (0.016, 0.014, 0.007, 0.006)] == [2.0, 1.0, 1.0, 0.5]
+
+
+def test_the_step_size_of_mirror_descent() -> None:
+    # A quarter of training is left: t = 0.2 + 0.8 / 4.
+    assert MDPO(1.0, 0.2).at(0.25).coefficients() == pytest.approx({"step_size": 0.4, "kl_coef": 2.5})
+    log = LogRecorder()
+    small(PPOCustom, objective=MDPO(1.0, 0.2), n_steps=16).learn(64, callback=log)
+    assert [update["train/kl_coef"] for update in log.updates] == pytest.approx([1 / 0.6, 1 / 0.2])
+
+
+BAD: list[tuple[Any, str, list[Any]]] = [
+    (ClipHigher, "clip_range", [-0.1, nan, inf, None, "0.2"]),
+    (ClipHigher, "clip_range_high", [-0.1, None]),
+    (DualClip, "clip_range", [-0.1]),
+    (DualClip, "c", [1.0, 0.5, inf, None]),
+    (CISPO, "clip_range_high", [-0.1, inf]),
+    (CISPO, "clip_range_low", [-0.1, None]),
+    (Rollback, "clip_range", [-0.1]),
+    (Rollback, "alpha", [0.0, -1.0, nan]),
+    (TrulyPPO, "delta", [-0.1, nan]),
+    (TrulyPPO, "alpha", [0.0]),
+    (SPO, "clip_range", [0.0, -0.2, None]),
+    (P3O, "tau", [0.0]),
+    (P3O, "kl_coef", [-1.0]),
+    (SAPO, "tau_pos", [0.0]),
+    (SAPO, "tau_neg", [0.0, "1"]),
+    (DPO, "alpha", [0.0]),
+    (DPO, "beta", [0.0, inf]),
+    (KLHinge, "desired_kl", [0.0]),
+    (KLHinge, "kl_coef", [0.0, 1e9]),
+    (KLHinge, "eta", [-1.0]),
+    (ReverseKL, "kl_coef", [-1.0, nan]),
+    (AdaptiveReverseKL, "kl_coef", [0.0]),
+    (AdaptiveReverseKL, "desired_kl", [0.0]),
+    (MDPO, "step_size", [0.0]),
+    (MDPO, "final_step_size", [0.0, 1.5]),
+    (TRGPPO, "clip_range", [-0.1]),
+    (TRGPPO, "delta", [0.0, nan]),
+]
+
+
+@pytest.mark.parametrize(("cls", "name", "values"), BAD, ids=named)
+def test_refused(cls: Any, name: str, values: list[Any]) -> None:
+    for value in values:
+        with pytest.raises(ArgumentError, match=f"^{name}=.* is not allowed; allowed: "):
+            cls(**{name: value})
+
+
+def test_every_argument_is_refused_somewhere() -> None:
+    assert {(cls, name) for cls, name, _ in BAD} == {
+        (type(objective), field.name) for objective in OBJECTIVES for field in fields(objective)
+    }
+
+
+@latin(3, objective=OBJECTIVES, space=["Box", "Discrete", "MultiDiscrete", "MultiBinary"])
+def test_both_paths_take_the_same_steps(objective: Any, space: str, double_precision: Any) -> None:
+    env = noise_envs(ACTION_SPACES[space])
+    model = collect(small(PPOCustom, env, objective=objective, fast=False, learning_rate=3e-3, n_epochs=4))
+    double_precision(model)
+    reference, fast = (update(model, path) for path in (False, True))
+    assert not th.equal(flat_weights(model), flat_weights(reference))
+    th.testing.assert_close(flat_weights(fast), flat_weights(reference), rtol=1e-6, atol=1e-9)
+    logged = reference.logger.name_to_value
+    assert fast.logger.name_to_value == pytest.approx(logged, rel=1e-5, abs=1e-7)
+    assert ("train/clip_fraction" in logged) == (objective.clip_range is not None)
+    assert {f"train/{name}" for name in objective.coefficients()} <= logged.keys()
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=repr)
+def test_saved_with_the_model(objective: Any) -> None:
+    model = small(PPOCustom, objective=objective).learn(32)
+    loaded = PPOCustom.load(save(model), env=model.get_env())
+    assert loaded.objective == model.objective and type(loaded.objective) is type(objective)
+    loaded.learn(32, reset_num_timesteps=False)
+
+
+# The range of TRGPPO. A policy of four actions gives each a probability of 1/4. With w = 0.2, the drawn one gets
+# 0.2 + 0.8 / 4 = 0.4 and the others 0.2: r = 1.6 and KL = -log(1.6) / 4 - 3/4 log(0.8). With w = -0.2, it gets 0.1 and
+# the others 0.3: r = 0.4 and KL = -log(0.4) / 4 - 3/4 log(1.2). With both dimensions of a policy with two, r is squared
+# and the KL doubled.
+OF_UPPER, OF_LOWER = -log(1.6) / 4 - 0.75 * log(0.8), -log(0.4) / 4 - 0.75 * log(1.2)
+UNIFORM = np.zeros((1, 4))
+# A Gaussian, and an action two standard deviations above its mean. With w = 0.2, the mean moves by 0.4 deviations and
+# the variance to 0.8 * 1.8 = 1.44: r = exp(2 - 1.6^2 / 2.88) / 1.2, KL = log 1.2 + (1 + 0.4^2) / 2.88 - 1/2. With
+# w = -0.2, it moves by -0.4 and to 1.2 * 0.2 = 0.24: r = exp(2 - 2.4^2 / 0.48) / sqrt(0.24), which is the lower end.
+GAUSSIAN = (np.array([[1.0]]), np.array([[0.5]]))
+RANGES: dict[str, tuple[Any, list[float], float, float, float | None, float | None]] = {
+    "categorical, upper": ((UNIFORM,), [2], log(0.25), OF_UPPER, None, 1.6),
+    "categorical, lower": ((UNIFORM,), [2], log(0.25), OF_LOWER, 0.4, None),
+    "two categories, upper": ((UNIFORM, UNIFORM), [1, 3], log(1 / 16), 2 * OF_UPPER, None, 1.6**2),
+    "two categories, lower": ((UNIFORM, UNIFORM), [1, 3], log(1 / 16), 2 * OF_LOWER, 0.4**2, None),
+    # p = 1/2 becomes 0.6, or 0.4.
+    "Bernoulli": ((np.zeros((1, 2)),), [1, 0], log(0.25), -log(0.6 * 0.4 * 4), (0.4 * 2) ** 2, (0.6 * 2) ** 2),
+    "Gaussian, upper": (
+        GAUSSIAN, [2.0], -2 - log(0.5) - log(2 * np.pi) / 2, log(1.2) + 1.16 / 2.88 - 0.5,
+        None, exp(2 - 2.56 / 2.88) / 1.2,
+    ),
+    "Gaussian, lower": (
+        GAUSSIAN, [2.0], -2 - log(0.5) - log(2 * np.pi) / 2, log(0.24) / 2 + 1.16 / 0.48 - 0.5,
+        exp(2 - 5.76 / 0.48) / 0.24**0.5, None,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_the_range_by_hand(name: str) -> None:
+    """At both ends of the range the slope of r A ends."""
+    old, action, old_log_prob, delta, low, high = RANGES[name]
+    objective = TRGPPO(clip_range=0.01, delta=delta)
+    for end, advantage, outwards in ((low, -1.0, -1e-6), (high, 1.0, 1e-6)):
+        for side in () if end is None else (-outwards, outwards):
+            given = {"old_parameters": old, "actions": np.array([action]), "old_log_prob": np.array([old_log_prob])}
+            assert end is not None
+            batch: Batch[np.ndarray] = Batch(np.array([end + side]), np.array([advantage]), **given)
+            assert (objective.gradient(batch).d_log_ratio.item() == 0) == (side == outwards)
+
+
+def drawn(space: str, n: int = 40) -> tuple[Any, tuple[th.Tensor, ...], th.Tensor, th.Tensor]:
+    """Return a distribution of SB3, its parameters, actions and their log-probabilities."""
+    model = small(PPOCustom, noise_envs(ACTION_SPACES[space]), objective=SPO(), seed=1)
+    with th.no_grad():
+        for parameter in model.policy.action_net.parameters():
+            parameter.copy_(th.randn_like(parameter))
+    distribution = model.policy.get_distribution(th.randn(n, 3))
+    actions = distribution.get_actions()
+    parameters = exact_kl(distribution).parameters(distribution)
+    return distribution, parameters, actions.detach(), distribution.log_prob(actions).detach()
+
+
+@pytest.mark.parametrize("space", ACTION_SPACES)
+def test_no_policy_within_the_trust_region_leaves_the_range(space: str) -> None:
+    """Random policies whose KL is just below delta are within the range, and one of many comes near each end."""
+    distribution, old, actions, old_log_prob = drawn(space)
+    old = tuple(array.detach().double() for array in old)
+    delta = 0.05
+    line = line_through(tuple(array.numpy() for array in old), actions.numpy(), old_log_prob.numpy())
+    low, high = range_of_ratio(line, delta)
+    generator = th.Generator().manual_seed(0)
+    nearest = np.zeros((2, len(low)))
+    divergence = exact_kl(distribution).divergence
+    for _ in range(300):
+        directions = [th.randn(array.shape, generator=generator, dtype=th.float64) for array in old]
+
+        def moved(size: th.Tensor, directions: Any = directions) -> tuple[th.Tensor, ...]:
+            if space == "Box":
+                (mean, std), (of_mean, of_std) = old, directions
+                return mean + size[:, None] * std * of_mean, std * th.exp(size[:, None] * of_std)
+            return tuple(array + size[:, None] * of for array, of in zip(old, directions, strict=True))
+
+        least, most = th.zeros(len(low), dtype=th.float64), th.full((len(low),), 3.0, dtype=th.float64)
+        for _ in range(12):
+            middle = (least + most) / 2
+            inside = divergence(old, moved(middle)) < delta
+            least, most = th.where(inside, middle, least), th.where(inside, most, middle)
+        ratio = np.exp(log_prob_of(space, moved(least), actions) - log_prob_of(space, old, actions))
+        assert (ratio >= low * (1 - 1e-9)).all() and (ratio <= high * (1 + 1e-9)).all()
+        nearest = np.maximum(nearest, [np.log(ratio) / np.log(low), np.log(ratio) / np.log(high)])
+    assert np.median(nearest) > 0.8 and nearest.max() > 0.95
+
+
+def log_prob_of(space: str, parameters: tuple[th.Tensor, ...], actions: th.Tensor) -> np.ndarray:
+    """Return log pi(a|s) with PyTorch's distributions."""
+    if space == "Box":
+        mean, std = parameters
+        return th.distributions.Normal(mean, std).log_prob(actions).sum(dim=1).numpy()
+    if space == "MultiBinary":
+        return th.distributions.Bernoulli(logits=parameters[0]).log_prob(actions.double()).sum(dim=1).numpy()
+    columns = actions.reshape(len(actions), -1).T
+    each = [th.distributions.Categorical(logits=p).log_prob(a) for p, a in zip(parameters, columns, strict=True)]
+    return th.stack(each).sum(dim=0).numpy()
+
+
+@pytest.mark.parametrize("space", ACTION_SPACES)
+def test_the_gradient_of_trust_region_guided_clipping(space: str) -> None:
+    _, old, actions, old_log_prob = drawn(space, 200)
+    generator = np.random.default_rng(0)
+    log_ratio, advantages = generator.normal(size=(2, 200)) * [[0.3], [1.0]]
+    of_old = {"old_log_prob": old_log_prob, "actions": actions}
+    variable = th.from_numpy(log_ratio).requires_grad_()
+    tensors: Batch[th.Tensor] = Batch(variable.exp(), th.from_numpy(advantages), old_parameters=old, **of_old)
+    loss = TRGPPO().loss(tensors)
+    loss.backward()
+    arrays = {name: array.numpy() for name, array in of_old.items()}
+    parameters = tuple(array.detach().numpy() for array in old)
+    found = TRGPPO().gradient(Batch(np.exp(log_ratio), advantages, old_parameters=parameters, **arrays))
+    assert found.losses.mean() == pytest.approx(loss.item())
+    assert variable.grad is not None and 0 < (variable.grad == 0).sum() < 200
+    np.testing.assert_allclose(found.d_log_ratio, variable.grad.numpy(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_the_range_of_squashed_actions_is_not_known(fast: bool) -> None:
+    squashed = {"policy_kwargs": {"squash_output": True}, "use_sde": True}
+    with pytest.raises(ArgumentError, match=r"^objective: TRGPPO does not know the distribution of these actions"):
+        small(PPOCustom, objective=TRGPPO(), fast=fast, **squashed).learn(32)
+    small(PPOCustom, objective=TRGPPO(), fast=fast, use_sde=True).learn(32)
