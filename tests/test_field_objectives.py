@@ -1,6 +1,6 @@
 """The objectives of the field against numbers worked out by hand from the equations of their papers."""
 
-from dataclasses import fields
+from dataclasses import astuple, fields
 from math import exp, inf, log, nan
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch as th
 
 from helpers import ACTION_SPACES, LogRecorder, collect, flat_weights, latin, named, noise_envs, save, small, update
 from sb3_ppo_variants import ArgumentError, ArrayObjective, Batch, Objective, PPOCustom, check_gradient
+from sb3_ppo_variants.backends.native.update import has_term
 from sb3_ppo_variants.kl import exact_kl
 from sb3_ppo_variants.objectives import (
     CISPO,
@@ -23,6 +24,7 @@ from sb3_ppo_variants.objectives import (
     ClipHigher,
     DualClip,
     KLHinge,
+    NativeObjective,
     ReverseKL,
     Rollback,
     TrulyPPO,
@@ -87,6 +89,7 @@ OBJECTIVES: list[Any] = [*(objective for objective, *_ in BY_HAND), TRGPPO()]
 
 
 def known(objective: Objective, advantages: list[float]) -> dict[str, list[float]]:
+    """Return what a batch has for an objective."""
     of_states = {"kl": KL, "reverse_kl": REVERSE_KL} if objective.needs_kl else {}
     return {"ratio": RATIO, "advantages": advantages, **of_states}
 
@@ -95,9 +98,10 @@ def known(objective: Objective, advantages: list[float]) -> dict[str, list[float
 def test_by_hand(objective: ArrayObjective, values: list[float], opposite: list[float]) -> None:
     for advantages, expected in ((ADVANTAGES, values), ([-a for a in ADVANTAGES], opposite)):
         given = known(objective, advantages)
-        tensors = {name: th.tensor(numbers, dtype=th.float64) for name, numbers in given.items()}
+        tensors: Any = {name: th.tensor(numbers, dtype=th.float64) for name, numbers in given.items()}
         assert objective.loss(Batch(**tensors)).item() == pytest.approx(-np.mean(expected), rel=1e-6)
-        losses = objective.gradient(Batch(**{name: np.array(numbers) for name, numbers in given.items()})).losses
+        arrays: Any = {name: np.array(numbers) for name, numbers in given.items()}
+        losses = objective.gradient(Batch(**arrays)).losses
         assert losses.tolist() == pytest.approx([-value for value in expected], rel=1e-6)
 
 
@@ -202,6 +206,34 @@ def test_both_paths_take_the_same_steps(objective: Any, space: str, double_preci
     assert fast.logger.name_to_value == pytest.approx(logged, rel=1e-5, abs=1e-7)
     assert ("train/clip_fraction" in logged) == (objective.clip_range is not None)
     assert {f"train/{name}" for name in objective.coefficients()} <= logged.keys()
+
+
+NATIVE = [objective for objective in OBJECTIVES if isinstance(objective, NativeObjective)]
+
+
+@latin(2, objective=NATIVE, space=["Box", "Discrete"])
+@pytest.mark.usefixtures("natively")
+def test_the_library_computes_the_same_terms(objective: Any, space: str, double_precision: Any) -> None:
+    """A subclass with a loss of its own has no term, so its gradient is called."""
+    cls = type(objective)
+    called = type("Called", (cls,), {"loss": cls.loss, "gradient": cls.gradient})(*astuple(objective))
+    assert has_term(objective) and not has_term(called)
+    env = noise_envs(ACTION_SPACES[space])
+    model = collect(small(PPOCustom, env, objective=objective, fast=True, learning_rate=3e-3, n_epochs=10))
+    double_precision(model)
+    by_library = update(model, True)
+    model.objective = called
+    by_gradient = update(model, True)
+    th.testing.assert_close(flat_weights(by_library), flat_weights(by_gradient), rtol=1e-9, atol=1e-12)
+    assert by_library.logger.name_to_value == pytest.approx(by_gradient.logger.name_to_value, rel=1e-9, abs=1e-12)
+
+
+def test_two_objectives_have_no_term() -> None:
+    """One depends on the mean KL of the minibatch, the other on the old policy."""
+    assert {type(objective) for objective in OBJECTIVES} - {type(objective) for objective in NATIVE} == {
+        KLHinge,
+        TRGPPO,
+    }
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=repr)
@@ -313,12 +345,12 @@ def test_the_gradient_of_trust_region_guided_clipping(space: str) -> None:
     _, old, actions, old_log_prob = drawn(space, 200)
     generator = np.random.default_rng(0)
     log_ratio, advantages = generator.normal(size=(2, 200)) * [[0.3], [1.0]]
-    of_old = {"old_log_prob": old_log_prob, "actions": actions}
+    of_old: dict[str, Any] = {"old_log_prob": old_log_prob, "actions": actions}
     variable = th.from_numpy(log_ratio).requires_grad_()
     tensors: Batch[th.Tensor] = Batch(variable.exp(), th.from_numpy(advantages), old_parameters=old, **of_old)
     loss = TRGPPO().loss(tensors)
     loss.backward()
-    arrays = {name: array.numpy() for name, array in of_old.items()}
+    arrays: dict[str, Any] = {name: array.numpy() for name, array in of_old.items()}
     parameters = tuple(array.detach().numpy() for array in old)
     found = TRGPPO().gradient(Batch(np.exp(log_ratio), advantages, old_parameters=parameters, **arrays))
     assert found.losses.mean() == pytest.approx(loss.item())

@@ -1,5 +1,6 @@
 """Objectives that clip: with two bounds, twice, the weights of samples, or with a rollback beyond the range."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -7,13 +8,13 @@ import numpy as np
 import torch as th
 
 from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, POSITIVE, number
-from sb3_ppo_variants.objectives.objective import ArrayObjective, Batch, Gradient
+from sb3_ppo_variants.objectives.objective import Batch, Gradient, NativeObjective
 
 ABOVE_ONE = number("a finite number > 1", lambda value: 1 < value < np.inf)
 
 
 @dataclass(frozen=True)
-class ClipHigher(ArrayObjective):
+class ClipHigher(NativeObjective):
     """Equation 10 of https://arxiv.org/abs/2503.14476 (DAPO): E[min(r A, clip(r, 1 - eps_low, 1 + eps_high) A)].
 
     A higher upper bound leaves room for unlikely actions to become likely, which keeps the entropy up. The other parts
@@ -24,12 +25,18 @@ class ClipHigher(ArrayObjective):
     :raises ArgumentError: (a ``ValueError``) if one has a value that is not allowed
     """
 
+    term: ClassVar[str] = "CLIPPED"
     clip_range: float = 0.2
     clip_range_high: float = 0.28
 
     def __post_init__(self) -> None:
         NON_NEGATIVE.check("clip_range", self.clip_range)
         NON_NEGATIVE.check("clip_range_high", self.clip_range_high)
+
+    @property
+    def constants(self) -> Sequence[float]:
+        """Both ends of the range, and no penalties."""
+        return 1 - self.clip_range, 1 + self.clip_range_high, 0.0, 0.0
 
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """-E[min(r A, clip(r, 1 - eps_low, 1 + eps_high) A)]."""
@@ -58,7 +65,7 @@ def gradient_of_clip(batch: Batch[np.ndarray], low: float | np.ndarray, high: fl
 
 
 @dataclass(frozen=True)
-class DualClip(ArrayObjective):
+class DualClip(NativeObjective):
     """Equation 5 of https://arxiv.org/abs/1912.09729: E[max(min(r A, clip(r, 1 - eps, 1 + eps) A), c A)] where A < 0.
 
     Where A >= 0, it is PPO's clip, E[min(r A, clip(r, 1 - eps, 1 + eps) A)]. The second clip drops samples with A < 0
@@ -69,12 +76,18 @@ class DualClip(ArrayObjective):
     :raises ArgumentError: (a ``ValueError``) if one has a value that is not allowed
     """
 
+    term: ClassVar[str] = "DUAL_CLIPPED"
     clip_range: float = 0.2
     c: float = 3.0
 
     def __post_init__(self) -> None:
         NON_NEGATIVE.check("clip_range", self.clip_range)
         ABOVE_ONE.check("c", self.c)
+
+    @property
+    def constants(self) -> Sequence[float]:
+        """Both ends of the range, and c."""
+        return 1 - self.clip_range, 1 + self.clip_range, self.c
 
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """-E[max(min(r A, clip(r) A), c A) where A < 0, else min(r A, clip(r) A)]."""
@@ -94,7 +107,7 @@ class DualClip(ArrayObjective):
 
 
 @dataclass(frozen=True)
-class CISPO(ArrayObjective):
+class CISPO(NativeObjective):
     """Equations 4 and 5 of https://arxiv.org/abs/2506.13585: E[sg(clip(r, 1 - eps_low, 1 + eps_high)) A log pi].
 
     The weight of a sample is clipped, and not its gradient, so every sample counts. sg is a constant in the gradient.
@@ -106,12 +119,18 @@ class CISPO(ArrayObjective):
     :raises ArgumentError: (a ``ValueError``) if one has a value that is not allowed
     """
 
+    term: ClassVar[str] = "WEIGHTED"
     clip_range_high: float = 0.28
     clip_range_low: float = 1.0
 
     def __post_init__(self) -> None:
         NON_NEGATIVE.check("clip_range_high", self.clip_range_high)
         NON_NEGATIVE.check("clip_range_low", self.clip_range_low)
+
+    @property
+    def constants(self) -> Sequence[float]:
+        """Both ends of the range."""
+        return 1 - self.clip_range_low, 1 + self.clip_range_high
 
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """-E[sg(clip(r)) A log r]."""
@@ -129,7 +148,7 @@ class CISPO(ArrayObjective):
 
 
 @dataclass(frozen=True)
-class Rollback(ArrayObjective):
+class Rollback(NativeObjective):
     """PPO-RB, equations 10 and 11 of https://arxiv.org/abs/1903.07940 (UAI 2019): E[min(r A, F(r) A)].
 
     F(r) = r within the range, and -alpha r + (1 + alpha)(1 +- eps) beyond its upper or lower end. Where PPO's clip has
@@ -140,12 +159,18 @@ class Rollback(ArrayObjective):
     :raises ArgumentError: (a ``ValueError``) if one has a value that is not allowed
     """
 
+    term: ClassVar[str] = "ROLLED_BACK"
     clip_range: float = 0.2
     alpha: float = 0.3
 
     def __post_init__(self) -> None:
         NON_NEGATIVE.check("clip_range", self.clip_range)
         POSITIVE.check("alpha", self.alpha)
+
+    @property
+    def constants(self) -> Sequence[float]:
+        """Both ends of the range, and alpha."""
+        return 1 - self.clip_range, 1 + self.clip_range, self.alpha
 
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """-E[min(r A, F(r) A)], where F(r) = (1 + alpha) clip(r) - alpha r."""
@@ -168,7 +193,7 @@ class Rollback(ArrayObjective):
 
 
 @dataclass(frozen=True)
-class TrulyPPO(ArrayObjective):
+class TrulyPPO(NativeObjective):
     """Truly PPO, https://arxiv.org/abs/1903.07940 (later version): E[r A - alpha KL] where KL >= delta and r A > A.
 
     Elsewhere, it is E[r A]. The KL of a state decides when its distribution is rolled back, and pulls it back. The
@@ -180,6 +205,7 @@ class TrulyPPO(ArrayObjective):
     :raises ArgumentError: (a ``ValueError``) if one has a value that is not allowed
     """
 
+    term: ClassVar[str] = "ROLLED_BACK_BY_KL"
     needs_kl: ClassVar[bool] = True
     delta: float = 0.03
     alpha: float = 5.0
@@ -187,6 +213,11 @@ class TrulyPPO(ArrayObjective):
     def __post_init__(self) -> None:
         NON_NEGATIVE.check("delta", self.delta)
         POSITIVE.check("alpha", self.alpha)
+
+    @property
+    def constants(self) -> Sequence[float]:
+        """Delta and alpha."""
+        return self.delta, self.alpha
 
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """-E[r A - alpha KL where KL >= delta and r A > A, else r A]."""

@@ -1,6 +1,8 @@
 """Objectives with a penalty on a KL: with a hinge, on the reverse KL, and with the step size of mirror descent."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import ClassVar
 
 import numpy as np
@@ -8,7 +10,7 @@ import torch as th
 
 from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, POSITIVE
 from sb3_ppo_variants.errors import refuse
-from sb3_ppo_variants.objectives.objective import ArrayObjective, Batch, Gradient
+from sb3_ppo_variants.objectives.objective import ArrayObjective, Batch, Gradient, NativeObjective
 from sb3_ppo_variants.objectives.surrogates import KL_COEF, MAX_KL_COEF, MIN_KL_COEF, Unclipped, adapt_kl_coef
 
 
@@ -64,7 +66,7 @@ class KLHinge(ArrayObjective):
 
 
 @dataclass(frozen=True)
-class ReverseKL(ArrayObjective):
+class ReverseKL(NativeObjective):
     """The objective of https://arxiv.org/abs/2009.10897: E[r A - beta KL(new || old)].
 
     The reverse KL counts most where the new policy acts, and holds actions back that the old policy hardly took. The
@@ -74,11 +76,17 @@ class ReverseKL(ArrayObjective):
     :raises ArgumentError: (a ``ValueError``) if it has a value that is not allowed
     """
 
+    term: ClassVar[str] = "CLIPPED"
     needs_kl: ClassVar[bool] = True
     kl_coef: float = 3.0
 
     def __post_init__(self) -> None:
         NON_NEGATIVE.check("kl_coef", self.kl_coef)
+
+    @property
+    def constants(self) -> Sequence[float]:
+        """An infinite range, no penalty on the KL, and beta."""
+        return -inf, inf, 0.0, self.kl_coef
 
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """-E[r A - beta KL(new || old)]."""
@@ -121,7 +129,7 @@ class AdaptiveReverseKL(ReverseKL):
 
 
 @dataclass(frozen=True)
-class MDPO(ArrayObjective):
+class MDPO(NativeObjective):
     """Mirror Descent Policy Optimization, on-policy, equation 5 of https://arxiv.org/abs/2005.09814.
 
     It is E[r A - KL(new || old) / t_k], where the step size t_k of update k falls linearly over training. In the
@@ -133,6 +141,7 @@ class MDPO(ArrayObjective):
     :raises ArgumentError: (a ``ValueError``) if one has a value that is not allowed
     """
 
+    term: ClassVar[str] = "CLIPPED"
     needs_kl: ClassVar[bool] = True
     step_size: float = 1.0
     final_step_size: float = 0.01
@@ -147,6 +156,11 @@ class MDPO(ArrayObjective):
         """Return the objective with the step size of one update."""
         final = self.final_step_size
         return replace(self, step_size=final + (self.step_size - final) * progress_remaining)
+
+    @property
+    def constants(self) -> Sequence[float]:
+        """An infinite range, no penalty on the KL, and 1 / t."""
+        return -inf, inf, 0.0, 1 / self.step_size
 
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """-E[r A - KL(new || old) / t]."""

@@ -1,5 +1,6 @@
 """Objectives that limit the policy smoothly: a quadratic, soft gates, and a drift that was found by meta-learning."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -7,11 +8,11 @@ import numpy as np
 import torch as th
 
 from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, POSITIVE
-from sb3_ppo_variants.objectives.objective import ArrayObjective, Batch, Gradient
+from sb3_ppo_variants.objectives.objective import Batch, Gradient, NativeObjective
 
 
 @dataclass(frozen=True)
-class SPO(ArrayObjective):
+class SPO(NativeObjective):
     """Equation 16 of https://arxiv.org/abs/2401.16025 (ICML 2025): E[r A - |A| / (2 eps) (r - 1)^2].
 
     As a function of r, it is greatest at an end of PPO's range, 1 + eps or 1 - eps. Every sample has a gradient, and
@@ -21,10 +22,16 @@ class SPO(ArrayObjective):
     :raises ArgumentError: (a ``ValueError``) if it has a value that is not allowed
     """
 
+    term: ClassVar[str] = "QUADRATIC"
     clip_range: float = 0.2
 
     def __post_init__(self) -> None:
         POSITIVE.check("clip_range", self.clip_range)
+
+    @property
+    def constants(self) -> Sequence[float]:
+        """Eps."""
+        return (self.clip_range,)
 
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """-E[r A - |A| / (2 eps) (r - 1)^2]."""
@@ -43,7 +50,7 @@ class SPO(ArrayObjective):
 
 
 @dataclass(frozen=True)
-class P3O(ArrayObjective):
+class P3O(NativeObjective):
     """Scopic, https://arxiv.org/abs/2205.10047: E[(4 / tau) sigmoid(tau (r - 1)) A - beta KL(old || new)].
 
     The derivative with respect to r is A at r = 1 and falls smoothly on both sides, so that samples count less the
@@ -55,6 +62,7 @@ class P3O(ArrayObjective):
     :raises ArgumentError: (a ``ValueError``) if one has a value that is not allowed
     """
 
+    term: ClassVar[str] = "GATED"
     needs_kl: ClassVar[bool] = True
     tau: float = 4.0
     kl_coef: float = 0.1
@@ -62,6 +70,11 @@ class P3O(ArrayObjective):
     def __post_init__(self) -> None:
         POSITIVE.check("tau", self.tau)
         NON_NEGATIVE.check("kl_coef", self.kl_coef)
+
+    @property
+    def constants(self) -> Sequence[float]:
+        """Tau for both signs of A, and beta."""
+        return self.tau, self.tau, self.kl_coef
 
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """-E[(4 / tau) sigmoid(tau (r - 1)) A - beta KL]."""
@@ -80,7 +93,7 @@ class P3O(ArrayObjective):
 
 
 @dataclass(frozen=True)
-class SAPO(ArrayObjective):
+class SAPO(NativeObjective):
     """Equations 5 and 6 of https://arxiv.org/abs/2511.20347: E[(4 / tau) sigmoid(tau (r - 1)) A].
 
     tau = tau_pos where A > 0, else tau_neg. The derivative with respect to r is A at r = 1 and falls smoothly on both
@@ -92,12 +105,18 @@ class SAPO(ArrayObjective):
     :raises ArgumentError: (a ``ValueError``) if one has a value that is not allowed
     """
 
+    term: ClassVar[str] = "GATED"
     tau_pos: float = 1.0
     tau_neg: float = 1.05
 
     def __post_init__(self) -> None:
         POSITIVE.check("tau_pos", self.tau_pos)
         POSITIVE.check("tau_neg", self.tau_neg)
+
+    @property
+    def constants(self) -> Sequence[float]:
+        """Both temperatures, and no penalty."""
+        return self.tau_pos, self.tau_neg, 0.0
 
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """-E[(4 / tau) sigmoid(tau (r - 1)) A]."""
@@ -123,7 +142,7 @@ def gradient_of_gate(batch: Batch[np.ndarray], tau: float | np.ndarray) -> tuple
 
 
 @dataclass(frozen=True)
-class DPO(ArrayObjective):
+class DPO(NativeObjective):
     """Discovered Policy Optimisation, https://arxiv.org/abs/2210.05639: E[r A - f(r, A)].
 
     The drift f was found by meta-learning and then written in closed form:
@@ -140,12 +159,18 @@ class DPO(ArrayObjective):
     :raises ArgumentError: (a ``ValueError``) if one has a value that is not allowed
     """
 
+    term: ClassVar[str] = "DISCOVERED"
     alpha: float = 2.0
     beta: float = 0.6
 
     def __post_init__(self) -> None:
         POSITIVE.check("alpha", self.alpha)
         POSITIVE.check("beta", self.beta)
+
+    @property
+    def constants(self) -> Sequence[float]:
+        """Alpha and beta."""
+        return self.alpha, self.beta
 
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """-E[r A - f(r, A)]."""

@@ -29,8 +29,8 @@ class Clipped(NativeObjective):
 
     @property
     def constants(self) -> Sequence[float]:
-        """Eps, and no penalty."""
-        return self.clip_range, 0.0
+        """Both ends of the range, and no penalties."""
+        return 1 - self.clip_range, 1 + self.clip_range, 0.0, 0.0
 
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """-E[min(r A, clip(r, 1 - eps, 1 + eps) A)]."""
@@ -60,8 +60,8 @@ class Unclipped(NativeObjective):
 
     @property
     def constants(self) -> Sequence[float]:
-        """An infinite eps, and no penalty."""
-        return inf, 0.0
+        """An infinite range, and no penalties."""
+        return -inf, inf, 0.0, 0.0
 
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """-E[r A]."""
@@ -102,8 +102,9 @@ class KLPenalized(NativeObjective):
 
     @property
     def constants(self) -> Sequence[float]:
-        """Eps, infinite if there is none, and beta."""
-        return self._surrogate.constants[0], self.kl_coef
+        """Both ends of the range, beta, and no penalty on the reverse KL."""
+        low, high, *_ = self._surrogate.constants
+        return low, high, self.kl_coef, 0.0
 
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """-E[r A - beta KL]."""

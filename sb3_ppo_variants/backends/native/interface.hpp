@@ -63,7 +63,7 @@ template <class T> struct Rollout {
 enum Normalizations { NOT_NORMALIZED, NORMALIZED, NORMALIZED_IN_ORDER };
 
 // The objectives that objectives.hpp computes.
-enum Objectives { CLIPPED };
+enum Objectives { CLIPPED, DUAL_CLIPPED, WEIGHTED, ROLLED_BACK, ROLLED_BACK_BY_KL, QUADRATIC, GATED, DISCOVERED };
 
 // The terms of the loss. An infinite range means no clipping.
 struct Terms {
