@@ -9,6 +9,7 @@ import numpy as np
 import torch as th
 
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.stops import EarlyStop
 
 Numbers = TypeVar("Numbers", th.Tensor, np.ndarray)
 Self = TypeVar("Self", bound="Objective")
@@ -61,6 +62,8 @@ class Objective(ABC):
     """Whether :meth:`loss` reads ``batch.kl``. If so, the policy's distribution needs a known KL."""
     clip_range: float | None = None
     """eps, if the objective clips r(theta); ``train/clip_fraction`` is computed with it."""
+    stop: EarlyStop | None = None
+    """What ends an update early, unless the model has its own ``stop`` or ``target_kl``."""
 
     @abstractmethod
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
