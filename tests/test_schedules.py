@@ -10,7 +10,6 @@ from stable_baselines3.common.utils import LinearSchedule
 from helpers import BOX, LogRecorder, assert_same_weights, noise_envs, save
 from sb3_ppo_variants import ArgumentError, PPOClip, PPOFixedKL
 
-
 NAMES = [
     "learning_rate", "clip_range", "clip_range_vf", "kl_coef", "ent_coef", "vf_coef", "gae_lambda", "target_kl",
 ]  # fmt: skip
