@@ -68,6 +68,14 @@ class ExactKL:
             )
         return kl
 
+    def between(self, name: str, old: Parameters, new: Parameters) -> Any:
+        """Return what an objective may read of two distributions by its name, or ``None`` if there is no such thing."""
+        if name == "kl":
+            return self.divergence(old, new)
+        if name == "reverse_kl":
+            return self.divergence(new, old)
+        return {"old_parameters": old, "parameters": new}.get(name)
+
 
 _REGISTRY: dict[type[Distribution], ExactKL] = {}
 
