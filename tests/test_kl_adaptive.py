@@ -83,7 +83,7 @@ def test_every_update_follows_the_logged_kl(cls: Any, fast: bool) -> None:
 
 def plain_loop(model: Any, rate: float) -> list[float]:
     """Update a model whose policy is Gaussian with PPO-Clip, and return the step size of each step."""
-    policy, buffer, rates = model.policy, model.rollout_buffer, []
+    policy, buffer, rates = model.policy, model.rollout_buffer, list[float]()
     next(buffer.get())  # Flattens the columns into rows.
     np.random.seed(3)
     observations, actions = th.as_tensor(buffer.observations), th.as_tensor(buffer.actions)
@@ -168,7 +168,7 @@ def test_resume_or_start_takes_the_rule_as_the_run_began(tmp_path: Path) -> None
     arguments: dict[str, Any] = dict(n_steps=16, batch_size=16, learning_rate=KLAdaptive(desired_kl=1.0), seed=1)
     model = PPOClip.resume_or_start(tmp_path, "MlpPolicy", noise_envs(BOX), **arguments)
     model.learn(96, callback=ExactCheckpointCallback(32, str(tmp_path)))
-    resumed = PPOClip.resume_or_start(tmp_path, "MlpPolicy", noise_envs(BOX), **arguments)
+    resumed: Any = PPOClip.resume_or_start(tmp_path, "MlpPolicy", noise_envs(BOX), **arguments)
     assert resumed.learning_rate.learning_rate != 3e-4
     with pytest.raises(ArgumentError, match="learning_rate"):
         PPOClip.resume_or_start(

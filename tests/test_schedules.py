@@ -100,12 +100,14 @@ def test_a_schedule_equals_setting_the_numbers(fast: bool) -> None:
             return True
 
         def _on_rollout_start(self) -> None:
-            self.model.gae_lambda = 0.9 - 0.1 * (1 - self.model._current_progress_remaining)
+            model: Any = self.model
+            model.gae_lambda = 0.9 - 0.1 * (1 - model._current_progress_remaining)
 
         def _on_rollout_end(self) -> None:
+            model: Any = self.model
             progress = 1 - self.num_timesteps / 256
-            self.model.ent_coef, self.model.vf_coef = 0.1 * progress - 0.05, progress
-            self.model.target_kl = 0.01 * progress + 1e-6
+            model.ent_coef, model.vf_coef = 0.1 * progress - 0.05, progress
+            model.target_kl = 0.01 * progress + 1e-6
 
     settings: dict[str, Any] = dict(n_steps=32, n_epochs=3, learning_rate=0.01, seed=1, fast=fast)
     wanted = PPOClip("MlpPolicy", noise_envs(BOX), **settings, target_kl=1.0).learn(256, callback=Sets())
@@ -139,6 +141,6 @@ def test_schedules_are_saved() -> None:
     model = PPOClip(
         "MlpPolicy", noise_envs(BOX), n_steps=32, n_epochs=1, target_kl=LinearSchedule(3.0, 1.0, 1.0), **arguments
     )
-    loaded = PPOClip.load(save(model), weights_only=True)
+    loaded: Any = PPOClip.load(save(model), weights_only=True)
     assert loaded.target_kl(0.5) == 2.0
     assert all(getattr(loaded, name)(0.5) == pytest.approx(0.3) for name in arguments)

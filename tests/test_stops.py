@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -144,7 +144,7 @@ def test_the_message(stop: EarlyStop, message: str, fast: bool, capsys: pytest.C
 class Bounded(Clipped):
     """An objective that ends its updates itself."""
 
-    stop: ClassVar[EarlyStop] = RatioDeviation(0.05)
+    stop = RatioDeviation(0.05)
 
 
 def test_an_objective_has_its_own_and_the_model_takes_precedence() -> None:
@@ -153,8 +153,9 @@ def test_an_objective_has_its_own_and_the_model_takes_precedence() -> None:
     ours = update(model, False)
     assert ours._n_updates < model.n_epochs
     assert_same_weights(ours, update(wanted, False))
-    for name, value in (("stop", RatioDeviation(100.0)), ("target_kl", 100.0)):
-        other = collected(PPOCustom, BOX, objective=Bounded(0.2), learning_rate=3e-3, **{name: value})
+    overriding: list[dict[str, Any]] = [{"stop": RatioDeviation(100.0)}, {"target_kl": 100.0}]
+    for arguments in overriding:
+        other = collected(PPOCustom, BOX, objective=Bounded(0.2), learning_rate=3e-3, **arguments)
         assert update(other, False)._n_updates == model.n_epochs
 
 

@@ -67,6 +67,7 @@ from sb3_ppo_variants.updates import (
     run_update,
     summary,
 )
+from sb3_ppo_variants.updates.proximal import ProximalPolicy
 from sb3_ppo_variants.updates.separate import divide, separate
 from sb3_ppo_variants.value_losses import ClippedError, SquaredError, ValueLoss
 
@@ -112,6 +113,8 @@ class PPOBase(SavedAlgorithm):
     updates: Updates | dict[str, Any] | None
     data_parallel: bool | Literal["auto"]
     value_optimizer: Optimizer
+    proximal_policy: ProximalPolicy | None = None
+    """The policy to stay close to, if the objective is an :class:`~sb3_ppo_variants.objectives.EWMA`."""
     _division: Updates
 
     def __init_subclass__(cls) -> None:
@@ -231,11 +234,13 @@ class PPOBase(SavedAlgorithm):
 
     def _plan(self) -> UpdatePlan:
         self._checked_arguments.update(self, self._all_rules())  # Callbacks may have set them.
-        buffer = self.rollout_buffer
+        buffer, objective = self.rollout_buffer, self._objective()
+        if objective.proximal_decay is not None and self.proximal_policy is None:
+            self.proximal_policy = ProximalPolicy(self.policy)
         return UpdatePlan(
             kind=kind_of(self.policy),
             buffer=buffer,
-            objective=self._objective(),
+            objective=objective,
             ent_coef=self.current("ent_coef"),
             vf_coef=self.current("vf_coef"),
             value_loss=self._value_loss(),
@@ -243,6 +248,7 @@ class PPOBase(SavedAlgorithm):
             batch_size=int(min(self.batch_size, buffer.buffer_size * buffer.n_envs)),
             descents=self._division.descents(self),
             processes=self.processes,
+            proximal=None if objective.proximal_decay is None else self.proximal_policy,
         )
 
     def current(self, name: str) -> float:
@@ -402,7 +408,8 @@ class PPOBase(SavedAlgorithm):
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         states, tensors = super()._get_torch_save_params()
-        return [*states, *self._division.optimizers], tensors
+        proximal = [] if self.proximal_policy is None else ["proximal_policy"]
+        return [*states, *self._division.optimizers, *proximal], tensors
 
     def predict(
         self,

@@ -23,6 +23,7 @@ from sb3_ppo_variants.processes import ALONE, Processes
 from sb3_ppo_variants.processes.statistics import moments_together
 from sb3_ppo_variants.saving import register_plain
 from sb3_ppo_variants.stops import ApproximateKL, EarlyStop, ExactKL, RatioDeviation
+from sb3_ppo_variants.updates.proximal import ProximalPolicy
 from sb3_ppo_variants.updates.rates import KLAdaptive
 from sb3_ppo_variants.value_losses import ClippedError, Huber, SquaredError, ValueLoss
 
@@ -112,6 +113,7 @@ class UpdatePlan:
     :param batch_size: rows in a minibatch, at most those of the rollout
     :param descents: the descents, in the order in which they run
     :param processes: the processes that share the update
+    :param proximal: the policy to stay close to; ``None`` if it is the policy of the rollout
     """
 
     kind: PolicyKind
@@ -124,6 +126,7 @@ class UpdatePlan:
     batch_size: int
     descents: Sequence[Descent]
     processes: Processes = ALONE
+    proximal: ProximalPolicy | None = None
 
     def coefficients(self) -> dict[str, float]:
         """Return the coefficients of the objective and of the value loss, as they are logged."""
