@@ -130,7 +130,7 @@ def test_a_lambda_above_one_is_refused() -> None:
 
 
 def test_a_callback_sets_a_schedule_of_lambda() -> None:
-    model = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=32, n_epochs=1)
+    model: Any = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=32, n_epochs=1)
     model.gae_lambda = LinearSchedule(0.8, 0.4, 1.0)
     model.learn(128)
     assert model.rollout_buffer.gae_lambda == pytest.approx(0.6)
