@@ -1,11 +1,14 @@
 """Schedules follow the remaining progress to the end."""
 
 from math import sqrt
+from pathlib import Path
 from typing import Any
 
 import pytest
+from resuming import pendulums
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import LinearSchedule
+from test_resume import exact
 
 from helpers import BOX, LogRecorder, assert_same_weights, noise_envs, save
 from sb3_ppo_variants import ArgumentError, PPOClip, PPOFixedKL
@@ -134,6 +137,19 @@ def test_a_callback_sets_a_schedule_of_lambda() -> None:
     model.gae_lambda = LinearSchedule(0.8, 0.4, 1.0)
     model.learn(128)
     assert model.rollout_buffer.gae_lambda == pytest.approx(0.6)
+
+
+def test_another_call_of_learn_begins_anew() -> None:
+    log = LogRecorder()
+    model = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=32, n_epochs=1, gae_lambda=LinearSchedule(0.8, 0.4, 1.0))
+    model.learn(128).learn(128, callback=log)
+    assert [logged["train/gae_lambda"] for logged in log.updates] == pytest.approx([0.8, 0.6])
+
+
+def test_a_resumed_run_is_the_same(tmp_path: Path) -> None:
+    names = ("ent_coef", "vf_coef", "gae_lambda", "target_kl")
+    arguments: dict[str, Any] = {name: LinearSchedule(0.9, 0.001, 1.0) for name in names}
+    exact(PPOClip, pendulums, tmp_path, **arguments)
 
 
 def test_schedules_are_saved() -> None:

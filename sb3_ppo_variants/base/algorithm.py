@@ -218,7 +218,7 @@ class PPOBase(SavedAlgorithm):
                 f"stop={self.stop} and target_kl={self.target_kl} both end updates early: pass one of them"
             )
         if self.target_kl is not None:
-            return ApproximateKL(TOLERATED * self.current("target_kl"))
+            return ApproximateKL(TOLERATED * self.current_argument("target_kl"))
         return self._objective().stop if self.stop is None else self.stop
 
     def _value_loss(self) -> ValueLoss:
@@ -241,8 +241,8 @@ class PPOBase(SavedAlgorithm):
             kind=kind_of(self.policy),
             buffer=buffer,
             objective=objective,
-            ent_coef=self.current("ent_coef"),
-            vf_coef=self.current("vf_coef"),
+            ent_coef=self.current_argument("ent_coef"),
+            vf_coef=self.current_argument("vf_coef"),
             value_loss=self._value_loss(),
             normalize_advantage=self.normalize_advantage,
             batch_size=int(min(self.batch_size, buffer.buffer_size * buffer.n_envs)),
@@ -251,7 +251,7 @@ class PPOBase(SavedAlgorithm):
             proximal=None if objective.proximal_decay is None else self.proximal_policy,
         )
 
-    def current(self, name: str) -> float:
+    def current_argument(self, name: str) -> float:
         """Return the value that an argument, a number or a schedule, has in the current update.
 
         :param name: name of the argument
@@ -261,7 +261,7 @@ class PPOBase(SavedAlgorithm):
         return current_value(name, getattr(self, name), self._current_progress_remaining, values or NON_NEGATIVE)
 
     def _current_or_none(self, name: str) -> float | None:
-        return None if getattr(self, name) is None else self.current(name)
+        return None if getattr(self, name) is None else self.current_argument(name)
 
     def _choose(self, plan: UpdatePlan) -> Choice:
         """Return the engine for a rollout or an update, and the reason for it.
@@ -293,7 +293,9 @@ class PPOBase(SavedAlgorithm):
             shared.begin()
             plan = self._plan()
             if callable(self.gae_lambda):
-                rollout_buffer.gae_lambda = self.current("gae_lambda")
+                # SB3 does this after each rollout only, so another call of learn() would begin with the progress 0.
+                self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
+                rollout_buffer.gae_lambda = self.current_argument("gae_lambda")
             engine = self._choose(plan).backend
             with engine.prepared(plan, updating=False):
                 actor = engine.actor(self, plan, rollout_buffer, n_rollout_steps)
@@ -345,7 +347,7 @@ class PPOBase(SavedAlgorithm):
         }  # fmt: skip
         values |= {name: value for name, value in current.items() if callable(getattr(self, name))}
         if callable(self.target_kl):
-            values["target_kl"] = self.current("target_kl")
+            values["target_kl"] = self.current_argument("target_kl")
         if outcome.kl is not None:
             values["kl"] = outcome.kl
         values["explained_variance"] = together.explained_variance(self.rollout_buffer, plan.processes)
