@@ -20,7 +20,7 @@ from stable_baselines3.common.utils import FloatSchedule
 
 from fresh import ended, run_code_anew, run_module
 from own_objectives import SPO
-from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL
+from sb3_ppo_variants import ArgumentError, KLAdaptive, PPOAdaptiveKL, PPOClip, PPOFixedKL
 from sb3_ppo_variants.recipes import ALGORITHMS, recipe
 from sb3_ppo_variants.zoo.push_to_hub import push_to_hub
 from sb3_ppo_variants.zoo.registry import ExperimentManager, sample
@@ -195,6 +195,13 @@ def test_a_kl_coefficient_may_be_annealed(tmp_path: Path) -> None:
     model = PPOFixedKL.load(train(tmp_path, "ppo_fixed_kl", "-params", "kl_coef:'lin_2.0'", "--eval-freq", "-1"))
     assert isinstance(model.kl_coef, FloatSchedule)
     assert [model.kl_coef(progress) for progress in (1.0, 0.5)] == [2.0, 1.0]
+
+
+def test_other_coefficients_may_be_annealed_and_step_sizes_adapt() -> None:
+    given = {"ent_coef": "lin_0.2", "vf_coef": 0.5, "clip_range": 0.1, "learning_rate": KLAdaptive(desired_kl=0.02)}
+    found = ExperimentManager._preprocess_schedules(dict(given))
+    assert found["ent_coef"](0.5) == 0.1 and found["vf_coef"] == 0.5 and found["clip_range"](0.5) == 0.1
+    assert found["learning_rate"] == KLAdaptive(desired_kl=0.02)
 
 
 def test_an_objective_of_the_user(tmp_path: Path) -> None:

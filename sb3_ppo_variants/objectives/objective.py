@@ -10,6 +10,7 @@ import numpy as np
 import torch as th
 
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.stops import EarlyStop
 
 Numbers = TypeVar("Numbers", th.Tensor, np.ndarray)
 Self = TypeVar("Self", bound="Objective")
@@ -163,6 +164,8 @@ class Objective(ABC):
     """Whether :meth:`loss` reads a divergence or the parameters of distributions, which then need a known KL."""
     clip_range: float | None = None
     """eps, if the objective clips r(theta); ``train/clip_fraction`` is computed with it."""
+    stop: EarlyStop | None = None
+    """What ends an update early, unless the model has its own ``stop`` or ``target_kl``."""
     proximal_decay: float | None = None
     """Set by :class:`~sb3_ppo_variants.objectives.EWMA`, which replaces the old policy by an average of policies."""
 

@@ -31,6 +31,7 @@ from sb3_ppo_variants.policies.choice import kind_of_class
 from sb3_ppo_variants.processes import init_processes
 from sb3_ppo_variants.recipes import ALGORITHMS, check_skipped_frames, schedule
 from sb3_ppo_variants.recipes.environments import Hyperparameters
+from sb3_ppo_variants.updates import KLAdaptive
 
 Upstream = exp_manager.ExperimentManager
 # The search space of each objective's arguments. The paper's values lie in the middle of each range.
@@ -84,12 +85,15 @@ class ExperimentManager(Upstream):
 
     @staticmethod
     def _preprocess_schedules(hyperparams: Hyperparameters) -> Hyperparameters:
-        hyperparams = Upstream._preprocess_schedules(hyperparams)
+        # rl_zoo3 refuses other objects than numbers and strings.
+        adaptive = {name: value for name, value in hyperparams.items() if isinstance(value, KLAdaptive)}
+        others = {name: value for name, value in hyperparams.items() if name not in adaptive}
+        hyperparams = Upstream._preprocess_schedules(others) | adaptive
         for name, value in hyperparams.items():
             if isinstance(value, SimpleLinearSchedule):
                 # A model with SB3's schedule can be loaded without rl_zoo3.
                 hyperparams[name] = LinearSchedule(value.initial_value, 0.0, 1.0)
-            elif name == "kl_coef":
+            elif name in ("kl_coef", "ent_coef", "vf_coef", "gae_lambda", "target_kl"):
                 # rl_zoo3 only converts arguments of its own algorithms to schedules.
                 hyperparams[name] = schedule(name, value)
             elif name == "objective" and isinstance(value, str):
