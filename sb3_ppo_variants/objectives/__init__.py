@@ -1,6 +1,7 @@
 """The policy objectives of the PPO paper, each with its equation, its loss on tensors and its gradient over arrays."""
 
 from sb3_ppo_variants.objectives.checking import check_gradient
+from sb3_ppo_variants.objectives.naming import list_objectives, read_objective
 from sb3_ppo_variants.objectives.objective import (
     ArrayObjective,
     Batch,
@@ -9,7 +10,6 @@ from sb3_ppo_variants.objectives.objective import (
     arrays_obstacle,
     gradient_of,
     loss_of,
-    read_objective,
 )
 from sb3_ppo_variants.objectives.surrogates import AdaptiveKL, Clipped, KLPenalized, Unclipped
 
@@ -25,6 +25,7 @@ __all__ = [
     "arrays_obstacle",
     "check_gradient",
     "gradient_of",
+    "list_objectives",
     "loss_of",
     "read_objective",
 ]
