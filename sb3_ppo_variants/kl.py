@@ -112,6 +112,15 @@ class Divergences:
             raise MissingKLError(self._unknown("Jensen-Shannon", "jensen_shannon"))
         return self._checked("Jensen-Shannon divergence", self.jensen_shannon_formula(old, new), old)
 
+    def between(self, name: str, old: Parameters, new: Parameters) -> Any:
+        """Return what an objective may read of two distributions by its name, or ``None`` if there is no such thing."""
+        match name:
+            case "kl" | "reverse_kl" | "jensen_shannon":
+                return getattr(self, name)(old, new)
+            case "renyi":
+                return partial(self.renyi, old, new)
+        return {"old_parameters": old, "parameters": new}.get(name)
+
     def _unknown(self, whose: str, argument: str) -> str:
         name = self.distribution.__name__
         problem = f"the {whose} divergence of the action distribution {name} is not known"

@@ -98,14 +98,13 @@ def test_the_paths_agree(double_precision: Any) -> None:
         th.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-10)
 
 
-def test_without_a_gradient_it_takes_the_reference_path(capsys: pytest.CaptureFixture[str]) -> None:
-    make(Hinge(0.01), verbose=1).learn(64)
-    why = "the reference path: Hinge has a loss without a gradient over arrays"
-    assert f"Training on {why}" in capsys.readouterr().out
-    with pytest.raises(ArgumentError, match=r"^fast=True is not possible, because Hinge has a loss without a gradient"):
-        make(Hinge(0.01), fast=True)
-    make(HingeOverArrays(0.01), verbose=1).learn(64)
-    assert "Training on the fast path" in capsys.readouterr().out
+def test_it_trains_on_the_fast_path_without_a_gradient_too(double_precision: Any) -> None:
+    model = make(Hinge(0.01), fast=False, n_epochs=10)
+    collect(model)
+    double_precision(model)
+    trained = [update(model, fast) for fast in (False, True)]
+    for wanted, got in zip(*(m.policy.parameters() for m in trained), strict=True):
+        th.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-10)
 
 
 def test_saved_with_the_model() -> None:

@@ -15,8 +15,8 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor
 
 from helpers import BOX, IMAGE, VARIANTS, VECTOR, noise_envs, save, small
-from sb3_ppo_variants import ArgumentError, Batch, PPOClip, PPOUnclipped, register_kl
-from sb3_ppo_variants.objectives import Clipped, KLPenalized
+from sb3_ppo_variants import ArgumentError, PPOClip, PPOUnclipped, register_kl
+from sb3_ppo_variants.objectives import KLPenalized
 
 DICT = spaces.Dict({"image": IMAGE})
 
@@ -53,16 +53,6 @@ class Renamed(ActorCriticPolicy):
     """A policy that differs from ActorCriticPolicy only in its name."""
 
 
-class Doubled(Clipped):
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
-        return 2 * super().loss(batch)
-
-
-class Objective(PPOClip):
-    def _objective(self) -> Clipped:
-        return Doubled(super()._objective().clip_range)
-
-
 UNSUPPORTED: dict[str, tuple[dict[str, Any], str]] = {
     "dictionaries": ({"policy": "MultiInputPolicy", "observation_space": DICT}, "features come from a NatureCNN"),
     "flat images": ({"observation_space": IMAGE}, "observations are images"),
@@ -74,7 +64,6 @@ UNSUPPORTED: dict[str, tuple[dict[str, Any], str]] = {
     "optimizer": ({"policy_kwargs": {"optimizer_class": th.optim.SGD}}, "the optimizer is SGD"),
     "weight decay": ({"policy_kwargs": {"optimizer_kwargs": {"weight_decay": 0.1}}}, "weight_decay is 0.1"),
     "amsgrad": ({"policy_kwargs": {"optimizer_kwargs": {"amsgrad": True}}}, "amsgrad is True"),
-    "objective": ({"cls": Objective}, "Doubled has a loss without a gradient over arrays"),
 }
 
 

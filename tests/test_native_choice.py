@@ -22,7 +22,7 @@ class Mine(Clipped):
         return 2 * super().loss(batch)
 
     def gradient(self, batch: Any) -> Any:
-        losses, d_log_ratio, _ = super().gradient(batch)
+        losses, d_log_ratio, *_ = super().gradient(batch)
         return super().gradient(batch)._replace(losses=2 * losses, d_log_ratio=2 * d_log_ratio)
 
 

@@ -15,8 +15,8 @@ from sb3_ppo_variants.objectives import (
     Clipped,
     KLPenalized,
     Unclipped,
-    arrays_obstacle,
     gradient_of,
+    is_given_with_loss,
     loss_of,
 )
 
@@ -81,7 +81,7 @@ def test_gradient_over_arrays_is_that_of_the_loss(objective: ArrayObjective) -> 
 
 def test_gradient_over_arrays_by_hand() -> None:
     # The minimum is the unclipped term for 0.5, 1 and 2 (A < 0), the clipped one for 1.5.
-    losses, d_log_ratio, d_kl = Clipped(0.2).gradient(Batch(RATIO.numpy(), ADVANTAGES.numpy()))
+    losses, d_log_ratio, d_kl, *_ = Clipped(0.2).gradient(Batch(RATIO.numpy(), ADVANTAGES.numpy()))
     assert losses.tolist() == pytest.approx([-0.5, 1.0, -1.2, 2.0])
     assert d_log_ratio.tolist() == pytest.approx([-0.5 / 4, 1.0 / 4, 0.0, 2.0 / 4])
     assert d_kl is None
@@ -123,7 +123,7 @@ class DualClipped(Clipped):
         return -th.where(a < 0, th.max(clipped, self.bound * a), clipped).mean()
 
     def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
-        losses, d_log_ratio, _ = super().gradient(batch)
+        losses, d_log_ratio, *_ = super().gradient(batch)
         bounded = (batch.advantages < 0) & (batch.ratio > self.in_gradient)
         losses = np.where(bounded, -self.bound * batch.advantages, losses)
         return Gradient(losses, np.where(bounded, 0.0, d_log_ratio))
@@ -290,8 +290,8 @@ class OtherGradient(OtherLoss):
 
 
 def test_a_gradient_of_another_loss_is_not_inherited() -> None:
-    assert arrays_obstacle(Clipped(0.2)) is None
-    assert arrays_obstacle(AdaptiveKL(kl_coef=1.0, desired_kl=0.01)) is None
-    assert arrays_obstacle(OtherGradient(0.2)) is None
-    for objective in (OnTensors(), OtherLoss(0.2)):
-        assert arrays_obstacle(objective) == f"{type(objective).__name__} has a loss without a gradient over arrays"
+    for objective in (Clipped(0.2), AdaptiveKL(kl_coef=1.0, desired_kl=0.01)):
+        assert is_given_with_loss(objective, "gradient") and is_given_with_loss(objective, "term")
+    assert is_given_with_loss(OtherGradient(0.2), "gradient") and not is_given_with_loss(OtherGradient(0.2), "term")
+    for other in (OnTensors(), OtherLoss(0.2)):
+        assert not is_given_with_loss(other, "gradient") and not is_given_with_loss(other, "term")

@@ -34,7 +34,7 @@ def value_and_slope(objective: ArrayObjective, old: float, new: float) -> tuple[
     ratio = np.array([new / old, (1 - new) / (1 - old)])
     # The batch has each arm once. These weights turn its mean into the expectation under the old policy.
     weighted = 2 * np.array([old, 1 - old]) * advantages(old)
-    losses, d_log_ratio, d_kl = objective.gradient(Batch(ratio, weighted, np.full(2, kl(old, new))))
+    losses, d_log_ratio, d_kl, *_ = objective.gradient(Batch(ratio, weighted, np.full(2, kl(old, new))))
     # The derivatives of log r of each arm, and of the KL, with respect to the logit.
     d_logit = d_log_ratio @ np.array([1 - new, -new]) + (0.0 if d_kl is None else d_kl.sum() * (new - old))
     return -float(losses.mean()), -float(d_logit)

@@ -22,7 +22,7 @@ def by_ratio(objective: ArrayObjective, ratio: np.ndarray, advantage: float) -> 
     """
     prob = OLD_PROB * ratio
     kl = -OLD_PROB * np.log(ratio) - (1 - OLD_PROB) * np.log((1 - prob) / (1 - OLD_PROB))
-    losses, d_log_ratio, d_kl = objective.gradient(Batch(ratio, np.full_like(ratio, advantage), kl))
+    losses, d_log_ratio, d_kl, *_ = objective.gradient(Batch(ratio, np.full_like(ratio, advantage), kl))
     # With respect to the logit, the derivative of log r is 1 - p and that of the KL is p - p_old.
     slope = d_log_ratio if d_kl is None else d_log_ratio + d_kl * (prob - OLD_PROB) / (1 - prob)
     # The gradient is that of the mean over all ratios.

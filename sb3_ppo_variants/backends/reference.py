@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch as th
@@ -16,9 +18,10 @@ from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.outputs import Watch, check_actions
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of
 from sb3_ppo_variants.objectives import Batch, loss_of
+from sb3_ppo_variants.objectives.objective import OF_DISTRIBUTIONS
 from sb3_ppo_variants.policies.kind import Acted, Evaluated, PolicyKind
 from sb3_ppo_variants.processes.statistics import normalize_together
-from sb3_ppo_variants.rollouts.buffer import Samples, WithParameters
+from sb3_ppo_variants.rollouts.buffer import Columns, Samples, WithParameters
 from sb3_ppo_variants.rollouts.loop import Actor, Observations, bounds_of
 from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, in_minibatches, over_rollout
 from sb3_ppo_variants.updates.run import TOLERATED, Ended, Measured, Snapshot, check_parameters
@@ -199,7 +202,7 @@ class TorchDescent:
 
     def __init__(self, update: TorchUpdate, descent: Descent):
         self._plan, self._minibatches, self._normalize = update.plan, update.minibatches, update.normalize
-        self._descent = descent
+        self._descent, self._columns = descent, Columns(update.plan.buffer)
         self._measured: dict[str, list[th.Tensor]] = {}
         self._epoch_start = 0
 
@@ -234,8 +237,8 @@ class TorchDescent:
         advantages = self._normalized(self._normalize(samples.advantages))
         log_ratio = evaluated.log_prob - samples.old_log_prob
         ratio = th.exp(log_ratio)
-        kl = self._kl(samples) if objective.needs_kl else None
-        policy_loss = loss_of(objective, Batch(ratio, advantages, kl))
+        batch = Batch(ratio, advantages, log_ratio=log_ratio, source=partial(self._read, evaluated, samples))
+        policy_loss = loss_of(objective, batch)
         entropy_loss = losses.entropy_loss(evaluated.entropy, evaluated.log_prob)
         with th.no_grad():
             self._note(policy_loss=policy_loss, entropy_loss=entropy_loss, approx_kl=losses.approximate_kl(log_ratio))
@@ -243,8 +246,18 @@ class TorchDescent:
                 self._note(clip_fraction=losses.clip_fraction(ratio, objective.clip_range))
         return policy_loss + plan.ent_coef * entropy_loss
 
-    def _kl(self, samples: Samples) -> th.Tensor:
-        """Compute KL(old || new) in the states of a minibatch that the policy has just evaluated, shape ``(batch,)``.
+    def _read(self, evaluated: Evaluated, samples: Samples, name: str) -> Any:
+        """Return what an objective reads of a minibatch that the policy has just evaluated, ``None`` if unknown."""
+        if name == "log_prob":
+            return evaluated.log_prob
+        if name == "entropy":
+            return -evaluated.log_prob if evaluated.entropy is None else evaluated.entropy
+        if name in OF_DISTRIBUTIONS:
+            return self._read_distributions(samples, name) if self._plan.objective.needs_kl else None
+        return None if samples.rows is None else self._columns.read(name, samples.rows, self._plan.buffer.to_torch)
+
+    def _read_distributions(self, samples: Samples, name: str) -> Any:
+        """Return what an objective reads of the old and the new distributions.
 
         :raises ArgumentError: if the minibatches of the rollout buffer lack the old parameters
         """
@@ -255,7 +268,7 @@ class TorchDescent:
                 "return a named tuple, as SB3's does"
             )
         divergences, new = self._plan.kind.evaluated_parameters(samples)
-        return divergences.kl(samples.old_parameters, new)
+        return divergences.between(name, samples.old_parameters, new)
 
     def _normalized(self, advantages: th.Tensor) -> th.Tensor:
         if not in_minibatches(self._plan.normalize_advantage):

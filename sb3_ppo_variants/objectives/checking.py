@@ -1,5 +1,6 @@
 """The check that the gradient of an objective over arrays is that of its loss."""
 
+from collections.abc import Sequence
 from itertools import product
 from typing import NamedTuple
 
@@ -8,12 +9,13 @@ import torch as th
 
 from sb3_ppo_variants.objectives.objective import ArrayObjective, Batch, Objective, gradient_of, loss_of
 
-# The grid: log r, and the advantages and KLs at each. It contains r = 1 and a KL of 0, and otherwise no round numbers,
-# at which objectives may have kinks.
+# The grid: log r, and the advantages, both KLs and entropies at each. It contains r = 1 and a KL of 0, and otherwise no
+# round numbers, at which objectives may have kinks.
 SIDE = np.linspace(0.013, 6, 120)
 LOG_RATIOS = np.concatenate([-SIDE[::-1], [0.0], SIDE])
 ADVANTAGES = [sign * size for size in (0.011, 0.37, 1.3, 3.1, 9.7) for sign in (-1, 1)]
-STATES = np.array([*product([0.0, *ADVANTAGES], (0.0, 1.3e-4, 0.013, 0.17, 1.1, 9.3))])
+KLS = (0.0, 1.3e-4, 0.013, 0.17, 1.1, 9.3)
+STATES = np.array([(a, kl, kl, s) for a, kl, s in product([0.0, *ADVANTAGES], KLS, (-0.7, 2.3))])
 MIXED = 500
 RELATIVE, ABSOLUTE = 1e-7, 1e-12
 # Kinks are found to 0.05 / 2 ** HALVINGS, and compared at this distance, in log r.
@@ -25,8 +27,8 @@ def check_gradient(objective: ArrayObjective, seed: int = 0) -> None:
     """Compare ``objective.gradient`` with autograd through ``objective.loss``, to test an objective of your own.
 
     The comparison begins where each update does, at r = 1 and a KL of 0. It goes on over a grid: r from e^-6 to e^6,
-    advantages of both signs and several sizes, and KLs from 0 to 10. Where the derivative jumps, it compares both sides
-    of the kink closely. Everything is in double precision.
+    advantages of both signs and several sizes, KLs from 0 to 10, and entropies of both signs. Where the derivative
+    jumps, it compares both sides of the kink closely. Everything is in double precision.
 
     :param objective: the objective
     :param seed: seed of further samples, which mix all of these in a minibatch
@@ -51,36 +53,53 @@ class Samples(NamedTuple):
     log_ratio: np.ndarray
     advantages: np.ndarray
     kl: np.ndarray
+    reverse_kl: np.ndarray
+    entropy: np.ndarray
 
 
 class Derived(NamedTuple):
-    """A loss, shape ``()``, and its derivatives with respect to log r and the KL, shape ``(batch,)``."""
+    """A loss, shape ``()``, and its derivatives, shape ``(batch,)``."""
 
     loss: np.ndarray
     d_log_ratio: np.ndarray
     d_kl: np.ndarray
+    d_reverse_kl: np.ndarray
+    d_entropy: np.ndarray
+
+
+# What a loss may be differentiated with respect to, in the order of the derivatives.
+VARIABLES = ("log_ratio", "kl", "reverse_kl", "entropy")
+
+
+def _known(objective: Objective, samples: Samples) -> dict[str, np.ndarray]:
+    known = samples._asdict()
+    return known if objective.needs_kl else {name: known[name] for name in ("log_ratio", "advantages", "entropy")}
 
 
 def _by_autograd(objective: Objective, samples: Samples) -> Derived:
-    log_ratio, kl = (th.from_numpy(array).requires_grad_() for array in (samples.log_ratio, samples.kl))
-    batch = Batch(log_ratio.exp(), th.from_numpy(samples.advantages), kl if objective.needs_kl else None)
-    loss = loss_of(objective, batch)
+    known = {name: th.from_numpy(array) for name, array in _known(objective, samples).items()}
+    variables = {name: known[name].requires_grad_() for name in VARIABLES if name in known}
+    loss = loss_of(objective, Batch(source=known.get))
     # If the loss does not depend on a variable, its gradient is None.
-    gradients = th.autograd.grad(loss, (log_ratio, kl), allow_unused=True) if loss.requires_grad else (None, None)
-    zeros = np.zeros_like(samples.kl)
-    return Derived(loss.detach().numpy(), *(zeros if array is None else array.numpy() for array in gradients))
+    found = th.autograd.grad(loss, [*variables.values()], allow_unused=True) if loss.requires_grad else ()
+    slopes = dict(zip(variables, found, strict=False))
+    return _derived(loss.detach().numpy(), samples, [slopes.get(name) for name in VARIABLES])
 
 
 def _by_hand(objective: ArrayObjective, samples: Samples) -> Derived:
-    kl = samples.kl if objective.needs_kl else None
-    losses, d_log_ratio, d_kl = gradient_of(objective, Batch(np.exp(samples.log_ratio), samples.advantages, kl))
-    return Derived(np.asarray(losses.mean()), d_log_ratio, np.zeros_like(samples.kl) if d_kl is None else d_kl)
+    losses, *slopes = gradient_of(objective, Batch(source=_known(objective, samples).get))
+    return _derived(losses.mean(), samples, slopes)
+
+
+def _derived(loss: np.ndarray, samples: Samples, slopes: Sequence[np.ndarray | th.Tensor | None]) -> Derived:
+    zeros = np.zeros_like(samples.kl)
+    return Derived(np.asarray(loss), *(zeros if slope is None else np.asarray(slope) for slope in slopes))
 
 
 def _compare_start(objective: ArrayObjective) -> None:
     """Compare where each update begins: the new policy is the old one."""
     for advantage in (-1.0, 1.0):
-        start = Samples(np.zeros(1), np.full(1, advantage), np.zeros(1))
+        start = Samples(np.zeros(1), np.full(1, advantage), np.zeros(1), np.zeros(1), np.ones(1))
         steps = (start, *(start._replace(log_ratio=np.full(1, step)) for step in (-BESIDE, BESIDE)))
         expected, below, above = (_by_autograd(objective, samples).d_log_ratio.item() for samples in steps)
         found = _by_hand(objective, start).d_log_ratio.item()
@@ -96,7 +115,7 @@ def _compare_start(objective: ArrayObjective) -> None:
 
 def _compare(objective: ArrayObjective, samples: Samples) -> None:
     expected, found = _by_autograd(objective, samples), _by_hand(objective, samples)
-    for name in ("d_log_ratio", "d_kl", "loss"):
+    for name in (*Derived._fields[1:], "loss"):
         own, other = getattr(found, name), getattr(expected, name)
         differ = np.flatnonzero(~np.isclose(own, other, RELATIVE, ABSOLUTE, equal_nan=True))
         if len(differ):

@@ -1,7 +1,8 @@
 """The interface of objectives, and checks of what they return."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 import torch as th
@@ -12,39 +13,140 @@ Numbers = TypeVar("Numbers", th.Tensor, np.ndarray)
 Self = TypeVar("Self", bound="Objective")
 
 
-class Batch(Generic[Numbers]):
-    """The data of a minibatch that an objective can use: tensors or arrays of shape ``(batch,)``.
+def unknown(field: str) -> None:
+    """Stand for the source of a batch that has only what it was given."""
 
-    :param ratio: r(theta) = pi(a|s) / pi_old(a|s)
-    :param advantages: A, normalised as the model's ``normalize_advantage`` says
-    :param kl: KL(old || new) in each state, summed over action dimensions; ``None`` unless the objective ``needs_kl``
+
+class Batch(Generic[Numbers]):
+    """What is known about a minibatch, as tensors or as arrays with one row per sample.
+
+    Unless said otherwise, the shape is ``(batch,)``. A field is computed when an objective first reads it, so only what
+    is read costs time. The gradient of a loss is taken through all fields that depend on the current policy.
+
+    :param ratio: r(theta)
+    :param advantages: A
+    :param kl: KL(old || new)
+    :param source: computes a field by its name, or returns ``None`` if it does not know it; only what is not given
+        otherwise is asked for
+    :param others: other fields by name
     """
 
-    def __init__(self, ratio: Numbers, advantages: Numbers, kl: Numbers | None = None):
-        self.ratio: Numbers = ratio
-        self.advantages: Numbers = advantages
-        self._kl: Numbers | None = kl
+    ratio: Numbers
+    """r(theta) = pi(a|s) / pi_old(a|s)."""
+    log_ratio: Numbers
+    """log r(theta)."""
+    log_prob: Numbers
+    """log pi(a|s)."""
+    old_log_prob: Numbers
+    """log pi_old(a|s)."""
+    advantages: Numbers
+    """A, normalised as the model's ``normalize_advantage`` says."""
+    kl: Numbers
+    """KL(old || new) in each state, summed over action dimensions. The objective must set ``needs_kl``."""
+    reverse_kl: Numbers
+    """KL(new || old) in each state, likewise."""
+    jensen_shannon: Numbers
+    """The Jensen-Shannon divergence of the old and the new policy in each state, likewise; not for arrays."""
+    parameters: tuple[Numbers, ...]
+    """The parameters of the distributions as in :mod:`sb3_ppo_variants.kl`, shapes ``(batch, ...)``, likewise."""
+    old_parameters: tuple[Numbers, ...]
+    """Those of the old policy, likewise."""
+    entropy: Numbers
+    """The entropy of pi in each state; where it has no closed form, -log pi(a|s) estimates it."""
+    old_values: Numbers
+    """The values that were estimated during the rollout."""
+    returns: Numbers
+    """The TD(lambda) targets of the value function."""
+    observations: Any
+    """Shape ``(batch, ...)``, or a dict of these."""
+    actions: Numbers
+    """As the rollout buffer has them, shape ``(batch, action_dim)``."""
+    rows: Numbers
+    """The index of each sample in the rollout, which has one environment after the other."""
+    episodes: Numbers
+    """A number for each episode, or part of one, in the rollout; its samples share it."""
 
-    @property
-    def kl(self) -> Numbers:
-        """KL(old || new) in each state.
+    def __init__(
+        self,
+        ratio: Numbers | None = None,
+        advantages: Numbers | None = None,
+        kl: Numbers | None = None,
+        *,
+        source: Callable[[str], Any] = unknown,
+        **others: Any,
+    ):
+        self._source: Callable[[str], Any] = source
+        for name, value in (("ratio", ratio), ("advantages", advantages), ("kl", kl), *others.items()):
+            if name not in FIELDS:
+                raise TypeError(f"a batch has no {name!r}; its fields are {', '.join(sorted(FIELDS))}")
+            if value is not None:
+                self.__dict__[name] = value
 
-        :raises RuntimeError: if the objective does not set ``needs_kl``
-        """
-        if self._kl is None:
-            raise RuntimeError("the objective reads batch.kl, but needs_kl is False: set needs_kl = True in its class")
-        return self._kl
+    if not TYPE_CHECKING:  # The annotations above say what there is.
+
+        def __getattr__(self, name):
+            """Find a field. Python calls this only when the field is first read."""
+            if name not in FIELDS:
+                raise AttributeError(f"a batch has no {name!r}; its fields are {', '.join(sorted(FIELDS))}")
+            value = self._find(name)
+            if value is None:
+                value = self.__dict__[name] = self._derive(name)
+            return value
+
+    def renyi(self, order: float) -> Numbers:
+        """Return the Renyi divergence D(old || new) of an order in each state, likewise; not for arrays."""
+        of_order: Callable[[float], Numbers] = self._source("renyi") or self._refuse("renyi")
+        return of_order(order)
+
+    def _find(self, name: str) -> Any:
+        if name not in self.__dict__:
+            value = self._source(name)
+            if value is None:
+                return None
+            self.__dict__[name] = value
+        return self.__dict__[name]
+
+    def _derive(self, name: str) -> Any:
+        """Compute a field from others."""
+        if name == "ratio" and self._find("log_ratio") is not None:
+            return np.exp(self.log_ratio) if isinstance(self.log_ratio, np.ndarray) else self.log_ratio.exp()
+        if name == "log_ratio" and self._find("ratio") is not None:
+            return np.log(self.ratio) if isinstance(self.ratio, np.ndarray) else self.ratio.log()
+        if name == "log_prob" and self._find("old_log_prob") is not None:
+            return self.old_log_prob + self.log_ratio
+        self._refuse(name)
+
+    def _refuse(self, name: str) -> NoReturn:
+        """:raises RuntimeError: always, with the reason why the field is not known"""
+        if name in ("jensen_shannon", "renyi") and isinstance(self.advantages, np.ndarray):
+            raise RuntimeError(f"arrays have no {name}: an objective that reads it has a loss, and no gradient()")
+        if name in OF_DISTRIBUTIONS:
+            remedy = "set needs_kl = True in its class"
+            raise RuntimeError(f"the objective reads batch.{name}, but needs_kl is False: {remedy}")
+        raise RuntimeError(f"the objective reads batch.{name}, which this batch does not have")
+
+
+FIELDS = frozenset({*Batch.__annotations__, "renyi"})
+# What is known only of distributions with a known KL.
+OF_DISTRIBUTIONS = frozenset({"kl", "reverse_kl", "jensen_shannon", "renyi", "parameters", "old_parameters"})
 
 
 class Gradient(NamedTuple):
-    """A loss over arrays with its derivatives; all arrays have the shape ``(batch,)``."""
+    """A loss over arrays with its derivatives; all arrays have the shape ``(batch,)``.
+
+    ``None`` stands for a loss that does not depend on a quantity.
+    """
 
     losses: np.ndarray
     """The loss of each sample; their mean is the loss."""
     d_log_ratio: np.ndarray
     """The derivative of the mean with respect to each log r."""
     d_kl: np.ndarray | None = None
-    """The derivative of the mean with respect to each KL; ``None`` if the loss does not depend on the KL."""
+    """The derivative with respect to each KL(old || new)."""
+    d_reverse_kl: np.ndarray | None = None
+    """The derivative with respect to each KL(new || old)."""
+    d_entropy: np.ndarray | None = None
+    """The derivative with respect to each entropy."""
 
 
 class Objective(ABC):
@@ -56,7 +158,7 @@ class Objective(ABC):
     """
 
     needs_kl: ClassVar[bool] = False
-    """Whether :meth:`loss` reads ``batch.kl``. If so, the policy's distribution needs a known KL."""
+    """Whether :meth:`loss` reads a divergence or the parameters of distributions, which then need a known KL."""
     clip_range: float | None = None
     """eps, if the objective clips r(theta); ``train/clip_fraction`` is computed with it."""
 
@@ -84,24 +186,38 @@ class Objective(ABC):
 
 
 class ArrayObjective(Objective):
-    """An objective with a hand-written gradient, which the native library can call."""
+    """An objective with a hand-written gradient, which takes a fraction of the time of autograd on the fast path.
+
+    The gradient is that with respect to log r, the two KLs and the entropy. A loss that depends on the policy in
+    another way cannot have one.
+    """
 
     @abstractmethod
     def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
         """Compute the loss and its derivatives. :func:`~sb3_ppo_variants.check_gradient` compares it with autograd."""
 
 
-def arrays_obstacle(objective: Objective) -> str | None:
-    """Return why an objective has no gradient over arrays, as a clause, or ``None`` if it has one."""
-    name = type(objective).__name__
+class NativeObjective(ArrayObjective):
+    """An objective that the native library computes too, as ``objectives.hpp`` says."""
+
+    term: ClassVar[str]
+    """Its constant of the enumeration ``Objectives`` in ``interface.hpp``."""
+
+    @property
+    @abstractmethod
+    def constants(self) -> Sequence[float]:
+        """The numbers that its term takes."""
+
+
+def is_given_with_loss(objective: Objective, member: str) -> bool:
+    """Return whether an objective has a member that belongs to its loss, and not to one that it has overridden."""
     for cls in type(objective).__mro__:
         members = cls.__dict__
-        if "gradient" in members and "gradient" not in getattr(cls, "__abstractmethods__", ()):
-            return None
+        if member in members and member not in getattr(cls, "__abstractmethods__", ()):
+            return True
         if "loss" in members:
-            # This class overrides loss only, so the gradient that it inherits belongs to another loss.
-            return f"{name} has a loss without a gradient over arrays"
-    return f"{name} has no gradient over arrays"
+            return False
+    return False
 
 
 def loss_of(objective: Objective, batch: Batch[th.Tensor]) -> th.Tensor:
@@ -123,23 +239,24 @@ def gradient_of(objective: ArrayObjective, batch: Batch[np.ndarray]) -> Gradient
     """Return the losses and the gradient of an objective.
 
     :raises ArgumentError: if it returns anything but a ``Gradient``, if what it contains is not an array of shape
-        ``(batch,)``, or if there is a ``d_kl`` although the objective does not need the KL
+        ``(batch,)``, or if a KL has a derivative although the objective does not need it
     """
     returned, name = objective.gradient(batch), type(objective).__name__
-    if not isinstance(returned, tuple) or len(returned) not in (2, 3):
+    if not isinstance(returned, tuple) or not 2 <= len(returned) <= len(Gradient._fields):
         raise ArgumentError(f"{name}.gradient returned {returned!r}; allowed: a Gradient")
     found = Gradient(*returned)
     for field, array in zip(Gradient._fields, found, strict=True):
-        if field == "d_kl" and array is None:
+        if array is None and field in Gradient._field_defaults:
             continue
-        if not isinstance(array, np.ndarray) or array.shape != batch.ratio.shape:
+        if not isinstance(array, np.ndarray) or array.shape != batch.advantages.shape:
             which = f"of shape {array.shape}" if isinstance(array, np.ndarray | np.generic) else f"= {array!r}"
             raise ArgumentError(
-                f"{name}.gradient returned {field} {which}; allowed: an array of shape {batch.ratio.shape}, one number "
-                "per sample"
+                f"{name}.gradient returned {field} {which}; allowed: an array of shape {batch.advantages.shape}, one "
+                "number per sample"
             )
-    if found.d_kl is not None and not objective.needs_kl:
-        raise ArgumentError(
-            f"{name}.gradient returned a d_kl, but needs_kl is False: set needs_kl = True in its class, or return None"
-        )
+        if field in ("d_kl", "d_reverse_kl") and not objective.needs_kl:
+            raise ArgumentError(
+                f"{name}.gradient returned a {field}, but needs_kl is False: set needs_kl = True in its class, or "
+                "return None"
+            )
     return found

@@ -1,28 +1,36 @@
 """The objectives of the PPO paper: clipped, unclipped, and with a KL penalty that is fixed or adaptive."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 from typing import ClassVar
 
 import numpy as np
 import torch as th
 
 from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, POSITIVE, number
-from sb3_ppo_variants.objectives.objective import ArrayObjective, Batch, Gradient
+from sb3_ppo_variants.objectives.objective import Batch, Gradient, NativeObjective
 
 
 @dataclass(frozen=True)
-class Clipped(ArrayObjective):
+class Clipped(NativeObjective):
     """Equation 7 of https://arxiv.org/abs/1707.06347: L^CLIP = E[min(r A, clip(r, 1 - eps, 1 + eps) A)].
 
     :param clip_range: eps, >= 0
     :raises ArgumentError: (a ``ValueError``) if it has a value that is not allowed
     """
 
+    term: ClassVar[str] = "CLIPPED"
     clip_range: float
 
     def __post_init__(self) -> None:
         NON_NEGATIVE.check("clip_range", self.clip_range)
+
+    @property
+    def constants(self) -> Sequence[float]:
+        """Eps, and no penalty."""
+        return self.clip_range, 0.0
 
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """-E[min(r A, clip(r, 1 - eps, 1 + eps) A)]."""
@@ -45,8 +53,15 @@ class Clipped(ArrayObjective):
 
 
 @dataclass(frozen=True)
-class Unclipped(ArrayObjective):
+class Unclipped(NativeObjective):
     """Equation 6 of https://arxiv.org/abs/1707.06347, "no clipping or penalty": L^CPI = E[r A]."""
+
+    term: ClassVar[str] = "CLIPPED"
+
+    @property
+    def constants(self) -> Sequence[float]:
+        """An infinite eps, and no penalty."""
+        return inf, 0.0
 
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """-E[r A]."""
@@ -68,7 +83,7 @@ KL_COEF = number(f"a number in [{MIN_KL_COEF:g}, {MAX_KL_COEF:g}]", lambda value
 
 
 @dataclass(frozen=True, kw_only=True)
-class KLPenalized(ArrayObjective):
+class KLPenalized(NativeObjective):
     """Equation 8 of https://arxiv.org/abs/1707.06347: L^KLPEN = E[r A - beta KL(old || new)].
 
     :param kl_coef: beta, >= 0
@@ -77,6 +92,7 @@ class KLPenalized(ArrayObjective):
     """
 
     needs_kl: ClassVar[bool] = True
+    term: ClassVar[str] = "CLIPPED"
     kl_coef: float
     clip_range: float | None = None
 
@@ -84,18 +100,23 @@ class KLPenalized(ArrayObjective):
         NON_NEGATIVE.check("kl_coef", self.kl_coef)
         NON_NEGATIVE.or_none().check("clip_range", self.clip_range)
 
+    @property
+    def constants(self) -> Sequence[float]:
+        """Eps, infinite if there is none, and beta."""
+        return self._surrogate.constants[0], self.kl_coef
+
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """-E[r A - beta KL]."""
         return self._surrogate.loss(batch) + self.kl_coef * batch.kl.mean()
 
     def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
         """d(-r A + beta KL)/d KL = beta; the derivative with respect to log r is that of the surrogate."""
-        losses, d_log_ratio, _ = self._surrogate.gradient(batch)
+        losses, d_log_ratio, *_ = self._surrogate.gradient(batch)
         n = len(losses)
         return Gradient(losses + self.kl_coef * batch.kl, d_log_ratio, np.full(n, self.kl_coef / n, losses.dtype))
 
     @cached_property
-    def _surrogate(self) -> ArrayObjective:
+    def _surrogate(self) -> NativeObjective:
         return Unclipped() if self.clip_range is None else Clipped(self.clip_range)
 
     def coefficients(self) -> dict[str, float]:

@@ -107,7 +107,8 @@ class PolicyKind:
     def samples(self, read: Read) -> Samples:
         """Convert a minibatch that the rollout buffer yields. Only observations, actions and ``more`` may be padded."""
         sb3s = Samples(*(getattr(read, name) for name in Samples._fields[:6]))
-        return sb3s._replace(old_parameters=getattr(read, "old_parameters", None), more=self._more_of(read))
+        old_parameters, rows = getattr(read, "old_parameters", None), getattr(read, "rows", None)
+        return sb3s._replace(old_parameters=old_parameters, rows=rows, more=self._more_of(read))
 
     def evaluate(self, samples: Samples) -> Evaluated:
         """Evaluate a minibatch."""

@@ -4,7 +4,7 @@ A rollout of ``n_steps`` steps in ``n_envs`` environments has ``n_steps * n_envs
 order in which SB3's buffers flatten themselves when they are first read.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple, NoReturn, TypeAlias
@@ -22,6 +22,15 @@ from sb3_ppo_variants.kl import Parameters
 
 # Enough rows to keep a small network busy, few enough for the activations of a large one to stay in the cache.
 ROWS_AT_ONCE = 128
+# The names of columns that objectives may read, with those that SB3's buffers give them.
+OF_BUFFER = {
+    "observations": "observations",
+    "actions": "actions",
+    "episodes": "episode_starts",
+    "old_log_prob": "log_probs",
+    "old_values": "values",
+    "returns": "returns",
+}
 # A minibatch as a rollout buffer yields it, of a class of the buffer's own.
 Read: TypeAlias = Any
 # An index into a buffer's arrays, either by rows or by steps and environments.
@@ -41,6 +50,8 @@ class Samples(NamedTuple):
     """Parameters of the distributions that the actions were drawn from; ``None`` if the buffer has no such columns."""
     more: object = None
     """Additional data that the policy kind needs."""
+    rows: np.ndarray | None = None
+    """The indices of the samples in the rollout; ``None`` if the buffer does not say."""
 
 
 class WithParameters(RolloutBuffer):
@@ -64,11 +75,13 @@ class WithParameters(RolloutBuffer):
 
     def _get_samples(self, batch_inds: np.ndarray, env: VecNormalize | None = None) -> Read:
         samples: Read = super()._get_samples(batch_inds, env)
-        if self.old_parameters is None or not hasattr(samples, "_fields"):
+        if not hasattr(samples, "_fields"):
             return samples
-        rows = th.as_tensor(batch_inds, device=self.old_parameters[0].device)
         extended = _with_attributes(type(samples))(*samples)  # type: ignore[arg-type]
-        extended.old_parameters = tuple(column[rows] for column in self.old_parameters)
+        extended.rows = batch_inds
+        if self.old_parameters is not None:
+            rows = th.as_tensor(batch_inds, device=self.old_parameters[0].device)
+            extended.old_parameters = tuple(column[rows] for column in self.old_parameters)
         return extended
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -131,6 +144,46 @@ def observations_at(buffer: RolloutBuffer, where: Where) -> PyTorchObs:
     if isinstance(observations, dict):
         return {key: buffer.to_torch(array[where]) for key, array in observations.items()}
     return buffer.to_torch(observations[where])
+
+
+class Columns:
+    """The columns of a rollout that objectives may read, by row.
+
+    :param buffer: a full buffer, which does not change any more
+    """
+
+    def __init__(self, buffer: RolloutBuffer):
+        self._buffer = buffer
+        self._in_rows: dict[str, Any] = {}
+
+    def read(self, name: str, rows: np.ndarray, convert: Callable[[np.ndarray], Any]) -> Any:
+        """Return some rows of a column, by the name that objectives give it, or ``None`` if there is no such column.
+
+        :param convert: is applied to each array
+        """
+        if name == "rows":
+            return convert(rows)
+        if name not in self._in_rows:
+            if name not in OF_BUFFER:
+                return None
+            self._in_rows[name] = self._episodes() if name == "episodes" else self._column(name)
+        column = self._in_rows[name]
+        if isinstance(column, dict):
+            return {key: convert(array[rows]) for key, array in column.items()}
+        return convert(column[rows])
+
+    def _column(self, name: str) -> Any:
+        buffer, column = self._buffer, getattr(self._buffer, OF_BUFFER[name])
+        if isinstance(column, dict):
+            return {key: in_rows(buffer, array) for key, array in column.items()}
+        found = in_rows(buffer, column)
+        return found if name in ("observations", "actions") else found.reshape(len(found))
+
+    def _episodes(self) -> np.ndarray:
+        """Number the episodes of the rollout. An episode that the rollout has no beginning of counts as one."""
+        starts = in_rows(self._buffer, self._buffer.episode_starts).reshape(self._buffer.n_envs, -1) > 0
+        starts[:, 0] = True
+        return starts.ravel().cumsum() - 1
 
 
 # This is not an attribute of the buffers, so that a copy of the model made during a rollout has a free buffer.

@@ -12,10 +12,9 @@ from sb3_ppo_variants.backends import obstacles
 from sb3_ppo_variants.backends.native.actor import NativeActor
 from sb3_ppo_variants.backends.native.library import REBUILD, library
 from sb3_ppo_variants.backends.native.networks import Architecture, Features, arrays_of
-from sb3_ppo_variants.backends.native.update import NATIVE_OBJECTIVES, NativeUpdate
+from sb3_ppo_variants.backends.native.update import NativeUpdate
 from sb3_ppo_variants.backends.obstacles import ObstacleError
 from sb3_ppo_variants.backends.remade import UntilRemade
-from sb3_ppo_variants.objectives import arrays_obstacle
 from sb3_ppo_variants.rollouts.buffer import WithParameters
 from sb3_ppo_variants.rollouts.loop import Actor, Observations
 from sb3_ppo_variants.updates.plan import UpdatePlan
@@ -46,8 +45,6 @@ def _check_plan(plan: UpdatePlan) -> None:
     if library() is None:
         remedy = f"to build it, install a C++ compiler and then: {REBUILD}"
         raise ObstacleError(f"the native library was not built ({remedy})")
-    if type(plan.objective) not in NATIVE_OBJECTIVES and (reason := arrays_obstacle(plan.objective)) is not None:
-        raise ObstacleError(reason)
     policy, parameters = plan.kind.policy, plan.parameters.values()
     obstacles.check_policy(plan)
     obstacles.check_hooks(plan.modules, parameters, plan.optimizers)

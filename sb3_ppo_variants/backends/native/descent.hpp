@@ -3,6 +3,7 @@
 
 #include "interface.hpp"
 #include "losses.hpp"
+#include "objectives.hpp"
 #include "policy.hpp"
 
 namespace INSTRUCTIONS {
@@ -41,8 +42,8 @@ template <class T, class Distribution> class Descent {
         : rollout(rollout), terms(terms), objective(objective), pass(pass), adam(adam),
           policy(networks, rollout, memory),
           critic(networks.critic, networks.critic_layers, networks.activation, memory),
-          slopes(memory.take<T>(STATES)), d_kl(memory.take<T>(STATES)), advantages(memory.take<T>(pass.batch_size)),
-          last_gradient(memory.take<T>(ends_early() ? adam.size : 0)) {}
+          d_log_ratio(memory.take<T>(STATES)), d_entropy(memory.take<T>(STATES)), d_kl(memory.take<T>(STATES)),
+          d_reverse_kl(memory.take<T>(STATES)), advantages(memory.take<T>(pass.batch_size)), last_gradient(memory.take<T>(ends_early() ? adam.size : 0)) {}
 
     void run(Outcome& outcome) {
         for (int64_t start = 0; start < rollout.rows; start += pass.batch_size) {
@@ -60,7 +61,7 @@ template <class T, class Distribution> class Descent {
     Adam<T>& adam;
     Evaluator<T, Distribution> policy;
     Mlp<T> critic;
-    T *slopes, *d_kl, *advantages, *last_gradient;
+    T *d_log_ratio, *d_entropy, *d_kl, *d_reverse_kl, *advantages, *last_gradient;
 
     bool ends_early() const { return pass.most_kl < INFINITY; }
 
@@ -106,9 +107,9 @@ template <class T, class Distribution> class Descent {
             if (!is_evaluated) policy.take(indices + start, count - start);
             if (terms.of_policy) {
                 if (!is_evaluated) policy.evaluate(indices + start);
-                calls ? take_slopes(start) : add_losses(advantages + start, count, sums);
-                const T d_entropy = static_cast<T>(-terms.ent_coef / static_cast<double>(count));
-                policy.backward(indices + start, {slopes, d_kl, d_entropy}, start > 0);
+                const Slopes<T> slopes = calls ? called_slopes(start, count) : add_losses(advantages + start, count, sums);
+                const T* more = calls && objective.d_outputs ? objective.d_outputs + start * policy.n_outputs : nullptr;
+                policy.backward(indices + start, slopes, more, start > 0);
             }
             if (terms.of_value) {
                 value_slopes(indices + start, count, sums);
@@ -128,39 +129,61 @@ template <class T, class Distribution> class Descent {
 
     // Evaluates the objective in Python on a minibatch.
     bool call_objective(const int64_t* indices, int64_t count, Sums& sums, Outcome& outcome) {
+        const Evaluation<T>& all = policy.evaluation;
         for (int64_t start = 0; start < count; start += STATES) {
             policy.take(indices + start, count - start);
             policy.evaluate(indices + start);
+            copy(policy.log_ratio, objective.log_ratio, start);
+            copy(all.entropy, objective.entropy, start);
+            copy(all.kl, objective.kl, start);
+            copy(all.reverse_kl, objective.reverse_kl, start);
+            const int64_t at = start * policy.n_outputs;
+            policy.copy_parameters(objective.outputs ? objective.outputs + at : nullptr,
+                                   objective.deviations ? objective.deviations + at : nullptr);
             for (int64_t s = 0; s < policy.inputs.states; ++s) {
-                objective.log_ratio[start + s] = policy.log_ratio[s];
-                if (objective.kl) objective.kl[start + s] = policy.evaluation.kl[s];
                 const double log_ratio = policy.log_ratio[s];
-                sums.add(log_ratio, ::exp(log_ratio), policy.evaluation.entropy[s], terms);
+                sums.add(log_ratio, ::exp(log_ratio), all.entropy[s], terms);
             }
         }
         memcpy(objective.advantages, advantages, count * sizeof(T));
         outcome.answered = 0;
-        objective.evaluate(count);
+        objective.evaluate(indices - pass.permutation, count);
         for (int64_t i = 0; outcome.answered && i < count; ++i) sums.policy_loss += objective.losses[i];
         return outcome.answered;
     }
 
-    void take_slopes(int64_t start) {
-        memcpy(slopes, objective.d_log_ratio + start, policy.inputs.states * sizeof(T));
-        if (objective.kl) memcpy(d_kl, objective.d_kl + start, policy.inputs.states * sizeof(T));
+    // Copies numbers of the states that were evaluated last to their place in the minibatch, unless it is null.
+    void copy(const T* from, T* to, int64_t start) const {
+        if (to) memcpy(to + start, from, policy.inputs.states * sizeof(T));
     }
 
-    // The objectives of the paper.
-    void add_losses(const T* advantages, int64_t count, Sums& sums) {
-        const T slope_of_kl = static_cast<T>(terms.kl_coef / static_cast<double>(count));
+    // Returns the slopes of the loss, as the objective in Python has set them.
+    Slopes<T> called_slopes(int64_t start, int64_t count) {
+        const auto at = [&](const T* slopes, int64_t row) { return slopes ? slopes + start * row : nullptr; };
+        for (int64_t s = 0; s < policy.inputs.states; ++s)
+            d_entropy[s] = objective.d_entropy[start + s] - static_cast<T>(terms.ent_coef / static_cast<double>(count));
+        return {objective.d_log_ratio + start, d_entropy, at(objective.d_kl, 1), at(objective.d_reverse_kl, 1),
+                at(objective.d_deviations, policy.n_outputs)};
+    }
+
+    // Adds the losses of an objective of the package, and returns their slopes.
+    Slopes<T> add_losses(const T* advantages, int64_t count, Sums& sums) {
+        const Evaluation<T>& all = policy.evaluation;
+        const T of_entropy = static_cast<T>(-terms.ent_coef / static_cast<double>(count));
         for (int64_t s = 0; s < policy.inputs.states; ++s) {
             const double log_ratio = policy.log_ratio[s], ratio = ::exp(log_ratio);
-            const Sloped<T> term = surrogate(static_cast<T>(ratio), advantages[s], terms.clip_range);
-            slopes[s] = term.slope / count;
-            d_kl[s] = slope_of_kl;
-            sums.policy_loss += rollout.old ? term.loss + terms.kl_coef * policy.evaluation.kl[s] : term.loss;
-            sums.add(log_ratio, ratio, policy.evaluation.entropy[s], terms);
+            const Term<T> term = term_of<T>(terms.objective, terms.constants,
+                                            {static_cast<T>(ratio), policy.log_ratio[s], advantages[s], all.kl[s],
+                                             all.reverse_kl ? all.reverse_kl[s] : T(0)});
+            d_log_ratio[s] = term.d_log_ratio / count;
+            d_kl[s] = term.d_kl / count;
+            d_reverse_kl[s] = term.d_reverse_kl / count;
+            d_entropy[s] = of_entropy;
+            sums.policy_loss += term.loss;
+            sums.add(log_ratio, ratio, all.entropy[s], terms);
         }
+        return {d_log_ratio, of_entropy != 0 ? d_entropy : nullptr, rollout.old ? d_kl : nullptr,
+                all.reverse_kl ? d_reverse_kl : nullptr, nullptr};
     }
 
     void value_slopes(const int64_t* indices, int64_t count, Sums& sums) {

@@ -18,30 +18,30 @@ template <class T> struct ByState {
     operator ByState<const T>() const { return {first}; }
 };
 
-// Numbers for each state.
+// Numbers for each state: KL(old || new), and KL(new || old) unless its pointer is null.
 template <class T> struct Evaluation {
-    T *log_prob, *entropy, *kl;
+    T *log_prob, *entropy, *kl, *reverse_kl;
 
-    explicit Evaluation(Memory& memory)
-        : log_prob(memory.take<T>(STATES)), entropy(memory.take<T>(STATES)), kl(memory.take<T>(STATES)) {}
+    Evaluation(bool reverse, Memory& memory)
+        : log_prob(memory.take<T>(STATES)), entropy(memory.take<T>(STATES)), kl(memory.take<T>(STATES)),
+          reverse_kl(reverse ? memory.take<T>(STATES) : nullptr) {}
 
     void clear(int64_t states) const {
-        memset(log_prob, 0, states * sizeof(T));
-        memset(entropy, 0, states * sizeof(T));
-        memset(kl, 0, states * sizeof(T));
+        for (T* numbers : {log_prob, entropy, kl, reverse_kl})
+            if (numbers) memset(numbers, 0, states * sizeof(T));
     }
 };
 
-// dL/d of the evaluated quantities; that of the entropy is the same in all states.
+// dL/d of what was evaluated in each state, and of the standard deviations, which have a row for each state. A null
+// pointer stands for zeros; only that of `log_prob` is never null.
 template <class T> struct Slopes {
-    const T *log_prob, *kl;
-    T entropy;
+    const T *log_prob, *entropy, *kl, *reverse_kl, *deviations;
 };
 
 // Independent normal distributions; the outputs are their means.
 template <class T> class Gaussian {
   public:
-    static constexpr bool READS_LATENT = false;
+    static constexpr bool READS_LATENT = false, HAS_DEVIATIONS = true;
 
     Gaussian(const Networks<T>& networks, const Mlp<T>&, Memory& memory)
         : size(networks.parts[0]), log_std(networks.log_std), d_log_std(networks.d_log_std),
@@ -60,11 +60,12 @@ template <class T> class Gaussian {
 
     // All states have the same standard deviations, so one row of the old distributions' parameters is enough.
     void begin_kl(const T* old) {
-        kl_constant = 0;
+        kl_constant = reverse_constant = 0;
         for (int64_t i = 0; i < size; ++i) {
             const T ratio = old[size + i] / deviations[i];
             variance_ratio[i] = ratio * ratio;
             kl_constant += variance_ratio[i] - 1 - log_of(variance_ratio[i]);
+            reverse_constant += 1 / variance_ratio[i] - 1 + log_of(variance_ratio[i]);
         }
     }
 
@@ -74,12 +75,16 @@ template <class T> class Gaussian {
         for (int64_t i = 0; i < size; ++i) {
             add_squares(actions[i], means[i], deviations[i], states, z[i], all.log_prob);
             if (old) add_squares(means[i], old[i], deviations[i], states, shift[i], all.kl);
+            for (int64_t s = 0; all.reverse_kl && s < states; ++s)
+                all.reverse_kl[s] += shift[i][s] * shift[i][s] / variance_ratio[i];
         }
         for (int64_t s = 0; s < states; ++s) {
             all.log_prob[s] = T(-0.5) * all.log_prob[s] - log_scale;
             all.entropy[s] = log_scale + T(0.5) * size;
             all.kl[s] = T(0.5) * (kl_constant + all.kl[s]);
         }
+        for (int64_t s = 0; all.reverse_kl && s < states; ++s)
+            all.reverse_kl[s] = T(0.5) * (reverse_constant + all.reverse_kl[s]);
     }
 
     void gradient(ByState<T> d_means, ByState<const T>, ByState<const T> old, int64_t states, const Slopes<T>& d) {
@@ -88,12 +93,19 @@ template <class T> class Gaussian {
             T terms[STATES];
             for (int64_t s = 0; s < states; ++s) {
                 d_mean[s] = z[i][s] * d.log_prob[s] / deviations[i];
-                terms[s] = d.log_prob[s] * (z[i][s] * z[i][s] - 1) + d.entropy;
+                terms[s] = d.log_prob[s] * (z[i][s] * z[i][s] - 1);
             }
-            for (int64_t s = 0; old && s < states; ++s) {
+            for (int64_t s = 0; d.entropy && s < states; ++s) terms[s] += d.entropy[s];
+            for (int64_t s = 0; old && d.kl && s < states; ++s) {
                 d_mean[s] += d.kl[s] * shift[i][s] / deviations[i];
                 terms[s] += d.kl[s] * (1 - variance_ratio[i] - shift[i][s] * shift[i][s]);
             }
+            for (int64_t s = 0; old && d.reverse_kl && s < states; ++s) {
+                d_mean[s] += d.reverse_kl[s] * shift[i][s] / (deviations[i] * variance_ratio[i]);
+                terms[s] += d.reverse_kl[s] * (1 / variance_ratio[i] - 1);
+            }
+            for (int64_t s = 0; d.deviations && s < states; ++s)
+                terms[s] += d.deviations[s * size + i] * deviations[i];
             for (int64_t s = 0; s < states; ++s) sums[i] += terms[s];
         }
     }
@@ -105,6 +117,8 @@ template <class T> class Gaussian {
     const T* d_latent() const { return nullptr; }
 
     void prepare(ByState<const T> means, int64_t) { drawn_from = means; }
+
+    T deviation(int64_t, int64_t dimension) const { return deviations[dimension]; }
 
     T sample(int64_t state, const T* noise, T* action) const {
         T squares = 0;
@@ -121,7 +135,7 @@ template <class T> class Gaussian {
     T *d_log_std, *deviations, *variance_ratio;
     ByState<T> z, shift;
     double* sums;
-    T log_scale = 0, kl_constant = 0;
+    T log_scale = 0, kl_constant = 0, reverse_constant = 0;
     ByState<const T> drawn_from = {};
 
     // Computes z = (x - mean) / deviation, and adds its squares.
@@ -137,11 +151,12 @@ template <class T> class Gaussian {
 // Independent categorical distributions; the outputs are their concatenated logits.
 template <class T> class Categorical {
   public:
-    static constexpr bool READS_LATENT = false;
+    static constexpr bool READS_LATENT = false, HAS_DEVIATIONS = false;
 
     Categorical(const Networks<T>& networks, const Mlp<T>&, Memory& memory)
         : parts(networks.parts), n_parts(networks.n_parts), totals(memory.take<T>(STATES)),
-          scales(memory.take<T>(STATES)), entropies{memory.take<T>(n_parts * STRIDE)} {
+          scales(memory.take<T>(STATES)), entropies{memory.take<T>(n_parts * STRIDE)},
+          reverse_kls{memory.take<T>(n_parts * STRIDE)} {
         int64_t total = 0;
         for (int64_t i = 0; i < n_parts; ++i) total += parts[i];
         log_probs = {memory.take<T>(total * STRIDE)};
@@ -159,7 +174,9 @@ template <class T> class Categorical {
         prepare(logits, states);
         for (int64_t part = 0, at = 0; part < n_parts; at += parts[part++]) {
             T *__restrict entropy = entropies[part], *__restrict log_prob = all.log_prob;
+            T* __restrict reverse_kl = reverse_kls[part];
             memset(entropy, 0, states * sizeof(T));
+            memset(reverse_kl, 0, states * sizeof(T));
             for (int64_t i = at; i < at + parts[part]; ++i) {
                 const T *l = log_probs[i], *action = actions[part], category = static_cast<T>(i - at);
                 T* __restrict p = probs[i];
@@ -169,8 +186,10 @@ template <class T> class Categorical {
                     log_prob[s] += action[s] == category ? l[s] : T(0);
                 }
                 if (old) add_kl(old[i], l, p, states, all.kl);
+                for (int64_t s = 0; all.reverse_kl && s < states; ++s) reverse_kl[s] += p[s] * (l[s] - old[i][s]);
             }
             for (int64_t s = 0; s < states; ++s) all.entropy[s] += entropy[s];
+            for (int64_t s = 0; all.reverse_kl && s < states; ++s) all.reverse_kl[s] += reverse_kl[s];
         }
     }
 
@@ -183,9 +202,11 @@ template <class T> class Categorical {
                 T* __restrict slope = d_logits[i];
                 for (int64_t s = 0; s < states; ++s)
                     slope[s] = d.log_prob[s] * ((action[s] == category ? T(1) : T(0)) - p[s]);
-                for (int64_t s = 0; d.entropy != 0 && s < states; ++s)
-                    slope[s] -= d.entropy * p[s] * (l[s] + entropy[s]);
-                for (int64_t s = 0; old && s < states; ++s) slope[s] += d.kl[s] * (p[s] - exp_of(old[i][s]));
+                for (int64_t s = 0; d.entropy && s < states; ++s)
+                    slope[s] -= d.entropy[s] * p[s] * (l[s] + entropy[s]);
+                for (int64_t s = 0; old && d.kl && s < states; ++s) slope[s] += d.kl[s] * (p[s] - exp_of(old[i][s]));
+                for (int64_t s = 0; old && d.reverse_kl && s < states; ++s)
+                    slope[s] += d.reverse_kl[s] * p[s] * (l[s] - old[i][s] - reverse_kls[part][s]);
             }
     }
 
@@ -225,7 +246,7 @@ template <class T> class Categorical {
     const int64_t* parts;
     int64_t n_parts;
     T *totals, *scales;
-    ByState<T> entropies, log_probs, probs;
+    ByState<T> entropies, reverse_kls, log_probs, probs;
 
     // The sum of p - p_old is 0, except for errors in normalising large logits.
     static void add_kl(const T* old, const T* l, const T* p, int64_t states, T* __restrict kl) {
@@ -239,7 +260,7 @@ template <class T> class Categorical {
 // Independent Bernoulli distributions; the outputs are the logits of 1.
 template <class T> class Bernoulli {
   public:
-    static constexpr bool READS_LATENT = false;
+    static constexpr bool READS_LATENT = false, HAS_DEVIATIONS = false;
 
     Bernoulli(const Networks<T>& networks, const Mlp<T>&, Memory& memory)
         : size(networks.parts[0]), chosen{memory.take<T>(size * STRIDE)} {}
@@ -259,6 +280,7 @@ template <class T> class Bernoulli {
                 all.log_prob[s] += actions[i][s] * l - not_1;
                 all.entropy[s] += not_1 - p * l;
                 if (old) all.kl[s] += divergence(old[i][s], l, not_1);
+                if (all.reverse_kl) all.reverse_kl[s] += divergence(l, old[i][s], softplus(old[i][s]));
             }
     }
 
@@ -268,8 +290,9 @@ template <class T> class Bernoulli {
             for (int64_t s = 0; s < states; ++s) {
                 const T p = chosen[i][s];
                 T slope = (actions[i][s] - p) * d.log_prob[s];
-                if (d.entropy != 0) slope -= d.entropy * evaluated[i][s] * p * (1 - p);
-                if (old) slope += d.kl[s] * (p - exp_of(-softplus(-old[i][s])));
+                if (d.entropy) slope -= d.entropy[s] * evaluated[i][s] * p * (1 - p);
+                if (old && d.kl) slope += d.kl[s] * (p - exp_of(-softplus(-old[i][s])));
+                if (old && d.reverse_kl) slope += d.reverse_kl[s] * p * (1 - p) * (evaluated[i][s] - old[i][s]);
                 d_logits[i][s] = slope;
             }
     }

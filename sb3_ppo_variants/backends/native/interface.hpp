@@ -55,24 +55,31 @@ template <class T> struct Rollout {
     // Which actions are allowed, one byte for each output of the actor, or null.
     const uint8_t* masks;
     int64_t rows, action_size, old_size;
+    int64_t reverse;  // Whether KL(new || old) is computed in addition to KL(old || new).
 };
 
 // How the advantages of a minibatch are normalised: not at all, by its own mean and standard deviation, or in advance
 // by those of the minibatches that processes share. In the last case the advantages are in the order of the pass.
 enum Normalizations { NOT_NORMALIZED, NORMALIZED, NORMALIZED_IN_ORDER };
 
+// The objectives that objectives.hpp computes.
+enum Objectives { CLIPPED };
+
 // The terms of the loss. An infinite range means no clipping.
 struct Terms {
-    double clip_range, kl_coef, ent_coef, vf_coef, clip_range_vf;
-    int64_t advantages, of_policy, of_value;
+    const double* constants;  // Those of the objective.
+    double clip_range, ent_coef, vf_coef, clip_range_vf;
+    int64_t objective, advantages, of_policy, of_value;
 };
 
-// An objective in Python, or nothing if `evaluate` is null. The library fills the first three arrays with what it knows
-// of a minibatch and calls `evaluate`, which fills the others: the losses, and the derivatives of their mean.
+// An objective in Python, or nothing if `evaluate` is null. The library fills the first arrays with what it knows of a
+// minibatch and calls `evaluate`, which fills the others: the losses, and the derivatives of their mean. The arguments of
+// `evaluate` say where in the permutation the minibatch begins, and how many states it has. Outputs and deviations have a
+// row for each state. What is null is neither known nor read.
 template <class T> struct Objective {
-    T *log_ratio, *advantages, *kl;
-    const T *losses, *d_log_ratio, *d_kl;
-    void (*evaluate)(int64_t count);
+    T *log_ratio, *advantages, *entropy, *kl, *reverse_kl, *outputs, *deviations;
+    const T *losses, *d_log_ratio, *d_entropy, *d_kl, *d_reverse_kl, *d_outputs, *d_deviations;
+    void (*evaluate)(int64_t start, int64_t count);
 };
 
 // The parameters to train, their gradient, and Adam's moments, each divided by (1 - beta).

@@ -1,4 +1,4 @@
-// The terms of the loss in one state. Equation numbers refer to https://arxiv.org/abs/1707.06347.
+// The terms of the loss besides the objective. Equation numbers refer to https://arxiv.org/abs/1707.06347.
 #pragma once
 
 #include "instruction_set.hpp"
@@ -6,19 +6,10 @@
 
 namespace INSTRUCTIONS {
 
-// A loss and its derivative with respect to log r(theta), or to a value.
+// A loss and its derivative with respect to a value.
 template <class T> struct Sloped {
     T loss, slope;
 };
-
-// Equation 7, or equation 6 if the range is infinite. Propagates NaN.
-template <class T> inline Sloped<T> surrogate(T ratio, T advantage, double clip_range) {
-    const T low = static_cast<T>(1 - clip_range), high = static_cast<T>(1 + clip_range);
-    const T bounded = ratio < low ? low : ratio > high ? high : ratio;
-    const T unclipped = advantage * ratio, clipped = advantage * bounded;
-    if (unclipped > clipped) return {-clipped, T(0)};
-    return {-unclipped, -unclipped};
-}
 
 // L^VF of equation 9, or the clipped form of OpenAI Baselines if the range is finite.
 template <class T> inline Sloped<T> value_error(T value, T old_value, T target, double clip_range_vf) {

@@ -2,7 +2,6 @@
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -195,18 +194,17 @@ class Architecture:
             return -th.empty(shape, dtype=dtype).exponential_().log_().numpy()
         return th.rand(shape, dtype=dtype).numpy()
 
-    def parameters(self, outputs: np.ndarray, std: np.ndarray | None) -> Parameters:
+    def parameters(self, outputs: np.ndarray | th.Tensor, std: np.ndarray | th.Tensor | None) -> Parameters:
         """Return the parameters of distributions as :mod:`sb3_ppo_variants.kl` defines them.
 
         :param outputs: the outputs of the policy network after masking, shape ``(n, outputs)``
         :param std: the standard deviations, same shape, if there are any
         """
         if std is not None:
-            return th.from_numpy(outputs), th.from_numpy(std)
+            return th.as_tensor(outputs), th.as_tensor(std)
         if self.distribution == BERNOULLI:
-            return (th.from_numpy(outputs),)
-        parts = zip(self.parts, accumulate(self.parts), strict=True)
-        return tuple(th.from_numpy(outputs[:, end - size : end]).log_softmax(dim=1) for size, end in parts)
+            return (th.as_tensor(outputs),)
+        return tuple(part.log_softmax(dim=1) for part in th.split(th.as_tensor(outputs), self.parts, dim=1))
 
     def structure(self, arrays: Arrays, gradients: Arrays = NO_ARRAYS) -> structures.Networks:
         """Return the structure of networks with these parameters, and with arrays for their gradients, by name.

@@ -21,15 +21,17 @@ template <class T, class Distribution> class Evaluator {
     Evaluator(const Networks<T>& networks, const Rollout<T>& rollout, Memory& memory)
         : inputs(networks.actor[0].inputs, memory),
           actor(networks.actor, networks.actor_layers, networks.activation, memory),
-          distribution(networks, actor, memory), evaluation(memory), log_ratio(memory.take<T>(STATES)),
-          rollout(rollout), n_outputs(networks.actor[networks.actor_layers - 1].outputs),
-          actions{memory.take<T>(rollout.action_size * STRIDE)}, old{memory.take<T>(rollout.old_size * STRIDE)} {}
+          distribution(networks, actor, memory), evaluation(rollout.old && rollout.reverse, memory),
+          log_ratio(memory.take<T>(STATES)), n_outputs(networks.actor[networks.actor_layers - 1].outputs),
+          rollout(rollout), actions{memory.take<T>(rollout.action_size * STRIDE)},
+          old{memory.take<T>(rollout.old_size * STRIDE)} {}
 
     Inputs<T> inputs;
     Mlp<T> actor;
     Distribution distribution;
     Evaluation<T> evaluation;
     T* log_ratio;
+    int64_t n_outputs;
 
     void begin() {
         distribution.begin();
@@ -44,20 +46,33 @@ template <class T, class Distribution> class Evaluator {
 
     // Evaluates the actions of these rows.
     void evaluate(const int64_t* indices) {
-        T* outputs = actor.forward(inputs);
+        outputs = {actor.forward(inputs)};
         for (int64_t s = 0; rollout.masks && s < inputs.states; ++s)
-            limit(outputs + s, rollout.masks + indices[s] * n_outputs, n_outputs);
+            limit(outputs.first + s, rollout.masks + indices[s] * n_outputs, n_outputs);
         gather(rollout.actions, indices, rollout.action_size, actions);
         if (rollout.old) gather(rollout.old, indices, rollout.old_size, old);
-        distribution.evaluate({outputs}, actions, old_or_null(), inputs.states, evaluation);
+        distribution.evaluate(outputs, actions, old_or_null(), inputs.states, evaluation);
         for (int64_t s = 0; s < inputs.states; ++s)
             log_ratio[s] = evaluation.log_prob[s] - rollout.old_log_prob[indices[s]];
     }
 
+    // Copies the outputs and the standard deviations of the states that were evaluated last, a row for each state, unless
+    // the pointers are null.
+    void copy_parameters(T* to_outputs, T* to_deviations) const {
+        if (to_outputs) transpose(outputs.first, STRIDE, n_outputs, inputs.states, to_outputs, n_outputs);
+        if constexpr (Distribution::HAS_DEVIATIONS)
+            for (int64_t s = 0; to_deviations && s < inputs.states; ++s)
+                for (int64_t i = 0; i < n_outputs; ++i) to_deviations[s * n_outputs + i] = distribution.deviation(s, i);
+    }
+
     // Backpropagates to the parameters. Call this after `evaluate`.
-    void backward(const int64_t* indices, const Slopes<T>& slopes, bool add) {
+    //
+    // `more` has slopes with respect to the outputs, a row for each state, or is null.
+    void backward(const int64_t* indices, const Slopes<T>& slopes, const T* more, bool add) {
         const ByState<T> d_outputs{actor.d_output()};
         distribution.gradient(d_outputs, actions, old_or_null(), inputs.states, slopes);
+        for (int64_t s = 0; more && s < inputs.states; ++s)
+            for (int64_t i = 0; i < n_outputs; ++i) d_outputs[i][s] += more[s * n_outputs + i];
         for (int64_t s = 0; rollout.masks && s < inputs.states; ++s) {
             const uint8_t* allowed = rollout.masks + indices[s] * n_outputs;
             for (int64_t i = 0; i < n_outputs; ++i) d_outputs[i][s] = allowed[i] ? d_outputs[i][s] : T(0);
@@ -73,8 +88,7 @@ template <class T, class Distribution> class Evaluator {
 
   private:
     const Rollout<T>& rollout;
-    int64_t n_outputs;
-    ByState<T> actions, old;
+    ByState<T> actions, old, outputs = {};
 
     ByState<const T> old_or_null() const { return {rollout.old ? old.first : nullptr}; }
 

@@ -10,7 +10,7 @@ namespace INSTRUCTIONS {
 // Actions may be squashed by tanh. Their entropy then has no closed form, and -log pi(a|s) estimates it.
 template <class T> class StateDependent {
   public:
-    static constexpr bool READS_LATENT = true;
+    static constexpr bool READS_LATENT = true, HAS_DEVIATIONS = true;
 
     StateDependent(const Networks<T>& networks, const Mlp<T>& actor, Memory& memory)
         : networks(networks), actor(actor), size(networks.parts[0]),
@@ -50,21 +50,31 @@ template <class T> class StateDependent {
                 shift[i][s] = (means[i][s] - old[i][s]) / deviation;
                 variance_ratio[i][s] = ratio * ratio;
                 all.kl[s] += T(0.5) * (shift[i][s] * shift[i][s] + variance_ratio[i][s] - 1) - log_of(ratio);
+                if (!all.reverse_kl) continue;
+                const T rest = (shift[i][s] * shift[i][s] + 1) / variance_ratio[i][s] - 1;
+                all.reverse_kl[s] += T(0.5) * rest + log_of(ratio);
             }
         for (int64_t s = 0; is_squashed && s < states; ++s) all.entropy[s] = -all.log_prob[s];
     }
 
     void gradient(ByState<T> d_means, ByState<const T>, ByState<const T> old, int64_t states, const Slopes<T>& d) {
-        const T d_entropy = is_squashed ? T(0) : d.entropy;
-        for (int64_t s = 0; s < states; ++s) d_log_prob[s] = is_squashed ? d.log_prob[s] - d.entropy : d.log_prob[s];
+        const T* d_entropy = is_squashed ? nullptr : d.entropy;
+        for (int64_t s = 0; s < states; ++s)
+            d_log_prob[s] = is_squashed && d.entropy ? d.log_prob[s] - d.entropy[s] : d.log_prob[s];
         for (int64_t i = 0; i < size; ++i) {
             T* __restrict d_variance = d_variances[i];
             for (int64_t s = 0; s < states; ++s) {
-                T d_mean = d_log_prob[s] * z[i][s], d_log = d_mean * z[i][s] - d_log_prob[s] + d_entropy;
-                if (old) {
+                T d_mean = d_log_prob[s] * z[i][s], d_log = d_mean * z[i][s] - d_log_prob[s];
+                if (d_entropy) d_log += d_entropy[s];
+                if (old && d.kl) {
                     d_mean += d.kl[s] * shift[i][s];
                     d_log += d.kl[s] * (1 - variance_ratio[i][s] - shift[i][s] * shift[i][s]);
                 }
+                if (old && d.reverse_kl) {
+                    d_mean += d.reverse_kl[s] * shift[i][s] / variance_ratio[i][s];
+                    d_log += d.reverse_kl[s] * (1 / variance_ratio[i][s] - 1);
+                }
+                if (d.deviations) d_log += d.deviations[s * size + i] * deviation(s, i);
                 d_means[i][s] = d_mean / root(variances[i][s]);
                 d_variance[s] = d_log / variances[i][s];  // Twice the derivative.
             }

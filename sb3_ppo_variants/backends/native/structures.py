@@ -35,6 +35,8 @@ def _fields(structure: str) -> list[tuple[str, type]]:
 
 # The columns of the statistics of minibatches; the last constant counts them.
 MEASURED = [name.lower() for name in _enumerated("Statistics")[:-1]]
+# The objectives that the library computes.
+OBJECTIVES = _enumerated("Objectives")
 # How the advantages of minibatches are normalised.
 NOT_NORMALIZED, NORMALIZED, NORMALIZED_IN_ORDER = map(
     _enumerated("Normalizations").index, ("NOT_NORMALIZED", "NORMALIZED", "NORMALIZED_IN_ORDER")

@@ -1,7 +1,7 @@
 """Updates with the native library, and the functions in Python that it calls during a pass."""
 
 import ctypes
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from math import inf
 from typing import Any
 
@@ -16,17 +16,26 @@ from sb3_ppo_variants.backends.native.networks import STATE_DEPENDENT, Architect
 from sb3_ppo_variants.backends.native.structures import fitting
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.guards.outputs import is_finite
-from sb3_ppo_variants.kl import Parameters
-from sb3_ppo_variants.objectives import AdaptiveKL, ArrayObjective, Batch, Clipped, KLPenalized, Unclipped, gradient_of
+from sb3_ppo_variants.kl import Parameters, divergences_of
+from sb3_ppo_variants.objectives import (
+    ArrayObjective,
+    Batch,
+    NativeObjective,
+    Objective,
+    gradient_of,
+    is_given_with_loss,
+    loss_of,
+)
+from sb3_ppo_variants.objectives.objective import OF_DISTRIBUTIONS
 from sb3_ppo_variants.processes import Processes
 from sb3_ppo_variants.processes.statistics import normalize_together
-from sb3_ppo_variants.rollouts.buffer import WithParameters, in_rows
+from sb3_ppo_variants.rollouts.buffer import Columns, WithParameters, in_rows
 from sb3_ppo_variants.rollouts.loop import Observations
 from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, in_minibatches, over_rollout
 from sb3_ppo_variants.updates.run import TOLERATED, Ended, Measured
 
-# The objectives that losses.hpp implements. Their subclasses are excluded, because they may have any loss.
-NATIVE_OBJECTIVES = (Clipped, KLPenalized, AdaptiveKL, Unclipped)
+# What the gradient of an objective is taken with respect to, in the order of `Gradient`.
+DERIVED = ("log_ratio", "kl", "reverse_kl", "entropy")
 # The names of Adam's moments.
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -141,8 +150,8 @@ class NativeUpdate:
         for part in self._parts.values():
             arrays |= part.views(part.vector)
             gradients |= part.views(part.gradient)
-        self._architecture = Architecture.of(plan.kind.policy)
-        self.networks = self._architecture.structure(arrays, gradients)
+        self.architecture = Architecture.of(plan.kind.policy)
+        self.networks = self.architecture.structure(arrays, gradients)
         self.dtype = arrays["action_net.bias"].dtype
         normalize = over_rollout(plan.buffer.advantages, plan.normalize_advantage, plan.processes)
         self.advantages = normalize(self._read(plan.buffer.advantages))
@@ -156,7 +165,7 @@ class NativeUpdate:
 
     def _read_rollout(self, buffer: RolloutBuffer, log_std: np.ndarray | None) -> structures.Rollout:
         """Return the rollout in the row order of its buffer, in the type of the networks."""
-        architecture, n = self._architecture, len(self.advantages)
+        architecture, n = self.architecture, len(self.advantages)
         observations: Observations = buffer.observations
         if isinstance(observations, dict):
             observations = {key: in_rows(buffer, array) for key, array in observations.items()}
@@ -174,11 +183,13 @@ class NativeUpdate:
         parameters = buffer.old_parameters if isinstance(buffer, WithParameters) else None
         if parameters is None:  # Another loop collected the rollout.
             parameters = self._compute_parameters(features, masks, log_std)
+        self.old_parameters = parameters
         old = np.ascontiguousarray(np.concatenate([each.numpy() for each in parameters], axis=1), self.dtype)
         fitting(old, "old parameters", self.dtype, n, (1 + architecture.has_std) * architecture.outputs)
         log_probs, returns, values = map(self._read, (buffer.log_probs, buffer.returns, buffer.values))
         columns = features, actions, log_probs, self.ordered_advantages, returns, values, old, masks
-        return structures.Rollout(*columns, n, actions.shape[1], old.shape[1])
+        reverse = self.plan.objective.needs_kl  # Objectives may read both directions.
+        return structures.Rollout(*columns, n, actions.shape[1], old.shape[1], reverse)
 
     def _read(self, array: np.ndarray, *shape: int) -> np.ndarray:
         """Return an array of the buffer with a row of this shape for each state."""
@@ -190,14 +201,14 @@ class NativeUpdate:
         self, features: np.ndarray, masks: np.ndarray | None, log_std: np.ndarray | None
     ) -> Parameters:
         """Compute the parameters of the policy's distributions in all states."""
-        outputs = np.empty((len(features), self._architecture.outputs), self.dtype)
-        std = np.empty_like(outputs) if self._architecture.distribution == STATE_DEPENDENT else None
+        outputs = np.empty((len(features), self.architecture.outputs), self.dtype)
+        std = np.empty_like(outputs) if self.architecture.distribution == STATE_DEPENDENT else None
         results = {"outputs": outputs, "deviations": std}
         run_acting(self.networks, self.dtype, features=features, masks=masks, rows=len(features), **results)
-        if std is None and self._architecture.has_std:
+        if std is None and self.architecture.has_std:
             assert log_std is not None
             std = np.tile(np.exp(log_std), (len(features), 1))
-        return self._architecture.parameters(outputs, std)
+        return self.architecture.parameters(outputs, std)
 
     def begin(self, descent: Descent) -> "NativeDescent":
         return NativeDescent(self, descent, self._parts[descent.optimizer])
@@ -248,9 +259,8 @@ class NativeDescent:
         most_kl = inf if descent.target_kl is None else TOLERATED * descent.target_kl
         pass_ = structures.Pass(self._permutation, *addresses, plan.batch_size, most_kl)
         own = structures.Objective()
-        if type(plan.objective) not in NATIVE_OBJECTIVES:
-            assert isinstance(plan.objective, ArrayObjective)
-            own = OwnObjective(plan.objective, min(plan.batch_size, n), update.dtype).structure(self._calls)
+        if not has_term(plan.objective):
+            own = OwnObjective(update, self._permutation).structure(self._calls)
         self._run = library_in_use().descent(
             update.dtype, update.networks, update.rollout, self._terms(), own, pass_, part.adam, self._outcome
         )
@@ -261,12 +271,17 @@ class NativeDescent:
         if in_minibatches(plan.normalize_advantage):
             alone = plan.processes.size == 1
             normalization = structures.NORMALIZED if alone else structures.NORMALIZED_IN_ORDER
+        constants, term = None, 0
+        if has_term(objective):
+            assert isinstance(objective, NativeObjective)
+            constants, term = np.array(objective.constants, float), structures.OBJECTIVES.index(objective.term)
         return structures.Terms(
+            constants,
             inf if objective.clip_range is None else float(objective.clip_range),
-            float(objective.kl_coef) if isinstance(objective, KLPenalized) else 0.0,
             float(plan.ent_coef),
             float(plan.vf_coef),
             inf if plan.clip_range_vf is None else float(plan.clip_range_vf),
+            term,
             normalization,
             self._descent.of_policy,
             self._descent.of_value,
@@ -380,28 +395,98 @@ class Averages:
         self._processes.average(self._gradient)
 
 
-class OwnObjective:
-    """Evaluates the gradient of a user's objective in Python.
+def has_term(objective: Objective) -> bool:
+    """Return whether the library computes an objective without calling Python."""
+    return isinstance(objective, NativeObjective) and is_given_with_loss(objective, "term")
 
-    :param objective: the objective
-    :param rows: the most rows of a minibatch
-    :param dtype: the type of its numbers
+
+class OwnObjective:
+    """Evaluates an objective in Python on what the library knows of a minibatch, and differentiates it.
+
+    If the objective has no gradient over arrays, autograd differentiates its loss with respect to what the objective
+    has read. The library goes on from there to the parameters of the networks.
+
+    :param update: the update
+    :param permutation: the order of the rows in a pass
     """
 
-    def __init__(self, objective: ArrayObjective, rows: int, dtype: np.dtype):
-        self._objective = objective
-        self._log_ratio, self._advantages, self._losses, self._d_log_ratio = np.zeros((4, rows), dtype)
-        self._kl: np.ndarray | None = np.zeros(rows, dtype) if objective.needs_kl else None
-        self._d_kl: np.ndarray | None = np.zeros(rows, dtype) if objective.needs_kl else None
+    def __init__(self, update: NativeUpdate, permutation: np.ndarray):
+        plan, architecture = update.plan, update.architecture
+        self._plan, self._architecture, self._permutation = plan, architecture, permutation
+        self._has_gradient = is_given_with_loss(plan.objective, "gradient")
+        self._columns, self._old_parameters = Columns(plan.buffer), update.old_parameters
+        self._divergences = divergences_of(plan.kind.policy.action_dist)
+        self._written: Set[str] = set()
+        rows, dtype = min(plan.batch_size, len(permutation)), update.dtype
+        states, parameters = ["log_ratio", "entropy"], []
+        if plan.objective.needs_kl:
+            states += ["kl", "reverse_kl"]
+        if plan.objective.needs_kl and not self._has_gradient:
+            parameters = ["outputs", "deviations"] if architecture.has_std else ["outputs"]
+        shapes = {**dict.fromkeys(states, (rows,)), **dict.fromkeys(parameters, (rows, architecture.outputs))}
+        self._known = {name: np.zeros(shape, dtype) for name, shape in shapes.items()}
+        self._slopes = {name: np.zeros(shape, dtype) for name, shape in shapes.items()}
+        self._advantages, self._losses = np.zeros((2, rows), dtype)
 
     def structure(self, calls: Calls) -> structures.Objective:
         """Return the objective in the form that the library takes."""
-        arrays = (self._log_ratio, self._advantages, self._kl, self._losses, self._d_log_ratio, self._d_kl)
-        return structures.Objective(*arrays, calls.address(self._evaluate, structures.COUNT))
+        return structures.Objective(
+            advantages=self._advantages,
+            losses=self._losses,
+            evaluate=calls.address(self._evaluate, structures.COUNT, structures.COUNT),
+            **self._known,
+            **{f"d_{name}": slopes for name, slopes in self._slopes.items()},
+        )
 
-    def _evaluate(self, rows: int) -> None:
-        kl = None if self._kl is None else self._kl[:rows]
-        batch = Batch(np.exp(self._log_ratio[:rows]), self._advantages[:rows], kl)
-        self._losses[:rows], self._d_log_ratio[:rows], d_kl = gradient_of(self._objective, batch)
-        if self._d_kl is not None:
-            self._d_kl[:rows] = 0.0 if d_kl is None else d_kl
+    def _evaluate(self, start: int, count: int) -> None:
+        rows = self._permutation[start : start + count]
+        known = {name: array[:count] for name, array in self._known.items()}
+        evaluate = self._by_gradient if self._has_gradient else self._by_autograd
+        slopes = evaluate(rows, self._advantages[:count], known)
+        for name in self._written - slopes.keys():
+            self._slopes[name][:] = 0.0
+        for name, array in slopes.items():
+            self._slopes[name][:count] = array
+        self._written = slopes.keys()
+
+    def _by_gradient(
+        self, rows: np.ndarray, advantages: np.ndarray, known: dict[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        def read(name: str) -> Any:
+            if name == "old_parameters" and objective.needs_kl:
+                return tuple(column[rows].numpy() for column in self._old_parameters)
+            return self._columns.read(name, rows, np.asarray)
+
+        objective = self._plan.objective
+        assert isinstance(objective, ArrayObjective)
+        batch: Batch[np.ndarray] = Batch(None, advantages, source=read, **known)
+        self._losses[: len(rows)], *slopes = gradient_of(objective, batch)
+        return {name: slope for name, slope in zip(DERIVED, slopes, strict=True) if slope is not None}
+
+    def _by_autograd(
+        self, rows: np.ndarray, advantages: np.ndarray, known: dict[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        leaves: dict[str, th.Tensor] = {}
+
+        def leaf(name: str) -> th.Tensor:
+            if name not in leaves:
+                leaves[name] = th.from_numpy(known[name].copy()).requires_grad_()
+            return leaves[name]
+
+        def read(name: str) -> Any:
+            if name in known:
+                return leaf(name)
+            if name not in OF_DISTRIBUTIONS:
+                return self._columns.read(name, rows, th.from_numpy)
+            if not self._plan.objective.needs_kl:
+                return None
+            new = self._architecture.parameters(leaf("outputs"), leaf("deviations") if "deviations" in known else None)
+            return self._divergences.between(name, tuple(column[rows] for column in self._old_parameters), new)
+
+        with th.enable_grad():
+            batch: Batch[th.Tensor] = Batch(None, th.from_numpy(advantages.copy()), source=read)
+            loss = loss_of(self._plan.objective, batch)
+            # If the loss does not depend on what was read, its gradient is None.
+            found = th.autograd.grad(loss, [*leaves.values()], allow_unused=True) if loss.requires_grad else ()
+        self._losses[: len(rows)] = loss.item()
+        return {name: slope.numpy() for name, slope in zip(leaves, found, strict=False) if slope is not None}

@@ -1,0 +1,280 @@
+"""What an objective may read of a minibatch: on both paths the same, and computed only when it is read."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from masked_envs import MASKED_SPACES
+from test_fast_update import SDE, assert_same_update, collected
+from test_masked_fast import made as masked_model
+from torch.distributions import Categorical, Normal, kl_divergence
+
+from helpers import ACTION_SPACES, BOX, DICT, collect, latin, noise_envs, small
+from sb3_ppo_variants import ArgumentError, ArrayObjective, Batch, Gradient, Objective, PPOCustom, SeparateUpdates
+from sb3_ppo_variants.objectives import Clipped, check_gradient
+
+
+@dataclass(frozen=True)
+class OfStates(Objective):
+    """Depends on both KLs and on the entropy, each with a weight of its own in each state."""
+
+    needs_kl = True
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        weights = 1 + batch.returns.abs()
+        penalty = 0.7 * weights * batch.kl + batch.reverse_kl**2 - 0.03 * weights * batch.entropy
+        return (penalty - batch.advantages * batch.ratio).mean()
+
+
+@dataclass(frozen=True)
+class OfStatesOverArrays(OfStates, ArrayObjective):
+    """The same with a gradient."""
+
+    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
+        weights, n = 1 + np.abs(batch.returns), len(batch.kl)
+        surrogate = batch.advantages * batch.ratio
+        losses = 0.7 * weights * batch.kl + batch.reverse_kl**2 - 0.03 * weights * batch.entropy - surrogate
+        return Gradient(losses, -surrogate / n, 0.7 * weights / n, 2 * batch.reverse_kl / n, -0.03 * weights / n)
+
+
+@dataclass(frozen=True)
+class OfParameters(Objective):
+    """Pulls the parameters of the distributions back to the old ones, more in earlier episodes."""
+
+    needs_kl = True
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        weights = 1 / (1 + batch.episodes)
+        pairs = zip(batch.parameters, batch.old_parameters, strict=True)
+        # The log-probabilities of masked actions are so low that their last digits are arbitrary.
+        distance = sum(((new.clamp(min=-99) - old.clamp(min=-99)) ** 2).sum(dim=1) for new, old in pairs)
+        return (weights * distance + 0.1 * (batch.log_prob - batch.old_log_prob) ** 2).mean() - batch.entropy.mean()
+
+
+OWN = {"of states": OfStates(), "over arrays": OfStatesOverArrays(), "of parameters": OfParameters()}
+
+
+@pytest.mark.usefixtures("natively")
+@pytest.mark.parametrize("own", OWN)
+@pytest.mark.parametrize("space", ACTION_SPACES)
+def test_the_paths_agree(own: str, space: str, double_precision: Any) -> None:
+    model = collected(PPOCustom, ACTION_SPACES[space], objective=OWN[own], ent_coef=0.01)
+    double_precision(model)
+    assert_same_update(model)
+
+
+@pytest.mark.usefixtures("natively")
+@latin(7, own=OWN, sde=SDE, learn_features=[False, True])
+def test_the_paths_agree_with_gsde(own: str, sde: str, learn_features: bool, double_precision: Any) -> None:
+    model = collected(PPOCustom, BOX, objective=OWN[own], ent_coef=0.01, use_sde=True, policy_kwargs=SDE[sde])
+    model.policy.action_dist.learn_features = learn_features
+    double_precision(model)
+    with th.no_grad():
+        model.policy.reset_noise()
+    assert_same_update(model)
+
+
+@pytest.mark.usefixtures("natively")
+@latin(3, own=OWN, space=MASKED_SPACES)
+def test_the_paths_agree_with_masks(own: str, space: str, double_precision: Any) -> None:
+    model = collect(masked_model(PPOCustom, MASKED_SPACES[space], objective=OWN[own]))
+    double_precision(model)
+    assert_same_update(model)
+
+
+@pytest.mark.usefixtures("natively")
+@pytest.mark.parametrize("own", OWN)
+def test_the_paths_agree_on_large_minibatches_and_separate_updates(own: str, double_precision: Any) -> None:
+    arguments: dict[str, Any] = {"n_steps": 100, "updates": SeparateUpdates(), "objective": OWN[own]}
+    model = collected(PPOCustom, BOX, **arguments, normalize_advantage="rollout")
+    model.batch_size = 250  # The library computes 128 states at a time.
+    double_precision(model)
+    assert_same_update(model)
+
+
+def test_the_gradient_of_states_is_that_of_the_loss() -> None:
+    class Given(OfStatesOverArrays):
+        def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+            return super().loss(with_returns(batch, th.zeros_like(batch.kl)))
+
+        def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
+            return super().gradient(with_returns(batch, np.zeros_like(batch.kl)))
+
+    def with_returns(batch: Batch[Any], returns: Any) -> Batch[Any]:
+        names = ("advantages", "kl", "reverse_kl", "entropy", "log_ratio")
+        return Batch(returns=returns, **{name: getattr(batch, name) for name in names})
+
+    check_gradient(Given())
+
+
+class Reading(Clipped):
+    """Keeps what it reads. As it has another loss than its base class, autograd differentiates it."""
+
+    names: tuple[str, ...] = ()
+    seen: ClassVar[list[dict[str, Any]]] = []
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        self.seen.append({name: getattr(batch, name) for name in self.names})
+        return super().loss(batch)
+
+
+def reading(*names: str, needs_kl: bool = False) -> Any:
+    made = type("Made", (Reading,), {"names": names, "seen": [], "needs_kl": needs_kl})
+    return made(0.2)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("policy", ["MlpPolicy", "MlpLstmPolicy"])
+def test_the_columns_of_the_rollout(fast: bool, policy: str) -> None:
+    names = ("rows", "episodes", "observations", "actions", "old_values", "returns", "old_log_prob", "advantages")
+    objective = reading(*names)
+    settings: dict[str, Any] = {"n_steps": 18, "batch_size": 12, "n_epochs": 1, "normalize_advantage": False}
+    model = collect(small(PPOCustom, policy=policy, objective=objective, fast=fast, **settings))
+    model.train()
+    buffer = model.rollout_buffer
+    rows = np.concatenate([seen["rows"].numpy() for seen in objective.seen])
+    assert sorted(rows) == [*range(36)]
+    theirs = {"old_values": "values", "old_log_prob": "log_probs"}
+    columns = {name: getattr(buffer, theirs.get(name, name)) for name in names[2:]}
+    for name, column in columns.items():
+        # SB3 flattens these arrays as it first reads the buffer; the fast path does not.
+        flat = column if len(column) == 36 else column.swapaxes(0, 1).reshape(36, *column.shape[2:])
+        found = np.concatenate([seen[name].numpy() for seen in objective.seen])
+        np.testing.assert_array_equal(found, flat[rows].reshape(found.shape), err_msg=name)
+    # Episodes of 7 steps: 7, 7 and 4 of them are in the rollout of each of two environments.
+    of_rows = np.repeat(np.arange(6), [7, 7, 4, 7, 7, 4])
+    found = np.concatenate([seen["episodes"].numpy() for seen in objective.seen])
+    np.testing.assert_array_equal(found, of_rows[rows])
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_observations_in_dictionaries(fast: bool) -> None:
+    objective = reading("observations", "rows")
+    model = collect(small(PPOCustom, noise_envs(BOX, DICT), objective=objective, fast=fast, n_epochs=1))
+    model.train()
+    for key, array in model.rollout_buffer.observations.items():
+        flat = array if len(array) == 32 else array.swapaxes(0, 1).reshape(32, *array.shape[2:])
+        for seen in objective.seen:
+            np.testing.assert_array_equal(seen["observations"][key].numpy(), flat[seen["rows"].numpy()])
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("space", ["Box", "Discrete"])
+def test_divergences_and_entropy(fast: bool, space: str) -> None:
+    names = ("kl", "reverse_kl", "entropy", "log_prob", "actions", "parameters", "old_parameters")
+    objective = reading(*names, needs_kl=True)
+    env = noise_envs(ACTION_SPACES[space])
+    model = collect(small(PPOCustom, env, objective=objective, fast=fast, learning_rate=0.01, n_epochs=3))
+    model.train()
+    seen = objective.seen[-1]
+    old, new = (
+        Normal(*seen[name]) if space == "Box" else Categorical(logits=seen[name][0])
+        for name in ("old_parameters", "parameters")
+    )
+    summed: Any = (lambda x: x.sum(dim=1)) if space == "Box" else (lambda x: x)
+    actions = seen["actions"] if space == "Box" else seen["actions"].flatten()
+    wanted = {
+        "kl": summed(kl_divergence(old, new)),
+        "reverse_kl": summed(kl_divergence(new, old)),
+        "entropy": summed(new.entropy()),
+        "log_prob": summed(new.log_prob(actions)),
+    }
+    assert wanted["kl"].min() > 1e-5
+    for name, value in wanted.items():
+        th.testing.assert_close(seen[name].detach(), value.detach(), rtol=2e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_the_entropy_of_squashed_actions_is_estimated(fast: bool) -> None:
+    objective = reading("entropy", "log_prob")
+    kwargs = {"squash_output": True}
+    model = collect(small(PPOCustom, objective=objective, use_sde=True, policy_kwargs=kwargs, fast=fast))
+    model.train()
+    for seen in objective.seen:
+        th.testing.assert_close(seen["entropy"], -seen["log_prob"], rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_not_read_is_not_computed() -> None:
+    def fail(name: str) -> th.Tensor:
+        raise AssertionError(f"{name} was computed")
+
+    ratio, advantages = th.tensor([1.5, 0.9]), th.tensor([1.0, -1.0])
+    # -(min(1.5, 1.2) - 0.9) / 2.
+    batch = Batch(ratio, advantages, source=fail)
+    assert Clipped(0.2).loss(batch).item() == pytest.approx(-0.15)
+
+
+def test_a_field_is_computed_once() -> None:
+    calls = []
+
+    def compute(name: str) -> th.Tensor:
+        calls.append(name)
+        return th.zeros(2)
+
+    batch: Batch[th.Tensor] = Batch(th.ones(2), th.ones(2), source=compute)
+    assert batch.entropy is batch.entropy and calls == ["entropy"]
+
+
+def test_fields_follow_from_others() -> None:
+    batch: Batch[np.ndarray] = Batch(advantages=np.ones(1), log_ratio=np.log([2.0]), old_log_prob=np.log([0.25]))
+    assert batch.ratio.item() == pytest.approx(2.0)
+    assert np.exp(batch.log_prob).item() == pytest.approx(0.5)
+    assert Batch(th.tensor([2.0]), th.ones(1)).log_ratio.item() == pytest.approx(0.6931472)
+
+
+def test_unknown_fields_are_refused() -> None:
+    with pytest.raises(TypeError, match="a batch has no 'ratios'; its fields are actions, advantages"):
+        Batch(ratios=th.ones(1))
+    batch: Any = Batch(th.ones(1), th.ones(1))
+    with pytest.raises(AttributeError, match="a batch has no 'ratios'"):
+        batch.ratios  # noqa: B018
+    with pytest.raises(RuntimeError, match=r"reads batch.returns, which this batch does not have"):
+        batch.returns  # noqa: B018
+    for name in ("kl", "reverse_kl", "parameters"):
+        with pytest.raises(RuntimeError, match=rf"reads batch.{name}, but needs_kl is False: set needs_kl = True"):
+            getattr(batch, name)
+    arrays: Batch[np.ndarray] = Batch(np.ones(1), np.ones(1))
+    with pytest.raises(RuntimeError, match="arrays have no renyi: an objective that reads it has a loss"):
+        arrays.renyi(2.0)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_an_error_of_a_loss_undoes_the_update(fast: bool) -> None:
+    model = collect(small(PPOCustom, objective=reading("kl"), fast=fast))
+    before = [parameter.clone() for parameter in model.policy.parameters()]
+    with pytest.raises(RuntimeError, match="needs_kl is False"):
+        model.train()
+    assert all(map(th.equal, before, model.policy.parameters()))
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_loss_that_depends_on_nothing(fast: bool) -> None:
+    @dataclass(frozen=True)
+    class Constant(Objective):
+        def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+            return th.zeros(())
+
+    model = collect(small(PPOCustom, objective=Constant(), fast=fast, vf_coef=0.5, max_grad_norm=None))
+    model.train()
+    assert model.logger.name_to_value["train/kl"] == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_loss_that_is_no_scalar_is_refused(fast: bool) -> None:
+    class PerSample(Objective):
+        def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+            return -batch.ratio
+
+    model = collect(small(PPOCustom, objective=PerSample(), fast=fast))
+    with pytest.raises(ArgumentError, match=r"PerSample.loss returned a tensor of shape \(16,\)"):
+        model.train()
+
+
+def test_spaces_of_one_part_have_old_parameters_of_their_own() -> None:
+    objective = reading("old_parameters", needs_kl=True)
+    model = collect(small(PPOCustom, noise_envs(spaces.Discrete(3)), objective=objective, fast=True))
+    model.train()
+    assert {seen["old_parameters"][0].shape for seen in objective.seen} == {(16, 3)}
