@@ -183,7 +183,7 @@ def test_an_own_update_with_rollouts_as_in_sb3() -> None:
 
 def test_rollouts_remain_fast(capsys: pytest.CaptureFixture[str]) -> None:
     small(Averaged, fast=True, verbose=1).learn(64)
-    assert "Training on the native path" in capsys.readouterr().out
+    assert "Training on the fast path" in capsys.readouterr().out
 
 
 def test_one_step_for_each_pass() -> None:

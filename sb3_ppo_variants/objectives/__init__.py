@@ -1,6 +1,7 @@
 """The policy objectives of the PPO paper, each with its equation, its loss on tensors and its gradient over arrays."""
 
 from sb3_ppo_variants.objectives.checking import check_gradient
+from sb3_ppo_variants.objectives.ewma import EWMA
 from sb3_ppo_variants.objectives.naming import list_objectives, read_objective
 from sb3_ppo_variants.objectives.objective import (
     ArrayObjective,
@@ -15,6 +16,7 @@ from sb3_ppo_variants.objectives.objective import (
 from sb3_ppo_variants.objectives.surrogates import AdaptiveKL, Clipped, KLPenalized, Unclipped
 
 __all__ = [
+    "EWMA",
     "AdaptiveKL",
     "ArrayObjective",
     "Batch",

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.objectives.objective import Objective
 
-LITERALS = "with literal arguments, as in SPO(0.2) or mine:SPO(epsilon=0.2)"
+LITERALS = "with literal arguments, as in SPO(0.2), mine:SPO(epsilon=0.2) or EWMA(SPO(0.2))"
 
 
 def list_objectives() -> dict[str, type[Objective]]:
@@ -27,7 +27,7 @@ def read_objective(text: str) -> Objective:
     """Return the objective that a text stands for: the name of its class, and literal arguments.
 
     The class is one of this package, or one that is imported: ``module:Class``. The arguments are not evaluated as
-    code.
+    code. They may be objectives of this package.
 
     :raises ArgumentError: if the text has another form, this package has no such class or it cannot be imported, it
         does not take the arguments, or it is not derived from :class:`Objective`
@@ -53,12 +53,18 @@ def _parts(text: str, call: str) -> tuple[str, list[Any], dict[str, Any]]:
             case ast.Name(name):
                 return name, [], {}
             case ast.Call(ast.Name(name), args, keywords):
-                given = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in keywords if keyword.arg}
+                given = {str(keyword.arg): _argument(keyword.value) for keyword in keywords if keyword.arg}
                 if len(given) == len(keywords):
-                    return name, [ast.literal_eval(value) for value in args], given
+                    return name, [_argument(value) for value in args], given
+    except ArgumentError:  # That of an objective within is about itself.
+        raise
     except (SyntaxError, ValueError):
         pass
     _refuse(text)
+
+
+def _argument(node: ast.expr) -> Any:
+    return read_objective(ast.unparse(node)) if isinstance(node, ast.Call) else ast.literal_eval(node)
 
 
 def _refuse(text: str) -> NoReturn:
