@@ -8,6 +8,8 @@ from sb3_ppo_variants.arguments.rules import FRACTION, instance
 from sb3_ppo_variants.objectives.objective import Batch, Objective
 from sb3_ppo_variants.objectives.surrogates import Clipped
 
+OF_THE_PAPER = Clipped(0.2)
+
 
 @dataclass(frozen=True)
 class EWMA(Objective):
@@ -24,7 +26,7 @@ class EWMA(Objective):
     :raises ArgumentError: (a ``ValueError``) if one has a value that is not allowed
     """
 
-    objective: Objective = Clipped(0.2)
+    objective: Objective = OF_THE_PAPER
     decay: float = 0.889
 
     def __post_init__(self) -> None:
