@@ -1,6 +1,7 @@
 """The divergences beside KL(old || new): against enumeration, numerical integration and numbers worked out by hand."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import product
 from math import inf, log, nan
 from typing import Any
@@ -9,6 +10,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch as th
+from masked_envs import MASKED_SPACES
 from sb3_contrib.common.maskable.distributions import (
     MaskableBernoulliDistribution,
     MaskableCategoricalDistribution,
@@ -23,9 +25,12 @@ from stable_baselines3.common.distributions import (
     SquashedDiagGaussianDistribution,
     StateDependentNoiseDistribution,
 )
+from test_fast_update import assert_same_update, collected
 from test_kl_extremes import CATEGORIES, COINS, Logits
+from test_masked_fast import made as masked_model
 
-from sb3_ppo_variants import ArgumentError, MissingKLError, register_kl
+from helpers import ACTION_SPACES, collect, flat_weights, small
+from sb3_ppo_variants import ArgumentError, Batch, MissingKLError, Objective, PPOCustom, register_kl
 from sb3_ppo_variants.kl import _REGISTRY, divergences_of
 
 ORDERS = [0.3, 0.5, 0.999, 1.01, 2.0]
@@ -357,3 +362,43 @@ def test_no_masked_logits_make_it_nan(scale: float) -> None:
         found.sum().backward()
         assert actions.grad is not None and abs(actions.grad[0, 1]) < 1e-7
         assert actions.grad.isfinite().all() and found.isfinite().all() and found.item() >= -1e-6
+
+
+@dataclass(frozen=True)
+class Penalty(Objective):
+    """Penalises further divergences."""
+
+    needs_kl = True
+    jensen_shannon: float = 0.0
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        penalty = batch.renyi(0.5) + 0.1 * batch.renyi(1.3)
+        if self.jensen_shannon:
+            penalty = penalty + self.jensen_shannon * batch.jensen_shannon
+        return (penalty - batch.ratio * batch.advantages).mean()
+
+
+@pytest.mark.usefixtures("natively")
+@pytest.mark.parametrize("space", ACTION_SPACES)
+def test_objectives_read_them_on_both_paths(space: str, double_precision: Any) -> None:
+    weight = 0.5 if space == "Discrete" else 0.0
+    model = collected(PPOCustom, ACTION_SPACES[space], objective=Penalty(weight))
+    double_precision(model)
+    assert_same_update(model)
+
+
+@pytest.mark.usefixtures("natively")
+@pytest.mark.parametrize("space", ["Discrete", "MultiDiscrete"])
+def test_objectives_read_them_with_masks(space: str, double_precision: Any) -> None:
+    model = collect(masked_model(PPOCustom, MASKED_SPACES[space], objective=Penalty()))
+    double_precision(model)
+    assert_same_update(model)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_an_unknown_divergence_undoes_the_update(fast: bool) -> None:
+    model = collect(small(PPOCustom, objective=Penalty(0.5), fast=fast))
+    before = flat_weights(model).clone()
+    with pytest.raises(MissingKLError, match="of the action distribution DiagGaussianDistribution is not known"):
+        model.train()
+    assert th.equal(flat_weights(model), before)
