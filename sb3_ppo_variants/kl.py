@@ -84,7 +84,7 @@ class Divergences:
     def renyi(self, old: Parameters, new: Parameters, order: float) -> th.Tensor:
         """Compute the Renyi divergence D_a(old || new) = log E_new[(old / new)^a] / (a - 1).
 
-        See equation 9 of https://arxiv.org/abs/1206.2459.
+        See section II of https://arxiv.org/abs/1206.2459.
 
         :param order: a > 0; with a = 1 it is KL(old || new)
         :raises ArgumentError: if ``order`` has a value that is not allowed
@@ -115,11 +115,19 @@ class Divergences:
     def between(self, name: str, old: Parameters, new: Parameters) -> Any:
         """Return what an objective may read of two distributions by its name, or ``None`` if there is no such thing."""
         match name:
-            case "kl" | "reverse_kl" | "jensen_shannon":
-                return getattr(self, name)(old, new)
+            case "kl":
+                return self.kl(old, new)
+            case "reverse_kl":
+                return self.reverse_kl(old, new)
+            case "jensen_shannon":
+                return self.jensen_shannon(old, new)
             case "renyi":
                 return partial(self.renyi, old, new)
-        return {"old_parameters": old, "parameters": new}.get(name)
+            case "old_parameters":
+                return old
+            case "parameters":
+                return new
+        return None
 
     def _unknown(self, whose: str, argument: str) -> str:
         name = self.distribution.__name__
@@ -216,7 +224,7 @@ def _gaussian_kl(old: Parameters, new: Parameters) -> th.Tensor:
 
 
 def _gaussian_renyi(old: Parameters, new: Parameters, order: float) -> th.Tensor:
-    """Equation 10 of https://arxiv.org/abs/1206.2459; infinite where the mixed variance is not positive."""
+    """The closed form in section II of https://arxiv.org/abs/1206.2459; infinite where the mixed variance is not positive."""
     # Near order 1 or with equal policies, the difference of logarithms is tiny, so single precision does not suffice.
     (old_mean, old_std), (mean, std) = (tuple(each.double() for each in parameters) for parameters in (old, new))
     mixed = order * std**2 + (1 - order) * old_std**2
