@@ -16,7 +16,7 @@ from stable_baselines3.common.utils import obs_as_tensor, update_learning_rate
 from sb3_ppo_variants import losses
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.outputs import Watch, check_actions
-from sb3_ppo_variants.kl import ExactKL, MissingKLError, Parameters, exact_kl
+from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of
 from sb3_ppo_variants.objectives import Batch, loss_of
 from sb3_ppo_variants.objectives.objective import OF_DISTRIBUTIONS
 from sb3_ppo_variants.policies.kind import Acted, Evaluated, PolicyKind
@@ -29,8 +29,10 @@ from sb3_ppo_variants.updates.run import Ended, Measured, Snapshot, check_parame
 from sb3_ppo_variants.value_losses import value_loss_of
 
 
-def parameters_in_rollout(kind: PolicyKind, distributions: Iterator[Distribution]) -> tuple[ExactKL, Parameters]:
-    """Return the KL and the current parameters of the policy's distributions, in evaluation mode as during rollouts.
+def parameters_in_rollout(kind: PolicyKind, distributions: Iterator[Distribution]) -> tuple[Divergences, Parameters]:
+    """Return the divergences and the current parameters of the policy's distributions, in evaluation mode.
+
+    Rollouts use this mode too.
 
     :param distributions: at least one chunk; the iterator must compute chunks lazily, so that it runs in this mode
     """
@@ -40,9 +42,9 @@ def parameters_in_rollout(kind: PolicyKind, distributions: Iterator[Distribution
     try:
         with th.no_grad():
             for distribution in distributions:
-                kl = exact_kl(distribution)
-                chunks.append(kl.parameters(distribution))
-        return kl, tuple(map(th.cat, zip(*chunks, strict=True)))
+                divergences = divergences_of(distribution)
+                chunks.append(divergences.parameters(distribution))
+        return divergences, tuple(map(th.cat, zip(*chunks, strict=True)))
     finally:
         kind.policy.set_training_mode(training)
 
@@ -187,8 +189,8 @@ class TorchUpdate:
     def finish(self) -> float | None:
         if self._old is None:
             return None
-        kl, new = parameters_in_rollout(self.plan.kind, self.minibatches.distributions())
-        return kl.divergence(self._old, new).mean().item()
+        divergences, new = parameters_in_rollout(self.plan.kind, self.minibatches.distributions())
+        return divergences.kl(self._old, new).mean().item()
 
 
 class TorchDescent:
@@ -311,8 +313,8 @@ class TorchDescent:
                 "its KL needs. Make each minibatch of its get() by one call of _get_samples(), and let that "
                 "return a named tuple, as SB3's does"
             )
-        kl, new = self._plan.kind.evaluated_parameters(samples)
-        return kl.between(name, samples.old_parameters, new)
+        divergences, new = self._plan.kind.evaluated_parameters(samples)
+        return divergences.between(name, samples.old_parameters, new)
 
     def _normalized(self, advantages: th.Tensor) -> th.Tensor:
         if not in_minibatches(self._plan.normalize_advantage):

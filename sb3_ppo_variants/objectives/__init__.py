@@ -3,6 +3,7 @@
 from sb3_ppo_variants.objectives.checking import check_gradient
 from sb3_ppo_variants.objectives.clipping import CISPO, ClipHigher, DualClip, Rollback, TrulyPPO
 from sb3_ppo_variants.objectives.ewma import EWMA
+from sb3_ppo_variants.objectives.naming import list_objectives, read_objective
 from sb3_ppo_variants.objectives.objective import (
     ArrayObjective,
     Batch,
@@ -12,7 +13,6 @@ from sb3_ppo_variants.objectives.objective import (
     gradient_of,
     is_given_with_loss,
     loss_of,
-    read_objective,
 )
 from sb3_ppo_variants.objectives.penalties import MDPO, AdaptiveReverseKL, KLHinge, ReverseKL
 from sb3_ppo_variants.objectives.smooth import DPO, P3O, SAPO, SPO
@@ -47,6 +47,7 @@ __all__ = [
     "check_gradient",
     "gradient_of",
     "is_given_with_loss",
+    "list_objectives",
     "loss_of",
     "read_objective",
 ]

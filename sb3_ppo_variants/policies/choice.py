@@ -11,7 +11,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 
 from sb3_ppo_variants.arguments.rules import FRACTION, current_value
 from sb3_ppo_variants.errors import ArgumentError, installation
-from sb3_ppo_variants.kl import exact_kl
+from sb3_ppo_variants.kl import divergences_of
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.rollouts.buffer import with_parameters
 
@@ -111,7 +111,7 @@ def check_kl(policy: ActorCriticPolicy) -> None:
 
     :raises MissingKLError: if it is not
     """
-    exact_kl(policy.action_dist)
+    divergences_of(policy.action_dist)
     kind_of(policy).check_distribution()
 
 

@@ -16,7 +16,7 @@ from sb3_ppo_variants.backends.native.networks import STATE_DEPENDENT, Architect
 from sb3_ppo_variants.backends.native.structures import fitting
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.guards.outputs import is_finite
-from sb3_ppo_variants.kl import Parameters, exact_kl
+from sb3_ppo_variants.kl import Parameters, divergences_of
 from sb3_ppo_variants.objectives import (
     ArrayObjective,
     Batch,
@@ -435,7 +435,7 @@ class OwnObjective:
         self._plan, self._architecture, self._permutation = plan, architecture, permutation
         self._has_gradient = is_given_with_loss(plan.objective, "gradient")
         self._columns, self._old_parameters = Columns(plan.buffer), update.old_parameters
-        self._kl = exact_kl(plan.kind.policy.action_dist)
+        self._divergences = divergences_of(plan.kind.policy.action_dist)
         self._written: Set[str] = set()
         rows, dtype = min(plan.batch_size, len(permutation)), update.dtype
         states, parameters = ["log_ratio", "entropy"], []
@@ -501,7 +501,7 @@ class OwnObjective:
             if not self._plan.objective.needs_kl:
                 return None
             new = self._architecture.parameters(leaf("outputs"), leaf("deviations") if "deviations" in known else None)
-            return self._kl.between(name, tuple(column[rows] for column in self._old_parameters), new)
+            return self._divergences.between(name, tuple(column[rows] for column in self._old_parameters), new)
 
         with th.enable_grad():
             batch: Batch[th.Tensor] = Batch(None, th.from_numpy(advantages.copy()), source=read)
