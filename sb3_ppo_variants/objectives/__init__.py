@@ -1,7 +1,7 @@
 """The policy objectives, each with its equation, its loss on tensors and its gradient over arrays."""
 
 from sb3_ppo_variants.objectives.checking import check_gradient
-from sb3_ppo_variants.objectives.clipping import CISPO, ClipHigher, DualClip, Rollback, TrulyPPO
+from sb3_ppo_variants.objectives.clipping import CISPO, ESPO, ClipHigher, DualClip, Rollback, TrulyPPO
 from sb3_ppo_variants.objectives.ewma import EWMA
 from sb3_ppo_variants.objectives.naming import list_objectives, read_objective
 from sb3_ppo_variants.objectives.objective import (
@@ -22,6 +22,7 @@ from sb3_ppo_variants.objectives.trust_region import TRGPPO
 __all__ = [
     "CISPO",
     "DPO",
+    "ESPO",
     "EWMA",
     "MDPO",
     "P3O",

@@ -7,6 +7,7 @@ import torch as th
 from sb3_ppo_variants.arguments.rules import FRACTION, instance
 from sb3_ppo_variants.objectives.objective import Batch, Objective
 from sb3_ppo_variants.objectives.surrogates import Clipped
+from sb3_ppo_variants.stops import EarlyStop
 
 OF_THE_PAPER = Clipped(0.2)
 
@@ -47,6 +48,11 @@ class EWMA(Objective):
     def clip_range(self) -> float | None:  # type: ignore[override]
         """As the objective within."""
         return self.objective.clip_range
+
+    @property
+    def stop(self) -> EarlyStop | None:  # type: ignore[override]
+        """As the objective within."""
+        return self.objective.stop
 
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """Compute the loss of the objective within, whose batch already refers to the proximal policy."""
