@@ -1,4 +1,4 @@
-"""Objectives that clip with two bounds, twice, weights only or with a rollback; and one that stops the update instead."""
+"""Objectives that clip with two bounds, twice, weights only or with a rollback; and one that stops instead."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
