@@ -121,10 +121,10 @@ def test_gradients(objective: ArrayObjective) -> None:
 @pytest.mark.parametrize("fast", [False, True])
 def test_espo_ends_an_update(fast: bool, capsys: pytest.CaptureFixture[str]) -> None:
     def updates(objective: Objective, **arguments: Any) -> Any:
-        model = small(
-            PPOCustom, objective=objective, learning_rate=0.03, n_epochs=30, fast=fast, verbose=1, **arguments
-        )
-        return update(collect(model), fast)._n_updates
+        model = collect(small(PPOCustom, objective=objective, learning_rate=0.03, n_epochs=30, fast=fast, **arguments))
+        model.verbose = 1
+        model.train()
+        return model._n_updates
 
     assert updates(ESPO(0.05)) < updates(ESPO(100.0)) == 30
     assert "due to reaching max ratio deviation" in capsys.readouterr().out
