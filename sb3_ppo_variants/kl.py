@@ -224,7 +224,7 @@ def _gaussian_kl(old: Parameters, new: Parameters) -> th.Tensor:
 
 
 def _gaussian_renyi(old: Parameters, new: Parameters, order: float) -> th.Tensor:
-    """The closed form in section II of https://arxiv.org/abs/1206.2459; infinite if the mixed variance is not > 0."""
+    """Section II of https://arxiv.org/abs/1206.2459; infinite where the mixed variance is not positive."""
     # Near order 1 or with equal policies, the difference of logarithms is tiny, so single precision does not suffice.
     (old_mean, old_std), (mean, std) = (tuple(each.double() for each in parameters) for parameters in (old, new))
     mixed = order * std**2 + (1 - order) * old_std**2
