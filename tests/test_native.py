@@ -143,7 +143,7 @@ def configuration(seed: int) -> tuple[Any, dict[str, Any]]:
         "max_grad_norm": float(rng.choice([0.05, 0.5, np.inf])),
     }
     if settings["target_kl"] is None:
-        stop = [ApproximateKL, ExactKL, RatioDeviation][rng.integers(3)]
+        stop: Any = [ApproximateKL, ExactKL, RatioDeviation][rng.integers(3)]
         settings["stop"] = stop(float(rng.choice([1e-3, 0.03])), ["update", "epoch"][rng.integers(2)])
     if settings["clip_range_vf"] is None:
         settings["value_loss"] = [None, Huber(0.5), ClippedError(0.05, pessimistic=False)][rng.integers(3)]
