@@ -195,6 +195,7 @@ BAD: list[tuple[Any, str, list[Any]]] = [
     (AdaptiveReverseKL, "desired_kl", [0.0]),
     (MDPO, "step_size", [0.0]),
     (MDPO, "final_step_size", [0.0, 1.5]),
+    (ESPO, "delta", [-0.1, inf]),
     (TRGPPO, "clip_range", [-0.1]),
     (TRGPPO, "delta", [0.0, nan]),
 ]
