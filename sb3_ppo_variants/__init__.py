@@ -77,6 +77,7 @@ _MODULES = {
     "saving": ["ExactCheckpointCallback"],
     "errors": [name for name in __all__ if name.endswith("Error") and name != "MissingKLError"],
     "kl": ["MissingKLError", "register_kl"],
+    "distributions": [],
     "losses": [],
     "objectives": ["ArrayObjective", "Batch", "Gradient", "Objective", "check_gradient"],
     "processes": ["init_processes"],

@@ -176,6 +176,12 @@ def register_kl(
     _REGISTRY[distribution] = Divergences(distribution, parameters, formula, renyi, jensen_shannon)
 
 
+def register_built_in(divergences: Divergences) -> None:
+    """Register the divergences of a distribution of this package."""
+    _REGISTRY[divergences.distribution] = divergences
+    _BUILT_IN.append(divergences)
+
+
 def divergences_of(distribution: Distribution) -> Divergences:
     """Return what is registered for a distribution's class or for the nearest of its base classes.
 
@@ -357,7 +363,7 @@ _REGISTRY[MultiCategoricalDistribution] = Divergences(MultiCategoricalDistributi
 _REGISTRY[BernoulliDistribution] = Divergences(
     BernoulliDistribution, _bernoulli, _COINS.kl, _COINS.renyi, _COINS.jensen_shannon
 )
-_BUILT_IN = tuple(_REGISTRY.values())
+_BUILT_IN = [*_REGISTRY.values()]
 # The masked Bernoulli distribution needs no entry: it is a multi-categorical one with two categories per dimension.
 _MASKED: dict[str, Callable[[Wrapped], Parameters]] = {
     "MaskableCategoricalDistribution": _masked_categorical,

@@ -11,7 +11,9 @@ ROOT = Path(sb3_ppo_variants.__file__).parent
 # From bottom to top. The parts of a layer do not import each other.
 LAYERS = [
     ["errors"],
-    ["losses", "kl", "arguments"],
+    ["losses", "kl"],
+    ["distributions"],
+    ["arguments"],
     ["processes", "stops", "value_losses"],
     ["objectives", "guards"],
     ["envs"],

@@ -21,9 +21,12 @@ from stable_baselines3.common.utils import get_device
 from torch import nn
 
 from sb3_ppo_variants.arguments.rules import FINITE, FLAG, AnySpace, Rule, instance
+from sb3_ppo_variants.distributions import distribution_of
 from sb3_ppo_variants.errors import ArgumentError, refuse
 
 SB3S = (ActorCriticPolicy, ActorCriticCnnPolicy, MultiInputActorCriticPolicy)
+# Entries of ``policy_kwargs`` with which these policies draw actions from other distributions.
+OF_DISTRIBUTION = {"distribution", "std"}
 # Arguments that these dicts must not contain, because SB3 passes them itself.
 GIVEN_TO_POLICY = ("observation_space", "action_space", "lr_schedule", "use_sde")
 GIVEN_TO_BUFFER = (
@@ -84,7 +87,9 @@ def check_policy(
     if isinstance(policy, str) and policy not in aliases:
         refuse("policy", policy, f"{', '.join(aliases)}, or a policy class")
     policy_class: Any = aliases[policy] if isinstance(policy, str) else policy
-    arguments = arguments or {}
+    arguments = dict(arguments or {})
+    if policy_class in SB3S:
+        distribution_of(**{name: arguments.pop(name) for name in OF_DISTRIBUTION & arguments.keys()})
     check_names("policy_kwargs", arguments, policy_class, GIVEN_TO_POLICY)
     if policy_class.__init__ not in [cls.__init__ for cls in SB3S]:
         return  # A policy with its own constructor may give these arguments another meaning.

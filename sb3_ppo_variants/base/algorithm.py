@@ -351,7 +351,7 @@ class PPOBase(SavedAlgorithm):
         if outcome.kl is not None:
             values["kl"] = outcome.kl
         values["explained_variance"] = together.explained_variance(self.rollout_buffer, plan.processes)
-        if hasattr(self.policy, "log_std"):
+        if getattr(self.policy, "log_std", None) is not None:
             values["std"] = th.exp(self.policy.log_std).mean().item()
         return values
 

@@ -4,7 +4,7 @@
 masks or memory, derive from it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
@@ -22,6 +22,7 @@ from stable_baselines3.common.policies import (
 from stable_baselines3.common.type_aliases import PyTorchObs
 
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of, known_parameters
+from sb3_ppo_variants.policies.boxed import policy_maker
 from sb3_ppo_variants.rollouts.buffer import Read, Samples, Where, chunks, observations_at
 
 # What a policy needs besides observations: nothing, action masks, or the sequences of a memory.
@@ -90,7 +91,7 @@ class PolicyKind:
     @classmethod
     def make_policy(cls, model: OnPolicyAlgorithm) -> ActorCriticPolicy:
         """Create the policy of a model, and the state that the model keeps for it between rollouts, if any."""
-        make: Callable[..., ActorCriticPolicy] = model.policy_class  # type: ignore[assignment]
+        make = policy_maker(model.policy_class, model.policy_kwargs)
         space, action_space = model.observation_space, model.action_space
         return make(space, action_space, model.lr_schedule, use_sde=model.use_sde, **model.policy_kwargs)
 

@@ -1,10 +1,13 @@
 // All computations, compiled for one instruction set.
 #pragma once
 
+#include "beta.hpp"
 #include "convolutions.hpp"
 #include "descent.hpp"
 #include "policy.hpp"
+#include "squashed.hpp"
 #include "state_dependent.hpp"
+#include "state_gaussian.hpp"
 #include "table.hpp"
 
 namespace INSTRUCTIONS {
@@ -23,6 +26,10 @@ int64_t compute(const Networks<T>& networks, void* memory, Run run, Arguments&..
     case GAUSSIAN: return with_distribution(static_cast<Gaussian<T>*>(nullptr));
     case CATEGORICAL: return with_distribution(static_cast<Categorical<T>*>(nullptr));
     case BERNOULLI: return with_distribution(static_cast<Bernoulli<T>*>(nullptr));
+    case STATE_GAUSSIAN: return with_distribution(static_cast<StateGaussian<T>*>(nullptr));
+    case SQUASHED_GAUSSIAN: return with_distribution(static_cast<Squashed<T, Gaussian<T>>*>(nullptr));
+    case SQUASHED_STATE_GAUSSIAN: return with_distribution(static_cast<Squashed<T, StateGaussian<T>>*>(nullptr));
+    case BETA: return with_distribution(static_cast<Beta<T>*>(nullptr));
     default: return with_distribution(static_cast<StateDependent<T>*>(nullptr));
     }
 }

@@ -129,6 +129,16 @@ template <class T> class Gaussian {
         return T(-0.5) * squares - log_scale;
     }
 
+    // The log-probability of numbers in a state that `prepare` was called for.
+    T log_prob(int64_t state, const T* numbers) const {
+        T squares = 0;
+        for (int64_t i = 0; i < size; ++i) {
+            const T distance = (numbers[i] - drawn_from[i][state]) / deviations[i];
+            squares += distance * distance;
+        }
+        return T(-0.5) * squares - log_scale;
+    }
+
   private:
     int64_t size;
     const T* log_std;
@@ -313,9 +323,6 @@ template <class T> class Bernoulli {
     int64_t size;
     ByState<T> chosen;
     ByState<const T> evaluated = {};
-
-    // log(1 + exp(x)) without overflow.
-    static T softplus(T x) { return (x > 0 ? x : T(0)) + log1p_of(exp_of(x > 0 ? -x : x)); }
 
     static T divergence(T old, T logit, T not_1) {
         const T old_not_1 = softplus(old), old_not_0 = softplus(-old);

@@ -61,6 +61,21 @@ inline float tanh_of(float x) {
 
 inline double tanh_of(double x) { return ::tanh(x); }
 
+// log(1 + exp(x)) without overflow.
+template <class T> T softplus(T x) { return (x > 0 ? x : T(0)) + log1p_of(exp_of(x > 0 ? -x : x)); }
+
+// tanh of a number that actions are drawn from. Near 1, the last bit of tanh decides about its derivative, so this is the
+// C library's function.
+inline float squash(float x) { return ::tanhf(x); }
+inline double squash(double x) { return ::tanh(x); }
+
+// The number that tanh squashes to an action, which is kept within the bounds of tanh as in SB3.
+template <class T> T unsquash(T action) {
+    constexpr T LIMIT = 1 - (sizeof(T) == 4 ? T(1.1920928955078125e-07) : T(2.220446049250313e-16));
+    const T inside = action < -LIMIT ? -LIMIT : action > LIMIT ? LIMIT : action;
+    return T(0.5) * (log1p_of(inside) - log1p_of(-inside));
+}
+
 // Replaces z with f(z).
 template <class T> void activate(int64_t activation, T* z, int64_t count) {
     if (activation == TANH)

@@ -15,7 +15,9 @@
 #endif
 
 enum Activations { TANH, RELU };
-enum Distributions { GAUSSIAN, CATEGORICAL, BERNOULLI, STATE_DEPENDENT };
+enum Distributions {
+    GAUSSIAN, CATEGORICAL, BERNOULLI, STATE_DEPENDENT, STATE_GAUSSIAN, SQUASHED_GAUSSIAN, SQUASHED_STATE_GAUSSIAN, BETA
+};
 
 // The statistics of a minibatch, in this order.
 enum Statistics { POLICY_LOSS, VALUE_LOSS, ENTROPY_LOSS, APPROX_KL, CLIP_FRACTION, KL, RATIO_DEVIATION, LOSS, MEASURED };
@@ -40,7 +42,7 @@ template <class T> struct Networks {
     // dimensions of the action.
     const int64_t* parts;
     int64_t n_parts;
-    // Only for normal distributions: the logarithms of the standard deviations, or for state-dependent ones those of a
+    // Only for normal distributions whose standard deviations are not outputs: their logarithms, or for state-dependent ones those of a
     // matrix with a row for each unit of the actor's last hidden layer, and with one column for all dimensions or one each.
     const T* log_std;
     T* d_log_std;
@@ -54,7 +56,8 @@ template <class T> struct Networks {
 template <class T> struct Rollout {
     const T *features, *actions;
     const T *old_log_prob, *advantages, *returns, *old_values;
-    // The parameters of the old distributions, or null: means and standard deviations, log-probabilities, or logits.
+    // The parameters of the old distributions, or null: means and standard deviations, log-probabilities, logits, or
+    // those of Beta distributions.
     const T* old;
     // Which actions are allowed, one byte for each output of the actor, or null.
     const uint8_t* masks;
@@ -120,7 +123,7 @@ struct Outcome {
 template <class T> struct Acting {
     const T* features;
     const uint8_t* masks;
-    // Numbers for each action, or exploration matrices. The same numbers serve all rows if their size is 0.
+    // Random numbers for each action, or exploration matrices. The same numbers serve all rows if their size is 0.
     const T* noise;
     const T *low, *high;  // The bounds to which actions are clipped.
     T *outputs, *deviations, *actions, *clipped, *log_probs, *values;

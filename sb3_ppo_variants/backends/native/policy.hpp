@@ -121,7 +121,7 @@ template <class T, class Distribution> class Actor {
           actor(networks.actor, networks.actor_layers, networks.activation, memory),
           critic(networks.critic, networks.critic_layers, networks.activation, memory),
           distribution(networks, actor, memory), n_outputs(networks.actor[networks.actor_layers - 1].outputs),
-          action_size(networks.distribution == CATEGORICAL ? networks.n_parts : n_outputs) {}
+          action_size(networks.distribution == CATEGORICAL ? networks.n_parts : networks.parts[0]) {}
 
     void run(Acting<T>& acting) {
         acting.is_finite = true;

@@ -41,7 +41,7 @@ template <class T> class StateDependent {
         for (int64_t i = 0; i < size; ++i)
             for (int64_t s = 0; s < states; ++s) {
                 const T deviation = root(variances[i][s]), log_scale = log_of(deviation) + HALF_LOG_2_PI;
-                const T drawn = is_squashed ? unsquashed(actions[i][s]) : actions[i][s];
+                const T drawn = is_squashed ? unsquash(actions[i][s]) : actions[i][s];
                 z[i][s] = (drawn - means[i][s]) / deviation;
                 all.log_prob[s] -= T(0.5) * z[i][s] * z[i][s] + log_scale + log_squashing(drawn);
                 all.entropy[s] += log_scale + T(0.5);
@@ -110,8 +110,8 @@ template <class T> class StateDependent {
         for (int64_t i = 0; i < size; ++i) {
             T drawn = drawn_from[i][state];
             for (int64_t k = 0; k < width; ++k) drawn += latent[k][state] * noise[k * size + i];
-            action[i] = is_squashed ? squashed(drawn) : drawn;
-            const T seen = is_squashed ? unsquashed(action[i]) : drawn, scale = deviation(state, i);
+            action[i] = is_squashed ? squash(drawn) : drawn;
+            const T seen = is_squashed ? unsquash(action[i]) : drawn, scale = deviation(state, i);
             const T distance = (seen - drawn_from[i][state]) / scale;
             log_prob -= T(0.5) * distance * distance + log_of(scale) + HALF_LOG_2_PI + log_squashing(seen);
         }
@@ -147,21 +147,10 @@ template <class T> class StateDependent {
 
     int64_t index(int64_t k, int64_t i) const { return networks.log_std_columns == 1 ? k : k * size + i; }
 
-    // Near 1, the last bit of tanh decides about its derivative, so this is the C library's function.
-    static float squashed(float x) { return ::tanhf(x); }
-    static double squashed(double x) { return ::tanh(x); }
-
-    // The number that tanh squashes to an action, which is kept within the bounds of tanh as in SB3.
-    static T unsquashed(T action) {
-        constexpr T LIMIT = 1 - (sizeof(T) == 4 ? T(1.1920928955078125e-07) : T(2.220446049250313e-16));
-        const T inside = action < -LIMIT ? -LIMIT : action > LIMIT ? LIMIT : action;
-        return T(0.5) * (log1p_of(inside) - log1p_of(-inside));
-    }
-
     // The logarithm of the derivative of tanh, 0 if actions are not squashed.
     T log_squashing(T drawn) const {
         if (!is_squashed) return 0;
-        const T action = squashed(drawn);
+        const T action = squash(drawn);
         return log_of(1 - action * action + static_cast<T>(networks.squash_epsilon));
     }
 

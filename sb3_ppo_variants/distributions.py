@@ -1,0 +1,306 @@
+"""Distributions of continuous actions: the values of ``policy_kwargs=dict(distribution=..., std=...)``.
+
+A part such as :class:`Beta` says how actions are drawn, and makes the distribution for a number of action dimensions.
+Bounded distributions draw actions from [-1, 1], which SB3's policies scale to the bounds of the action space; densities
+and entropies are those of the actions in [-1, 1], as they are in SB3.
+
+SB3's policies give the output of a linear layer, and a parameter for the standard deviations if there is one, to
+subclasses of ``DiagGaussianDistribution``. All distributions here derive from it for that reason alone.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from math import inf, log
+from typing import ClassVar, Literal, TypeAlias
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.distributions import DiagGaussianDistribution, TanhBijector
+from torch import nn
+from torch.nn import functional as F
+
+from sb3_ppo_variants.errors import ArgumentError, refuse
+from sb3_ppo_variants.kl import Divergences, Parameters, register_built_in
+
+Std: TypeAlias = Literal["parameter", "state"]
+STDS = ("parameter", "state")
+# The density of a Beta distribution is 0 at the bounds. The density of actions that are closer to them than half the
+# precision of a float is the density there.
+EDGE = 2.0**-24
+
+
+class StateGaussianDistribution(DiagGaussianDistribution):
+    """A Gaussian whose means and logarithms of standard deviations are outputs of the network.
+
+    :param action_dim: number of action dimensions
+    """
+
+    def proba_distribution_net(  # type: ignore[override]
+        self, latent_dim: int, log_std_init: float = 0.0
+    ) -> tuple[nn.Module, None]:
+        """Return a layer with two outputs for each dimension, and no parameter for the standard deviations."""
+        return nn.Linear(latent_dim, 2 * self.action_dim), None
+
+    def proba_distribution(
+        self, mean_actions: th.Tensor, log_std: th.Tensor | None = None
+    ) -> "StateGaussianDistribution":
+        """Set the outputs of the layer, shape ``(batch, 2 * action_dim)``: all means, then all logarithms."""
+        means, logs = mean_actions.chunk(2, dim=1)
+        return super().proba_distribution(means, logs)
+
+    def initialize(self, action_net: nn.Linear, log_std_init: float) -> None:
+        """Let the standard deviations of a new layer begin near exp(``log_std_init``)."""
+        with th.no_grad():
+            action_net.bias[self.action_dim :] = log_std_init
+
+
+class SquashedGaussianDistribution(DiagGaussianDistribution):
+    """tanh of a Gaussian (appendix C of https://arxiv.org/abs/1801.01290).
+
+    SB3's class of this kind adds 1e-6 to the derivative of tanh, which changes log-probabilities near the bounds. Here
+    they are exact, for actions that differ from the bounds. The mode is that of the Gaussian, squashed, as in SB3.
+    """
+
+    def log_prob(self, actions: th.Tensor) -> th.Tensor:
+        """Return log-probabilities, shape ``(batch,)``; those at the bounds are those of the numbers next to them."""
+        drawn = TanhBijector.inverse(actions)
+        log_slope = 2 * (log(2) - drawn - F.softplus(-2 * drawn))
+        return super().log_prob(drawn) - log_slope.sum(dim=1)
+
+    def entropy(self) -> None:
+        """Return ``None``: there is no closed form. As in SB3, the mean of -log pi(a|s) estimates it."""
+
+    def sample(self) -> th.Tensor:
+        """Draw actions from [-1, 1]."""
+        return th.tanh(super().sample())
+
+    def mode(self) -> th.Tensor:
+        """Return tanh of the mean."""
+        return th.tanh(super().mode())
+
+
+class SquashedStateGaussianDistribution(SquashedGaussianDistribution, StateGaussianDistribution):
+    """tanh of a Gaussian whose standard deviations are outputs of the network."""
+
+
+class BetaDistribution(DiagGaussianDistribution):
+    """Independent Beta distributions on [-1, 1] (https://proceedings.mlr.press/v70/chou17a.html).
+
+    Both of their parameters are softplus(output) + 1, so each density has a single peak. It computes in double
+    precision, because the logarithms of Gamma functions cancel each other.
+
+    :param action_dim: number of action dimensions
+    """
+
+    distribution: th.distributions.Beta  # type: ignore[assignment]
+
+    def proba_distribution_net(  # type: ignore[override]
+        self, latent_dim: int, log_std_init: float = 0.0
+    ) -> tuple[nn.Module, None]:
+        """Return a layer with two outputs for each dimension, and no further parameter."""
+        return nn.Linear(latent_dim, 2 * self.action_dim), None
+
+    def proba_distribution(self, mean_actions: th.Tensor, log_std: th.Tensor | None = None) -> "BetaDistribution":
+        """Set the outputs of the layer, shape ``(batch, 2 * action_dim)``: all those of alpha, then of beta."""
+        alpha, beta = (F.softplus(mean_actions) + 1).chunk(2, dim=1)
+        self.distribution = th.distributions.Beta(alpha, beta)
+        return self
+
+    def log_prob(self, actions: th.Tensor) -> th.Tensor:
+        """Return log-probabilities, shape ``(batch,)``; they are finite at the bounds."""
+        alpha, beta = (each.double() for each in _beta(self))
+        log_x, log_rest = (((1 + sign * actions.double()) / 2).clamp(min=EDGE).log() for sign in (1, -1))
+        log_probs = (alpha - 1) * log_x + (beta - 1) * log_rest - _log_beta(alpha, beta) - log(2)
+        return log_probs.sum(dim=1).to(self.distribution.concentration1.dtype)
+
+    def entropy(self) -> th.Tensor:
+        """Return entropies, shape ``(batch,)``."""
+        entropies: th.Tensor = _betas(_beta(self)).entropy() + log(2)  # type: ignore[no-untyped-call]
+        return entropies.sum(dim=1).to(self.distribution.concentration1.dtype)
+
+    def sample(self) -> th.Tensor:
+        """Draw actions from [-1, 1]."""
+        return 2 * self.distribution.rsample() - 1
+
+    def mode(self) -> th.Tensor:
+        """Return the most probable actions."""
+        # Both parameters may have been rounded to 1.
+        above, below = ((each - 1).clamp(min=EDGE) for each in _beta(self))
+        return 2 * above / (above + below) - 1
+
+
+def _beta(distribution: BetaDistribution) -> Parameters:
+    return distribution.distribution.concentration1, distribution.distribution.concentration0
+
+
+def _betas(parameters: Parameters) -> th.distributions.Beta:
+    alpha, beta = (each.double() for each in parameters)
+    return th.distributions.Beta(alpha, beta, validate_args=False)
+
+
+def _log_beta(alpha: th.Tensor, beta: th.Tensor) -> th.Tensor:
+    return th.lgamma(alpha) + th.lgamma(beta) - th.lgamma(alpha + beta)
+
+
+def _beta_kl(old: Parameters, new: Parameters) -> th.Tensor:
+    return th.distributions.kl_divergence(_betas(old), _betas(new)).sum(dim=1).to(new[0].dtype)
+
+
+def _beta_renyi(old: Parameters, new: Parameters, order: float) -> th.Tensor:
+    """The logarithm of the integral of p^a q^(1 - a), a Beta function; infinite where that diverges."""
+    (alpha, beta), (alpha2, beta2) = (tuple(each.double() for each in parameters) for parameters in (old, new))
+    mixed = [order * p + (1 - order) * q for p, q in ((alpha, alpha2), (beta, beta2))]
+    finite = (mixed[0] > 0) & (mixed[1] > 0)
+    # Otherwise the gradient is NaN where the divergence is infinite.
+    log_mixed = _log_beta(*(each.where(finite, 1.0) for each in mixed))
+    log_old, log_new = _log_beta(alpha, beta), _log_beta(alpha2, beta2)
+    divergence = (log_mixed - order * log_old - (1 - order) * log_new) / (order - 1)
+    return divergence.where(finite, inf).sum(dim=1).to(new[0].dtype)
+
+
+# The divergences of the Gaussians are those of DiagGaussianDistribution, which tanh leaves unchanged.
+register_built_in(Divergences(BetaDistribution, _beta, _beta_kl, _beta_renyi))
+
+
+@dataclass(frozen=True)
+class ActionDistribution(ABC):
+    """A kind of distribution of continuous actions."""
+
+    bounded: ClassVar[bool]
+    """Whether it draws actions from [-1, 1], to be scaled to the bounds of the action space."""
+
+    @property
+    def takes_sde(self) -> bool:
+        """Whether gSDE (``use_sde=True``) may draw the actions instead."""
+        return False
+
+    @abstractmethod
+    def make(self, action_dim: int) -> DiagGaussianDistribution:
+        """Return the distribution of actions of this many dimensions."""
+
+    def check(self, space: spaces.Space[object], use_sde: bool, squash_output: bool) -> None:
+        """Check that the distribution fits a space and the other arguments of a policy.
+
+        :raises ArgumentError: if it does not
+        """
+        given = f"policy_kwargs: distribution={self}"
+        if not isinstance(space, spaces.Box):
+            raise ArgumentError(f"{given} needs a Box action space, but the environment has {space}: leave it out")
+        if use_sde and not self.takes_sde:
+            raise ArgumentError(
+                f"{given} and use_sde=True are two kinds of noise: pass one of them. With use_sde=True, "
+                "squash_output=True bounds actions, and standard deviations depend on the state"
+            )
+        if squash_output and not use_sde:
+            raise ArgumentError(
+                f"{given} decides whether actions are bounded: leave out squash_output=True, which is for use_sde=True"
+            )
+        if self.bounded:
+            _check_bounds(given, space)
+
+
+def _check_bounds(given: str, space: spaces.Box) -> None:
+    low, high = np.ravel(space.low), np.ravel(space.high)
+    with np.errstate(over="ignore", invalid="ignore"):
+        unbounded = np.flatnonzero(~np.isfinite(high - low))
+    if unbounded.size:
+        which = ", ".join(f"{i} with [{low[i]}, {high[i]}]" for i in unbounded[:8])
+        raise ArgumentError(
+            f"{given} draws bounded actions, but env.action_space has dimensions without bounds: {which}. Give them "
+            "bounds with gymnasium.wrappers.RescaleAction or your own space, or use 'gaussian'"
+        )
+
+
+@dataclass(frozen=True)
+class _WithStd(ActionDistribution):
+    std: Std = "parameter"
+
+    def __post_init__(self) -> None:
+        if self.std not in STDS:
+            refuse("std", self.std, "'parameter', 'state'")
+
+
+@dataclass(frozen=True)
+class Gaussian(_WithStd):
+    """SB3's Gaussian, the default.
+
+    Actions are not bounded; SB3 clips those that the environment gets.
+
+    :param std: ``"parameter"`` for standard deviations that are parameters, as in SB3, or ``"state"`` for outputs of
+        the network, as in https://arxiv.org/abs/1801.01290. Both begin near exp(``log_std_init``)
+    :raises ArgumentError: if ``std`` is neither
+    """
+
+    bounded = False
+
+    @property
+    def takes_sde(self) -> bool:
+        """Whether gSDE may draw the actions instead: not if the standard deviations are outputs."""
+        return self.std == "parameter"
+
+    def make(self, action_dim: int) -> DiagGaussianDistribution:
+        """Return the distribution of actions of this many dimensions."""
+        of_state = self.std == "state"
+        return (StateGaussianDistribution if of_state else DiagGaussianDistribution)(action_dim)
+
+
+@dataclass(frozen=True)
+class SquashedGaussian(_WithStd):
+    """tanh of a Gaussian (appendix C of https://arxiv.org/abs/1801.01290).
+
+    :param std: as for :class:`Gaussian`
+    :raises ArgumentError: if ``std`` is neither
+    """
+
+    bounded = True
+
+    def make(self, action_dim: int) -> DiagGaussianDistribution:
+        """Return the distribution of actions of this many dimensions."""
+        of_state = self.std == "state"
+        return (SquashedStateGaussianDistribution if of_state else SquashedGaussianDistribution)(action_dim)
+
+
+@dataclass(frozen=True)
+class Beta(ActionDistribution):
+    """Beta distributions with a single peak (https://proceedings.mlr.press/v70/chou17a.html)."""
+
+    bounded = True
+
+    def make(self, action_dim: int) -> DiagGaussianDistribution:
+        """Return the distribution of actions of this many dimensions."""
+        return BetaDistribution(action_dim)
+
+
+NAMES: dict[str, type[ActionDistribution]] = {
+    "gaussian": Gaussian,
+    "squashed_gaussian": SquashedGaussian,
+    "beta": Beta,
+}
+
+
+def distribution_of(distribution: str | ActionDistribution = "gaussian", std: Std | None = None) -> ActionDistribution:
+    """Return the part for the entries ``distribution`` and ``std`` of ``policy_kwargs``.
+
+    :param distribution: one of ``NAMES``, or a part
+    :param std: ``"parameter"`` or ``"state"``, for the names of Gaussians
+    :raises ArgumentError: if one is not allowed, or they do not fit together
+    """
+    if isinstance(distribution, ActionDistribution):
+        if std is not None:
+            raise ArgumentError(f"policy_kwargs: std={std!r} has no effect beside distribution={distribution}")
+        return distribution
+    if not isinstance(distribution, str) or distribution not in NAMES:
+        instances = ", ".join(f"{cls.__name__}()" for cls in NAMES.values())
+        refuse("policy_kwargs['distribution']", distribution, f"{', '.join(map(repr, NAMES))}, {instances}")
+    cls = NAMES[distribution]
+    if std is None:
+        return cls()
+    if not issubclass(cls, _WithStd):
+        raise ArgumentError(
+            f"policy_kwargs: std={std!r} needs a Gaussian, but distribution={distribution!r} has no standard deviation "
+            "of its own: leave it out"
+        )
+    if std not in STDS:
+        refuse("policy_kwargs['std']", std, "'parameter', 'state'")
+    return cls(std)
