@@ -207,8 +207,8 @@ def _check_bounds(given: str, space: spaces.Box) -> None:
     if unbounded.size:
         which = ", ".join(f"{i} with [{low[i]}, {high[i]}]" for i in unbounded[:8])
         raise ArgumentError(
-            f"{given} draws bounded actions, but env.action_space has dimensions without bounds: {which}. Give them "
-            "bounds with gymnasium.wrappers.RescaleAction or your own space, or use 'gaussian'"
+            f"{given} scales actions to the bounds of env.action_space, but those of some dimensions are infinite or "
+            f"too far apart, as with ActionsAsDrawn: {which}. Use other bounds, or 'gaussian'"
         )
 
 

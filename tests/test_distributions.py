@@ -38,7 +38,7 @@ def made(part: Any, seed: int = 0, dim: int = DIM, rows: int = ROWS, scale: floa
 
 
 def one_dimension(distribution: Any, at: int) -> tuple[Callable[[Any], Any], float, float]:
-    """Return the density of the first action of a row as a function of numbers, by SciPy, and the ends of its support."""
+    """Return the density of the first action of a row by SciPy, and the ends of its support."""
     parameters = [each[at, 0].item() for each in divergences_of(distribution).parameters(distribution)]
     if "Beta" in type(distribution).__name__:
         return lambda x: stats.beta.pdf((x + 1) / 2, *parameters) / 2, -1.0, 1.0

@@ -214,7 +214,12 @@ def check_spaces(action_space: AnySpace, use_sde: bool) -> None:
     if use_sde and not isinstance(action_space, spaces.Box):
         raise ArgumentError(f"use_sde=True needs a Box action space, but the environment has {action_space}")
     if isinstance(action_space, spaces.Box) and not action_space.is_bounded():
-        raise ArgumentError(f"env.action_space={action_space} has infinite bounds; PPO needs a Box with finite bounds")
+        unbounded = ~(action_space.bounded_below & action_space.bounded_above)
+        which = ", ".join(map(str, np.flatnonzero(unbounded)))
+        raise ArgumentError(
+            f"env.action_space={action_space} has infinite bounds; PPO needs a Box with finite bounds, which the "
+            f"dimensions {which} lack"
+        )
 
 
 def check_buffer(buffer_class: type[RolloutBuffer] | None, observation_space: AnySpace) -> None:

@@ -15,8 +15,8 @@ from stable_baselines3.common.utils import obs_as_tensor
 from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.library import library_in_use
 from sb3_ppo_variants.backends.native.networks import (
-    GAUSSIAN,
     STATE_DEPENDENT,
+    WITH_LOG_STD,
     Architecture,
     Features,
     arrays_of,
@@ -117,8 +117,9 @@ class NativeActor:
         low, high = self._bounds_of_library()
         self._clipped = None if low is None else np.zeros_like(self._actions)
         results = (self._outputs, deviations, self._actions, self._clipped, self._log_probs, self._values)
+        noise_size = outputs if self._noise is None else self._noise.shape[2]
         return structures.Acting(
-            self._inputs, self._mask, self._noise, low, high, *results, n_envs, size, outputs, 0, 1
+            self._inputs, self._mask, self._noise, low, high, *results, n_envs, size, noise_size, 0, 1
         )
 
     def _zeros(self, *shape: int) -> np.ndarray:
@@ -140,7 +141,7 @@ class NativeActor:
         arrays = arrays_of(self._parameters)
         self._networks = self._architecture.structure(arrays)
         self._run = library_in_use().acting(self._dtype, self._networks, self._acting)
-        self._log_std = arrays["log_std"] if self._architecture.distribution == GAUSSIAN else None
+        self._log_std = arrays["log_std"] if self._architecture.distribution in WITH_LOG_STD else None
 
     def act(self, step: int, observations: Observations) -> np.ndarray:
         model, inputs = self._model, self._inputs

@@ -5,13 +5,12 @@ from contextlib import AbstractContextManager, nullcontext
 import numpy as np
 import torch as th
 from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.distributions import DiagGaussianDistribution
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_ppo_variants.backends import obstacles
 from sb3_ppo_variants.backends.native.actor import NativeActor
 from sb3_ppo_variants.backends.native.library import REBUILD, library
-from sb3_ppo_variants.backends.native.networks import Architecture, Features, arrays_of
+from sb3_ppo_variants.backends.native.networks import DISTRIBUTIONS, WITH_LOG_STD, Architecture, Features, arrays_of
 from sb3_ppo_variants.backends.native.update import NATIVE_VALUE_LOSSES, NativeUpdate
 from sb3_ppo_variants.backends.obstacles import ObstacleError
 from sb3_ppo_variants.backends.remade import UntilRemade
@@ -105,5 +104,5 @@ def _check_rollout(plan: UpdatePlan) -> None:
         return
     if {*map(len, old)} != {rows}:
         raise ObstacleError("the rollout buffer has old parameters of other rows")
-    if isinstance(plan.kind.policy.action_dist, DiagGaussianDistribution) and (old[1] != old[1][0]).any():
+    if DISTRIBUTIONS.get(type(plan.kind.policy.action_dist)) in WITH_LOG_STD and (old[1] != old[1][0]).any():
         raise ObstacleError("the standard deviation changed during the rollout")

@@ -70,7 +70,7 @@ template <class T> class Beta {
     static constexpr bool READS_LATENT = false, HAS_DEVIATIONS = false;
 
     Beta(const Networks<T>& networks, const Mlp<T>&, Memory& memory)
-        : size(networks.parts[0]), terms(memory.take<Terms>(size * STRIDE)) {}
+        : size(networks.parts[0]), known(memory.take<Known>(size * STRIDE)) {}
 
     void begin() {}
     void begin_kl(const T*) {}
@@ -82,7 +82,7 @@ template <class T> class Beta {
         all.clear(states);
         for (int64_t i = 0; i < size; ++i)
             for (int64_t s = 0; s < states; ++s) {
-                Terms& t = terms[i * STRIDE + s] = terms_of(outputs[i][s], outputs[size + i][s]);
+                Known& t = known[i * STRIDE + s] = known_of(outputs[i][s], outputs[size + i][s]);
                 t.log_x = log_distance(1 + double(actions[i][s]));
                 t.log_rest = log_distance(1 - double(actions[i][s]));
                 all.log_prob[s] += static_cast<T>(log_prob(t));
@@ -96,7 +96,7 @@ template <class T> class Beta {
     void gradient(ByState<T> d_outputs, ByState<const T>, ByState<const T> old, int64_t states, const Slopes<T>& d) {
         for (int64_t i = 0; i < size; ++i)
             for (int64_t s = 0; s < states; ++s) {
-                const Terms& t = terms[i * STRIDE + s];
+                const Known& t = known[i * STRIDE + s];
                 const double sum = t.alpha + t.beta, of_sum = t.to_sum.digamma;
                 double d_alpha = d.log_prob[s] * (t.log_x - t.to_alpha.digamma + of_sum);
                 double d_beta = d.log_prob[s] * (t.log_rest - t.to_beta.digamma + of_sum);
@@ -126,7 +126,7 @@ template <class T> class Beta {
     T sample(int64_t state, const T* noise, T* action) const {
         double total = 0;
         for (int64_t i = 0; i < size; ++i) {
-            Terms t = terms_of(drawn_from[i][state], drawn_from[size + i][state]);
+            Known t = known_of(drawn_from[i][state], drawn_from[size + i][state]);
             action[i] = static_cast<T>(NAN);
             if (!(t.alpha + t.beta < INFINITY)) continue;
             Stream stream(noise[i], noise[size + i]);
@@ -144,7 +144,7 @@ template <class T> class Beta {
 
     // What the distribution of a dimension in a state consists of, and the logarithms of x and 1 - x for an action
     // 2 x - 1: those of the action, and the means over the old distribution.
-    struct Terms {
+    struct Known {
         double alpha, beta, slope_alpha, slope_beta, log_x, log_rest, old_log_x, old_log_rest;
         LogGamma to_alpha, to_beta, to_sum;
 
@@ -152,11 +152,11 @@ template <class T> class Beta {
     };
 
     int64_t size;
-    Terms* terms;
+    Known* known;
     ByState<const T> drawn_from = {};
 
-    static Terms terms_of(double first, double second) {
-        Terms t = {};
+    static Known known_of(double first, double second) {
+        Known t = {};
         t.alpha = softplus(first) + 1;
         t.beta = softplus(second) + 1;
         t.slope_alpha = 1 / (1 + exp_of(-first));
@@ -170,11 +170,11 @@ template <class T> class Beta {
     // The logarithm of half the distance from a bound, which is kept finite.
     static double log_distance(double twice) { return log_of(twice > 0x1p-23 ? twice / 2 : 0x1p-24); }
 
-    static double log_prob(const Terms& t) {
+    static double log_prob(const Known& t) {
         return (t.alpha - 1) * t.log_x + (t.beta - 1) * t.log_rest - t.log_beta() - LOG_2;
     }
 
-    static void add_kl(Terms& t, double alpha, double beta, const Evaluation<T>& all, int64_t s) {
+    static void add_kl(Known& t, double alpha, double beta, const Evaluation<T>& all, int64_t s) {
         const LogGamma to_alpha = log_gamma(alpha), to_beta = log_gamma(beta), to_sum = log_gamma(alpha + beta);
         const double change = t.log_beta() - (to_alpha.value + to_beta.value - to_sum.value);
         t.old_log_x = to_alpha.digamma - to_sum.digamma;

@@ -20,10 +20,17 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.preprocessing import is_image_space, preprocess_obs
 from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor, MlpExtractor
 from torch import nn
+from torch.nn import functional as F
 
 from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.library import library_in_use
 from sb3_ppo_variants.backends.obstacles import ObstacleError
+from sb3_ppo_variants.distributions import (
+    BetaDistribution,
+    SquashedGaussianDistribution,
+    SquashedStateGaussianDistribution,
+    StateGaussianDistribution,
+)
 from sb3_ppo_variants.kl import Parameters, divergences_of, is_built_in, is_masked
 from sb3_ppo_variants.rollouts.loop import Observations
 
@@ -90,14 +97,25 @@ def arrays_of(parameters: Mapping[str, nn.Parameter]) -> dict[str, np.ndarray]:
 
 # The numbers in interface.hpp.
 ACTIVATIONS: Mapping[type[nn.Module], int] = {nn.Tanh: 0, nn.ReLU: 1}
-GAUSSIAN, CATEGORICAL, BERNOULLI, STATE_DEPENDENT = range(4)
+GAUSSIAN, CATEGORICAL, BERNOULLI, STATE_DEPENDENT, STATE_GAUSSIAN, SQUASHED_GAUSSIAN, SQUASHED_STATE_GAUSSIAN, BETA = (
+    range(8)
+)
 DISTRIBUTIONS: Mapping[type[Distribution], int] = {
     BernoulliDistribution: BERNOULLI,
+    BetaDistribution: BETA,
     CategoricalDistribution: CATEGORICAL,
     DiagGaussianDistribution: GAUSSIAN,
     MultiCategoricalDistribution: CATEGORICAL,
+    SquashedGaussianDistribution: SQUASHED_GAUSSIAN,
+    SquashedStateGaussianDistribution: SQUASHED_STATE_GAUSSIAN,
     StateDependentNoiseDistribution: STATE_DEPENDENT,
+    StateGaussianDistribution: STATE_GAUSSIAN,
 }
+# Those with one standard deviation for all states, those of which two outputs belong to each dimension, and those whose
+# noise is normal.
+WITH_LOG_STD = {GAUSSIAN, SQUASHED_GAUSSIAN}
+OF_TWO_OUTPUTS = {STATE_GAUSSIAN, SQUASHED_STATE_GAUSSIAN, BETA}
+OF_NORMAL_NOISE = {GAUSSIAN, STATE_GAUSSIAN, SQUASHED_GAUSSIAN, SQUASHED_STATE_GAUSSIAN}
 # Stands for actions that are not squashed.
 NOT_SQUASHED = -1.0
 
@@ -143,14 +161,14 @@ class Architecture:
     ):
         self.actor, self.critic, self.activation, self.inputs = actor, critic, activation, inputs
         self.distribution, self.parts, self.state_dependence = distribution, parts, state_dependence
-        self.outputs = sum(parts)
+        self.outputs = sum(parts) * (2 if distribution in OF_TWO_OUTPUTS else 1)
         """The number of outputs of the policy network."""
         self.takes_integers = distribution == CATEGORICAL
         """Whether actions are integers."""
-        self.action_size = len(parts) if self.takes_integers else self.outputs
+        self.action_size = len(parts) if self.takes_integers else sum(parts)
         """The length of an action."""
-        self.has_std = distribution in (GAUSSIAN, STATE_DEPENDENT)
-        """Whether the distributions have standard deviations, and the policy a parameter for them."""
+        self.has_std = distribution in WITH_LOG_STD | {STATE_DEPENDENT}
+        """Whether the policy has a parameter for the standard deviations."""
 
     @classmethod
     def of(cls, policy: ActorCriticPolicy) -> "Architecture":
@@ -185,11 +203,12 @@ class Architecture:
     def draw_noise(self, n_steps: int, n_envs: int, dtype: th.dtype) -> np.ndarray:
         """Draw the random numbers of a rollout, except for gSDE, from PyTorch's generator.
 
-        :return: standard normal, standard Gumbel or uniform numbers, shape ``(n_steps, n_envs, outputs)``
+        :return: standard normal numbers, shape ``(n_steps, n_envs, action_size)``, or else standard Gumbel or uniform
+            numbers, shape ``(n_steps, n_envs, outputs)``
         """
+        if self.distribution in OF_NORMAL_NOISE:
+            return th.randn((n_steps, n_envs, self.action_size), dtype=dtype).numpy()
         shape = (n_steps, n_envs, self.outputs)
-        if self.distribution == GAUSSIAN:
-            return th.randn(shape, dtype=dtype).numpy()
         if self.distribution == CATEGORICAL:
             return -th.empty(shape, dtype=dtype).exponential_().log_().numpy()
         return th.rand(shape, dtype=dtype).numpy()
@@ -202,6 +221,11 @@ class Architecture:
         """
         if std is not None:
             return th.as_tensor(outputs), th.as_tensor(std)
+        if self.distribution in OF_TWO_OUTPUTS:
+            first, second = th.as_tensor(outputs).chunk(2, dim=1)
+            return (
+                (F.softplus(first) + 1, F.softplus(second) + 1) if self.distribution == BETA else (first, second.exp())
+            )
         if self.distribution == BERNOULLI:
             return (th.as_tensor(outputs),)
         return tuple(part.log_softmax(dim=1) for part in th.split(th.as_tensor(outputs), self.parts, dim=1))

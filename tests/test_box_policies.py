@@ -1,0 +1,195 @@
+"""Policies whose continuous actions come from other distributions: what fits, what is stored, saved and resumed."""
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from resuming import pendulums
+from stable_baselines3.common.distributions import kl_divergence
+from stable_baselines3.common.vec_env import VecNormalize
+from test_resume import exact
+
+from helpers import (
+    BOX,
+    DICT,
+    IMAGE,
+    VARIANTS,
+    NoiseEnv,
+    assert_same_policy,
+    assert_same_weights,
+    collect,
+    noise_envs,
+    save,
+    small,
+)
+from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOFixedKL
+from sb3_ppo_variants.distributions import Beta, SquashedGaussian
+from sb3_ppo_variants.policies.boxed import BoxPolicy
+
+DISTRIBUTIONS: dict[str, dict[str, Any]] = {
+    "gaussian of state": {"distribution": "gaussian", "std": "state"},
+    "squashed": {"distribution": "squashed_gaussian"},
+    "squashed of state": {"distribution": SquashedGaussian("state")},
+    "beta": {"distribution": "beta"},
+}
+ASYMMETRIC = spaces.Box(np.array([[-1, -3, 0.1]], np.float32), np.array([[2, 5, 0.3]], np.float32))
+
+
+class Picky(gym.Wrapper):
+    """Refuses actions that are not in the action space, and keeps the last one."""
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        self.last = action
+        return super().step(action)
+
+
+@pytest.mark.parametrize("kwargs", [{"distribution": "gaussian"}, {"std": "parameter"}])
+def test_the_default_is_sb3s(kwargs: dict[str, Any]) -> None:
+    wanted, got = (small(policy_kwargs=each, fast=False).learn(64) for each in (None, kwargs))
+    assert_same_policy(got, wanted)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("name", ["squashed", "squashed of state", "beta"])
+def test_stored_predicted_and_taken_actions_agree(name: str, fast: bool) -> None:
+    env = Picky(NoiseEnv(ASYMMETRIC))
+    model = small(env=env, policy_kwargs={**DISTRIBUTIONS[name], "log_std_init": 1.5}, fast=fast).learn(16)
+    low, high = ASYMMETRIC.low, ASYMMETRIC.high
+    stored = model.rollout_buffer.actions[-1, 0]
+    assert np.abs(model.rollout_buffer.actions).max() <= 1
+    np.testing.assert_allclose(env.last.ravel(), (low + (stored + 1) / 2 * (high - low)).ravel(), rtol=1e-5)
+    observation = model.observation_space.sample()
+    distribution = model.policy.get_distribution(model.policy.obs_to_tensor(observation)[0])
+    mode = distribution.mode().detach().numpy()
+    predicted, _ = model.predict(observation, deterministic=True)
+    np.testing.assert_allclose(predicted.ravel(), (low + (mode + 1) / 2 * (high - low)).ravel(), rtol=1e-5)
+    assert all(ASYMMETRIC.contains(model.predict(observation)[0]) for _ in range(100))
+    for extreme, bound in ((-1, low), (1, high)):
+        np.testing.assert_array_equal(model.policy.unscale_action(np.full((1, 3), extreme, np.float32)), bound)
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+@pytest.mark.parametrize("observations", [IMAGE, DICT], ids=["CnnPolicy", "MultiInputPolicy"])
+def test_images_and_dictionaries(observations: Any, name: str) -> None:
+    model = small(env=noise_envs(BOX, observations), policy_kwargs=DISTRIBUTIONS[name])
+    model.learn(64)
+    assert isinstance(model.policy, BoxPolicy) and model.logger.name_to_value["train/kl"] > 0
+    assert BOX.contains(model.predict(model.observation_space.sample())[0])
+
+
+def plain_loop(model: Any, kl_coef: float) -> Any:
+    """Return the policy after an update with equation 8 of the paper, by autograd and SB3's helper for the KL."""
+    policy, old_policy, buffer = deepcopy(model.policy), deepcopy(model.policy), deepcopy(model.rollout_buffer)
+    for _ in range(model.n_epochs):
+        for batch in buffer.get(model.batch_size):
+            values, log_prob, entropy = policy.evaluate_actions(batch.observations, batch.actions)
+            entropy = -log_prob if entropy is None else entropy
+            with th.no_grad():
+                old = deepcopy(old_policy.get_distribution(batch.observations))
+            kl = kl_divergence(old, policy.get_distribution(batch.observations)).sum(dim=1)
+            advantages = (batch.advantages - batch.advantages.mean()) / (batch.advantages.std() + 1e-8)
+            surrogate = th.exp(log_prob - batch.old_log_prob) * advantages - kl_coef * kl
+            error = (values.flatten() - batch.returns).square().mean()
+            loss = -surrogate.mean() - model.ent_coef * entropy.mean() + model.vf_coef * error
+            policy.optimizer.zero_grad()
+            loss.backward()
+            th.nn.utils.clip_grad_norm_(policy.parameters(), model.max_grad_norm)
+            policy.optimizer.step()
+    return policy
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_the_update_is_the_equations(name: str, fast: bool) -> None:
+    model = collect(small(PPOFixedKL, kl_coef=3.0, ent_coef=0.01, policy_kwargs=DISTRIBUTIONS[name], fast=fast))
+    state = np.random.get_state()
+    expected = plain_loop(model, 3.0)
+    np.random.set_state(state)
+    before = deepcopy(model.policy)
+    model.train()
+    for new, wanted, old in zip(model.policy.parameters(), expected.parameters(), before.parameters(), strict=True):
+        th.testing.assert_close(new, wanted, rtol=1e-4, atol=1e-6)
+        assert (new - old).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+@pytest.mark.parametrize("cls", VARIANTS)
+def test_files_hold_the_distribution(cls: Any, name: str) -> None:
+    model = small(cls, policy_kwargs=DISTRIBUTIONS[name]).learn(64)
+    loaded = cls.load(save(model), env=model.env, weights_only=True)
+    assert_same_policy(loaded, model)
+    assert type(loaded.policy.action_dist) is type(model.policy.action_dist)
+    assert loaded.policy_kwargs == model.policy_kwargs
+    loaded.learn(32)
+
+
+@pytest.mark.parametrize("name", ["squashed of state", "beta"])
+def test_policies_save_themselves(name: str, tmp_path: Path) -> None:
+    model = small(policy_kwargs=DISTRIBUTIONS[name])
+    model.policy.save(tmp_path / "policy")
+    loaded = BoxPolicy.load(tmp_path / "policy")
+    assert loaded.drawn_from == model.policy.drawn_from and loaded.squash_output
+    th.testing.assert_close(loaded.state_dict(), model.policy.state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_interrupted_runs_resume_exactly(name: str, fast: bool, tmp_path: Path) -> None:
+    exact(PPOAdaptiveKL, lambda: VecNormalize(pendulums()), tmp_path, fast=fast, policy_kwargs=DISTRIBUTIONS[name])
+
+
+def test_state_dependent_standard_deviations_begin_at_log_std_init() -> None:
+    model = small(policy_kwargs={"distribution": "gaussian", "std": "state", "log_std_init": -1.25})
+    std = model.policy.get_distribution(th.zeros(1, 3)).distribution.stddev
+    np.testing.assert_allclose(std.detach(), np.exp(-1.25), rtol=1e-6)
+    assert "train/std" not in model.learn(64).logger.name_to_value
+
+
+UNBOUNDED = spaces.Box(np.array([-1, -np.inf, 0, -1], np.float32), np.array([1, 1, np.inf, 1], np.float32))
+HUGE = spaces.Box(np.array([-1, -3e38], np.float32), np.array([1, 3e38], np.float32))
+REFUSED: list[tuple[spaces.Space, dict[str, Any], dict[str, Any], str]] = [
+    (spaces.Discrete(3), {"distribution": "beta"}, {}, r"distribution=Beta\(\) needs a Box action space, .* Discrete"),
+    (spaces.Discrete(3), {"std": "state"}, {}, "needs a Box action space"),
+    (UNBOUNDED, {"distribution": "beta"}, {}, "infinite bounds; .*, which the dimensions 1, 2 lack"),
+    (
+        UNBOUNDED,
+        {"distribution": "squashed_gaussian"},
+        {},
+        "infinite bounds; .*, which the dimensions 1, 2 lack",
+    ),
+    (HUGE, {"distribution": "beta"}, {}, r"too far apart, as with ActionsAsDrawn: 1 with \[-3e"),
+    (
+        BOX,
+        {"distribution": "beta"},
+        {"use_sde": True},
+        r"distribution=Beta\(\) and use_sde=True are two kinds of noise",
+    ),
+    (BOX, {"std": "state"}, {"use_sde": True}, "use_sde=True are two kinds of noise"),
+    (BOX, {"distribution": "beta", "squash_output": True}, {}, "leave out squash_output=True"),
+    (BOX, {"distribution": "cauchy"}, {}, r"policy_kwargs\['distribution'\]='cauchy' is not allowed"),
+    (BOX, {"distribution": 3}, {}, r"policy_kwargs\['distribution'\]=3 is not allowed"),
+    (BOX, {"distribution": "beta", "std": "state"}, {}, "std='state' needs a Gaussian"),
+    (BOX, {"distribution": Beta(), "std": "state"}, {}, "has no effect beside"),
+    (BOX, {"distribution": "beta", "net_arc": [8]}, {}, "policy_kwargs has no entry 'net_arc'"),
+]
+
+
+@pytest.mark.parametrize(("space", "policy_kwargs", "arguments", "message"), REFUSED)
+def test_what_does_not_fit_is_refused(
+    space: spaces.Space, policy_kwargs: dict[str, Any], arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        small(env=noise_envs(space), policy_kwargs=policy_kwargs, **arguments)
+
+
+def test_gsde_keeps_its_own_noise() -> None:
+    shared: dict[str, Any] = {"use_sde": True, "fast": False}
+    wanted = small(policy_kwargs={"squash_output": True}, **shared).learn(32)
+    got = small(policy_kwargs={"squash_output": True, "distribution": "gaussian"}, **shared).learn(32)
+    assert_same_weights(got, wanted)

@@ -1,0 +1,123 @@
+"""The native library draws from, evaluates and differentiates distributions of continuous actions as PyTorch does."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from test_fast_rollout import rolled_out
+from test_fast_update import CASES, assert_same_update, collected
+
+from helpers import BOX, latin, noise_envs
+from sb3_ppo_variants import ApproximateKL, Batch, Objective, PPOClip, PPOCustom, SeparateUpdates
+from sb3_ppo_variants.distributions import Beta, BetaDistribution
+from sb3_ppo_variants.kl import divergences_of
+
+pytestmark = pytest.mark.usefixtures("natively")
+DISTRIBUTIONS: dict[str, dict[str, Any]] = {
+    "gaussian of state": {"distribution": "gaussian", "std": "state"},
+    "squashed": {"distribution": "squashed_gaussian", "log_std_init": -0.5},
+    "squashed of state": {"distribution": "squashed_gaussian", "std": "state", "log_std_init": 0.5},
+    "beta": {"distribution": "beta"},
+}
+ASYMMETRIC = spaces.Box(np.array([-1, -3, 0.1], np.float32), np.array([2, 5, 0.3], np.float32))
+
+
+class Everything(Objective):
+    """Reads all that an objective may know of the distributions."""
+
+    needs_kl = True
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        (old, *_), (new, *others) = batch.old_parameters, batch.parameters
+        penalty = batch.kl + 0.5 * batch.reverse_kl + 0.1 * batch.renyi(0.5) - 0.01 * batch.entropy
+        moved = (new - old).square().mean() + sum(each.square().mean() for each in others)
+        return (penalty - batch.ratio * batch.advantages).mean() + 0.1 * moved
+
+
+@latin(2, name=CASES, distribution=DISTRIBUTIONS, ent_coef=[0.0, 0.02])
+def test_updates(name: str, distribution: str, ent_coef: float, double_precision: Callable[[Any], None]) -> None:
+    cls, arguments = CASES[name]
+    model = collected(cls, BOX, policy_kwargs=DISTRIBUTIONS[distribution], ent_coef=ent_coef, **arguments)
+    double_precision(model)
+    assert_same_update(model)
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_own_objectives(distribution: str, double_precision: Callable[[Any], None]) -> None:
+    model = collected(PPOCustom, BOX, objective=Everything(), policy_kwargs=DISTRIBUTIONS[distribution])
+    double_precision(model)
+    assert_same_update(model)
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_separate_updates_and_stops(distribution: str, double_precision: Callable[[Any], None]) -> None:
+    arguments = {"updates": SeparateUpdates(policy_epochs=2, value_epochs=2), "stop": ApproximateKL(0.02)}
+    policy_kwargs = {**DISTRIBUTIONS[distribution], "activation_fn": th.nn.ReLU, "net_arch": [8]}
+    model = collected(PPOClip, BOX, policy_kwargs=policy_kwargs, **arguments)
+    double_precision(model)
+    assert_same_update(model)
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_rollouts_are_those_of_the_policy(distribution: str) -> None:
+    env = noise_envs(ASYMMETRIC, n_envs=3)
+    model = rolled_out(env, fast=True, n_rollouts=2, policy_kwargs=DISTRIBUTIONS[distribution])
+    buffer, policy = model.rollout_buffer, model.policy
+    for batch in buffer.get():
+        with th.no_grad():
+            values, log_prob, _ = policy.evaluate_actions(batch.observations, batch.actions)
+            found = policy.get_distribution(batch.observations)
+        th.testing.assert_close(batch.old_values, values.flatten(), rtol=1e-5, atol=1e-6)
+        th.testing.assert_close(batch.old_log_prob, log_prob, rtol=1e-4, atol=1e-4)
+        for ours, theirs in zip(batch.old_parameters, divergences_of(found).parameters(found), strict=True):
+            th.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_samples(distribution: str) -> None:
+    """Actions, as quantiles of the distributions that they were drawn from, are uniform and independent."""
+    stats = pytest.importorskip("scipy.stats")
+    # With a small standard deviation, rounding moves few squashed actions.
+    policy_kwargs = {**DISTRIBUTIONS[distribution], "log_std_init": -2.0}
+    model = rolled_out(noise_envs(ASYMMETRIC, n_envs=3), fast=True, policy_kwargs=policy_kwargs, n_steps=1000)
+    actions = model.rollout_buffer.actions.swapaxes(0, 1).reshape(-1, 3).astype(float)
+    first, second = (each.numpy() for each in model.rollout_buffer.old_parameters)
+    if distribution == "beta":
+        quantiles = stats.beta.cdf((actions + 1) / 2, first, second)
+    else:
+        drawn = np.arctanh(np.clip(actions, -1 + 1e-7, 1 - 1e-7)) if "squashed" in distribution else actions
+        quantiles = stats.norm.cdf(drawn, first, second)
+    for column in quantiles.T:
+        assert stats.kstest(column, "uniform").pvalue > 1e-3
+    correlations = np.corrcoef(np.vstack([quantiles.T, np.roll(quantiles[:, 0], 1)]))
+    np.testing.assert_allclose(correlations, np.eye(4), atol=0.08)
+
+
+@pytest.mark.parametrize("distribution", ["squashed", "squashed of state", "beta"])
+def test_extreme_outputs_stay_finite(distribution: str) -> None:
+    """Actions that rounding has moved to the bounds have finite log-probabilities, and the environment takes them."""
+    model = PPOClip("MlpPolicy", noise_envs(ASYMMETRIC), n_steps=16, batch_size=16, fast=True, seed=0,
+                    policy_kwargs=DISTRIBUTIONS[distribution])  # fmt: skip
+    with th.no_grad():
+        model.policy.action_net.bias[:3] = 60.0
+    model.learn(32)
+    actions = model.rollout_buffer.actions
+    assert np.isfinite(model.rollout_buffer.log_probs).all() and np.abs(actions).max() <= 1
+    assert all(map(ASYMMETRIC.contains, model.policy.unscale_action(actions.reshape(-1, 3))))
+
+
+class OwnDistribution(BetaDistribution):
+    """Might draw other actions."""
+
+
+class OwnBeta(Beta):
+    def make(self, action_dim: int) -> OwnDistribution:
+        return OwnDistribution(action_dim)
+
+
+def test_a_distribution_of_a_users_class_takes_the_reference_path() -> None:
+    with pytest.raises(ValueError, match="actions are drawn from a OwnDistribution"):
+        PPOClip("MlpPolicy", noise_envs(BOX), fast=True, policy_kwargs={"distribution": OwnBeta()})
