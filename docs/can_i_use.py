@@ -87,6 +87,11 @@ class Case(NamedTuple):
     processes: Processes | None = None
 
 
+def drawn(distribution: str, **others: str) -> dict[str, Any]:
+    """Return the arguments with which actions are drawn from a distribution."""
+    return {"policy_kwargs": {"distribution": distribution, **others}}
+
+
 class Two(Processes):
     """Two processes that train together."""
 
@@ -114,6 +119,9 @@ CASES = {
     "`MultiInputPolicy`, Dict observations": Case("MultiInputPolicy", DICT, DISCRETE),
     "`MultiInputPolicy`, Dict with images": Case("MultiInputPolicy", WITH_IMAGE, DISCRETE),
     "`CnnPolicy`": Case("CnnPolicy", IMAGE, DISCRETE),
+    "`distribution='squashed_gaussian'`": Case("MlpPolicy", VECTOR, CONTINUOUS, drawn("squashed_gaussian")),
+    "`distribution='beta'`": Case("MlpPolicy", VECTOR, CONTINUOUS, drawn("beta")),
+    "`std='state'`": Case("MlpPolicy", VECTOR, CONTINUOUS, drawn("gaussian", std="state")),
     "gSDE (`use_sde=True`)": Case("MlpPolicy", VECTOR, CONTINUOUS, {"use_sde": True}),
     "`MaskableMlpPolicy`": Case("MaskableMlpPolicy", VECTOR, DISCRETE),
     "`MaskableMultiInputPolicy`": Case("MaskableMultiInputPolicy", DICT, DISCRETE),

@@ -169,7 +169,7 @@ def test_extremes_stay_finite(name: str, dtype: th.dtype) -> None:
     """Actions at the bounds, which rounding reaches, have finite log-probabilities and gradients."""
     for size in (0.0, 10.0, 80.0, -200.0):
         distribution = PARTS[name].make(2)
-        n = distribution.proba_distribution_net(5)[0].out_features
+        n: Any = distribution.proba_distribution_net(5)[0].out_features
         outputs = th.full((3, n), size, dtype=dtype)
         if "state" in name:
             outputs[:, 2:] = 0.0

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from test_fast_rollout import rolled_out
 from test_fast_update import CASES, assert_same_update, collected
 
-from helpers import BOX, latin, noise_envs
+from helpers import BOX, latin, noise_envs, small
 from sb3_ppo_variants import ApproximateKL, Batch, Objective, PPOClip, PPOCustom, SeparateUpdates
 from sb3_ppo_variants.distributions import Beta, BetaDistribution
 from sb3_ppo_variants.kl import divergences_of
@@ -54,7 +54,10 @@ def test_own_objectives(distribution: str, double_precision: Callable[[Any], Non
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 def test_separate_updates_and_stops(distribution: str, double_precision: Callable[[Any], None]) -> None:
-    arguments = {"updates": SeparateUpdates(policy_epochs=2, value_epochs=2), "stop": ApproximateKL(0.02)}
+    arguments: dict[str, Any] = {
+        "updates": SeparateUpdates(policy_epochs=2, value_epochs=2),
+        "stop": ApproximateKL(0.02),
+    }
     policy_kwargs = {**DISTRIBUTIONS[distribution], "activation_fn": th.nn.ReLU, "net_arch": [8]}
     model = collected(PPOClip, BOX, policy_kwargs=policy_kwargs, **arguments)
     double_precision(model)
@@ -99,8 +102,7 @@ def test_samples(distribution: str) -> None:
 @pytest.mark.parametrize("distribution", ["squashed", "squashed of state", "beta"])
 def test_extreme_outputs_stay_finite(distribution: str) -> None:
     """Actions that rounding has moved to the bounds have finite log-probabilities, and the environment takes them."""
-    model = PPOClip("MlpPolicy", noise_envs(ASYMMETRIC), n_steps=16, batch_size=16, fast=True, seed=0,
-                    policy_kwargs=DISTRIBUTIONS[distribution])  # fmt: skip
+    model = small(env=noise_envs(ASYMMETRIC), fast=True, policy_kwargs=DISTRIBUTIONS[distribution])
     with th.no_grad():
         model.policy.action_net.bias[:3] = 60.0
     model.learn(32)

@@ -23,9 +23,10 @@ from stable_baselines3.common.vec_env.subproc_vec_env import _worker
 from torch import nn
 from torch.nn import functional
 
-from helpers import BOX, NoiseEnv, noise_envs
+from helpers import BOX, VECTOR, NoiseEnv, noise_envs
 from sb3_ppo_variants.backends import images, obstacles, views
 from sb3_ppo_variants.backends.native import normalizing
+from sb3_ppo_variants.distributions import StateGaussianDistribution
 
 
 def make() -> gym.Env:
@@ -208,3 +209,20 @@ def test_steps_that_schedulers_of_pytorch_count() -> None:
     optimizer = th.optim.Adam([nn.Parameter(th.ones(1))])
     th.optim.lr_scheduler.StepLR(optimizer, 1)
     assert "step" in vars(optimizer) and hasattr(optimizer.step, "_wrapped_by_lr_sched")
+
+
+def test_building_of_sb3s_policies() -> None:
+    """``BoxPolicy._build`` replaces the distribution, whose layer and parameter, or ``None``, SB3 then asks for."""
+    made = StateGaussianDistribution(2)
+    unbuilt = ActorCriticPolicy._build
+
+    class Built(ActorCriticPolicy):
+        def _build(self, lr_schedule: Any) -> None:
+            self.action_dist, self._squash_output = made, True
+            unbuilt(self, lr_schedule)
+
+    policy = Built(VECTOR, BOX, lambda _: 1e-3)
+    assert policy.squash_output and policy.log_std is None
+    assert policy.action_net.out_features == 4 and "log_std" not in dict(policy.named_parameters())
+    assert policy.get_distribution(th.zeros(1, 3)) is made
+    assert policy._get_constructor_parameters()["log_std_init"] == 0.0

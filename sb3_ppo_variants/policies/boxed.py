@@ -12,6 +12,7 @@ from stable_baselines3.common.policies import (
 )
 from stable_baselines3.common.preprocessing import get_action_dim
 from stable_baselines3.common.type_aliases import Schedule
+from torch import nn
 
 from sb3_ppo_variants.arguments.checks import OF_DISTRIBUTION
 from sb3_ppo_variants.distributions import (
@@ -55,6 +56,7 @@ class BoxPolicy(ActorCriticPolicy):
             self.action_dist = self.drawn_from.make(get_action_dim(self.action_space))
         super()._build(lr_schedule)
         if isinstance(self.action_dist, StateGaussianDistribution):
+            assert isinstance(self.action_net, nn.Linear)
             self.action_dist.initialize(self.action_net, self.log_std_init)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
@@ -67,8 +69,8 @@ class BoxPolicy(ActorCriticPolicy):
         """
         assert isinstance(self.action_space, spaces.Box)
         unscaled = super().unscale_action(scaled_action)
-        clipped: np.ndarray = np.clip(unscaled, self.action_space.low, self.action_space.high)
-        return clipped
+        within: np.ndarray = np.minimum(np.maximum(unscaled, self.action_space.low), self.action_space.high)
+        return within
 
 
 class BoxCnnPolicy(BoxPolicy, ActorCriticCnnPolicy):
