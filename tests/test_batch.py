@@ -12,7 +12,7 @@ from test_fast_update import SDE, assert_same_update, collected
 from test_masked_fast import made as masked_model
 from torch.distributions import Categorical, Normal, kl_divergence
 
-from helpers import ACTION_SPACES, BOX, DICT, collect, latin, noise_envs, small
+from helpers import ACTION_SPACES, BOX, DICT, IMAGE, collect, latin, noise_envs, small
 from sb3_ppo_variants import ArgumentError, ArrayObjective, Batch, Gradient, Objective, PPOCustom, SeparateUpdates
 from sb3_ppo_variants.objectives import Clipped, check_gradient
 
@@ -159,6 +159,18 @@ def test_observations_in_dictionaries(fast: bool) -> None:
         flat = array if len(array) == 32 else array.swapaxes(0, 1).reshape(32, *array.shape[2:])
         for seen in objective.seen:
             np.testing.assert_array_equal(seen["observations"][key].numpy(), flat[seen["rows"].numpy()])
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_images(fast: bool) -> None:
+    objective = reading("observations", "actions", "rows")
+    model = collect(small(PPOCustom, noise_envs(BOX, IMAGE), objective=objective, fast=fast, n_epochs=1))
+    model.train()
+    for name in ("observations", "actions"):
+        array = getattr(model.rollout_buffer, name)
+        flat = array if len(array) == 32 else array.swapaxes(0, 1).reshape(32, *array.shape[2:])
+        for seen in objective.seen:
+            np.testing.assert_array_equal(seen[name].numpy(), flat[seen["rows"].numpy()])
 
 
 @pytest.mark.parametrize("fast", [False, True])

@@ -1,5 +1,6 @@
 """The objectives of the field against numbers worked out by hand from the equations of their papers."""
 
+from collections.abc import Callable
 from dataclasses import astuple, fields
 from math import exp, inf, log, nan
 from typing import Any
@@ -195,7 +196,7 @@ def test_every_argument_is_refused_somewhere() -> None:
 
 
 @latin(3, objective=OBJECTIVES, space=["Box", "Discrete", "MultiDiscrete", "MultiBinary"])
-def test_both_paths_take_the_same_steps(objective: Any, space: str, double_precision: Any) -> None:
+def test_both_paths_take_the_same_steps(objective: Any, space: str, double_precision: Callable[[Any], None]) -> None:
     env = noise_envs(ACTION_SPACES[space])
     model = collect(small(PPOCustom, env, objective=objective, fast=False, learning_rate=3e-3, n_epochs=4))
     double_precision(model)
@@ -211,21 +212,25 @@ def test_both_paths_take_the_same_steps(objective: Any, space: str, double_preci
 NATIVE = [objective for objective in OBJECTIVES if isinstance(objective, NativeObjective)]
 
 
-@latin(2, objective=NATIVE, space=["Box", "Discrete"])
+@latin(4, objective=NATIVE, space=["Box", "Discrete"], double=[True, False])
 @pytest.mark.usefixtures("natively")
-def test_the_library_computes_the_same_terms(objective: Any, space: str, double_precision: Any) -> None:
+def test_the_library_computes_the_same_terms(
+    objective: Any, space: str, double: bool, double_precision: Callable[[Any], None]
+) -> None:
     """A subclass with a loss of its own has no term, so its gradient is called."""
     cls = type(objective)
     called = type("Called", (cls,), {"loss": cls.loss, "gradient": cls.gradient})(*astuple(objective))
     assert has_term(objective) and not has_term(called)
     env = noise_envs(ACTION_SPACES[space])
     model = collect(small(PPOCustom, env, objective=objective, fast=True, learning_rate=3e-3, n_epochs=10))
-    double_precision(model)
+    if double:
+        double_precision(model)
     by_library = update(model, True)
     model.objective = called
     by_gradient = update(model, True)
-    th.testing.assert_close(flat_weights(by_library), flat_weights(by_gradient), rtol=1e-9, atol=1e-12)
-    assert by_library.logger.name_to_value == pytest.approx(by_gradient.logger.name_to_value, rel=1e-9, abs=1e-12)
+    relative, absolute = (1e-9, 1e-12) if double else (1e-3, 1e-5)
+    th.testing.assert_close(flat_weights(by_library), flat_weights(by_gradient), rtol=relative, atol=absolute)
+    assert by_library.logger.name_to_value == pytest.approx(by_gradient.logger.name_to_value, relative, absolute)
 
 
 def test_two_objectives_have_no_term() -> None:

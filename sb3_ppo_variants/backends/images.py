@@ -195,7 +195,7 @@ class ImageMinibatches(Minibatches):
             old_rows = None if old is None else tuple(column[where] for column in old)
             others = [tensor[where] for tensor in self._others]
             masks = None if self._masks is None else self._masks[where]
-            yield Samples._make([self._images_at(rows), *others, old_rows, masks])
+            yield Samples._make([self._images_at(rows), *others, old_rows, masks, rows])
 
 
 class ActingAfter(Acting):

@@ -155,7 +155,7 @@ class TorchUpdate:
     def __init__(self, plan: UpdatePlan, minibatches: Minibatches):
         self.plan, self.minibatches = plan, minibatches
         self.normalize = over_rollout(plan.buffer.advantages, plan.normalize_advantage, plan.processes)
-        self._before = Snapshot(plan.kind.policy, plan.optimizers)
+        self._before = Snapshot(plan.kind.policy, plan.optimizers, plan.proximal)
         self._old = self._old_parameters()
 
     def _old_parameters(self) -> Parameters | None:
@@ -223,23 +223,37 @@ class TorchDescent:
         if not self._descent.of_policy:
             loss = plan.vf_coef * self._value_loss(kind.evaluate_values(samples), samples)
         else:
+            proximal = self._proximal_samples(samples)
             evaluated = kind.evaluate(samples)
-            loss = self._policy_loss(evaluated, samples)
+            loss = self._policy_loss(evaluated, samples, proximal)
             if self._descent.of_value:
                 loss = loss + plan.vf_coef * self._value_loss(evaluated.values, samples)
         self._note(loss=loss)
         return loss
 
-    def _policy_loss(self, evaluated: Evaluated, samples: Samples) -> th.Tensor:
+    def _proximal_samples(self, samples: Samples) -> Samples:
+        """Return the samples as if the proximal policy had collected the rollout."""
+        proximal, kind = self._plan.proximal, self._plan.kind
+        if proximal is None:
+            return samples
+        with proximal.in_place_of(kind.policy), th.no_grad():
+            log_prob = kind.evaluate(samples).log_prob
+            parameters = kind.evaluated_parameters(samples)[1] if self._plan.objective.needs_kl else None
+        return samples._replace(old_log_prob=log_prob, old_parameters=parameters)
+
+    def _policy_loss(self, evaluated: Evaluated, samples: Samples, proximal: Samples) -> th.Tensor:
         plan, objective = self._plan, self._plan.objective
         advantages = self._normalized(self._normalize(samples.advantages))
-        log_ratio = evaluated.log_prob - samples.old_log_prob
+        log_ratio = to_old = evaluated.log_prob - samples.old_log_prob
+        if proximal is not samples:
+            log_ratio = evaluated.log_prob - proximal.old_log_prob
+            advantages = advantages * th.exp(proximal.old_log_prob - samples.old_log_prob)
         ratio = th.exp(log_ratio)
-        batch = Batch(ratio, advantages, log_ratio=log_ratio, source=partial(self._read, evaluated, samples))
+        batch = Batch(ratio, advantages, log_ratio=log_ratio, source=partial(self._read, evaluated, proximal))
         policy_loss = loss_of(objective, batch)
         entropy_loss = losses.entropy_loss(evaluated.entropy, evaluated.log_prob)
         with th.no_grad():
-            self._note(policy_loss=policy_loss, entropy_loss=entropy_loss, approx_kl=losses.approximate_kl(log_ratio))
+            self._note(policy_loss=policy_loss, entropy_loss=entropy_loss, approx_kl=losses.approximate_kl(to_old))
             if objective.clip_range is not None:
                 self._note(clip_fraction=losses.clip_fraction(ratio, objective.clip_range))
         return policy_loss + plan.ent_coef * entropy_loss
@@ -248,6 +262,8 @@ class TorchDescent:
         """Return what an objective reads of a minibatch that the policy has just evaluated, ``None`` if unknown."""
         if name == "log_prob":
             return evaluated.log_prob
+        if name == "old_log_prob":
+            return samples.old_log_prob
         if name == "entropy":
             return -evaluated.log_prob if evaluated.entropy is None else evaluated.entropy
         if name in OF_DISTRIBUTIONS:
@@ -294,6 +310,9 @@ class TorchDescent:
             self._average_gradient()
         self._note(gradient=th.nn.utils.clip_grad_norm_(self._descent.parameters, self._descent.max_grad_norm))
         optimizer.step()
+        decay, proximal = self._plan.objective.proximal_decay, self._plan.proximal
+        if proximal is not None and decay is not None and self._descent.of_policy:
+            proximal.follow(self._plan.kind.policy, decay)
 
     def _average_gradient(self) -> None:
         """Average the gradient over the processes, as one vector."""

@@ -54,6 +54,7 @@ from sb3_ppo_variants.rollouts.buffer import check_is_free, check_rollout, forge
 from sb3_ppo_variants.rollouts.loop import begin_rollout, collect
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.updates import AllOrNothing, NormalizeAdvantage, Outcome, UpdatePlan, Updates, run_update, summary
+from sb3_ppo_variants.updates.proximal import ProximalPolicy
 from sb3_ppo_variants.updates.separate import divide, separate
 
 SelfPPO = TypeVar("SelfPPO", bound="PPOBase")
@@ -86,6 +87,8 @@ class PPOBase(SavedAlgorithm):
     updates: Updates | dict[str, Any] | None
     data_parallel: bool | Literal["auto"]
     value_optimizer: Optimizer
+    proximal_policy: ProximalPolicy | None = None
+    """The policy to stay close to, if the objective is an :class:`~sb3_ppo_variants.objectives.EWMA`."""
     _division: Updates
 
     def __init_subclass__(cls) -> None:
@@ -180,11 +183,13 @@ class PPOBase(SavedAlgorithm):
 
     def _plan(self) -> UpdatePlan:
         self._checked_arguments.update(self, self._all_rules())  # Callbacks may have set them.
-        buffer = self.rollout_buffer
+        buffer, objective = self.rollout_buffer, self._objective()
+        if objective.proximal_decay is not None and self.proximal_policy is None:
+            self.proximal_policy = ProximalPolicy(self.policy)
         return UpdatePlan(
             kind=kind_of(self.policy),
             buffer=buffer,
-            objective=self._objective(),
+            objective=objective,
             ent_coef=self.ent_coef,
             vf_coef=self.vf_coef,
             clip_range_vf=self._current_or_none("clip_range_vf"),
@@ -192,6 +197,7 @@ class PPOBase(SavedAlgorithm):
             batch_size=int(min(self.batch_size, buffer.buffer_size * buffer.n_envs)),
             descents=self._division.descents(self),
             processes=self.processes,
+            proximal=None if objective.proximal_decay is None else self.proximal_policy,
         )
 
     def _current_or_none(self, name: str) -> float | None:
@@ -324,7 +330,8 @@ class PPOBase(SavedAlgorithm):
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         states, tensors = super()._get_torch_save_params()
-        return [*states, *self._division.optimizers], tensors
+        proximal = [] if self.proximal_policy is None else ["proximal_policy"]
+        return [*states, *self._division.optimizers, *proximal], tensors
 
     def predict(
         self,

@@ -2,6 +2,7 @@
 
 from sb3_ppo_variants.objectives.checking import check_gradient
 from sb3_ppo_variants.objectives.clipping import CISPO, ClipHigher, DualClip, Rollback, TrulyPPO
+from sb3_ppo_variants.objectives.ewma import EWMA
 from sb3_ppo_variants.objectives.objective import (
     ArrayObjective,
     Batch,
@@ -21,6 +22,7 @@ from sb3_ppo_variants.objectives.trust_region import TRGPPO
 __all__ = [
     "CISPO",
     "DPO",
+    "EWMA",
     "MDPO",
     "P3O",
     "SAPO",

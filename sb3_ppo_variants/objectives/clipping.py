@@ -111,7 +111,8 @@ class CISPO(NativeObjective):
     """Equations 4 and 5 of https://arxiv.org/abs/2506.13585: E[sg(clip(r, 1 - eps_low, 1 + eps_high)) A log pi].
 
     The weight of a sample is clipped, and not its gradient, so every sample counts. sg is a constant in the gradient.
-    The loss contains log r in place of log pi: they differ by log pi_old, which has no gradient.
+    The loss contains log r in place of log pi: they differ by log pi_old, which has no gradient. There is no trust
+    region, so limit the number of epochs, or end updates early with ``target_kl``.
 
     :param clip_range_high: eps_high, >= 0. The paper does not give a value; the default is that of :class:`ClipHigher`,
         as in other implementations

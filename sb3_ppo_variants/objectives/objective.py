@@ -163,6 +163,8 @@ class Objective(ABC):
     """Whether :meth:`loss` reads a divergence or the parameters of distributions, which then need a known KL."""
     clip_range: float | None = None
     """eps, if the objective clips r(theta); ``train/clip_fraction`` is computed with it."""
+    proximal_decay: float | None = None
+    """Set by :class:`~sb3_ppo_variants.objectives.EWMA`, which replaces the old policy by an average of policies."""
 
     @abstractmethod
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:

@@ -98,7 +98,8 @@ class SAPO(NativeObjective):
 
     tau = tau_pos where A > 0, else tau_neg. The derivative with respect to r is A at r = 1 and falls smoothly on both
     sides, faster with a greater tau. Making an action less likely makes all others more likely, which is why the paper
-    has the greater tau there.
+    has the greater tau there. The defaults are for language models, where an update has few steps. With more, take
+    greater temperatures, or end updates early with ``target_kl``.
 
     :param tau_pos: the steepness of the gate where A > 0, > 0
     :param tau_neg: the one elsewhere, > 0

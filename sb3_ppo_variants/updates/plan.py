@@ -21,6 +21,7 @@ from sb3_ppo_variants.objectives.objective import Numbers
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.processes import ALONE, Processes
 from sb3_ppo_variants.processes.statistics import moments_together
+from sb3_ppo_variants.updates.proximal import ProximalPolicy
 
 # True means "minibatch", as in SB3.
 NormalizeAdvantage: TypeAlias = bool | Literal["minibatch", "rollout"]
@@ -93,6 +94,7 @@ class UpdatePlan:
     :param batch_size: rows in a minibatch, at most those of the rollout
     :param descents: the descents, in the order in which they run
     :param processes: the processes that share the update
+    :param proximal: the policy to stay close to; ``None`` if it is the policy of the rollout
     """
 
     kind: PolicyKind
@@ -105,6 +107,7 @@ class UpdatePlan:
     batch_size: int
     descents: Sequence[Descent]
     processes: Processes = ALONE
+    proximal: ProximalPolicy | None = None
 
     def coefficients(self) -> dict[str, float]:
         """Return the coefficients of the objective and of the value clipping, as they are logged."""

@@ -15,6 +15,7 @@ from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.guards.interrupts import HELD
 from sb3_ppo_variants.processes import Processes
 from sb3_ppo_variants.updates.plan import Descent, UpdatePlan
+from sb3_ppo_variants.updates.proximal import ProximalPolicy
 
 # Statistics that must be finite, causes before effects.
 CHECKED = ("policy_loss", "value_loss", "entropy_loss", "loss", "gradient")
@@ -231,10 +232,18 @@ class Snapshot:
 
     :param policy: the policy
     :param optimizers: the optimizers of its parameters
+    :param proximal: the proximal policy, if it is another one than the old policy
     """
 
-    def __init__(self, policy: ActorCriticPolicy, optimizers: Iterable[th.optim.Optimizer]):
+    def __init__(
+        self,
+        policy: ActorCriticPolicy,
+        optimizers: Iterable[th.optim.Optimizer],
+        proximal: ProximalPolicy | None = None,
+    ):
         owners: list[th.nn.Module | th.optim.Optimizer] = [policy, *optimizers]
+        if proximal is not None:
+            owners.append(proximal)
         self._states = [(owner, _clone(owner.state_dict())) for owner in owners]
 
     def restore(self) -> None:

@@ -1,0 +1,140 @@
+"""PPO-EWMA: the decoupled objective with a moving average of the weights, against a plain loop."""
+
+import io
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from torch.distributions import Categorical, kl_divergence
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from helpers import ACTION_SPACES, BOX, assert_same_weights, collect, flat_weights, noise_envs, save, small, update
+from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, PPOCustom, SeparateUpdates
+from sb3_ppo_variants.objectives import EWMA, AdaptiveKL, Clipped, KLPenalized, Unclipped
+
+DECAY = 0.6
+
+
+def make(objective: Any, space: Any = BOX, **arguments: Any) -> Any:
+    return small(PPOCustom, noise_envs(space), objective=objective, learning_rate=0.01, **arguments)
+
+
+def by_a_plain_loop(model: Any, kl_coef: float) -> th.Tensor:
+    """Return the weights after an update with the decoupled objective, E[r A] clipped at 0.2 or with a penalty."""
+    policy, buffer = deepcopy(model.policy), deepcopy(model.rollout_buffer)
+    proximal, weights = deepcopy(policy), [parameters_to_vector(policy.parameters()).detach()]
+    np.random.seed(3)
+    for _ in range(model.n_epochs):
+        for batch in buffer.get(model.batch_size):
+            decayed = [DECAY**age for age in range(len(weights))][::-1]
+            average = th.stack([w * v for w, v in zip(decayed, weights, strict=True)]).sum(dim=0) / sum(decayed)
+            vector_to_parameters(average, proximal.parameters())
+            actions = batch.actions.long().flatten()
+            with th.no_grad():
+                near = proximal.evaluate_actions(batch.observations, actions)[1]
+            values, log_prob, _ = policy.evaluate_actions(batch.observations, actions)
+            advantages = (batch.advantages - batch.advantages.mean()) / (batch.advantages.std() + 1e-8)
+            surrogate = th.exp(log_prob - batch.old_log_prob) * advantages
+            if kl_coef == 0:
+                clipped = th.exp(near - batch.old_log_prob) * th.exp(log_prob - near).clamp(0.8, 1.2) * advantages
+                surrogate = th.minimum(surrogate, clipped)
+            else:
+                logits = [each.get_distribution(batch.observations).distribution.logits for each in (proximal, policy)]
+                p, q = (Categorical(logits=each) for each in logits)
+                surrogate = surrogate - kl_coef * kl_divergence(p, q)
+            loss = -surrogate.mean() + 0.5 * ((values.flatten() - batch.returns) ** 2).mean()
+            policy.optimizer.zero_grad()
+            loss.backward()
+            th.nn.utils.clip_grad_norm_(policy.parameters(), model.max_grad_norm)
+            policy.optimizer.step()
+            weights.append(parameters_to_vector(policy.parameters()).detach())
+    return weights[-1]
+
+
+@pytest.mark.parametrize("kl_coef", [0.0, 3.0])
+def test_an_update_is_that_of_a_plain_loop(kl_coef: float) -> None:
+    within = Clipped(0.2) if kl_coef == 0 else KLPenalized(kl_coef=kl_coef)
+    model = collect(make(EWMA(within, DECAY), ACTION_SPACES["Discrete"], n_epochs=6))
+    updated = update(model, fast=False)
+    th.testing.assert_close(flat_weights(updated), by_a_plain_loop(model, kl_coef), rtol=2e-4, atol=1e-6)
+    plain = collect(make(within, ACTION_SPACES["Discrete"], n_epochs=6))
+    assert not th.allclose(flat_weights(updated), flat_weights(update(plain, fast=False)), rtol=1e-3)
+
+
+def test_the_average_goes_on_over_updates() -> None:
+    model = make(EWMA(Clipped(0.2), DECAY))
+    first = flat_weights(model)
+    model.learn(model.n_steps * model.n_envs * 3)
+    assert float(model.proximal_policy.total_weight) == pytest.approx((1 - DECAY**13) / (1 - DECAY))  # 12 steps.
+    average = model.proximal_policy.average
+    assert 0 < th.dist(average, flat_weights(model)) < th.dist(first, flat_weights(model))
+
+
+def test_without_memory_the_proximal_policy_is_the_policy() -> None:
+    # The ratio is 1 in each minibatch, so nothing is ever clipped.
+    clipped, unclipped = (
+        update(collect(make(EWMA(within, 0.0), n_epochs=4)), fast=False) for within in (Clipped(0.01), Unclipped())
+    )
+    th.testing.assert_close(flat_weights(clipped), flat_weights(unclipped), rtol=1e-5, atol=1e-7)
+    assert clipped.logger.name_to_value["train/clip_fraction"] == 0
+
+
+@pytest.mark.parametrize("within", [Clipped(0.2), AdaptiveKL(kl_coef=1.0, desired_kl=0.01)])
+def test_saved_and_resumed(within: Any) -> None:
+    n = 32
+    whole = make(EWMA(within, DECAY)).learn(4 * n)
+    half = make(EWMA(within, DECAY)).learn(2 * n)
+    loaded: Any = PPOCustom.load(save(half), env=noise_envs(BOX))
+    for name in ("average", "total_weight"):
+        assert th.equal(getattr(loaded.proximal_policy, name), getattr(half.proximal_policy, name))
+    assert not th.equal(whole.proximal_policy.average, half.proximal_policy.average)
+    assert loaded.objective == half.objective
+
+
+@pytest.mark.parametrize("arguments", [{"updates": SeparateUpdates()}, {"policy": "MlpLstmPolicy"}, {"use_sde": True}])
+def test_with_other_parts(arguments: dict[str, Any]) -> None:
+    policy = arguments.pop("policy", None)
+    objective = EWMA(KLPenalized(kl_coef=1.0, clip_range=0.2), DECAY)
+    model = small(PPOCustom, noise_envs(BOX), policy, objective=objective, **arguments).learn(64)
+    assert float(model.proximal_policy.total_weight) > 1
+    assert model.logger.name_to_value["train/proximal_decay"] == DECAY
+
+
+def test_a_failed_update_leaves_the_average_alone() -> None:
+    model = collect(make(EWMA(Clipped(0.2), DECAY)))
+    before = model.proximal_policy.average.clone()
+    weights = flat_weights(model)
+    model.rollout_buffer.returns[0] = 3e38  # The squared error overflows.
+    with pytest.raises(NonFiniteError):
+        model.train()
+    assert th.equal(model.proximal_policy.average, before) and float(model.proximal_policy.total_weight) == 1
+    assert th.equal(flat_weights(model), weights)
+
+
+def test_an_ewma_set_later_begins_then() -> None:
+    model = make(Clipped(0.2)).learn(32)
+    model.objective = EWMA(Clipped(0.2), DECAY)
+    weights = flat_weights(model)
+    collect(model)
+    assert th.equal(model.proximal_policy.average, weights)
+
+
+def test_why_it_does_not_take_the_fast_path() -> None:
+    with pytest.raises(ArgumentError, match="because the proximal policy is not that of the rollout"):
+        make(EWMA(Clipped(0.2)), fast=True)
+
+
+@pytest.mark.parametrize(("within", "decay", "name"), [(None, 0.5, "objective"), (Clipped(0.2), 1.5, "decay")])
+def test_refused(within: Any, decay: float, name: str) -> None:
+    with pytest.raises(ArgumentError, match=f"^{name}="):
+        EWMA(within, decay)
+
+
+def test_other_objectives_have_no_proximal_policy() -> None:
+    model = small(PPOClip).learn(32)
+    assert model.proximal_policy is None
+    file = io.BytesIO()
+    model.save(file)
+    assert_same_weights(PPOClip.load(file), model)
