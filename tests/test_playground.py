@@ -102,7 +102,8 @@ def test_the_sliders_start_at_the_defaults_of_the_package() -> None:
 def test_objectives_move_only_with_their_sliders() -> None:
     """What an objective is said to use is what its formula depends on."""
     run = """Object.fromEntries(Object.keys(OBJECTIVES).map((name) => {
-        const at = (c) => JSON.stringify([0.05, 0.4, 1.9, 3.2, 3.9].flatMap((r) => [-1, 1].map((a) => evaluate(name, r, a, c))));
+        const samples = [0.05, 0.4, 1.9, 3.2, 3.9].flatMap((r) => [[r, -1], [r, 1]]);
+        const at = (c) => JSON.stringify(samples.map(([r, a]) => evaluate(name, r, a, c)));
         const first = Object.fromEntries(Object.entries(COEFFICIENTS).map(([key, s]) => [key, s.first]));
         const moves = (key) => [0.003, 0.9].some((part) => {
             const { from, to } = COEFFICIENTS[key];
