@@ -1,6 +1,7 @@
 """The objectives and their gradients as functions of the ratio, as in figure 1 of the paper."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -38,7 +39,7 @@ def _sample(objective: ArrayObjective, ratio: float, advantage: float, old_prob:
         "old_log_prob": np.log(old_prob),
     }
     logits = np.log([[old_prob, 1 - old_prob]])
-    arrays = {name: np.array([value]) for name, value in known.items()}
+    arrays: dict[str, Any] = {name: np.array([value]) for name, value in known.items()}
     batch = Batch(**arrays, actions=np.zeros((1, 1)), old_parameters=(logits,))
     losses, slope, d_kl, d_reverse_kl, _ = objective.gradient(batch)
     # With respect to the logit, the derivatives of log r, KL and reverse KL are 1 - p, p - p_old and
