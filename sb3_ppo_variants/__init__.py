@@ -26,20 +26,28 @@ if TYPE_CHECKING:
     from sb3_ppo_variants.objectives import ArrayObjective, Batch, Gradient, Objective, check_gradient
     from sb3_ppo_variants.processes import init_processes
     from sb3_ppo_variants.saving import ExactCheckpointCallback
-    from sb3_ppo_variants.updates import SeparateUpdates
+    from sb3_ppo_variants.stops import ApproximateKL, EarlyStop, ExactKL, RatioDeviation
+    from sb3_ppo_variants.updates import KLAdaptive, SeparateUpdates
+    from sb3_ppo_variants.value_losses import ClippedError, Huber, SquaredError, ValueLoss
     from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL, PPOUnclipped
 
 __version__ = "1.0.0rc1"
 __all__ = [
+    "ApproximateKL",
     "ArgumentError",
     "ArrayObjective",
     "Batch",
     "CallbackError",
+    "ClippedError",
     "CnnPolicy",
     "DamagedFileError",
+    "EarlyStop",
     "EnvOutputError",
     "ExactCheckpointCallback",
+    "ExactKL",
     "Gradient",
+    "Huber",
+    "KLAdaptive",
     "MissingKLError",
     "MlpPolicy",
     "MultiInputPolicy",
@@ -53,7 +61,10 @@ __all__ = [
     "PPOUnclipped",
     "PickledValueError",
     "ProcessError",
+    "RatioDeviation",
     "SeparateUpdates",
+    "SquaredError",
+    "ValueLoss",
     "WorkerError",
     "check_gradient",
     "get_system_info",
@@ -69,7 +80,9 @@ _MODULES = {
     "losses": [],
     "objectives": ["ArrayObjective", "Batch", "Gradient", "Objective", "check_gradient"],
     "processes": ["init_processes"],
-    "updates": ["SeparateUpdates"],
+    "stops": ["ApproximateKL", "EarlyStop", "ExactKL", "RatioDeviation"],
+    "updates": ["KLAdaptive", "SeparateUpdates"],
+    "value_losses": ["ClippedError", "Huber", "SquaredError", "ValueLoss"],
     "variants": [name for name in __all__ if name.startswith("PPO")],
 }
 _MODULE_OF = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}

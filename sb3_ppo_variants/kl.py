@@ -1,21 +1,25 @@
-"""The exact KL divergence KL(old || new) of every SB3 action distribution.
+"""The exact divergences between two policies, for every SB3 action distribution: KL(old || new) above all.
 
 SB3 reuses one mutable ``Distribution`` object per policy, so an old policy is stored as its distribution's
 *parameters*: a tuple of tensors with one row per state. A divergence takes two such tuples and returns one number per
-state, summed over action dimensions.
+state. KL and Renyi divergences are sums over action dimensions, which are independent; a Jensen-Shannon divergence is
+not, so it is only known for a single discrete action.
 
-Squashing actions through tanh is a bijection and leaves the KL unchanged, so squashed Gaussians have the KL of the
-Gaussians underneath. With gSDE, the density that SB3 evaluates is a Gaussian too, with a standard deviation that
-depends on the state.
+Squashing actions through tanh is a bijection and leaves all of them unchanged, so squashed Gaussians have the
+divergences of the Gaussians underneath. With gSDE, the density that SB3 evaluates is a Gaussian too, with a standard
+deviation that depends on the state.
 
-The masked distributions of sb3-contrib are categorical. Masked actions have probability 0 and contribute nothing to
-the KL. These distributions are recognised by name, so that sb3-contrib need not be installed.
+The masked distributions of sb3-contrib are categorical. Masked actions have probability 0 and contribute nothing.
+These distributions are recognised by name, so that sb3-contrib need not be installed.
 
 To support another distribution, call :func:`register_kl`.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from math import inf, log
+from numbers import Real
 from typing import Any, TypeAlias, TypeVar
 
 import torch as th
@@ -35,86 +39,160 @@ from sb3_ppo_variants.errors import refuse
 Parameters: TypeAlias = tuple[th.Tensor, ...]
 # A distribution of SB3 or sb3-contrib, whose inner distribution has no type of its own there.
 Wrapped: TypeAlias = Any
+Formula: TypeAlias = Callable[[Parameters, Parameters], th.Tensor]
+OutcomeFormula: TypeAlias = Callable[[th.Tensor, th.Tensor], th.Tensor]
+RenyiFormula: TypeAlias = Callable[[Parameters, Parameters, float], th.Tensor]
 Kind = TypeVar("Kind", bound=th.distributions.Distribution)
 
+# Orders of a Renyi divergence that are so close to 1 are taken as 1, because rounding errors grow like 1 / (a - 1).
+NEARLY_ONE = 1e-6
 MASKABLE = "sb3_contrib.common.maskable.distributions"
 
 
 class MissingKLError(NotImplementedError):
-    """The policy's action distribution has no registered KL."""
+    """The KL, or another divergence, is not known for the policy's action distribution."""
 
 
 @dataclass(frozen=True)
-class ExactKL:
-    """Reads the parameters of a distribution, and computes the divergence between two sets of them."""
+class Divergences:
+    """Reads the parameters of a distribution, and computes the divergences between two sets of them.
+
+    All methods take the parameters of the old and the new policy, each tensor of shape ``(batch, ...)``, and return
+    nats in each state, of shape ``(batch,)``, which can be differentiated with respect to the new parameters.
+    """
 
     distribution: type[Distribution]
     parameters: Callable[[Wrapped], Parameters]
-    formula: Callable[[Parameters, Parameters], th.Tensor]
+    kl_formula: Formula
+    renyi_formula: RenyiFormula | None = None
+    jensen_shannon_formula: Formula | None = None
 
-    def divergence(self, old: Parameters, new: Parameters) -> th.Tensor:
-        """Compute KL(old || new) in each state.
+    def kl(self, old: Parameters, new: Parameters) -> th.Tensor:
+        """Compute KL(old || new).
 
-        :param old: parameters of the old policy, each tensor of shape ``(batch, ...)``
-        :param new: parameters of the new policy, with the same shapes
-        :return: shape ``(batch,)``, in nats
         :raises ValueError: if a registered formula returns another shape
         """
-        kl = self.formula(old, new)
-        if kl.shape != old[0].shape[:1]:
-            raise ValueError(
-                f"the KL registered for {self.distribution.__name__} has the shape {tuple(kl.shape)}; allowed: "
-                f"{tuple(old[0].shape[:1])}, one number per state, summed over the action dimensions"
-            )
-        return kl
+        return self._checked("KL", self.kl_formula(old, new), old)
+
+    def reverse_kl(self, old: Parameters, new: Parameters) -> th.Tensor:
+        """Compute KL(new || old).
+
+        :raises ValueError: if a registered formula returns another shape
+        """
+        return self._checked("KL", self.kl_formula(new, old), old)
+
+    def renyi(self, old: Parameters, new: Parameters, order: float) -> th.Tensor:
+        """Compute the Renyi divergence D_a(old || new) = log E_new[(old / new)^a] / (a - 1).
+
+        See section II of https://arxiv.org/abs/1206.2459.
+
+        :param order: a > 0; with a = 1 it is KL(old || new)
+        :raises ArgumentError: if ``order`` has a value that is not allowed
+        :raises MissingKLError: if a registered distribution has no formula for it
+        :raises ValueError: if a registered formula returns another shape
+        """
+        if not (isinstance(order, Real) and 0 < order < inf):
+            refuse("order", order, "a finite number > 0")
+        if abs(order - 1) < NEARLY_ONE:
+            return self.kl(old, new)
+        if self.renyi_formula is None:
+            raise MissingKLError(self._unknown("Renyi", "renyi"))
+        return self._checked("Renyi divergence", self.renyi_formula(old, new, order), old)
+
+    def jensen_shannon(self, old: Parameters, new: Parameters) -> th.Tensor:
+        """Compute the Jensen-Shannon divergence (KL(old || m) + KL(new || m)) / 2 with m = (old + new) / 2.
+
+        See https://doi.org/10.1109/18.61115. It is at most log 2.
+
+        :raises MissingKLError: if it is not known: for a Gaussian, which has no closed form, for several actions at
+            once, and for a registered distribution without a formula for it
+        :raises ValueError: if a registered formula returns another shape
+        """
+        if self.jensen_shannon_formula is None:
+            raise MissingKLError(self._unknown("Jensen-Shannon", "jensen_shannon"))
+        return self._checked("Jensen-Shannon divergence", self.jensen_shannon_formula(old, new), old)
 
     def between(self, name: str, old: Parameters, new: Parameters) -> Any:
         """Return what an objective may read of two distributions by its name, or ``None`` if there is no such thing."""
-        if name == "kl":
-            return self.divergence(old, new)
-        if name == "reverse_kl":
-            return self.divergence(new, old)
-        return {"old_parameters": old, "parameters": new}.get(name)
+        match name:
+            case "kl":
+                return self.kl(old, new)
+            case "reverse_kl":
+                return self.reverse_kl(old, new)
+            case "jensen_shannon":
+                return self.jensen_shannon(old, new)
+            case "renyi":
+                return partial(self.renyi, old, new)
+            case "old_parameters":
+                return old
+            case "parameters":
+                return new
+        return None
+
+    def _unknown(self, whose: str, argument: str) -> str:
+        name = self.distribution.__name__
+        problem = f"the {whose} divergence of the action distribution {name} is not known"
+        if self in _BUILT_IN:
+            return f"{problem}: it has no closed form; allowed: the KL, the reverse KL and Renyi divergences"
+        return (
+            f"{problem}; give it one with sb3_ppo_variants.register_kl({name}, parameters, formula, "
+            f"{argument}={argument})"
+        )
+
+    def _checked(self, what: str, values: th.Tensor, old: Parameters) -> th.Tensor:
+        if values.shape != old[0].shape[:1]:
+            raise ValueError(
+                f"the {what} registered for {self.distribution.__name__} has the shape {tuple(values.shape)}; allowed: "
+                f"{tuple(old[0].shape[:1])}, one number per state, summed over the action dimensions"
+            )
+        return values
 
 
-_REGISTRY: dict[type[Distribution], ExactKL] = {}
+_REGISTRY: dict[type[Distribution], Divergences] = {}
 
 
 def register_kl(
     distribution: type[Distribution],
     parameters: Callable[[Wrapped], Parameters],
-    formula: Callable[[Parameters, Parameters], th.Tensor],
+    formula: Formula,
+    *,
+    renyi: RenyiFormula | None = None,
+    jensen_shannon: Formula | None = None,
 ) -> None:
-    """Register the exact KL of a distribution and its subclasses.
+    """Register the exact KL of a distribution and its subclasses, and optionally other divergences.
+
+    All formulas return a tensor of shape ``(batch,)``, for the distribution of all action dimensions together.
 
     :param distribution: a subclass of SB3's ``Distribution``
     :param parameters: takes a distribution and returns the tensors that define it, each of shape ``(batch, ...)``
-    :param formula: takes the old and the new parameters and returns KL(old || new) of shape ``(batch,)``, summed over
-        action dimensions and differentiable with respect to the new parameters
+    :param formula: takes the old and the new parameters and returns KL(old || new), differentiable with respect to the
+        new parameters. For the reverse KL, it is called with the new parameters first
+    :param renyi: takes the old and the new parameters and the order a > 0, which is not 1, and returns D_a(old || new)
+    :param jensen_shannon: takes the old and the new parameters and returns their Jensen-Shannon divergence
     :raises ArgumentError: if ``distribution`` is not such a class
     """
     if not (isinstance(distribution, type) and issubclass(distribution, Distribution)):
         refuse("distribution", distribution, "a subclass of SB3's Distribution")
-    _REGISTRY[distribution] = ExactKL(distribution, parameters, formula)
+    _REGISTRY[distribution] = Divergences(distribution, parameters, formula, renyi, jensen_shannon)
 
 
-def exact_kl(distribution: Distribution) -> ExactKL:
-    """Return the KL registered for a distribution's class or for the nearest of its base classes.
+def divergences_of(distribution: Distribution) -> Divergences:
+    """Return what is registered for a distribution's class or for the nearest of its base classes.
 
-    :raises MissingKLError: if there is none
+    :raises MissingKLError: if there is nothing
     """
     for cls in type(distribution).__mro__:
         if cls in _REGISTRY:
             return _REGISTRY[cls]
         if cls.__module__ == MASKABLE and cls.__name__ in _MASKED:
-            return ExactKL(cls, _MASKED[cls.__name__], _categorical_kl)
+            return Divergences(cls, _MASKED[cls.__name__], *_OF_CATEGORIES)
     raise MissingKLError(_missing(distribution))
 
 
 def known_parameters(distribution: Distribution) -> Parameters | None:
     """Return the parameters that the KL of a distribution takes, or ``None`` if it has no known KL."""
     try:
-        return exact_kl(distribution).parameters(distribution)
+        return divergences_of(distribution).parameters(distribution)
     except MissingKLError:
         return None
 
@@ -127,9 +205,9 @@ def _missing(distribution: Distribution) -> str:
     )
 
 
-def is_built_in(kl: ExactKL) -> bool:
-    """Return whether the KL comes from this package, and not from a user."""
-    return kl in _BUILT_IN or kl.parameters in _MASKED.values()
+def is_built_in(divergences: Divergences) -> bool:
+    """Return whether the formulas come from this package, and not from a user."""
+    return divergences in _BUILT_IN or divergences.parameters in _MASKED.values()
 
 
 def is_masked(distribution: object) -> bool:
@@ -145,18 +223,67 @@ def _gaussian_kl(old: Parameters, new: Parameters) -> th.Tensor:
     return kl_divergence(p, q).sum(dim=1)
 
 
-def _categorical_kl(old: Parameters, new: Parameters) -> th.Tensor:
-    pairs = zip(old, new, strict=True)
-    return th.stack([_of_outcomes(p.log_softmax(dim=1), q.log_softmax(dim=1)) for p, q in pairs], dim=1).sum(dim=1)
+def _gaussian_renyi(old: Parameters, new: Parameters, order: float) -> th.Tensor:
+    """Section II of https://arxiv.org/abs/1206.2459; infinite where the mixed variance is not positive."""
+    # Near order 1 or with equal policies, the difference of logarithms is tiny, so single precision does not suffice.
+    (old_mean, old_std), (mean, std) = (tuple(each.double() for each in parameters) for parameters in (old, new))
+    mixed = order * std**2 + (1 - order) * old_std**2
+    finite = mixed > 0
+    mixed = mixed.where(finite, 1.0)  # Otherwise the gradient is NaN where the divergence is infinite.
+    logs = mixed.log() / 2 - (1 - order) * old_std.log() - order * std.log()
+    divergence = order * (old_mean - mean) ** 2 / (2 * mixed) + logs / (1 - order)
+    return divergence.where(finite, inf).sum(dim=1).to(new[0].dtype)
 
 
-def _bernoulli_kl(old: Parameters, new: Parameters) -> th.Tensor:
+@dataclass(frozen=True)
+class _Discrete:
+    """The divergences of independent discrete actions.
+
+    :param log_probs: takes parameters and returns log-probabilities, in tensors of shape ``(batch, actions, outcomes)``
+    :param several: name of the distribution of several actions
+    """
+
+    log_probs: Callable[[Parameters], list[th.Tensor]]
+    several: str
+
+    def kl(self, old: Parameters, new: Parameters) -> th.Tensor:
+        return self._of_actions(_kl_of_outcomes, old, new).sum(dim=1)
+
+    def renyi(self, old: Parameters, new: Parameters, order: float) -> th.Tensor:
+        # With equal policies, the logarithm of a sum near 1 has few correct digits in single precision.
+        p, q = (tuple(each.double() for each in parameters) for parameters in (old, new))
+        return self._of_actions(partial(_renyi_of_outcomes, order=order), p, q).sum(dim=1).to(new[0].dtype)
+
+    def jensen_shannon(self, old: Parameters, new: Parameters) -> th.Tensor:
+        """The divergence of a single action.
+
+        :raises MissingKLError: if there are several, because it is not the sum over them
+        """
+        divergences = self._of_actions(_jensen_shannon_of_outcomes, old, new)
+        if divergences.shape[1] > 1:
+            raise MissingKLError(
+                f"the Jensen-Shannon divergence of {self.several} with {divergences.shape[1]} actions is not known: it "
+                "is not the sum over actions; allowed: a single action"
+            )
+        return divergences[:, 0]
+
+    def _of_actions(self, of_outcomes: OutcomeFormula, old: Parameters, new: Parameters) -> th.Tensor:
+        """Return the divergence of each action, shape ``(batch, actions)``."""
+        pairs = zip(self.log_probs(old), self.log_probs(new), strict=True)
+        return th.cat([of_outcomes(p, q) for p, q in pairs], dim=1)
+
+
+def _of_categories(parameters: Parameters) -> list[th.Tensor]:
+    return [logits.log_softmax(dim=1).unsqueeze(1) for logits in parameters]
+
+
+def _of_coins(parameters: Parameters) -> list[th.Tensor]:
     # Compute the log-probabilities of 0 and 1 separately: where p rounds to 1, 1 - p would be 0.
-    p, q = (th.stack((F.logsigmoid(-logits), F.logsigmoid(logits)), dim=2) for (logits,) in (old, new))
-    return _of_outcomes(p, q).sum(dim=1)
+    (logits,) = parameters
+    return [th.stack((F.logsigmoid(-logits), F.logsigmoid(logits)), dim=2)]
 
 
-def _of_outcomes(old_log_probs: th.Tensor, log_probs: th.Tensor) -> th.Tensor:
+def _kl_of_outcomes(old_log_probs: th.Tensor, log_probs: th.Tensor) -> th.Tensor:
     """p (log p - log q), summed over the outcomes in the last dimension.
 
     PyTorch's own divergences are infinite where q underflows to 0, although log q is finite.
@@ -164,6 +291,20 @@ def _of_outcomes(old_log_probs: th.Tensor, log_probs: th.Tensor) -> th.Tensor:
     probs = old_log_probs.exp()
     # Outcomes with p = 0 contribute nothing. Without the mask, 0 times an infinite or undefined difference is NaN.
     return (probs * (old_log_probs - log_probs).masked_fill(probs == 0, 0.0)).sum(dim=-1)
+
+
+def _renyi_of_outcomes(old_log_probs: th.Tensor, log_probs: th.Tensor, order: float) -> th.Tensor:
+    """The logarithm of the sum of p^a q^(1 - a) over the outcomes in the last dimension, divided by a - 1."""
+    terms = order * old_log_probs + (1 - order) * log_probs
+    # Outcomes that are impossible in both contribute nothing; with a > 1, their term would be undefined.
+    return terms.masked_fill(old_log_probs == -inf, -inf).logsumexp(dim=-1) / (order - 1)
+
+
+def _jensen_shannon_of_outcomes(old_log_probs: th.Tensor, log_probs: th.Tensor) -> th.Tensor:
+    # The gradient of logaddexp is NaN where both are infinite.
+    p, q = (each.clamp(min=th.finfo(each.dtype).min) for each in (old_log_probs, log_probs))
+    mixture = th.logaddexp(p, q) - log(2)
+    return (_kl_of_outcomes(p, mixture) + _kl_of_outcomes(q, mixture)) / 2
 
 
 def _gaussian(distribution: Wrapped) -> Parameters:
@@ -206,11 +347,16 @@ def _of_kind(kind: type[Kind], distribution: Distribution, found: th.distributio
     return found
 
 
-register_kl(DiagGaussianDistribution, _gaussian, _gaussian_kl)
-register_kl(StateDependentNoiseDistribution, _gaussian, _gaussian_kl)
-register_kl(CategoricalDistribution, _categorical, _categorical_kl)
-register_kl(MultiCategoricalDistribution, _multi_categorical, _categorical_kl)
-register_kl(BernoulliDistribution, _bernoulli, _bernoulli_kl)
+_CATEGORIES = _Discrete(_of_categories, "MultiCategoricalDistribution")
+_COINS = _Discrete(_of_coins, "BernoulliDistribution")
+_OF_CATEGORIES = (_CATEGORIES.kl, _CATEGORIES.renyi, _CATEGORIES.jensen_shannon)
+for _cls in (DiagGaussianDistribution, StateDependentNoiseDistribution):
+    _REGISTRY[_cls] = Divergences(_cls, _gaussian, _gaussian_kl, _gaussian_renyi)
+_REGISTRY[CategoricalDistribution] = Divergences(CategoricalDistribution, _categorical, *_OF_CATEGORIES)
+_REGISTRY[MultiCategoricalDistribution] = Divergences(MultiCategoricalDistribution, _multi_categorical, *_OF_CATEGORIES)
+_REGISTRY[BernoulliDistribution] = Divergences(
+    BernoulliDistribution, _bernoulli, _COINS.kl, _COINS.renyi, _COINS.jensen_shannon
+)
 _BUILT_IN = tuple(_REGISTRY.values())
 # The masked Bernoulli distribution needs no entry: it is a multi-categorical one with two categories per dimension.
 _MASKED: dict[str, Callable[[Wrapped], Parameters]] = {

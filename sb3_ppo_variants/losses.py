@@ -27,7 +27,11 @@ def normalize_advantages(advantages: th.Tensor) -> th.Tensor:
 
 
 def value_loss(
-    values: th.Tensor, old_values: th.Tensor, returns: th.Tensor, clip_range_vf: float | None = None
+    values: th.Tensor,
+    old_values: th.Tensor,
+    returns: th.Tensor,
+    clip_range_vf: float | None = None,
+    pessimistic: bool = True,
 ) -> th.Tensor:
     """Compute L^VF of equation 9: E[(V - R)^2], or its clipped form if ``clip_range_vf`` is given.
 
@@ -42,11 +46,26 @@ def value_loss(
     :param old_values: V_old, the estimates made during the rollout
     :param returns: R, the TD(lambda) targets
     :param clip_range_vf: eps_v, in units of the return; ``None`` does not clip
+    :param pessimistic: False takes the clipped error without the maximum, as SB3 does
     """
     if clip_range_vf is None:
         return F.mse_loss(returns, values)
     clipped_values = old_values + th.clamp(values - old_values, -clip_range_vf, clip_range_vf)
+    if not pessimistic:
+        return F.mse_loss(returns, clipped_values)
     return th.max((values - returns) ** 2, (clipped_values - returns) ** 2).mean()
+
+
+def huber_loss(values: th.Tensor, returns: th.Tensor, delta: float) -> th.Tensor:
+    """Compute E[h(V - R)] with h(x) = x^2 where ``|x|`` <= delta, and 2 delta ``|x|`` - delta^2 elsewhere.
+
+    This is twice the usual form, so that it equals E[(V - R)^2] for small errors, and ``vf_coef`` has the same meaning.
+
+    :param values: V, the current value estimates
+    :param returns: R, the TD(lambda) targets
+    :param delta: the error from which on the loss is linear, in units of the return
+    """
+    return 2 * F.huber_loss(values, returns, delta=delta)
 
 
 def entropy_loss(entropy: th.Tensor | None, log_prob: th.Tensor) -> th.Tensor:
@@ -66,6 +85,14 @@ def approximate_kl(log_ratio: th.Tensor) -> th.Tensor:
     :param log_ratio: log r(theta)
     """
     return th.mean((th.exp(log_ratio) - 1) - log_ratio)
+
+
+def ratio_deviation(log_ratio: th.Tensor) -> th.Tensor:
+    """Compute E[``|r - 1|``], by which ESPO stops its updates (https://arxiv.org/abs/2202.00079).
+
+    :param log_ratio: log r(theta)
+    """
+    return th.mean(th.abs(th.exp(log_ratio) - 1))
 
 
 def clip_fraction(ratio: th.Tensor, clip_range: float) -> th.Tensor:

@@ -26,8 +26,10 @@ from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized, Objective, Unclipped
 from sb3_ppo_variants.objectives.surrogates import KL_COEF
-from sb3_ppo_variants.updates import NormalizeAdvantage, Updates
+from sb3_ppo_variants.stops import EarlyStop
+from sb3_ppo_variants.updates import KLAdaptive, NormalizeAdvantage, Updates
 from sb3_ppo_variants.updates.run import LOGGED
+from sb3_ppo_variants.value_losses import ValueLoss
 
 # Arguments of a class, by name.
 Kwargs: TypeAlias = dict[str, Any]
@@ -39,32 +41,33 @@ class PPOClip(PPOBase):
     """PPO with the clipped surrogate objective, equation 7 of https://arxiv.org/abs/1707.06347.
 
     It maximises E[min(r A, clip(r, 1 - eps, 1 + eps) A)]. With ``fast=False`` and ``clip_range_vf=None``, it gives the
-    same weights as SB3's ``PPO``, bit for bit. Except for the last three arguments, the arguments, their order and
+    same weights as SB3's ``PPO``, bit for bit. Except for the last five arguments, the arguments, their order and
     their defaults are those of SB3's ``PPO``.
 
     :param policy: the policy's class or its alias: ``"MlpPolicy"``, ``"CnnPolicy"`` or ``"MultiInputPolicy"``; with
         sb3-contrib also ``"MaskableMlpPolicy"``, ``"MlpLstmPolicy"`` and so on
     :param env: a gymnasium or vectorised environment, or the id of a registered one
-    :param learning_rate: Adam's step size, >= 0, a number or a schedule of the remaining progress (from 1 to 0)
+    :param learning_rate: Adam's step size, >= 0, a number or a schedule of the remaining progress (from 1 to 0), or
+        :class:`~sb3_ppo_variants.KLAdaptive`, which adapts it to the KL of the updates
     :param n_steps: steps per environment in a rollout
     :param batch_size: samples in a minibatch
     :param n_epochs: passes over the rollout in an update
     :param gamma: discount factor, in [0, 1]
-    :param gae_lambda: lambda of generalised advantage estimation, in [0, 1]
+    :param gae_lambda: lambda of generalised advantage estimation, in [0, 1], a number or a schedule
     :param clip_range: eps, > 0, a number or a schedule
     :param clip_range_vf: how far a value may move before it is clipped, in units of the return, > 0, a number or a
-        schedule; ``None`` does not clip. See :func:`sb3_ppo_variants.losses.value_loss`
+        schedule; ``None`` does not clip. It means ``value_loss=ClippedError(clip_range_vf)``
     :param normalize_advantage: True or ``"minibatch"`` normalises advantages in each minibatch, ``"rollout"`` once over
         the rollout (as the code released with the paper does), and False not at all
-    :param ent_coef: coefficient of the entropy bonus
-    :param vf_coef: coefficient of the value loss, >= 0; the loss itself has no factor 1/2
+    :param ent_coef: coefficient of the entropy bonus, a number or a schedule
+    :param vf_coef: coefficient of the value loss, >= 0, a number or a schedule; the loss itself has no factor 1/2
     :param max_grad_norm: maximum norm of the gradient, >= 0; ``None`` does not clip
     :param use_sde: whether to explore with generalised state-dependent noise (gSDE); needs a Box action space
     :param sde_sample_freq: steps between new noise matrices, -1 for one per rollout
     :param rollout_buffer_class: class of the rollout buffer; ``None`` chooses one for the observation space
     :param rollout_buffer_kwargs: additional arguments of the rollout buffer
-    :param target_kl: an update stops early once the approximate KL of a minibatch exceeds 1.5 times this; ``None``
-        never stops early
+    :param target_kl: an update stops early once the approximate KL of a minibatch exceeds 1.5 times this, a number > 0
+        or a schedule; ``None`` never stops early
     :param stats_window_size: number of episodes over which rollout statistics are averaged
     :param tensorboard_log: folder for TensorBoard logs; ``None`` disables them
     :param policy_kwargs: additional arguments of the policy
@@ -77,6 +80,12 @@ class PPOClip(PPOBase):
         requires the fast path; False uses the reference path
     :param updates: ``SeparateUpdates(...)``, or a dict of its arguments, updates the policy and the value function
         separately; ``None`` updates both together, as SB3 does
+    :param stop: ends an update early, instead of ``target_kl``: :class:`~sb3_ppo_variants.ApproximateKL`,
+        :class:`~sb3_ppo_variants.ExactKL` or :class:`~sb3_ppo_variants.RatioDeviation`; ``None`` leaves it to the
+        objective, and those of this class never do
+    :param value_loss: the value loss, instead of ``clip_range_vf``: :class:`~sb3_ppo_variants.SquaredError` (which
+        ``None`` means), :class:`~sb3_ppo_variants.ClippedError`, :class:`~sb3_ppo_variants.Huber`, or your own
+        :class:`~sb3_ppo_variants.ValueLoss`
     :param data_parallel: ``"auto"`` trains together with the other processes of the ``torch.distributed`` process
         group, if there is one; True requires a process group; False trains alone
     :raises ArgumentError: (a ``ValueError``) if an argument has a value that is not allowed
@@ -91,23 +100,23 @@ class PPOClip(PPOBase):
         self,
         policy: str | type[ActorCriticPolicy],
         env: GymEnv | VectorEnv | str,
-        learning_rate: float | Schedule = 3e-4,
+        learning_rate: float | Schedule | KLAdaptive = 3e-4,
         n_steps: int = 2048,
         batch_size: int = 64,
         n_epochs: int = 10,
         gamma: float = 0.99,
-        gae_lambda: float = 0.95,
+        gae_lambda: float | Schedule = 0.95,
         clip_range: float | Schedule = 0.2,
         clip_range_vf: float | Schedule | None = None,
         normalize_advantage: NormalizeAdvantage = True,
-        ent_coef: float = 0.0,
-        vf_coef: float = 0.5,
+        ent_coef: float | Schedule = 0.0,
+        vf_coef: float | Schedule = 0.5,
         max_grad_norm: float | None = 0.5,
         use_sde: bool = False,
         sde_sample_freq: int = -1,
         rollout_buffer_class: type[RolloutBuffer] | None = None,
         rollout_buffer_kwargs: Kwargs | None = None,
-        target_kl: float | None = None,
+        target_kl: float | Schedule | None = None,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
         policy_kwargs: Kwargs | None = None,
@@ -118,6 +127,8 @@ class PPOClip(PPOBase):
         *,
         fast: bool | Literal["auto"] = "auto",
         updates: Updates | Kwargs | None = None,
+        stop: EarlyStop | None = None,
+        value_loss: ValueLoss | None = None,
         data_parallel: bool | Literal["auto"] = "auto",
     ):
         super().__init__(**given_in(locals()))
@@ -161,23 +172,23 @@ class PPOAdaptiveKL(PPOBase):
         self,
         policy: str | type[ActorCriticPolicy],
         env: GymEnv | VectorEnv | str,
-        learning_rate: float | Schedule = 3e-4,
+        learning_rate: float | Schedule | KLAdaptive = 3e-4,
         n_steps: int = 2048,
         batch_size: int = 64,
         n_epochs: int = 10,
         gamma: float = 0.99,
-        gae_lambda: float = 0.95,
+        gae_lambda: float | Schedule = 0.95,
         clip_range: float | Schedule | None = None,
         clip_range_vf: float | Schedule | None = None,
         normalize_advantage: NormalizeAdvantage = True,
-        ent_coef: float = 0.0,
-        vf_coef: float = 0.5,
+        ent_coef: float | Schedule = 0.0,
+        vf_coef: float | Schedule = 0.5,
         max_grad_norm: float | None = 0.5,
         use_sde: bool = False,
         sde_sample_freq: int = -1,
         rollout_buffer_class: type[RolloutBuffer] | None = None,
         rollout_buffer_kwargs: Kwargs | None = None,
-        target_kl: float | None = None,
+        target_kl: float | Schedule | None = None,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
         policy_kwargs: Kwargs | None = None,
@@ -190,6 +201,8 @@ class PPOAdaptiveKL(PPOBase):
         kl_coef: float = 1.0,
         fast: bool | Literal["auto"] = "auto",
         updates: Updates | Kwargs | None = None,
+        stop: EarlyStop | None = None,
+        value_loss: ValueLoss | None = None,
         data_parallel: bool | Literal["auto"] = "auto",
     ):
         super().__init__(**given_in(locals()))
@@ -234,23 +247,23 @@ class PPOFixedKL(PPOBase):
         self,
         policy: str | type[ActorCriticPolicy],
         env: GymEnv | VectorEnv | str,
-        learning_rate: float | Schedule = 3e-4,
+        learning_rate: float | Schedule | KLAdaptive = 3e-4,
         n_steps: int = 2048,
         batch_size: int = 64,
         n_epochs: int = 10,
         gamma: float = 0.99,
-        gae_lambda: float = 0.95,
+        gae_lambda: float | Schedule = 0.95,
         clip_range: float | Schedule | None = None,
         clip_range_vf: float | Schedule | None = None,
         normalize_advantage: NormalizeAdvantage = True,
-        ent_coef: float = 0.0,
-        vf_coef: float = 0.5,
+        ent_coef: float | Schedule = 0.0,
+        vf_coef: float | Schedule = 0.5,
         max_grad_norm: float | None = 0.5,
         use_sde: bool = False,
         sde_sample_freq: int = -1,
         rollout_buffer_class: type[RolloutBuffer] | None = None,
         rollout_buffer_kwargs: Kwargs | None = None,
-        target_kl: float | None = None,
+        target_kl: float | Schedule | None = None,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
         policy_kwargs: Kwargs | None = None,
@@ -262,6 +275,8 @@ class PPOFixedKL(PPOBase):
         kl_coef: float | Schedule = 1.0,
         fast: bool | Literal["auto"] = "auto",
         updates: Updates | Kwargs | None = None,
+        stop: EarlyStop | None = None,
+        value_loss: ValueLoss | None = None,
         data_parallel: bool | Literal["auto"] = "auto",
     ):
         super().__init__(**given_in(locals()))
@@ -289,22 +304,22 @@ class PPOUnclipped(PPOBase):
         self,
         policy: str | type[ActorCriticPolicy],
         env: GymEnv | VectorEnv | str,
-        learning_rate: float | Schedule = 3e-4,
+        learning_rate: float | Schedule | KLAdaptive = 3e-4,
         n_steps: int = 2048,
         batch_size: int = 64,
         n_epochs: int = 10,
         gamma: float = 0.99,
-        gae_lambda: float = 0.95,
+        gae_lambda: float | Schedule = 0.95,
         clip_range_vf: float | Schedule | None = None,
         normalize_advantage: NormalizeAdvantage = True,
-        ent_coef: float = 0.0,
-        vf_coef: float = 0.5,
+        ent_coef: float | Schedule = 0.0,
+        vf_coef: float | Schedule = 0.5,
         max_grad_norm: float | None = 0.5,
         use_sde: bool = False,
         sde_sample_freq: int = -1,
         rollout_buffer_class: type[RolloutBuffer] | None = None,
         rollout_buffer_kwargs: Kwargs | None = None,
-        target_kl: float | None = None,
+        target_kl: float | Schedule | None = None,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
         policy_kwargs: Kwargs | None = None,
@@ -315,6 +330,8 @@ class PPOUnclipped(PPOBase):
         *,
         fast: bool | Literal["auto"] = "auto",
         updates: Updates | Kwargs | None = None,
+        stop: EarlyStop | None = None,
+        value_loss: ValueLoss | None = None,
         data_parallel: bool | Literal["auto"] = "auto",
     ):
         super().__init__(**given_in(locals()))
@@ -344,22 +361,22 @@ class PPOCustom(PPOBase):
         self,
         policy: str | type[ActorCriticPolicy],
         env: GymEnv | VectorEnv | str,
-        learning_rate: float | Schedule = 3e-4,
+        learning_rate: float | Schedule | KLAdaptive = 3e-4,
         n_steps: int = 2048,
         batch_size: int = 64,
         n_epochs: int = 10,
         gamma: float = 0.99,
-        gae_lambda: float = 0.95,
+        gae_lambda: float | Schedule = 0.95,
         clip_range_vf: float | Schedule | None = None,
         normalize_advantage: NormalizeAdvantage = True,
-        ent_coef: float = 0.0,
-        vf_coef: float = 0.5,
+        ent_coef: float | Schedule = 0.0,
+        vf_coef: float | Schedule = 0.5,
         max_grad_norm: float | None = 0.5,
         use_sde: bool = False,
         sde_sample_freq: int = -1,
         rollout_buffer_class: type[RolloutBuffer] | None = None,
         rollout_buffer_kwargs: Kwargs | None = None,
-        target_kl: float | None = None,
+        target_kl: float | Schedule | None = None,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
         policy_kwargs: Kwargs | None = None,
@@ -371,6 +388,8 @@ class PPOCustom(PPOBase):
         objective: Objective | None = None,
         fast: bool | Literal["auto"] = "auto",
         updates: Updates | Kwargs | None = None,
+        stop: EarlyStop | None = None,
+        value_loss: ValueLoss | None = None,
         data_parallel: bool | Literal["auto"] = "auto",
     ):
         super().__init__(**given_in(locals()))

@@ -13,7 +13,16 @@ from stable_baselines3.common.utils import FloatSchedule
 from stable_baselines3.common.vec_env import VecMonitor
 
 from helpers import BOX, flat_weights, noise_envs
-from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL, SeparateUpdates
+from sb3_ppo_variants import (
+    ArgumentError,
+    ExactKL,
+    Huber,
+    PPOAdaptiveKL,
+    PPOClip,
+    PPOCustom,
+    PPOFixedKL,
+    SeparateUpdates,
+)
 from sb3_ppo_variants.objectives import Clipped
 
 PAGE = Path(__file__).parents[1] / "docs" / "trust.md"
@@ -35,6 +44,8 @@ VALUES: dict[str, Any] = {
     "kl_coef": 50.0,
     "desired_kl": 1e-9,
     "objective": Clipped(1e-6),
+    "stop": ExactKL(0.0),
+    "value_loss": Huber(1e-3),
     "updates": SeparateUpdates(),
     "sde_sample_freq": 1,
     "fast": False,

@@ -51,6 +51,8 @@ def test_modules_of_the_user_are_recorded_with_a_digest(tmp_path: Path, monkeypa
     expected = {"of_the_user": digest[:12]}
     assert own_modules("of_the_user:Still", "CartPole-v1", None) == expected
     assert own_modules("", "Own-v0", None) == expected
+    assert own_modules("", "CartPole-v1", None, "of_the_user:Pull(0.2)") == expected
+    assert own_modules("", "CartPole-v1", None, "Clipped(0.2)") == {}
     wrappers: Any = ["gymnasium.wrappers.TimeAwareObservation", {"of_the_user.Still": {"a": 1}}]
     assert own_modules("sb3_ppo_variants:PPOClip", "CartPole-v1", wrappers) == expected
     sys.modules.pop("of_the_user")

@@ -15,7 +15,16 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from fresh import ended
 from helpers import ACTION_SPACES, BOX, collect, noise_envs
-from sb3_ppo_variants import NonFiniteError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
+from sb3_ppo_variants import (
+    ExactKL,
+    Huber,
+    KLAdaptive,
+    NonFiniteError,
+    PPOAdaptiveKL,
+    PPOClip,
+    PPOFixedKL,
+    PPOUnclipped,
+)
 from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.backends.images import Images, keep_freed_memory
 from sb3_ppo_variants.backends.native.convolutions import FirstLayers, has_tiles
@@ -31,6 +40,8 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "all terms": (PPOClip, {"clip_range_vf": 0.1, "ent_coef": 0.02, "max_grad_norm": 0.05}),
     "advantages over the rollout": (PPOClip, {"normalize_advantage": "rollout", "max_grad_norm": None}),
     "target_kl": (PPOClip, {"target_kl": 1e-6}),
+    "stop and value loss": (PPOClip, {"stop": ExactKL(1e-5, ends="epoch"), "value_loss": Huber(0.1)}),
+    "adaptive rate": (PPOClip, {"learning_rate": KLAdaptive(desired_kl=1e-4, every="minibatch")}),
     "separate features": (PPOClip, {"policy_kwargs": {"share_features_extractor": False, "net_arch": [16]}}),
     "gSDE": (PPOClip, {"use_sde": True}),
 }

@@ -12,7 +12,7 @@ from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
 from stable_baselines3.common.callbacks import BaseCallback
 
 from helpers import ACTION_SPACES, DICT, IMAGE, VARIANTS
-from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, SeparateUpdates
+from sb3_ppo_variants import ArgumentError, ClippedError, ExactKL, KLAdaptive, PPOAdaptiveKL, PPOClip, SeparateUpdates
 
 CASES: dict[str, dict[str, Any]] = {
     **{name: {"env": {"action_space": space}} for name, space in ACTION_SPACES.items()},
@@ -25,6 +25,8 @@ CASES: dict[str, dict[str, Any]] = {
     "dictionaries": {"env": {"space": DICT}, "policy": "MultiInputLstmPolicy"},
     "gSDE": {"use_sde": True},
     "target_kl": {"target_kl": 1e-3, "learning_rate": 1e-2},
+    "stop": {"stop": ExactKL(1e-3), "learning_rate": 1e-2, "value_loss": ClippedError(0.1, pessimistic=False)},
+    "adaptive rate": {"learning_rate": KLAdaptive(desired_kl=1e-3, every="minibatch")},
     "minibatches of other sizes": {"batch_size": 21},
     "separate updates": {"updates": SeparateUpdates()},
     "another optimizer": {"policy_kwargs": {**SMALL, "optimizer_class": th.optim.SGD}},

@@ -12,10 +12,11 @@ import torch as th
 from helpers import ACTION_SPACES, LogRecorder, collect, flat_weights, latin, named, noise_envs, save, small, update
 from sb3_ppo_variants import ArgumentError, ArrayObjective, Batch, Objective, PPOCustom, check_gradient
 from sb3_ppo_variants.backends.native.update import has_term
-from sb3_ppo_variants.kl import exact_kl
+from sb3_ppo_variants.kl import divergences_of
 from sb3_ppo_variants.objectives import (
     CISPO,
     DPO,
+    ESPO,
     MDPO,
     P3O,
     SAPO,
@@ -31,6 +32,7 @@ from sb3_ppo_variants.objectives import (
     TrulyPPO,
 )
 from sb3_ppo_variants.objectives.trust_region import line_through, range_of_ratio
+from sb3_ppo_variants.stops import RatioDeviation
 
 RATIO = [0.5, 1.0, 1.5, 2.0]
 ADVANTAGES = [1.0, -1.0, 1.0, -1.0]
@@ -84,6 +86,8 @@ BY_HAND: list[tuple[Objective, list[float], list[float]]] = [
     # r A - 2 KL(new || old).
     (ReverseKL(2.0), [0.5 - 0.4, -1 - 0.2, 1.5 - 0.8, -2 - 0.6], [-0.5 - 0.4, 1 - 0.2, -1.5 - 0.8, 2 - 0.6]),
     (AdaptiveReverseKL(2.0), [0.5 - 0.4, -1 - 0.2, 1.5 - 0.8, -2 - 0.6], [-0.5 - 0.4, 1 - 0.2, -1.5 - 0.8, 2 - 0.6]),
+    # r A, whatever delta is.
+    (ESPO(0.1), [0.5, -1, 1.5, -2], [-0.5, 1, -1.5, 2]),
     (MDPO(0.5), [0.5 - 0.4, -1 - 0.2, 1.5 - 0.8, -2 - 0.6], [-0.5 - 0.4, 1 - 0.2, -1.5 - 0.8, 2 - 0.6]),
 ]
 OBJECTIVES: list[Any] = [*(objective for objective, *_ in BY_HAND), TRGPPO()]
@@ -112,6 +116,20 @@ OTHERS = [ClipHigher(0.0, 0.0), DualClip(0.2, 1.1), Rollback(0.0, 2.0), TrulyPPO
 @pytest.mark.parametrize("objective", [*OBJECTIVES[:-1], *OTHERS], ids=repr)
 def test_gradients(objective: ArrayObjective) -> None:
     check_gradient(objective)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_espo_ends_an_update(fast: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    def updates(objective: Objective, **arguments: Any) -> Any:
+        model = collect(small(PPOCustom, objective=objective, learning_rate=0.03, n_epochs=30, fast=fast, **arguments))
+        model.verbose = 1
+        model.train()
+        return model._n_updates
+
+    assert updates(ESPO(0.05)) < updates(ESPO(100.0)) == 30
+    assert "due to reaching max ratio deviation" in capsys.readouterr().out
+    # A stop of the model takes the place of the objective's.
+    assert updates(ESPO(0.05), stop=RatioDeviation(100.0)) == 30
 
 
 def test_the_weight_of_cispo_is_a_constant() -> None:
@@ -177,6 +195,7 @@ BAD: list[tuple[Any, str, list[Any]]] = [
     (AdaptiveReverseKL, "desired_kl", [0.0]),
     (MDPO, "step_size", [0.0]),
     (MDPO, "final_step_size", [0.0, 1.5]),
+    (ESPO, "delta", [-0.1, inf]),
     (TRGPPO, "clip_range", [-0.1]),
     (TRGPPO, "delta", [0.0, nan]),
 ]
@@ -298,7 +317,7 @@ def drawn(space: str, n: int = 40) -> tuple[Any, tuple[th.Tensor, ...], th.Tenso
             parameter.copy_(th.randn_like(parameter))
     distribution = model.policy.get_distribution(th.randn(n, 3))
     actions = distribution.get_actions()
-    parameters = exact_kl(distribution).parameters(distribution)
+    parameters = divergences_of(distribution).parameters(distribution)
     return distribution, parameters, actions.detach(), distribution.log_prob(actions).detach()
 
 
@@ -312,7 +331,7 @@ def test_no_policy_within_the_trust_region_leaves_the_range(space: str) -> None:
     low, high = range_of_ratio(line, delta)
     generator = th.Generator().manual_seed(0)
     nearest = np.zeros((2, len(low)))
-    divergence = exact_kl(distribution).divergence
+    divergence = divergences_of(distribution).kl
     for _ in range(300):
         directions = [th.randn(array.shape, generator=generator, dtype=th.float64) for array in old]
 

@@ -16,7 +16,7 @@ from sb3_ppo_variants.base import PPOBase
 
 SB3S = inspect.signature(OnPolicyAlgorithm).parameters
 THEIRS = inspect.signature(PPO.__init__).parameters
-SHARED = {"fast": "auto", "updates": None, "data_parallel": "auto"}
+SHARED = {"fast": "auto", "updates": None, "stop": None, "value_loss": None, "data_parallel": "auto"}
 OWN: dict[type[PPOBase], dict[str, Any]] = {
     PPOClip: {"clip_range": 0.2, **SHARED},
     PPOFixedKL: {"clip_range": None, "kl_coef": 1.0, **SHARED},

@@ -21,12 +21,12 @@ from torch.distributions import Laplace, Normal
 
 from helpers import PENALISED, VARIANTS, NoiseEnv
 from sb3_ppo_variants import ArgumentError, MissingKLError, register_kl
-from sb3_ppo_variants.kl import _REGISTRY, exact_kl
+from sb3_ppo_variants.kl import _REGISTRY, divergences_of
 
 
 def divergence(old: Distribution, new: Distribution) -> th.Tensor:
-    kl = exact_kl(new)
-    return kl.divergence(kl.parameters(old), kl.parameters(new))
+    divergences = divergences_of(new)
+    return divergences.kl(divergences.parameters(old), divergences.parameters(new))
 
 
 def gaussian(mean: list[list[float]], std: list[float]) -> DiagGaussianDistribution:
@@ -138,10 +138,10 @@ def test_no_divergence_from_itself(name: str) -> None:
 
 def test_parameters_outlive_the_distribution_object() -> None:
     distribution = DiagGaussianDistribution(1)
-    kl = exact_kl(distribution)
-    old = kl.parameters(distribution.proba_distribution(th.zeros(1, 1), th.zeros(1)))
-    new = kl.parameters(distribution.proba_distribution(th.ones(1, 1), th.zeros(1)))
-    assert kl.divergence(old, new).tolist() == pytest.approx([0.5])
+    divergences = divergences_of(distribution)
+    old = divergences.parameters(distribution.proba_distribution(th.zeros(1, 1), th.zeros(1)))
+    new = divergences.parameters(distribution.proba_distribution(th.ones(1, 1), th.zeros(1)))
+    assert divergences.kl(old, new).tolist() == pytest.approx([0.5])
 
 
 def test_divergence_is_differentiable_in_the_new_parameters() -> None:
@@ -182,7 +182,7 @@ def test_without_a_penalty_no_kl_is_needed(variant: Any, monkeypatch: pytest.Mon
 
 def test_a_subclass_shares_the_kl_until_it_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     forget_later(monkeypatch)
-    assert exact_kl(Uniform(2)).distribution is CategoricalDistribution
+    assert divergences_of(Uniform(2)).distribution is CategoricalDistribution
     register_kl(Uniform, lambda d: (d.distribution.probs,), lambda old, new: (old[0] - new[0]).abs().sum(dim=1))
     old, new = (Uniform(2).proba_distribution(th.tensor([p]).log()) for p in ([0.5, 0.5], [0.25, 0.75]))
     assert divergence(old, new).tolist() == pytest.approx([0.5])
@@ -216,9 +216,9 @@ def test_training_with_a_registered_kl(variant: Any, monkeypatch: pytest.MonkeyP
         return variant(UniformPolicy, env, n_steps=64, seed=1).learn(64).logger.name_to_value
 
     expected = train()
-    kl = exact_kl(CategoricalDistribution(2))
-    monkeypatch.setattr("sb3_ppo_variants.kl._REGISTRY", {CategoricalDistribution: kl})
-    register_kl(Uniform, kl.parameters, lambda old, new: 2 * kl.formula(old, new))
+    divergences = divergences_of(CategoricalDistribution(2))
+    monkeypatch.setattr("sb3_ppo_variants.kl._REGISTRY", {CategoricalDistribution: divergences})
+    register_kl(Uniform, divergences.parameters, lambda old, new: 2 * divergences.kl_formula(old, new))
     assert train()["train/kl"] == pytest.approx(2 * expected["train/kl"], rel=0.2)
 
 

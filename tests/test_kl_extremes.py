@@ -23,7 +23,7 @@ from sb3_ppo_variants.backends.native.networks import (
     Architecture,
     StateDependence,
 )
-from sb3_ppo_variants.kl import exact_kl
+from sb3_ppo_variants.kl import divergences_of
 
 mpmath.mp.dps = 60
 Logits = Sequence[float]
@@ -86,11 +86,13 @@ def sb3s(name: str, n: int) -> Distribution:
 
 def on_reference_path(name: str, old: Logits, new: Logits, dtype: th.dtype) -> float:
     distribution: Any = sb3s(name, len(old))
-    kl = exact_kl(distribution)
+    divergences = divergences_of(distribution)
     many = name == "MultiCategorical"  # The second part has old and new exchanged.
     outputs = [[*old, *new], [*new, *old]] if many else [old, new]
-    was, now = (kl.parameters(distribution.proba_distribution(th.tensor([logits], dtype=dtype))) for logits in outputs)
-    return kl.divergence(was, now).item()
+    was, now = (
+        divergences.parameters(distribution.proba_distribution(th.tensor([logits], dtype=dtype))) for logits in outputs
+    )
+    return divergences.kl(was, now).item()
 
 
 def on_native_path(name: str, old: Logits, new: Logits, dtype: str) -> float:
@@ -133,10 +135,10 @@ def test_gradient(name: str, exactly: Callable[[Logits, Logits], float], old: Lo
     if name == "MultiCategorical":
         return  # The other cases test its parts.
     distribution: Any = sb3s(name, len(old))
-    kl = exact_kl(distribution)
+    divergences = divergences_of(distribution)
     logits = th.tensor([new], dtype=th.float64, requires_grad=True)
-    was = kl.parameters(distribution.proba_distribution(th.tensor([old], dtype=th.float64)))
-    kl.divergence(was, kl.parameters(distribution.proba_distribution(logits))).sum().backward()
+    was = divergences.parameters(distribution.proba_distribution(th.tensor([old], dtype=th.float64)))
+    divergences.kl(was, divergences.parameters(distribution.proba_distribution(logits))).sum().backward()
     squash = th.sigmoid if name == "Bernoulli" else lambda values: values.softmax(dim=1)
     expected = squash(th.tensor([new], dtype=th.float64)) - squash(th.tensor([old], dtype=th.float64))
     assert logits.grad is not None

@@ -12,7 +12,7 @@ ROOT = Path(sb3_ppo_variants.__file__).parent
 LAYERS = [
     ["errors"],
     ["losses", "kl", "arguments"],
-    ["processes"],
+    ["processes", "stops", "value_losses"],
     ["objectives", "guards"],
     ["envs"],
     ["rollouts", "saving"],

@@ -11,7 +11,17 @@ from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from test_fast_update import CASES, SETTINGS, assert_same_update
 
 from helpers import MIXED, collect, latin, update
-from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped, SeparateUpdates
+from sb3_ppo_variants import (
+    ArgumentError,
+    ExactKL,
+    Huber,
+    KLAdaptive,
+    PPOAdaptiveKL,
+    PPOClip,
+    PPOFixedKL,
+    PPOUnclipped,
+    SeparateUpdates,
+)
 
 N_STEPS, N_ENVS, BATCH_SIZE, N_EPOCHS = 20, 3, 12, 6
 
@@ -37,6 +47,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "different shapes": {"policy_kwargs": {"net_arch": {"pi": [8, 8], "vf": [16]}, "activation_fn": th.nn.ReLU}},
     "separate": {"updates": SeparateUpdates(policy_epochs=5), "policy_kwargs": {"share_features_extractor": False}},
     "target_kl": {"target_kl": 2e-3, "learning_rate": 3e-3},
+    "stop": {"stop": ExactKL(1e-3, ends="epoch"), "learning_rate": 3e-3, "value_loss": Huber(0.3)},
+    "adaptive rate": {"learning_rate": KLAdaptive(desired_kl=1e-4, every="minibatch")},
 }
 
 

@@ -15,7 +15,7 @@ from sb3_contrib.common.maskable.distributions import (
 
 from fresh import ended, run_code_anew
 from sb3_ppo_variants import MissingKLError, register_kl
-from sb3_ppo_variants.kl import _REGISTRY, exact_kl
+from sb3_ppo_variants.kl import _REGISTRY, divergences_of
 
 
 def masked(distribution: Any, logits: list[float] | th.Tensor, masks: list[int]) -> Any:
@@ -28,8 +28,8 @@ def applied(distribution: Any, masks: list[int]) -> Any:
 
 
 def divergence(old: MaskableDistribution, new: MaskableDistribution) -> th.Tensor:
-    kl = exact_kl(new)
-    return kl.divergence(kl.parameters(old), kl.parameters(new))
+    divergences = divergences_of(new)
+    return divergences.kl(divergences.parameters(old), divergences.parameters(new))
 
 
 def logs(*numbers: float) -> list[float]:
@@ -118,10 +118,10 @@ def test_a_subclass_that_draws_in_another_way_is_refused() -> None:
         pass
 
     distribution = Other(2).proba_distribution(th.zeros(1, 2))
-    assert exact_kl(distribution).parameters(distribution)
+    assert divergences_of(distribution).parameters(distribution)
     distribution.distribution = th.distributions.Categorical(logits=th.zeros(1, 2))  # type: ignore[assignment]
     with pytest.raises(MissingKLError, match="Other"):
-        exact_kl(distribution).parameters(distribution)
+        divergences_of(distribution).parameters(distribution)
 
 
 def test_a_registered_kl_goes_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,16 @@ from gymnasium import spaces
 from test_fast_update import CASES, OBSERVATIONS, assert_same_update, collected
 
 from helpers import ACTION_SPACES, BOX, noise_envs, update
-from sb3_ppo_variants import PPOClip, SeparateUpdates
+from sb3_ppo_variants import (
+    ApproximateKL,
+    ClippedError,
+    ExactKL,
+    Huber,
+    KLAdaptive,
+    PPOClip,
+    RatioDeviation,
+    SeparateUpdates,
+)
 from sb3_ppo_variants.backends.native.actor import NativeActor
 from sb3_ppo_variants.backends.native.networks import (
     BERNOULLI,
@@ -133,6 +142,13 @@ def configuration(seed: int) -> tuple[Any, dict[str, Any]]:
         "normalize_advantage": bool(rng.integers(2)),
         "max_grad_norm": float(rng.choice([0.05, 0.5, np.inf])),
     }
+    if settings["target_kl"] is None:
+        stop: Any = [ApproximateKL, ExactKL, RatioDeviation][rng.integers(3)]
+        settings["stop"] = stop(float(rng.choice([1e-3, 0.03])), ["update", "epoch"][rng.integers(2)])
+    if settings["clip_range_vf"] is None:
+        settings["value_loss"] = [None, Huber(0.5), ClippedError(0.05, pessimistic=False)][rng.integers(3)]
+    if rng.random() < 0.3:
+        settings["learning_rate"] = KLAdaptive(desired_kl=1e-3, every="minibatch")
     return cls, settings | arguments
 
 

@@ -7,11 +7,11 @@ import pytest
 from comparing import planned
 
 from own_objectives import SPO
-from sb3_ppo_variants import ArgumentError, PPOCustom
+from sb3_ppo_variants import ArgumentError, Objective, PPOCustom, objectives
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.compare import records
-from sb3_ppo_variants.compare.settings import assignments
-from sb3_ppo_variants.objectives import read_objective
+from sb3_ppo_variants.compare.settings import assignments, parse
+from sb3_ppo_variants.objectives import EWMA, AdaptiveKL, Clipped, Unclipped, list_objectives, read_objective
 from sb3_ppo_variants.recipes import evaluate, recipe, train
 from sb3_ppo_variants.recipes.training import build
 
@@ -34,13 +34,13 @@ def test_an_objective_as_text(text: str, epsilon: float) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["SPO(0.2)", "own_objectives:", "own_objectives:SPO(0.2", "own_objectives:SPO(print())", "own_objectives:SPO(**{})",
-     "own_objectives:SPO(1 + x)", "own_objectives:(SPO)(0.2).loss", "own_objectives:SPO(0.1)(0.2)"],
+    ["SP0(0.2)", "Objective()", "own_objectives:", "own_objectives:SPO(0.2", "own_objectives:SPO(print())",
+     "own_objectives:SPO(**{})", "own_objectives:SPO(1 + x)",
+     "own_objectives:(SPO)(0.2).loss", "own_objectives:SPO(0.1)(0.2)"],
 )  # fmt: skip
 def test_other_texts_are_refused(text: str) -> None:
-    with pytest.raises(
-        ArgumentError, match=r"is not allowed; allowed: module:Class with literal arguments, as in mine"
-    ):
+    allowed = r"is not allowed; allowed: .*Clipped, .* or module:Class, with literal arguments, as in SPO\(0.2\)"
+    with pytest.raises(ArgumentError, match=allowed):
         read_objective(text)
 
 
@@ -50,12 +50,49 @@ def test_other_texts_are_refused(text: str) -> None:
         ("no_such_module:SPO(0.2)", "cannot be created: ModuleNotFoundError: No module named 'no_such_module'"),
         ("own_objectives:SPA(0.2)", "cannot be created: AttributeError"),
         ("own_objectives:SPO(0.2, 3)", "cannot be created: TypeError"),
+        ("EWMA(Cliped(0.2))", r"objective='Cliped\(0.2\)' is not allowed; allowed: .*Clipped"),
         ("builtins:dict()", "is not an objective: dict must derive from Objective"),
     ],
 )
 def test_what_is_no_objective_is_refused(text: str, why: str) -> None:
     with pytest.raises(ArgumentError, match=why):
         read_objective(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "objective"),
+    [
+        ("Clipped(0.2)", Clipped(0.2)),
+        (" AdaptiveKL ( kl_coef=2.0, desired_kl=1e-2 ) ", AdaptiveKL(kl_coef=2.0, desired_kl=0.01)),
+        ("Unclipped", Unclipped()),
+        ("EWMA(Unclipped(), decay=0.5)", EWMA(Unclipped(), 0.5)),
+        ("sb3_ppo_variants.objectives:Unclipped()", Unclipped()),
+    ],
+)
+def test_an_objective_of_this_package_needs_no_module(text: str, objective: Objective) -> None:
+    assert read_objective(text) == objective
+
+
+def test_the_objectives_of_this_package_are_those_that_it_exports(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {"Clipped", "Unclipped", "KLPenalized", "AdaptiveKL"} <= list_objectives().keys()
+    assert not {"Objective", "ArrayObjective", "Batch", "SPO"} & ({*list_objectives()} - {*objectives.__all__})
+    monkeypatch.setattr(objectives, "__all__", [*objectives.__all__, "Novel"])
+    monkeypatch.setattr(objectives, "Novel", SPO, raising=False)
+    assert read_objective("Novel(0.5)") == SPO(0.5)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ppo_custom:objective=Clipped(0.1),n_epochs=2",
+        "ppo_custom objective=Clipped(0.1), n_epochs=2",
+        " ppo_custom : objective = Clipped(0.1) ,n_epochs = 2",
+        "ppo_custom n_epochs=2,objective=Clipped(0.1)",
+    ],
+)
+def test_a_setting_is_written_as_in_its_label(text: str) -> None:
+    assert parse(text).label == "ppo_custom n_epochs=2, objective=Clipped(0.1)"
+    assert parse(parse(text).label) == parse(text)
 
 
 def test_commas_within_brackets_separate_no_arguments() -> None:
@@ -68,8 +105,9 @@ def test_comparisons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     algos = [
         "ppo_custom:objective=own_objectives:SPO(epsilon=0.1)",
         "sb3_ppo_variants:PPOCustom:objective=own_objectives:SPO(0.2),n_epochs=2",
+        "ppo_custom objective=Clipped(0.1)",
         "own_objectives:PPOSPO",
-        "own_objectives:PPOSPO:eps=0.3",
+        "own_objectives:PPOSPO eps=0.3",
     ]
     short = [
         "--envs",
@@ -92,10 +130,19 @@ def test_comparisons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert {*made} == {
         "ppo_custom objective=own_objectives:SPO(epsilon=0.1)",
         "sb3_ppo_variants:PPOCustom n_epochs=2, objective=own_objectives:SPO(0.2)",
+        "ppo_custom objective=Clipped(0.1)",
         "own_objectives:PPOSPO",
         "own_objectives:PPOSPO eps=0.3",
     }
     assert made["own_objectives:PPOSPO"]["hyperparameters"]["eps"] == 0.2
+
+
+def test_a_mistyped_objective_is_refused_before_the_first_run(tmp_path: Path) -> None:
+    algos = ["--algos", "ppo_clip", "ppo_custom objective=Cliped(0.1)", "--seeds", "1", "--timesteps", "64"]
+    with pytest.raises(SystemExit, match=r"objective='Cliped\(0.1\)' is not allowed; allowed: .*Clipped"):
+        main(["compare", *algos, "--out", str(tmp_path / "out")])
+    found, _ = records.read(tmp_path / "out" / "records")
+    assert not found
 
 
 def test_a_step_size_at_its_default_is_annealed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -104,11 +151,14 @@ def test_a_step_size_at_its_default_is_annealed(capsys: pytest.CaptureFixture[st
     assert run.hyperparameters["learning_rate"] == "lin_0.0003"
 
 
-@pytest.mark.parametrize("objective", ["own_objectives:SPO(0.1)", SPO(0.1)])
-def test_recipes(objective: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("objective", "made_of_it"),
+    [("own_objectives:SPO(0.1)", SPO(0.1)), (SPO(0.1), SPO(0.1)), ("Clipped(0.1)", Clipped(0.1))],
+)
+def test_recipes(objective: Any, made_of_it: Objective, tmp_path: Path) -> None:
     made = recipe("ppo_custom", ENV, objective=objective, n_timesteps=256)
     model = train(made, tmp_path, seed=1)
-    assert isinstance(model, PPOCustom) and model.objective == SPO(0.1)
+    assert isinstance(model, PPOCustom) and model.objective == made_of_it
     assert len(evaluate(made, tmp_path, episodes=2)) == 2
 
 

@@ -1,13 +1,23 @@
 """Schedules follow the remaining progress to the end."""
 
 from math import sqrt
+from pathlib import Path
 from typing import Any
 
 import pytest
+from resuming import pendulums
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import LinearSchedule
+from test_resume import exact
 
-from helpers import BOX, LogRecorder, noise_envs
+from helpers import BOX, LogRecorder, assert_same_weights, noise_envs, save
 from sb3_ppo_variants import ArgumentError, PPOClip, PPOFixedKL
+
+NAMES = [
+    "learning_rate", "clip_range", "clip_range_vf", "kl_coef", "ent_coef", "vf_coef", "gae_lambda", "target_kl",
+]  # fmt: skip
+# The rollout, which uses gae_lambda, begins before the progress that the update has.
+EXPECTED = {"gae_lambda": [0.4, 0.3, 0.2, 0.1]}
 
 
 def updates(cls: Any = PPOFixedKL, total_timesteps: int = 256, **arguments: Any) -> list[dict[str, Any]]:
@@ -17,11 +27,11 @@ def updates(cls: Any = PPOFixedKL, total_timesteps: int = 256, **arguments: Any)
     return log.updates
 
 
-@pytest.mark.parametrize("name", ["learning_rate", "clip_range", "clip_range_vf", "kl_coef"])
+@pytest.mark.parametrize("name", NAMES)
 def test_linear_to_zero(name: str) -> None:
     arguments: dict[str, Any] = {name: LinearSchedule(0.4, 0.0, 1.0)}
     logs = updates(**arguments)
-    assert [log[f"train/{name}"] for log in logs] == pytest.approx([0.3, 0.2, 0.1, 0.0])
+    assert [log[f"train/{name}"] for log in logs] == pytest.approx(EXPECTED.get(name, [0.3, 0.2, 0.1, 0.0]))
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "clip_range", "clip_range_vf", "kl_coef"])
@@ -35,23 +45,27 @@ def test_a_proportional_schedule_ends_at_zero_if_the_last_rollout_overshoots() -
     assert [log["train/learning_rate"] for log in logs] == pytest.approx([0.4 * p for p in (0.68, 0.36, 0.04, 0.0)])
 
 
-@pytest.mark.parametrize("name", ["learning_rate", "clip_range", "clip_range_vf", "kl_coef"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_schedule_may_be_undefined_where_the_last_rollout_overshoots(name: str) -> None:
     arguments: dict[str, Any] = {name: lambda progress: 0.4 * sqrt(progress)}
     logs = updates(total_timesteps=200, **arguments)
-    assert [log[f"train/{name}"] for log in logs] == pytest.approx([0.4 * sqrt(p) for p in (0.68, 0.36, 0.04, 0.0)])
+    # The rollout, and so gae_lambda, is one rollout ahead of the update.
+    progress = (1.0, 0.68, 0.36, 0.04) if name == "gae_lambda" else (0.68, 0.36, 0.04, 0.0)
+    assert [log[f"train/{name}"] for log in logs] == pytest.approx([0.4 * sqrt(p) for p in progress])
 
 
-@pytest.mark.parametrize("name", ["learning_rate", "clip_range", "clip_range_vf", "kl_coef"])
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("bad", [-0.1, float("nan"), float("inf"), "fast", None])
 def test_a_bad_value_is_refused_by_name_at_the_update_that_meets_it(name: str, bad: float) -> None:
+    if name == "ent_coef" and bad == -0.1:
+        pytest.skip("ent_coef may be negative")
     log = LogRecorder()
     arguments: dict[str, Any] = {name: lambda progress: 0.1 if progress > 0.4 else bad}
     model = PPOFixedKL("MlpPolicy", noise_envs(BOX), n_steps=32, **arguments)
     with pytest.raises(ArgumentError, match=rf"^{name}\(0.25\)={bad!r} is not allowed"):
         model.learn(256, callback=log)
-    # The two updates before it were completed.
-    assert model._n_updates == 20
+    # The updates before it were completed. gae_lambda takes effect at the rollout, one update later.
+    assert model._n_updates == (30 if name == "gae_lambda" else 20)
 
 
 def test_a_learning_rate_that_is_bad_from_the_start_is_refused_at_construction() -> None:
@@ -62,3 +76,87 @@ def test_a_learning_rate_that_is_bad_from_the_start_is_refused_at_construction()
 def test_learning_rate_reaches_the_optimizer() -> None:
     model = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=32, learning_rate=LinearSchedule(0.4, 0.1, 1.0)).learn(128)
     assert model.policy.optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("ent_coef", 0.01), ("vf_coef", 0.7), ("gae_lambda", 0.9), ("target_kl", 3)]
+)
+def test_a_number_stays_a_number_and_a_schedule_the_schedule(name: str, value: float) -> None:
+    given: dict[str, Any] = {name: value}
+    assert getattr(PPOClip("MlpPolicy", noise_envs(BOX), **given), name) == value
+    given = {name: LinearSchedule(value, value / 2, 1.0)}
+    assert getattr(PPOClip("MlpPolicy", noise_envs(BOX), **given), name) is given[name]
+    assert f"train/{name}" not in updates(PPOClip, 64, **{name: value})[0]
+
+
+def test_ent_coef_may_be_negative() -> None:
+    logs = updates(PPOClip, ent_coef=lambda progress: -0.01 * progress)
+    assert [log["train/ent_coef"] for log in logs] == pytest.approx([-0.0075, -0.005, -0.0025, 0.0])
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_schedule_equals_setting_the_numbers(fast: bool) -> None:
+    """Each update computes with the values that a callback would set before the rollout, or after it."""
+
+    class Sets(BaseCallback):
+        def _on_step(self) -> bool:
+            return True
+
+        def _on_rollout_start(self) -> None:
+            model: Any = self.model
+            model.gae_lambda = 0.9 - 0.1 * (1 - model._current_progress_remaining)
+
+        def _on_rollout_end(self) -> None:
+            model: Any = self.model
+            progress = 1 - self.num_timesteps / 256
+            model.ent_coef, model.vf_coef = 0.1 * progress - 0.05, progress
+            model.target_kl = 0.01 * progress + 1e-6
+
+    settings: dict[str, Any] = dict(n_steps=32, n_epochs=3, learning_rate=0.01, seed=1, fast=fast)
+    wanted = PPOClip("MlpPolicy", noise_envs(BOX), **settings, target_kl=1.0).learn(256, callback=Sets())
+    schedules: dict[str, Any] = dict(
+        ent_coef=lambda p: 0.1 * p - 0.05,
+        vf_coef=lambda p: p,
+        target_kl=lambda p: 0.01 * p + 1e-6,
+        gae_lambda=lambda p: 0.9 - 0.1 * (1 - p),
+    )
+    ours = PPOClip("MlpPolicy", noise_envs(BOX), **settings, **schedules).learn(256)
+    assert ours._n_updates == wanted._n_updates < 24
+    assert_same_weights(ours, wanted)
+
+
+def test_a_lambda_above_one_is_refused() -> None:
+    with pytest.raises(
+        ArgumentError, match=r"^gae_lambda\(1\)=1.5 is not allowed; allowed: a schedule that returns a numb"
+    ):
+        PPOClip("MlpPolicy", noise_envs(BOX), gae_lambda=lambda progress: 1.5)
+
+
+def test_a_callback_sets_a_schedule_of_lambda() -> None:
+    model: Any = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=32, n_epochs=1)
+    model.gae_lambda = LinearSchedule(0.8, 0.4, 1.0)
+    model.learn(128)
+    assert model.rollout_buffer.gae_lambda == pytest.approx(0.6)
+
+
+def test_another_call_of_learn_begins_anew() -> None:
+    log = LogRecorder()
+    model = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=32, n_epochs=1, gae_lambda=LinearSchedule(0.8, 0.4, 1.0))
+    model.learn(128).learn(128, callback=log)
+    assert [logged["train/gae_lambda"] for logged in log.updates] == pytest.approx([0.8, 0.6])
+
+
+def test_a_resumed_run_is_the_same(tmp_path: Path) -> None:
+    names = ("ent_coef", "vf_coef", "gae_lambda", "target_kl")
+    arguments: dict[str, Any] = {name: LinearSchedule(0.9, 0.001, 1.0) for name in names}
+    exact(PPOClip, pendulums, tmp_path, **arguments)
+
+
+def test_schedules_are_saved() -> None:
+    arguments: dict[str, Any] = {name: LinearSchedule(0.4, 0.2, 1.0) for name in ("ent_coef", "vf_coef", "gae_lambda")}
+    model = PPOClip(
+        "MlpPolicy", noise_envs(BOX), n_steps=32, n_epochs=1, target_kl=LinearSchedule(3.0, 1.0, 1.0), **arguments
+    )
+    loaded: Any = PPOClip.load(save(model), weights_only=True)
+    assert loaded.target_kl(0.5) == 2.0
+    assert all(getattr(loaded, name)(0.5) == pytest.approx(0.3) for name in arguments)

@@ -18,7 +18,17 @@ from stable_baselines3.common.preprocessing import preprocess_obs
 
 from helpers import ACTION_SPACES, LogRecorder, noise_envs
 from ranks import answers
-from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped, SeparateUpdates
+from sb3_ppo_variants import (
+    ExactKL,
+    Huber,
+    KLAdaptive,
+    PPOAdaptiveKL,
+    PPOClip,
+    PPOFixedKL,
+    PPOUnclipped,
+    RatioDeviation,
+    SeparateUpdates,
+)
 
 N_ENVS, N_STEPS, BATCH, UPDATES = 2, 12, 8, 4
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -30,6 +40,13 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "truncated": (PPOClip, {"batch_size": 7}),
     "over the rollout": (PPOClip, {"normalize_advantage": "rollout"}),
     "recurrent": (PPOAdaptiveKL, {"policy": "MlpLstmPolicy", "policy_kwargs": SMALL_LSTM}),
+    "stopped": (
+        PPOClip,
+        {"stop": ExactKL(1e-3), "value_loss": Huber(0.5), "ent_coef": lambda left: 0.1 * left},
+    ),
+    "epochs": (PPOClip, {"stop": RatioDeviation(0.02, "epoch")}),
+    "adaptive rate": (PPOClip, {"learning_rate": KLAdaptive(desired_kl=1e-3, learning_rate=1e-3)}),
+    "rate in minibatches": (PPOClip, {"learning_rate": KLAdaptive(desired_kl=1e-3, every="minibatch")}),
     "masked": (PPOAdaptiveKL, {"policy": "MaskableMlpPolicy", "clip_range_vf": 0.2}),
 }
 PATHS = ("reference", "arrays", "native")
@@ -148,6 +165,7 @@ def of_one(case: tuple[str, str, str], ranks: list[Any], size: int) -> tuple[dic
     _, callback = model._setup_learn(10**6, recorder)
     callback.on_training_start({}, {})
     for update in range(UPDATES):
+        model._current_progress_remaining = 1 - (update + 1) / UPDATES
         buffer = model.rollout_buffer
         buffer.reset()
         for name, axis in (FIELDS | MORE.get(case[0], {})).items():

@@ -20,7 +20,8 @@ from stable_baselines3.common.utils import FloatSchedule
 
 from fresh import ended, run_code_anew, run_module
 from own_objectives import SPO
-from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL
+from sb3_ppo_variants import ArgumentError, KLAdaptive, PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL
+from sb3_ppo_variants.objectives import Clipped
 from sb3_ppo_variants.recipes import ALGORITHMS, recipe
 from sb3_ppo_variants.zoo.push_to_hub import push_to_hub
 from sb3_ppo_variants.zoo.registry import ExperimentManager, sample
@@ -197,12 +198,39 @@ def test_a_kl_coefficient_may_be_annealed(tmp_path: Path) -> None:
     assert [model.kl_coef(progress) for progress in (1.0, 0.5)] == [2.0, 1.0]
 
 
+def test_other_coefficients_may_be_annealed_and_step_sizes_adapt() -> None:
+    given = {"ent_coef": "lin_0.2", "vf_coef": 0.5, "clip_range": 0.1, "learning_rate": KLAdaptive(desired_kl=0.02)}
+    found = ExperimentManager._preprocess_schedules(dict(given))
+    assert found["ent_coef"](0.5) == 0.1 and found["vf_coef"] == 0.5 and found["clip_range"](0.5) == 0.1
+    assert found["learning_rate"] == KLAdaptive(desired_kl=0.02)
+
+
 def test_an_objective_of_the_user(tmp_path: Path) -> None:
     saved = train(tmp_path, "ppo_custom", "-params", "objective:'own_objectives:SPO(epsilon=0.1)'", "--eval-freq", "-1")
     config = yaml.unsafe_load((saved.with_suffix("") / "config.yml").read_text())
     assert config["objective"] == "own_objectives:SPO(epsilon=0.1)"
     output = zoo(tmp_path, "enjoy", "--algo", "ppo_custom", "--env", ENV, "-f", "logs", "--no-render")
     assert "Mean reward" in output
+
+
+def test_an_objective_of_this_package(tmp_path: Path) -> None:
+    """As the shell passes ``-params objective:"Clipped(0.1)" n_epochs:2``."""
+    parameters = ["-params", "objective:Clipped(0.1)", "n_epochs:2"]
+    saved = train(tmp_path, "ppo_custom", *parameters, "--eval-freq", "-1")
+    assert PPOCustom.load(saved).objective == Clipped(0.1)
+    config = yaml.unsafe_load((saved.with_suffix("") / "config.yml").read_text())
+    assert (config["objective"], config["n_epochs"]) == ("Clipped(0.1)", 2)
+    command = ["--algo", "ppo_custom", "--env", ENV, "-n", "64", "-params", "objective:Cliped(0.1)"]
+    result = ended(run_module, "sb3_ppo_variants.zoo.train", *command, folder=tmp_path)
+    assert result.returncode == 1 and "objective='Cliped(0.1)' is not allowed; allowed: " in result.stderr
+    assert "Clipped" in result.stderr
+
+
+def test_a_file_may_name_an_objective(tmp_path: Path) -> None:
+    entry = {ENV: {"policy": "MlpPolicy", "n_timesteps": 64, "n_steps": 64, "objective": "Clipped(clip_range=0.3)"}}
+    (tmp_path / "mine.yml").write_text(yaml.safe_dump(entry))
+    saved = train(tmp_path, "ppo_custom", "-conf", "mine.yml", "--eval-freq", "-1")
+    assert PPOCustom.load(saved).objective == Clipped(0.3)
 
 
 def test_a_model_of_the_zoo_is_loaded_without_it(trained: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import torch as th
 
 from sb3_ppo_variants.base import PPOBase
-from sb3_ppo_variants.kl import exact_kl
+from sb3_ppo_variants.kl import divergences_of
 from sb3_ppo_variants.rollouts.buffer import WithParameters, in_rows
 
 
@@ -29,9 +29,9 @@ def moved(model: PPOBase) -> Moved:
     with th.no_grad():
         distribution = policy.get_distribution(observations)
         log_prob = distribution.log_prob(actions).double().numpy()
-        kl = exact_kl(distribution)
-        divergence = kl.divergence(buffer.old_parameters, kl.parameters(distribution)).double().numpy()
+        divergences = divergences_of(distribution)
+        kl = divergences.kl(buffer.old_parameters, divergences.parameters(distribution)).double().numpy()
     old_log_prob, advantages = (
         in_rows(buffer, array).ravel().astype(np.float64) for array in (buffer.log_probs, buffer.advantages)
     )
-    return Moved(log_prob - old_log_prob, divergence, (advantages - advantages.mean()) / advantages.std())
+    return Moved(log_prob - old_log_prob, kl, (advantages - advantages.mean()) / advantages.std())

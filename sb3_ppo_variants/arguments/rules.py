@@ -37,24 +37,31 @@ ACTION_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.Multi
 
 @dataclass(frozen=True)
 class Rule:
-    """The allowed values of an argument, in words and as a predicate."""
+    """The allowed values of an argument, in words and as a predicate.
+
+    :param of_schedule: the allowed values of a schedule; ``None`` if the argument takes no schedule
+    """
 
     allowed: str
     accepts: Callable[[Any], bool]
-    takes_schedule: bool = False
+    of_schedule: "Rule | None" = None
 
     def check(self, name: str, value: object) -> None:
         """:raises ArgumentError: if the value is not allowed"""
         if not self.accepts(value):
             refuse(name, value, self.allowed)
 
-    def or_schedule(self) -> "Rule":
-        """Allow a schedule too; its values are checked when they are used."""
-        return Rule(f"{self.allowed}, or a schedule", lambda value: callable(value) or self.accepts(value), True)
+    def or_schedule(self, values: "Rule | None" = None) -> "Rule":
+        """Allow a schedule too; its values are checked when they are used.
+
+        :param values: the allowed values of a schedule; by default numbers >= 0, since many schedules end at 0
+        """
+        accepts = lambda value: callable(value) or self.accepts(value)  # noqa: E731
+        return Rule(f"{self.allowed}, or a schedule", accepts, values or NON_NEGATIVE)
 
     def or_none(self) -> "Rule":
         """Allow ``None`` too."""
-        return Rule(f"{self.allowed}, or None", lambda value: value is None or self.accepts(value), self.takes_schedule)
+        return Rule(f"{self.allowed}, or None", lambda value: value is None or self.accepts(value), self.of_schedule)
 
 
 def number(allowed: str, accepts: Callable[[float], bool]) -> Rule:
@@ -125,14 +132,14 @@ RULES: Mapping[str, Rule] = {
     "batch_size": COUNT,
     "n_epochs": COUNT,
     "gamma": FRACTION,
-    "gae_lambda": FRACTION,
+    "gae_lambda": FRACTION.or_schedule(FRACTION),
     "clip_range_vf": POSITIVE.or_schedule().or_none(),
     "normalize_advantage": Rule(
         "True, False, 'minibatch' or 'rollout'",
         lambda value: FLAG.accepts(value) or (isinstance(value, str) and value in ("minibatch", "rollout")),
     ),
-    "ent_coef": FINITE,
-    "vf_coef": NON_NEGATIVE,
+    "ent_coef": FINITE.or_schedule(FINITE),
+    "vf_coef": NON_NEGATIVE.or_schedule(),
     "max_grad_norm": Rule("a number >= 0, or None for no clipping", NORM.or_none().accepts),
     "use_sde": FLAG,
     "sde_sample_freq": integer("an integer >= 1, or -1 for once per rollout", lambda value: value == -1 or value >= 1),
@@ -140,7 +147,7 @@ RULES: Mapping[str, Rule] = {
         "a subclass of RolloutBuffer", lambda value: isinstance(value, type) and issubclass(value, RolloutBuffer)
     ).or_none(),
     "rollout_buffer_kwargs": instance("a dict", dict).or_none(),
-    "target_kl": POSITIVE.or_none(),
+    "target_kl": POSITIVE.or_schedule().or_none(),
     "stats_window_size": COUNT,
     "tensorboard_log": instance("a path", str, os.PathLike).or_none(),
     "policy_kwargs": instance("a dict", dict).or_none(),
@@ -253,7 +260,9 @@ def as_schedule(value: float | Schedule) -> FloatSchedule:
     return FloatSchedule(value if callable(value) else float(value))
 
 
-def current_value(name: str, schedule: float | Schedule, progress_remaining: float) -> float:
+def current_value(
+    name: str, schedule: float | Schedule, progress_remaining: float, values: Rule = NON_NEGATIVE
+) -> float:
     """Return the value of a schedule in the current update.
 
     The last rollout may take more steps than requested. SB3's remaining progress is then negative, where a schedule may
@@ -262,21 +271,22 @@ def current_value(name: str, schedule: float | Schedule, progress_remaining: flo
     :param name: name of the argument, for the error message
     :param schedule: a schedule, or a number for a constant schedule
     :param progress_remaining: from 1 to 0, or slightly less
-    :return: a finite number >= 0
+    :param values: the allowed values
+    :return: an allowed value
     :raises ArgumentError: if the schedule returns anything else
     """
     if progress_remaining < 0:
         with suppress(ArithmeticError, LookupError, TypeError, ValueError):
-            return _value_at(name, schedule, progress_remaining)
-    return _value_at(name, schedule, max(progress_remaining, 0.0))
+            return _value_at(name, schedule, progress_remaining, values)
+    return _value_at(name, schedule, max(progress_remaining, 0.0), values)
 
 
-def _value_at(name: str, schedule: float | Schedule, progress_remaining: float) -> float:
+def _value_at(name: str, schedule: float | Schedule, progress_remaining: float, values: Rule) -> float:
     value: Any = as_schedule(schedule).value_schedule(progress_remaining)
     with suppress(TypeError, ValueError):  # If it is not a number, refuse() names it below.
-        if NON_NEGATIVE.accepts(float(value)):
+        if values.accepts(float(value)):
             return float(value)
-    refuse(f"{name}({progress_remaining:g})", value, f"a schedule that returns {NON_NEGATIVE.allowed} at any progress")
+    refuse(f"{name}({progress_remaining:g})", value, f"a schedule that returns {values.allowed} at any progress")
 
 
 def given_in(local: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,24 +11,28 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.utils import obs_as_tensor
+from stable_baselines3.common.utils import obs_as_tensor, update_learning_rate
 
 from sb3_ppo_variants import losses
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.outputs import Watch, check_actions
-from sb3_ppo_variants.kl import ExactKL, MissingKLError, Parameters, exact_kl
+from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of
 from sb3_ppo_variants.objectives import Batch, loss_of
 from sb3_ppo_variants.objectives.objective import OF_DISTRIBUTIONS
 from sb3_ppo_variants.policies.kind import Acted, Evaluated, PolicyKind
 from sb3_ppo_variants.processes.statistics import normalize_together
 from sb3_ppo_variants.rollouts.buffer import Columns, Samples, WithParameters
 from sb3_ppo_variants.rollouts.loop import Actor, Observations, bounds_of
+from sb3_ppo_variants.stops import EarlyStop
 from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, in_minibatches, over_rollout
-from sb3_ppo_variants.updates.run import TOLERATED, Ended, Measured, Snapshot, check_parameters
+from sb3_ppo_variants.updates.run import Ended, Measured, Snapshot, check_parameters
+from sb3_ppo_variants.value_losses import value_loss_of
 
 
-def parameters_in_rollout(kind: PolicyKind, distributions: Iterator[Distribution]) -> tuple[ExactKL, Parameters]:
-    """Return the KL and the current parameters of the policy's distributions, in evaluation mode as during rollouts.
+def parameters_in_rollout(kind: PolicyKind, distributions: Iterator[Distribution]) -> tuple[Divergences, Parameters]:
+    """Return the divergences and the current parameters of the policy's distributions, in evaluation mode.
+
+    Rollouts use this mode too.
 
     :param distributions: at least one chunk; the iterator must compute chunks lazily, so that it runs in this mode
     """
@@ -38,9 +42,9 @@ def parameters_in_rollout(kind: PolicyKind, distributions: Iterator[Distribution
     try:
         with th.no_grad():
             for distribution in distributions:
-                kl = exact_kl(distribution)
-                chunks.append(kl.parameters(distribution))
-        return kl, tuple(map(th.cat, zip(*chunks, strict=True)))
+                divergences = divergences_of(distribution)
+                chunks.append(divergences.parameters(distribution))
+        return divergences, tuple(map(th.cat, zip(*chunks, strict=True)))
     finally:
         kind.policy.set_training_mode(training)
 
@@ -166,9 +170,9 @@ class TorchUpdate:
             try:
                 _, old = parameters_in_rollout(self.plan.kind, self.minibatches.distributions())
             except MissingKLError:
-                if self.plan.objective.needs_kl:
+                if self.plan.needs_kl:
                     raise
-                return None  # Without a penalty the KL is only logged.
+                return None  # The KL is only logged.
             if isinstance(buffer, WithParameters):
                 buffer.old_parameters = old
         return old
@@ -185,8 +189,8 @@ class TorchUpdate:
     def finish(self) -> float | None:
         if self._old is None:
             return None
-        kl, new = parameters_in_rollout(self.plan.kind, self.minibatches.distributions())
-        return kl.divergence(self._old, new).mean().item()
+        divergences, new = parameters_in_rollout(self.plan.kind, self.minibatches.distributions())
+        return divergences.kl(self._old, new).mean().item()
 
 
 class TorchDescent:
@@ -203,19 +207,37 @@ class TorchDescent:
         self._descent, self._columns = descent, Columns(update.plan.buffer)
         self._measured: dict[str, list[th.Tensor]] = {}
         self._epoch_start = 0
+        self._learning_rate = descent.learning_rate
 
     def descend(self) -> Ended:
-        target_kl, processes = self._descent.target_kl, self._plan.processes
-        for epoch in range(self._descent.epochs):
-            self._epoch_start = len(self._measured.get("loss", ()))
-            for samples in self._minibatches.shuffled():
-                loss = self.loss(samples)
-                if target_kl is not None:
-                    approx_kl = processes.mean(float(self._measured["approx_kl"][-1]))
-                    if approx_kl > TOLERATED * target_kl:
-                        return Ended(epoch + 1, approx_kl)
-                self.step(loss)
-        return Ended(self._descent.epochs)
+        stop, epochs, exceeding = self._descent.stop, 0, list[float]()
+        while epochs < self._descent.epochs and not (exceeding and stop is not None and stop.ends == "update"):
+            epochs += 1
+            exceeding += self._descend_once(stop)
+        return Ended(epochs, self._learning_rate, len(exceeding), *exceeding[-1:])
+
+    def _descend_once(self, stop: EarlyStop | None) -> list[float]:
+        """Make a pass over the rollout, and return the statistic that ended it early, if one did."""
+        self._epoch_start = len(self._measured.get("loss", ()))
+        for samples in self._minibatches.shuffled():
+            loss = self.loss(samples)
+            if stop is not None and (statistic := self._latest(stop.statistic)) > stop.limit:
+                return [statistic]
+            self._adapt()
+            self.step(loss)
+        return []
+
+    def _latest(self, statistic: str) -> float:
+        """Return a statistic of the current minibatch, averaged over the processes."""
+        return self._plan.processes.mean(float(self._measured[statistic][-1]))
+
+    def _adapt(self) -> None:
+        """Adapt the step size to the KL of the current minibatch, unless it is the first."""
+        adaptive = self._descent.adaptive
+        if adaptive is None or not adaptive.in_minibatches or len(self._measured["loss"]) == 1:
+            return
+        self._learning_rate = adaptive.adapted(self._learning_rate, self._latest("kl"))
+        update_learning_rate(self._descent.optimizer, self._learning_rate)
 
     def loss(self, samples: Samples) -> th.Tensor:
         """Compute the loss of a minibatch."""
@@ -226,6 +248,7 @@ class TorchDescent:
             proximal = self._proximal_samples(samples)
             evaluated = kind.evaluate(samples)
             loss = self._policy_loss(evaluated, samples, proximal)
+            self._note_distance(evaluated, samples)
             if self._descent.of_value:
                 loss = loss + plan.vf_coef * self._value_loss(evaluated.values, samples)
         self._note(loss=loss)
@@ -258,6 +281,15 @@ class TorchDescent:
                 self._note(clip_fraction=losses.clip_fraction(ratio, objective.clip_range))
         return policy_loss + plan.ent_coef * entropy_loss
 
+    def _note_distance(self, evaluated: Evaluated, samples: Samples) -> None:
+        """Note how far the policy has moved, as far as the descent depends on it."""
+        stop = self._descent.stop
+        with th.no_grad():
+            if self._descent.needs_kl:
+                self._note(kl=self._read_distributions(samples, "kl").mean())
+            if stop is not None and stop.statistic == "ratio_deviation":
+                self._note(ratio_deviation=losses.ratio_deviation(evaluated.log_prob - samples.old_log_prob))
+
     def _read(self, evaluated: Evaluated, samples: Samples, name: str) -> Any:
         """Return what an objective reads of a minibatch that the policy has just evaluated, ``None`` if unknown."""
         if name == "log_prob":
@@ -278,11 +310,11 @@ class TorchDescent:
         if samples.old_parameters is None:
             raise ArgumentError(
                 "rollout_buffer_class: this buffer's minibatches come without the parameters of the old policy, which "
-                "a KL penalty needs. Make each minibatch of its get() by one call of _get_samples(), and let that "
+                "its KL needs. Make each minibatch of its get() by one call of _get_samples(), and let that "
                 "return a named tuple, as SB3's does"
             )
-        kl, new = self._plan.kind.evaluated_parameters(samples)
-        return kl.between(name, samples.old_parameters, new)
+        divergences, new = self._plan.kind.evaluated_parameters(samples)
+        return divergences.between(name, samples.old_parameters, new)
 
     def _normalized(self, advantages: th.Tensor) -> th.Tensor:
         if not in_minibatches(self._plan.normalize_advantage):
@@ -293,7 +325,7 @@ class TorchDescent:
         return losses.normalize_advantages(advantages)
 
     def _value_loss(self, values: th.Tensor, samples: Samples) -> th.Tensor:
-        value_loss = losses.value_loss(values, samples.old_values, samples.returns, self._plan.clip_range_vf)
+        value_loss = value_loss_of(self._plan.value_loss, values, samples.old_values, samples.returns)
         self._note(value_loss=value_loss)
         return value_loss
 

@@ -4,6 +4,7 @@ import inspect
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from sb3_ppo_variants.arguments.checks import check_buffer_arguments, check_poli
 from sb3_ppo_variants.arguments.rules import (
     ACTION_SPACES,
     AUTO,
+    NON_NEGATIVE,
     RULES,
     Rule,
     as_schedule,
@@ -44,6 +46,7 @@ from sb3_ppo_variants.base.checks import (
     settings_kept,
 )
 from sb3_ppo_variants.base.together import Rollout
+from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards import masks
 from sb3_ppo_variants.guards.stepping import original
 from sb3_ppo_variants.objectives import Objective
@@ -53,13 +56,31 @@ from sb3_ppo_variants.processes.statistics import THROUGHOUT
 from sb3_ppo_variants.rollouts.buffer import check_is_free, check_rollout, forget_parameters, one_rollout
 from sb3_ppo_variants.rollouts.loop import begin_rollout, collect
 from sb3_ppo_variants.saving import SavedAlgorithm
-from sb3_ppo_variants.updates import AllOrNothing, NormalizeAdvantage, Outcome, UpdatePlan, Updates, run_update, summary
+from sb3_ppo_variants.stops import TOLERATED, ApproximateKL, EarlyStop
+from sb3_ppo_variants.updates import (
+    AllOrNothing,
+    KLAdaptive,
+    NormalizeAdvantage,
+    Outcome,
+    UpdatePlan,
+    Updates,
+    run_update,
+    summary,
+)
 from sb3_ppo_variants.updates.proximal import ProximalPolicy
 from sb3_ppo_variants.updates.separate import divide, separate
+from sb3_ppo_variants.value_losses import ClippedError, SquaredError, ValueLoss
 
 SelfPPO = TypeVar("SelfPPO", bound="PPOBase")
 SB3S = inspect.signature(OnPolicyAlgorithm).parameters.keys()
 """The arguments of SB3's constructor."""
+LEARNING_RATE = Rule(
+    "a finite number >= 0, a schedule, or KLAdaptive(...)",
+    lambda value: isinstance(value, KLAdaptive) or RULES["learning_rate"].accepts(value),
+    RULES["learning_rate"].of_schedule,
+)
+NUMBERS = {"learning_rate", "ent_coef", "vf_coef", "gae_lambda", "target_kl"}
+"""Arguments that stay numbers as attributes, as in SB3, while those for which SB3 makes schedules become schedules."""
 
 
 class PPOBase(SavedAlgorithm):
@@ -71,6 +92,9 @@ class PPOBase(SavedAlgorithm):
     policy_aliases: ClassVar[Mapping[str, type[BasePolicy]]] = Aliases()  # type: ignore[assignment]
     rules: ClassVar[Mapping[str, Rule]] = {
         **RULES,
+        "learning_rate": LEARNING_RATE,
+        "stop": instance("ApproximateKL(...), ExactKL(...), RatioDeviation(...)", EarlyStop).or_none(),
+        "value_loss": instance("SquaredError(), ClippedError(...), Huber(...), a ValueLoss", ValueLoss).or_none(),
         "fast": AUTO,
         "updates": instance("SeparateUpdates(...), a dict of its arguments", Updates, dict).or_none(),
         "data_parallel": AUTO,
@@ -82,7 +106,9 @@ class PPOBase(SavedAlgorithm):
     n_epochs: int
     clip_range_vf: float | Schedule | None
     normalize_advantage: NormalizeAdvantage
-    target_kl: float | None
+    target_kl: float | Schedule | None
+    stop: EarlyStop | None
+    value_loss: ValueLoss | None
     fast: bool | Literal["auto"]
     updates: Updates | dict[str, Any] | None
     data_parallel: bool | Literal["auto"]
@@ -132,22 +158,25 @@ class PPOBase(SavedAlgorithm):
         if isinstance(self.updates, dict):
             self.updates = separate(self.updates)
         check_buffer(self.rollout_buffer_class, self.observation_space)
-        schedules = [n for n, rule in rules.items() if rule.takes_schedule and getattr(self, n, None) is not None]
-        for name in schedules:
-            current_value(name, getattr(self, name), progress_remaining=1.0)
+        schedules = {n: rule.of_schedule for n, rule in rules.items() if rule.of_schedule and hasattr(self, n)}
+        for name, values in schedules.items():
+            if callable(getattr(self, name)):
+                current_value(name, getattr(self, name), 1.0, values)
         make_policy_and_buffer(self)
         self._division = divide(self.updates)
         self._division.prepare(self)
-        for name in schedules:
-            if name != "learning_rate":
+        for name in schedules.keys() - NUMBERS:
+            if getattr(self, name) is not None:
                 setattr(self, name, as_schedule(getattr(self, name)))
         self._checked_arguments = CheckedArguments(self, rules)
-        if self._objective().needs_kl:
+        plan = self._plan()
+        if plan.needs_kl or isinstance(self.learning_rate, KLAdaptive):
             check_kl(self.policy)  # If it is not known, fail before the first rollout.
-        self._choose(self._plan())  # If fast=True is impossible, fail before the first rollout.
+        self._choose(plan)  # If fast=True is impossible, fail before the first rollout.
 
     def _setup_lr_schedule(self) -> None:
-        self.lr_schedule = as_schedule(self.learning_rate)
+        rate: Any = self.learning_rate
+        self.lr_schedule = as_schedule(rate.learning_rate if isinstance(rate, KLAdaptive) else rate)
 
     # The parts
 
@@ -181,6 +210,28 @@ class PPOBase(SavedAlgorithm):
             if episodes is not None:
                 setattr(self, name, deque(episodes, maxlen=self._stats_window_size))
 
+    @property
+    def early_stop(self) -> EarlyStop | None:
+        """What ends the next update early: ``stop`` or ``target_kl``, or else what the objective says."""
+        if self.stop is not None and self.target_kl is not None:
+            raise ArgumentError(
+                f"stop={self.stop} and target_kl={self.target_kl} both end updates early: pass one of them"
+            )
+        if self.target_kl is not None:
+            return ApproximateKL(TOLERATED * self.current_argument("target_kl"))
+        return self._objective().stop if self.stop is None else self.stop
+
+    def _value_loss(self) -> ValueLoss:
+        """Return the value loss of the current update."""
+        clip_range_vf = self._current_or_none("clip_range_vf")
+        if clip_range_vf is None:
+            return SquaredError() if self.value_loss is None else self.value_loss
+        if self.value_loss is not None:
+            raise ArgumentError(
+                f"value_loss={self.value_loss} and clip_range_vf={clip_range_vf} are two value losses: pass one of them"
+            )
+        return ClippedError(clip_range_vf)
+
     def _plan(self) -> UpdatePlan:
         self._checked_arguments.update(self, self._all_rules())  # Callbacks may have set them.
         buffer, objective = self.rollout_buffer, self._objective()
@@ -190,9 +241,9 @@ class PPOBase(SavedAlgorithm):
             kind=kind_of(self.policy),
             buffer=buffer,
             objective=objective,
-            ent_coef=self.ent_coef,
-            vf_coef=self.vf_coef,
-            clip_range_vf=self._current_or_none("clip_range_vf"),
+            ent_coef=self.current_argument("ent_coef"),
+            vf_coef=self.current_argument("vf_coef"),
+            value_loss=self._value_loss(),
             normalize_advantage=self.normalize_advantage,
             batch_size=int(min(self.batch_size, buffer.buffer_size * buffer.n_envs)),
             descents=self._division.descents(self),
@@ -200,10 +251,17 @@ class PPOBase(SavedAlgorithm):
             proximal=None if objective.proximal_decay is None else self.proximal_policy,
         )
 
+    def current_argument(self, name: str) -> float:
+        """Return the value that an argument, a number or a schedule, has in the current update.
+
+        :param name: name of the argument
+        :raises ArgumentError: if a schedule returns a value that is not allowed
+        """
+        values = self._all_rules()[name].of_schedule
+        return current_value(name, getattr(self, name), self._current_progress_remaining, values or NON_NEGATIVE)
+
     def _current_or_none(self, name: str) -> float | None:
-        """Return the current value of an argument that may be a number, a schedule or ``None``."""
-        value = getattr(self, name)
-        return None if value is None else current_value(name, value, self._current_progress_remaining)
+        return None if getattr(self, name) is None else self.current_argument(name)
 
     def _choose(self, plan: UpdatePlan) -> Choice:
         """Return the engine for a rollout or an update, and the reason for it.
@@ -234,6 +292,10 @@ class PPOBase(SavedAlgorithm):
             begin_rollout(self, env, callback, rollout_buffer, n_rollout_steps)
             shared.begin()
             plan = self._plan()
+            if callable(self.gae_lambda):
+                # SB3 does this after each rollout only, so another call of learn() would begin with the progress 0.
+                self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
+                rollout_buffer.gae_lambda = self.current_argument("gae_lambda")
             engine = self._choose(plan).backend
             with engine.prepared(plan, updating=False):
                 actor = engine.actor(self, plan, rollout_buffer, n_rollout_steps)
@@ -255,19 +317,37 @@ class PPOBase(SavedAlgorithm):
             with engine.prepared(plan, updating=True):
                 whole.update = engine.update(plan)
                 outcome = run_update(whole.update, plan, self.verbose)
+            for descent, ended in zip(plan.descents, outcome.ended, strict=True):
+                utils.update_learning_rate(descent.optimizer, ended.learning_rate)
             values = self._values(plan, outcome)
             if plan.processes.size > 1:
                 together.check_same(self)
-            self._n_updates += outcome.epochs[0]
+            self._n_updates += outcome.ended[0].epochs
             self._keep_objective(plan.objective, outcome.kl)
+            self._keep_learning_rate(outcome)
             whole.keep()
         for name, value in values.items():
             self.logger.record(f"train/{name}", value)
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
 
+    def _keep_learning_rate(self, outcome: Outcome) -> None:
+        rate: Any = self.learning_rate
+        if isinstance(rate, KLAdaptive):
+            rate = rate.after_update(outcome.ended[0].learning_rate, outcome.kl)
+        self.learning_rate = rate
+
     def _values(self, plan: UpdatePlan, outcome: Outcome) -> dict[str, float]:
         """Return the values that are logged after an update."""
-        values = plan.coefficients() | summary(outcome.measured) | self._division.log(plan.descents, outcome.epochs)
+        each = zip(plan.descents, outcome.ended, strict=True)
+        descents = [replace(descent, learning_rate=ended.learning_rate) for descent, ended in each]
+        values = plan.coefficients() | summary(outcome.measured)
+        values |= self._division.log(descents, [ended.epochs for ended in outcome.ended])
+        current = {
+            "ent_coef": plan.ent_coef, "vf_coef": plan.vf_coef, "gae_lambda": plan.buffer.gae_lambda,
+        }  # fmt: skip
+        values |= {name: value for name, value in current.items() if callable(getattr(self, name))}
+        if callable(self.target_kl):
+            values["target_kl"] = self.current_argument("target_kl")
         if outcome.kl is not None:
             values["kl"] = outcome.kl
         values["explained_variance"] = together.explained_variance(self.rollout_buffer, plan.processes)

@@ -203,7 +203,7 @@ def _rebuild_schedule(model: Any) -> None:
 
 
 def _pass_to_buffer(model: Any) -> None:
-    model.rollout_buffer.gamma, model.rollout_buffer.gae_lambda = model.gamma, model.gae_lambda
+    model.rollout_buffer.gamma, model.rollout_buffer.gae_lambda = model.gamma, model.current_argument("gae_lambda")
 
 
 def _divide_again(model: Any) -> None:

@@ -52,7 +52,7 @@ OF_NORMALIZATION = (
     "training", "norm_obs", "norm_obs_keys", "norm_reward", "clip_obs", "clip_reward", "gamma", "epsilon",
 )  # fmt: skip
 OF_BUFFER = ("buffer_size", "gamma", "gae_lambda")
-OF_DESCENT = ("learning_rate", "epochs", "max_grad_norm", "target_kl", "of_policy", "of_value")
+OF_DESCENT = ("learning_rate", "epochs", "max_grad_norm", "stop", "adaptive", "of_policy", "of_value")
 # The parameters themselves are compared one by one, and each update sets the learning rate.
 NOT_OF_OPTIMIZER = {"params", "lr"}
 

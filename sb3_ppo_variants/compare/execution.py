@@ -213,7 +213,8 @@ def make_record(run: Run, status: str, result: Result, wall: float | None = None
     made = {"format": FORMAT, "name": run.name, "status": status, **run.identity, **result, "commit": commit()}
     described = circumstances()
     described["versions"] |= installed_versions()
-    modules = own_modules(run.algorithm, run.env, run.hyperparameters.get("env_wrapper"))
+    wrappers, objective = run.hyperparameters.get("env_wrapper"), run.hyperparameters.get("objective")
+    modules = own_modules(run.algorithm, run.env, wrappers, str(objective))
     return cast(Record, {**made, **described, "modules": modules, "wall_seconds": wall, "cpu_seconds": cpu})
 
 
@@ -345,11 +346,12 @@ def installed_versions() -> dict[str, str]:
     return found
 
 
-def own_modules(algorithm: str, env: str, wrappers: Wrappers) -> dict[str, str]:
+def own_modules(algorithm: str, env: str, wrappers: Wrappers, objective: str = "") -> dict[str, str]:
     """Return a digest of each imported module that a run names and that no installed package contains."""
     named = [name.rpartition(".")[0] for name, _ in list_wrappers(wrappers) if isinstance(name, str)]
     entry = gym.registry[env].entry_point if env in gym.registry else None
-    paths = {algorithm.partition(":")[0], *named, entry.partition(":")[0] if isinstance(entry, str) else ""}
+    texts = (algorithm, objective, entry if isinstance(entry, str) else "")
+    paths = {*named, *(text.partition(":")[0].strip() for text in texts)}
     packaged = packages_distributions().keys() | sys.stdlib_module_names | {__name__.partition(".")[0], ""}
     files = {
         path: getattr(sys.modules.get(path), "__file__", None)

@@ -74,15 +74,18 @@ def own_protocol(label: str) -> str | None:
 
 
 def split(text: str) -> Setting:
-    """Split ``name`` or ``name:argument=value,...`` into the parts of a setting, whether or not it exists."""
-    name, *rest = re.split(r":(?=\s*\w+\s*=)", text, maxsplit=1)
+    """Split ``name`` or ``name:argument=value,...`` into the parts of a setting, whether or not it exists.
+
+    There may be a space instead of the colon, as in the labels of settings.
+    """
+    name, *rest = re.split(r"\s*[:\s]\s*(?=\w+\s*=)", text.strip(), maxsplit=1)
     arguments = assignments(rest[0]) if rest else {}
     protocol = arguments.pop("protocol", None)
     return Setting(name, arguments, None if protocol is None else str(protocol))
 
 
 def parse(text: str) -> Setting:
-    """Parse ``name`` or ``name:argument=value,...`` into a setting, where the name may also be ``module:Class``."""
+    """Parse a text that :func:`split` splits into a setting, where the name may also be ``module:Class``."""
     setting = split(text)
     if setting.protocol is not None and setting.protocol not in recipes.PROTOCOLS:
         names = ", ".join(recipes.PROTOCOLS)
@@ -98,7 +101,7 @@ def parse(text: str) -> Setting:
 
 
 def assignments(text: str) -> dict[str, object]:
-    """Parse ``name=value,name=value``, where a value is a Python literal, ``inf`` or text like ``mine:SPO(0.2)``."""
+    """Parse ``name=value,name=value``, where a value is a Python literal, ``inf`` or text like ``SPO(0.2)``."""
     parts: list[str] = []
     for part in re.split(r",(?=\s*[A-Za-z_]\w*\s*=)", text):
         # A comma within brackets is part of a value.

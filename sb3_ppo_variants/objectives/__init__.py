@@ -1,8 +1,9 @@
 """The policy objectives, each with its equation, its loss on tensors and its gradient over arrays."""
 
 from sb3_ppo_variants.objectives.checking import check_gradient
-from sb3_ppo_variants.objectives.clipping import CISPO, ClipHigher, DualClip, Rollback, TrulyPPO
+from sb3_ppo_variants.objectives.clipping import CISPO, ESPO, ClipHigher, DualClip, Rollback, TrulyPPO
 from sb3_ppo_variants.objectives.ewma import EWMA
+from sb3_ppo_variants.objectives.naming import list_objectives, read_objective
 from sb3_ppo_variants.objectives.objective import (
     ArrayObjective,
     Batch,
@@ -12,7 +13,6 @@ from sb3_ppo_variants.objectives.objective import (
     gradient_of,
     is_given_with_loss,
     loss_of,
-    read_objective,
 )
 from sb3_ppo_variants.objectives.penalties import MDPO, AdaptiveReverseKL, KLHinge, ReverseKL
 from sb3_ppo_variants.objectives.smooth import DPO, P3O, SAPO, SPO
@@ -22,6 +22,7 @@ from sb3_ppo_variants.objectives.trust_region import TRGPPO
 __all__ = [
     "CISPO",
     "DPO",
+    "ESPO",
     "EWMA",
     "MDPO",
     "P3O",
@@ -47,6 +48,7 @@ __all__ = [
     "check_gradient",
     "gradient_of",
     "is_given_with_loss",
+    "list_objectives",
     "loss_of",
     "read_objective",
 ]

@@ -1,4 +1,4 @@
-"""Objectives that clip: with two bounds, twice, the weights of samples, or with a rollback beyond the range."""
+"""Objectives that clip with two bounds, twice, weights only or with a rollback; and one that stops instead."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +9,8 @@ import torch as th
 
 from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, POSITIVE, number
 from sb3_ppo_variants.objectives.objective import Batch, Gradient, NativeObjective
+from sb3_ppo_variants.objectives.surrogates import Unclipped
+from sb3_ppo_variants.stops import RatioDeviation
 
 ABOVE_ONE = number("a finite number > 1", lambda value: 1 < value < np.inf)
 
@@ -235,3 +237,29 @@ class TrulyPPO(NativeObjective):
     def coefficients(self) -> dict[str, float]:
         """Return delta and alpha."""
         return {"delta": self.delta, "alpha": self.alpha}
+
+
+@dataclass(frozen=True)
+class ESPO(Unclipped):
+    """Early Stopping Policy Optimization, https://arxiv.org/abs/2202.00079: E[r A], until E|r - 1| exceeds delta.
+
+    The mean deviation of the ratio bounds the total variation between the two policies. No ratio is clipped; the update
+    ends once a minibatch exceeds the bound. A ``stop`` or ``target_kl`` of the model takes the place of this one.
+
+    :param delta: the bound, >= 0; the default is that of RL-X, because the authors' code is not public
+    :raises ArgumentError: (a ``ValueError``) if it has a value that is not allowed
+    """
+
+    delta: float = 0.25
+
+    def __post_init__(self) -> None:
+        NON_NEGATIVE.check("delta", self.delta)
+
+    @property
+    def stop(self) -> RatioDeviation:  # type: ignore[override]
+        """The rule that ends an update."""
+        return RatioDeviation(self.delta)
+
+    def coefficients(self) -> dict[str, float]:
+        """Return delta."""
+        return {"delta": self.delta}

@@ -6,6 +6,10 @@ import torch as th
 
 from sb3_ppo_variants.arguments.rules import FRACTION, instance
 from sb3_ppo_variants.objectives.objective import Batch, Objective
+from sb3_ppo_variants.objectives.surrogates import Clipped
+from sb3_ppo_variants.stops import EarlyStop
+
+OF_THE_PAPER = Clipped(0.2)
 
 
 @dataclass(frozen=True)
@@ -18,12 +22,12 @@ class EWMA(Objective):
     the place of pi_old, and advantages multiplied by pi_prox / pi_old. With :class:`Clipped`, this is their decoupled
     objective E[(pi_prox / pi_old) min(r A, clip(r, 1 - eps, 1 + eps) A)].
 
-    :param objective: the objective
+    :param objective: the objective; by default that of the paper
     :param decay: the decay of the average per gradient step of the policy, in [0, 1]; with 0, pi_prox is always pi
     :raises ArgumentError: (a ``ValueError``) if one has a value that is not allowed
     """
 
-    objective: Objective
+    objective: Objective = OF_THE_PAPER
     decay: float = 0.889
 
     def __post_init__(self) -> None:
@@ -44,6 +48,11 @@ class EWMA(Objective):
     def clip_range(self) -> float | None:  # type: ignore[override]
         """As the objective within."""
         return self.objective.clip_range
+
+    @property
+    def stop(self) -> EarlyStop | None:  # type: ignore[override]
+        """As the objective within."""
+        return self.objective.stop
 
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """Compute the loss of the objective within, whose batch already refers to the proximal policy."""

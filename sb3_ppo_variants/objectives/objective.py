@@ -1,15 +1,14 @@
-"""The interface of objectives, checks of what they return, and their form as text."""
+"""The interface of objectives, and checks of what they return."""
 
-import ast
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 import torch as th
 
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.stops import EarlyStop
 
 Numbers = TypeVar("Numbers", th.Tensor, np.ndarray)
 Self = TypeVar("Self", bound="Objective")
@@ -163,6 +162,8 @@ class Objective(ABC):
     """Whether :meth:`loss` reads a divergence or the parameters of distributions, which then need a known KL."""
     clip_range: float | None = None
     """eps, if the objective clips r(theta); ``train/clip_fraction`` is computed with it."""
+    stop: EarlyStop | None = None
+    """What ends an update early, unless the model has its own ``stop`` or ``target_kl``."""
     proximal_decay: float | None = None
     """Set by :class:`~sb3_ppo_variants.objectives.EWMA`, which replaces the old policy by an average of policies."""
 
@@ -264,41 +265,3 @@ def gradient_of(objective: ArrayObjective, batch: Batch[np.ndarray]) -> Gradient
                 "return None"
             )
     return found
-
-
-# The form of objectives as text, for command lines and files of hyperparameters.
-FORM = "module:Class with literal arguments, as in mine:SPO(0.2) or mine:SPO(epsilon=0.2)"
-
-
-def read_objective(text: str) -> Objective:
-    """Return the objective that a text stands for: the import path of its class, and literal arguments.
-
-    The arguments are not evaluated as code. The class is imported.
-
-    :raises ArgumentError: if the text has another form, the class cannot be imported, it does not take the arguments,
-        or it is not derived from :class:`Objective`
-    """
-    module, _, call = text.partition(":")
-    name, args, kwargs = _parts(text, call)
-    try:
-        made = getattr(import_module(module.strip()), name)(*args, **kwargs)
-    except Exception as error:  # The module's own code may raise anything.
-        raise ArgumentError(f"objective={text!r} cannot be created: {type(error).__name__}: {error}") from error
-    if not isinstance(made, Objective):
-        raise ArgumentError(f"objective={text!r} is not an objective: {name} must derive from Objective")
-    return made
-
-
-def _parts(text: str, call: str) -> tuple[str, list[Any], dict[str, Any]]:
-    """Return the name, the arguments and the keyword arguments of a call."""
-    try:
-        match ast.parse(call.strip(), mode="eval").body:
-            case ast.Name(name):
-                return name, [], {}
-            case ast.Call(ast.Name(name), args, keywords):
-                given = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in keywords if keyword.arg}
-                if len(given) == len(keywords):
-                    return name, [ast.literal_eval(value) for value in args], given
-    except (SyntaxError, ValueError):
-        pass
-    raise ArgumentError(f"objective={text!r} is not allowed; allowed: {FORM}")

@@ -9,8 +9,9 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 
+from sb3_ppo_variants.arguments.rules import FRACTION, current_value
 from sb3_ppo_variants.errors import ArgumentError, installation
-from sb3_ppo_variants.kl import exact_kl
+from sb3_ppo_variants.kl import divergences_of
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.rollouts.buffer import with_parameters
 
@@ -110,7 +111,7 @@ def check_kl(policy: ActorCriticPolicy) -> None:
 
     :raises MissingKLError: if it is not
     """
-    exact_kl(policy.action_dist)
+    divergences_of(policy.action_dist)
     kind_of(policy).check_distribution()
 
 
@@ -127,7 +128,8 @@ def make_policy_and_buffer(model: OnPolicyAlgorithm) -> None:
     make = with_parameters(buffer_class)
     model.rollout_buffer = make(
         model.n_steps, model.observation_space, model.action_space, device=model.device, gamma=model.gamma,
-        gae_lambda=model.gae_lambda, n_envs=model.n_envs, **kind.buffer_arguments(model), **model.rollout_buffer_kwargs,
+        gae_lambda=current_value("gae_lambda", model.gae_lambda, 1.0, FRACTION), n_envs=model.n_envs,
+        **kind.buffer_arguments(model), **model.rollout_buffer_kwargs,
     )  # fmt: skip
     model.rollout_buffer_class = buffer_class  # Saved models name this class, and load without this package.
     model._maybe_recommend_cpu()

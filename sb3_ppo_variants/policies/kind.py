@@ -21,7 +21,7 @@ from stable_baselines3.common.policies import (
 )
 from stable_baselines3.common.type_aliases import PyTorchObs
 
-from sb3_ppo_variants.kl import ExactKL, MissingKLError, Parameters, exact_kl, known_parameters
+from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of, known_parameters
 from sb3_ppo_variants.rollouts.buffer import Read, Samples, Where, chunks, observations_at
 
 # What a policy needs besides observations: nothing, action masks, or the sequences of a memory.
@@ -122,11 +122,11 @@ class PolicyKind:
         """Return only the values of a minibatch, shape ``(batch,)``."""
         return self.values(samples.observations, samples.more).flatten()
 
-    def evaluated_parameters(self, samples: Samples) -> tuple[ExactKL, Parameters]:
-        """Return the KL and the parameters of the distributions of these samples, right after :meth:`evaluate`."""
+    def evaluated_parameters(self, samples: Samples) -> tuple[Divergences, Parameters]:
+        """Return the divergences and the distributions' parameters of these samples, right after :meth:`evaluate`."""
         distribution = self._latest_distribution("evaluate_actions", samples.observations, samples.more)
-        kl = exact_kl(distribution)
-        return kl, kl.parameters(distribution)
+        divergences = divergences_of(distribution)
+        return divergences, divergences.parameters(distribution)
 
     # Rollouts
 

@@ -24,7 +24,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 
 from sb3_ppo_variants.arguments.rules import COUNT, FLAG, Rule
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.kl import ExactKL, Parameters
+from sb3_ppo_variants.kl import Divergences, Parameters
 from sb3_ppo_variants.policies.kind import Acted, Acting, Evaluated, Extras, More, PolicyKind
 from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Read, Samples, in_rows, observations_at, where_in
 
@@ -103,9 +103,9 @@ class Recurrent(PolicyKind):
     def evaluate_values(self, samples: Samples) -> th.Tensor:
         return super().evaluate_values(samples)[_sequences(samples).steps]
 
-    def evaluated_parameters(self, samples: Samples) -> tuple[ExactKL, Parameters]:
-        kl, parameters = super().evaluated_parameters(samples)
-        return kl, tuple(column[_sequences(samples).steps] for column in parameters)
+    def evaluated_parameters(self, samples: Samples) -> tuple[Divergences, Parameters]:
+        divergences, parameters = super().evaluated_parameters(samples)
+        return divergences, tuple(column[_sequences(samples).steps] for column in parameters)
 
     def distribution(self, observations: PyTorchObs, more: More = None) -> Distribution:
         distribution: Distribution

@@ -353,9 +353,9 @@ def _check(file: str, name: str, rule: Rule, value: Any) -> None:
         allowed = False
     if not allowed:
         raise DamagedFileError(file, name, f"is {reprlib.repr(value)}, but must be {rule.allowed}")
-    if rule.takes_schedule and value is not None:
+    if rule.of_schedule is not None and callable(value):
         try:
-            current_value(name, value, progress_remaining=1.0)
+            current_value(name, value, 1.0, rule.of_schedule)
         except (ValueError, TypeError, AssertionError, ArithmeticError, AttributeError, RecursionError) as error:
             raise DamagedFileError(file, name, f"is not a schedule of allowed values: {error}") from error
 

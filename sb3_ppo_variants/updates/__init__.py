@@ -1,6 +1,7 @@
 """Updates: gradient descent on the policy objective and the value loss."""
 
 from sb3_ppo_variants.updates.plan import JOINT, Descent, NormalizeAdvantage, UpdatePlan, Updates
+from sb3_ppo_variants.updates.rates import KLAdaptive
 from sb3_ppo_variants.updates.run import AllOrNothing, Outcome, run_update, summary
 from sb3_ppo_variants.updates.separate import SeparateUpdates
 
@@ -8,6 +9,7 @@ __all__ = [
     "JOINT",
     "AllOrNothing",
     "Descent",
+    "KLAdaptive",
     "NormalizeAdvantage",
     "Outcome",
     "SeparateUpdates",

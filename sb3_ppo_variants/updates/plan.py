@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 import numpy as np
 import torch as th
@@ -21,7 +21,15 @@ from sb3_ppo_variants.objectives.objective import Numbers
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.processes import ALONE, Processes
 from sb3_ppo_variants.processes.statistics import moments_together
+from sb3_ppo_variants.saving import register_plain
+from sb3_ppo_variants.stops import ApproximateKL, EarlyStop, ExactKL, RatioDeviation
 from sb3_ppo_variants.updates.proximal import ProximalPolicy
+from sb3_ppo_variants.updates.rates import KLAdaptive
+from sb3_ppo_variants.value_losses import ClippedError, Huber, SquaredError, ValueLoss
+
+# These are saved as their fields, without pickle.
+for _part in (ApproximateKL, ExactKL, RatioDeviation, KLAdaptive, ClippedError, Huber, SquaredError):
+    register_plain(_part.__name__, _part)
 
 # True means "minibatch", as in SB3.
 NormalizeAdvantage: TypeAlias = bool | Literal["minibatch", "rollout"]
@@ -63,8 +71,8 @@ class Descent:
     :param max_grad_norm: maximum norm of the gradient, infinite if it is not clipped
     :param of_policy: whether the loss includes the objective and the entropy loss
     :param of_value: whether the loss includes the value loss
-    :param target_kl: the passes end once the approximate KL of a minibatch exceeds 1.5 times this; ``None`` never
-        ends them early
+    :param stop: ends the passes, or single ones, early; ``None`` never does
+    :param adaptive: the rule that adapts the step size; with ``every="minibatch"``, it does so before each step
     """
 
     optimizer: Optimizer
@@ -74,7 +82,18 @@ class Descent:
     max_grad_norm: float
     of_policy: bool = True
     of_value: bool = True
-    target_kl: float | None = None
+    stop: EarlyStop | None = None
+    adaptive: KLAdaptive | None = None
+
+    @property
+    def needs_kl(self) -> bool:
+        """Whether the KL of each minibatch is measured, even if the objective does not need it."""
+        return (self.stop is not None and self.stop.needs_kl) or self.adapts_steps
+
+    @property
+    def adapts_steps(self) -> bool:
+        """Whether the step size is adapted before each step."""
+        return self.adaptive is not None and self.adaptive.in_minibatches
 
 
 @dataclass(frozen=True)
@@ -89,7 +108,7 @@ class UpdatePlan:
     :param objective: the policy objective with its coefficients
     :param ent_coef: coefficient of the entropy loss
     :param vf_coef: coefficient of the value loss
-    :param clip_range_vf: clipping of the value loss
+    :param value_loss: the value loss
     :param normalize_advantage: how advantages are normalised; see :mod:`sb3_ppo_variants.updates.plan`
     :param batch_size: rows in a minibatch, at most those of the rollout
     :param descents: the descents, in the order in which they run
@@ -102,7 +121,7 @@ class UpdatePlan:
     objective: Objective
     ent_coef: float
     vf_coef: float
-    clip_range_vf: float | None
+    value_loss: ValueLoss
     normalize_advantage: NormalizeAdvantage
     batch_size: int
     descents: Sequence[Descent]
@@ -110,9 +129,13 @@ class UpdatePlan:
     proximal: ProximalPolicy | None = None
 
     def coefficients(self) -> dict[str, float]:
-        """Return the coefficients of the objective and of the value clipping, as they are logged."""
-        clip_range_vf = {} if self.clip_range_vf is None else {"clip_range_vf": self.clip_range_vf}
-        return {**self.objective.coefficients(), **clip_range_vf}
+        """Return the coefficients of the objective and of the value loss, as they are logged."""
+        return {**self.objective.coefficients(), **self.value_loss.coefficients()}
+
+    @property
+    def needs_kl(self) -> bool:
+        """Whether the KL of each minibatch is computed."""
+        return self.objective.needs_kl or any(descent.needs_kl for descent in self.descents)
 
     @cached_property
     def modules(self) -> Sequence[th.nn.Module]:
@@ -138,8 +161,12 @@ class Trained(Protocol):
     lr_schedule: Schedule
     n_epochs: int
     max_grad_norm: float  # It may also be None, but SB3's annotation says float.
-    target_kl: float | None
+    learning_rate: Any
     _current_progress_remaining: float
+
+    @property
+    def early_stop(self) -> EarlyStop | None:
+        """What ends the next update early."""
 
 
 def largest_norm(max_grad_norm: float | None) -> float:
@@ -186,7 +213,8 @@ class JointUpdates(Updates):
                 learning_rate=current_value("learning_rate", model.lr_schedule, model._current_progress_remaining),
                 epochs=model.n_epochs,
                 max_grad_norm=largest_norm(model.max_grad_norm),
-                target_kl=model.target_kl,
+                stop=model.early_stop,
+                adaptive=model.learning_rate if isinstance(model.learning_rate, KLAdaptive) else None,
             )
         ]
 

@@ -85,13 +85,10 @@ MEANS = {
 }
 # The names of everything that an update logs, except the coefficients of the objective.
 LOGGED = frozenset({
-    *MEANS.values(), "approx_kl", "clip_range_vf", "explained_variance", "kl", "learning_rate", "loss", "n_updates",
-    "policy_epochs", "std", "value_epochs", "value_learning_rate",
+    *MEANS.values(), "approx_kl", "clip_range_vf", "ent_coef", "explained_variance", "gae_lambda", "kl",
+    "learning_rate", "loss", "n_updates", "policy_epochs", "std", "target_kl", "value_epochs", "value_learning_rate",
+    "vf_coef",
 })  # fmt: skip
-
-
-# As in SB3, a descent ends early once the KL exceeds its target by this factor.
-TOLERATED = 1.5
 
 
 class Ended(NamedTuple):
@@ -99,15 +96,19 @@ class Ended(NamedTuple):
 
     epochs: int
     """The number of passes that were begun."""
-    max_kl: float | None = None
-    """The approximate KL that ended the descent early; ``None`` if it was completed."""
+    learning_rate: float
+    """The last step size."""
+    early: int = 0
+    """How many of the passes ended early."""
+    statistic: float = 0.0
+    """The statistic that ended the last of them."""
 
 
 class Descending(Protocol):
     """A descent, as a backend implements it."""
 
     def descend(self) -> Ended:
-        """Run all passes over the rollout, or fewer if ``target_kl`` ends them early."""
+        """Run all passes over the rollout, or fewer if ``stop`` ends them early."""
 
     def measured(self) -> Measured:
         """Return the statistics measured on the minibatches."""
@@ -138,8 +139,8 @@ class Update(Protocol):
 class Outcome(NamedTuple):
     """The result of an update."""
 
-    epochs: list[int]
-    """For each descent, the number of passes that were begun."""
+    ended: list[Ended]
+    """Where each descent ended."""
     measured: list[Measured]
     """For each descent, the statistics of its minibatches, averaged over all processes."""
     kl: float | None
@@ -149,10 +150,10 @@ class Outcome(NamedTuple):
 def run_update(update: Update, plan: UpdatePlan, verbose: int) -> Outcome:
     """Run an update. If it fails, :class:`AllOrNothing` undoes it.
 
-    :param verbose: 1 prints a message in rank 0 when ``target_kl`` ends a descent early
+    :param verbose: 1 prints a message in rank 0 when a descent ends early
     :raises NonFiniteError: if a loss, a gradient or a parameter is not finite
     """
-    epochs, measured = [], []
+    each, measured = [], []
     for descent in plan.descents:
         descending = update.begin(descent)
         try:
@@ -162,9 +163,11 @@ def run_update(update: Update, plan: UpdatePlan, verbose: int) -> Outcome:
             descending.measured().check_finite()
             update.check_finite()
             raise
-        if ended.max_kl is not None and verbose >= 1 and plan.processes.rank == 0:
-            print(f"Early stopping at step {ended.epochs - 1} due to reaching max kl: {ended.max_kl:.2f}")
-        epochs.append(ended.epochs)
+        if descent.stop is not None and ended.early and verbose >= 1 and plan.processes.rank == 0:
+            ends_update = descent.stop.ends == "update"
+            what = f"Early stopping at step {ended.epochs - 1}" if ends_update else f"{ended.early} epochs ended early"
+            print(f"{what} due to reaching {descent.stop.reached}: {ended.statistic:.2f}")
+        each.append(ended)
         measured.append(descending.measured())
         measured[-1].check_finite()
     update.check_finite()
@@ -172,7 +175,7 @@ def run_update(update: Update, plan: UpdatePlan, verbose: int) -> Outcome:
     if plan.processes.size > 1:
         measured = [each.averaged(plan.processes) for each in measured]
         kl = None if kl is None else plan.processes.mean(kl)
-    return Outcome(epochs, measured, kl)
+    return Outcome(each, measured, kl)
 
 
 class AllOrNothing:

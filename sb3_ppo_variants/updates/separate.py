@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from copy import copy, deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -25,8 +25,8 @@ class SeparateUpdates(Updates):
 
     This is Spinning Up's algorithm (https://spinningup.openai.com/en/latest/algorithms/ppo.html). The policy's loss is
     the objective and the entropy bonus; the value function's loss is ``vf_coef`` times the value loss.
-    ``learning_rate`` and ``target_kl`` apply to the policy only. For full-batch steps, set ``batch_size`` to the size
-    of the rollout.
+    ``learning_rate``, ``target_kl`` and ``stop`` apply to the policy only. For full-batch steps, set ``batch_size`` to
+    the size of the rollout.
 
     :param policy_epochs: passes over the rollout for the policy, >= 1; ``None`` for ``n_epochs``
     :param value_epochs: passes over the rollout for the value function, >= 1; ``None`` for ``n_epochs``
@@ -66,15 +66,8 @@ class SeparateUpdates(Updates):
             [parameter for group in optimizer.param_groups for parameter in group["params"]]
             for optimizer in (model.policy.optimizer, model.value_optimizer)
         )
-        policy = Descent(
-            model.policy.optimizer,
-            of_policy,
-            learning_rate=current_value("learning_rate", model.lr_schedule, progress),
-            epochs=self.policy_epochs or model.n_epochs,
-            max_grad_norm=norm,
-            of_value=False,
-            target_kl=model.target_kl,
-        )
+        (joint,) = JOINT.descents(model)
+        policy = replace(joint, parameters=of_policy, epochs=self.policy_epochs or model.n_epochs, of_value=False)
         value = Descent(
             model.value_optimizer,
             of_value,

@@ -4,7 +4,7 @@ import runpy
 import subprocess
 import sys
 import warnings
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
@@ -15,9 +15,9 @@ from unittest.mock import patch
 
 import torch.distributed as dist
 from optuna import Trial
-from rl_zoo3 import exp_manager
+from rl_zoo3 import exp_manager, utils
 from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER, convert_onpolicy_params
-from rl_zoo3.utils import ALGOS, SimpleLinearSchedule, get_class_by_name
+from rl_zoo3.utils import ALGOS, SimpleLinearSchedule, StoreDict, get_class_by_name
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.utils import LinearSchedule
@@ -31,6 +31,7 @@ from sb3_ppo_variants.policies.choice import kind_of_class
 from sb3_ppo_variants.processes import init_processes
 from sb3_ppo_variants.recipes import ALGORITHMS, check_skipped_frames, schedule
 from sb3_ppo_variants.recipes.environments import Hyperparameters
+from sb3_ppo_variants.updates import KLAdaptive
 
 Upstream = exp_manager.ExperimentManager
 # The search space of each objective's arguments. The paper's values lie in the middle of each range.
@@ -84,17 +85,40 @@ class ExperimentManager(Upstream):
 
     @staticmethod
     def _preprocess_schedules(hyperparams: Hyperparameters) -> Hyperparameters:
-        hyperparams = Upstream._preprocess_schedules(hyperparams)
+        # rl_zoo3 refuses other objects than numbers and strings.
+        adaptive = {name: value for name, value in hyperparams.items() if isinstance(value, KLAdaptive)}
+        others = {name: value for name, value in hyperparams.items() if name not in adaptive}
+        hyperparams = Upstream._preprocess_schedules(others) | adaptive
         for name, value in hyperparams.items():
             if isinstance(value, SimpleLinearSchedule):
                 # A model with SB3's schedule can be loaded without rl_zoo3.
                 hyperparams[name] = LinearSchedule(value.initial_value, 0.0, 1.0)
-            elif name == "kl_coef":
+            elif name in ("kl_coef", "ent_coef", "vf_coef", "gae_lambda", "target_kl"):
                 # rl_zoo3 only converts arguments of its own algorithms to schedules.
                 hyperparams[name] = schedule(name, value)
             elif name == "objective" and isinstance(value, str):
                 hyperparams[name] = read_objective(value)
         return hyperparams
+
+
+class StoreHyperparameters(StoreDict):
+    """rl_zoo3's action for options such as ``-params``, which evaluates each value as Python code.
+
+    An objective such as ``SPO(0.2)`` stays text, which the configuration of the run then contains.
+    """
+
+    def __call__(
+        self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        """Store the values."""
+        if self.dest == "hyperparams":
+            values = [_quote(text) for text in values]
+        super().__call__(parser, namespace, values, option_string)  # type: ignore[no-untyped-call]
+
+
+def _quote(text: str) -> str:
+    name, _, value = text.partition(":")
+    return f"{name}:{value!r}" if name == "objective" and not value.startswith(("'", '"')) else text
 
 
 def _check_policy(policy: object) -> None:
@@ -115,8 +139,9 @@ def register() -> None:
         ALGOS[name] = algorithm
         HYPERPARAMS_SAMPLER[name] = partial(sample, name)
         HYPERPARAMS_CONVERTER[name] = convert_onpolicy_params
-    # rl_zoo3's scripts import the class from this module.
+    # rl_zoo3's scripts import the classes from these modules.
     exp_manager.ExperimentManager = ExperimentManager  # type: ignore[misc]
+    utils.StoreDict = StoreHyperparameters  # type: ignore[misc]
 
 
 def sample(algorithm: str, trial: Trial, *_: object) -> Hyperparameters:

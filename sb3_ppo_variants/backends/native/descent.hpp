@@ -63,7 +63,27 @@ template <class T, class Distribution> class Descent {
     Mlp<T> critic;
     T *d_log_ratio, *d_entropy, *d_kl, *d_reverse_kl, *advantages, *last_gradient;
 
-    bool ends_early() const { return pass.most_kl < INFINITY; }
+    bool ends_early() const { return pass.limit < INFINITY; }
+
+    // Averages a number over the processes. Returns whether that succeeded.
+    bool average(double& number, Outcome& outcome) const {
+        if (!pass.average) return true;
+        outcome.answered = 0;
+        pass.average(&number);
+        return outcome.answered;
+    }
+
+    // Adapts the step size to the KL of a minibatch.
+    void adapt(double kl) {
+        double& rate = adam.learning_rate;
+        if (kl > pass.tolerance * pass.desired_kl) {
+            rate /= pass.factor;
+            if (rate < pass.min_learning_rate) rate = pass.min_learning_rate;
+        } else if (kl > 0 && kl < pass.desired_kl / pass.tolerance) {
+            rate *= pass.factor;
+            if (rate > pass.max_learning_rate) rate = pass.max_learning_rate;
+        }
+    }
 
     // Returns whether to continue.
     bool minibatch(const int64_t* indices, int64_t count, Outcome& outcome) {
@@ -73,16 +93,18 @@ template <class T, class Distribution> class Descent {
         Sums sums;
         if (!loss_and_gradient(indices, count, sums, outcome)) return false;
         sums.write(terms, count, measured);
-        double approx_kl = measured[APPROX_KL];
-        if (ends_early() && pass.average_kl) {
-            outcome.answered = 0;
-            pass.average_kl(&approx_kl);
-            if (!outcome.answered) return false;
-        }
-        if (terms.of_policy && approx_kl > pass.most_kl) {
+        double statistic = measured[pass.statistic], kl = measured[KL];
+        if (ends_early() && !average(statistic, outcome)) return false;
+        if (statistic > pass.limit) {
             // No step follows, so restore the gradient of the last step.
             memcpy(adam.gradient, last_gradient, bytes);
+            outcome.ended_early = 1;
+            outcome.statistic = statistic;
             return false;
+        }
+        if (pass.desired_kl > 0 && outcome.minibatches > 1) {
+            if (!average(kl, outcome)) return false;
+            adapt(kl);
         }
         if (pass.average_gradient) {
             outcome.answered = 0;
@@ -142,6 +164,7 @@ template <class T, class Distribution> class Descent {
                                    objective.deviations ? objective.deviations + at : nullptr);
             for (int64_t s = 0; s < policy.inputs.states; ++s) {
                 const double log_ratio = policy.log_ratio[s];
+                sums.kl += all.kl[s];
                 sums.add(log_ratio, ::exp(log_ratio), all.entropy[s], terms);
             }
         }
@@ -179,6 +202,7 @@ template <class T, class Distribution> class Descent {
             d_kl[s] = term.d_kl / count;
             d_reverse_kl[s] = term.d_reverse_kl / count;
             d_entropy[s] = of_entropy;
+            sums.kl += all.kl[s];
             sums.policy_loss += term.loss;
             sums.add(log_ratio, ratio, all.entropy[s], terms);
         }
@@ -192,7 +216,7 @@ template <class T, class Distribution> class Descent {
         for (int64_t i = 0; i < policy.inputs.states; ++i) {
             const int64_t row = indices[i];
             const Sloped<T> value =
-                value_error(values[i], rollout.old_values[row], rollout.returns[row], terms.clip_range_vf);
+                value_error(values[i], rollout.old_values[row], rollout.returns[row], terms);
             sums.value_loss += value.loss;
             d_values[i] = static_cast<T>(terms.vf_coef) * (value.slope / count);
         }

@@ -18,7 +18,11 @@ enum Activations { TANH, RELU };
 enum Distributions { GAUSSIAN, CATEGORICAL, BERNOULLI, STATE_DEPENDENT };
 
 // The statistics of a minibatch, in this order.
-enum Statistics { POLICY_LOSS, VALUE_LOSS, ENTROPY_LOSS, APPROX_KL, CLIP_FRACTION, LOSS, MEASURED };
+enum Statistics { POLICY_LOSS, VALUE_LOSS, ENTROPY_LOSS, APPROX_KL, CLIP_FRACTION, KL, RATIO_DEVIATION, LOSS, MEASURED };
+
+// The value losses: the squared error, its clipped form with and without the maximum, and Huber's loss. All but the
+// first have a constant: the range, or the error from which on the loss is linear.
+enum ValueLosses { SQUARED_ERROR, PESSIMISTIC_ERROR, CLIPPED_ERROR, HUBER };
 
 // y = W x + b, with W of shape (outputs, inputs), and the gradients with respect to W and b.
 template <class T> struct Layer {
@@ -68,8 +72,8 @@ enum Objectives { CLIPPED, DUAL_CLIPPED, WEIGHTED, ROLLED_BACK, ROLLED_BACK_BY_K
 // The terms of the loss. An infinite range means no clipping.
 struct Terms {
     const double* constants;  // Those of the objective.
-    double clip_range, ent_coef, vf_coef, clip_range_vf;
-    int64_t objective, advantages, of_policy, of_value;
+    double clip_range, ent_coef, vf_coef, value_constant;
+    int64_t objective, value_loss, advantages, of_policy, of_value;
 };
 
 // An objective in Python, or nothing if `evaluate` is null. The library fills the first arrays with what it knows of a
@@ -89,15 +93,16 @@ template <class T> struct Adam {
     double learning_rate, beta1, beta2, epsilon, max_norm;
 };
 
-// A pass over the rollout in the order of a permutation of its rows. It ends early once approx_kl exceeds `most_kl`.
+// A pass over the rollout in the order of a permutation of its rows. It ends early once a statistic of a minibatch exceeds
+// `limit`. If `desired_kl` is not 0, the step size follows the KL of the minibatches; see rates.py.
 //
 // Two functions average over the processes that train together. They are null in a process that trains alone.
 struct Pass {
     const int64_t* permutation;
-    void (*average_kl)(double* approx_kl);
+    void (*average)(double* number);
     void (*average_gradient)();
-    int64_t batch_size;
-    double most_kl;
+    int64_t batch_size, statistic;
+    double limit, desired_kl, factor, tolerance, min_learning_rate, max_learning_rate;
 };
 
 // The outcome of a descent, to which each pass adds its part.
@@ -105,6 +110,8 @@ struct Outcome {
     double* measured;  // One row per minibatch.
     int64_t minibatches;
     int64_t answered;  // Each function in Python that is called sets this to 1. If it stays 0, it failed; the pass ends.
+    int64_t ended_early;  // Whether the pass has ended early because of a statistic, and that statistic.
+    double statistic;
     double norm;  // The norm of the last gradient. The pass ends if it is not finite.
 };
 

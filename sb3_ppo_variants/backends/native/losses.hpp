@@ -11,14 +11,19 @@ template <class T> struct Sloped {
     T loss, slope;
 };
 
-// L^VF of equation 9, or the clipped form of OpenAI Baselines if the range is finite.
-template <class T> inline Sloped<T> value_error(T value, T old_value, T target, double clip_range_vf) {
-    const T error = value - target, squared = error * error;
-    if (!(clip_range_vf < INFINITY)) return {squared, 2 * error};
-    const T range = static_cast<T>(clip_range_vf), moved = value - old_value;
+// L^VF of equation 9, or one of its other forms.
+template <class T> inline Sloped<T> value_error(T value, T old_value, T target, const Terms& terms) {
+    const T error = value - target, squared = error * error, constant = static_cast<T>(terms.value_constant);
+    if (terms.value_loss == SQUARED_ERROR) return {squared, 2 * error};
+    if (terms.value_loss == HUBER) {
+        const T slope = 2 * (error < -constant ? -constant : error > constant ? constant : error);
+        return {slope == 2 * error ? squared : slope * error - constant * constant, slope};
+    }
+    const T range = constant, moved = value - old_value;
     const T bounded = moved < -range ? -range : moved > range ? range : moved;
     const T clipped_error = old_value - target + bounded, clipped = clipped_error * clipped_error;
     const bool inside = !(moved < -range || moved > range);
+    if (terms.value_loss == CLIPPED_ERROR) return {clipped, inside ? 2 * clipped_error : T(0)};
     return {clipped > squared ? clipped : squared, inside || squared > clipped ? 2 * error : T(0)};
 }
 
@@ -37,11 +42,13 @@ template <class T> void normalize(T* advantages, int64_t count) {
 // The statistics of a minibatch, summed over its states.
 struct Sums {
     double policy_loss = 0, entropy = 0, approx_kl = 0, clipped = 0, value_loss = 0;
+    double kl = 0, deviation = 0;
 
     // Adds what is measured in one state besides the losses.
     void add(double log_ratio, double ratio, double of_entropy, const Terms& terms) {
         entropy += of_entropy;
         approx_kl += ratio - 1 - log_ratio;
+        deviation += ::fabs(ratio - 1);
         clipped += ::fabs(ratio - 1) > terms.clip_range;
     }
 
@@ -52,6 +59,8 @@ struct Sums {
         measured[ENTROPY_LOSS] = -entropy / n;
         measured[APPROX_KL] = approx_kl / n;
         measured[CLIP_FRACTION] = clipped / n;
+        measured[KL] = kl / n;
+        measured[RATIO_DEVIATION] = deviation / n;
         measured[LOSS] = 0;
         if (terms.of_policy) measured[LOSS] += (policy_loss - terms.ent_coef * entropy) / n;
         if (terms.of_value) measured[LOSS] += terms.vf_coef * value_loss / n;

@@ -24,7 +24,7 @@ from torch import nn
 from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.library import library_in_use
 from sb3_ppo_variants.backends.obstacles import ObstacleError
-from sb3_ppo_variants.kl import Parameters, exact_kl, is_built_in, is_masked
+from sb3_ppo_variants.kl import Parameters, divergences_of, is_built_in, is_masked
 from sb3_ppo_variants.rollouts.loop import Observations
 
 
@@ -162,7 +162,7 @@ class Architecture:
         kind = CATEGORICAL if is_masked(distribution) else DISTRIBUTIONS.get(type(distribution))
         if kind is None:
             raise ObstacleError(f"actions are drawn from a {type(distribution).__name__}")
-        if not is_built_in(exact_kl(distribution)):
+        if not is_built_in(divergences_of(distribution)):
             raise ObstacleError(f"a KL was registered for {type(distribution).__name__}")
         # SB3's and sb3-contrib's distributions have either a size or sizes, and Bernoulli's calls its size sizes.
         sizes = getattr(distribution, "action_dims" if hasattr(distribution, "action_dims") else "action_dim")

@@ -35,8 +35,9 @@ def _fields(structure: str) -> list[tuple[str, type]]:
 
 # The columns of the statistics of minibatches; the last constant counts them.
 MEASURED = [name.lower() for name in _enumerated("Statistics")[:-1]]
-# The objectives that the library computes.
+# The objectives and the value losses that the library computes.
 OBJECTIVES = _enumerated("Objectives")
+VALUE_LOSSES = _enumerated("ValueLosses")
 # How the advantages of minibatches are normalised.
 NOT_NORMALIZED, NORMALIZED, NORMALIZED_IN_ORDER = map(
     _enumerated("Normalizations").index, ("NOT_NORMALIZED", "NORMALIZED", "NORMALIZED_IN_ORDER")

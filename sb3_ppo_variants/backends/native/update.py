@@ -16,7 +16,7 @@ from sb3_ppo_variants.backends.native.networks import STATE_DEPENDENT, Architect
 from sb3_ppo_variants.backends.native.structures import fitting
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.guards.outputs import is_finite
-from sb3_ppo_variants.kl import Parameters, exact_kl
+from sb3_ppo_variants.kl import Parameters, divergences_of
 from sb3_ppo_variants.objectives import (
     ArrayObjective,
     Batch,
@@ -32,8 +32,15 @@ from sb3_ppo_variants.processes.statistics import normalize_together
 from sb3_ppo_variants.rollouts.buffer import Columns, WithParameters, in_rows
 from sb3_ppo_variants.rollouts.loop import Observations
 from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, in_minibatches, over_rollout
-from sb3_ppo_variants.updates.run import TOLERATED, Ended, Measured
+from sb3_ppo_variants.updates.run import Ended, Measured
+from sb3_ppo_variants.value_losses import ClippedError, Huber, SquaredError
 
+# The value losses that losses.hpp implements: for each, its name there, and its constant.
+NATIVE_VALUE_LOSSES: Mapping[type, Callable[[Any], tuple[str, float]]] = {
+    SquaredError: lambda loss: ("SQUARED_ERROR", 0.0),
+    ClippedError: lambda loss: ("PESSIMISTIC_ERROR" if loss.pessimistic else "CLIPPED_ERROR", loss.clip_range),
+    Huber: lambda loss: ("HUBER", loss.delta),
+}
 # What the gradient of an objective is taken with respect to, in the order of `Gradient`.
 DERIVED = ("log_ratio", "kl", "reverse_kl", "entropy")
 # The names of Adam's moments.
@@ -159,7 +166,7 @@ class NativeUpdate:
         """What the structure of the rollout points to. A descent may write the advantages there in another order."""
         self.rollout = self._read_rollout(plan.buffer, arrays.get("log_std"))
         self._old = self.rollout.old, self.rollout.old_size
-        if not plan.objective.needs_kl:
+        if not plan.needs_kl:
             self.rollout.old, self.rollout.old_size = None, 0  # The descents then compute no KL.
         self._written = False
 
@@ -250,14 +257,14 @@ class NativeDescent:
         self._permutation = np.zeros(n, np.int64)
         self._per_pass = -(-n // plan.batch_size)
         self._epochs = 0
+        self._epoch_start = 0
         self._minibatches = np.zeros((descent.epochs * self._per_pass, len(structures.MEASURED)))
-        self._outcome = structures.Outcome(self._minibatches, 0, 1, 0.0)
+        self._outcome = structures.Outcome(self._minibatches, 0, 1)
         self._calls = Calls(self._outcome)
         # Nothing is averaged in a process that trains alone.
         self._averages = None if plan.processes.size == 1 else Averages(plan.processes, part.gradient, self._calls)
         addresses = (None, None) if self._averages is None else self._averages.addresses
-        most_kl = inf if descent.target_kl is None else TOLERATED * descent.target_kl
-        pass_ = structures.Pass(self._permutation, *addresses, plan.batch_size, most_kl)
+        pass_ = structures.Pass(self._permutation, *addresses, plan.batch_size, **_limits(descent))
         own = structures.Objective()
         if not has_term(plan.objective):
             own = OwnObjective(update, self._permutation).structure(self._calls)
@@ -275,35 +282,38 @@ class NativeDescent:
         if has_term(objective):
             assert isinstance(objective, NativeObjective)
             constants, term = np.array(objective.constants, float), structures.OBJECTIVES.index(objective.term)
+        value_loss, constant = NATIVE_VALUE_LOSSES[type(plan.value_loss)](plan.value_loss)
         return structures.Terms(
             constants,
             inf if objective.clip_range is None else float(objective.clip_range),
             float(plan.ent_coef),
             float(plan.vf_coef),
-            inf if plan.clip_range_vf is None else float(plan.clip_range_vf),
+            float(constant),
             term,
+            structures.VALUE_LOSSES.index(value_loss),
             normalization,
             self._descent.of_policy,
             self._descent.of_value,
         )
 
     def descend(self) -> Ended:
-        plan, outcome, averages = self._plan, self._outcome, self._averages
+        plan, outcome, stop, early = self._plan, self._outcome, self._descent.stop, 0
         # One call per pass, so that an interrupt is noticed after a pass.
         while self._epochs < self._descent.epochs:
             self._epochs += 1
+            self._epoch_start, outcome.ended_early = outcome.minibatches, 0
             self._permutation[...] = np.random.permutation(len(self._advantages))
-            if averages is not None and in_minibatches(plan.normalize_advantage):
+            if self._averages is not None and in_minibatches(plan.normalize_advantage):
                 ordered = self._advantages[self._permutation]
                 self._ordered[...] = normalized(ordered, plan.batch_size, plan.processes)
             self._run()
             self._calls.check()
             if not np.isfinite(outcome.norm):
                 raise NonFiniteError("gradient of a minibatch", f"not finite: it has the norm {outcome.norm}")
-            if self._part.steps < outcome.minibatches:
-                last = self._minibatches[outcome.minibatches - 1, structures.MEASURED.index("approx_kl")]
-                return Ended(self._epochs, float(last) if averages is None else averages.approx_kl)
-        return Ended(self._epochs)
+            early += outcome.ended_early
+            if early and stop is not None and stop.ends == "update":
+                break
+        return Ended(self._epochs, self._part.adam.learning_rate, early, outcome.statistic)
 
     def measured(self) -> Measured:
         if self._outcome.minibatches == 0:
@@ -316,7 +326,19 @@ class NativeDescent:
             names += ["value_loss"]
         columns = self._minibatches[: self._outcome.minibatches].T.copy()
         values = {name: columns[structures.MEASURED.index(name)] for name in names}
-        return Measured(values, epoch_start=(self._epochs - 1) * self._per_pass)
+        return Measured(values, self._epoch_start)
+
+
+def _limits(descent: Descent) -> dict[str, float]:
+    """Return what ends a pass early and what adapts the step size, as the library takes it."""
+    stop, adaptive = descent.stop, descent.adaptive
+    limits: dict[str, float] = {"limit": inf}
+    if stop is not None:
+        limits = {"limit": float(stop.limit), "statistic": structures.MEASURED.index(stop.statistic)}
+    if adaptive is None or not adaptive.in_minibatches:
+        return limits
+    names = ("desired_kl", "factor", "tolerance", "min_learning_rate", "max_learning_rate")
+    return limits | {name: float(getattr(adaptive, name)) for name in names}
 
 
 def normalized(advantages: np.ndarray, batch_size: int, processes: Processes) -> np.ndarray:
@@ -382,14 +404,12 @@ class Averages:
     def __init__(self, processes: Processes, gradient: np.ndarray, calls: Calls):
         self._processes = processes
         self._gradient = th.from_numpy(gradient)
-        self.approx_kl = 0.0
-        """The last approximate KL that was averaged."""
-        average_kl = calls.address(self._average_kl, ctypes.POINTER(structures.NUMBER))
-        self.addresses = average_kl, calls.address(self._average_gradient)
-        """The functions that average the approximate KL and the gradient."""
+        average_number = calls.address(self._average_number, ctypes.POINTER(structures.NUMBER))
+        self.addresses = average_number, calls.address(self._average_gradient)
+        """The functions that average a number and the gradient."""
 
-    def _average_kl(self, approx_kl: "ctypes._Pointer[ctypes.c_double]") -> None:
-        self.approx_kl = approx_kl[0] = self._processes.mean(approx_kl[0])
+    def _average_number(self, number: "ctypes._Pointer[ctypes.c_double]") -> None:
+        number[0] = self._processes.mean(number[0])
 
     def _average_gradient(self) -> None:
         self._processes.average(self._gradient)
@@ -415,7 +435,7 @@ class OwnObjective:
         self._plan, self._architecture, self._permutation = plan, architecture, permutation
         self._has_gradient = is_given_with_loss(plan.objective, "gradient")
         self._columns, self._old_parameters = Columns(plan.buffer), update.old_parameters
-        self._kl = exact_kl(plan.kind.policy.action_dist)
+        self._divergences = divergences_of(plan.kind.policy.action_dist)
         self._written: Set[str] = set()
         rows, dtype = min(plan.batch_size, len(permutation)), update.dtype
         states, parameters = ["log_ratio", "entropy"], []
@@ -481,7 +501,7 @@ class OwnObjective:
             if not self._plan.objective.needs_kl:
                 return None
             new = self._architecture.parameters(leaf("outputs"), leaf("deviations") if "deviations" in known else None)
-            return self._kl.between(name, tuple(column[rows] for column in self._old_parameters), new)
+            return self._divergences.between(name, tuple(column[rows] for column in self._old_parameters), new)
 
         with th.enable_grad():
             batch: Batch[th.Tensor] = Batch(None, th.from_numpy(advantages.copy()), source=read)

@@ -1,0 +1,104 @@
+"""The value losses, L^VF of equation 9 of https://arxiv.org/abs/1707.06347. Their formulas are in ``losses.py``.
+
+There is no factor 1/2 in them: as in SB3, it is part of ``vf_coef``.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch as th
+
+from sb3_ppo_variants import losses
+from sb3_ppo_variants.arguments.rules import FLAG, NON_NEGATIVE, POSITIVE
+from sb3_ppo_variants.errors import ArgumentError
+
+
+class ValueLoss(ABC):
+    """A value loss. To write your own, derive from this class and pass an instance as ``value_loss``.
+
+    Make the class a frozen dataclass. The instance is saved with the model, so its class must be importable where the
+    model is loaded. Such a model trains on the reference path.
+    """
+
+    @abstractmethod
+    def loss(self, values: th.Tensor, old_values: th.Tensor, returns: th.Tensor) -> th.Tensor:
+        """Compute the loss of a minibatch, a scalar.
+
+        :param values: V, the current value estimates, shape ``(batch,)``
+        :param old_values: V_old, the estimates made during the rollout, shape ``(batch,)``
+        :param returns: R, the TD(lambda) targets, shape ``(batch,)``
+        """
+
+    def coefficients(self) -> dict[str, float]:
+        """Return the coefficients to log, as ``train/...``."""
+        return {}
+
+
+@dataclass(frozen=True)
+class SquaredError(ValueLoss):
+    """L^VF of equation 9: E[(V - R)^2]."""
+
+    def loss(self, values: th.Tensor, old_values: th.Tensor, returns: th.Tensor) -> th.Tensor:
+        """E[(V - R)^2]."""
+        return losses.value_loss(values, old_values, returns)
+
+
+@dataclass(frozen=True)
+class ClippedError(ValueLoss):
+    """The squared error of values that are clipped around the old ones.
+
+    :param clip_range: how far a value may move before it is clipped, in units of the return, >= 0
+    :param pessimistic: True takes the maximum with the unclipped error, as OpenAI Baselines' ppo2 does, which
+        ``clip_range_vf`` means too; False takes the clipped error alone, as SB3 does
+    :raises ArgumentError: (a ``ValueError``) if an argument has a value that is not allowed
+    """
+
+    clip_range: float
+    pessimistic: bool = True
+
+    def __post_init__(self) -> None:
+        NON_NEGATIVE.check("clip_range", self.clip_range)
+        FLAG.check("pessimistic", self.pessimistic)
+
+    def loss(self, values: th.Tensor, old_values: th.Tensor, returns: th.Tensor) -> th.Tensor:
+        """See :func:`sb3_ppo_variants.losses.value_loss`."""
+        return losses.value_loss(values, old_values, returns, self.clip_range, self.pessimistic)
+
+    def coefficients(self) -> dict[str, float]:
+        """Return the range, under SB3's name."""
+        return {"clip_range_vf": self.clip_range}
+
+
+@dataclass(frozen=True)
+class Huber(ValueLoss):
+    """Huber's loss: the squared error near the return, and linear in the error beyond ``delta``.
+
+    Andrychowicz et al. 2021 (https://arxiv.org/abs/2006.05990) compare it with the squared error.
+
+    :param delta: the error from which on the loss is linear, in units of the return, > 0
+    :raises ArgumentError: (a ``ValueError``) if it has a value that is not allowed
+    """
+
+    delta: float
+
+    def __post_init__(self) -> None:
+        POSITIVE.check("delta", self.delta)
+
+    def loss(self, values: th.Tensor, old_values: th.Tensor, returns: th.Tensor) -> th.Tensor:
+        """See :func:`sb3_ppo_variants.losses.huber_loss`."""
+        return losses.huber_loss(values, returns, self.delta)
+
+
+def value_loss_of(value_loss: ValueLoss, values: th.Tensor, old_values: th.Tensor, returns: th.Tensor) -> th.Tensor:
+    """Return the value loss of a minibatch.
+
+    :raises ArgumentError: if it is not a scalar tensor
+    """
+    loss = value_loss.loss(values, old_values, returns)
+    if not isinstance(loss, th.Tensor) or loss.shape != ():
+        found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, th.Tensor) else repr(loss)
+        raise ArgumentError(
+            f"{type(value_loss).__name__}.loss returned {found}; allowed: a scalar tensor, such as the mean over the "
+            "samples"
+        )
+    return loss

@@ -1,0 +1,280 @@
+"""The worked examples of objectives and of an own update, which the page about own objectives shows."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from faulty import AT_END, Fault, faulty_envs, stopped
+from resuming import pendulums, run
+from stable_baselines3 import PPO
+from test_fast_update import assert_same_update, collected
+from torch.nn import functional as F
+
+from helpers import ACTION_SPACES, LogRecorder, assert_same_policy, collect, flat_weights, noise_envs, save, small
+from sb3_ppo_variants import (
+    Batch,
+    CallbackError,
+    NonFiniteError,
+    Objective,
+    PPOClip,
+    PPOCustom,
+    PPOFixedKL,
+    PPOUnclipped,
+)
+
+# Objectives
+
+
+# [sequences]
+@dataclass(frozen=True)
+class SequenceRatios(Objective):
+    """Clips one ratio for each episode: the geometric mean of those of its samples."""
+
+    clip_range: float = 0.2
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        _, episode, length = batch.episodes.unique(return_inverse=True, return_counts=True)
+        total = th.zeros(len(length)).to(batch.log_ratio).index_add(0, episode, batch.log_ratio)
+        ratio = (total / length).exp()[episode]
+        clipped = ratio.clamp(1 - self.clip_range, 1 + self.clip_range)
+        return -th.min(ratio * batch.advantages, clipped * batch.advantages).mean()
+
+
+# [per state]
+@dataclass(frozen=True)
+class PenaltyPerState(Objective):
+    """Penalises the KL more in states whose value was estimated badly: beta is proportional to the error there."""
+
+    needs_kl = True
+    beta: float = 1.0
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        error = (batch.returns - batch.old_values).abs()
+        beta = self.beta * error / error.mean().clamp(min=1e-8)
+        return (beta * batch.kl - batch.ratio * batch.advantages).mean()
+
+
+# [renyi]
+@dataclass(frozen=True)
+class RenyiPenalty(Objective):
+    """Penalises the Renyi divergence of any order > 0; with order 1 this is the KL."""
+
+    needs_kl = True
+    order: float = 0.5
+    beta: float = 1.0
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        return (self.beta * batch.renyi(self.order) - batch.ratio * batch.advantages).mean()
+
+
+# [end]
+
+
+def test_one_ratio_for_each_episode() -> None:
+    ratios = th.tensor([2.0, 1.1, 0.5, 0.6], dtype=th.float64)
+    advantages, episodes = th.tensor([1.0, 1.0, 2.0, -1.0], dtype=th.float64), th.tensor([3, 7, 3, 7])
+    ratios.requires_grad_()
+    loss = SequenceRatios(0.2).loss(Batch(ratios, advantages, episodes=episodes))
+    # sqrt(2 * 0.5) = 1 in episode 3. In episode 7, sqrt(1.1 * 0.6) = 0.812.
+    of_7 = (1.1 * 0.6) ** 0.5
+    assert loss.item() == pytest.approx(-(1.0 + of_7 + 2.0 - of_7) / 4)
+    loss.backward()
+    # In episode 3, the derivative of the ratio is 1 / (2 r) in each of both samples, and the advantages add up to 3.
+    assert ratios.grad is not None
+    np.testing.assert_allclose(ratios.grad[[0, 2]], [-3 / 4 / (2 * 2.0), -3 / 4 / (2 * 0.5)])
+
+
+def test_a_penalty_in_proportion_to_the_error() -> None:
+    batch: Any = Batch(
+        th.tensor([1.0, 2.0]), th.tensor([3.0, 1.0]), th.tensor([0.1, 0.4]),
+        returns=th.tensor([1.0, -2.0]), old_values=th.tensor([0.0, 1.0]),
+    )  # fmt: skip
+    # The errors 1 and 3 have the mean 2: (0.5 * 2 * 0.1 - 3 + 1.5 * 2 * 0.4 - 2) / 2.
+    assert PenaltyPerState(2.0).loss(batch).item() == pytest.approx((0.1 - 3 + 1.2 - 2) / 2)
+
+
+@pytest.mark.parametrize("space", ["Box", "Discrete"])
+def test_a_penalty_of_order_1_is_that_of_the_kl(space: str) -> None:
+    env = lambda: noise_envs(ACTION_SPACES[space])  # noqa: E731
+    ours = small(PPOCustom, env(), objective=RenyiPenalty(order=1.0, beta=0.7), fast=False).learn(48)
+    assert_same_policy(ours, small(PPOFixedKL, env(), kl_coef=0.7, fast=False).learn(48))
+
+
+def test_a_renyi_penalty_by_hand() -> None:
+    batch = Batch(th.tensor([1.0]), th.tensor([2.0]), renyi=lambda order: th.tensor([0.3]) * order)
+    assert RenyiPenalty(order=2.0, beta=0.5).loss(batch).item() == pytest.approx(0.5 * 0.6 - 2.0)
+
+
+EXAMPLES: dict[str, Objective] = {
+    "sequences": SequenceRatios(),
+    "per state": PenaltyPerState(),
+    "renyi": RenyiPenalty(),
+    "renyi 2": RenyiPenalty(order=1.5),
+}
+
+
+@pytest.mark.usefixtures("natively")
+@pytest.mark.parametrize("space", ["Box", "Discrete", "MultiDiscrete"])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_train_the_same_on_both_paths(name: str, space: str, double_precision: Any) -> None:
+    model = collected(PPOCustom, ACTION_SPACES[space], objective=EXAMPLES[name])
+    double_precision(model)
+    assert_same_update(model)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_penalty_keeps_the_policy_near(fast: bool) -> None:
+    def moved(beta: float) -> float:
+        log = LogRecorder()
+        small(PPOCustom, objective=RenyiPenalty(beta=beta), fast=fast, n_epochs=10, learning_rate=1e-2).learn(32, log)
+        return float(log.updates[-1]["train/kl"])
+
+    assert moved(100.0) < moved(0.0) / 3
+
+
+def test_examples_are_short_and_read_only_what_is_public() -> None:
+    source = Path(__file__).read_text()
+    for name in ("sequences", "per state", "renyi"):
+        code = source.split(f"# [{name}]\n")[1].split("\n# [")[0]
+        lines = [line for line in code.splitlines() if line.strip() and '"""' not in line]
+        assert len(lines) <= 12 and not [word for word in ("._", " _read", "import") if word in code]
+
+
+# An own update
+
+
+# [train]
+class Averaged(PPOUnclipped):
+    """Takes one gradient step for each pass, with the gradient of the whole rollout."""
+
+    def train(self) -> None:
+        self.policy.set_training_mode(True)
+        self._update_learning_rate(self.policy.optimizer)  # SB3's: the step size of now
+        for _ in range(self.n_epochs):
+            for samples in self.rollout_buffer.get():
+                values, log_prob, _ = self.policy.evaluate_actions(samples.observations, samples.actions)
+                ratio = (log_prob - samples.old_log_prob).exp()
+                value_loss = F.mse_loss(values.flatten(), samples.returns)
+                loss = self.vf_coef * value_loss - (ratio * samples.advantages).mean()
+                if not loss.isfinite():
+                    raise NonFiniteError("loss", f"not finite: {loss.item()}")
+                self.policy.optimizer.zero_grad()
+                loss.backward()
+                self.policy.optimizer.step()
+        self._n_updates += self.n_epochs
+        self.logger.record("train/loss", loss.item())
+
+
+# [end]
+
+
+class LikeSB3(PPOClip):
+    """Has SB3's update."""
+
+    train = PPO.train
+
+
+def test_an_own_update_with_rollouts_as_in_sb3() -> None:
+    assert_same_policy(small(LikeSB3, fast=False).learn(64), small(PPO).learn(64))
+
+
+def test_rollouts_remain_fast(capsys: pytest.CaptureFixture[str]) -> None:
+    small(Averaged, fast=True, verbose=1).learn(64)
+    assert "Training on the fast path" in capsys.readouterr().out
+
+
+def test_one_step_for_each_pass() -> None:
+    model = collect(small(Averaged, n_epochs=3))
+    model.train()
+    (steps,) = {int(moments["step"]) for moments in model.policy.optimizer.state_dict()["state"].values()}
+    assert steps == 3 == model._n_updates
+    assert not {"train/kl", "train/approx_kl"} & model.logger.name_to_value.keys()
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("place", ["reward", "observation"])
+def test_the_guards_of_rollouts_hold(place: str, fast: bool) -> None:
+    """The model stays as the last good update left it."""
+    error = stopped(faulty_envs, Fault(place, float("nan"), AT_END + 1), cls=Averaged, fast=fast)
+    assert (error.quantity.partition("[")[0], error.env_index) == (place, 1)
+
+
+def test_callbacks_are_checked_and_called() -> None:
+    with pytest.raises(CallbackError):
+        small(Averaged).learn(64, callback=lambda *_: None)
+    log = LogRecorder()
+    small(Averaged).learn(96, log)
+    assert len(log.updates) == 3 and all(np.isfinite(each["train/loss"]) for each in log.updates)
+
+
+def test_it_is_saved() -> None:
+    model = small(Averaged).learn(64)
+    again = Averaged.load(save(model), env=model.env)
+    assert_same_policy(again, model)
+    assert again._n_updates == model._n_updates
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_resume_is_exact(fast: bool, tmp_path: Path) -> None:
+    whole, cut = (
+        run(lambda: small(Averaged, pendulums(), fast=fast), pendulums, tmp_path / str(at), 200, 64, at)
+        for at in (None, 150)
+    )
+    assert cut == whole and len(whole[1]) > 1
+
+
+class Spoiling(PPOClip):
+    """Writes a NaN to a layer of the policy."""
+
+    layer = "action_net"
+
+    def train(self) -> None:
+        with th.no_grad():
+            getattr(self.policy, self.layer).bias.fill_(th.nan)
+
+
+class SpoilingValues(Spoiling):
+    layer = "value_net"
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("space", ACTION_SPACES)
+def test_a_nan_is_found_when_the_policy_acts(space: str, fast: bool) -> None:
+    model = small(Spoiling, noise_envs(ACTION_SPACES[space]), fast=fast)
+    with pytest.raises(NonFiniteError, match=r"^the parameter action_net.bias is not finite$"):
+        model.learn(96)
+    assert model.num_timesteps == 32 and model.policy.action_net.bias.isnan().all()
+
+
+def test_a_nan_that_the_policy_does_not_act_with_is_not_found() -> None:
+    assert small(SpoilingValues).learn(96).policy.value_net.bias.isnan().all()
+    assert small(Spoiling).learn(32).policy.action_net.bias.isnan().all()  # The policy does not act any more.
+
+
+def test_a_check_of_its_own_comes_before_the_step() -> None:
+    model = collect(small(Averaged))
+    model.rollout_buffer.returns[0, 0] = np.inf
+    before = flat_weights(model).clone()
+    with pytest.raises(NonFiniteError, match=r"^the loss is not finite: inf$"):
+        model.train()
+    assert th.equal(flat_weights(model), before)
+
+
+def test_an_error_does_not_undo_the_steps_before_it() -> None:
+    class Interrupted(Averaged):
+        def train(self) -> None:
+            super().train()
+            raise KeyboardInterrupt
+
+    for cls, kept in ((Interrupted, True), (PPOClip, False)):
+        model = small(cls)
+        collect(model)
+        before = flat_weights(model).clone()
+        if cls is PPOClip:
+            model._keep_objective = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+        with pytest.raises(KeyboardInterrupt):
+            model.train()
+        assert th.equal(flat_weights(model), before) is not kept
