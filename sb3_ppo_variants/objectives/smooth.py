@@ -13,7 +13,7 @@ from sb3_ppo_variants.objectives.objective import Batch, Gradient, NativeObjecti
 
 @dataclass(frozen=True)
 class SPO(NativeObjective):
-    """Equation 16 of https://arxiv.org/abs/2401.16025 (ICML 2025): E[r A - |A| / (2 eps) (r - 1)^2].
+    """Equation 16 of https://arxiv.org/abs/2401.16025 (ICML 2025): E[r A - \\|A\\| / (2 eps) (r - 1)^2].
 
     As a function of r, it is greatest at an end of PPO's range, 1 + eps or 1 - eps. Every sample has a gradient, and
     those beyond the range are pulled back.
