@@ -130,7 +130,14 @@ def test_the_weights_of_the_gates() -> None:
     far = np.array([3.0])
     weights = [slopes(objective, 1.0, far).item() / 3 for objective in (SAPO(), P3O())]
     assert [f"{weight:.2g}" for weight in weights] == ["0.42", "0.0013"]
-    assert "of SAPO is 0.42, and that of P3O 0.001" in text("gates")
+    assert "that of SAPO is 0.42, and that of P3O 0.001" in text("gates")
+
+
+@pytest.mark.parametrize("tau", [2.0, 4.0])
+def test_where_the_gate_does_not_exceed_the_ratio(tau: float) -> None:
+    ratio = np.linspace(0, 3, 301)
+    losses = SAPO(tau_pos=tau).gradient(Batch(ratio, np.ones_like(ratio))).losses
+    assert np.all(-losses[ratio >= 1] <= ratio[ratio >= 1]) and -losses[0] > 0
 
 
 def test_where_rollback_and_hinge_begin() -> None:

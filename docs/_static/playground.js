@@ -79,7 +79,8 @@ function drawCurves() {
 }
 
 function makeChoice(name, showSliders) {
-  const box = make("input", { type: "checkbox" });
+  // Browsers would otherwise remember the inputs of an earlier visit, which the curves do not.
+  const box = make("input", { type: "checkbox", autocomplete: "off" });
   box.checked = chosen.has(name);
   box.addEventListener("change", () => {
     if (box.checked) chosen.add(name);
@@ -93,7 +94,7 @@ function makeChoice(name, showSliders) {
 
 function makeSlider(key) {
   const { symbol, from, to, first } = COEFFICIENTS[key];
-  const slider = make("input", { type: "range", min: from, max: to, step: (to - from) / 1000 });
+  const slider = make("input", { type: "range", min: from, max: to, step: (to - from) / 1000, autocomplete: "off" });
   const output = make("output", {});
   const set = (value) => {
     coefficients[key] = value;

@@ -57,7 +57,7 @@ class P3O(NativeObjective):
     further r is from 1, but never nothing. The paper's code has tau = 4 and beta = 0.1 on MuJoCo, which are the
     defaults, and 2 and 1 on Atari.
 
-    :param tau: the steepness of the gate, > 0; from 2 on, the gate does not exceed r
+    :param tau: the steepness of the gate, > 0; from 2 on, the gate does not exceed r where r >= 1
     :param kl_coef: beta, >= 0
     :raises ArgumentError: (a ``ValueError``) if one has a value that is not allowed
     """
