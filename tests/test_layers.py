@@ -21,7 +21,7 @@ LAYERS = [
     ["backends"],
     ["base"],
     ["variants"],
-    ["tasks"],
+    ["tasks", "evaluation"],
     ["recipes"],
     ["zoo", "compare"],
     ["__main__"],
