@@ -40,7 +40,8 @@ class Masked(PolicyKind):
             raise ArgumentError("use_sde=True has no effect on a policy with action masks: pass use_sde=False")
         check_maskable(model.action_space)
         make: Callable[..., ActorCriticPolicy] = model.policy_class  # type: ignore[assignment]
-        return make(model.observation_space, model.action_space, model.lr_schedule, **model.policy_kwargs)
+        arguments = cls.policy_arguments(model)
+        return make(model.observation_space, model.action_space, model.lr_schedule, **arguments)
 
     def acting(self, model: OnPolicyAlgorithm) -> Acting:
         return MaskedActing(self, Masks(model))

@@ -26,6 +26,7 @@ from sb3_ppo_variants.arguments.rules import COUNT, FLAG, Rule
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.masks import Masks
 from sb3_ppo_variants.kl import Divergences, Parameters
+from sb3_ppo_variants.policies.gru import use_gru
 from sb3_ppo_variants.policies.kind import NOTHING, Acted, Acting, Evaluated, Extras, More, PolicyKind
 from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Read, Samples, in_rows, observations_at, where_in
 
@@ -69,11 +70,24 @@ class Recurrent(PolicyKind):
 
     @classmethod
     def make_policy(cls, model: OnPolicyAlgorithm) -> ActorCriticPolicy:
-        if model.policy_class.__init__ in [policy.__init__ for policy in cls.policies]:
+        if cls._is_plain(model):
             _check_lstm(model.policy_kwargs)
-        policy = super().make_policy(model).to(model.device)
+        policy = super().make_policy(model)
+        if cls._is_plain(model) and model.policy_kwargs.get("memory") == "gru":
+            use_gru(policy, model.lr_schedule)
+        policy = policy.to(model.device)
         model._last_lstm_states = _zeros(policy, model.n_envs)  # type: ignore[attr-defined]
         return policy
+
+    @classmethod
+    def policy_arguments(cls, model: OnPolicyAlgorithm) -> Extras:
+        own = ("memory",) if cls._is_plain(model) else ()
+        return {name: value for name, value in model.policy_kwargs.items() if name not in own}
+
+    @classmethod
+    def _is_plain(cls, model: OnPolicyAlgorithm) -> bool:
+        """Return whether the policy has sb3-contrib's constructor. Others may give arguments another meaning."""
+        return model.policy_class.__init__ in [policy.__init__ for policy in cls.policies]
 
     def buffer_arguments(self, model: OnPolicyAlgorithm) -> Extras:
         n_layers, _, size = self.policy.lstm_hidden_state_shape
@@ -204,6 +218,7 @@ class RecurrentActing(Acting):
 
 
 LSTM_RULES: Mapping[str, Rule] = {
+    "memory": Rule("'lstm' or 'gru'", lambda v: v in ("lstm", "gru")),
     "lstm_hidden_size": COUNT,
     "n_lstm_layers": COUNT,
     "shared_lstm": FLAG,
