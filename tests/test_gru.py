@@ -158,8 +158,9 @@ def test_loaded_models_are_the_saved_ones(masked: bool, weights_only: bool) -> N
     loaded = PPOFixedKL.load(save(model), envs(MULTI), "cpu", weights_only=weights_only)
     given = {"action_masks": np.ones((3, 6), bool)} if masked else {}
     observations: Any = model.env.reset()
+    state: Any
     _, state = model.predict(observations, deterministic=True, **given)
-    acted = [m.predict(-observations, state, deterministic=True, **given) for m in (model, loaded)]
+    acted: Any = [m.predict(-observations, state, deterministic=True, **given) for m in (model, loaded)]
     np.testing.assert_array_equal(acted[0][0], acted[1][0])
     np.testing.assert_array_equal(acted[0][1], acted[1][1])
     assert np.any(acted[0][1][0] != state[0])
