@@ -129,6 +129,10 @@ CASES = {
     "`MlpLstmPolicy`": Case("MlpLstmPolicy", VECTOR, DISCRETE),
     "`CnnLstmPolicy`": Case("CnnLstmPolicy", IMAGE, DISCRETE),
     "`MultiInputLstmPolicy`": Case("MultiInputLstmPolicy", DICT, DISCRETE),
+    "`MlpLstmPolicy`, `memory='gru'`": Case("MlpLstmPolicy", VECTOR, DISCRETE, {"policy_kwargs": {"memory": "gru"}}),
+    "`MaskableMlpLstmPolicy`": Case("MaskableMlpLstmPolicy", VECTOR, DISCRETE),
+    "`MaskableCnnLstmPolicy`": Case("MaskableCnnLstmPolicy", IMAGE, DISCRETE),
+    "`MaskableMultiInputLstmPolicy`": Case("MaskableMultiInputLstmPolicy", DICT, DISCRETE),
     "`MlpPolicy`, separate updates": Case("MlpPolicy", VECTOR, DISCRETE, {"updates": SeparateUpdates()}),
     "`MlpPolicy`, two processes": Case("MlpPolicy", VECTOR, DISCRETE, processes=Two()),
     "`MlpPolicy`, own features": Case(

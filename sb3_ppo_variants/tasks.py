@@ -1,4 +1,7 @@
-"""Tasks for masked and recurrent policies. Importing this module registers ``Scheduling-v0`` and the ``NoVel`` tasks.
+"""Tasks for masked and recurrent policies.
+
+Importing this module registers ``Scheduling-v0``, with masks, ``LowOrHigh-v0``, with masks and a hidden state, and the
+``NoVel`` tasks, with a hidden state.
 
 An id that names the module imports it: ``"sb3_ppo_variants.tasks:Scheduling-v0"``. The ``NoVel`` tasks are gymnasium's
 tasks without velocities, which can be inferred from several observations. They are named as in the RL Zoo, such as
@@ -12,13 +15,14 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from sb3_ppo_variants.arguments.rules import COUNT
+from sb3_ppo_variants.arguments.rules import COUNT, integer
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.outputs import Info
 
-__all__ = ["HiddenNumbers", "Scheduling"]
+__all__ = ["HiddenNumbers", "LowOrHigh", "Scheduling"]
 
 N_JOBS = 12
+AT_LEAST_TWO = integer("an integer >= 2", lambda value: value >= 2)
 # Indices of the velocities in each observation, as in the RL Zoo.
 VELOCITIES = {
     "CartPole-v1": [1, 3],
@@ -89,6 +93,57 @@ def make_scheduling(n_jobs: int = N_JOBS) -> gym.Env:
     return Scheduling(n_jobs)
 
 
+class LowOrHigh(gym.Env[np.ndarray, np.int64]):
+    """A sign at the beginning says whether to take the lowest or the highest allowed action at each step.
+
+    The first observation is -1 for the lowest and 1 for the highest; all others are 0. At each step, a new mask allows
+    at least two actions. The right one of them earns ``1 / n_steps``, and an action that is not allowed ends the
+    episode. A policy that forgets the sign is right in half of the steps at best, and a policy without masks does not
+    know which actions are allowed.
+
+    :param n_actions: number of actions, >= 2
+    :param n_steps: number of steps in an episode, >= 1
+    :raises ArgumentError: if a number is not allowed
+    """
+
+    def __init__(self, n_actions: int = 4, n_steps: int = 8):
+        AT_LEAST_TWO.check("n_actions", n_actions)
+        COUNT.check("n_steps", n_steps)
+        self.observation_space = spaces.Box(-1, 1, (1,), np.float32)
+        self.action_space = spaces.Discrete(n_actions)
+        self._n_actions, self._n_steps = n_actions, n_steps
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, Info]:
+        """Draw a sign and a mask."""
+        super().reset(seed=seed)
+        self._sign = int(self.np_random.choice([-1, 1]))
+        self._steps = 0
+        self._draw_mask()
+        return np.full(1, self._sign, np.float32), {}
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, Info]:
+        """Take an action, and draw another mask."""
+        allowed = np.flatnonzero(self._mask)
+        reward = float(action == allowed[0 if self._sign < 0 else -1]) / self._n_steps
+        self._steps += 1
+        ends = self._steps == self._n_steps or action not in allowed
+        self._draw_mask()
+        return np.zeros(1, np.float32), reward, ends, False, {}
+
+    def action_masks(self) -> np.ndarray:
+        """Return which actions are allowed in this step, shape ``(n_actions,)``."""
+        return self._mask
+
+    def _draw_mask(self) -> None:
+        self._mask = self.np_random.random(self._n_actions) < 0.5
+        self._mask[self.np_random.choice(self._n_actions, 2, replace=False)] = True
+
+
+def make_low_or_high(n_actions: int = 4, n_steps: int = 8) -> gym.Env:
+    """Create the environment."""
+    return LowOrHigh(n_actions, n_steps)
+
+
 class HiddenNumbers(gym.ObservationWrapper[np.ndarray, object, np.ndarray]):
     """Sets some entries of each observation to 0.
 
@@ -118,8 +173,9 @@ def without_velocities(env_id: str, **arguments: Any) -> gym.Env:
     return HiddenNumbers(gym.make(env_id, max_episode_steps=-1, **arguments), VELOCITIES[env_id])
 
 
-# Register a function, because gymnasium would warn when SB3's make_vec_env requests images from a class without them.
+# Register functions, because gymnasium would warn when SB3's make_vec_env requests images from a class without them.
 gym.register("Scheduling-v0", f"{__name__}:make_scheduling")
+gym.register("LowOrHigh-v0", f"{__name__}:make_low_or_high")
 
 for _env_id in VELOCITIES:
     _name, _version = _env_id.split("-v")

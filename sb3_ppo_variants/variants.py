@@ -45,7 +45,7 @@ class PPOClip(PPOBase):
     their defaults are those of SB3's ``PPO``.
 
     :param policy: the policy's class or its alias: ``"MlpPolicy"``, ``"CnnPolicy"`` or ``"MultiInputPolicy"``; with
-        sb3-contrib also ``"MaskableMlpPolicy"``, ``"MlpLstmPolicy"`` and so on
+        sb3-contrib also ``"MaskableMlpPolicy"``, ``"MlpLstmPolicy"``, ``"MaskableMlpLstmPolicy"`` and so on
     :param env: a gymnasium or vectorised environment, or the id of a registered one
     :param learning_rate: Adam's step size, >= 0, a number or a schedule of the remaining progress (from 1 to 0), or
         :class:`~sb3_ppo_variants.KLAdaptive`, which adapts it to the KL of the updates

@@ -23,7 +23,7 @@ LAYERS = [
     ["backends"],
     ["base"],
     ["variants"],
-    ["tasks"],
+    ["tasks", "evaluation"],
     ["recipes"],
     ["zoo", "compare"],
     ["__main__"],

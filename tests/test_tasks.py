@@ -10,7 +10,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from sb3_ppo_variants import ArgumentError, tasks
-from sb3_ppo_variants.tasks import HiddenNumbers, Scheduling
+from sb3_ppo_variants.tasks import HiddenNumbers, LowOrHigh, Scheduling
 
 VELOCITIES = {"CartPoleNoVel-v1": [1, 3], "PendulumNoVel-v1": [2], "LunarLanderNoVel-v3": [2, 3, 5]}
 
@@ -58,6 +58,42 @@ def test_gymnasium_takes_it() -> None:
     check_env(env, skip_render_check=True)
 
 
+def test_the_sign_says_which_allowed_action_is_right() -> None:
+    env, seen = LowOrHigh(n_actions=5, n_steps=4), set()
+    for seed in range(10):
+        first, _ = env.reset(seed=seed)
+        seen.add(first.item())
+        for step in range(4):
+            mask = env.action_masks().tolist()
+            assert sum(mask) >= 2
+            lowest, highest = mask.index(True), 4 - mask[::-1].index(True)
+            right = seed % 2 == 0
+            low = (first.item() < 0) == right
+            observation, reward, ended, *_ = env.step(np.int64(lowest if low else highest))
+            assert (observation.item(), reward, ended) == (0, 0.25 * right, step == 3)
+    assert seen == {-1.0, 1.0}
+
+
+def test_an_action_that_is_not_allowed_ends_the_episode() -> None:
+    env = LowOrHigh()
+    for seed in range(5):
+        env.reset(seed=seed)
+        if not env.action_masks().all():
+            assert env.step(np.int64(env.action_masks().tolist().index(False)))[1:3] == (0.0, True)
+
+
+@pytest.mark.parametrize(("arguments", "message"), [({"n_actions": 1}, "n_actions=1"), ({"n_steps": 0}, "n_steps=0")])
+def test_bad_numbers_of_actions_and_steps(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=f"^{message} is not allowed"):
+        LowOrHigh(**arguments)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_gymnasium_takes_low_or_high() -> None:
+    check_env(LowOrHigh(), skip_render_check=True)
+    assert gym.make("sb3_ppo_variants.tasks:LowOrHigh-v0", n_steps=3).unwrapped.action_space == gym.spaces.Discrete(4)
+
+
 @pytest.mark.parametrize("env_id", VELOCITIES)
 def test_velocities_are_hidden_and_nothing_else(env_id: str) -> None:
     env = gym.make(f"sb3_ppo_variants.tasks:{env_id}")
@@ -76,7 +112,7 @@ def test_velocities_are_hidden_and_nothing_else(env_id: str) -> None:
 @pytest.fixture
 def _own_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Register the tasks anew, in place of the RL Zoo's if another test has imported it first."""
-    for env_id in [*VELOCITIES, "Scheduling-v0"]:
+    for env_id in [*VELOCITIES, "Scheduling-v0", "LowOrHigh-v0"]:
         monkeypatch.delitem(gym.registry, env_id)
     importlib.reload(tasks)
 

@@ -29,6 +29,9 @@ SB3S = (ActorCriticPolicy, ActorCriticCnnPolicy, MultiInputActorCriticPolicy)
 OF_DISTRIBUTION = {"distribution", "std"}
 # Arguments that these dicts must not contain, because SB3 passes them itself.
 GIVEN_TO_POLICY = ("observation_space", "action_space", "lr_schedule", "use_sde")
+# Arguments that the kind of sb3-contrib's recurrent policies takes in addition to their constructor.
+OF_MEMORY = ("memory",)
+RECURRENT = "sb3_contrib.common.recurrent.policies"
 GIVEN_TO_BUFFER = (
     "buffer_size",
     "observation_space",
@@ -90,7 +93,8 @@ def check_policy(
     arguments = dict(arguments or {})
     if policy_class in SB3S:
         distribution_of(**{name: arguments.pop(name) for name in OF_DISTRIBUTION & arguments.keys()})
-    check_names("policy_kwargs", arguments, policy_class, GIVEN_TO_POLICY)
+    also = OF_MEMORY if policy_class.__init__.__module__ == RECURRENT else ()
+    check_names("policy_kwargs", arguments, policy_class, GIVEN_TO_POLICY, also)
     if policy_class.__init__ not in [cls.__init__ for cls in SB3S]:
         return  # A policy with its own constructor may give these arguments another meaning.
     for name, value in arguments.items():
@@ -135,18 +139,21 @@ def check_buffer_arguments(buffer_class: type[RolloutBuffer] | None, arguments: 
     check_names("rollout_buffer_kwargs", arguments or {}, buffer_class or RolloutBuffer, GIVEN_TO_BUFFER)
 
 
-def check_names(argument: str, names: Iterable[str], function: Callable[..., Any], given: Sequence[str]) -> None:
+def check_names(
+    argument: str, names: Iterable[str], function: Callable[..., Any], given: Sequence[str], also: Sequence[str] = ()
+) -> None:
     """Check that a function or class takes arguments with these names.
 
     :param argument: name of the argument that contains the names, for the error message
     :param names: the names to check
     :param function: the function or class
     :param given: names that are not allowed, because these arguments are passed by the caller
+    :param also: names that the caller takes itself
     :raises ArgumentError: if a name is not allowed
     """
     parameters = inspect.signature(function).parameters
     takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
-    free = [name for name in parameters if name not in given]
+    free = [*(name for name in parameters if name not in given), *also]
     for name in names:
         if name in given or not (takes_any or name in free):
             callee = getattr(function, "__name__", repr(function))

@@ -2,6 +2,7 @@
 
 If an episode begins in a minibatch, sb3-contrib calls the LSTM once per step, although PyTorch's LSTM is built for
 sequences. Here one call processes all sequences of a minibatch. In rollouts PyTorch's LSTM cell processes single steps.
+The same goes for GRUs.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from sb3_ppo_variants.backends.obstacles import (
 )
 from sb3_ppo_variants.backends.reference import Minibatches, Reference, TorchActor, TorchUpdate
 from sb3_ppo_variants.backends.views import make_view
+from sb3_ppo_variants.policies.gru import GRULikeLSTM
 from sb3_ppo_variants.rollouts.buffer import Samples
 from sb3_ppo_variants.rollouts.loop import Actor
 from sb3_ppo_variants.updates.plan import UpdatePlan
@@ -53,7 +55,7 @@ def _check_plan(plan: UpdatePlan) -> None:
     for lstm in (policy.lstm_actor, policy.lstm_critic):
         if lstm is None:
             continue
-        if type(lstm) is not nn.LSTM or lstm.bidirectional or lstm.proj_size > 0 or lstm.batch_first:
+        if type(lstm) not in (nn.LSTM, GRULikeLSTM) or lstm.bidirectional or lstm.proj_size > 0 or lstm.batch_first:
             raise ObstacleError(f"the recurrent layer is a {lstm}")
         if lstm.dropout > 0:
             raise ObstacleError("the LSTM has dropout")
@@ -62,7 +64,7 @@ def _check_plan(plan: UpdatePlan) -> None:
 
 
 def _view_by_cells(policy: ActorCriticPolicy) -> ActorCriticPolicy:
-    """Return a view of a policy that computes single steps with PyTorch's LSTM cell, much cheaper than an LSTM call."""
+    """Return a view of a policy that computes single steps with PyTorch's cells, much cheaper than an LSTM call."""
     view: Any = make_view(policy)
     view._process_sequence = StepsByCells(view._process_sequence)
     return cast(ActorCriticPolicy, view)
@@ -78,7 +80,7 @@ class StepsByCells:
         self._process = process
 
     def __call__(
-        self, features: th.Tensor, states: States, episode_starts: th.Tensor, lstm: nn.LSTM
+        self, features: th.Tensor, states: States, episode_starts: th.Tensor, lstm: nn.LSTM | GRULikeLSTM
     ) -> tuple[th.Tensor, States]:
         hidden, cells = states
         if len(features) != hidden.shape[1]:
@@ -86,7 +88,10 @@ class StepsByCells:
         goes_on = (1.0 - episode_starts).view(1, -1, 1)
         pairs = []
         for weights, before, cell in zip(lstm.all_weights, goes_on * hidden, goes_on * cells, strict=True):
-            features, cell = th.lstm_cell(features, (before, cell), *weights)
+            if isinstance(lstm, GRULikeLSTM):
+                features = th.gru_cell(features, before, *weights)
+            else:
+                features, cell = th.lstm_cell(features, (before, cell), *weights)
             pairs.append((features, cell))
         hidden, cells = (th.stack(tensors) for tensors in zip(*pairs, strict=True))
         return features, (hidden, cells)
@@ -108,7 +113,7 @@ class Sequences(Reference):
     name = "sequences"
     path = "fast"
     has_memory = True
-    how = "LSTMs run over whole sequences"
+    how = "LSTMs and GRUs run over whole sequences"
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
         return find_obstacle(_check_plan, plan)

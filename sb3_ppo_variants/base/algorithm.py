@@ -38,6 +38,7 @@ from sb3_ppo_variants.base import together
 from sb3_ppo_variants.base.checks import (
     CheckedArguments,
     Supervised,
+    check_begins,
     check_hooks,
     check_learn,
     check_memory,
@@ -433,8 +434,10 @@ class PPOBase(SavedAlgorithm):
             ``episode_start`` belong to another number of environments
         """
         policy: Any = self.policy
-        takes_masks = kind_of(policy).takes_masks
-        given = masks.check_given(action_masks, takes_masks, type(policy).__name__, self.action_space)
+        kind = kind_of(policy)
+        given = masks.check_given(action_masks, kind.takes_masks, type(policy).__name__, self.action_space)
+        if kind.takes_masks and kind.has_memory:
+            check_begins(state, episode_start)
         memory = state if hasattr(policy, "lstm_hidden_state_shape") else None
         if (given or memory is not None) and not isinstance(observation, tuple):  # The policy itself refuses tuples.
             tensors = policy.obs_to_tensor(observation)[0]

@@ -272,6 +272,19 @@ def _is_same(value: object, checked: object) -> bool:
         return False
 
 
+def check_begins(state: object, episode_start: np.ndarray | None) -> None:
+    """Check that the memory of a policy with masks is not lost, as in sb3-contrib's evaluation with masks.
+
+    :raises ArgumentError: if episodes go on, but their states are missing
+    """
+    if state is None and episode_start is not None and not np.all(episode_start):
+        raise ArgumentError(
+            "state=None: episodes go on where episode_start is False, so pass the state that predict() returned. "
+            "evaluate_policy of sb3-contrib drops it when it passes masks: use SB3's with "
+            "sb3_ppo_variants.evaluation.WithMasks(model, env)"
+        )
+
+
 def check_memory(state: Sequence[np.ndarray], episode_start: np.ndarray | None, n_observations: int) -> None:
     """Check that the states of an LSTM, and the starts of episodes, are those of as many environments as observed.
 

@@ -115,7 +115,7 @@ def check_env(env: VecEnv, policy: str, takes_masks: bool) -> None:
     if choices(env.action_space) is not None:
         warnings.warn(
             f"{_name(env)} has {METHOD}(), which {policy} ignores: to mask actions, use MaskableMlpPolicy, "
-            "MaskableCnnPolicy or MaskableMultiInputPolicy"
+            "MaskableCnnPolicy or MaskableMultiInputPolicy, or MaskableMlpLstmPolicy and the like with a memory"
         )
 
 

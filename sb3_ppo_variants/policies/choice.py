@@ -28,6 +28,12 @@ def _masked() -> type[PolicyKind]:
     return Masked
 
 
+def _masked_recurrent() -> type[PolicyKind]:
+    from sb3_ppo_variants.policies.masked_recurrent import MaskedRecurrent
+
+    return MaskedRecurrent
+
+
 @dataclass(frozen=True)
 class Family:
     """The policies of one kind. They are identified by name, so that they can be recognised before they are imported.
@@ -56,8 +62,13 @@ class Family:
             ) from error
 
 
-# SB3 comes last, because the classes of the other families are derived from its classes.
+# A family comes before those from whose classes its own are derived.
 FAMILIES = (
+    Family(
+        "sb3_ppo_variants.policies.masked_recurrent",
+        ("MaskableMlpLstmPolicy", "MaskableCnnLstmPolicy", "MaskableMultiInputLstmPolicy"),
+        _masked_recurrent,
+    ),
     Family(
         "sb3_contrib.common.recurrent",
         ("MlpLstmPolicy", "CnnLstmPolicy", "MultiInputLstmPolicy"),
@@ -141,7 +152,8 @@ def _buffer_class(model: OnPolicyAlgorithm) -> type[RolloutBuffer]:
     given = model.rollout_buffer_class or suitable
     # With SB3's buffers, a user's class may hold dictionaries even if it derives from SB3's class for arrays.
     takes_sb3s = kind.buffers == PolicyKind.buffers
-    if not (_family(given) is FAMILIES[-1] if takes_sb3s else issubclass(given, suitable)):
+    fits = issubclass(given, suitable) and _family(given) is _family(suitable)
+    if not (_family(given) is FAMILIES[-1] if takes_sb3s else fits):
         raise ArgumentError(
             f"rollout_buffer_class={given} cannot hold the rollouts of a {model.policy_class.__name__}; "
             f"use {suitable.__name__} or a subclass of it"

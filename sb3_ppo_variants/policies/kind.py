@@ -93,7 +93,13 @@ class PolicyKind:
         """Create the policy of a model, and the state that the model keeps for it between rollouts, if any."""
         make = policy_maker(model.policy_class, model.policy_kwargs)
         space, action_space = model.observation_space, model.action_space
-        return make(space, action_space, model.lr_schedule, use_sde=model.use_sde, **model.policy_kwargs)
+        arguments = cls.policy_arguments(model)
+        return make(space, action_space, model.lr_schedule, use_sde=model.use_sde, **arguments)
+
+    @classmethod
+    def policy_arguments(cls, model: OnPolicyAlgorithm) -> Extras:
+        """Return the entries of ``policy_kwargs`` that the policy's constructor takes."""
+        return model.policy_kwargs
 
     def buffer_arguments(self, model: OnPolicyAlgorithm) -> Extras:
         """Return the arguments of the buffer's constructor in addition to SB3's."""

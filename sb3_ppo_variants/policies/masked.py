@@ -1,7 +1,7 @@
 """Policies with action masks: sb3-contrib's ``MaskableActorCriticPolicy`` and its subclasses."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import torch as th
@@ -14,7 +14,7 @@ from sb3_contrib.common.maskable.policies import (
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.type_aliases import PyTorchObs
 
 from sb3_ppo_variants.errors import ArgumentError
@@ -26,8 +26,12 @@ from sb3_ppo_variants.rollouts.buffer import Read, Where
 class Masked(PolicyKind):
     """Evaluates a policy as sb3-contrib's MaskablePPO does. As there, masks are always passed by name."""
 
-    policies = (MaskableActorCriticPolicy, MaskableActorCriticCnnPolicy, MaskableMultiInputActorCriticPolicy)
-    buffers = (MaskableRolloutBuffer, MaskableDictRolloutBuffer)
+    policies: ClassVar[Sequence[type[BasePolicy]]] = (
+        MaskableActorCriticPolicy,
+        MaskableActorCriticCnnPolicy,
+        MaskableMultiInputActorCriticPolicy,
+    )
+    buffers: ClassVar[Sequence[type[RolloutBuffer]]] = (MaskableRolloutBuffer, MaskableDictRolloutBuffer)
     takes_masks = True
 
     @classmethod
@@ -36,9 +40,10 @@ class Masked(PolicyKind):
             raise ArgumentError("use_sde=True has no effect on a policy with action masks: pass use_sde=False")
         check_maskable(model.action_space)
         make: Callable[..., ActorCriticPolicy] = model.policy_class  # type: ignore[assignment]
-        return make(model.observation_space, model.action_space, model.lr_schedule, **model.policy_kwargs)
+        arguments = cls.policy_arguments(model)
+        return make(model.observation_space, model.action_space, model.lr_schedule, **arguments)
 
-    def acting(self, model: OnPolicyAlgorithm) -> "MaskedActing":
+    def acting(self, model: OnPolicyAlgorithm) -> Acting:
         return MaskedActing(self, Masks(model))
 
     def _more_of(self, read: Read) -> More:

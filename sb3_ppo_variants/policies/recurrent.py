@@ -24,8 +24,10 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 
 from sb3_ppo_variants.arguments.rules import COUNT, FLAG, Rule
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.guards.masks import Masks
 from sb3_ppo_variants.kl import Divergences, Parameters
-from sb3_ppo_variants.policies.kind import Acted, Acting, Evaluated, Extras, More, PolicyKind
+from sb3_ppo_variants.policies.gru import use_gru
+from sb3_ppo_variants.policies.kind import NOTHING, Acted, Acting, Evaluated, Extras, More, PolicyKind
 from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Read, Samples, in_rows, observations_at, where_in
 
 # The hidden and the cell states of an LSTM, each of shape (layers, sequences, size).
@@ -47,6 +49,12 @@ class Sequences(NamedTuple):
     """Whether an episode begins with each step, with padding."""
     steps: th.Tensor | None = None
     """True for steps and False for padding; ``None`` if there is no padding."""
+    action_masks: th.Tensor | np.ndarray | None = None
+    """Which actions are allowed in each step, with padding; ``None`` if the policy takes no masks."""
+
+    def masks(self) -> Extras:
+        """Return the argument of the policy's methods in addition to sb3-contrib's, if there is one."""
+        return NOTHING if self.action_masks is None else {"action_masks": self.action_masks}
 
 
 class Recurrent(PolicyKind):
@@ -62,11 +70,24 @@ class Recurrent(PolicyKind):
 
     @classmethod
     def make_policy(cls, model: OnPolicyAlgorithm) -> ActorCriticPolicy:
-        if model.policy_class.__init__ in [policy.__init__ for policy in cls.policies]:
+        if cls._is_plain(model):
             _check_lstm(model.policy_kwargs)
-        policy = super().make_policy(model).to(model.device)
+        policy = super().make_policy(model)
+        if cls._is_plain(model) and model.policy_kwargs.get("memory") == "gru":
+            use_gru(policy, model.lr_schedule)
+        policy = policy.to(model.device)
         model._last_lstm_states = _zeros(policy, model.n_envs)  # type: ignore[attr-defined]
         return policy
+
+    @classmethod
+    def policy_arguments(cls, model: OnPolicyAlgorithm) -> Extras:
+        own = ("memory",) if cls._is_plain(model) else ()
+        return {name: value for name, value in model.policy_kwargs.items() if name not in own}
+
+    @classmethod
+    def _is_plain(cls, model: OnPolicyAlgorithm) -> bool:
+        """Return whether the policy has sb3-contrib's constructor. Others may give arguments another meaning."""
+        return model.policy_class.__init__ in [policy.__init__ for policy in cls.policies]
 
     def buffer_arguments(self, model: OnPolicyAlgorithm) -> Extras:
         n_layers, _, size = self.policy.lstm_hidden_state_shape
@@ -77,8 +98,9 @@ class Recurrent(PolicyKind):
 
     def samples(self, read: Read) -> Samples:
         samples, steps = super().samples(read), read.mask > 1e-8
+        masks = self._more_of(read)
         columns = {name: getattr(samples, name)[steps] for name in PADDED}
-        return samples._replace(**columns, more=Sequences(read.lstm_states, read.episode_starts, steps))
+        return samples._replace(**columns, more=Sequences(read.lstm_states, read.episode_starts, steps, masks))
 
     @staticmethod
     def without_starts(samples: Samples) -> Samples:
@@ -87,10 +109,12 @@ class Recurrent(PolicyKind):
         Sequences are cut where an episode begins, so only their first steps can be episode starts. Such sequences get
         initial states of zero instead, which has the same effect.
         """
-        states, starts, steps = _sequences(samples)
+        sequences = _sequences(samples)
+        states, starts = sequences.lstm_states, sequences.episode_starts
         goes_on = (1.0 - starts.reshape(states.pi[0].shape[1], -1)[:, :1])[None]
         kept = (tuple(goes_on * state for state in of_lstm) for of_lstm in states)
-        return samples._replace(more=Sequences(RNNStates(*kept), th.zeros_like(starts), steps))
+        begun = sequences._replace(lstm_states=RNNStates(*kept), episode_starts=th.zeros_like(starts))
+        return samples._replace(more=begun)
 
     def evaluate(self, samples: Samples) -> Evaluated:
         if isinstance(self.policy.action_space, spaces.MultiBinary):
@@ -109,15 +133,23 @@ class Recurrent(PolicyKind):
 
     def distribution(self, observations: PyTorchObs, more: More = None) -> Distribution:
         distribution: Distribution
-        distribution, _ = self.policy.get_distribution(observations, more.lstm_states.pi, more.episode_starts)
+        distribution, _ = self._distribution_and_states(observations, more)
         return distribution
+
+    def _distribution_and_states(self, observations: PyTorchObs, more: Sequences) -> tuple[Distribution, States]:
+        returned: tuple[Distribution, States] = self.policy.get_distribution(
+            observations, more.lstm_states.pi, more.episode_starts, **more.masks()
+        )
+        return returned
 
     def values(self, observations: PyTorchObs, more: More = None) -> th.Tensor:
         values: th.Tensor = self.policy.predict_values(observations, more.lstm_states.vf, more.episode_starts)
         return values
 
     def _evaluate_actions(self, observations: PyTorchObs, actions: th.Tensor, more: More) -> Any:
-        return self.policy.evaluate_actions(observations, actions, more.lstm_states, more.episode_starts)
+        return self.policy.evaluate_actions(
+            observations, actions, more.lstm_states, more.episode_starts, **more.masks()
+        )
 
     def distributions(self, buffer: RolloutBuffer) -> Iterator[Distribution]:
         assert isinstance(buffer, RecurrentRolloutBuffer | RecurrentDictRolloutBuffer)
@@ -132,7 +164,8 @@ class Recurrent(PolicyKind):
                     states = tuple(map(th.zeros_like, states))
                 where = where_in(buffer, env_index * len(of_env) + np.arange(start, end))
                 none_begin = th.zeros(end - start, device=states[0].device)
-                distribution, states = self.policy.get_distribution(observations_at(buffer, where), states, none_begin)
+                steps = Sequences(RNNStates(states, states), none_begin, action_masks=self._more_at(buffer, where))
+                distribution, states = self._distribution_and_states(observations_at(buffer, where), steps)
                 yield distribution
 
     def _first_states(self, buffer: RecurrentRolloutBuffer | RecurrentDictRolloutBuffer, env_index: int) -> States:
@@ -153,20 +186,24 @@ class RecurrentActing(Acting):
 
     :param kind: evaluates the policy
     :param model: the policy's model
+    :param masks: the masks of the environments; ``None`` if the policy takes none
     """
 
-    def __init__(self, kind: Recurrent, model: OnPolicyAlgorithm):
+    def __init__(self, kind: Recurrent, model: OnPolicyAlgorithm, masks: Masks | None = None):
         super().__init__(kind)
         self._model = model
+        self._masks = masks
         self._states: RNNStates = model._last_lstm_states  # type: ignore[attr-defined]
 
     def act(self, observations: PyTorchObs, episode_starts: np.ndarray) -> Acted:
         self._model._last_lstm_states = self._states  # type: ignore[attr-defined]
-        before = self._with_starts(self._states, episode_starts)
-        actions, values, log_probs, self._states = self._kind.policy(observations, *before[:2])
+        masks = None if self._masks is None else self._masks.now()
+        before = self._with_starts(self._states, episode_starts)._replace(action_masks=masks)
+        actions, values, log_probs, self._states = self._kind.policy(observations, *before[:2], **before.masks())
         parameters = self._kind.acted_parameters(observations, before)
-        seen = {"lstm_states": self._states, "episode_starts": before.episode_starts}
-        return Acted(actions, values, log_probs, parameters, {"lstm_states": before.lstm_states}, seen)
+        columns = {"lstm_states": before.lstm_states, **before.masks()}
+        seen = {"lstm_states": self._states, "episode_starts": before.episode_starts, **before.masks()}
+        return Acted(actions, values, log_probs, parameters, columns, seen)
 
     def terminal_value(self, observation: PyTorchObs, env_index: int) -> th.Tensor:
         critic = tuple(state[:, env_index : env_index + 1].contiguous() for state in self._states.vf)
@@ -181,6 +218,7 @@ class RecurrentActing(Acting):
 
 
 LSTM_RULES: Mapping[str, Rule] = {
+    "memory": Rule("'lstm' or 'gru'", lambda v: v in ("lstm", "gru")),
     "lstm_hidden_size": COUNT,
     "n_lstm_layers": COUNT,
     "shared_lstm": FLAG,

@@ -125,6 +125,13 @@ ENVIRONMENTS: dict[str, Hyperparameters] = {
         "gamma": 1.0, "gae_lambda": 0.95, "clip_range": 0.2, "ent_coef": 0.0,
         "policy_kwargs": {"net_arch": [128, 128]},
     },
+    # Another of this package's own tasks, learned within 15,000 steps.
+    "LowOrHigh-v0": {
+        "policy": "MaskableMlpLstmPolicy", "n_timesteps": 30_000, "n_envs": 8,
+        "n_steps": 64, "batch_size": 256, "n_epochs": 5, "learning_rate": 3e-3,
+        "gamma": 0.9, "gae_lambda": 0.95, "clip_range": 0.2, "ent_coef": 0.0,
+        "policy_kwargs": {"lstm_hidden_size": 32},
+    },
     "CartPoleNoVel-v1": {
         **LSTM, "n_timesteps": 100_000, "n_envs": 8,
         "n_steps": 32, "batch_size": 256, "n_epochs": 20, "learning_rate": "lin_0.001",

@@ -5,17 +5,17 @@ import os
 import time
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from stable_baselines3.common import evaluation
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.type_aliases import MaybeCallback
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
 
 from sb3_ppo_variants.arguments.commandline import whole_number
 from sb3_ppo_variants.arguments.rules import COUNT
+from sb3_ppo_variants.evaluation import WithMasks
 from sb3_ppo_variants.guards.outputs import Info
 from sb3_ppo_variants.policies.choice import kind_of_class
 from sb3_ppo_variants.processes import current, init_processes
@@ -109,11 +109,10 @@ def evaluate(made: Recipe, folder: str | os.PathLike[str], episodes: int) -> np.
     """
     COUNT.check("episodes", episodes)
     model, env = load(made, folder, EVALUATION_SEED)
-    evaluate_policy: Any = evaluation.evaluate_policy
-    if kind_of_class(type(model.policy)).takes_masks:
-        from sb3_contrib.common.maskable.evaluation import evaluate_policy
+    masked = kind_of_class(type(model.policy)).takes_masks
+    predictor = WithMasks(model, env) if masked else model
     returns, _ = evaluate_policy(
-        model, env, n_eval_episodes=episodes, deterministic=not made.is_atari, return_episode_rewards=True
+        predictor, env, n_eval_episodes=episodes, deterministic=not made.is_atari, return_episode_rewards=True
     )
     env.close()
     return np.array(returns)

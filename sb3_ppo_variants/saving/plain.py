@@ -80,6 +80,7 @@ MODULES = {
     "sb3_contrib.common.maskable.policies",
     "sb3_contrib.common.recurrent.buffers",
     "sb3_contrib.common.recurrent.policies",
+    "sb3_ppo_variants.policies.masked_recurrent",
     "torch.nn.modules.activation",
     *(cls.__module__ for cls in vars(th.optim).values() if isinstance(cls, type)),
 }

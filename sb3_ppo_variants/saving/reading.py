@@ -44,6 +44,7 @@ NEEDED = ("policy_class", "observation_space", "action_space")
 # For loading, sb3-contrib's recurrent and maskable PPO differ from SB3's PPO only in their policies.
 CONTRIB = "sb3_contrib."
 MASKABLE = "sb3_contrib.common.maskable.policies"
+MASKABLE_RECURRENT = "sb3_ppo_variants.policies.masked_recurrent"
 # Arguments of the constructor whose attributes have other names, and those for which None stands for an empty dict.
 ATTRIBUTES = {"policy": "policy_class", "stats_window_size": "_stats_window_size"}
 EMPTY = ("policy_kwargs", "rollout_buffer_kwargs")
@@ -58,7 +59,11 @@ STATISTICS = ("ep_info_buffer", "ep_success_buffer")
 EXAMPLES = {"policy_class": "'MlpPolicy'", "policy_kwargs": "{'net_arch': [64, 64]}", "rollout_buffer_class": "None"}
 EXAMPLES |= {"learning_rate": "3e-4", "clip_range": "0.2", "clip_range_vf": "0.2"}
 # The same for the policies of sb3-contrib, by the module of their classes.
-POLICIES = {MASKABLE: "'MaskableMlpPolicy'", "sb3_contrib.common.recurrent.policies": "'MlpLstmPolicy'"}
+POLICIES = {
+    MASKABLE: "'MaskableMlpPolicy'",
+    "sb3_contrib.common.recurrent.policies": "'MlpLstmPolicy'",
+    MASKABLE_RECURRENT: "'MaskableMlpLstmPolicy'",
+}
 # For comparison, an Atari rollout with 256 environments takes 1 GiB.
 LARGEST_ROLLOUT = 2**32
 # A policy may create networks that it later replaces.
@@ -317,9 +322,10 @@ def _get_policy_class(cls: type[BaseAlgorithm], archive: Archive, policy: str | 
     policy = cls.policy_aliases.get(policy, policy) if isinstance(policy, str) else policy
     if isinstance(policy, str) or not RULES["policy"].accepts(policy):
         raise archive.error("policy_class", f"is {policy!r}, not a policy class for {cls.__name__}")
-    if archive.policy_module == MASKABLE and all(base.__module__ != MASKABLE for base in policy.__mro__):
+    with_masks = {MASKABLE, MASKABLE_RECURRENT}
+    if archive.policy_module in with_masks and with_masks.isdisjoint(base.__module__ for base in policy.__mro__):
         fault = f"is {policy.__name__}, which ignores the action masks that the saved policy takes"
-        raise archive.error("policy_class", f"{fault}; pass one such as 'MaskableMlpPolicy'")
+        raise archive.error("policy_class", f"{fault}; pass one such as {POLICIES[archive.policy_module]}")
     return policy
 
 

@@ -1,0 +1,188 @@
+"""Policies with action masks and a memory, which sb3-contrib has only one at a time.
+
+They are sb3-contrib's ``RecurrentActorCriticPolicy`` with the distributions of its ``MaskableActorCriticPolicy``. Their
+buffers have the columns of both, and their kind is both kinds.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch as th
+from sb3_contrib.common.maskable.buffers import MaskableDictRolloutBuffer, MaskableRolloutBuffer
+from sb3_contrib.common.maskable.distributions import MaskableDistribution, make_masked_proba_distribution
+from sb3_contrib.common.recurrent.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
+from sb3_contrib.common.recurrent.policies import (
+    RecurrentActorCriticCnnPolicy,
+    RecurrentActorCriticPolicy,
+    RecurrentMultiInputActorCriticPolicy,
+)
+from sb3_contrib.common.recurrent.type_aliases import RNNStates
+from stable_baselines3.common.distributions import MultiCategoricalDistribution
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
+from stable_baselines3.common.vec_env import VecNormalize
+
+from sb3_ppo_variants.guards.masks import Masks, choices
+from sb3_ppo_variants.policies.masked import Masked
+from sb3_ppo_variants.policies.recurrent import Recurrent, RecurrentActing, States
+
+
+class MaskableRecurrentActorCriticPolicy(RecurrentActorCriticPolicy):
+    """sb3-contrib's recurrent policy, whose methods also take ``action_masks``, as those of its maskable policy do.
+
+    Masks have one row per step, shape ``(n, number of masks)``; ``None`` allows every action.
+    """
+
+    action_dist: MaskableDistribution
+    _action_masks: th.Tensor | np.ndarray | None = None
+
+    def _build(self, lr_schedule: Schedule) -> None:
+        # SB3 only builds networks for its own distributions. This one takes as many logits as the masked one.
+        self.action_dist = MultiCategoricalDistribution(choices(self.action_space))  # type: ignore
+        super()._build(lr_schedule)
+        self.action_dist = make_masked_proba_distribution(self.action_space)
+
+    @contextmanager
+    def _masked(self, action_masks: th.Tensor | np.ndarray | None) -> Iterator[None]:
+        """Mask the distributions that sb3-contrib's methods make while the context is active.
+
+        ``None`` keeps the masks of an outer context, since some of these methods call others.
+        """
+        outer = self._action_masks
+        self._action_masks = outer if action_masks is None else action_masks
+        try:
+            yield
+        finally:
+            self._action_masks = outer
+
+    def _get_action_dist_from_latent(self, latent_pi: th.Tensor) -> MaskableDistribution:
+        distribution = self.action_dist.proba_distribution(action_logits=self.action_net(latent_pi))
+        assert isinstance(distribution, MaskableDistribution)
+        if self._action_masks is not None:
+            distribution.apply_masking(self._action_masks)
+        return distribution
+
+    def forward(self, *args: Any, action_masks: np.ndarray | None = None, **kwargs: Any) -> Any:
+        """Act for one step; see sb3-contrib."""
+        with self._masked(action_masks):
+            return super().forward(*args, **kwargs)
+
+    def get_distribution(  # type: ignore[override]
+        self,
+        obs: PyTorchObs,
+        lstm_states: States,
+        episode_starts: th.Tensor,
+        action_masks: th.Tensor | np.ndarray | None = None,
+    ) -> Any:
+        """Return the distribution of the allowed actions, and the next states; see sb3-contrib."""
+        with self._masked(action_masks):
+            return super().get_distribution(obs, lstm_states, episode_starts)  # type: ignore[arg-type]
+
+    def evaluate_actions(  # type: ignore[override]
+        self,
+        obs: PyTorchObs,
+        actions: th.Tensor,
+        lstm_states: RNNStates,
+        episode_starts: th.Tensor,
+        action_masks: th.Tensor | None = None,
+    ) -> Any:
+        """Return values, log-probabilities and entropies of a minibatch; see sb3-contrib."""
+        with self._masked(action_masks):
+            return super().evaluate_actions(obs, actions, lstm_states, episode_starts)  # type: ignore[arg-type]
+
+    def predict(self, *args: Any, action_masks: np.ndarray | None = None, **kwargs: Any) -> Any:
+        """Return actions and the next states; see sb3-contrib."""
+        with self._masked(action_masks):
+            return super().predict(*args, **kwargs)
+
+
+class MaskableRecurrentActorCriticCnnPolicy(MaskableRecurrentActorCriticPolicy, RecurrentActorCriticCnnPolicy):
+    """The policy for images."""
+
+    __init__ = RecurrentActorCriticCnnPolicy.__init__
+
+
+class MaskableRecurrentMultiInputActorCriticPolicy(
+    MaskableRecurrentActorCriticPolicy, RecurrentMultiInputActorCriticPolicy
+):
+    """The policy for dictionaries."""
+
+    __init__ = RecurrentMultiInputActorCriticPolicy.__init__
+
+
+class MaskableRecurrentSamples(NamedTuple):
+    """A minibatch of padded sequences, as sb3-contrib's buffers yield it, and the masks. Padding allows everything."""
+
+    observations: PyTorchObs
+    actions: th.Tensor
+    old_values: th.Tensor
+    old_log_prob: th.Tensor
+    advantages: th.Tensor
+    returns: th.Tensor
+    lstm_states: RNNStates
+    episode_starts: th.Tensor
+    mask: th.Tensor
+    action_masks: th.Tensor
+
+
+class MaskableRecurrentRolloutBuffer(MaskableRolloutBuffer, RecurrentRolloutBuffer):
+    """sb3-contrib's buffer of sequences with the masks of its maskable buffer."""
+
+    __init__ = RecurrentRolloutBuffer.__init__
+
+    def get(self, batch_size: int | None = None) -> Iterator[MaskableRecurrentSamples]:  # type: ignore[override]
+        """Return the minibatches of one epoch; see sb3-contrib."""
+        _flatten_masks(self)
+        yield from RecurrentRolloutBuffer.get(self, batch_size)  # type: ignore[misc]
+
+    def _get_samples(  # type: ignore[override]
+        self, batch_inds: np.ndarray, env_change: np.ndarray, env: VecNormalize | None = None
+    ) -> MaskableRecurrentSamples:
+        samples = RecurrentRolloutBuffer._get_samples(self, batch_inds, env_change, env)
+        return MaskableRecurrentSamples(*samples, _padded_masks(self, batch_inds))
+
+
+class MaskableRecurrentDictRolloutBuffer(MaskableDictRolloutBuffer, RecurrentDictRolloutBuffer):
+    """The same for dictionaries of observations."""
+
+    __init__ = RecurrentDictRolloutBuffer.__init__
+
+    def get(self, batch_size: int | None = None) -> Iterator[MaskableRecurrentSamples]:  # type: ignore[override]
+        """Return the minibatches of one epoch; see sb3-contrib."""
+        _flatten_masks(self)
+        yield from RecurrentDictRolloutBuffer.get(self, batch_size)  # type: ignore[misc]
+
+    def _get_samples(  # type: ignore[override]
+        self, batch_inds: np.ndarray, env_change: np.ndarray, env: VecNormalize | None = None
+    ) -> MaskableRecurrentSamples:
+        samples = RecurrentDictRolloutBuffer._get_samples(self, batch_inds, env_change, env)
+        return MaskableRecurrentSamples(*samples, _padded_masks(self, batch_inds))
+
+
+def _flatten_masks(buffer: MaskableRecurrentRolloutBuffer | MaskableRecurrentDictRolloutBuffer) -> None:
+    if buffer.full and not buffer.generator_ready:
+        buffer.action_masks = buffer.swap_and_flatten(buffer.action_masks)
+
+
+def _padded_masks(
+    buffer: MaskableRecurrentRolloutBuffer | MaskableRecurrentDictRolloutBuffer, rows: np.ndarray
+) -> th.Tensor:
+    """Return the masks of a minibatch, padded like the samples that sb3-contrib's buffer has just made."""
+    padded: th.Tensor = buffer.pad(buffer.action_masks[rows], padding_value=1.0)
+    return padded.flatten(0, 1)
+
+
+class MaskedRecurrent(Recurrent, Masked):
+    """Evaluates a policy as sb3-contrib's RecurrentPPO does, with the masks of its MaskablePPO."""
+
+    policies = (
+        MaskableRecurrentActorCriticPolicy,
+        MaskableRecurrentActorCriticCnnPolicy,
+        MaskableRecurrentMultiInputActorCriticPolicy,
+    )
+    buffers = (MaskableRecurrentRolloutBuffer, MaskableRecurrentDictRolloutBuffer)
+
+    def acting(self, model: OnPolicyAlgorithm) -> RecurrentActing:
+        return RecurrentActing(self, model, Masks(model))

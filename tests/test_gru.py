@@ -1,0 +1,200 @@
+"""Policies with a GRU compute what a loop over PyTorch's GRU computes, which forgets where episodes begin."""
+
+from copy import deepcopy
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from masked_envs import DISCRETE, MULTI, masked_envs
+from recurrence import SMALL, ragged_envs, small_recurrent
+from resuming import run
+from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
+from torch import nn
+
+from helpers import ACTION_SPACES, DICT, IMAGE, VARIANTS, noise_envs, save
+from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL, SeparateUpdates
+
+GRU: dict[str, Any] = {**SMALL, "memory": "gru"}
+
+
+def small_gru(cls: Any = PPOClip, env: Any = None, policy: Any = "MlpLstmPolicy", **arguments: Any) -> Any:
+    return small_recurrent(cls, env, policy, **{"policy_kwargs": GRU, **arguments})
+
+
+def in_steps(array: np.ndarray) -> th.Tensor:
+    """Return the rows of a rollout in three environments with steps as the first dimension."""
+    return th.as_tensor(array.reshape(3, -1, *array.shape[1:])).swapaxes(0, 1)
+
+
+def looped(gru: Any, buffer: Any, cut: int = -1) -> th.Tensor:
+    """Compute the outputs of a GRU in a rollout step by step, beginning with zeros; no gradient passes before a row."""
+    plain = nn.GRU(gru.input_size, gru.hidden_size, gru.num_layers)
+    plain._parameters = gru._parameters
+    observations, starts = in_steps(buffer.observations), in_steps(buffer.episode_starts)
+    outputs = []
+    for env in range(3):
+        hidden = th.zeros(gru.num_layers, 1, gru.hidden_size)
+        for step in range(buffer.buffer_size):
+            if starts[step, env]:
+                hidden = th.zeros_like(hidden)
+            if env * buffer.buffer_size + step == cut:
+                hidden = hidden.detach()
+            output, hidden = plain(observations[step, env].reshape(1, 1, -1), hidden)
+            outputs.append(output[0, 0])
+    return th.stack(outputs)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_rollout_of_a_plain_loop(fast: bool, layers: int) -> None:
+    model = small_gru(fast=fast, policy_kwargs={**GRU, "n_lstm_layers": layers})
+    policy = deepcopy(model.policy)
+    model.train = lambda: None
+    model.learn(48)
+    buffer = model.rollout_buffer
+    next(buffer.get(48))
+    assert 3 < buffer.episode_starts.sum() < 48
+    with th.no_grad():
+        means = policy.action_net(policy.mlp_extractor.forward_actor(looped(policy.lstm_actor, buffer)))
+        values = policy.value_net(policy.mlp_extractor.forward_critic(looped(policy.lstm_critic, buffer)))
+    th.testing.assert_close(buffer.old_parameters[0], means, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(buffer.values, values, rtol=1e-4, atol=1e-6)
+    assert not buffer.cell_states_pi.any()
+    assert buffer.hidden_states_pi.any()
+
+
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
+@pytest.mark.parametrize("fast", [False, True])
+def test_an_update_of_a_plain_loop(fast: bool) -> None:
+    """The buffer reads a rollout from a random row on, so sequences are cut there and begin with the stored states."""
+    model = small_gru(fast=fast, batch_size=48, n_epochs=1)
+    policy, train = deepcopy(model.policy), model.train
+    model.train = lambda: None
+    model.learn(48)
+    buffer = model.rollout_buffer
+    np.random.seed(5)
+    cut = np.random.randint(48)
+    next(buffer.get(48))
+    np.random.seed(5)
+    train()
+    policy.set_training_mode(True)
+    optimizer = th.optim.Adam(policy.parameters(), 1e-3, eps=1e-5)
+    features = {name: looped(getattr(policy, name), buffer, cut) for name in ("lstm_actor", "lstm_critic")}
+    mean = policy.action_net(policy.mlp_extractor.forward_actor(features["lstm_actor"]))
+    values = policy.value_net(policy.mlp_extractor.forward_critic(features["lstm_critic"])).flatten()
+    log_prob = th.distributions.Normal(mean, policy.log_std.exp()).log_prob(th.as_tensor(buffer.actions)).sum(dim=1)
+    advantages, returns, old = (
+        th.as_tensor(array.reshape(48)) for array in (buffer.advantages, buffer.returns, buffer.log_probs)
+    )
+    advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    ratio = th.exp(log_prob - old)
+    surrogate = th.min(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages).mean()
+    (-surrogate + 0.5 * ((returns - values) ** 2).mean()).backward()
+    nn.utils.clip_grad_norm_(policy.parameters(), 0.5)
+    optimizer.step()
+    for key, weight in policy.state_dict().items():
+        th.testing.assert_close(model.policy.state_dict()[key], weight, rtol=1e-4, atol=1e-6)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    **{name: {"env": partial(ragged_envs, space)} for name, space in ACTION_SPACES.items()},
+    "masks": {"env": partial(masked_envs, MULTI), "policy": "MaskableMlpLstmPolicy"},
+    "images": {"env": partial(ragged_envs, space=IMAGE), "policy": "CnnLstmPolicy"},
+    "dictionaries": {"env": partial(ragged_envs, space=DICT), "policy": "MultiInputLstmPolicy"},
+    "shared": {"policy_kwargs": {**GRU, "shared_lstm": True, "enable_critic_lstm": False}},
+    "no GRU of the critic": {"policy_kwargs": {**GRU, "enable_critic_lstm": False}},
+    "layers": {"policy_kwargs": {**GRU, "n_lstm_layers": 2}},
+    "no bias": {"policy_kwargs": {**GRU, "lstm_kwargs": {"bias": False}}},
+    "class": {"policy": RecurrentActorCriticPolicy},
+    "gSDE": {"use_sde": True},
+    "separate updates": {"updates": SeparateUpdates()},
+}
+
+
+def assert_close(reference: Any, fast: Any) -> None:
+    for key, weight in reference.policy.state_dict().items():
+        th.testing.assert_close(fast.policy.state_dict()[key], weight, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_fast_path_is_the_reference(name: str) -> None:
+    models = []
+    for fast in (False, True):
+        arguments = dict(CASES[name])
+        models.append(small_gru(PPOClip, arguments.pop("env", ragged_envs)(), fast=fast, **arguments).learn(96))
+        assert isinstance(models[-1].policy.lstm_actor, nn.GRU)
+    assert_close(*models)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_objective(variant: Any) -> None:
+    models = [small_gru(variant, ragged_envs(DISCRETE), fast=fast).learn(96) for fast in (False, True)]
+    assert_close(*models)
+    assert 0 < models[1].logger.name_to_value["train/kl"] < 1
+
+
+def test_the_optimizer_has_the_parameters_of_the_gru() -> None:
+    model = small_gru()
+    held = {id(parameter) for group in model.policy.optimizer.param_groups for parameter in group["params"]}
+    assert held == {id(parameter) for parameter in model.policy.parameters()}
+    assert model.policy.optimizer.defaults["eps"] == 1e-5
+
+
+def test_dropout_takes_the_reference_path() -> None:
+    kwargs = {**GRU, "n_lstm_layers": 2, "lstm_kwargs": {"dropout": 0.1}}
+    with pytest.raises(ArgumentError, match="has dropout"):
+        small_gru(fast=True, policy_kwargs=kwargs)
+    small_gru(policy_kwargs=kwargs).learn(48)
+
+
+@pytest.mark.parametrize("weights_only", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_loaded_models_are_the_saved_ones(masked: bool, weights_only: bool) -> None:
+    policy, envs = ("MaskableMlpLstmPolicy", masked_envs) if masked else ("MlpLstmPolicy", ragged_envs)
+    model = small_gru(PPOFixedKL, envs(MULTI), policy).learn(48)
+    loaded = PPOFixedKL.load(save(model), envs(MULTI), "cpu", weights_only=weights_only)
+    given = {"action_masks": np.ones((3, 6), bool)} if masked else {}
+    observations: Any = model.env.reset()
+    state: Any
+    _, state = model.predict(observations, deterministic=True, **given)
+    acted: Any = [m.predict(-observations, state, deterministic=True, **given) for m in (model, loaded)]
+    np.testing.assert_array_equal(acted[0][0], acted[1][0])
+    np.testing.assert_array_equal(acted[0][1], acted[1][1])
+    assert np.any(acted[0][1][0] != state[0])
+    loaded.learn(48)
+
+
+@pytest.mark.parametrize("variant", [PPOClip, PPOAdaptiveKL])
+def test_a_run_that_is_cut_is_the_run_that_is_not(variant: Any, tmp_path: Path) -> None:
+    whole, cut = (run(partial(small_gru, variant), ragged_envs, tmp_path / str(at), 240, 96, at) for at in (None, 150))
+    assert cut == whole
+
+
+class Own(RecurrentActorCriticPolicy):
+    def __init__(self, *args: Any, memory: str = "", **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.given = memory
+
+
+def test_a_policy_may_have_a_memory_argument_of_its_own() -> None:
+    model = small_gru(policy=Own)
+    assert model.policy.given == "gru"
+    assert type(model.policy.lstm_actor) is nn.LSTM
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(ArgumentError, match=r"^policy_kwargs\['memory'\]='rnn' is not allowed; allowed: 'lstm' or 'gr"):
+        small_gru(policy_kwargs={"memory": "rnn"})
+    with pytest.raises(ArgumentError, match=r"^policy_kwargs has no entry 'memory'"):
+        PPOClip("MlpPolicy", noise_envs(DISCRETE), policy_kwargs={"memory": "gru"})
+    with pytest.raises(ArgumentError, match=r"has no entry 'lstm': .*lstm_kwargs, memory$"):
+        small_gru(policy_kwargs={"lstm": "gru"})
+
+
+def test_the_default_is_an_lstm() -> None:
+    models = [small_gru(policy_kwargs=kwargs).learn(48) for kwargs in (SMALL, {**SMALL, "memory": "lstm"})]
+    for ours, theirs in zip(*(model.policy.parameters() for model in models), strict=True):
+        assert th.equal(ours, theirs)

@@ -1,0 +1,409 @@
+"""Policies with masks and a memory equal RecurrentPPO where everything is allowed, and MaskablePPO without a past."""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from masked_envs import DISCRETE, MASKED_SPACES, MULTI, MaskedNoiseEnv, masked_envs, sizes_of, small_masked
+from recurrence import SMALL, RaggedEnv, small_recurrent
+from resuming import run
+from sb3_contrib import MaskablePPO, RecurrentPPO
+from sb3_contrib.common.maskable import evaluation
+from sb3_contrib.common.maskable.buffers import MaskableRolloutBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
+
+from helpers import DICT, IMAGE, VARIANTS, VECTOR, LogRecorder, assert_same_weights, noise_envs, save
+from sb3_ppo_variants import (
+    ArgumentError,
+    DamagedFileError,
+    EnvOutputError,
+    PPOAdaptiveKL,
+    PPOClip,
+    PPOFixedKL,
+    SeparateUpdates,
+)
+from sb3_ppo_variants.backends.reference import parameters_in_rollout
+from sb3_ppo_variants.envs import SafeSubprocVecEnv
+from sb3_ppo_variants.evaluation import WithMasks
+from sb3_ppo_variants.policies.choice import kind_of
+from sb3_ppo_variants.policies.masked_recurrent import (
+    MaskableRecurrentActorCriticCnnPolicy,
+    MaskableRecurrentActorCriticPolicy,
+    MaskableRecurrentMultiInputActorCriticPolicy,
+    MaskableRecurrentRolloutBuffer,
+)
+
+OBSERVED: dict[str, spaces.Space] = {
+    "MaskableMlpLstmPolicy": VECTOR,
+    "MaskableCnnLstmPolicy": IMAGE,
+    "MaskableMultiInputLstmPolicy": DICT,
+}
+
+
+def small_both(cls: Any = PPOClip, env: Any = None, policy: Any = "MaskableMlpLstmPolicy", **arguments: Any) -> Any:
+    return small_masked(cls, env, policy, **{"learning_rate": 1e-3, "policy_kwargs": SMALL, **arguments})
+
+
+def assert_close(one: Any, other: Any, rtol: float = 1e-3, atol: float = 1e-5) -> None:
+    for key, weight in one.policy.state_dict().items():
+        th.testing.assert_close(other.policy.state_dict()[key], weight, rtol=rtol, atol=atol)
+
+
+class OpenEnv(RaggedEnv):
+    """Allows every action."""
+
+    def action_masks(self) -> Any:
+        return np.ones(sum(sizes_of(self.action_space)), bool)
+
+
+def open_envs(action_space: spaces.Space, space: spaces.Space = VECTOR) -> VecEnv:
+    return DummyVecEnv([lambda: OpenEnv(action_space, deepcopy(space)) for _ in range(3)])
+
+
+CONTRIB: dict[str, tuple[spaces.Space, str, Any, dict[str, Any]]] = {
+    "Discrete": (VECTOR, "MlpLstmPolicy", MaskableRecurrentActorCriticPolicy, {}),
+    "CnnLstmPolicy": (IMAGE, "CnnLstmPolicy", MaskableRecurrentActorCriticCnnPolicy, {}),
+    "MultiInputLstmPolicy": (DICT, "MultiInputLstmPolicy", MaskableRecurrentMultiInputActorCriticPolicy, {}),
+    "shared LSTM": (
+        VECTOR,
+        "MlpLstmPolicy",
+        MaskableRecurrentActorCriticPolicy,
+        {"policy_kwargs": {**SMALL, "shared_lstm": True, "enable_critic_lstm": False}},
+    ),
+    "layers": (VECTOR, "MlpLstmPolicy", MaskableRecurrentActorCriticPolicy, {"policy_kwargs": {"n_lstm_layers": 2}}),
+    "target_kl": (
+        VECTOR,
+        "MlpLstmPolicy",
+        MaskableRecurrentActorCriticPolicy,
+        {"target_kl": 1e-4, "learning_rate": 1e-2},
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*which RecurrentActorCritic.*ignores")
+@pytest.mark.parametrize("space", [DISCRETE, MULTI], ids=["Discrete", "MultiDiscrete"])
+@pytest.mark.parametrize("name", CONTRIB)
+def test_recurrent_ppo_where_everything_is_allowed(name: str, space: spaces.Space) -> None:
+    """sb3-contrib's masked distributions normalise twice, so its own policy differs in the last bit."""
+    observed, alias, policy, arguments = CONTRIB[name]
+    logs = LogRecorder(), LogRecorder()
+    theirs = small_recurrent(RecurrentPPO, open_envs(space, observed), policy, **arguments)
+    theirs.learn(96, callback=logs[0])
+    plain = small_recurrent(RecurrentPPO, open_envs(space, observed), alias, **arguments).learn(96)
+    ours = small_recurrent(PPOClip, open_envs(space, observed), f"Maskable{alias}", fast=False, **arguments)
+    ours.learn(96, callback=logs[1])
+    assert_same_weights(ours, theirs)
+    assert_close(plain, ours, rtol=1e-5, atol=1e-6)
+    assert ours._n_updates == theirs._n_updates == plain._n_updates
+    for their_values, our_values in zip(*(log.updates for log in logs), strict=True):
+        for key in {key for key in their_values if not key.startswith("time/")}:
+            assert our_values[key] == pytest.approx(their_values[key], rel=1e-5, abs=1e-7, nan_ok=True), key
+
+
+class FromZero(BaseFeaturesExtractor):
+    """An LSTM that begins with every observation."""
+
+    def __init__(self, space: spaces.Box):
+        super().__init__(space, features_dim=8)
+        self.lstm = th.nn.LSTM(3, 8)
+
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        return self.lstm(observations[None])[0][0]
+
+
+class ShortEnv(MaskedNoiseEnv):
+    """Ends each episode after a step, with no value to bootstrap from."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        observation, reward, _, _, info = super().step(action)
+        return observation, reward, True, False, info
+
+
+def short_envs(space: spaces.Space) -> VecEnv:
+    return DummyVecEnv([lambda: ShortEnv(space, deepcopy(VECTOR)) for _ in range(3)])
+
+
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
+@pytest.mark.parametrize("name", MASKED_SPACES)
+def test_maskable_ppo_without_a_past(name: str) -> None:
+    """In episodes of one step, an LSTM is a layer of features, and sb3-contrib can train it with masks."""
+    space = MASKED_SPACES[name]
+    arguments: dict[str, Any] = {"batch_size": 48, "n_epochs": 3, "ent_coef": 0.1, "learning_rate": 1e-2}
+    ours = small_both(env=short_envs(space), **arguments)
+    kwargs = {"net_arch": [8], "features_extractor_class": FromZero, "share_features_extractor": False}
+    theirs = small_masked(MaskablePPO, short_envs(space), "MlpPolicy", **{**arguments, "policy_kwargs": kwargs})
+    names = {"lstm_actor": "pi_features_extractor.lstm", "lstm_critic": "vf_features_extractor.lstm"}
+
+    def named(weights: dict[str, th.Tensor]) -> Iterator[tuple[str, th.Tensor]]:
+        for key, weight in weights.items():
+            part, _, rest = key.partition(".")
+            yield f"{names.get(part, part)}.{rest}", weight
+            if part == "lstm_actor":
+                yield f"features_extractor.lstm.{rest}", weight
+
+    theirs.policy.load_state_dict(dict(named(ours.policy.state_dict())))
+    for model in (ours, theirs):
+        model.set_random_seed(7)
+        model.learn(96)
+    assert ours.rollout_buffer.action_masks.mean() < 0.9
+    expected = dict(theirs.policy.state_dict())
+    for key, weight in named(ours.policy.state_dict()):
+        th.testing.assert_close(weight, expected[key], rtol=1e-4, atol=1e-5)
+    for key in ("train/approx_kl", "train/entropy_loss", "train/value_loss", "train/policy_gradient_loss"):
+        theirs_logged = theirs.logger.name_to_value[key]
+        assert ours.logger.name_to_value[key] == pytest.approx(theirs_logged, rel=1e-3, abs=1e-5), key
+
+
+FAST: dict[str, dict[str, Any]] = {
+    **{name: {"env": partial(masked_envs, space)} for name, space in MASKED_SPACES.items()},
+    "one environment": {"env": partial(masked_envs, MULTI, n_envs=1)},
+    "images": {"env": partial(masked_envs, MULTI, IMAGE), "policy": "MaskableCnnLstmPolicy"},
+    "dictionaries": {"env": partial(masked_envs, MULTI, DICT), "policy": "MaskableMultiInputLstmPolicy"},
+    "shared LSTM": {"policy_kwargs": {**SMALL, "shared_lstm": True, "enable_critic_lstm": False}},
+    "layers": {"policy_kwargs": {**SMALL, "n_lstm_layers": 2}},
+    "minibatches of other sizes": {"batch_size": 21},
+    "separate updates": {"updates": SeparateUpdates()},
+}
+
+
+def on_both_paths(cls: Any, total_timesteps: int, env: Any = None, **arguments: Any) -> list[Any]:
+    models = [small_both(cls, env and env(), fast=fast, **arguments) for fast in (False, True)]
+    for model in models:
+        model.set_random_seed(4)
+        model.learn(total_timesteps)
+    return models
+
+
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
+@pytest.mark.parametrize("name", FAST)
+def test_the_fast_path_is_the_reference(name: str) -> None:
+    reference, fast = on_both_paths(PPOClip, 96, **FAST[name])
+    for column in ("actions", "action_masks", "values", "log_probs", "hidden_states_pi", "cell_states_vf"):
+        ours, theirs = (getattr(model.rollout_buffer, column) for model in (fast, reference))
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
+    assert_close(reference, fast)
+    logged = [model.logger.name_to_value["train/kl"] for model in (reference, fast)]
+    assert logged[1] == pytest.approx(logged[0], rel=1e-2)
+
+
+@pytest.mark.parametrize("updates", [None, SeparateUpdates(value_epochs=3)])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_objective(variant: Any, updates: Any) -> None:
+    reference, fast = on_both_paths(variant, 144, updates=updates)
+    assert_close(reference, fast)
+    assert 0 < fast.logger.name_to_value["train/kl"] < 1
+
+
+def walked(model: Any) -> tuple[th.Tensor, np.ndarray]:
+    """Compute the logits in all states of a rollout step by step, and return them with the masks."""
+    buffer, policy = model.rollout_buffer, model.policy
+    states = [
+        th.as_tensor(array.reshape(3, -1, *array.shape[1:])[:, 0]).swapaxes(0, 1).contiguous()
+        for array in (buffer.hidden_states_pi, buffer.cell_states_pi)
+    ]
+    found = []
+    with th.no_grad():
+        for step in range(buffer.buffer_size):
+            observations, starts = (
+                th.as_tensor(array.reshape(3, -1, *array.shape[1:])[:, step])
+                for array in (buffer.observations, buffer.episode_starts)
+            )
+            states = [(1 - starts.reshape(1, 3, 1)) * state for state in states]
+            output, (hidden, cells) = policy.lstm_actor(observations[None], tuple(states))
+            states = [hidden, cells]
+            found.append(policy.action_net(policy.mlp_extractor.forward_actor(output[0])))
+    return th.stack(found, dim=1).flatten(0, 1), buffer.action_masks
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_the_kl_of_an_update_by_hand(fast: bool) -> None:
+    model = small_both(PPOAdaptiveKL, masked_envs(DISCRETE), fast=fast, desired_kl=1e-3).learn(96)
+    logits, masks = walked(model)
+    allowed = th.as_tensor(masks > 0)
+    old, new = (
+        th.where(allowed, values.double(), -th.inf).softmax(dim=1)
+        for values in (model.rollout_buffer.old_parameters[0], logits)
+    )
+    kl = th.special.xlogy(old, old / th.where(allowed, new, 1.0)).sum(dim=1).mean().item()
+    assert model.logger.name_to_value["train/kl"] == pytest.approx(kl, rel=1e-3)
+    assert kl > 0
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_a_rollout_was_drawn_from_the_policys_distributions(read: bool) -> None:
+    model = small_both().learn(96)
+    model.train = lambda: None
+    model.learn(48, reset_num_timesteps=False)
+    kind, buffer = kind_of(model.policy), model.rollout_buffer
+    if read:
+        next(buffer.get(4))
+    _, logits = parameters_in_rollout(kind, kind.distributions(buffer))
+    for ours, drawn_from in zip(logits, buffer.old_parameters, strict=True):
+        th.testing.assert_close(ours.softmax(dim=1), drawn_from.softmax(dim=1), rtol=1e-4, atol=1e-6)
+    for samples in map(kind.samples, buffer.get(13)):
+        evaluated = kind.evaluate(samples)
+        th.testing.assert_close(evaluated.log_prob, samples.old_log_prob, rtol=1e-4, atol=1e-5)
+
+
+def test_predictions_follow_states_and_masks() -> None:
+    """An action is the most probable one of the allowed ones after all observations of the episode."""
+    model = small_both(env=masked_envs(DISCRETE), learning_rate=1e-2).learn(480)
+    policy, generator = model.policy, np.random.default_rng(0)
+    state, memory = None, [th.zeros(1, 3, 8)] * 2
+    for step in range(6):
+        observations = generator.normal(size=(3, 3)).astype(np.float32)
+        masks = generator.random((3, 3)) < 0.5
+        masks[np.arange(3), generator.integers(3, size=3)] = True
+        starts = np.array([step in (0, 3), step == 0, step in (0, 5)])
+        actions, state = model.predict(observations, state, starts, True, action_masks=masks)
+        with th.no_grad():
+            memory = [m * th.as_tensor(~starts).float().reshape(1, 3, 1) for m in memory]
+            output, memory = policy.lstm_actor(th.as_tensor(observations)[None], tuple(memory))
+            logits = policy.action_net(policy.mlp_extractor.forward_actor(output[0])).numpy()
+        np.testing.assert_array_equal(actions, np.where(masks, logits, -np.inf).argmax(axis=1))
+        np.testing.assert_allclose(state, th.stack(tuple(memory)), rtol=1e-5, atol=1e-6)
+    with pytest.raises(ArgumentError, match=r"^action_masks=None: MaskableRecurrentActorCriticPolicy needs the masks"):
+        model.predict(observations, state)
+    with pytest.raises(ArgumentError, match=r"^action_masks: 3 masks for 2 observations"):
+        model.predict(observations[:2], action_masks=masks)
+
+
+class Sign(gym.Env):
+    """Shows a sign only at first. The reward is for the number of the sign, which a mask allows in the second step."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
+        super().reset(seed=seed)
+        self._sign, self._steps = int(self.np_random.integers(2)), 0
+        return np.full(1, 2 * self._sign - 1, np.float32), {}
+
+    def action_masks(self) -> np.ndarray:
+        return np.array([False, False, True]) if self._steps == 0 else np.array([True, True, False])
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        self._steps += 1
+        return np.zeros(1, np.float32), float(action == self._sign), self._steps == 2, False, {}
+
+
+def test_evaluation_keeps_the_memory() -> None:
+    env = DummyVecEnv([Sign] * 4)
+    model = small_both(PPOClip, env, learning_rate=1e-2, n_epochs=5, batch_size=64).learn(3_000)
+    with pytest.warns(UserWarning, match="Monitor"):
+        assert evaluate_policy(WithMasks(model, env), env, 40)[0] == 1.0
+    with pytest.raises(ArgumentError, match=r"^state=None: episodes go on .* use SB3's with .*WithMasks\(model, env\)"):
+        evaluation.evaluate_policy(model, env, 40, warn=False)
+
+
+@pytest.mark.parametrize("weights_only", [False, True])
+@pytest.mark.parametrize("policy", OBSERVED)
+def test_loaded_models_are_the_saved_ones(policy: str, weights_only: bool) -> None:
+    env = masked_envs(MULTI, OBSERVED[policy])
+    model = small_both(PPOFixedKL, env, policy).learn(48)
+    loaded = PPOFixedKL.load(save(model), masked_envs(MULTI, OBSERVED[policy]), "cpu", weights_only=weights_only)
+    observations: Any = env.reset()
+    masks = np.ones((3, 6), bool)
+    state = None
+    for _ in range(3):
+        acted = [m.predict(observations, state, deterministic=True, action_masks=masks) for m in (model, loaded)]
+        state = acted[0][1]
+        np.testing.assert_array_equal(acted[0][0], acted[1][0])
+        np.testing.assert_array_equal(acted[0][1], acted[1][1])
+    loaded.learn(48)
+
+
+def test_no_policy_that_ignores_the_masks_takes_its_place() -> None:
+    with pytest.raises(DamagedFileError, match=r"ignores the action masks .* such as 'MaskableMlpLstmPolicy'"):
+        PPOClip.load(save(small_both()), custom_objects={"policy_class": "MlpLstmPolicy"})
+
+
+@pytest.mark.parametrize("variant", [PPOClip, PPOAdaptiveKL])
+@pytest.mark.parametrize("kill_at", [60, 150])
+def test_a_run_that_is_cut_is_the_run_that_is_not(variant: Any, kill_at: int, tmp_path: Path) -> None:
+    make = partial(small_both, variant, updates=SeparateUpdates() if variant is PPOClip else None)
+    envs = partial(masked_envs, MULTI)
+    whole, cut = (run(make, envs, tmp_path / str(at), 240, 96, at) for at in (None, kill_at))
+    assert cut == whole
+
+
+@pytest.mark.parametrize("vec_env", [SubprocVecEnv, SafeSubprocVecEnv])
+def test_workers(vec_env: Any) -> None:
+    models = [
+        small_both(env=masked_envs(MULTI, n_envs=2, vec_env=cls), fast=False).learn(64)
+        for cls in (DummyVecEnv, vec_env)
+    ]
+    assert_same_weights(*models)
+    for model in models:
+        model.env.close()
+
+
+def test_normalised_observations() -> None:
+    reference, fast = (small_both(env=VecNormalize(masked_envs(MULTI)), fast=fast).learn(96) for fast in (False, True))
+    assert_close(reference, fast)
+
+
+class Forbidding(MaskedNoiseEnv):
+    """Forbids everything after three steps."""
+
+    def action_masks(self) -> Any:
+        return self.masks & (self._steps < 3)
+
+
+def test_wrong_masks_are_refused() -> None:
+    model = small_both(env=DummyVecEnv([lambda: Forbidding(DISCRETE)]))
+    with pytest.raises(EnvOutputError, match=r"action mask .*False for every action"):
+        model.learn(48)
+    with pytest.raises(ArgumentError, match="MaskableRecurrentActorCriticPolicy needs action masks, but"):
+        small_both(env=noise_envs(DISCRETE)).learn(48)
+
+
+class Seen(BaseCallback):
+    """Checks that the actions that callbacks see are allowed by the masks that they see."""
+
+    def _on_step(self) -> bool:
+        actions, masks = self.locals["actions"], self.locals["action_masks"]
+        assert masks[np.arange(3), actions].all()
+        assert self.locals["lstm_states"].pi[0].shape == (1, 3, 8)
+        return True
+
+
+def test_callbacks_see_masks_and_states() -> None:
+    callback = Seen()
+    small_both(env=masked_envs(DISCRETE)).learn(48, callback=callback)
+    assert callback.n_calls == 16
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "space": ({"env": noise_envs(spaces.Box(-1, 1, (2,)))}, "cannot be masked"),
+    "gSDE": ({"env": noise_envs(spaces.Box(-1, 1, (2,))), "use_sde": True}, "use_sde=True has no effect"),
+    "observations": ({"policy": "MaskableMultiInputLstmPolicy"}, "use 'MaskableMlpLstmPolicy', or 'MaskableCnnLstm"),
+    "entry": ({"policy_kwargs": {"lstm_size": 8}}, "lstm_hidden_size"),
+    "layers": ({"policy_kwargs": {"n_lstm_layers": 0}}, "an integer >= 1"),
+    "buffer": ({"rollout_buffer_class": MaskableRolloutBuffer}, "use MaskableRecurrentRolloutBuffer"),
+    "its buffer": (
+        {"policy": "MaskableMlpPolicy", "policy_kwargs": None, "rollout_buffer_class": MaskableRecurrentRolloutBuffer},
+        "use MaskableRolloutBuffer",
+    ),
+    "its buffer for a memory": (
+        {"policy": "MlpLstmPolicy", "rollout_buffer_class": MaskableRecurrentRolloutBuffer},
+        "use RecurrentRolloutBuffer",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_arguments(name: str) -> None:
+    arguments, message = BAD[name]
+    with pytest.raises(ArgumentError, match=message):
+        small_both(**arguments)
