@@ -10,8 +10,8 @@ from gymnasium import spaces
 from test_fast_rollout import rolled_out
 from test_fast_update import CASES, assert_same_update, collected
 
-from helpers import BOX, latin, noise_envs, small
-from sb3_ppo_variants import ApproximateKL, Batch, Objective, PPOClip, PPOCustom, SeparateUpdates
+from helpers import BOX, latin, noise_envs, small, update
+from sb3_ppo_variants import ApproximateKL, Batch, Objective, PPOClip, PPOCustom, PPOFixedKL, SeparateUpdates
 from sb3_ppo_variants.distributions import Beta, BetaDistribution
 from sb3_ppo_variants.kl import divergences_of
 
@@ -43,6 +43,16 @@ def test_updates(name: str, distribution: str, ent_coef: float, double_precision
     model = collected(cls, BOX, policy_kwargs=DISTRIBUTIONS[distribution], ent_coef=ent_coef, **arguments)
     double_precision(model)
     assert_same_update(model)
+
+
+@pytest.mark.usefixtures("each_instruction_set")
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_all_instructions_compute_the_same(distribution: str) -> None:
+    model = collected(PPOFixedKL, BOX, kl_coef=3.0, ent_coef=0.02, policy_kwargs=DISTRIBUTIONS[distribution])
+    reference, fast = update(model, False), update(model, True)
+    for wanted, got in zip(reference.policy.parameters(), fast.policy.parameters(), strict=True):
+        assert got.dtype == th.float32
+        th.testing.assert_close(got, wanted, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
