@@ -1,4 +1,4 @@
-"""Vectorised environments: gymnasium's, ALE's, EnvPool's and MuJoCo's as SB3's ``VecEnv``, and supervised worker processes."""
+"""Vectorised environments: gymnasium's, ALE's, EnvPool's, MuJoCo's; and supervised worker processes."""
 
 from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
 from sb3_ppo_variants.envs.making import (

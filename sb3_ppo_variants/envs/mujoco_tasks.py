@@ -1,13 +1,14 @@
 """Gymnasium's tasks of MuJoCo, version 5, as functions over all simulations.
 
-Every number is that of gymnasium's environment, bit for bit. This needs its order of operations and its types: a control
-cost has the type of the actions, and powers and norms are taken one simulation at a time where NumPy rounds those of
-arrays differently.
+Every number is that of gymnasium's environment, bit for bit. This needs its order of operations and its types: a
+control cost has the type of the actions, and powers and norms are taken one simulation at a time where NumPy rounds
+those of arrays differently.
 """
 
 from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import signature
+from typing import TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -16,7 +17,8 @@ from gymnasium.envs.registration import load_env_creator
 from sb3_ppo_variants.envs.simulations import MujocoTask, Simulations, Terms
 from sb3_ppo_variants.errors import refuse
 
-Generator = np.random.Generator
+Generator: TypeAlias = np.random.Generator
+Test: TypeAlias = Callable[[Simulations], np.ndarray]
 
 
 def norms(rows: np.ndarray) -> np.ndarray:
@@ -26,7 +28,7 @@ def norms(rows: np.ndarray) -> np.ndarray:
 
 def control_costs(sims: Simulations, actions: np.ndarray) -> np.ndarray:
     """Return the weighted squared norm of each action."""
-    costs: np.ndarray = sims.settings.ctrl_cost_weight * np.sum(np.square(actions), axis=1)
+    costs: np.ndarray = sims.settings.ctrl_cost_weight * np.square(actions).sum(axis=1)
     return costs
 
 
@@ -42,7 +44,7 @@ def is_within(values: np.ndarray, bounds: tuple[float, float]) -> np.ndarray:
 def positions_and_velocities(sims: Simulations, n_hidden: int, bound: float = np.inf) -> np.ndarray:
     """Return all positions, possibly without the first ones, which are those in the world, and clipped velocities."""
     first = n_hidden if sims.settings.exclude_current_positions_from_observation else 0
-    velocities = sims.qvel if bound == np.inf else np.clip(sims.qvel, -bound, bound)
+    velocities = sims.qvel if bound == np.inf else np.minimum(np.maximum(sims.qvel, -bound), bound)
     return np.concatenate((sims.qpos[:, first:], velocities), axis=1)
 
 
@@ -116,32 +118,35 @@ def swim(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, Terms]:
 
 def is_upright(sims: Simulations) -> np.ndarray:
     """Return which walkers are healthy, by their height and angle."""
-    settings = sims.settings
-    height = is_within(sims.qpos[:, 1], settings.healthy_z_range)
-    return height & is_within(sims.qpos[:, 2], settings.healthy_angle_range)
+    height = is_within(sims.qpos[:, 1], sims.settings.healthy_z_range)
+    return np.asarray(height & is_within(sims.qpos[:, 2], sims.settings.healthy_angle_range))
 
 
 def is_hopping(sims: Simulations) -> np.ndarray:
     """Return which hoppers are healthy, by their height, angle and other coordinates."""
-    bounds = sims.settings.healthy_state_range
-    positions, velocities = is_within(sims.qpos[:, 2:], bounds), is_within(sims.qvel, bounds)
-    return is_upright(sims) & positions.all(axis=1) & velocities.all(axis=1)
+    others = np.concatenate((sims.qpos[:, 2:], sims.qvel), axis=1)
+    return is_upright(sims) & is_within(others, sims.settings.healthy_state_range).all(axis=1)
 
 
-def walk(is_healthy: Callable[[Simulations], np.ndarray], sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, Terms]:
+def unless_healthy(is_healthy: Test, sims: Simulations) -> np.ndarray:
+    """Terminate the simulations of unhealthy robots, if the task says so."""
+    healthy = is_healthy(sims)
+    return np.asarray(~healthy if sims.settings.terminate_when_unhealthy else np.zeros_like(healthy))
+
+
+def healthy_ones(is_healthy: Test, sims: Simulations) -> np.ndarray:
+    """Return which robots are healthy, which is known already if the others have terminated."""
+    return ~sims.terminated if sims.settings.terminate_when_unhealthy else is_healthy(sims)
+
+
+def walk(is_healthy: Test, sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, Terms]:
     """Reward speed and health."""
     velocities = (sims.qpos[:, 0] - sims.before) / sims.dt
     forward = sims.settings.forward_reward_weight * velocities
-    survive = is_healthy(sims) * sims.settings.healthy_reward
+    survive = healthy_ones(is_healthy, sims) * sims.settings.healthy_reward
     costs = control_costs(sims, actions)
     terms = {"x_velocity": velocities, "reward_forward": forward, "reward_ctrl": -costs, "reward_survive": survive}
     return forward + survive - costs, terms
-
-
-def unless_healthy(is_healthy: Callable[[Simulations], np.ndarray], sims: Simulations) -> np.ndarray:
-    """Terminate the simulations of unhealthy robots, if the task says so."""
-    healthy = is_healthy(sims)
-    return ~healthy if sims.settings.terminate_when_unhealthy else np.zeros_like(healthy)
 
 
 # Pendulums.
@@ -160,7 +165,7 @@ def has_tipped(sims: Simulations) -> np.ndarray:
 
 def stand(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, Terms]:
     """Reward each step with a standing pole."""
-    rewards = (~has_tipped(sims)).astype(int)
+    rewards = (~sims.terminated).astype(int)
     return rewards, {"reward_survive": rewards.tolist()}
 
 
@@ -178,7 +183,7 @@ def has_fallen(sims: Simulations) -> np.ndarray:
 
 def balance(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, Terms]:
     """Reward a tip that is high and still."""
-    bonuses = [sims.settings.healthy_reward * int(not fallen) for fallen in has_fallen(sims)]
+    bonuses = [sims.settings.healthy_reward * int(not fallen) for fallen in sims.terminated]
     tips = sims.site_xpos[:, 0]
     distances = [0.01 * x**2 + (y - 2) ** 2 for x, y in zip(tips[:, 0], tips[:, 2], strict=True)]
     speeds = [1e-3 * first**2 + 5e-3 * second**2 for first, second in sims.qvel[:, 1:3]]
@@ -288,7 +293,10 @@ def crawl(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, Terms]:
     """Reward speed and health, less the costs of torques and contacts."""
     settings = sims.settings
     velocities = (xy_of_body(sims) - sims.before) / sims.dt
-    forward, survive = velocities[:, 0] * settings.forward_reward_weight, is_at_height(sims) * settings.healthy_reward
+    forward, survive = (
+        velocities[:, 0] * settings.forward_reward_weight,
+        healthy_ones(is_at_height, sims) * settings.healthy_reward,
+    )
     control = control_costs(sims, actions)
     contact = settings.contact_cost_weight * np.sum(np.square(flat(clipped_forces(sims))), axis=1)
     return forward + survive - (control + contact), {
@@ -337,7 +345,10 @@ def stride(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, Terms]:
     """Reward a humanoid's speed and health, less the costs of torques and contacts."""
     settings = sims.settings
     velocities = (mass_centers(sims) - sims.before) / sims.dt
-    forward, survive = settings.forward_reward_weight * velocities[:, 0], is_standing(sims) * settings.healthy_reward
+    forward, survive = (
+        settings.forward_reward_weight * velocities[:, 0],
+        healthy_ones(is_standing, sims) * settings.healthy_reward,
+    )
     control = control_costs(sims, sims.ctrl)
     contact = impacts(sims, settings.contact_cost_weight, settings.contact_cost_range)
     return forward + survive - (control + contact), {
@@ -466,5 +477,9 @@ def gymnasium_task(env_id: str) -> MujocoTask:
     settings.update(spec.kwargs)
     xml_file, frame_skip = settings.pop("xml_file"), settings.pop("frame_skip")
     return TASKS[env_id](
-        xml_file=xml_file, frame_skip=frame_skip, max_episode_steps=spec.max_episode_steps, settings=settings
+        xml_file=xml_file,
+        frame_skip=frame_skip,
+        max_episode_steps=spec.max_episode_steps,
+        camera=settings.pop("default_camera_config"),
+        settings=settings,
     )

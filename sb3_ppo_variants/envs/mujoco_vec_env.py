@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -32,7 +33,9 @@ ARGUMENTS = {
     "seed": RULES["seed"],
     "n_threads": Rule("an integer >= 1, or 'auto'", lambda value: value == "auto" or COUNT.accepts(value)),
     "frame_skip": COUNT,
-    "max_episode_steps": Rule("an integer >= 1, or -1 or None for no limit", lambda value: value in (-1, None) or COUNT.accepts(value)),
+    "max_episode_steps": Rule(
+        "an integer >= 1, or -1 or None for no limit", lambda value: value in (-1, None) or COUNT.accepts(value)
+    ),
     "render_mode": Rule("'rgb_array' or None", lambda value: value in ("rgb_array", None)),
 }
 # After these warnings, MuJoCo has replaced the state or the controls.
@@ -72,10 +75,12 @@ def make_mujoco_vec_env(
     task = env_id if isinstance(env_id, MujocoTask) else gymnasium_task(env_id)
     spec = gym.spec(env_id) if isinstance(env_id, str) else None
     arguments = dict(env_kwargs or {})
-    render_mode = arguments.pop("render_mode", None)
+    render_mode: Any = arguments.pop("render_mode", None)
     check_arguments({"render_mode": render_mode}, ARGUMENTS)
-    camera = {name: arguments.pop(name, task.settings.get(name)) for name in CAMERA if name in {**task.settings, **arguments}}
-    venv = MujocoVecEnv(_with_arguments(task, arguments), n_envs, _count_threads(n_threads, n_envs), spec, render_mode, camera)
+    camera = {name: arguments.pop(name) for name in CAMERA if name in arguments}
+    venv = MujocoVecEnv(
+        _with_arguments(task, arguments), n_envs, _count_threads(n_threads, n_envs), spec, render_mode, camera
+    )
     venv.monitor(monitor_dir, monitor_kwargs or {})
     venv.seed(seed)
     return venv
@@ -92,7 +97,9 @@ def import_mujoco() -> None:
 
 def _with_arguments(task: MujocoTask, arguments: dict[str, Any]) -> MujocoTask:
     """Return the task with other settings."""
-    of_task = {name: arguments.pop(name) for name in ("xml_file", "frame_skip", "max_episode_steps") if name in arguments}
+    of_task = {
+        name: arguments.pop(name) for name in ("xml_file", "frame_skip", "max_episode_steps") if name in arguments
+    }
     if of_task.get("max_episode_steps", -1) is None:  # As in gym.make, the task's own.
         del of_task["max_episode_steps"]
     if unknown := arguments.keys() - task.settings.keys():
@@ -200,13 +207,14 @@ class MujocoVecEnv(VecEnv):
         self.simulations = Simulations(batch, task.settings, task.frame_skip)
         self._unstable = [int(getattr(mujoco.mjtWarning, name)) for name in UNSTABLE]
         self._data = mujoco.MjData(model)
-        self._camera, self._renderer = dict(camera or {}), None
+        self._camera = {"default_camera_config": task.camera, **(camera or {})}
+        self._renderer: Any = None
         self._limit = task.max_episode_steps if task.max_episode_steps not in (-1, None) else NO_LIMIT
         self._n_steps = np.zeros(n_envs, np.int64)
         size = try_out(task, self.simulations)
         low, high = model.actuator_ctrlrange.astype(np.float32).T
         self.spaces = spaces.Box(-np.inf, np.inf, (size,), np.float64), spaces.Box(low, high, dtype=np.float32)
-        self.metadata = {"render_modes": ["rgb_array"], "render_fps": round(1 / self.simulations.dt)}
+        self.metadata: Info = {"render_modes": ["rgb_array"], "render_fps": int(np.round(1 / self.simulations.dt))}
         metadata = self.metadata
         self._singles = [OneSimulation(self, i) for i in range(n_envs)]
         self.monitor(None, {})
@@ -265,37 +273,37 @@ class MujocoVecEnv(VecEnv):
         self._simulate()
         task, simulations = self.task, self.simulations
         observations = self._observe()
+        simulations.terminated = terminated = task.terminated(simulations)
         rewards, terms = task.reward(simulations, self._actions)
         self._n_steps += 1
-        terminated, truncated = task.terminated(simulations), self._n_steps >= self._limit
-        columns = {**task.describe(simulations), **terms}
-        values = zip(*columns.values(), strict=True) if columns else [()] * self.num_envs
-        infos: list[Info] = []
-        for monitor, one, row, observation, *outcome in zip(
-            self._monitors,
-            self._singles,
-            values,
-            observations,
-            rewards.tolist(),
-            terminated.tolist(),
-            truncated.tolist(),
-            strict=True,
-        ):
-            info = dict(zip(columns, row, strict=True))
-            one.outcome = (observation, *outcome, info)
-            monitor.step(None)
-            info["TimeLimit.truncated"] = outcome[2] and not outcome[1]
-            infos.append(info)
+        truncated = self._n_steps >= self._limit
+        cut_off = (truncated & ~terminated).tolist()
+        columns = {**task.describe(simulations), **terms, "TimeLimit.truncated": cut_off}
+        infos: list[Info] = [*map(dict, map(zip, repeat((*columns,)), zip(*columns.values(), strict=True)))]
+        for monitor, reward in zip(self._monitors, rewards.tolist(), strict=True):
+            # What Monitor.step does within an episode.
+            monitor.rewards.append(reward)
+            monitor.total_steps += 1
         dones = terminated | truncated
         if dones.any():
             indices = np.flatnonzero(dones)
             for i in indices.tolist():
                 infos[i]["terminal_observation"] = observations[i].copy()
+                self._end_episode(i, infos[i])
             self._begin(indices, [None] * self.num_envs)
             observations = self._observe()
         return observations, rewards.astype(np.float32), dones, infos
 
+    def _end_episode(self, index: int, info: Info) -> None:
+        """Let the ``Monitor`` take the last step of an episode, which it has counted already."""
+        monitor = self._monitors[index]
+        monitor.total_steps -= 1
+        self._singles[index].outcome = None, monitor.rewards.pop(), True, False, info
+        monitor.step(None)
+
     def _simulate(self) -> None:
+        if self._monitors[0].needs_reset:
+            raise RuntimeError("reset() must come before the first step()")
         simulations = self.simulations
         batch = simulations.batch
         simulations.before = self.task.track(simulations)
@@ -344,14 +352,15 @@ class MujocoVecEnv(VecEnv):
 
         model = self.simulations.model
         if self._renderer is None:
-            defaults = {name: signature(MujocoEnv).parameters[name].default for name in CAMERA}
-            camera = {**defaults, **self._camera}
-            model.vis.global_.offwidth = max(model.vis.global_.offwidth, camera["width"])
-            model.vis.global_.offheight = max(model.vis.global_.offheight, camera["height"])
-            self._renderer = MujocoRenderer(model, self._data, **camera)
+            camera = {name: signature(MujocoEnv).parameters[name].default for name in CAMERA} | self._camera
+            size = model.vis.global_
+            size.offwidth, size.offheight = max(size.offwidth, camera["width"]), max(size.offheight, camera["height"])
+            default = camera.pop("default_camera_config")
+            self._renderer = MujocoRenderer(model, self._data, default, **camera)
         self.simulations.batch.get_data(index, self._data)
         mujoco.mj_forward(model, self._data)
-        return self._renderer.render("rgb_array")
+        image: np.ndarray = self._renderer.render("rgb_array")
+        return image
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """Return an attribute or a setting of the simulations. ``model`` and ``data`` are copies."""
@@ -363,16 +372,23 @@ class MujocoVecEnv(VecEnv):
     def set_attr(self, attr_name: str, value: object, indices: VecEnvIndices = None) -> None:
         """Change a setting of the task, such as ``ctrl_cost_weight``, for all simulations.
 
-        :raises ArgumentError: if there is no such setting, or if only some of the simulations are meant
+        :raises ArgumentError: if there is no such setting, it would change the observation space, or only some of the
+            simulations are meant
         """
         if not hasattr(self.simulations.settings, attr_name):
             allowed = ", ".join(vars(self.simulations.settings))
             refuse("attr_name", attr_name, f"a setting of the task: {allowed}")
         if len(set(self._get_indices(indices))) < self.num_envs:
             refuse("indices", indices, "None: the simulations share their settings")
+        old = getattr(self.simulations.settings, attr_name)
         setattr(self.simulations.settings, attr_name, value)
+        if self._observe().shape[1:] != self.observation_space.shape:
+            setattr(self.simulations.settings, attr_name, old)
+            refuse(attr_name, value, "a value that leaves the observation space as it is")
 
-    def env_method(self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any) -> list[Any]:
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+    ) -> list[Any]:
         """Call a method of some of the simulations, such as ``render``.
 
         :raises NotImplementedError: if the method would step or change a single simulation
