@@ -50,7 +50,7 @@ def positions_and_velocities(sims: Simulations, n_hidden: int, bound: float = np
 
 def x_position(sims: Simulations) -> Terms:
     """Report how far a robot in the plane has come."""
-    return {"x_position": sims.qpos[:, 0].copy()}
+    return {"x_position": sims.qpos[:, 0]}
 
 
 def x_and_height(sims: Simulations) -> Terms:
@@ -60,13 +60,13 @@ def x_and_height(sims: Simulations) -> Terms:
 
 def xy_position(sims: Simulations) -> Terms:
     """Report where a robot in space is."""
-    place = sims.qpos[:, :2].copy()
+    place = sims.qpos[:, :2]
     return {"x_position": place[:, 0], "y_position": place[:, 1], "distance_from_origin": norms(place)}
 
 
 def tendons(sims: Simulations) -> Terms:
     """Report the tendons of a humanoid."""
-    return {"tendon_length": sims.ten_length.copy(), "tendon_velocity": sims.ten_velocity.copy()}
+    return {"tendon_length": sims.ten_length, "tendon_velocity": sims.ten_velocity}
 
 
 # How episodes begin.
@@ -380,7 +380,7 @@ def humanoid_position(sims: Simulations) -> Terms:
 
 def lying_position(sims: Simulations) -> Terms:
     """Report where a humanoid that stands up is."""
-    x, y, z = sims.qpos[:, :3].T.copy()
+    x, y, z = sims.qpos[:, :3].T
     return {"x_position": x, "y_position": y, "z_distance_from_origin": z - sims.init_qpos[2], **tendons(sims)}
 
 

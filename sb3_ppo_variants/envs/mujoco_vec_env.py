@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 
 from sb3_ppo_variants.arguments.rules import COUNT, RULES, Rule, check_arguments
 from sb3_ppo_variants.envs.mujoco_tasks import gymnasium_task
-from sb3_ppo_variants.envs.simulations import MujocoTask, Simulations, try_out
+from sb3_ppo_variants.envs.simulations import MujocoTask, Simulations, Terms, try_out
 from sb3_ppo_variants.errors import ArgumentError, NonFiniteError, installation, refuse
 from sb3_ppo_variants.guards.outputs import Info
 
@@ -127,6 +127,13 @@ def _load(task: MujocoTask) -> "mujoco.MjModel":
     if not model.nu or not (model.actuator_ctrlrange[:, 0] < model.actuator_ctrlrange[:, 1]).all():
         raise ArgumentError(f"xml_file={task.xml_file!r} needs actuators with a ctrlrange")
     return model
+
+
+def _fixed(terms: Terms) -> Terms:
+    """Return parts of infos that the next step does not change: rows of an array would be views of it."""
+    return {
+        key: value.copy() if isinstance(value, np.ndarray) and value.ndim > 1 else value for key, value in terms.items()
+    }
 
 
 class OneSimulation(gym.Env):
@@ -248,7 +255,7 @@ class MujocoVecEnv(VecEnv):
         batch.forward(indices)
         self.simulations.cfrc_ext[indices] = 0
         self._n_steps[indices] = 0
-        columns = {key: [*column] for key, column in self.task.describe(self.simulations).items()}
+        columns = {key: [*column] for key, column in _fixed(self.task.describe(self.simulations)).items()}
         for i in indices.tolist():
             self.reset_infos[i] = {key: column[i] for key, column in columns.items()}
 
@@ -278,7 +285,7 @@ class MujocoVecEnv(VecEnv):
         self._n_steps += 1
         truncated = self._n_steps >= self._limit
         cut_off = (truncated & ~terminated).tolist()
-        columns = {**task.describe(simulations), **terms, "TimeLimit.truncated": cut_off}
+        columns = {**_fixed(task.describe(simulations)), **_fixed(terms), "TimeLimit.truncated": cut_off}
         infos: list[Info] = [*map(dict, map(zip, repeat((*columns,)), zip(*columns.values(), strict=True)))]
         for monitor, reward in zip(self._monitors, rewards.tolist(), strict=True):
             # What Monitor.step does within an episode.
