@@ -212,6 +212,8 @@ class MujocoVecEnv(VecEnv):
         # Only a persistent batch keeps the contacts.
         batch = Batch(model, n_envs, n_threads, persistent=task.contact_forces)
         self.simulations = Simulations(batch, task.settings, task.frame_skip)
+        batch.reset(stage=0)
+        self._initial: np.ndarray = batch.state[0].copy()
         self._unstable = [int(getattr(mujoco.mjtWarning, name)) for name in UNSTABLE]
         self._data = mujoco.MjData(model)
         self._camera = {"default_camera_config": task.camera, **(camera or {})}
@@ -249,7 +251,8 @@ class MujocoVecEnv(VecEnv):
     def _begin(self, indices: np.ndarray, seeds: Sequence[int | None]) -> None:
         """Begin new episodes in some of the simulations."""
         batch = self.simulations.batch
-        batch.reset(indices, stage=0)
+        # The same as batch.reset, in a fraction of the time.
+        batch.state[indices], batch.warning[indices] = self._initial, 0
         for i in indices.tolist():
             self._monitors[i].reset(seed=seeds[i])
         batch.forward(indices)
