@@ -17,7 +17,13 @@ from stable_baselines3.common.monitor import Monitor, load_results
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize
 
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.envs import GymnasiumVecEnv, make_ale_vec_env, make_envpool_vec_env, make_gymnasium_vec_env
+from sb3_ppo_variants.envs import (
+    GymnasiumVecEnv,
+    make_ale_vec_env,
+    make_envpool_vec_env,
+    make_gymnasium_vec_env,
+    make_mujoco_vec_env,
+)
 
 N_ENVS = 3
 MODES = {f"-{mode.value}": {"autoreset_mode": mode} for mode in AutoresetMode}
@@ -31,6 +37,7 @@ BACKENDS: Mapping[str, Callable[..., VecEnv]] = {
     "native": partial(make_gymnasium_vec_env, "CartPole-v1", vectorization_mode="vector_entry_point"),
     "envpool": partial(make_envpool_vec_env, "CartPole-v1"),
     "envpool, cut off": partial(make_envpool_vec_env, "Pendulum-v1", env_kwargs={"max_episode_steps": 7}),
+    "mujoco": partial(make_mujoco_vec_env, "InvertedPendulum-v5", env_kwargs={"max_episode_steps": 7}),
     "ale": partial(
         make_ale_vec_env,
         "BreakoutNoFrameskip-v4",
@@ -39,7 +46,7 @@ BACKENDS: Mapping[str, Callable[..., VecEnv]] = {
     ),
 }
 # CartPole's reward is 1 at each step, so the return of an episode would show an extra step for its reset.
-CARTPOLES = [name for name in BACKENDS if name not in ("ale", "envpool, cut off")]
+CARTPOLES = [name for name in BACKENDS if name not in ("ale", "envpool, cut off", "mujoco")]
 
 
 @pytest.fixture(params=BACKENDS)
@@ -251,7 +258,7 @@ def test_options_are_for_one_reset() -> None:
         venv.reset()
 
 
-@pytest.mark.parametrize("name", ["sync-NextStep", "async-SameStep", "native", "envpool", "ale"])
+@pytest.mark.parametrize("name", ["sync-NextStep", "async-SameStep", "native", "envpool", "mujoco", "ale"])
 def test_models_train_and_are_evaluated(name: str) -> None:
     venv = BACKENDS[name](n_envs=2)
     policy = "CnnPolicy" if name == "ale" else "MlpPolicy"

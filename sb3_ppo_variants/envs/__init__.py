@@ -1,4 +1,4 @@
-"""Vectorised environments: gymnasium's, ALE's and EnvPool's as SB3's ``VecEnv``, and supervised worker processes."""
+"""Vectorised environments: gymnasium's, ALE's, EnvPool's, MuJoCo's; and supervised worker processes."""
 
 from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
 from sb3_ppo_variants.envs.making import (
@@ -10,16 +10,22 @@ from sb3_ppo_variants.envs.making import (
     make_envpool_vec_env,
     make_gymnasium_vec_env,
 )
+from sb3_ppo_variants.envs.mujoco_vec_env import MujocoVecEnv, make_mujoco_vec_env
+from sb3_ppo_variants.envs.simulations import MujocoTask, Simulations
 from sb3_ppo_variants.envs.subproc import SafeSubprocVecEnv
 
 __all__ = [
     "ActionsAsDrawn",
     "GymnasiumVecEnv",
+    "MujocoTask",
+    "MujocoVecEnv",
     "SafeSubprocVecEnv",
+    "Simulations",
     "VecClipReward",
     "VecEpisodicLife",
     "check_frame_skip",
     "make_ale_vec_env",
     "make_envpool_vec_env",
     "make_gymnasium_vec_env",
+    "make_mujoco_vec_env",
 ]

@@ -1,0 +1,412 @@
+"""MuJoCo's environments in batches are those of gymnasium, bit for bit."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor, load_results
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+
+from sb3_ppo_variants import ExactCheckpointCallback, PPOClip
+from sb3_ppo_variants.envs import MujocoTask, Simulations, make_mujoco_vec_env
+from sb3_ppo_variants.errors import ArgumentError, NonFiniteError
+
+batch = pytest.importorskip("mujoco.batch")
+
+IDS = [
+    *("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "InvertedPendulum-v5", "InvertedDoublePendulum-v5", "Swimmer-v5"),
+    *("Reacher-v5", "Pusher-v5", "Ant-v5", "Humanoid-v5", "HumanoidStandup-v5"),
+]
+# Arguments other than the defaults.
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "HalfCheetah-v5": {
+        "forward_reward_weight": 1.3,
+        "ctrl_cost_weight": 0.3,
+        "reset_noise_scale": 0.2,
+        "exclude_current_positions_from_observation": False,
+    },
+    "Hopper-v5": {
+        "healthy_reward": 0.7,
+        "healthy_state_range": (-3, 3),
+        "healthy_z_range": (0.9, 1.3),
+        "healthy_angle_range": (-0.1, 0.1),
+        "max_episode_steps": 12,
+    },
+    "Walker2d-v5": {"terminate_when_unhealthy": False, "frame_skip": 2, "max_episode_steps": 60},
+    "InvertedPendulum-v5": {"reset_noise_scale": 0.15, "max_episode_steps": 5},
+    "InvertedDoublePendulum-v5": {"healthy_reward": 3, "reset_noise_scale": 0.2},
+    "Swimmer-v5": {"exclude_current_positions_from_observation": False, "max_episode_steps": -1},
+    "Reacher-v5": {"reward_dist_weight": 2.5, "reward_control_weight": 0.3},
+    "Pusher-v5": {"reward_near_weight": 0.1, "reward_dist_weight": 3, "reward_control_weight": 0.7},
+    "Ant-v5": {
+        "include_cfrc_ext_in_observation": False,
+        "main_body": 2,
+        "contact_force_range": (-0.1, 0.2),
+        "healthy_z_range": (0.4, 0.9),
+        "terminate_when_unhealthy": False,
+    },
+    "Humanoid-v5": {
+        "include_cinert_in_observation": False,
+        "include_cfrc_ext_in_observation": False,
+        "contact_cost_range": (0.1, 0.4),
+        "contact_cost_weight": 1e-3,
+        "exclude_current_positions_from_observation": False,
+    },
+    "HumanoidStandup-v5": {
+        "include_cvel_in_observation": False,
+        "include_qfrc_actuator_in_observation": False,
+        "impact_cost_weight": 1e-3,
+        "uph_cost_weight": 2,
+    },
+}
+N_ENVS = 3
+Controller = Callable[[np.ndarray], np.ndarray]
+
+
+def pair(env_id: str, n_threads: int = 2, **env_kwargs: Any) -> tuple[VecEnv, VecEnv]:
+    ours = make_mujoco_vec_env(env_id, N_ENVS, seed=7, env_kwargs=env_kwargs, n_threads=n_threads)
+    return ours, make_vec_env(env_id, N_ENVS, seed=7, env_kwargs=env_kwargs)
+
+
+def without_times(step: Any) -> Any:
+    for info in step[3]:
+        info.get("episode", {}).pop("t", None)
+    return step
+
+
+def random_controller(venv: VecEnv, scale: float = 1.0) -> Controller:
+    """Draw actions between the bounds, times the scale."""
+    space: Any = venv.action_space
+    rng = np.random.default_rng(1)
+    return lambda _: (scale * rng.uniform(space.low, space.high, (venv.num_envs, *space.shape))).astype(np.float32)
+
+
+def policy_controller(venv: VecEnv) -> Controller:
+    """Draw the actions of an untrained policy, and clip them as SB3 does."""
+    th.manual_seed(0)  # A seed of the model would seed the environment.
+    model = PPOClip("MlpPolicy", venv, n_steps=8, batch_size=8, device="cpu")
+    space: Any = venv.action_space
+    return lambda observations: np.clip(model.predict(observations)[0], space.low, space.high)
+
+
+def assert_same(ours: VecEnv, theirs: VecEnv, n_steps: int, control: Controller) -> int:
+    assert ours.observation_space == theirs.observation_space and ours.action_space == theirs.action_space
+    observations: Any = ours.reset()
+    np.testing.assert_array_equal(observations, np.asarray(theirs.reset()))
+    np.testing.assert_equal(ours.reset_infos, theirs.reset_infos)
+    n_dones = 0
+    for _ in range(n_steps):
+        actions = control(observations)
+        first, second = without_times(ours.step(actions)), without_times(theirs.step(actions))
+        for one, other in zip(first[:3], second[:3], strict=True):
+            assert one.dtype == other.dtype
+        np.testing.assert_equal(first, second)
+        np.testing.assert_equal(ours.reset_infos, theirs.reset_infos)
+        observations = first[0]
+        n_dones += int(first[2].sum())
+    return n_dones
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_random_actions(env_id: str) -> None:
+    ours, theirs = pair(env_id)
+    # Weak actions keep the pendulums up for a while.
+    control = random_controller(ours, 0.05 if env_id.startswith("Inverted") else 1.0)
+    assert assert_same(ours, theirs, 1010, control) >= N_ENVS
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_actions_of_a_policy(env_id: str) -> None:
+    ours, theirs = pair(env_id, 1)
+    assert_same(ours, theirs, 300, policy_controller(ours))
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_arguments(env_id: str) -> None:
+    ours, theirs = pair(env_id, **ARGUMENTS[env_id])
+    assert_same(ours, theirs, 150, random_controller(ours))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env_id", IDS)
+def test_many_steps(env_id: str) -> None:
+    ours, theirs = pair(env_id)
+    assert_same(ours, theirs, 10_000, random_controller(ours))
+    assert_same(ours, theirs, 10_000, policy_controller(ours))
+
+
+def test_double_precision_and_other_orders_of_actions() -> None:
+    """An action of eight numbers is summed in another order if it is not contiguous."""
+    ours, theirs = pair("Ant-v5")
+    control = random_controller(ours)
+    assert_same(ours, theirs, 30, lambda observations: np.asfortranarray(control(observations).astype(np.float64)))
+
+
+def test_seeds() -> None:
+    ours, theirs = pair("Hopper-v5")
+    assert_same(ours, theirs, 20, random_controller(ours))
+    assert list(ours.seed(3)) == list(theirs.seed(3)) == [3, 4, 5]
+    assert_same(ours, theirs, 20, random_controller(ours))
+    # Without seeds, the generators go on.
+    assert_same(ours, theirs, 20, random_controller(ours))
+
+
+def test_a_reset_forgets_what_was_before() -> None:
+    env = make_mujoco_vec_env("Ant-v5", N_ENVS)
+
+    def run() -> list[Any]:
+        env.seed(4)
+        control = random_controller(env)
+        return [env.reset(), *(without_times(env.step(control(np.empty(0)))) for _ in range(20))]
+
+    first = run()
+    np.testing.assert_equal(run(), first)
+
+
+@pytest.mark.parametrize("env_id", ["HalfCheetah-v5", "Humanoid-v5"])
+def test_training_is_the_same(env_id: str) -> None:
+    def train(env: VecEnv) -> PPOClip:
+        return PPOClip("MlpPolicy", VecNormalize(env), n_steps=40, batch_size=60, n_epochs=2, seed=5).learn(360)
+
+    weights = [train(env).policy.state_dict() for env in pair(env_id)]
+    for name, tensor in weights[0].items():
+        assert th.equal(tensor, weights[1][name]), name
+
+
+def test_an_exact_resume(tmp_path: Path) -> None:
+    def start(folder: str) -> PPOClip:
+        env = VecNormalize(make_mujoco_vec_env("Hopper-v5", N_ENVS, seed=2))
+        model = PPOClip.resume_or_start(tmp_path / folder, "MlpPolicy", env, n_steps=32, batch_size=48, seed=2)
+        return model
+
+    def checkpoints(folder: str) -> ExactCheckpointCallback:
+        return ExactCheckpointCallback(every=96, path=tmp_path / folder, at_end=True)
+
+    whole = start("whole")
+    whole.learn_to(288, callback=checkpoints("whole"))
+    start("parts").learn(96, callback=checkpoints("parts"))
+    resumed = start("parts")
+    assert resumed.num_timesteps == 96
+    resumed.learn_to(288, callback=checkpoints("parts"))
+    for name, tensor in whole.policy.state_dict().items():
+        assert th.equal(tensor, resumed.policy.state_dict()[name]), name
+
+
+def test_the_guards_name_the_environment() -> None:
+    env = make_mujoco_vec_env("Hopper-v5", N_ENVS, seed=0)
+    model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16)
+    env.reset()
+    env.simulations.qvel[1] = 1e12
+    with pytest.raises(NonFiniteError, match=r"the simulation of environment 1 is unstable: .*QVEL") as caught:
+        env.step(np.zeros((N_ENVS, 3), np.float32))
+    assert caught.value.env_index == 1
+    env.reset()
+    with pytest.raises(NonFiniteError, match=r"the simulation of environment 2 is unstable: .*CTRL"):
+        env.step(np.array([[0.0] * 3, [0.0] * 3, [0.0, np.nan, 0.0]]))
+    # A reset makes them stable again.
+    assert model.learn(48).num_timesteps == 48
+
+
+def test_monitor_files(tmp_path: Path) -> None:
+    folders = tmp_path / "ours", tmp_path / "theirs"
+    keywords = {"info_keywords": ("x_position",)}
+    ours = make_mujoco_vec_env("Hopper-v5", N_ENVS, 1, str(folders[0]), monitor_kwargs=keywords)
+    theirs = make_vec_env("Hopper-v5", N_ENVS, 1, monitor_dir=str(folders[1]), monitor_kwargs=keywords)
+    assert_same(ours, theirs, 200, random_controller(ours))
+    assert ours.env_method("get_total_steps") == theirs.env_method("get_total_steps") == [200] * N_ENVS
+    assert ours.env_method("get_episode_rewards") == theirs.env_method("get_episode_rewards")
+    assert ours.env_is_wrapped(Monitor) == [True] * N_ENVS
+    for env in (ours, ours, theirs):
+        env.close()
+    columns = ["r", "l", "x_position"]
+    tables = [load_results(str(folder)).sort_values(columns)[columns].to_numpy() for folder in folders]
+    np.testing.assert_array_equal(*tables)
+    assert len(tables[0]) > N_ENVS
+
+
+def test_evaluation() -> None:
+    env = make_mujoco_vec_env("Reacher-v5", 2, seed=0)
+    model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16)
+    _, lengths = evaluate_policy(model, env, n_eval_episodes=4, return_episode_rewards=True)
+    assert lengths == [50] * 4
+
+
+def test_attributes() -> None:
+    env = make_mujoco_vec_env("Hopper-v5", N_ENVS, seed=0)
+    observations: Any = env.reset()
+    assert env.get_attr("dt") == [0.008] * N_ENVS
+    assert env.get_attr("spec")[0].id == "Hopper-v5"
+    np.testing.assert_array_equal(env.get_attr("data", 1)[0].qpos[1:], observations[1, :5])
+    assert env.has_attr("healthy_reward") and not env.has_attr("no_such_thing")
+    actions = np.ones((N_ENVS, 3), np.float32)
+    env.set_attr("ctrl_cost_weight", 2.0)
+    assert env.get_attr("ctrl_cost_weight", [0, 2]) == [2.0, 2.0]
+    assert [info["reward_ctrl"] for info in env.step(actions)[3]] == [-6.0] * N_ENVS
+    with pytest.raises(ArgumentError, match=r"attr_name='gravity'.*ctrl_cost_weight"):
+        env.set_attr("gravity", 0)
+    with pytest.raises(ArgumentError, match=r"indices=0.*share"):
+        env.set_attr("ctrl_cost_weight", 1.0, 0)
+    with pytest.raises(ArgumentError, match=r"exclude_current.*=False.*observation space"):
+        env.set_attr("exclude_current_positions_from_observation", False)
+    env.step(actions)
+    with pytest.raises(NotImplementedError, match=r"reset\(\)"):
+        env.env_method("reset", indices=0)
+    with pytest.warns(UserWarning, match="render_mode=None"):
+        assert env.get_images() == [None] * N_ENVS
+
+
+def test_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = make_mujoco_vec_env(
+        "Hopper-v5", 2, seed=0, env_kwargs={"render_mode": "rgb_array", "width": 64, "height": 48}
+    )
+    env.reset()
+    try:
+        images: Any = env.get_images()
+    except Exception as error:
+        pytest.skip(f"no pictures here: {error}")
+    assert [image.shape for image in images] == [(48, 64, 3)] * 2
+    assert len(np.unique(images[0])) > 10
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"env_id": "Hopper-v4"}, "env_id='Hopper-v4'.*Hopper-v5"),
+        ({"n_envs": 0}, "n_envs=0"),
+        ({"n_threads": 0}, "n_threads=0"),
+        ({"n_threads": "all"}, "n_threads='all'"),
+        ({"seed": -1}, "seed=-1"),
+        ({"env_kwargs": {"healthy_rewards": 1}}, "healthy_rewards.*healthy_reward"),
+        ({"env_kwargs": {"frame_skip": 0}}, "frame_skip=0"),
+        ({"env_kwargs": {"max_episode_steps": 0}}, "max_episode_steps=0"),
+        ({"env_kwargs": {"render_mode": "human"}}, "render_mode='human'.*rgb_array"),
+    ],
+)
+def test_refused_arguments(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        make_mujoco_vec_env(**{"env_id": "Hopper-v5", **arguments})
+
+
+def test_refused_calls() -> None:
+    env = make_mujoco_vec_env("Hopper-v5", 2)
+    with pytest.raises(RuntimeError, match=r"reset\(\) must come before"):
+        env.step(np.zeros((2, 3)))
+    env.reset()
+    with pytest.raises(ArgumentError, match=r"actions have the shape \(2, 1\)"):
+        env.step(np.zeros((2, 1)))
+    env.set_options({"low": 1})
+    with pytest.raises(ArgumentError, match="options="):
+        env.reset()
+
+
+def test_without_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mujoco.batch", None)
+    with pytest.raises(ImportError, match=r"MuJoCo >= 4, which needs Python >= 3\.11: pip install"):
+        make_mujoco_vec_env("Hopper-v5")
+
+
+# A cart that shall go to the right. From rest, a force f on a mass m gives the speed f t / m.
+CART = """
+<mujoco>
+  <option timestep="0.01" gravity="0 0 0"/>
+  <worldbody>
+    <body name="cart"><joint name="x" type="slide" axis="1 0 0"/><geom size="0.1" mass="2"/></body>
+    {more}
+  </worldbody>
+  <actuator><motor joint="x" ctrlrange="-1 1" gear="3"/></actuator>
+</mujoco>
+"""
+BALLS = '<body pos="0 {i} 0"><freejoint/><geom size="0.1"/></body>'
+
+
+def cart(folder: Path, more: str = "", **functions: Any) -> MujocoTask:
+    def reset(sims: Simulations, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        return rng.uniform(-sims.settings.noise, sims.settings.noise, 1), np.zeros(1)
+
+    def reward(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        progress = sims.qpos[:, 0] - sims.before
+        return progress - sims.terminated, {"progress": progress}
+
+    (folder / "cart.xml").write_text(CART.format(more=more))
+    parts: dict[str, Any] = {
+        "observe": lambda sims: np.concatenate((sims.qpos, sims.qvel), axis=1),
+        "reward": reward,
+        "reset": reset,
+        "terminated": lambda sims: sims.qpos[:, 0] > 0.005,
+        "track": lambda sims: sims.qpos[:, 0].copy(),
+    }
+    return MujocoTask(
+        str(folder / "cart.xml"), **{**parts, **functions}, frame_skip=2, max_episode_steps=6, settings={"noise": 0.0}
+    )
+
+
+def test_a_task_of_one_s_own(tmp_path: Path) -> None:
+    env = make_mujoco_vec_env(cart(tmp_path), 2, seed=0)
+    np.testing.assert_array_equal(np.asarray(env.reset()), np.zeros((2, 2)))
+    place = 0.0
+    for step in range(1, 7):
+        observations, rewards, dones, infos = env.step(np.array([[1.0], [0.0]]))
+        if step > 4:
+            continue
+        # The acceleration is 1.5, gear times control over mass. Euler's method adds the new velocity to the position.
+        n = 2 * step
+        old, place, speed = place, 1.5 * 0.01**2 * n * (n + 1) / 2, 1.5 * 0.01 * n
+        assert dones.tolist() == [place > 0.005, False]
+        last = infos[0]["terminal_observation"] if dones[0] else np.asarray(observations)[0]
+        np.testing.assert_allclose(last, [place, speed])
+        np.testing.assert_allclose(rewards, [place - old - dones[0], 0], rtol=1e-6)
+        np.testing.assert_allclose(infos[0]["progress"], place - old)
+    # The first one began anew after four steps, and the second one reached its time limit.
+    assert dones.tolist() == [False, True] and infos[1]["TimeLimit.truncated"]
+    assert infos[1]["episode"]["l"] == 6
+    env = make_mujoco_vec_env(cart(tmp_path), 2, seed=0, env_kwargs={"noise": 0.01, "max_episode_steps": 4})
+    assert PPOClip("MlpPolicy", env, n_steps=16, batch_size=16).learn(64).num_timesteps == 64
+
+
+@pytest.mark.parametrize(
+    ("functions", "message"),
+    [
+        ({"observe": lambda sims: sims.qpos[:1]}, r"observe has the shape \(1, 1\)"),
+        ({"reward": lambda sims, actions: (np.zeros(3), {})}, r"reward has the shape \(3,\)"),
+        ({"reward": lambda sims, actions: (np.zeros(2), {"speed": [1]})}, "'speed' of the infos"),
+        ({"reset": lambda sims, rng: (np.zeros(2), np.zeros(1))}, "reset's qpos"),
+        ({"terminated": lambda sims: np.zeros(1, bool)}, "terminated has the shape"),
+    ],
+)
+def test_functions_with_other_shapes(functions: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        make_mujoco_vec_env(cart(tmp_path, **functions), 2)
+
+
+def test_fields_that_were_not_asked_for(tmp_path: Path) -> None:
+    steps = iter(range(10))
+
+    def terminated(sims: Simulations) -> np.ndarray:
+        return sims.qacc[:, 0] > 1 if next(steps) > 1 else np.zeros(2, bool)
+
+    env = make_mujoco_vec_env(cart(tmp_path, terminated=terminated), 2)
+    env.reset()
+    with pytest.raises(AttributeError, match="qacc of the simulations must be read in every call"):
+        for _ in range(3):
+            env.step(np.zeros((2, 1)))
+
+
+def test_sparse_models_with_the_faulty_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import mujoco
+
+    # A model of 60 degrees of freedom or more is sparse.
+    balls = "".join(BALLS.format(i=i) for i in range(1, 11))
+    task = cart(tmp_path, balls)
+    monkeypatch.setattr(mujoco, "__version__", "4.0.0")
+    with pytest.raises(ArgumentError, match=r"cart.xml.*install MuJoCo >= 4\.0\.1"):
+        make_mujoco_vec_env(task)
+    monkeypatch.setattr(mujoco, "__version__", "4.0.1")
+    with pytest.raises(ArgumentError, match="reset's qpos"):
+        make_mujoco_vec_env(task)
