@@ -5,7 +5,7 @@ masks or memory, derive from it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch as th
@@ -21,7 +21,9 @@ from stable_baselines3.common.policies import (
 )
 from stable_baselines3.common.type_aliases import PyTorchObs
 
+from sb3_ppo_variants.arguments.checks import KEYS
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of, known_parameters
+from sb3_ppo_variants.policies.asymmetric import AsymmetricPolicy
 from sb3_ppo_variants.rollouts.buffer import Read, Samples, Where, chunks, observations_at
 
 # What a policy needs besides observations: nothing, action masks, or the sequences of a memory.
@@ -74,6 +76,8 @@ class PolicyKind:
         MultiInputActorCriticPolicy,
     )
     """The policy classes for vectors, images and dictionaries."""
+    asymmetric: ClassVar[type[BasePolicy]] = AsymmetricPolicy
+    """The policy class for dictionaries of which actor and critic see different parts."""
     buffers: ClassVar[Sequence[type[RolloutBuffer]]] = (RolloutBuffer, DictRolloutBuffer)
     """The rollout buffer classes for arrays and for dictionaries."""
     takes_masks: ClassVar[bool] = False
@@ -90,9 +94,14 @@ class PolicyKind:
     @classmethod
     def make_policy(cls, model: OnPolicyAlgorithm) -> ActorCriticPolicy:
         """Create the policy of a model, and the state that the model keeps for it between rollouts, if any."""
-        make: Callable[..., ActorCriticPolicy] = model.policy_class  # type: ignore[assignment]
-        space, action_space = model.observation_space, model.action_space
-        return make(space, action_space, model.lr_schedule, use_sde=model.use_sde, **model.policy_kwargs)
+        make, space = cls.policy_maker(model), model.observation_space
+        return make(space, model.action_space, model.lr_schedule, use_sde=model.use_sde, **model.policy_kwargs)
+
+    @classmethod
+    def policy_maker(cls, model: OnPolicyAlgorithm) -> Callable[..., ActorCriticPolicy]:
+        """Return the class of the policy to create. A model and its files name SB3's or sb3-contrib's class."""
+        divides = model.policy_class is cls.policies[2] and any(name in model.policy_kwargs for name in KEYS)
+        return cast(Callable[..., ActorCriticPolicy], cls.asymmetric if divides else model.policy_class)
 
     def buffer_arguments(self, model: OnPolicyAlgorithm) -> Extras:
         """Return the arguments of the buffer's constructor in addition to SB3's."""

@@ -1,6 +1,5 @@
 """Policies with action masks: sb3-contrib's ``MaskableActorCriticPolicy`` and its subclasses."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,14 +18,20 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.masks import Masks, check_maskable
+from sb3_ppo_variants.policies.asymmetric import Asymmetric
 from sb3_ppo_variants.policies.kind import Acted, Acting, More, PolicyKind
 from sb3_ppo_variants.rollouts.buffer import Read, Where
+
+
+class MaskableAsymmetricPolicy(Asymmetric, MaskableMultiInputActorCriticPolicy):
+    """sb3-contrib's policy for dictionaries and masks, whose actor and critic see different observations."""
 
 
 class Masked(PolicyKind):
     """Evaluates a policy as sb3-contrib's MaskablePPO does. As there, masks are always passed by name."""
 
     policies = (MaskableActorCriticPolicy, MaskableActorCriticCnnPolicy, MaskableMultiInputActorCriticPolicy)
+    asymmetric = MaskableAsymmetricPolicy
     buffers = (MaskableRolloutBuffer, MaskableDictRolloutBuffer)
     takes_masks = True
 
@@ -35,7 +40,7 @@ class Masked(PolicyKind):
         if model.use_sde:
             raise ArgumentError("use_sde=True has no effect on a policy with action masks: pass use_sde=False")
         check_maskable(model.action_space)
-        make: Callable[..., ActorCriticPolicy] = model.policy_class  # type: ignore[assignment]
+        make = cls.policy_maker(model)
         return make(model.observation_space, model.action_space, model.lr_schedule, **model.policy_kwargs)
 
     def acting(self, model: OnPolicyAlgorithm) -> "MaskedActing":
