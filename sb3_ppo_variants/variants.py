@@ -70,7 +70,8 @@ class PPOClip(PPOBase):
         or a schedule; ``None`` never stops early
     :param stats_window_size: number of episodes over which rollout statistics are averaged
     :param tensorboard_log: folder for TensorBoard logs; ``None`` disables them
-    :param policy_kwargs: additional arguments of the policy
+    :param policy_kwargs: additional arguments of the policy; with Dict observations also ``actor_keys`` and
+        ``critic_keys``, lists of the observations that the actor and the critic see (all by default)
     :param verbose: 0 prints nothing, 1 messages, 2 debug messages
     :param seed: seed of all random generators
     :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``: the CPU for an ``MlpPolicy`` with SB3's features extractor,

@@ -24,6 +24,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 from torch.optim import Optimizer
 
+from sb3_ppo_variants.arguments.checks import KEYS
 from sb3_ppo_variants.arguments.rules import COUNT, FLAG, Rule
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.kl import Divergences, Parameters
@@ -229,6 +230,12 @@ def _check_lstm(arguments: Mapping[str, object]) -> None:
     if arguments.get("enable_critic_lstm", True):
         raise ArgumentError(
             "policy_kwargs: shared_lstm=True needs enable_critic_lstm=False, because actor and critic share one LSTM"
+        )
+    keys = [name for name in KEYS if name in arguments]
+    if keys:
+        raise ArgumentError(
+            f"policy_kwargs: shared_lstm=True does not go with {keys[0]}, with which actor and critic see different "
+            "observations: use shared_lstm=False"
         )
     if not arguments.get("share_features_extractor", True):
         raise ArgumentError(
