@@ -79,13 +79,14 @@ def test_both_networks_compute_from_their_observations(policy: str) -> None:
 
 
 class Everything(BaseFeaturesExtractor):
-    """Adds up all observations that it is shown, with weights."""
+    """Adds up all observations that it is shown, with different weights."""
 
     def __init__(self, space: spaces.Dict):
         super().__init__(space, 1)
 
     def forward(self, observations: dict[str, th.Tensor]) -> th.Tensor:
-        return sum(part.flatten(1) @ th.arange(1.0, 1.0 + part[0].numel())[:, None] for part in observations.values())
+        x = th.cat([part.flatten(1) for _, part in sorted(observations.items())], dim=1)
+        return x @ th.arange(1.0, 1.0 + x.shape[1])[:, None]
 
 
 @pytest.mark.parametrize("extractor", [{}, {"features_extractor_class": Everything}])
