@@ -237,6 +237,45 @@ def test_fields_follow_from_others() -> None:
     assert Batch(th.tensor([2.0]), th.ones(1)).log_ratio.item() == pytest.approx(0.6931472)
 
 
+@dataclass(frozen=True)
+class OfEpisodes(Objective):
+    """Gives each sample the mean return of its episode as a weight."""
+
+    calls: ClassVar[list[int]] = []
+    needs_kl = True
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        weights = batch.over_rollout(self.find_means)
+        return (batch.ratio * weights.to(batch.ratio.dtype)).mean()
+
+    def find_means(self, rollout: Batch[np.ndarray]) -> np.ndarray:
+        self.calls.append(len(rollout.returns))
+        assert rollout.old_parameters[0].shape == (32, 2)
+        sums = np.bincount(rollout.episodes, rollout.returns)
+        return (sums / np.bincount(rollout.episodes))[rollout.episodes]
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_something_is_computed_for_the_whole_rollout_once(fast: bool) -> None:
+    model = collect(small(PPOCustom, objective=OfEpisodes(), fast=fast, n_epochs=3, learning_rate=0.0))
+    OfEpisodes.calls.clear()
+    model.train()
+    assert OfEpisodes.calls == [32]
+    # The policy does not move, so the ratio is 1. Episodes have 7, 7 and 2 steps in each of two environments.
+    returns = model.rollout_buffer.returns
+    returns = returns.T.ravel() if len(returns) == 16 else returns.ravel()
+    means = [chunk.mean() for chunk in np.split(returns, [7, 14, 16, 23, 30])]
+    expected = np.repeat(means, [7, 7, 2, 7, 7, 2]).mean()
+    assert model.logger.name_to_value["train/policy_gradient_loss"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_without_a_rollout_a_batch_stands_for_it() -> None:
+    batch: Batch[th.Tensor] = Batch(th.ones(2), th.ones(2), returns=th.tensor([1.0, 3.0]))
+    assert batch.over_rollout(lambda rollout: rollout.returns - rollout.returns.mean()).tolist() == [-1.0, 1.0]
+    arrays: Batch[np.ndarray] = Batch(np.ones(2), np.ones(2), returns=np.array([1.0, 3.0]))
+    assert arrays.over_rollout(lambda rollout: rollout.returns * 2).tolist() == [2.0, 6.0]
+
+
 def test_unknown_fields_are_refused() -> None:
     with pytest.raises(TypeError, match="a batch has no 'ratios'; its fields are actions, advantages"):
         Batch(ratios=th.ones(1))

@@ -3,11 +3,15 @@
 from collections.abc import Callable
 from dataclasses import astuple, fields
 from math import exp, inf, log, nan
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch as th
+from masked_envs import small_masked
+from recurrence import small_recurrent
+from resuming import pendulums, run
 
 from helpers import ACTION_SPACES, LogRecorder, collect, flat_weights, latin, named, noise_envs, save, small, update
 from sb3_ppo_variants import ArgumentError, ArrayObjective, Batch, Objective, PPOCustom, check_gradient
@@ -17,6 +21,7 @@ from sb3_ppo_variants.objectives import (
     CISPO,
     DPO,
     ESPO,
+    EWMA,
     MDPO,
     P3O,
     SAPO,
@@ -258,6 +263,32 @@ def test_two_objectives_have_no_term() -> None:
         KLHinge,
         TRGPPO,
     }
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=repr)
+def test_both_paths_take_the_same_steps_with_masks(objective: Any, double_precision: Callable[[Any], None]) -> None:
+    model = collect(small_masked(PPOCustom, objective=objective, fast=False, learning_rate=3e-3, n_epochs=4))
+    double_precision(model)
+    reference, fast = (update(model, path) for path in (False, True))
+    assert not th.equal(flat_weights(model), flat_weights(reference))
+    th.testing.assert_close(flat_weights(fast), flat_weights(reference), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=repr)
+def test_both_paths_take_the_same_steps_with_a_memory(objective: Any) -> None:
+    model = collect(small_recurrent(PPOCustom, objective=objective, fast=False))
+    reference, fast = (update(model, path) for path in (False, True))
+    assert not th.equal(flat_weights(model), flat_weights(reference))
+    th.testing.assert_close(flat_weights(fast), flat_weights(reference), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("objective", [*OBJECTIVES, EWMA(SPO(0.2))], ids=repr)
+def test_resumed_exactly(objective: Any, tmp_path: Path) -> None:
+    whole, cut = (
+        run(lambda: small(PPOCustom, pendulums(), objective=objective), pendulums, tmp_path / str(at), 160, 64, at)
+        for at in (None, 100)
+    )
+    assert cut == whole
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=repr)

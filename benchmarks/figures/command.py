@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from benchmarks.figures import bandit_pictures, measured_pictures, ratio
+from benchmarks.figures import bandit_pictures, field, measured_pictures, ratio
 from benchmarks.figures.look import ADAPTIVE, CLIP, FIXED, PLAIN, shades
 
 OUT = Path("docs/objectives/pictures")
@@ -19,6 +19,16 @@ FIGURES: dict[str, Callable[[Path], None]] = {
     "ratio-penalty": ratio.penalty,
     "ratio-penalty-and-clip": ratio.penalty_and_clip,
     "ratio-unclipped": ratio.unclipped,
+    "ratio-spo": field.quadratic,
+    "ratio-clips": field.clips,
+    "ratio-cispo": field.weights,
+    "ratio-rollback": field.rollback,
+    "ratio-gates": field.gates,
+    "ratio-dpo": field.drift,
+    "ratio-kl-hinge": field.hinge,
+    "ratio-reverse-kl": field.reverse,
+    "ranges-trgppo": field.ranges,
+    "gradients": field.gradients,
     "bandit-clip": bandit_pictures.clip,
     "bandit-penalty": bandit_pictures.penalty,
     "bandit-unclipped": bandit_pictures.unclipped,

@@ -1,6 +1,7 @@
 """The objectives and their gradients as functions of the ratio, as in figure 1 of the paper."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,18 +16,39 @@ COEFFICIENTS = (0.3, 1.0, 3.0, 10.0)
 OLD_PROB = 0.5
 
 
-def by_ratio(objective: ArrayObjective, ratio: np.ndarray, advantage: float) -> tuple[np.ndarray, np.ndarray]:
+def by_ratio(
+    objective: ArrayObjective, ratio: np.ndarray, advantage: float, old_prob: float = OLD_PROB
+) -> tuple[np.ndarray, np.ndarray]:
     """Return an objective, and its derivative with respect to log r, for one sample at each ratio.
 
-    The policy chooses between two actions, each of which the old policy took with probability ``OLD_PROB``.
+    The policy chooses between two actions, and the old policy took the one of the sample with probability ``old_prob``.
     """
-    prob = OLD_PROB * ratio
-    kl = -OLD_PROB * np.log(ratio) - (1 - OLD_PROB) * np.log((1 - prob) / (1 - OLD_PROB))
-    losses, d_log_ratio, d_kl, *_ = objective.gradient(Batch(ratio, np.full_like(ratio, advantage), kl))
-    # With respect to the logit, the derivative of log r is 1 - p and that of the KL is p - p_old.
-    slope = d_log_ratio if d_kl is None else d_log_ratio + d_kl * (prob - OLD_PROB) / (1 - prob)
-    # The gradient is that of the mean over all ratios.
-    return -losses, -len(ratio) * slope
+    samples = [_sample(objective, r, advantage, old_prob) for r in ratio]
+    return np.array([value for value, _ in samples]), np.array([slope for _, slope in samples])
+
+
+def _sample(objective: ArrayObjective, ratio: float, advantage: float, old_prob: float) -> tuple[float, float]:
+    """Evaluate an objective in a minibatch of one sample."""
+    prob = old_prob * ratio
+    log_ratio, other = np.log(ratio), np.log((1 - prob) / (1 - old_prob))
+    known = {
+        "ratio": ratio,
+        "advantages": advantage,
+        "kl": -old_prob * log_ratio - (1 - old_prob) * other,
+        "reverse_kl": prob * log_ratio + (1 - prob) * other,
+        "old_log_prob": np.log(old_prob),
+    }
+    logits = np.log([[old_prob, 1 - old_prob]])
+    arrays: dict[str, Any] = {name: np.array([value]) for name, value in known.items()}
+    batch = Batch(**arrays, actions=np.zeros((1, 1)), old_parameters=(logits,))
+    losses, slope, d_kl, d_reverse_kl, _ = objective.gradient(batch)
+    # With respect to the logit, the derivatives of log r, KL and reverse KL are 1 - p, p - p_old and
+    # p (1 - p) (log r - log r of the other action).
+    if d_kl is not None:
+        slope = slope + d_kl * (prob - old_prob) / (1 - prob)
+    if d_reverse_kl is not None:
+        slope = slope + d_reverse_kl * prob * (log_ratio - other)
+    return -float(losses[0]), -float(slope[0])
 
 
 def _draw(grid: np.ndarray, objective: ArrayObjective, label: str, color: str, **line: object) -> None:

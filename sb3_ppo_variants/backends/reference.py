@@ -161,6 +161,7 @@ class TorchUpdate:
         self.normalize = over_rollout(plan.buffer.advantages, plan.normalize_advantage, plan.processes)
         self._before = Snapshot(plan.kind.policy, plan.optimizers, plan.proximal)
         self._old = self._old_parameters()
+        self.columns = Columns(plan.buffer, self._old if plan.objective.needs_kl else None)
 
     def _old_parameters(self) -> Parameters | None:
         """Return the parameters of the policy that collected the rollout, or ``None`` if its KL is not known."""
@@ -204,7 +205,7 @@ class TorchDescent:
 
     def __init__(self, update: TorchUpdate, descent: Descent):
         self._plan, self._minibatches, self._normalize = update.plan, update.minibatches, update.normalize
-        self._descent, self._columns = descent, Columns(update.plan.buffer)
+        self._descent, self._columns = descent, update.columns
         self._measured: dict[str, list[th.Tensor]] = {}
         self._epoch_start = 0
         self._learning_rate = descent.learning_rate
@@ -300,7 +301,9 @@ class TorchDescent:
             return -evaluated.log_prob if evaluated.entropy is None else evaluated.entropy
         if name in OF_DISTRIBUTIONS:
             return self._read_distributions(samples, name) if self._plan.objective.needs_kl else None
-        return None if samples.rows is None else self._columns.read(name, samples.rows, self._plan.buffer.to_torch)
+        if samples.rows is None or (name == "over_rollout" and self._plan.proximal is not None):
+            return None  # The policy that a minibatch is compared with is another one for each minibatch.
+        return self._columns.read(name, samples.rows, self._plan.buffer.to_torch)
 
     def _read_distributions(self, samples: Samples, name: str) -> Any:
         """Return what an objective reads of the old and the new distributions.

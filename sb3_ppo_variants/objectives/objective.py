@@ -99,6 +99,20 @@ class Batch(Generic[Numbers]):
         of_order: Callable[[float], Numbers] = self._source("renyi") or self._refuse("renyi")
         return of_order(order)
 
+    def over_rollout(self, compute: Callable[["Batch[np.ndarray]"], np.ndarray]) -> Numbers:
+        """Compute something for the whole rollout, only once per update, and return it for the samples of this batch.
+
+        A batch that has no rollout, such as one that was made by hand, stands for the rollout itself.
+
+        :param compute: a method or function that takes a batch with all samples of the rollout, and returns an array
+            with one row per sample. The batch has what does not depend on the current policy, but no advantages
+        """
+        of_samples: Callable[[Callable[..., np.ndarray]], Numbers] | None = self._source("over_rollout")
+        if of_samples is not None:
+            return of_samples(compute)
+        found = compute(Batch(source=lambda name: _as_arrays(getattr(self, name))))
+        return found if isinstance(self.advantages, np.ndarray) else th.from_numpy(found)
+
     def _find(self, name: str) -> Any:
         if name not in self.__dict__:
             value = self._source(name)
@@ -125,6 +139,12 @@ class Batch(Generic[Numbers]):
             remedy = "set needs_kl = True in its class"
             raise RuntimeError(f"the objective reads batch.{name}, but needs_kl is False: {remedy}")
         raise RuntimeError(f"the objective reads batch.{name}, which this batch does not have")
+
+
+def _as_arrays(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_as_arrays, value))
+    return value.detach().cpu().numpy() if isinstance(value, th.Tensor) else value
 
 
 FIELDS = frozenset({*Batch.__annotations__, "renyi"})

@@ -13,7 +13,7 @@ from sb3_ppo_variants.objectives.objective import Batch, Gradient, NativeObjecti
 
 @dataclass(frozen=True)
 class SPO(NativeObjective):
-    """Equation 16 of https://arxiv.org/abs/2401.16025 (ICML 2025): E[r A - |A| / (2 eps) (r - 1)^2].
+    """Equation 16 of https://arxiv.org/abs/2401.16025 (ICML 2025): E[r A - \\|A\\| / (2 eps) (r - 1)^2].
 
     As a function of r, it is greatest at an end of PPO's range, 1 + eps or 1 - eps. Every sample has a gradient, and
     those beyond the range are pulled back.
@@ -57,7 +57,7 @@ class P3O(NativeObjective):
     further r is from 1, but never nothing. The paper's code has tau = 4 and beta = 0.1 on MuJoCo, which are the
     defaults, and 2 and 1 on Atari.
 
-    :param tau: the steepness of the gate, > 0; from 2 on, the gate does not exceed r
+    :param tau: the steepness of the gate, > 0; from 2 on, the gate does not exceed r where r >= 1
     :param kl_coef: beta, >= 0
     :raises ArgumentError: (a ``ValueError``) if one has a value that is not allowed
     """

@@ -57,22 +57,19 @@ class TRGPPO(ArrayObjective):
 
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """-E[min(r A, clip(r, l, u) A)]."""
-        old = tuple(array.detach().cpu().numpy() for array in batch.old_parameters)
-        bounds = self._bounds(old, batch.actions.cpu().numpy(), batch.old_log_prob.cpu().numpy())
-        low, high = (th.from_numpy(array).to(batch.ratio) for array in bounds)
+        low, high = batch.over_rollout(self._find_bounds).to(batch.ratio.dtype).T
         return -th.min(batch.advantages * batch.ratio, batch.advantages * th.clamp(batch.ratio, low, high)).mean()
 
     def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
         """d(-min(...))/d log r = -r A where the minimum is the unclipped term, else 0."""
-        low, high = self._bounds(batch.old_parameters, batch.actions, batch.old_log_prob)
-        return gradient_of_clip(batch, low.astype(batch.ratio.dtype), high.astype(batch.ratio.dtype))
+        low, high = batch.over_rollout(self._find_bounds).astype(batch.ratio.dtype, copy=False).T
+        return gradient_of_clip(batch, low, high)
 
-    def _bounds(
-        self, old_parameters: tuple[np.ndarray, ...], actions: np.ndarray, old_log_prob: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        line = line_through(old_parameters, actions, old_log_prob)
+    def _find_bounds(self, rollout: Batch[np.ndarray]) -> np.ndarray:
+        """Return the ends of the range of each sample, shape ``(rows, 2)``."""
+        line = line_through(rollout.old_parameters, rollout.actions, rollout.old_log_prob)
         least, greatest = range_of_ratio(line, self.delta if self.delta else line.default_delta(self.clip_range))
-        return np.minimum(least, 1 - self.clip_range), np.maximum(greatest, 1 + self.clip_range)
+        return np.stack([np.minimum(least, 1 - self.clip_range), np.maximum(greatest, 1 + self.clip_range)], axis=1)
 
     def coefficients(self) -> dict[str, float]:
         """Return eps and, if it is given, delta."""

@@ -6,7 +6,7 @@ order in which SB3's buffers flatten themselves when they are first read.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 from weakref import WeakSet
 
@@ -19,6 +19,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from sb3_ppo_variants.errors import ArgumentError, NonFiniteError
 from sb3_ppo_variants.guards.outputs import is_finite
 from sb3_ppo_variants.kl import Parameters
+from sb3_ppo_variants.objectives import Batch
 
 # Enough rows to keep a small network busy, few enough for the activations of a large one to stay in the cache.
 ROWS_AT_ONCE = 128
@@ -31,6 +32,8 @@ OF_BUFFER = {
     "old_values": "values",
     "returns": "returns",
 }
+# Computes something for all rows of a rollout.
+OverRollout: TypeAlias = Callable[[Batch[np.ndarray]], np.ndarray]
 # A minibatch as a rollout buffer yields it, of a class of the buffer's own.
 Read: TypeAlias = Any
 # An index into a buffer's arrays, either by rows or by steps and environments.
@@ -150,11 +153,15 @@ class Columns:
     """The columns of a rollout that objectives may read, by row.
 
     :param buffer: a full buffer, which does not change any more
+    :param old_parameters: the parameters of the old distributions in all rows, if they are known
     """
 
-    def __init__(self, buffer: RolloutBuffer):
+    def __init__(self, buffer: RolloutBuffer, old_parameters: Parameters | None = None):
         self._buffer = buffer
         self._in_rows: dict[str, Any] = {}
+        if old_parameters is not None:
+            self._in_rows["old_parameters"] = tuple(column.cpu().numpy() for column in old_parameters)
+        self._computed: dict[OverRollout, np.ndarray] = {}
 
     def read(self, name: str, rows: np.ndarray, convert: Callable[[np.ndarray], Any]) -> Any:
         """Return some rows of a column, by the name that objectives give it, or ``None`` if there is no such column.
@@ -163,6 +170,8 @@ class Columns:
         """
         if name == "rows":
             return convert(rows)
+        if name == "over_rollout":
+            return partial(self._over_rollout, rows, convert)
         if name not in self._in_rows:
             if name not in OF_BUFFER:
                 return None
@@ -170,7 +179,15 @@ class Columns:
         column = self._in_rows[name]
         if isinstance(column, dict):
             return {key: convert(array[rows]) for key, array in column.items()}
+        if isinstance(column, tuple):
+            return tuple(convert(array[rows]) for array in column)
         return convert(column[rows])
+
+    def _over_rollout(self, rows: np.ndarray, convert: Callable[[np.ndarray], Any], compute: OverRollout) -> Any:
+        if compute not in self._computed:
+            every = np.arange(self._buffer.buffer_size * self._buffer.n_envs)
+            self._computed[compute] = compute(Batch(source=lambda name: self.read(name, every, np.asarray)))
+        return convert(self._computed[compute][rows])
 
     def _column(self, name: str) -> Any:
         buffer, column = self._buffer, getattr(self._buffer, OF_BUFFER[name])

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -434,7 +435,8 @@ class OwnObjective:
         plan, architecture = update.plan, update.architecture
         self._plan, self._architecture, self._permutation = plan, architecture, permutation
         self._has_gradient = is_given_with_loss(plan.objective, "gradient")
-        self._columns, self._old_parameters = Columns(plan.buffer), update.old_parameters
+        self._old_parameters = update.old_parameters if plan.objective.needs_kl else None
+        self._columns = Columns(plan.buffer, self._old_parameters)
         self._divergences = divergences_of(plan.kind.policy.action_dist)
         self._written: Set[str] = set()
         rows, dtype = min(plan.batch_size, len(permutation)), update.dtype
@@ -472,14 +474,10 @@ class OwnObjective:
     def _by_gradient(
         self, rows: np.ndarray, advantages: np.ndarray, known: dict[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        def read(name: str) -> Any:
-            if name == "old_parameters" and objective.needs_kl:
-                return tuple(column[rows].numpy() for column in self._old_parameters)
-            return self._columns.read(name, rows, np.asarray)
-
         objective = self._plan.objective
         assert isinstance(objective, ArrayObjective)
-        batch: Batch[np.ndarray] = Batch(None, advantages, source=read, **known)
+        source = partial(self._columns.read, rows=rows, convert=np.asarray)
+        batch: Batch[np.ndarray] = Batch(None, advantages, source=source, **known)
         self._losses[: len(rows)], *slopes = gradient_of(objective, batch)
         return {name: slope for name, slope in zip(DERIVED, slopes, strict=True) if slope is not None}
 
@@ -498,7 +496,7 @@ class OwnObjective:
                 return leaf(name)
             if name not in OF_DISTRIBUTIONS:
                 return self._columns.read(name, rows, th.from_numpy)
-            if not self._plan.objective.needs_kl:
+            if self._old_parameters is None:
                 return None
             new = self._architecture.parameters(leaf("outputs"), leaf("deviations") if "deviations" in known else None)
             return self._divergences.between(name, tuple(column[rows] for column in self._old_parameters), new)

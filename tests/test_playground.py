@@ -1,0 +1,112 @@
+"""The interactive page evaluates the objectives in JavaScript, with the same results as the package."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from benchmarks.figures.ratio import by_ratio
+from sb3_ppo_variants import objectives
+from sb3_ppo_variants.objectives import ArrayObjective
+
+SCRIPT = Path(__file__).parent.parent / "docs" / "_static" / "objectives.js"
+NODE = shutil.which("node")
+# The objectives with the values of the sliders that each has.
+MADE: dict[str, Callable[[dict[str, float]], ArrayObjective]] = {
+    "Unclipped": lambda c: objectives.Unclipped(),
+    "Clipped": lambda c: objectives.Clipped(c["eps"]),
+    "ClipHigher": lambda c: objectives.ClipHigher(c["eps"], c["epsHigh"]),
+    "DualClip": lambda c: objectives.DualClip(c["eps"], c["c"]),
+    "CISPO": lambda c: objectives.CISPO(c["epsHigh"]),
+    "Rollback": lambda c: objectives.Rollback(c["eps"], c["alpha"]),
+    "TrulyPPO": lambda c: objectives.TrulyPPO(c["delta"], c["alphaKL"]),
+    "TRGPPO": lambda c: objectives.TRGPPO(c["eps"], c["delta"]),
+    "SPO": lambda c: objectives.SPO(c["eps"]),
+    "P3O": lambda c: objectives.P3O(c["tau"], c["beta"]),
+    "SAPO": lambda c: objectives.SAPO(c["tauPos"], c["tauNeg"]),
+    "DPO": lambda c: objectives.DPO(c["alphaDPO"], c["betaDPO"]),
+    "KLPenalized": lambda c: objectives.KLPenalized(kl_coef=c["beta"]),
+    "KLHinge": lambda c: objectives.KLHinge(c["target"], c["beta"], c["eta"]),
+    "ReverseKL": lambda c: objectives.ReverseKL(c["beta"]),
+}
+# The same curves as another: with a rule for beta, with a schedule for it, or with a rule that ends updates.
+SAME_CURVES = {"AdaptiveKL", "AdaptiveReverseKL", "MDPO", "ESPO"}
+# The page has one slider for the beta of several objectives, and one for the delta of two. Clipped has no default.
+WITHOUT_DEFAULTS = {"P3O", "KLPenalized", "ReverseKL", "TRGPPO", "Clipped"}
+ADVANTAGES = (-2.3, -1.0, 1.0, 0.4)
+PARTS = np.linspace(0.0031, 0.9973, 37)
+
+
+class Case(NamedTuple):
+    """What one objective is evaluated for."""
+
+    name: str
+    ratio: list[float]
+    advantage: float
+    coefficients: dict[str, float]
+
+
+def javascript(expression: str) -> Any:
+    """Evaluate an expression after the script of the page."""
+    if NODE is None:
+        pytest.skip("Node.js is not installed")
+    code = f"{SCRIPT.read_text()}\nconsole.log(JSON.stringify({expression}));"
+    done = subprocess.run([NODE, "-"], input=code, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def cases() -> Iterator[Case]:
+    """Generate samples with the first values of the sliders, and with random ones."""
+    sliders, rng = javascript("COEFFICIENTS"), np.random.default_rng(0)
+    first = {key: slider["first"] for key, slider in sliders.items()}
+    drawn = [{key: rng.uniform(s["from"], s["to"]) for key, s in sliders.items()} for _ in range(3)]
+    for name, advantage, coefficients in product(MADE, ADVANTAGES, (first, *drawn)):
+        ratio = PARTS * min(4, 1 / coefficients["oldProb"])
+        yield Case(name, ratio.tolist(), advantage, coefficients)
+
+
+def test_the_page_has_the_formulas_of_the_package() -> None:
+    evaluated = list(cases())
+    given = json.dumps([case._asdict() for case in evaluated])
+    run = "({name, ratio, advantage, coefficients}) => ratio.map((r) => evaluate(name, r, advantage, coefficients))"
+    for case, found in zip(evaluated, javascript(f"{given}.map({run})"), strict=True):
+        objective = MADE[case.name](case.coefficients)
+        expected = by_ratio(objective, np.array(case.ratio), case.advantage, case.coefficients["oldProb"])
+        for key, array in zip(("value", "slope"), expected, strict=True):
+            own = np.array([at[key] for at in found])
+            np.testing.assert_allclose(own, array, rtol=1e-8, atol=1e-10, err_msg=f"{key} of {objective}, {case}")
+
+
+def test_the_page_has_every_objective() -> None:
+    curves = {name for name, found in objectives.list_objectives().items() if issubclass(found, ArrayObjective)}
+    assert set(javascript("Object.keys(OBJECTIVES)")) == set(MADE) == curves - SAME_CURVES
+
+
+def test_the_sliders_start_at_the_defaults_of_the_package() -> None:
+    first = {key: slider["first"] for key, slider in javascript("COEFFICIENTS").items()}
+    for made in (made(first) for name, made in MADE.items() if name not in WITHOUT_DEFAULTS):
+        assert made == type(made)()
+
+
+def test_objectives_move_only_with_their_sliders() -> None:
+    """What an objective is said to use is what its formula depends on."""
+    run = """Object.fromEntries(Object.keys(OBJECTIVES).map((name) => {
+        const samples = [0.05, 0.4, 1.9, 3.2, 3.9].flatMap((r) => [[r, -1], [r, 1]]);
+        const at = (c) => JSON.stringify(samples.map(([r, a]) => evaluate(name, r, a, c)));
+        const first = Object.fromEntries(Object.entries(COEFFICIENTS).map(([key, s]) => [key, s.first]));
+        const moves = (key) => [0.003, 0.9].some((part) => {
+            const { from, to } = COEFFICIENTS[key];
+            return at({ ...first, [key]: from + part * (to - from) }) !== at(first);
+        });
+        return [name, Object.keys(COEFFICIENTS).filter((key) => key !== "oldProb" && moves(key))];
+    }))"""
+    uses = "Object.fromEntries(Object.entries(OBJECTIVES).map(([name, { uses }]) => [name, uses]))"
+    said, found = javascript(f"[{uses}, {run}]")
+    assert {name: set(keys) for name, keys in said.items()} == {name: set(keys) for name, keys in found.items()}
