@@ -63,8 +63,8 @@ test-native: $(INSTALLED)  ## Test the native library under the address and unde
 	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
 		PYTHONPATH=$(CURDIR)/$(SANITIZED)/lib $(BIN)/pytest -m "not slow or remade" \
 		tests/test_native.py tests/test_native_gsde.py tests/test_convolutions.py tests/test_normalized.py \
-		tests/test_fast_distributions.py tests/test_fast_moving.py tests/test_fast_rollout.py tests/test_fast_update.py \
-		tests/test_remade.py
+		tests/test_asymmetric.py tests/test_fast_distributions.py tests/test_fast_moving.py tests/test_fast_rollout.py \
+		tests/test_fast_update.py tests/test_remade.py
 
 # PyTorch stays at the version in constraints.txt, whose wheel without CUDA is the one that the other targets install; the
 # job "newest" of tests.yml takes newer ones too.

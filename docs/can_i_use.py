@@ -118,6 +118,9 @@ CASES = {
     "`MlpPolicy`, MultiBinary observations": Case("MlpPolicy", spaces.MultiBinary(4), DISCRETE),
     "`MultiInputPolicy`, Dict observations": Case("MultiInputPolicy", DICT, DISCRETE),
     "`MultiInputPolicy`, Dict with images": Case("MultiInputPolicy", WITH_IMAGE, DISCRETE),
+    "`MultiInputPolicy`, `actor_keys` or `critic_keys`": Case(
+        "MultiInputPolicy", DICT, DISCRETE, {"policy_kwargs": {"actor_keys": ["a"]}}
+    ),
     "`CnnPolicy`": Case("CnnPolicy", IMAGE, DISCRETE),
     "`distribution='squashed_gaussian'`": Case("MlpPolicy", VECTOR, CONTINUOUS, drawn("squashed_gaussian")),
     "`distribution='beta'`": Case("MlpPolicy", VECTOR, CONTINUOUS, drawn("beta")),

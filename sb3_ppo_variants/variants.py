@@ -71,7 +71,8 @@ class PPOClip(PPOBase):
     :param stats_window_size: number of episodes over which rollout statistics are averaged
     :param tensorboard_log: folder for TensorBoard logs; ``None`` disables them
     :param policy_kwargs: additional arguments of the policy; besides SB3's, ``distribution`` and ``std`` say how
-        continuous actions are drawn (:mod:`sb3_ppo_variants.distributions`)
+        continuous actions are drawn (:mod:`sb3_ppo_variants.distributions`), and with Dict observations ``actor_keys``
+        and ``critic_keys`` are lists of the observations that the actor and the critic see (all by default)
     :param verbose: 0 prints nothing, 1 messages, 2 debug messages
     :param seed: seed of all random generators
     :param device: ``"cpu"``, ``"cuda"``, ... or ``"auto"``: the CPU for an ``MlpPolicy`` with SB3's features extractor,

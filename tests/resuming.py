@@ -11,6 +11,7 @@ import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import KVWriter, Logger
+from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_ppo_variants import ExactCheckpointCallback
@@ -57,13 +58,15 @@ def state(model: Any) -> dict[str, Any]:
         "successes": list(model.ep_success_buffer),
         "observation": _comparable(model._last_obs),
         "episode starts": list(model._last_episode_starts),
-        "normalization": None if normalize is None else _comparable([vars(normalize.obs_rms), vars(normalize.ret_rms)]),
+        "normalization": None if normalize is None else _comparable([normalize.obs_rms, normalize.ret_rms]),
         "returns": None if normalize is None else list(normalize.returns),
         "random": (random.getstate(), _comparable(np.random.get_state(legacy=False)), _comparable(th.get_rng_state())),
     }
 
 
 def _comparable(value: Any) -> Any:
+    if isinstance(value, RunningMeanStd):
+        return _comparable(vars(value))
     if isinstance(value, dict):
         return {key: _comparable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -26,7 +26,8 @@ SPACES = {
 
 
 def rolled_out(env: VecEnv, callback: Any = None, n_rollouts: int = 1, **arguments: Any) -> Any:
-    model = PPOClip("MlpPolicy", env, **{"n_steps": N_STEPS, "batch_size": 20, "seed": 2, "device": "cpu", **arguments})
+    settings = {"n_steps": N_STEPS, "batch_size": 20, "seed": 2, "device": "cpu", **arguments}
+    model = PPOClip(policy_for(env), env, **settings)
     for parameter in model.policy.parameters():
         # Move away from the initial policy, whose actions hardly depend on the state.
         parameter.data += 0.3 * th.randn(parameter.shape, generator=th.Generator().manual_seed(0))

@@ -23,7 +23,7 @@ from stable_baselines3.common.vec_env.subproc_vec_env import _worker
 from torch import nn
 from torch.nn import functional
 
-from helpers import BOX, VECTOR, NoiseEnv, noise_envs
+from helpers import ACTION_SPACES, BOX, VECTOR, NoiseEnv, noise_envs
 from sb3_ppo_variants.backends import images, obstacles, views
 from sb3_ppo_variants.backends.native import normalizing
 from sb3_ppo_variants.distributions import StateGaussianDistribution
@@ -185,6 +185,29 @@ def test_sequences_of_sb3_contrib() -> None:
 def test_methods_of_sb3s_policies() -> None:
     """``backends.obstacles`` refuses policies that override one of these methods."""
     assert all(callable(getattr(ActorCriticPolicy, name, None)) for name in obstacles.WRITTEN_OUT)
+
+
+@pytest.mark.parametrize("policy", [ActorCriticPolicy, "maskable", "recurrent"])
+def test_how_policies_create_their_networks(policy: Any) -> None:
+    """``policies.asymmetric.Asymmetric`` overrides both methods; the first call creates the extractor of the actor."""
+    if isinstance(policy, str):
+        contrib = pytest.importorskip(f"sb3_contrib.common.{policy}.policies")
+        policy = vars(contrib)[f"{policy.capitalize()}ActorCriticPolicy"]
+    made: list[Any] = []
+
+    class Watched(policy):
+        def make_features_extractor(self) -> Any:
+            made.append(super().make_features_extractor())
+            return made[-1]
+
+        def _build_mlp_extractor(self) -> None:
+            assert [self.pi_features_extractor, self.vf_features_extractor] == made
+            super()._build_mlp_extractor()
+            made.append(self.mlp_extractor)
+
+    watched = Watched(BOX, ACTION_SPACES["Discrete"], lambda _: 1e-3, share_features_extractor=False)
+    assert watched.mlp_extractor is made[2]
+    assert [made[2].latent_dim_pi, made[2].latent_dim_vf] == [64, 64]
 
 
 def test_methods_of_sb3s_vec_normalize() -> None:

@@ -62,6 +62,15 @@ def _is_net_arch(value: object) -> bool:
     return _is_sizes(value) or (isinstance(value, list) and len(value) == 1 and _is_net_arch(value[0]))
 
 
+def _are_keys(value: object) -> bool:
+    return isinstance(value, list | tuple) and len(value) > 0 and all(isinstance(key, str) for key in value)
+
+
+# The entries of policy_kwargs that say which observations actor and critic see, and the policies that have both. These
+# are listed by name, because some are only imported when needed.
+KEYS = ("actor_keys", "critic_keys")
+OF_KEYS = Rule("a list of at least one key of the observations", _are_keys)
+WITH_KEYS = {f"{kind}MultiInputActorCriticPolicy" for kind in ("", "Maskable", "Recurrent")}
 CLASS = Rule("a class, or a function that makes an instance", lambda v: callable(v) and not isinstance(v, nn.Module))
 POLICY_RULES: Mapping[str, Rule] = {
     "net_arch": Rule("sizes >= 1 of hidden layers, or a dict of them by 'pi' and 'vf'", _is_net_arch).or_none(),
@@ -91,10 +100,21 @@ def check_policy(
         refuse("policy", policy, f"{', '.join(aliases)}, or a policy class")
     policy_class: Any = aliases[policy] if isinstance(policy, str) else policy
     arguments = dict(arguments or {})
+    keys = [name for name in KEYS if name in arguments and name not in inspect.signature(policy_class).parameters]
+    if keys and OF_DISTRIBUTION & arguments.keys():
+        raise ArgumentError(f"policy_kwargs: {keys[0]} and a distribution do not go together: pass one of them")
     if policy_class in SB3S:
         distribution_of(**{name: arguments.pop(name) for name in OF_DISTRIBUTION & arguments.keys()})
     also = OF_MEMORY if policy_class.__init__.__module__ == RECURRENT else ()
-    check_names("policy_kwargs", arguments, policy_class, GIVEN_TO_POLICY, also)
+    check_names("policy_kwargs", [n for n in arguments if n not in keys], policy_class, GIVEN_TO_POLICY, also)
+    for name in keys:
+        if policy_class.__name__ not in WITH_KEYS:
+            shown = policy if isinstance(policy, str) else policy_class.__name__
+            raise ArgumentError(
+                f"policy_kwargs[{name!r}] needs Dict observations and one of the policies MultiInputPolicy, "
+                f"MaskableMultiInputPolicy and MultiInputLstmPolicy, not {shown}"
+            )
+        OF_KEYS.check(f"policy_kwargs[{name!r}]", arguments[name])
     if policy_class.__init__ not in [cls.__init__ for cls in SB3S]:
         return  # A policy with its own constructor may give these arguments another meaning.
     for name, value in arguments.items():

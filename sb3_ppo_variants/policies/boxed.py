@@ -88,7 +88,7 @@ BOXED: Mapping[type[ActorCriticPolicy], type[BoxPolicy]] = {
 }
 
 
-def policy_maker(cls: Any, policy_kwargs: Mapping[str, object]) -> Callable[..., ActorCriticPolicy]:
+def box_policy_for(cls: Any, policy_kwargs: Mapping[str, object]) -> Callable[..., ActorCriticPolicy]:
     """Return what creates the policy of a model: its class, or for SB3's classes the one that takes a distribution.
 
     Models keep SB3's class, so files name it too.

@@ -4,8 +4,8 @@
 masks or memory, derive from it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch as th
@@ -21,8 +21,10 @@ from stable_baselines3.common.policies import (
 )
 from stable_baselines3.common.type_aliases import PyTorchObs
 
+from sb3_ppo_variants.arguments.checks import KEYS
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of, known_parameters
-from sb3_ppo_variants.policies.boxed import policy_maker
+from sb3_ppo_variants.policies.asymmetric import AsymmetricPolicy
+from sb3_ppo_variants.policies.boxed import box_policy_for
 from sb3_ppo_variants.rollouts.buffer import Read, Samples, Where, chunks, observations_at
 
 # What a policy needs besides observations: nothing, action masks, or the sequences of a memory.
@@ -75,6 +77,8 @@ class PolicyKind:
         MultiInputActorCriticPolicy,
     )
     """The policy classes for vectors, images and dictionaries."""
+    asymmetric: ClassVar[type[BasePolicy]] = AsymmetricPolicy
+    """The policy class for dictionaries of which actor and critic see different parts."""
     buffers: ClassVar[Sequence[type[RolloutBuffer]]] = (RolloutBuffer, DictRolloutBuffer)
     """The rollout buffer classes for arrays and for dictionaries."""
     takes_masks: ClassVar[bool] = False
@@ -91,10 +95,16 @@ class PolicyKind:
     @classmethod
     def make_policy(cls, model: OnPolicyAlgorithm) -> ActorCriticPolicy:
         """Create the policy of a model, and the state that the model keeps for it between rollouts, if any."""
-        make = policy_maker(model.policy_class, model.policy_kwargs)
-        space, action_space = model.observation_space, model.action_space
+        make, space = cls.policy_maker(model), model.observation_space
         arguments = cls.policy_arguments(model)
-        return make(space, action_space, model.lr_schedule, use_sde=model.use_sde, **arguments)
+        return make(space, model.action_space, model.lr_schedule, use_sde=model.use_sde, **arguments)
+
+    @classmethod
+    def policy_maker(cls, model: OnPolicyAlgorithm) -> Callable[..., ActorCriticPolicy]:
+        """Return the class of the policy to create. A model and its files name SB3's or sb3-contrib's class."""
+        if model.policy_class is cls.policies[2] and any(name in model.policy_kwargs for name in KEYS):
+            return cast(Callable[..., ActorCriticPolicy], cls.asymmetric)
+        return box_policy_for(model.policy_class, model.policy_kwargs)
 
     @classmethod
     def policy_arguments(cls, model: OnPolicyAlgorithm) -> Extras:

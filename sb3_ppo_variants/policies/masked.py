@@ -1,6 +1,6 @@
 """Policies with action masks: sb3-contrib's ``MaskableActorCriticPolicy`` and its subclasses."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,8 +19,13 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.masks import Masks, check_maskable
+from sb3_ppo_variants.policies.asymmetric import Asymmetric
 from sb3_ppo_variants.policies.kind import Acted, Acting, More, PolicyKind
 from sb3_ppo_variants.rollouts.buffer import Read, Where
+
+
+class MaskableAsymmetricPolicy(Asymmetric, MaskableMultiInputActorCriticPolicy):
+    """sb3-contrib's policy for dictionaries and masks, whose actor and critic see different observations."""
 
 
 class Masked(PolicyKind):
@@ -31,6 +36,7 @@ class Masked(PolicyKind):
         MaskableActorCriticCnnPolicy,
         MaskableMultiInputActorCriticPolicy,
     )
+    asymmetric: ClassVar[type[BasePolicy]] = MaskableAsymmetricPolicy
     buffers: ClassVar[Sequence[type[RolloutBuffer]]] = (MaskableRolloutBuffer, MaskableDictRolloutBuffer)
     takes_masks = True
 
@@ -39,8 +45,7 @@ class Masked(PolicyKind):
         if model.use_sde:
             raise ArgumentError("use_sde=True has no effect on a policy with action masks: pass use_sde=False")
         check_maskable(model.action_space)
-        make: Callable[..., ActorCriticPolicy] = model.policy_class  # type: ignore[assignment]
-        arguments = cls.policy_arguments(model)
+        make, arguments = cls.policy_maker(model), cls.policy_arguments(model)
         return make(model.observation_space, model.action_space, model.lr_schedule, **arguments)
 
     def acting(self, model: OnPolicyAlgorithm) -> Acting:

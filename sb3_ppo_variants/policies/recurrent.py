@@ -1,8 +1,8 @@
 """Policies with LSTMs: sb3-contrib's ``RecurrentActorCriticPolicy`` and its subclasses."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import torch as th
@@ -19,13 +19,17 @@ from sb3_contrib.common.recurrent.type_aliases import (
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.policies import ActorCriticPolicy
-from stable_baselines3.common.type_aliases import PyTorchObs
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
+from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
+from torch import nn
+from torch.optim import Optimizer
 
+from sb3_ppo_variants.arguments.checks import KEYS
 from sb3_ppo_variants.arguments.rules import COUNT, FLAG, Rule
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.masks import Masks
 from sb3_ppo_variants.kl import Divergences, Parameters
+from sb3_ppo_variants.policies.asymmetric import Asymmetric
 from sb3_ppo_variants.policies.gru import use_gru
 from sb3_ppo_variants.policies.kind import NOTHING, Acted, Acting, Evaluated, Extras, More, PolicyKind
 from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Read, Samples, in_rows, observations_at, where_in
@@ -57,6 +61,26 @@ class Sequences(NamedTuple):
         return NOTHING if self.action_masks is None else {"action_masks": self.action_masks}
 
 
+class AsymmetricLstmPolicy(Asymmetric, RecurrentMultiInputActorCriticPolicy):
+    """sb3-contrib's policy for dictionaries with LSTMs, whose actor and critic see different observations."""
+
+    # The layers after the LSTMs, whose outputs have one size.
+    _build_mlp_extractor = RecurrentActorCriticPolicy._build_mlp_extractor
+
+    def __init__(
+        self, observation_space: spaces.Dict, action_space: spaces.Space[Any], lr_schedule: Schedule, **arguments: Any
+    ):
+        super().__init__(observation_space, action_space, lr_schedule, **arguments)
+        # What sb3-contrib has made takes as many features as the actor's LSTM.
+        n_features, (n_layers, _, size) = self.vf_features_extractor.features_dim, self.lstm_hidden_state_shape
+        if self.lstm_critic is None:
+            self.critic = nn.Linear(n_features, size)
+        else:
+            self.lstm_critic = nn.LSTM(n_features, size, n_layers, **self.lstm_kwargs)
+        make: Callable[..., Optimizer] = self.optimizer_class
+        self.optimizer = make(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
+
+
 class Recurrent(PolicyKind):
     """Evaluates a policy as sb3-contrib's RecurrentPPO does.
 
@@ -65,6 +89,7 @@ class Recurrent(PolicyKind):
     """
 
     policies = (RecurrentActorCriticPolicy, RecurrentActorCriticCnnPolicy, RecurrentMultiInputActorCriticPolicy)
+    asymmetric: ClassVar[type[BasePolicy]] = AsymmetricLstmPolicy
     buffers = (RecurrentRolloutBuffer, RecurrentDictRolloutBuffer)
     has_memory = True
 
@@ -243,6 +268,12 @@ def _check_lstm(arguments: Mapping[str, object]) -> None:
     if arguments.get("enable_critic_lstm", True):
         raise ArgumentError(
             "policy_kwargs: shared_lstm=True needs enable_critic_lstm=False, because actor and critic share one LSTM"
+        )
+    keys = [name for name in KEYS if name in arguments]
+    if keys:
+        raise ArgumentError(
+            f"policy_kwargs: shared_lstm=True does not go with {keys[0]}, with which actor and critic see different "
+            "observations: use shared_lstm=False"
         )
     if not arguments.get("share_features_extractor", True):
         raise ArgumentError(

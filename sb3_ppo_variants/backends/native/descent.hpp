@@ -41,7 +41,7 @@ template <class T, class Distribution> class Descent {
             const Pass& pass, Adam<T>& adam, Memory& memory)
         : rollout(rollout), terms(terms), objective(objective), pass(pass), adam(adam),
           policy(networks, rollout, memory),
-          critic(networks.critic, networks.critic_layers, networks.activation, memory),
+          critic(networks.critic, networks.critic_layers, networks.activation, networks.of_critic, memory),
           d_log_ratio(memory.take<T>(STATES)), d_entropy(memory.take<T>(STATES)), d_kl(memory.take<T>(STATES)),
           d_reverse_kl(memory.take<T>(STATES)), advantages(memory.take<T>(pass.batch_size)), last_gradient(memory.take<T>(ends_early() ? adam.size : 0)) {}
 

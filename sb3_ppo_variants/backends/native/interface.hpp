@@ -37,6 +37,8 @@ template <class T> struct Layer {
 template <class T> struct Networks {
     const Layer<T> *actor, *critic;
     int64_t actor_layers, critic_layers;
+    // The number of features of a state, of which the actor takes the first ones, and the critic those from `of_critic` on.
+    int64_t inputs, of_critic;
     int64_t activation, distribution;
     // The number of categories of each part of a categorical distribution. Others have one part: the number of
     // dimensions of the action.

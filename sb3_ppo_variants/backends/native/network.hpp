@@ -23,7 +23,8 @@ template <class T> struct Inputs {
 
     Inputs(int64_t width, Memory& memory)
         : width(width),
-          by_state(memory.take<T>(STATES * stride_of(width))),
+          // Networks read whole vectors, and may begin at any feature of the last state.
+          by_state(memory.take<T>(STATES * stride_of(width) + PADDING)),
           by_feature(memory.take<T>(width * STRIDE)) {}
 
     // Copies the features of `count` rows, the first ones if `indices` is null, but only by state.
@@ -65,10 +66,11 @@ template <class T> void apply(const Layer<T>& layer, const T* x, T* y) {
     }
 }
 
+// A network that takes the features from `first` on.
 template <class T> class Mlp {
   public:
-    Mlp(const Layer<T>* layers, int64_t count, int64_t activation, Memory& memory)
-        : layers(layers), count(count), activation(activation) {
+    Mlp(const Layer<T>* layers, int64_t count, int64_t activation, int64_t first, Memory& memory)
+        : layers(layers), count(count), activation(activation), first(first) {
         int64_t total = 0, widest = 0;
         for (int64_t i = 0; i < count; ++i) {
             total += layers[i].outputs;
@@ -84,7 +86,7 @@ template <class T> class Mlp {
     T* evaluate(const Inputs<T>& inputs) {
         if (inputs.states > FEW) return forward(inputs);
         for (int64_t state = 0; state < inputs.states; ++state) {
-            const T* x = inputs.by_state + state * stride_of(inputs.width);
+            const T* x = inputs.by_state + state * stride_of(inputs.width) + first;
             for (int64_t i = 0; i < count; ++i) {
                 T* y = gradients[i % 2];
                 apply(layers[i], x, y);
@@ -98,7 +100,7 @@ template <class T> class Mlp {
 
     // Returns the output of the last layer, and keeps those of all layers for `backward`.
     T* forward(const Inputs<T>& inputs) {
-        const T* x = inputs.by_feature;
+        const T* x = inputs.by_feature + first * STRIDE;
         T* y = nullptr;
         for (int64_t i = 0; i < count; ++i) {
             const Layer<T>& layer = layers[i];
@@ -143,7 +145,7 @@ template <class T> class Mlp {
 
   private:
     const Layer<T>* layers;
-    int64_t count, activation;
+    int64_t count, activation, first;
     T *outputs, *transposed, *gradients[2];
     const T* latent = nullptr;
 
@@ -155,9 +157,9 @@ template <class T> class Mlp {
 
     void parameter_gradients(int64_t i, const T* d, const Inputs<T>& inputs, bool add) {
         const Layer<T>& layer = layers[i];
-        const int64_t row = stride_of(layer.inputs);
+        const int64_t row = stride_of(i > 0 ? layer.inputs : inputs.width);
         if (i > 0) transpose(output(i - 1), STRIDE, layer.inputs, inputs.columns, transposed, row);
-        multiply<T>({d, STRIDE, 1, i > 0 ? transposed : inputs.by_state, row, layer.d_weight, layer.inputs,
+        multiply<T>({d, STRIDE, 1, i > 0 ? transposed : inputs.by_state + first, row, layer.d_weight, layer.inputs,
                      layer.outputs, layer.inputs, inputs.states, nullptr, add});
         for (int64_t o = 0; o < layer.outputs; ++o) {
             const T sum = sum_of(d + o * STRIDE, inputs.columns);

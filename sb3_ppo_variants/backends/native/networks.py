@@ -35,8 +35,15 @@ from sb3_ppo_variants.kl import Parameters, divergences_of, is_built_in, is_mask
 from sb3_ppo_variants.rollouts.loop import Observations
 
 
+def _keys_of(extractor: nn.Module) -> list[str] | None:
+    """Return the keys of the observations that a features extractor combines."""
+    return [*extractor.extractors] if type(extractor) is CombinedExtractor else None
+
+
 class Features:
     """Computes the features of SB3's ``FlattenExtractor``, or of a ``CombinedExtractor`` without images.
+
+    If actor and critic see different observations, the features of the actor come first, and then those of the critic.
 
     :param policy: the policy
     :raises ObstacleError: if its features come from something else
@@ -46,15 +53,17 @@ class Features:
         self._space, self._normalize_images = policy.observation_space, policy.normalize_images
         # A policy whose actor and critic share their features uses the first of them to act.
         extractors = policy.features_extractor, policy.pi_features_extractor, policy.vf_features_extractor
-        combined = [each.extractors if type(each) is CombinedExtractor else None for each in extractors]
-        for extractor, parts in zip(extractors, combined, strict=True):
-            for part in [extractor] if parts is None else parts.values():
+        for extractor in extractors:
+            for part in [extractor] if type(extractor) is not CombinedExtractor else extractor.extractors.values():
                 flatten = part.flatten if type(part) is FlattenExtractor else part
                 if type(flatten) is not nn.Flatten:
                     raise ObstacleError(f"features come from a {type(flatten).__name__}")
-        self._keys, *others = [None if parts is None else [*parts] for parts in combined]
-        if others != [self._keys] * 2:
-            raise ObstacleError("actor and critic have different features")
+        acting, actor, critic = map(_keys_of, extractors)
+        self._keys = actor
+        if not acting == actor == critic:
+            if acting != actor or actor is None or critic is None or policy.share_features_extractor:
+                raise ObstacleError("actor and critic have different features")
+            self._keys = [*actor, *critic]
         if any(map(is_image_space, self._space.values() if isinstance(self._space, spaces.Dict) else [self._space])):
             raise ObstacleError("observations are images")
 
@@ -147,6 +156,7 @@ class Architecture:
     :param parts: the number of categories of each part of a categorical action; for others, one entry with the number
         of dimensions
     :param inputs: the number of features
+    :param of_critic: the first feature of the critic; 0 if actor and critic have the same features
     """
 
     def __init__(
@@ -158,8 +168,10 @@ class Architecture:
         parts: list[int],
         state_dependence: StateDependence,
         inputs: int,
+        of_critic: int = 0,
     ):
-        self.actor, self.critic, self.activation, self.inputs = actor, critic, activation, inputs
+        self.actor, self.critic, self.activation = actor, critic, activation
+        self.inputs, self.of_critic = inputs, of_critic
         self.distribution, self.parts, self.state_dependence = distribution, parts, state_dependence
         self.outputs = sum(parts) * (2 if distribution in OF_TWO_OUTPUTS else 1)
         """The number of outputs of the policy network."""
@@ -197,8 +209,9 @@ class Architecture:
         dependence = StateDependence()
         if isinstance(distribution, StateDependentNoiseDistribution):
             dependence = StateDependence.of(distribution, *parts)
-        inputs = policy.pi_features_extractor.features_dim
-        return cls(actor, critic, activation, kind, parts, dependence, inputs)
+        of_actor, of_critic = policy.pi_features_extractor, policy.vf_features_extractor
+        first = 0 if _keys_of(of_actor) == _keys_of(of_critic) else of_actor.features_dim
+        return cls(actor, critic, activation, kind, parts, dependence, first + of_critic.features_dim, first)
 
     def draw_noise(self, n_steps: int, n_envs: int, dtype: th.dtype) -> np.ndarray:
         """Draw the random numbers of a rollout, except for gSDE, from PyTorch's generator.
@@ -242,7 +255,8 @@ class Architecture:
             raise ObstacleError("the policy has parameters outside its layers")
         if self.has_std and "log_std" not in arrays:
             raise ObstacleError("log_std is not a parameter")
-        actor, critic = (_layers(names, self.inputs, arrays, gradients) for names in (self.actor, self.critic))
+        actor = _layers(self.actor, self.of_critic or self.inputs, arrays, gradients)
+        critic = _layers(self.critic, self.inputs - self.of_critic, arrays, gradients)
         if critic[-1].outputs != 1:
             raise ObstacleError(f"the value network has {critic[-1].outputs} outputs")
         if actor[-1].outputs != self.outputs:
@@ -254,7 +268,7 @@ class Architecture:
         d_log_std = gradients.get("log_std") if self.has_std else None
         parts = np.array(self.parts, np.int64)
         kinds = self.activation, self.distribution, parts, len(parts)
-        networks = actor, critic, len(actor), len(critic)
+        networks = actor, critic, len(actor), len(critic), self.inputs, self.of_critic
         return structures.Networks(*networks, *kinds, log_std, d_log_std, *self.state_dependence)
 
 

@@ -19,8 +19,8 @@ template <class T> void limit(T* outputs, const uint8_t* allowed, int64_t count)
 template <class T, class Distribution> class Evaluator {
   public:
     Evaluator(const Networks<T>& networks, const Rollout<T>& rollout, Memory& memory)
-        : inputs(networks.actor[0].inputs, memory),
-          actor(networks.actor, networks.actor_layers, networks.activation, memory),
+        : inputs(networks.inputs, memory),
+          actor(networks.actor, networks.actor_layers, networks.activation, 0, memory),
           distribution(networks, actor, memory), evaluation(rollout.old && rollout.reverse, memory),
           log_ratio(memory.take<T>(STATES)), n_outputs(networks.actor[networks.actor_layers - 1].outputs),
           rollout(rollout), actions{memory.take<T>(rollout.action_size * STRIDE)},
@@ -117,9 +117,9 @@ template <class T, class Distribution> double mean_kl(Evaluator<T, Distribution>
 template <class T, class Distribution> class Actor {
   public:
     Actor(const Networks<T>& networks, Memory& memory)
-        : inputs(networks.actor[0].inputs, memory),
-          actor(networks.actor, networks.actor_layers, networks.activation, memory),
-          critic(networks.critic, networks.critic_layers, networks.activation, memory),
+        : inputs(networks.inputs, memory),
+          actor(networks.actor, networks.actor_layers, networks.activation, 0, memory),
+          critic(networks.critic, networks.critic_layers, networks.activation, networks.of_critic, memory),
           distribution(networks, actor, memory), n_outputs(networks.actor[networks.actor_layers - 1].outputs),
           action_size(networks.distribution == CATEGORICAL ? networks.n_parts : networks.parts[0]) {}
 

@@ -1,0 +1,126 @@
+"""Policies whose critic observes more than their actor, or less: an asymmetric, or privileged, critic.
+
+The critic only serves training, so it may see what a simulator knows and a robot does not (Pinto et al.,
+https://arxiv.org/abs/1710.06542). Actor and critic each have a features extractor for their part of the observations.
+Everything else is SB3's.
+"""
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.policies import BasePolicy, MultiInputActorCriticPolicy
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, CombinedExtractor, MlpExtractor
+from stable_baselines3.common.type_aliases import Schedule
+from torch import nn
+
+from sb3_ppo_variants.arguments.checks import KEYS
+from sb3_ppo_variants.errors import ArgumentError
+
+
+class OfKeys(BaseFeaturesExtractor):
+    """Shows a features extractor only some of the observations.
+
+    :param extractor: the extractor
+    :param space: the observations that it sees
+    """
+
+    def __init__(self, extractor: BaseFeaturesExtractor, space: spaces.Dict):
+        super().__init__(space, extractor.features_dim)
+        self.extractor = extractor
+        self._keys = [*space]
+
+    def forward(self, observations: Mapping[str, th.Tensor]) -> th.Tensor:
+        features: th.Tensor = self.extractor({key: observations[key] for key in self._keys})
+        return features
+
+
+class Asymmetric(BasePolicy):
+    """Comes before one of SB3's or sb3-contrib's policies for dictionaries among the bases of a class.
+
+    :param observation_space: the observations of the environment
+    :param action_space: the actions of the environment
+    :param lr_schedule: the step size
+    :param actor_keys: the keys of the observations that the actor sees; ``None`` for all
+    :param critic_keys: the same for the critic
+    :param share_features_extractor: always False
+    :param arguments: the other arguments of the policy
+    :raises ArgumentError: if an observation does not exist, or features are to be shared
+    """
+
+    net_arch: list[int] | dict[str, list[int]]
+    activation_fn: type[nn.Module]
+    pi_features_extractor: BaseFeaturesExtractor
+    vf_features_extractor: BaseFeaturesExtractor
+
+    def __init__(
+        self,
+        observation_space: spaces.Dict,
+        action_space: spaces.Space[Any],
+        lr_schedule: Schedule,
+        actor_keys: Sequence[str] | None = None,
+        critic_keys: Sequence[str] | None = None,
+        share_features_extractor: bool = False,
+        **arguments: Any,
+    ):
+        if share_features_extractor:
+            raise ArgumentError(
+                f"policy_kwargs: share_features_extractor=True does not go with {' and '.join(KEYS)}, with which actor "
+                "and critic have different features: leave it out"
+            )
+        self.actor_keys, self.critic_keys = (
+            _in_space(name, keys, observation_space) for name, keys in zip(KEYS, (actor_keys, critic_keys), strict=True)
+        )
+        _warn_of_unused({*self.actor_keys, *self.critic_keys}, observation_space)
+        super().__init__(observation_space, action_space, lr_schedule, share_features_extractor=False, **arguments)
+
+    def make_features_extractor(self) -> BaseFeaturesExtractor:
+        """Create the features extractor of the actor, or that of the critic if the actor has one."""
+        keys = self.critic_keys if "pi_features_extractor" in self._modules else self.actor_keys
+        assert isinstance(self.observation_space, spaces.Dict)
+        space = spaces.Dict([(key, self.observation_space[key]) for key in keys])
+        extractor = self.features_extractor_class(space, **self.features_extractor_kwargs)
+        # SB3's own extractor reads only the observations of its space.
+        return extractor if type(extractor) is CombinedExtractor else OfKeys(extractor, space)
+
+    def _build_mlp_extractor(self) -> None:
+        arch = self.net_arch if isinstance(self.net_arch, dict) else {"pi": self.net_arch, "vf": self.net_arch}
+        actor, critic = (
+            MlpExtractor(extractor.features_dim, {name: arch.get(name, [])}, self.activation_fn, self.device)
+            for name, extractor in (("pi", self.pi_features_extractor), ("vf", self.vf_features_extractor))
+        )
+        actor.value_net, actor.latent_dim_vf = critic.value_net, critic.latent_dim_vf
+        self.mlp_extractor = actor
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        keys = {"actor_keys": self.actor_keys, "critic_keys": self.critic_keys}
+        return {**super()._get_constructor_parameters(), **keys}
+
+
+class AsymmetricPolicy(Asymmetric, MultiInputActorCriticPolicy):
+    """SB3's policy for dictionaries, whose actor and critic see different observations."""
+
+
+def _in_space(name: str, keys: Sequence[str] | None, space: spaces.Dict) -> list[str]:
+    """Return keys in the order of a space.
+
+    :raises ArgumentError: if the space has no such key
+    """
+    unknown = [key for key in keys or () if key not in space.spaces]
+    if unknown:
+        raise ArgumentError(
+            f"policy_kwargs[{name!r}]={keys!r}: there is no observation {unknown[0]!r}; the environment has "
+            f"{', '.join(map(repr, space))}"
+        )
+    return [key for key in space if keys is None or key in keys]
+
+
+def _warn_of_unused(used: Iterable[str], space: spaces.Dict) -> None:
+    unused = [key for key in space if key not in used]
+    if unused:
+        warnings.warn(
+            f"neither {' nor '.join(KEYS)} has {', '.join(map(repr, unused))}, so the policy does not use these "
+            "observations"
+        )
