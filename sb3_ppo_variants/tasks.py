@@ -98,8 +98,8 @@ class LowOrHigh(gym.Env[np.ndarray, np.int64]):
 
     The first observation is -1 for the lowest and 1 for the highest; all others are 0. At each step, a new mask allows
     at least two actions. The right one of them earns ``1 / n_steps``, and an action that is not allowed ends the
-    episode. A policy that forgets the sign is right in half of the steps at best, and a policy without masks does not
-    know which actions are allowed.
+    episode. A policy that forgets the sign is right in half of the later steps at best, and a policy without masks does
+    not know which actions are allowed.
 
     :param n_actions: number of actions, >= 2
     :param n_steps: number of steps in an episode, >= 1
