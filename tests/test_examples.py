@@ -21,6 +21,7 @@ ARGUMENTS = {
     "humanoid": RECIPE,
     "lunar_lander": RECIPE,
     "masked": ["--timesteps", "1024"],
+    "masked_recurrent": ["--timesteps", "512"],
     "pendulum": RECIPE,
     "recurrent": ["--timesteps", "256"],
     "separate_updates": ["--timesteps", "3072"],

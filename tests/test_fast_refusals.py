@@ -179,7 +179,7 @@ def test_a_critic_that_sees_something_else() -> None:
     model = small(env=env, policy="MultiInputPolicy", policy_kwargs={"share_features_extractor": False})
     assert why(model).startswith("fast: ")
     model.policy.vf_features_extractor = CombinedExtractor(spaces.Dict({"b": PARTS["b"]}))
-    assert why(model) == "reference: actor and critic have different features"
+    assert why(model) == "reference: a layer has weights of shape (64, 4) for 2 inputs"
 
 
 def test_a_scheduler_of_the_learning_rate_is_no_obstacle() -> None:

@@ -102,7 +102,7 @@ class PolicyKind:
     @classmethod
     def policy_maker(cls, model: OnPolicyAlgorithm) -> Callable[..., ActorCriticPolicy]:
         """Return the class of the policy to create. A model and its files name SB3's or sb3-contrib's class."""
-        if model.policy_class is cls.policies[2] and any(name in model.policy_kwargs for name in KEYS):
+        if model.policy_class in cls.policies[2:] and any(name in model.policy_kwargs for name in KEYS):
             return cast(Callable[..., ActorCriticPolicy], cls.asymmetric)
         return box_policy_for(model.policy_class, model.policy_kwargs)
 
