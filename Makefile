@@ -56,13 +56,14 @@ fuzz: $(INSTALLED)  ## Run the fuzz targets on random examples for FUZZ_SECONDS 
 	$(BIN)/python tests/fuzz/endlessly.py
 
 # The interpreter is not sanitized, so the sanitizer's runtime must be preloaded; and with it the C++ runtime, without
-# which it does not find what throws PyTorch's errors.
+# which it does not find what throws PyTorch's errors. Without the option, pytest would import the package beside the tests.
 test-native: $(INSTALLED)  ## Test the native library under the address and undefined-behaviour sanitizers (a quarter of an hour)
 	CFLAGS="$(SANITIZE)" CXXFLAGS="$(SANITIZE)" LDFLAGS="$(SANITIZE)" \
 		$(BIN)/python setup.py -q build --build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
 	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
-		PYTHONPATH=$(CURDIR)/$(SANITIZED)/lib $(BIN)/pytest -m "not slow or remade" \
-		tests/test_native.py tests/test_native_gsde.py tests/test_convolutions.py tests/test_normalized.py \
+		$(BIN)/pytest -o pythonpath="$(SANITIZED)/lib ." -m "not slow or remade" \
+		tests/test_native.py tests/test_native_gsde.py tests/test_batch.py tests/test_convolutions.py \
+		tests/test_field_objectives.py tests/test_normalized.py \
 		tests/test_asymmetric.py tests/test_fast_distributions.py tests/test_fast_moving.py tests/test_fast_rollout.py \
 		tests/test_fast_update.py tests/test_remade.py
 
