@@ -89,17 +89,9 @@ def test_the_progress_ends_at_zero() -> None:
     assert [update["train/bound"] for update in log.updates] == pytest.approx([0.0036, 0.0])
 
 
-def test_the_paths_agree(double_precision: Any) -> None:
-    model = make(HingeOverArrays(0.01), fast=False, n_epochs=10)
-    collect(model)
-    double_precision(model)
-    trained = [update(model, fast) for fast in (False, True)]
-    for wanted, got in zip(*(m.policy.parameters() for m in trained), strict=True):
-        th.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-10)
-
-
-def test_it_trains_on_the_fast_path_without_a_gradient_too(double_precision: Any) -> None:
-    model = make(Hinge(0.01), fast=False, n_epochs=10)
+@pytest.mark.parametrize("cls", [Hinge, HingeOverArrays])
+def test_the_paths_agree_with_and_without_a_gradient(cls: Any, double_precision: Any) -> None:
+    model = make(cls(0.01), fast=False, n_epochs=10)
     collect(model)
     double_precision(model)
     trained = [update(model, fast) for fast in (False, True)]

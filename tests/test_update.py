@@ -14,7 +14,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from helpers import ACTION_SPACES, BOX, PENALISED, collect, latin, noise_envs
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 from sb3_ppo_variants.base import PPOBase
-from sb3_ppo_variants.updates.plan import over_rollout
+from sb3_ppo_variants.updates.plan import rollout_normalizer
 
 Surrogate = Callable[[th.Tensor, th.Tensor, th.Tensor], th.Tensor]
 
@@ -123,7 +123,7 @@ def test_advantages_and_gradients_are_as_the_arguments_say(fast: bool, max_grad_
 
 def test_advantages_over_a_rollout_by_hand() -> None:
     advantages = np.array([[1.0, 2.0], [3.0, 6.0]], np.float32)  # Mean 3, variance (4 + 1 + 0 + 9) / 4.
-    normalize = over_rollout(advantages, "rollout")
+    normalize = rollout_normalizer(advantages, "rollout")
     assert normalize(th.tensor([6.0, 3.0])).tolist() == pytest.approx([3 / 3.5**0.5, 0.0])
     assert normalize(np.array([1.0])) == pytest.approx(-2 / 3.5**0.5)
 

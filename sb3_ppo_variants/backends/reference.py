@@ -24,7 +24,7 @@ from sb3_ppo_variants.processes.statistics import normalize_together
 from sb3_ppo_variants.rollouts.buffer import Columns, Samples, WithParameters
 from sb3_ppo_variants.rollouts.loop import Actor, Observations, bounds_of
 from sb3_ppo_variants.stops import EarlyStop
-from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, in_minibatches, over_rollout
+from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, in_minibatches, rollout_normalizer
 from sb3_ppo_variants.updates.run import Ended, Measured, Snapshot, check_parameters
 from sb3_ppo_variants.value_losses import value_loss_of
 
@@ -158,7 +158,7 @@ class TorchUpdate:
 
     def __init__(self, plan: UpdatePlan, minibatches: Minibatches):
         self.plan, self.minibatches = plan, minibatches
-        self.normalize = over_rollout(plan.buffer.advantages, plan.normalize_advantage, plan.processes)
+        self.normalize = rollout_normalizer(plan.buffer.advantages, plan.normalize_advantage, plan.processes)
         self._before = Snapshot(plan.kind.policy, plan.optimizers, plan.proximal)
         self._old = self._old_parameters()
         self.columns = Columns(plan.buffer, self._old if plan.objective.needs_kl else None)

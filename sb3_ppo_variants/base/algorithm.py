@@ -334,8 +334,7 @@ class PPOBase(SavedAlgorithm):
     def _keep_learning_rate(self, outcome: Outcome) -> None:
         rate: Any = self.learning_rate
         if isinstance(rate, KLAdaptive):
-            rate = rate.after_update(outcome.ended[0].learning_rate, outcome.kl)
-        self.learning_rate = rate
+            self.learning_rate = rate.after_update(outcome.ended[0].learning_rate, outcome.kl)  # type: ignore[assignment]
 
     def _values(self, plan: UpdatePlan, outcome: Outcome) -> dict[str, float]:
         """Return the values that are logged after an update."""

@@ -35,7 +35,7 @@ for _part in (ApproximateKL, ExactKL, RatioDeviation, KLAdaptive, ClippedError, 
 NormalizeAdvantage: TypeAlias = bool | Literal["minibatch", "rollout"]
 
 
-def over_rollout(
+def rollout_normalizer(
     advantages: np.ndarray, normalize: NormalizeAdvantage, processes: Processes = ALONE
 ) -> Callable[[Numbers], Numbers]:
     """Return a function that normalises advantages over a whole rollout, as OpenAI Baselines does.

@@ -32,7 +32,7 @@ from sb3_ppo_variants.processes import Processes
 from sb3_ppo_variants.processes.statistics import normalize_together
 from sb3_ppo_variants.rollouts.buffer import Columns, WithParameters, in_rows
 from sb3_ppo_variants.rollouts.loop import Observations
-from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, in_minibatches, over_rollout
+from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, in_minibatches, rollout_normalizer
 from sb3_ppo_variants.updates.run import Ended, Measured
 from sb3_ppo_variants.value_losses import ClippedError, Huber, SquaredError
 
@@ -161,7 +161,7 @@ class NativeUpdate:
         self.architecture = Architecture.of(plan.kind.policy)
         self.networks = self.architecture.structure(arrays, gradients)
         self.dtype = arrays["action_net.bias"].dtype
-        normalize = over_rollout(plan.buffer.advantages, plan.normalize_advantage, plan.processes)
+        normalize = rollout_normalizer(plan.buffer.advantages, plan.normalize_advantage, plan.processes)
         self.advantages = normalize(self._read(plan.buffer.advantages))
         self.ordered_advantages = self.advantages.copy()
         """What the structure of the rollout points to. A descent may write the advantages there in another order."""
