@@ -1,5 +1,7 @@
 """MuJoCo's environments in batches are those of gymnasium, bit for bit."""
 
+import gc
+import multiprocessing
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -304,6 +306,44 @@ def test_refused_calls() -> None:
     env.set_options({"low": 1})
     with pytest.raises(ArgumentError, match="options="):
         env.reset()
+
+
+def forked(action: Callable[[], object]) -> int:
+    """Return the exit code of a forked process that takes an action."""
+    process = multiprocessing.get_context("fork").Process(target=action)
+    process.start()
+    process.join(30)
+    if process.exitcode is None:
+        process.kill()
+        pytest.fail("the process hangs")
+    return process.exitcode
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 4])
+def test_a_forked_process_can_drop_the_environments(n_threads: int) -> None:
+    gc.collect()
+    env: Any = make_mujoco_vec_env("Hopper-v5", 4, n_threads=n_threads)
+    env.reset()
+    env.itself = env
+    gc.disable()
+    try:
+        del env
+        assert forked(lambda: gc.collect()) == 0
+    finally:
+        gc.enable()
+
+
+def test_a_forked_process_cannot_use_the_threads() -> None:
+    env = make_mujoco_vec_env("Hopper-v5", 4, n_threads=2)
+    env.reset()
+
+    def use() -> None:
+        for call in (env.reset, lambda: env.step(np.zeros((4, 3)))):
+            with pytest.raises(RuntimeError, match="threads do not exist in a forked process"):
+                call()
+
+    assert forked(use) == 0
+    env.step(np.zeros((4, 3)))
 
 
 def test_without_batches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,6 +205,7 @@ def test_what_a_file_can_cost(case: str) -> None:
     process = fork.Process(target=most_memory, args=(case, answers))
     process.start()
     process.join(120)
+    assert process.exitcode == 0
     size, error, memory = answers.get()
     assert error.startswith("BytesIO: ")
     assert size < 4 * 2**20

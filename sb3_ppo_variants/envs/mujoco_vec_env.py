@@ -240,7 +240,9 @@ class MujocoVecEnv(VecEnv):
         """Begin new episodes in all simulations, with the seeds that were set since the last reset.
 
         :raises ArgumentError: if options were set
+        :raises RuntimeError: in a process that was forked, if there are several threads
         """
+        self.simulations.check_process()
         if any(self._options):
             refuse("options", self._options, "none: MuJoCo's tasks have no options")
         self._begin(np.arange(self.num_envs), self._seeds)
@@ -279,7 +281,9 @@ class MujocoVecEnv(VecEnv):
         """Step all simulations and reset those that are done.
 
         :raises NonFiniteError: if a simulation is unstable
+        :raises RuntimeError: in a process that was forked, if there are several threads
         """
+        self.simulations.check_process()
         self._simulate()
         task, simulations = self.task, self.simulations
         observations = self._observe()

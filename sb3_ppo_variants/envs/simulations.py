@@ -1,9 +1,12 @@
 """What a task of MuJoCo is made of: a model, and functions over all of its simulations at once."""
 
+import ctypes
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, TypeAlias
+from weakref import WeakSet
 
 import numpy as np
 
@@ -46,6 +49,8 @@ class Simulations:
         #: forces and torques on each body from outside, such as contacts; of tasks with ``contact_forces``
         self.cfrc_ext = np.zeros((batch.nsim, batch.model.nbody, 6))
         self._is_complete = False
+        self._process = os.getpid()
+        _batches.add(batch)
 
     def __getattr__(self, name: str) -> np.ndarray:
         if name.startswith("_"):
@@ -60,9 +65,31 @@ class Simulations:
         """Return the positions of a body's frame, of shape ``(n_envs, 3)``."""
         return self.xpos[:, self.model.body(name).id]
 
+    def check_process(self) -> None:
+        """:raises RuntimeError: in a process that was forked, which has no threads"""
+        if self.batch.nthread > 1 and os.getpid() != self._process:
+            raise RuntimeError(
+                "MuJoCo's threads do not exist in a forked process: create the environments after the fork, or with"
+                " n_threads=1"
+            )
+
     def complete(self) -> None:
         """Refuse further fields, which would be zero until the next step."""
         self._is_complete = True
+
+
+_batches: "WeakSet[Batch]" = WeakSet()
+
+
+def _keep_batches() -> None:
+    # MuJoCo would wait for the threads of a batch that it destroys, and they do not exist in a forked process. No list
+    # of ours would do, because Python empties modules when it ends.
+    for batch in _batches:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(batch))
+
+
+if hasattr(os, "register_at_fork"):  # Not on Windows.
+    os.register_at_fork(after_in_child=_keep_batches)
 
 
 def never(sims: Simulations) -> np.ndarray:
