@@ -1,10 +1,13 @@
-"""Delays a Ctrl-C until a few lines have finished."""
+"""Delays a Ctrl-C until a few lines have finished, and repeats one that Python has swallowed."""
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+SOON = 0.01  # seconds
 
 
 class Held:
@@ -31,7 +34,10 @@ HELD = Held()
 
 @contextmanager
 def interrupts_can_be_held() -> Iterator[None]:
-    """Let :data:`HELD` delay interrupts while the context is active.
+    """Let :data:`HELD` delay interrupts while the context is active, and let none be lost.
+
+    Python swallows what is raised in a destructor or in the callback of a weak reference. The handler of a Ctrl-C can
+    run there, too.
 
     Python delivers signals only to the main thread, so there is nothing to delay in other threads. The same is true if
     SIGINT has no Python handler.
@@ -47,9 +53,21 @@ def interrupts_can_be_held() -> Iterator[None]:
         else:
             before(number, frame)
 
+    ignore = sys.unraisablehook
+
+    def repeat(swallowed: "sys.UnraisableHookArgs") -> None:
+        if issubclass(swallowed.exc_type, KeyboardInterrupt):
+            # Within this function, it would be swallowed again.
+            threading.Timer(SOON, signal.raise_signal, [signal.SIGINT]).start()
+        else:
+            ignore(swallowed)
+
     signal.signal(signal.SIGINT, handle)
+    sys.unraisablehook = repeat
     try:
         yield
     finally:
+        if sys.unraisablehook is repeat:
+            sys.unraisablehook = ignore
         if signal.getsignal(signal.SIGINT) is handle:  # A callback may have set its own handler.
             signal.signal(signal.SIGINT, before)
