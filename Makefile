@@ -3,6 +3,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
+# What comparing needs is a part of it.
+COMPARABLE := $(or $(wildcard $(INSTALLED)),$(VENV)/comparable)
 NATIVE := setup.py $(wildcard sb3_ppo_variants/backends/native/*.?pp)
 SANITIZED := build/sanitized
 NEWEST := build/newest
@@ -20,18 +22,20 @@ help:  ## List the targets
 
 # Most of the installed modules are never imported, so not compiling them saves a minute. So does a new pip: it resolves
 # the dependencies in a third of the time that Python 3.11's own pip takes.
-$(INSTALLED): setup.cfg pyproject.toml constraints.txt $(NATIVE)
+$(VENV)/installed: EXTRA := dev
+$(VENV)/comparable: EXTRA := benchmark
+$(VENV)/installed $(VENV)/comparable: setup.cfg pyproject.toml constraints.txt $(NATIVE)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[$(EXTRA)]'
 	touch $@
 
 install: $(INSTALLED)  ## Create the virtual environment .venv with everything that the other targets need
 
-compare: $(INSTALLED)  ## Compare the variants with SB3's PPO on CartPole-v1, with a report (a few minutes)
+compare: $(COMPARABLE)  ## Compare the variants with SB3's PPO on CartPole-v1, with a report (a few minutes)
 	$(BIN)/python -m sb3_ppo_variants compare --envs CartPole-v1 --seeds 10 --timesteps 50000 --jobs 2 --out runs/first
 
-table1: $(INSTALLED)  ## Repeat the paper's Table 1 at full length (hours; resumes where it stopped)
+table1: $(COMPARABLE)  ## Repeat the paper's Table 1 at full length (hours; resumes where it stopped)
 	$(BIN)/python -m sb3_ppo_variants compare --preset paper-table1 --protocol text --out runs/table1
 
 train: $(INSTALLED)  ## Train PPOClip on CartPole-v1, evaluate, save, reload, plot (a few minutes)

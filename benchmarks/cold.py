@@ -18,6 +18,7 @@ from benchmarks.measuring import add_options, in_process, since
 # Imports only what users of the algorithm import, so that runs of SB3's PPO load nothing of this package.
 SCRIPT = """
 import json, resource, sys, time
+from pathlib import Path
 from importlib import import_module
 module, name, env, policy, arguments, steps = json.loads(sys.argv[1])
 start = time.process_time()
@@ -34,8 +35,13 @@ if policy == "CnnPolicy":
 else:
     env = make_vec_env(*env, seed=0)
 algorithm(policy, env, seed=0, device="cpu", **arguments).learn(steps)
-unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux KiB
-print(json.dumps([imports, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20]))
+if sys.platform == "linux":  # where ru_maxrss begins with the peak of the process that started this one
+    status = Path("/proc/self/status").read_text()
+    peak = int(status.partition("VmHWM:")[2].split()[0]) * 2**10
+else:
+    unit = 1 if sys.platform == "darwin" else 2**10  # macOS counts bytes, others KiB
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+print(json.dumps([imports, peak / 2**20]))
 """
 IMAGES = {"n_steps": 128, "batch_size": 256, "n_epochs": 4}
 # Environment id and number of environments, policy, arguments, and steps.
