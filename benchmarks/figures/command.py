@@ -35,6 +35,7 @@ FIGURES: dict[str, Callable[[Path], None]] = {
     "bandit-adaptive": bandit_pictures.adaptive,
     "interpolation": measured_pictures.interpolated,
     "interpolation-penalty": measured_pictures.interpolated_penalty,
+    "speed": measured_pictures.faster,
     "curves-all": partial(
         measured_pictures.learned,
         labels=[CLIPPED[1], ADAPTED[1], PENALISED[1], NONE],

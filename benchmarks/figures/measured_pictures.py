@@ -12,6 +12,17 @@ from sb3_ppo_variants.compare import records, scores, statistics
 from sb3_ppo_variants.compare.plan import TABLE_1
 
 TABLE = Path("results/table1-200k.jsonl.gz")
+SPEEDS = Path("results/throughput-bars-epyc.json")
+WORKLOADS = {
+    "cartpole": "CartPole, 8 environments",
+    "halfcheetah-normalized": "HalfCheetah, VecNormalize",
+    "halfcheetah": "HalfCheetah",
+    "pendulum-gsde": "Pendulum, gSDE, 4 environments",
+    "cartpole-zoo": "CartPole, the RL Zoo's settings",
+    "halfcheetah-zoo": "HalfCheetah, the RL Zoo's settings",
+    "humanoid": "Humanoid",
+    "breakout-ale": "Breakout, ours on ALE's vector environment",
+}
 SURROGATES = {
     "kl": (r"$\mathbb{E}[\mathrm{KL}]$", "#b03a5b", "solid"),
     "unclipped": (r"$\mathbb{E}[rA]$", PLAIN, "solid"),
@@ -63,3 +74,18 @@ def learned(file: Path, labels: Sequence[str], colors: Sequence[str], data: Path
         axes.set(xlabel="environment steps", ylabel="mean normalised score", xlim=(0, None), ylim=(0, None))
         axes.xaxis.set_major_formatter(lambda steps, _: f"{steps / 1000:g}k")
         axes.legend(loc="upper left")
+
+
+def faster(file: Path, data: Path = SPEEDS) -> None:
+    """Draw how many times as fast as SB3's PPO our PPOClip trains, as medians with quartiles of pairs of runs."""
+    runs = json.loads(data.read_text())["runs"]
+    ratios = [np.divide(runs[name]["seconds"]["PPO"], runs[name]["seconds"]["PPOClip"]) for name in WORKLOADS]
+    low, middle, high = np.percentile(ratios, [25, 50, 75], axis=1)
+    with picture(file, columns=1, height=3.4) as grid:
+        axes = grid[0, 0]
+        bars = axes.barh([*WORKLOADS.values()], middle, xerr=[middle - low, high - middle], color=CLIP, height=0.6)
+        axes.bar_label(bars, [f"{ratio:.1f}x" for ratio in middle], padding=6)
+        axes.axvline(1, color=PLAIN, linewidth=1.5)
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+        axes.set(xlim=(0, 1.1 * high.max()), xlabel="training speed over that of SB3's PPO with the same settings")
