@@ -15,7 +15,7 @@ from resuming import pendulums, run
 
 from helpers import ACTION_SPACES, LogRecorder, collect, flat_weights, latin, named, noise_envs, save, small, update
 from sb3_ppo_variants import ArgumentError, ArrayObjective, Batch, Objective, PPOCustom, check_gradient
-from sb3_ppo_variants.backends.native.update import has_term
+from sb3_ppo_variants.backends.native.own_losses import has_term
 from sb3_ppo_variants.kl import divergences_of
 from sb3_ppo_variants.objectives import (
     CISPO,
@@ -31,7 +31,6 @@ from sb3_ppo_variants.objectives import (
     ClipHigher,
     DualClip,
     KLHinge,
-    NativeObjective,
     ReverseKL,
     Rollback,
     TrulyPPO,
@@ -233,10 +232,7 @@ def test_both_paths_take_the_same_steps(objective: Any, space: str, double_preci
     assert {f"train/{name}" for name in objective.coefficients()} <= logged.keys()
 
 
-NATIVE = [objective for objective in OBJECTIVES if isinstance(objective, NativeObjective)]
-
-
-@latin(4, objective=NATIVE, space=["Box", "Discrete"], double=[True, False])
+@latin(4, objective=OBJECTIVES, space=["Box", "Discrete"], double=[True, False])
 @pytest.mark.usefixtures("natively")
 def test_the_library_computes_the_same_terms(
     objective: Any, space: str, double: bool, double_precision: Callable[[Any], None]
@@ -255,14 +251,6 @@ def test_the_library_computes_the_same_terms(
     relative, absolute = (1e-9, 1e-12) if double else (1e-3, 1e-5)
     th.testing.assert_close(flat_weights(by_library), flat_weights(by_gradient), rtol=relative, atol=absolute)
     assert by_library.logger.name_to_value == pytest.approx(by_gradient.logger.name_to_value, relative, absolute)
-
-
-def test_two_objectives_have_no_term() -> None:
-    """One depends on the mean KL of the minibatch, the other on the old policy."""
-    assert {type(objective) for objective in OBJECTIVES} - {type(objective) for objective in NATIVE} == {
-        KLHinge,
-        TRGPPO,
-    }
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=repr)

@@ -2,24 +2,28 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch as th
 from stable_baselines3 import PPO
+from test_batch import OfStates, OfStatesOverArrays
 from test_fast_update import assert_same_update, collected
 
-from helpers import ACTION_SPACES, BOX, assert_same_policy, latin, noise_envs, save, update
+from helpers import ACTION_SPACES, BOX, assert_same_policy, collect, latin, noise_envs, save, small, update
 from sb3_ppo_variants import (
     ArgumentError,
     ClippedError,
     Huber,
+    Objective,
     PPOAdaptiveKL,
     PPOClip,
+    PPOCustom,
     SeparateUpdates,
     SquaredError,
     ValueLoss,
 )
+from sb3_ppo_variants.objectives import SPO, KLHinge
 
 Double = Callable[[Any], None]
 VALUES, OLD_VALUES, RETURNS = th.tensor([1.0, 3.0, -1.0]), th.tensor([0.0, 2.8, 0.0]), th.tensor([2.0, 0.0, -0.5])
@@ -106,9 +110,18 @@ class Absolute(ValueLoss):
         return errors if self.mistaken else errors.mean()
 
 
-def test_your_own_trains_on_the_reference_path() -> None:
+@dataclass(frozen=True)
+class OnOldValues(ValueLoss):
+    """A loss that reads all that it is given, and is not a mean of losses."""
+
+    def loss(self, values: th.Tensor, old_values: th.Tensor, returns: th.Tensor) -> th.Tensor:
+        return ((values - returns) ** 2).mean().sqrt() + 0.1 * (values - old_values).abs().max()
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_your_own(fast: bool) -> None:
     model = collected(PPOClip, BOX, value_loss=Absolute())
-    model.fast = "auto"
+    model.fast = fast
     with th.no_grad():
         values = model.policy.predict_values(th.as_tensor(model.rollout_buffer.observations.reshape(-1, 3))).flatten()
     first = (values - th.as_tensor(model.rollout_buffer.returns.flatten())).abs().mean().item()
@@ -116,12 +129,41 @@ def test_your_own_trains_on_the_reference_path() -> None:
     model.train()
     assert model.logger.name_to_value["train/value_loss"] == pytest.approx(first)
     assert PPOClip.load(save(model)).value_loss == Absolute()
-    with pytest.raises(ArgumentError, match="the native library does not compute the value loss Absolute"):
-        PPOClip("MlpPolicy", noise_envs(BOX), value_loss=Absolute(), fast=True)
 
 
-def test_a_loss_that_is_no_scalar_is_refused() -> None:
+class Own(NamedTuple):
+    """What the objective is, and how the update is divided."""
+
+    objective: Objective
+    updates: SeparateUpdates | None = None
+    batch_size: int = 20
+
+
+# The objective has a term, a gradient or a loss alone; minibatches are larger than what the library takes at a time.
+OWN = {
+    "term": Own(SPO()),
+    "means": Own(KLHinge(1e-6), batch_size=150),
+    "gradient": Own(OfStatesOverArrays(), batch_size=150),
+    "loss": Own(OfStates()),
+    "separate": Own(SPO(), SeparateUpdates(value_epochs=3), 150),
+}
+
+
+@pytest.mark.usefixtures("natively")
+@pytest.mark.parametrize("name", OWN)
+def test_both_paths_take_the_same_steps_with_your_own(name: str, double_precision: Double) -> None:
+    objective, updates, batch_size = OWN[name]
+    arguments: dict[str, Any] = dict(objective=objective, updates=updates, batch_size=batch_size, vf_coef=0.7)
+    model = small(PPOCustom, noise_envs(BOX), value_loss=OnOldValues(), n_steps=150, learning_rate=3e-3, **arguments)
+    model = collect(model)
+    double_precision(model)
+    assert_same_update(model)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_loss_that_is_no_scalar_is_refused(fast: bool) -> None:
     model = collected(PPOClip, BOX, value_loss=Absolute(mistaken=True))
+    model.fast = fast
     with pytest.raises(ArgumentError, match=r"^Absolute.loss returned a tensor of shape \(12,\); allowed: a scalar"):
         model.train()
 

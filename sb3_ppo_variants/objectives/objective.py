@@ -233,6 +233,13 @@ class NativeObjective(ArrayObjective):
     def constants(self) -> Sequence[float]:
         """The numbers that its term takes."""
 
+    def per_sample(self, rollout: Batch[np.ndarray]) -> np.ndarray | None:
+        """Return the numbers that its term takes for each sample, shape ``(rows, n)``, or ``None`` if it takes none.
+
+        :param rollout: a batch with all samples, as :meth:`Batch.over_rollout` passes it
+        """
+        return None
+
 
 def is_given_with_loss(objective: Objective, member: str) -> bool:
     """Return whether an objective has a member that belongs to its loss, and not to one that it has overridden."""

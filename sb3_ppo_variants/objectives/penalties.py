@@ -10,12 +10,12 @@ import torch as th
 
 from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, POSITIVE
 from sb3_ppo_variants.errors import refuse
-from sb3_ppo_variants.objectives.objective import ArrayObjective, Batch, Gradient, NativeObjective
+from sb3_ppo_variants.objectives.objective import Batch, Gradient, NativeObjective
 from sb3_ppo_variants.objectives.surrogates import KL_COEF, MAX_KL_COEF, MIN_KL_COEF, Unclipped, adapt_kl_coef
 
 
 @dataclass(frozen=True)
-class KLHinge(ArrayObjective):
+class KLHinge(NativeObjective):
     """PPO with a KL penalty and a hinge: E[r A] - beta d - eta max(0, d - 2 d_targ)^2, where d = E[KL(old || new)].
 
     It is the objective of J. Schulman's modular_rl (``ppo.py``), from before the PPO paper, of algorithm 1 of
@@ -31,6 +31,7 @@ class KLHinge(ArrayObjective):
     :raises ArgumentError: (a ``ValueError``) if one has a value that is not allowed
     """
 
+    term: ClassVar[str] = "HINGED"
     needs_kl: ClassVar[bool] = True
     desired_kl: float = 0.01
     kl_coef: float = 1.0
@@ -40,6 +41,11 @@ class KLHinge(ArrayObjective):
         POSITIVE.check("desired_kl", self.desired_kl)
         KL_COEF.check("kl_coef", self.kl_coef)
         NON_NEGATIVE.check("eta", self.eta)
+
+    @property
+    def constants(self) -> Sequence[float]:
+        """Beta, eta, and the mean KL at which the hinge begins."""
+        return self.kl_coef, self.eta, 2 * self.desired_kl
 
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """-E[r A] + beta d + eta max(0, d - 2 d_targ)^2."""

@@ -6,7 +6,7 @@ one: their mean statistics are (1 - w) E_old[T] + w T(a), with w > 0 for the gre
 KL grows with |w|. So each end of the range is found by a search for one number, w.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
@@ -16,7 +16,7 @@ import torch as th
 from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, POSITIVE
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.objectives.clipping import gradient_of_clip
-from sb3_ppo_variants.objectives.objective import ArrayObjective, Batch, Gradient
+from sb3_ppo_variants.objectives.objective import Batch, Gradient, NativeObjective
 
 # Arrays with one row per sample. NumPy's stubs do not know that sums over dimensions are arrays.
 Rows: TypeAlias = Any
@@ -31,7 +31,7 @@ TINY = 1e-12
 
 
 @dataclass(frozen=True)
-class TRGPPO(ArrayObjective):
+class TRGPPO(NativeObjective):
     """Trust Region-Guided PPO, https://arxiv.org/abs/1901.10314: E[min(r A, clip(r, l, u) A)].
 
     For each state and action, l and u are the least and the greatest r(a|s) of all policies with
@@ -47,6 +47,7 @@ class TRGPPO(ArrayObjective):
         come from another distribution
     """
 
+    term: ClassVar[str] = "CLIPPED_BY_STATE"
     needs_kl: ClassVar[bool] = True
     clip_range: float = 0.2
     delta: float | None = None
@@ -55,17 +56,22 @@ class TRGPPO(ArrayObjective):
         NON_NEGATIVE.check("clip_range", self.clip_range)
         POSITIVE.or_none().check("delta", self.delta)
 
+    @property
+    def constants(self) -> Sequence[float]:
+        """None: both ends of the range are numbers of each sample."""
+        return ()
+
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """-E[min(r A, clip(r, l, u) A)]."""
-        low, high = batch.over_rollout(self._find_bounds).to(batch.ratio.dtype).T
+        low, high = batch.over_rollout(self.per_sample).to(batch.ratio.dtype).T
         return -th.min(batch.advantages * batch.ratio, batch.advantages * th.clamp(batch.ratio, low, high)).mean()
 
     def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
         """d(-min(...))/d log r = -r A where the minimum is the unclipped term, else 0."""
-        low, high = batch.over_rollout(self._find_bounds).astype(batch.ratio.dtype, copy=False).T
+        low, high = batch.over_rollout(self.per_sample).astype(batch.ratio.dtype, copy=False).T
         return gradient_of_clip(batch, low, high)
 
-    def _find_bounds(self, rollout: Batch[np.ndarray]) -> np.ndarray:
+    def per_sample(self, rollout: Batch[np.ndarray]) -> np.ndarray:
         """Return the ends of the range of each sample, shape ``(rows, 2)``."""
         line = line_through(rollout.old_parameters, rollout.actions, rollout.old_log_prob)
         least, greatest = range_of_ratio(line, self.delta if self.delta else line.default_delta(self.clip_range))

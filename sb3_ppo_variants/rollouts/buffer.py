@@ -183,10 +183,14 @@ class Columns:
             return tuple(convert(array[rows]) for array in column)
         return convert(column[rows])
 
+    def whole(self) -> Batch[np.ndarray]:
+        """Return a batch with all rows."""
+        every = np.arange(self._buffer.buffer_size * self._buffer.n_envs)
+        return Batch(source=lambda name: self.read(name, every, np.asarray))
+
     def _over_rollout(self, rows: np.ndarray, convert: Callable[[np.ndarray], Any], compute: OverRollout) -> Any:
         if compute not in self._computed:
-            every = np.arange(self._buffer.buffer_size * self._buffer.n_envs)
-            self._computed[compute] = compute(Batch(source=lambda name: self.read(name, every, np.asarray)))
+            self._computed[compute] = compute(self.whole())
         return convert(self._computed[compute][rows])
 
     def _column(self, name: str) -> Any:

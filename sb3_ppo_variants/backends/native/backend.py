@@ -11,7 +11,7 @@ from sb3_ppo_variants.backends import obstacles
 from sb3_ppo_variants.backends.native.actor import NativeActor
 from sb3_ppo_variants.backends.native.library import REBUILD, library
 from sb3_ppo_variants.backends.native.networks import DISTRIBUTIONS, WITH_LOG_STD, Architecture, Features, arrays_of
-from sb3_ppo_variants.backends.native.update import NATIVE_VALUE_LOSSES, NativeUpdate
+from sb3_ppo_variants.backends.native.update import NativeUpdate
 from sb3_ppo_variants.backends.obstacles import ObstacleError
 from sb3_ppo_variants.backends.remade import UntilRemade
 from sb3_ppo_variants.rollouts.buffer import WithParameters
@@ -44,8 +44,6 @@ def _check_plan(plan: UpdatePlan) -> None:
     if library() is None:
         remedy = f"to build it, install a C++ compiler and then: {REBUILD}"
         raise ObstacleError(f"the native library was not built ({remedy})")
-    if type(plan.value_loss) not in NATIVE_VALUE_LOSSES:
-        raise ObstacleError(f"the native library does not compute the value loss {type(plan.value_loss).__name__}")
     policy, parameters = plan.kind.policy, plan.parameters.values()
     obstacles.check_policy(plan)
     obstacles.check_hooks(plan.modules, parameters, plan.optimizers)

@@ -37,9 +37,9 @@ template <class T> void step(Adam<T>& adam) {
 
 template <class T, class Distribution> class Descent {
   public:
-    Descent(const Networks<T>& networks, const Rollout<T>& rollout, const Terms& terms, const Objective<T>& objective,
+    Descent(const Networks<T>& networks, const Rollout<T>& rollout, const Terms& terms, const OwnLosses<T>& own,
             const Pass& pass, Adam<T>& adam, Memory& memory)
-        : rollout(rollout), terms(terms), objective(objective), pass(pass), adam(adam),
+        : rollout(rollout), terms(terms), own(own), pass(pass), adam(adam),
           policy(networks, rollout, memory),
           critic(networks.critic, networks.critic_layers, networks.activation, networks.of_critic, memory),
           d_log_ratio(memory.take<T>(STATES)), d_entropy(memory.take<T>(STATES)), d_kl(memory.take<T>(STATES)),
@@ -56,7 +56,7 @@ template <class T, class Distribution> class Descent {
   private:
     const Rollout<T>& rollout;
     const Terms& terms;
-    const Objective<T>& objective;
+    const OwnLosses<T>& own;
     const Pass& pass;
     Adam<T>& adam;
     Evaluator<T, Distribution> policy;
@@ -117,24 +117,34 @@ template <class T, class Distribution> class Descent {
         return true;
     }
 
-    // Returns whether the objective could be evaluated.
+    // Returns whether the losses could be evaluated.
     bool loss_and_gradient(const int64_t* indices, int64_t count, Sums& sums, Outcome& outcome) {
-        const bool calls = terms.of_policy && objective.evaluate;
+        const bool calls = terms.of_policy && own.evaluate, calls_values = terms.of_value && own.evaluate_values;
+        const bool is_ahead = calls || (terms.of_policy && reads_mean(terms.objective));
         policy.begin();
         take_advantages(indices, count);
-        if (calls && !call_objective(indices, count, sums, outcome)) return false;
+        Sums ahead;
+        if (is_ahead || calls_values) look_ahead(indices, count, is_ahead, calls_values, ahead);
+        if (calls) {
+            sums = ahead;
+            if (!call_objective(indices, count, sums, outcome)) return false;
+        }
+        if (calls_values && !call_value_loss(indices, count, sums, outcome)) return false;
+        const T mean_kl = static_cast<T>(ahead.kl / static_cast<double>(count));
+        // What was evaluated last is all of a small minibatch.
+        const bool is_small = count <= STATES;
         for (int64_t start = 0; start < count; start += STATES) {
-            // What was evaluated last for the objective is all of a small minibatch.
-            const bool is_evaluated = calls && count <= STATES;
-            if (!is_evaluated) policy.take(indices + start, count - start);
+            if (!(is_small && (is_ahead || calls_values))) policy.take(indices + start, count - start);
             if (terms.of_policy) {
-                if (!is_evaluated) policy.evaluate(indices + start);
-                const Slopes<T> slopes = calls ? called_slopes(start, count) : add_losses(advantages + start, count, sums);
-                const T* more = calls && objective.d_outputs ? objective.d_outputs + start * policy.n_outputs : nullptr;
+                if (!(is_small && is_ahead)) policy.evaluate(indices + start);
+                const Slopes<T> slopes =
+                    calls ? called_slopes(start, count) : add_losses(indices + start, start, count, mean_kl, sums);
+                const T* more = calls && own.d_outputs ? own.d_outputs + start * policy.n_outputs : nullptr;
                 policy.backward(indices + start, slopes, more, start > 0);
             }
             if (terms.of_value) {
-                value_slopes(indices + start, count, sums);
+                const T* values = is_small && calls_values ? own.values : critic.forward(policy.inputs);
+                value_slopes(indices + start, calls_values ? own.d_values + start : nullptr, values, count, sums);
                 critic.backward(policy.inputs, start > 0);
             }
         }
@@ -149,29 +159,52 @@ template <class T, class Distribution> class Descent {
         if (terms.advantages == NORMALIZED) normalize(advantages, count);
     }
 
-    // Evaluates the objective in Python on a minibatch.
-    bool call_objective(const int64_t* indices, int64_t count, Sums& sums, Outcome& outcome) {
-        const Evaluation<T>& all = policy.evaluation;
+    // Evaluates the policy, the values or both on a whole minibatch, and measures the policy.
+    void look_ahead(const int64_t* indices, int64_t count, bool at_policy, bool at_values, Sums& sums) {
         for (int64_t start = 0; start < count; start += STATES) {
             policy.take(indices + start, count - start);
-            policy.evaluate(indices + start);
-            copy(policy.log_ratio, objective.log_ratio, start);
-            copy(all.entropy, objective.entropy, start);
-            copy(all.kl, objective.kl, start);
-            copy(all.reverse_kl, objective.reverse_kl, start);
-            const int64_t at = start * policy.n_outputs;
-            policy.copy_parameters(objective.outputs ? objective.outputs + at : nullptr,
-                                   objective.deviations ? objective.deviations + at : nullptr);
-            for (int64_t s = 0; s < policy.inputs.states; ++s) {
-                const double log_ratio = policy.log_ratio[s];
-                sums.kl += all.kl[s];
-                sums.add(log_ratio, ::exp(log_ratio), all.entropy[s], terms);
+            if (at_policy) {
+                policy.evaluate(indices + start);
+                tell(start);
+                measure(sums);
             }
+            if (at_values) copy(critic.forward(policy.inputs), own.values, start);
         }
-        memcpy(objective.advantages, advantages, count * sizeof(T));
+    }
+
+    // Tells an objective in Python what is known of the states that were evaluated last.
+    void tell(int64_t start) const {
+        copy(policy.log_ratio, own.log_ratio, start);
+        copy(policy.evaluation.entropy, own.entropy, start);
+        copy(policy.evaluation.kl, own.kl, start);
+        copy(policy.evaluation.reverse_kl, own.reverse_kl, start);
+        const int64_t at = start * policy.n_outputs;
+        policy.copy_parameters(own.outputs ? own.outputs + at : nullptr,
+                               own.deviations ? own.deviations + at : nullptr);
+    }
+
+    void measure(Sums& sums) const {
+        for (int64_t s = 0; s < policy.inputs.states; ++s) {
+            const double log_ratio = policy.log_ratio[s];
+            sums.kl += policy.evaluation.kl[s];
+            sums.add(log_ratio, ::exp(log_ratio), policy.evaluation.entropy[s], terms);
+        }
+    }
+
+    // Evaluates the objective in Python on a minibatch. Returns whether that succeeded.
+    bool call_objective(const int64_t* indices, int64_t count, Sums& sums, Outcome& outcome) {
+        memcpy(own.advantages, advantages, count * sizeof(T));
         outcome.answered = 0;
-        objective.evaluate(indices - pass.permutation, count);
-        for (int64_t i = 0; outcome.answered && i < count; ++i) sums.policy_loss += objective.losses[i];
+        own.evaluate(indices - pass.permutation, count);
+        for (int64_t i = 0; outcome.answered && i < count; ++i) sums.policy_loss += own.losses[i];
+        return outcome.answered;
+    }
+
+    // Evaluates the value loss in Python on a minibatch. Returns whether that succeeded.
+    bool call_value_loss(const int64_t* indices, int64_t count, Sums& sums, Outcome& outcome) {
+        outcome.answered = 0;
+        own.evaluate_values(indices - pass.permutation, count);
+        for (int64_t i = 0; outcome.answered && i < count; ++i) sums.value_loss += own.value_losses[i];
         return outcome.answered;
     }
 
@@ -184,20 +217,21 @@ template <class T, class Distribution> class Descent {
     Slopes<T> called_slopes(int64_t start, int64_t count) {
         const auto at = [&](const T* slopes, int64_t row) { return slopes ? slopes + start * row : nullptr; };
         for (int64_t s = 0; s < policy.inputs.states; ++s)
-            d_entropy[s] = objective.d_entropy[start + s] - static_cast<T>(terms.ent_coef / static_cast<double>(count));
-        return {objective.d_log_ratio + start, d_entropy, at(objective.d_kl, 1), at(objective.d_reverse_kl, 1),
-                at(objective.d_deviations, policy.n_outputs)};
+            d_entropy[s] = own.d_entropy[start + s] - static_cast<T>(terms.ent_coef / static_cast<double>(count));
+        return {own.d_log_ratio + start, d_entropy, at(own.d_kl, 1), at(own.d_reverse_kl, 1),
+                at(own.d_deviations, policy.n_outputs)};
     }
 
     // Adds the losses of an objective of the package, and returns their slopes.
-    Slopes<T> add_losses(const T* advantages, int64_t count, Sums& sums) {
+    Slopes<T> add_losses(const int64_t* indices, int64_t start, int64_t count, T mean_kl, Sums& sums) {
         const Evaluation<T>& all = policy.evaluation;
         const T of_entropy = static_cast<T>(-terms.ent_coef / static_cast<double>(count));
         for (int64_t s = 0; s < policy.inputs.states; ++s) {
             const double log_ratio = policy.log_ratio[s], ratio = ::exp(log_ratio);
             const Term<T> term = term_of<T>(terms.objective, terms.constants,
-                                            {static_cast<T>(ratio), policy.log_ratio[s], advantages[s], all.kl[s],
-                                             all.reverse_kl ? all.reverse_kl[s] : T(0)});
+                                            {static_cast<T>(ratio), policy.log_ratio[s], advantages[start + s], all.kl[s],
+                                             all.reverse_kl ? all.reverse_kl[s] : T(0), mean_kl,
+                                             rollout.per_sample + indices[s] * rollout.per_sample_size});
             d_log_ratio[s] = term.d_log_ratio / count;
             d_kl[s] = term.d_kl / count;
             d_reverse_kl[s] = term.d_reverse_kl / count;
@@ -210,15 +244,20 @@ template <class T, class Distribution> class Descent {
                 all.reverse_kl ? d_reverse_kl : nullptr, nullptr};
     }
 
-    void value_slopes(const int64_t* indices, int64_t count, Sums& sums) {
-        const T* values = critic.forward(policy.inputs);
+    // Sets the slopes of the value loss, which are those of a loss in Python unless they are null.
+    void value_slopes(const int64_t* indices, const T* called, const T* values, int64_t count, Sums& sums) {
         T* d_values = critic.d_output();
+        const T weight = static_cast<T>(terms.vf_coef);
         for (int64_t i = 0; i < policy.inputs.states; ++i) {
+            if (called) {
+                d_values[i] = weight * called[i];
+                continue;
+            }
             const int64_t row = indices[i];
             const Sloped<T> value =
                 value_error(values[i], rollout.old_values[row], rollout.returns[row], terms);
             sums.value_loss += value.loss;
-            d_values[i] = static_cast<T>(terms.vf_coef) * (value.slope / count);
+            d_values[i] = weight * (value.slope / count);
         }
         policy.clear_padding(d_values, 1, policy.inputs);
     }

@@ -61,9 +61,11 @@ template <class T> struct Rollout {
     // The parameters of the old distributions, or null: means and standard deviations, log-probabilities, logits, or
     // those of Beta distributions.
     const T* old;
+    // The numbers that the term of the objective takes for each state, or null.
+    const T* per_sample;
     // Which actions are allowed, one byte for each output of the actor, or null.
     const uint8_t* masks;
-    int64_t rows, action_size, old_size;
+    int64_t rows, action_size, old_size, per_sample_size;
     int64_t reverse;  // Whether KL(new || old) is computed in addition to KL(old || new).
 };
 
@@ -72,7 +74,9 @@ template <class T> struct Rollout {
 enum Normalizations { NOT_NORMALIZED, NORMALIZED, NORMALIZED_IN_ORDER };
 
 // The objectives that objectives.hpp computes.
-enum Objectives { CLIPPED, DUAL_CLIPPED, WEIGHTED, ROLLED_BACK, ROLLED_BACK_BY_KL, QUADRATIC, GATED, DISCOVERED };
+enum Objectives {
+    CLIPPED, DUAL_CLIPPED, WEIGHTED, ROLLED_BACK, ROLLED_BACK_BY_KL, QUADRATIC, GATED, DISCOVERED, HINGED, CLIPPED_BY_STATE
+};
 
 // The terms of the loss. An infinite range means no clipping.
 struct Terms {
@@ -81,14 +85,17 @@ struct Terms {
     int64_t objective, value_loss, advantages, of_policy, of_value;
 };
 
-// An objective in Python, or nothing if `evaluate` is null. The library fills the first arrays with what it knows of a
-// minibatch and calls `evaluate`, which fills the others: the losses, and the derivatives of their mean. The arguments of
-// `evaluate` say where in the permutation the minibatch begins, and how many states it has. Outputs and deviations have a
-// row for each state. What is null is neither known nor read.
-template <class T> struct Objective {
+// An objective and a value loss in Python, or only one of them; the function of the other is null. The library fills the
+// first arrays with what it knows of a minibatch and calls the function, which fills the others: the losses, and the
+// derivatives of their mean. The arguments say where in the permutation the minibatch begins, and how many states it has.
+// Outputs and deviations have a row for each state. What is null is neither known nor read.
+template <class T> struct OwnLosses {
     T *log_ratio, *advantages, *entropy, *kl, *reverse_kl, *outputs, *deviations;
     const T *losses, *d_log_ratio, *d_entropy, *d_kl, *d_reverse_kl, *d_outputs, *d_deviations;
     void (*evaluate)(int64_t start, int64_t count);
+    T* values;
+    const T *value_losses, *d_values;
+    void (*evaluate_values)(int64_t start, int64_t count);
 };
 
 // The parameters to train, their gradient, and Adam's moments, each divided by (1 - beta).

@@ -7,10 +7,14 @@
 
 namespace INSTRUCTIONS {
 
-// What an objective knows of a state. KLs that are not computed are 0.
+// What an objective knows of a state. KLs that are not computed are 0, and so is their mean over the minibatch unless
+// `reads_mean` says that the objective needs it. `own` are the numbers that it takes for the state.
 template <class T> struct Sample {
-    T ratio, log_ratio, advantage, kl, reverse_kl;
+    T ratio, log_ratio, advantage, kl, reverse_kl, mean_kl;
+    const T* own;
 };
+
+inline bool reads_mean(int64_t objective) { return objective == HINGED; }
 
 // The negative objective, and its derivatives.
 template <class T> struct Term {
@@ -73,6 +77,11 @@ template <class T> Term<T> discovered(T alpha, T beta, const Sample<T>& sample) 
     return {gained - scale * bounded - ratio * a, ((a >= 0 ? ratio : T(1)) * bounded * bounded - ratio) * a};
 }
 
+template <class T> Term<T> hinged(T kl_coef, T eta, T bound, const Sample<T>& sample) {
+    const T surrogate = sample.ratio * sample.advantage, beyond = sample.mean_kl < bound ? T(0) : sample.mean_kl - bound;
+    return {kl_coef * sample.kl + eta * beyond * beyond - surrogate, -surrogate, kl_coef + 2 * eta * beyond};
+}
+
 // All of them propagate NaN.
 template <class T> Term<T> term_of(int64_t objective, const double* constants, const Sample<T>& sample) {
     const auto c = [&](int i) { return static_cast<T>(constants[i]); };
@@ -84,6 +93,8 @@ template <class T> Term<T> term_of(int64_t objective, const double* constants, c
     case QUADRATIC: return quadratic(c(0), sample);
     case GATED: return penalized(gated(c(0), c(1), sample), c(2), T(0), sample);
     case DISCOVERED: return discovered(c(0), c(1), sample);
+    case HINGED: return hinged(c(0), c(1), c(2), sample);
+    case CLIPPED_BY_STATE: return clipped(sample.own[0], sample.own[1], sample);
     default: return penalized(clipped(c(0), c(1), sample), c(2), c(3), sample);
     }
 }

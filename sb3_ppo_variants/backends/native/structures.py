@@ -114,8 +114,8 @@ class Terms(Structure):
     """The terms of the loss."""
 
 
-class Objective(Structure):
-    """An objective in Python: what the library tells it about a minibatch, and what it returns."""
+class OwnLosses(Structure):
+    """Losses in Python: what the library tells them about a minibatch, and what they return."""
 
 
 class Adam(Structure):

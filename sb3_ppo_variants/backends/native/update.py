@@ -1,8 +1,7 @@
-"""Updates with the native library, and the functions in Python that it calls during a pass."""
+"""Updates with the native library, also of several processes."""
 
 import ctypes
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -12,38 +11,22 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from torch import nn
 
 from sb3_ppo_variants.backends.native import structures
+from sb3_ppo_variants.backends.native.calls import Calls
 from sb3_ppo_variants.backends.native.library import library_in_use
 from sb3_ppo_variants.backends.native.networks import STATE_DEPENDENT, Architecture, Features, run_acting
+from sb3_ppo_variants.backends.native.own_losses import NATIVE_VALUE_LOSSES, OwnObjective, OwnValueLoss, has_term
 from sb3_ppo_variants.backends.native.structures import fitting
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.guards.outputs import is_finite
-from sb3_ppo_variants.kl import Parameters, divergences_of
-from sb3_ppo_variants.objectives import (
-    ArrayObjective,
-    Batch,
-    NativeObjective,
-    Objective,
-    gradient_of,
-    is_given_with_loss,
-    loss_of,
-)
-from sb3_ppo_variants.objectives.objective import OF_DISTRIBUTIONS
+from sb3_ppo_variants.kl import Parameters
+from sb3_ppo_variants.objectives import NativeObjective
 from sb3_ppo_variants.processes import Processes
 from sb3_ppo_variants.processes.statistics import normalize_together
 from sb3_ppo_variants.rollouts.buffer import Columns, WithParameters, in_rows
 from sb3_ppo_variants.rollouts.loop import Observations
 from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, in_minibatches, rollout_normalizer
 from sb3_ppo_variants.updates.run import Ended, Measured
-from sb3_ppo_variants.value_losses import ClippedError, Huber, SquaredError
 
-# The value losses that losses.hpp implements: for each, its name there, and its constant.
-NATIVE_VALUE_LOSSES: Mapping[type, Callable[[Any], tuple[str, float]]] = {
-    SquaredError: lambda loss: ("SQUARED_ERROR", 0.0),
-    ClippedError: lambda loss: ("PESSIMISTIC_ERROR" if loss.pessimistic else "CLIPPED_ERROR", loss.clip_range),
-    Huber: lambda loss: ("HUBER", loss.delta),
-}
-# What the gradient of an objective is taken with respect to, in the order of `Gradient`.
-DERIVED = ("log_ratio", "kl", "reverse_kl", "entropy")
 # The names of Adam's moments.
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -191,13 +174,25 @@ class NativeUpdate:
         parameters = buffer.old_parameters if isinstance(buffer, WithParameters) else None
         if parameters is None:  # Another loop collected the rollout.
             parameters = self._compute_parameters(features, masks, log_std)
-        self.old_parameters = parameters
+        self.old_parameters = parameters if self.plan.objective.needs_kl else None
+        """What an objective may know of the old distributions."""
+        self.columns = Columns(buffer, self.old_parameters)
         old = np.ascontiguousarray(np.concatenate([each.numpy() for each in parameters], axis=1), self.dtype)
         fitting(old, "old parameters", self.dtype, n, (1 + architecture.has_std) * architecture.outputs)
         log_probs, returns, values = map(self._read, (buffer.log_probs, buffer.returns, buffer.values))
-        columns = features, actions, log_probs, self.ordered_advantages, returns, values, old, masks
+        per_sample = self._numbers_of_term()
+        columns = features, actions, log_probs, self.ordered_advantages, returns, values, old, per_sample, masks
         reverse = self.plan.objective.needs_kl  # Objectives may read both directions.
-        return structures.Rollout(*columns, n, actions.shape[1], old.shape[1], reverse)
+        sizes = actions.shape[1], old.shape[1], 0 if per_sample is None else per_sample.shape[1]
+        return structures.Rollout(*columns, n, *sizes, reverse)
+
+    def _numbers_of_term(self) -> np.ndarray | None:
+        """Return what the term of the objective takes for each sample, if it takes anything."""
+        objective = self.plan.objective
+        if not (isinstance(objective, NativeObjective) and has_term(objective)):
+            return None
+        found = objective.per_sample(self.columns.whole())
+        return None if found is None else np.ascontiguousarray(found, self.dtype)
 
     def _read(self, array: np.ndarray, *shape: int) -> np.ndarray:
         """Return an array of the buffer with a row of this shape for each state."""
@@ -266,9 +261,12 @@ class NativeDescent:
         self._averages = None if plan.processes.size == 1 else Averages(plan.processes, part.gradient, self._calls)
         addresses = (None, None) if self._averages is None else self._averages.addresses
         pass_ = structures.Pass(self._permutation, *addresses, plan.batch_size, **_limits(descent))
-        own = structures.Objective()
+        fields: dict[str, Any] = {}
         if not has_term(plan.objective):
-            own = OwnObjective(update, self._permutation).structure(self._calls)
+            fields |= OwnObjective(update, self._permutation).fields(self._calls)
+        if type(plan.value_loss) not in NATIVE_VALUE_LOSSES:
+            fields |= OwnValueLoss(update, self._permutation).fields(self._calls)
+        own = structures.OwnLosses(**fields)
         self._run = library_in_use().descent(
             update.dtype, update.networks, update.rollout, self._terms(), own, pass_, part.adam, self._outcome
         )
@@ -283,7 +281,9 @@ class NativeDescent:
         if has_term(objective):
             assert isinstance(objective, NativeObjective)
             constants, term = np.array(objective.constants, float), structures.OBJECTIVES.index(objective.term)
-        value_loss, constant = NATIVE_VALUE_LOSSES[type(plan.value_loss)](plan.value_loss)
+        value_loss, constant = structures.VALUE_LOSSES[0], 0.0
+        if type(plan.value_loss) in NATIVE_VALUE_LOSSES:
+            value_loss, constant = NATIVE_VALUE_LOSSES[type(plan.value_loss)](plan.value_loss)
         return structures.Terms(
             constants,
             inf if objective.clip_range is None else float(objective.clip_range),
@@ -355,45 +355,6 @@ def normalized(advantages: np.ndarray, batch_size: int, processes: Processes) ->
     return np.concatenate([part.ravel() for part in made])
 
 
-class Calls:
-    """Functions in a form that the library can call. Keep this object alive while the library makes passes.
-
-    Exceptions cannot propagate through the library, not even that of an interrupt which arrives before a function has
-    begun. A function therefore reports its success in the outcome, as the last thing that it does.
-
-    :param outcome: the outcome of the descent
-    """
-
-    def __init__(self, outcome: structures.Outcome):
-        self._outcome = outcome
-        self._made: list[object] = []
-        # The initial value stands for an interrupt that arrives before a function has begun.
-        self._error: BaseException = KeyboardInterrupt()
-
-    def address(self, function: Callable[..., object], *types: Any) -> int | None:
-        """Return the address of a function for the library.
-
-        :param types: the types of its arguments
-        """
-
-        def call(*arguments: object) -> None:
-            try:
-                function(*arguments)
-            except BaseException as error:
-                self._error = error
-                return
-            self._outcome.answered = 1
-
-        made = ctypes.CFUNCTYPE(None, *types)(call)
-        self._made.append(made)
-        return ctypes.cast(made, ctypes.c_void_p).value
-
-    def check(self) -> None:
-        """Raise the error that ended the pass, if a function failed."""
-        if not self._outcome.answered:
-            raise self._error
-
-
 class Averages:
     """Averages over the processes that train together.
 
@@ -414,97 +375,3 @@ class Averages:
 
     def _average_gradient(self) -> None:
         self._processes.average(self._gradient)
-
-
-def has_term(objective: Objective) -> bool:
-    """Return whether the library computes an objective without calling Python."""
-    return isinstance(objective, NativeObjective) and is_given_with_loss(objective, "term")
-
-
-class OwnObjective:
-    """Evaluates an objective in Python on what the library knows of a minibatch, and differentiates it.
-
-    If the objective has no gradient over arrays, autograd differentiates its loss with respect to what the objective
-    has read. The library goes on from there to the parameters of the networks.
-
-    :param update: the update
-    :param permutation: the order of the rows in a pass
-    """
-
-    def __init__(self, update: NativeUpdate, permutation: np.ndarray):
-        plan, architecture = update.plan, update.architecture
-        self._plan, self._architecture, self._permutation = plan, architecture, permutation
-        self._has_gradient = is_given_with_loss(plan.objective, "gradient")
-        self._old_parameters = update.old_parameters if plan.objective.needs_kl else None
-        self._columns = Columns(plan.buffer, self._old_parameters)
-        self._divergences = divergences_of(plan.kind.policy.action_dist)
-        self._written: Set[str] = set()
-        rows, dtype = min(plan.batch_size, len(permutation)), update.dtype
-        states, parameters = ["log_ratio", "entropy"], []
-        if plan.objective.needs_kl:
-            states += ["kl", "reverse_kl"]
-        if plan.objective.needs_kl and not self._has_gradient:
-            parameters = ["outputs", "deviations"] if architecture.has_std else ["outputs"]
-        shapes = {**dict.fromkeys(states, (rows,)), **dict.fromkeys(parameters, (rows, architecture.outputs))}
-        self._known = {name: np.zeros(shape, dtype) for name, shape in shapes.items()}
-        self._slopes = {name: np.zeros(shape, dtype) for name, shape in shapes.items()}
-        self._advantages, self._losses = np.zeros((2, rows), dtype)
-
-    def structure(self, calls: Calls) -> structures.Objective:
-        """Return the objective in the form that the library takes."""
-        return structures.Objective(
-            advantages=self._advantages,
-            losses=self._losses,
-            evaluate=calls.address(self._evaluate, structures.COUNT, structures.COUNT),
-            **self._known,
-            **{f"d_{name}": slopes for name, slopes in self._slopes.items()},
-        )
-
-    def _evaluate(self, start: int, count: int) -> None:
-        rows = self._permutation[start : start + count]
-        known = {name: array[:count] for name, array in self._known.items()}
-        evaluate = self._by_gradient if self._has_gradient else self._by_autograd
-        slopes = evaluate(rows, self._advantages[:count], known)
-        for name in self._written - slopes.keys():
-            self._slopes[name][:] = 0.0
-        for name, array in slopes.items():
-            self._slopes[name][:count] = array
-        self._written = slopes.keys()
-
-    def _by_gradient(
-        self, rows: np.ndarray, advantages: np.ndarray, known: dict[str, np.ndarray]
-    ) -> dict[str, np.ndarray]:
-        objective = self._plan.objective
-        assert isinstance(objective, ArrayObjective)
-        source = partial(self._columns.read, rows=rows, convert=np.asarray)
-        batch: Batch[np.ndarray] = Batch(None, advantages, source=source, **known)
-        self._losses[: len(rows)], *slopes = gradient_of(objective, batch)
-        return {name: slope for name, slope in zip(DERIVED, slopes, strict=True) if slope is not None}
-
-    def _by_autograd(
-        self, rows: np.ndarray, advantages: np.ndarray, known: dict[str, np.ndarray]
-    ) -> dict[str, np.ndarray]:
-        leaves: dict[str, th.Tensor] = {}
-
-        def leaf(name: str) -> th.Tensor:
-            if name not in leaves:
-                leaves[name] = th.from_numpy(known[name].copy()).requires_grad_()
-            return leaves[name]
-
-        def read(name: str) -> Any:
-            if name in known:
-                return leaf(name)
-            if name not in OF_DISTRIBUTIONS:
-                return self._columns.read(name, rows, th.from_numpy)
-            if self._old_parameters is None:
-                return None
-            new = self._architecture.parameters(leaf("outputs"), leaf("deviations") if "deviations" in known else None)
-            return self._divergences.between(name, tuple(column[rows] for column in self._old_parameters), new)
-
-        with th.enable_grad():
-            batch: Batch[th.Tensor] = Batch(None, th.from_numpy(advantages.copy()), source=read)
-            loss = loss_of(self._plan.objective, batch)
-            # If the loss does not depend on what was read, its gradient is None.
-            found = th.autograd.grad(loss, [*leaves.values()], allow_unused=True) if loss.requires_grad else ()
-        self._losses[: len(rows)] = loss.item()
-        return {name: slope.numpy() for name, slope in zip(leaves, found, strict=False) if slope is not None}

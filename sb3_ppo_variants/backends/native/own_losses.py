@@ -1,0 +1,165 @@
+"""Objectives and value losses in Python that the native library calls, and those that it computes itself."""
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch as th
+
+from sb3_ppo_variants.backends.native import structures
+from sb3_ppo_variants.backends.native.calls import Calls
+from sb3_ppo_variants.kl import divergences_of
+from sb3_ppo_variants.objectives import (
+    ArrayObjective,
+    Batch,
+    NativeObjective,
+    Objective,
+    gradient_of,
+    is_given_with_loss,
+    loss_of,
+)
+from sb3_ppo_variants.objectives.objective import OF_DISTRIBUTIONS
+from sb3_ppo_variants.value_losses import ClippedError, Huber, SquaredError, value_loss_of
+
+if TYPE_CHECKING:
+    from sb3_ppo_variants.backends.native.update import NativeUpdate
+
+# The value losses that losses.hpp implements: for each, its name there, and its constant.
+NATIVE_VALUE_LOSSES: Mapping[type, Callable[[Any], tuple[str, float]]] = {
+    SquaredError: lambda loss: ("SQUARED_ERROR", 0.0),
+    ClippedError: lambda loss: ("PESSIMISTIC_ERROR" if loss.pessimistic else "CLIPPED_ERROR", loss.clip_range),
+    Huber: lambda loss: ("HUBER", loss.delta),
+}
+# What the gradient of an objective is taken with respect to, in the order of `Gradient`.
+DERIVED = ("log_ratio", "kl", "reverse_kl", "entropy")
+
+
+def has_term(objective: Objective) -> bool:
+    """Return whether the library computes an objective without calling Python."""
+    return isinstance(objective, NativeObjective) and is_given_with_loss(objective, "term")
+
+
+class OwnObjective:
+    """Evaluates an objective in Python on what the library knows of a minibatch, and differentiates it.
+
+    If the objective has no gradient over arrays, autograd differentiates its loss with respect to what the objective
+    has read. The library goes on from there to the parameters of the networks.
+
+    :param update: the update
+    :param permutation: the order of the rows in a pass
+    """
+
+    def __init__(self, update: "NativeUpdate", permutation: np.ndarray):
+        plan, architecture = update.plan, update.architecture
+        self._plan, self._architecture, self._permutation = plan, architecture, permutation
+        self._has_gradient = is_given_with_loss(plan.objective, "gradient")
+        self._old_parameters, self._columns = update.old_parameters, update.columns
+        self._divergences = divergences_of(plan.kind.policy.action_dist)
+        self._written: Set[str] = set()
+        rows, dtype = min(plan.batch_size, len(permutation)), update.dtype
+        states, parameters = ["log_ratio", "entropy"], []
+        if plan.objective.needs_kl:
+            states += ["kl", "reverse_kl"]
+        if plan.objective.needs_kl and not self._has_gradient:
+            parameters = ["outputs", "deviations"] if architecture.has_std else ["outputs"]
+        shapes = {**dict.fromkeys(states, (rows,)), **dict.fromkeys(parameters, (rows, architecture.outputs))}
+        self._known = {name: np.zeros(shape, dtype) for name, shape in shapes.items()}
+        self._slopes = {name: np.zeros(shape, dtype) for name, shape in shapes.items()}
+        self._advantages, self._losses = np.zeros((2, rows), dtype)
+
+    def fields(self, calls: Calls) -> dict[str, structures.Value]:
+        """Return the objective as the fields of ``OwnLosses``."""
+        return {
+            "advantages": self._advantages,
+            "losses": self._losses,
+            "evaluate": calls.address(self._evaluate, structures.COUNT, structures.COUNT),
+            **self._known,
+            **{f"d_{name}": slopes for name, slopes in self._slopes.items()},
+        }
+
+    def _evaluate(self, start: int, count: int) -> None:
+        rows = self._permutation[start : start + count]
+        known = {name: array[:count] for name, array in self._known.items()}
+        evaluate = self._by_gradient if self._has_gradient else self._by_autograd
+        slopes = evaluate(rows, self._advantages[:count], known)
+        for name in self._written - slopes.keys():
+            self._slopes[name][:] = 0.0
+        for name, array in slopes.items():
+            self._slopes[name][:count] = array
+        self._written = slopes.keys()
+
+    def _by_gradient(
+        self, rows: np.ndarray, advantages: np.ndarray, known: dict[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        objective = self._plan.objective
+        assert isinstance(objective, ArrayObjective)
+        source = partial(self._columns.read, rows=rows, convert=np.asarray)
+        batch: Batch[np.ndarray] = Batch(None, advantages, source=source, **known)
+        self._losses[: len(rows)], *slopes = gradient_of(objective, batch)
+        return {name: slope for name, slope in zip(DERIVED, slopes, strict=True) if slope is not None}
+
+    def _by_autograd(
+        self, rows: np.ndarray, advantages: np.ndarray, known: dict[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        leaves: dict[str, th.Tensor] = {}
+
+        def leaf(name: str) -> th.Tensor:
+            if name not in leaves:
+                leaves[name] = th.from_numpy(known[name].copy()).requires_grad_()
+            return leaves[name]
+
+        def read(name: str) -> Any:
+            if name in known:
+                return leaf(name)
+            if name not in OF_DISTRIBUTIONS:
+                return self._columns.read(name, rows, th.from_numpy)
+            if self._old_parameters is None:
+                return None
+            new = self._architecture.parameters(leaf("outputs"), leaf("deviations") if "deviations" in known else None)
+            return self._divergences.between(name, tuple(column[rows] for column in self._old_parameters), new)
+
+        with th.enable_grad():
+            batch: Batch[th.Tensor] = Batch(None, th.from_numpy(advantages.copy()), source=read)
+            loss = loss_of(self._plan.objective, batch)
+        self._losses[: len(rows)] = loss.item()
+        found = differentiate(loss, [*leaves.values()])
+        return {name: slope.numpy() for name, slope in zip(leaves, found, strict=True) if slope is not None}
+
+
+class OwnValueLoss:
+    """Evaluates a value loss in Python on the values of a minibatch, and differentiates it with autograd.
+
+    :param update: the update
+    :param permutation: the order of the rows in a pass
+    """
+
+    def __init__(self, update: "NativeUpdate", permutation: np.ndarray):
+        plan = update.plan
+        self._value_loss, self._columns, self._permutation = plan.value_loss, update.columns, permutation
+        rows = min(plan.batch_size, len(permutation))
+        self._values, self._losses, self._slopes = np.zeros((3, rows), update.dtype)
+
+    def fields(self, calls: Calls) -> dict[str, structures.Value]:
+        """Return the value loss as the fields of ``OwnLosses``."""
+        return {
+            "values": self._values,
+            "value_losses": self._losses,
+            "d_values": self._slopes,
+            "evaluate_values": calls.address(self._evaluate, structures.COUNT, structures.COUNT),
+        }
+
+    def _evaluate(self, start: int, count: int) -> None:
+        rows = self._permutation[start : start + count]
+        old_values, returns = (self._columns.read(name, rows, th.from_numpy) for name in ("old_values", "returns"))
+        with th.enable_grad():
+            values = th.from_numpy(self._values[:count].copy()).requires_grad_()
+            loss = value_loss_of(self._value_loss, values, old_values, returns)
+        self._losses[:count] = loss.item()
+        (slopes,) = differentiate(loss, [values])
+        self._slopes[:count] = 0.0 if slopes is None else slopes.numpy()
+
+
+def differentiate(loss: th.Tensor, leaves: Sequence[th.Tensor]) -> Sequence[th.Tensor | None]:
+    """Return the gradient of a loss; ``None`` stands for that with respect to a tensor on which it does not depend."""
+    return th.autograd.grad(loss, leaves, allow_unused=True) if loss.requires_grad else [None] * len(leaves)
