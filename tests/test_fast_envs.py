@@ -40,6 +40,8 @@ class HasNoModes(NoiseEnv):
 @pytest.fixture
 def cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast, "count_cores", lambda: 2)
+    # A fork starts faster than a new process.
+    monkeypatch.setattr(fast, "SafeSubprocVecEnv", partial(SafeSubprocVecEnv, start_method="fork"))
 
 
 def registered(monkeypatch: pytest.MonkeyPatch, make: Any) -> str:
