@@ -14,7 +14,8 @@ from recurrence import small_recurrent
 from resuming import pendulums, run
 
 from helpers import ACTION_SPACES, LogRecorder, collect, flat_weights, latin, named, noise_envs, save, small, update
-from sb3_ppo_variants import ArgumentError, ArrayObjective, Batch, Objective, PPOCustom, check_gradient
+from ranks import answers
+from sb3_ppo_variants import ArgumentError, ArrayObjective, Batch, Objective, PPOCustom, SeparateUpdates, check_gradient
 from sb3_ppo_variants.backends.native.own_losses import has_term
 from sb3_ppo_variants.kl import divergences_of
 from sb3_ppo_variants.objectives import (
@@ -268,6 +269,45 @@ def test_both_paths_take_the_same_steps_with_a_memory(objective: Any) -> None:
     reference, fast = (update(model, path) for path in (False, True))
     assert not th.equal(flat_weights(model), flat_weights(reference))
     th.testing.assert_close(flat_weights(fast), flat_weights(reference), rtol=1e-3, atol=1e-5)
+
+
+# With a large step size, the mean KL is beyond the hinge, and ratios leave their ranges.
+@pytest.mark.usefixtures("natively")
+@pytest.mark.parametrize("updates", [None, SeparateUpdates(3, 2)], ids=["gSDE", "separate"])
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=repr)
+def test_both_paths_take_the_same_steps_on_large_minibatches(
+    objective: Any, updates: Any, double_precision: Callable[[Any], None]
+) -> None:
+    """They are larger than the 128 states that the library computes at a time."""
+    shared: dict[str, Any] = {"n_steps": 72, "batch_size": 144, "learning_rate": 0.01, "n_epochs": 4}
+    model = small(PPOCustom, objective=objective, updates=updates, use_sde=updates is None, fast=False, **shared)
+    double_precision(collect(model))
+    if updates is None:
+        with th.no_grad():  # Noise that requires gradients cannot be deep-copied.
+            model.policy.reset_noise()
+    reference, fast = (update(model, path) for path in (False, True))
+    assert not th.equal(flat_weights(model), flat_weights(reference))
+    th.testing.assert_close(flat_weights(fast), flat_weights(reference), rtol=1e-6, atol=1e-9)
+
+
+def of_rank() -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return the weights after an update with each objective on the reference path, and on the fast one."""
+    pairs = []
+    for objective in OBJECTIVES:
+        # The ranks have rollouts of their own, because a process group adds its rank to the seed.
+        model = collect(small(PPOCustom, objective=objective, fast=False, learning_rate=3e-3))
+        reference, fast = (update(model, path) for path in (False, True))
+        # Arrays are copied to the other process; tensors would be lost with this one.
+        pairs.append((flat_weights(reference).numpy(), flat_weights(fast).numpy()))
+    return pairs
+
+
+@pytest.mark.usefixtures("natively")
+def test_both_paths_take_the_same_steps_in_two_processes() -> None:
+    first, second = answers(of_rank, 2)
+    for objective, (reference, fast), (of_second, _) in zip(OBJECTIVES, first, second, strict=True):
+        np.testing.assert_allclose(fast, reference, rtol=1e-3, atol=1e-5, err_msg=repr(objective))
+        assert np.array_equal(reference, of_second)
 
 
 @pytest.mark.parametrize("objective", [*OBJECTIVES, EWMA(SPO(0.2))], ids=repr)
