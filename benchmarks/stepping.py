@@ -22,7 +22,13 @@ from benchmarks.measuring import (
     reported,
     seconds_to_step,
 )
-from sb3_ppo_variants.envs import make_ale_vec_env, make_envpool_vec_env, make_gymnasium_vec_env
+from sb3_ppo_variants.envs import (
+    SafeSubprocVecEnv,
+    make_ale_vec_env,
+    make_envpool_vec_env,
+    make_gymnasium_vec_env,
+    make_mujoco_vec_env,
+)
 
 MakeEnv = Callable[[int], VecEnv]
 # The environments that the others are compared with.
@@ -42,6 +48,16 @@ def _atari(vec_env_cls: type[DummyVecEnv | SubprocVecEnv], n_envs: int) -> VecEn
     return VecFrameStack(make_atari_env(_breakout, n_envs, seed=0, vec_env_cls=vec_env_cls), n_stack=4)
 
 
+def _in_workers(env_id: str) -> dict[str, MakeEnv]:
+    """Return environments in this process and in workers, without the pictures that ``make_vec_env`` asks for."""
+    make = partial(make_vec_env, env_id, seed=0, env_kwargs={"render_mode": None})
+    return {
+        REFERENCE: make,
+        "SB3's SubprocVecEnv": partial(make, vec_env_cls=SubprocVecEnv),
+        "SafeSubprocVecEnv": partial(make, vec_env_cls=SafeSubprocVecEnv),
+    }
+
+
 WORKLOADS: dict[str, dict[str, MakeEnv]] = {
     "breakout": {
         REFERENCE: partial(_atari, DummyVecEnv),
@@ -56,11 +72,20 @@ WORKLOADS: dict[str, dict[str, MakeEnv]] = {
             make_gymnasium_vec_env, HALFCHEETAH, seed=0, vectorization_mode="async"
         ),
         "make_envpool_vec_env": partial(make_envpool_vec_env, HALFCHEETAH, seed=0),
+        "make_mujoco_vec_env, 1 thread": partial(make_mujoco_vec_env, HALFCHEETAH, seed=0, n_threads=1),
+        "make_mujoco_vec_env, 2 threads": partial(make_mujoco_vec_env, HALFCHEETAH, seed=0, n_threads=2),
     },
+    "lunarlander": _in_workers("LunarLander-v3"),
+    "bipedalwalker": _in_workers("BipedalWalker-v3"),
 }
 
 # The packages of each workload, whose versions are noted.
-PACKAGES = {"breakout": ("ale_py",), "halfcheetah": ("envpool", "mujoco")}
+PACKAGES = {
+    "breakout": ("ale_py",),
+    "halfcheetah": ("envpool", "mujoco"),
+    "lunarlander": ("Box2D",),
+    "bipedalwalker": ("Box2D",),
+}
 
 
 def measure(envs: dict[str, MakeEnv], n_envs: int, n_steps: int, pairs: int) -> dict[str, list[float]]:

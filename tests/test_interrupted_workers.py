@@ -60,8 +60,9 @@ def over_gymnasium(shared_memory: bool, env_fns: Any) -> GymnasiumVecEnv:
 
 
 KINDS: dict[str, Callable[[Any], Any]] = {
-    "ours": partial(SafeSubprocVecEnv, start_method="fork"),
-    "ours with a timeout": partial(SafeSubprocVecEnv, start_method="fork", timeout=60),
+    "ours": partial(SafeSubprocVecEnv, start_method="fork", n_workers=N_ENVS),
+    "ours with a timeout": partial(SafeSubprocVecEnv, start_method="fork", n_workers=N_ENVS, timeout=60),
+    "ours in one worker": partial(SafeSubprocVecEnv, start_method="fork", n_workers=1),
     "SB3's": partial(SubprocVecEnv, start_method="fork"),
     "gymnasium's": partial(over_gymnasium, True),
     "gymnasium's through pipes": partial(over_gymnasium, False),
@@ -102,7 +103,7 @@ def goes_on(model: PPOClip) -> bool:
 # The files whose code exchanges messages.
 FILES = (
     *("subproc_vec_env.py", "async_vector_env.py", "connection.py"),
-    *("envs/adapter.py", "envs/subproc.py", "guards/workers.py", "guards/stepping.py"),
+    *("envs/adapter.py", "envs/subproc.py", "envs/in_worker.py", "guards/workers.py", "guards/stepping.py"),
 )
 
 
@@ -267,7 +268,7 @@ class Dawdles(Tells):
 
 
 def test_a_time_limit_that_passed() -> None:
-    env = SafeSubprocVecEnv([Tells, Dawdles], start_method="fork", timeout=2)
+    env = SafeSubprocVecEnv([Tells, Dawdles], start_method="fork", timeout=2, n_workers=2)
     model = model_for(env)
     with pytest.raises(WorkerError, match=r"environment 1 did not answer within 2 seconds"):
         model.learn(N_STEPS * N_ENVS)
@@ -288,7 +289,7 @@ class Large(Tells):
 
 
 def test_a_worker_that_stops_in_the_middle_of_a_message() -> None:
-    env = SafeSubprocVecEnv([Large] * 2, start_method="fork", timeout=2)
+    env = SafeSubprocVecEnv([Large] * 2, start_method="fork", timeout=2, n_workers=2)
     env.reset()
     env.step_async(np.zeros(2, int))
     assert env.remotes[1].poll(60)  # The worker has begun its message.

@@ -53,7 +53,7 @@ class Pipe:
 
 
 def test_worker_of_sb3() -> None:
-    """``SafeSubprocVecEnv`` runs it, and ``check_answers`` reads the answers of a reset and a step."""
+    """``check_answers`` reads the answers of a reset and a step."""
     pipe: Any = Pipe(("reset", (3, {})), ("step", np.zeros(2)), ("env_method", ("get_wrapper_attr", ("spec",), {})))
     _worker(pipe, Pipe(), CloudpickleWrapper(make))  # type: ignore[arg-type]
     reset, step, spec = pipe.answers

@@ -8,20 +8,23 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import psutil
 import pytest
 import torch as th
+from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 
 from fresh import ended, run_code
-from helpers import BOX, NoiseEnv, flat_weights
+from helpers import BOX, VECTOR, NoiseEnv, flat_weights
 from sb3_ppo_variants import ArgumentError, PPOClip, WorkerError
 from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
 
@@ -83,7 +86,7 @@ def closes_in_time(env: VecEnv, processes: list[psutil.Process]) -> None:
 def fails_by_name(name: str, place: str, index: int, start_method: str, timeout: float) -> None:
     env_fns: list[Any] = [partial(NoiseEnv, BOX)] * N_ENVS
     env_fns[index] = partial(Fails, name, place)
-    env = SafeSubprocVecEnv(env_fns, start_method=start_method, timeout=timeout)
+    env = SafeSubprocVecEnv(env_fns, start_method=start_method, timeout=timeout, n_workers=2)
     processes = processes_of(env)
     model = PPOClip("MlpPolicy", VecNormalize(env), n_steps=16, batch_size=16, n_epochs=1, device="cpu")
     start = time.monotonic()
@@ -167,7 +170,7 @@ class Slow(NoiseEnv):
 
 
 def test_closing_in_the_middle_of_a_step() -> None:
-    env = SafeSubprocVecEnv([partial(Slow, BOX)] * N_ENVS, start_method="fork")
+    env = SafeSubprocVecEnv([partial(Slow, BOX)] * N_ENVS, start_method="fork", n_workers=N_ENVS)
     processes = processes_of(env)
     env.reset()
     env.step_async(np.zeros((N_ENVS, 2)))
@@ -178,8 +181,9 @@ def test_closing_in_the_middle_of_a_step() -> None:
 
 def test_it_is_the_environment_of_sb3_in_all_else() -> None:
     weights = []
-    for cls in (SubprocVecEnv, SafeSubprocVecEnv):
-        env = cls([partial(NoiseEnv, BOX)] * N_ENVS, start_method="fork")
+    makers: list[Any] = [DummyVecEnv, partial(SafeSubprocVecEnv, start_method="fork", n_workers=2)]
+    for make in makers:
+        env = make([lambda: NoiseEnv(BOX, deepcopy(VECTOR))] * N_ENVS)
         model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, seed=0, device="cpu").learn(96)
         weights.append(flat_weights(model))
         env.set_attr("mine", 3, indices=[1])
@@ -278,7 +282,7 @@ def test_a_worker_that_can_not_be_started() -> None:
     lock: Any = threading.Lock()
     before = set(psutil.Process().children(recursive=True))
     with pytest.raises(TypeError, match="pickle"):
-        SafeSubprocVecEnv([partial(NoiseEnv, BOX), partial(NoiseEnv, lock)], start_method="spawn")
+        SafeSubprocVecEnv([partial(NoiseEnv, BOX), partial(NoiseEnv, lock)], start_method="spawn", n_workers=2)
     left = set(psutil.Process().children(recursive=True)) - before
     assert not [process for process in left if "spawn_main" in " ".join(process.cmdline())]
 
@@ -306,7 +310,8 @@ def test_workers_do_not_outlive_a_parent_that_is_killed(hanging: str) -> None:
         from test_workers import BOX, Fails, HangsInC
         from sb3_ppo_variants import WorkerError
         from sb3_ppo_variants.envs import SafeSubprocVecEnv
-        env = SafeSubprocVecEnv([lambda: {hanging}, partial(NoiseEnv, BOX)], start_method="fork", timeout=2)
+        env_fns = [lambda: {hanging}, partial(NoiseEnv, BOX)]
+        env = SafeSubprocVecEnv(env_fns, start_method="fork", timeout=2, n_workers=2)
         print(*[process.pid for process in env.processes], flush=True)
         env.reset()
         with suppress(WorkerError):
@@ -322,3 +327,76 @@ def test_workers_do_not_outlive_a_parent_that_is_killed(hanging: str) -> None:
     while any(map(psutil.pid_exists, workers)):
         assert time.monotonic() < deadline, "workers are left"
         time.sleep(0.1)
+
+
+class Reports(gym.Wrapper):
+    """Adds arrays and nested values to infos."""
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return observation, reward, terminated, truncated, {**info, "seen": observation, "parts": {"reward": reward}}
+
+    def reset(self, **arguments: Any) -> Any:
+        observation, info = self.env.reset(**arguments)
+        return observation, {**info, "first": observation}
+
+
+SPACES: dict[str, spaces.Space[Any]] = {
+    "Box": BOX,
+    "Discrete": spaces.Discrete(5, start=3),
+    "MultiBinary": spaces.MultiBinary(4),
+    "Dict": spaces.Dict({"b": BOX, "a": spaces.Discrete(4), "c": spaces.Box(0, 255, (4, 5, 3), np.uint8)}),
+    "Tuple": spaces.Tuple((spaces.Discrete(4), BOX)),
+    "images": spaces.Box(0, 255, (64, 64, 3), np.uint8),
+}
+
+
+@pytest.mark.parametrize("n_workers", [1, 2, 5])
+@pytest.mark.parametrize("name", SPACES)
+def test_all_results_are_those_of_dummy_vec_env(name: str, n_workers: int) -> None:
+    env_fns: list[Any] = [lambda: Reports(NoiseEnv(BOX, deepcopy(SPACES[name])))] * 5
+    ours = SafeSubprocVecEnv(env_fns, start_method="fork", n_workers=n_workers)
+    theirs = DummyVecEnv(env_fns)
+    assert len(ours.processes) == n_workers
+    assert ours.observation_space == theirs.observation_space and ours.action_space == theirs.action_space
+    ours.seed(4), theirs.seed(4)
+    observations = ours.reset(), theirs.reset()
+    n_dones = 0
+    for _ in range(200):
+        np.testing.assert_equal(*observations)
+        np.testing.assert_equal(list(ours.reset_infos), theirs.reset_infos)
+        parts = [each.values() if isinstance(each, dict) else each for each in observations]
+        kinds = [[part.dtype for part in each] if name in ("Dict", "Tuple") else each.dtype for each in parts]  # type: ignore[union-attr]
+        assert kinds[0] == kinds[1]
+        actions = np.array([theirs.action_space.sample() for _ in range(5)])
+        ours_step, theirs_step = ours.step(actions), theirs.step(actions)
+        np.testing.assert_equal(ours_step[1:], theirs_step[1:])
+        assert [part.dtype for part in ours_step[1:3]] == [part.dtype for part in theirs_step[1:3]]
+        observations = ours_step[0], theirs_step[0]
+        n_dones += int(theirs_step[2].sum())
+    assert n_dones > 5
+    ours.close()
+
+
+def test_environments_of_several_workers_are_asked_in_any_order() -> None:
+    env = SafeSubprocVecEnv([partial(NoiseEnv, BOX)] * 5, start_method="fork", n_workers=2)
+    for i in range(5):
+        env.set_attr("mine", i, indices=i)
+    indices: Any
+    for indices in ([4, 0, 2], [1, 1], [-1], 3, range(5), None, []):
+        expected = list(range(5))
+        expected = expected if indices is None else [expected[i] for i in ([indices] if indices == 3 else indices)]
+        assert env.get_attr("mine", indices) == expected
+        assert env.env_method("get_wrapper_attr", "mine", indices=indices) == expected
+    with pytest.raises(IndexError):
+        env.get_attr("mine", 5)
+    assert not env.has_attr("nothing")
+    with pytest.raises(ArgumentError, match="actions: 4 actions for 5 environments"):
+        env.step(np.zeros((4, 2)))
+    env.close()
+
+
+@pytest.mark.parametrize("n_workers", [0, 1.5, "all"])
+def test_a_wrong_number_of_workers(n_workers: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"n_workers=.* is not allowed"):
+        SafeSubprocVecEnv([partial(NoiseEnv, BOX)], n_workers=n_workers)

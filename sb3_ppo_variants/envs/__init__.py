@@ -1,6 +1,7 @@
 """Vectorised environments: gymnasium's, ALE's, EnvPool's, MuJoCo's; and supervised worker processes."""
 
 from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
+from sb3_ppo_variants.envs.fast import make_fast_vec_env
 from sb3_ppo_variants.envs.making import (
     ActionsAsDrawn,
     VecClipReward,
@@ -26,6 +27,7 @@ __all__ = [
     "check_frame_skip",
     "make_ale_vec_env",
     "make_envpool_vec_env",
+    "make_fast_vec_env",
     "make_gymnasium_vec_env",
     "make_mujoco_vec_env",
 ]

@@ -18,6 +18,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 from sb3_ppo_variants.arguments.rules import COUNT, RULES, Rule, check_arguments
+from sb3_ppo_variants.envs.cores import shortest, threads_worth
 from sb3_ppo_variants.envs.mujoco_tasks import gymnasium_task
 from sb3_ppo_variants.envs.simulations import MujocoTask, Simulations, Terms, try_out
 from sb3_ppo_variants.errors import ArgumentError, NonFiniteError, installation, refuse
@@ -65,7 +66,8 @@ def make_mujoco_vec_env(
     :param env_kwargs: arguments that ``gym.make`` takes for the id, or settings of the task, including ``xml_file``,
         ``frame_skip``, ``max_episode_steps`` (-1 for no limit), ``render_mode`` (``"rgb_array"``) and the camera's
     :param monitor_kwargs: arguments of SB3's ``Monitor``
-    :param n_threads: number of threads, >= 1; ``"auto"`` for one per core, but not more than environments
+    :param n_threads: number of threads, >= 1; ``"auto"`` for as many as a step is worth, which it measures, but not
+        more than cores or environments
     :raises ArgumentError: if an argument has a value that is not allowed, or a function of a task returns another shape
         than it should
     :raises ImportError: if MuJoCo 4, which needs Python 3.11, is not installed
@@ -78,9 +80,7 @@ def make_mujoco_vec_env(
     render_mode: Any = arguments.pop("render_mode", None)
     check_arguments({"render_mode": render_mode}, ARGUMENTS)
     camera = {name: arguments.pop(name) for name in CAMERA if name in arguments}
-    venv = MujocoVecEnv(
-        _with_arguments(task, arguments), n_envs, _count_threads(n_threads, n_envs), spec, render_mode, camera
-    )
+    venv = MujocoVecEnv(_with_arguments(task, arguments), n_envs, n_threads, spec, render_mode, camera)
     venv.monitor(monitor_dir, monitor_kwargs or {})
     venv.seed(seed)
     return venv
@@ -108,12 +108,13 @@ def _with_arguments(task: MujocoTask, arguments: dict[str, Any]) -> MujocoTask:
     return replace(task, **of_task, settings={**task.settings, **arguments})
 
 
-def _count_threads(n_threads: int | str, n_envs: int) -> int:
-    if isinstance(n_threads, str):
-        # In a container, a process may use only some of the cores.
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return min(cores, n_envs)
-    return int(n_threads)
+def _count_threads(n_threads: int | str, n_envs: int, model: "mujoco.MjModel", frame_skip: int) -> int:
+    if not isinstance(n_threads, str):
+        return int(n_threads)
+    import mujoco
+
+    data = mujoco.MjData(model)
+    return threads_worth(n_envs * shortest(lambda: mujoco.mj_step(model, data, nstep=frame_skip)), n_envs)
 
 
 def _load(task: MujocoTask) -> "mujoco.MjModel":
@@ -188,7 +189,7 @@ class MujocoVecEnv(VecEnv):
 
     :param task: the task
     :param n_envs: number of simulations
-    :param n_threads: number of threads
+    :param n_threads: number of threads, or ``"auto"``
     :param spec: gymnasium's description of the task
     :param render_mode: ``"rgb_array"`` or ``None``
     :param camera: arguments of gymnasium's ``MujocoRenderer``
@@ -198,7 +199,7 @@ class MujocoVecEnv(VecEnv):
         self,
         task: MujocoTask,
         n_envs: int,
-        n_threads: int,
+        n_threads: int | str,
         spec: EnvSpec | None = None,
         render_mode: str | None = None,
         camera: Mapping[str, object] | None = None,
@@ -209,8 +210,9 @@ class MujocoVecEnv(VecEnv):
         check_arguments({"frame_skip": task.frame_skip, "max_episode_steps": task.max_episode_steps}, ARGUMENTS)
         self.task, self.spec, self.mode = task, spec, render_mode
         model = _load(task)
+        threads = _count_threads(n_threads, n_envs, model, task.frame_skip)
         # Only a persistent batch keeps the contacts.
-        batch = Batch(model, n_envs, n_threads, persistent=task.contact_forces)
+        batch = Batch(model, n_envs, threads, persistent=task.contact_forces)
         self.simulations = Simulations(batch, task.settings, task.frame_skip)
         batch.reset(stage=0)
         self._initial: np.ndarray = batch.state[0].copy()

@@ -1,35 +1,30 @@
-"""A version of SB3's ``SubprocVecEnv`` that does not wait forever for workers that have failed."""
+"""A version of SB3's ``SubprocVecEnv`` with several environments per worker that does not wait forever for workers."""
 
 import multiprocessing as mp
 import os
-import signal
 import socket
 import struct
 import sys
-import threading
 import time
-import traceback
-from collections.abc import Callable
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from ctypes import c_int
+from itertools import chain, pairwise
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import gymnasium as gym
+import numpy as np
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
-from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper
-from stable_baselines3.common.vec_env.patch_gym import _patch_env
-from stable_baselines3.common.vec_env.subproc_vec_env import _worker
+from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from sb3_ppo_variants.arguments.rules import POSITIVE
-from sb3_ppo_variants.errors import ArgumentError, EnvOutputError, WorkerError, refuse
-from sb3_ppo_variants.guards.masks import check_stays
-from sb3_ppo_variants.guards.outputs import check_outputs
+from sb3_ppo_variants.arguments.rules import COUNT, POSITIVE
+from sb3_ppo_variants.envs.cores import count_cores
+from sb3_ppo_variants.envs.in_worker import Failure, Stepped, work
+from sb3_ppo_variants.errors import ArgumentError, WorkerError, refuse
 from sb3_ppo_variants.guards.workers import Exchange, Unanswered, WorkerEndedError
-
-if sys.platform == "linux":
-    import fcntl
 
 # Environments may need time to write files before they close. Workers that are still running after SECONDS_TO_CLOSE are
 # terminated, and those still running SECONDS_TO_END later are killed.
@@ -40,20 +35,16 @@ SECONDS_TO_END = 0.5
 MOST_SECONDS = 2e6
 
 
-class Failure(NamedTuple):
-    """A worker's message in place of a result when it fails."""
-
-    traceback: str
-    wrong_output: EnvOutputError | None
-
-
 class SafeSubprocVecEnv(SubprocVecEnv):
-    """A ``SubprocVecEnv`` that reports which worker failed, and why.
+    """A ``SubprocVecEnv`` with several environments per worker that reports which one failed, and why.
+
+    A message to a worker steps all of its environments, one after the other. The workers work at the same time. The
+    results are those of a ``DummyVecEnv``.
 
     If a worker raises an error, exits or does not answer in time, you get a :class:`~sb3_ppo_variants.WorkerError` with
-    its index and any traceback. Each worker checks the outputs of its environment before they are stacked.
-    ``close()`` returns within five seconds, whatever the workers do. No worker outlives the process that started it,
-    except on systems other than Linux, if it hangs in C code that holds the interpreter's lock.
+    the index of the environment at work and any traceback. Each worker checks the outputs of its environments before
+    they are stacked. ``close()`` returns within five seconds, whatever the workers do. No worker outlives the process
+    that started it, except on systems other than Linux, if it hangs in C code that holds the interpreter's lock.
 
     If an interrupt, an error or the timeout leaves an answer pending, the next command discards it. A worker becomes
     unusable only if a message was cut off in the middle. Workers ignore Ctrl-C.
@@ -62,16 +53,23 @@ class SafeSubprocVecEnv(SubprocVecEnv):
     :param start_method: how to start the processes, one of ``multiprocessing.get_all_start_methods()``; as in SB3,
         ``None`` selects ``"forkserver"`` if it is available, and otherwise ``"spawn"``
     :param timeout: seconds that a worker may take to answer, > 0 and at most two million; ``None`` waits forever
+    :param n_workers: number of processes, >= 1; ``None`` for one per core. At most one per environment is started, so
+        choose the number of environments if they spend their time waiting, as for a network
     :raises ArgumentError: if an argument has a value that is not allowed
     :raises WorkerError: if an environment cannot be created
     """
 
     def __init__(
-        self, env_fns: list[Callable[[], gym.Env]], start_method: str | None = None, timeout: float | None = None
+        self,
+        env_fns: list[Callable[[], gym.Env]],
+        start_method: str | None = None,
+        timeout: float | None = None,
+        n_workers: int | None = None,
     ):
         POSITIVE.or_none().check("timeout", timeout)
         if timeout is not None and timeout > MOST_SECONDS:
             raise ArgumentError(f"timeout={timeout!r} must be at most {MOST_SECONDS:g} seconds; None waits forever")
+        COUNT.or_none().check("n_workers", n_workers)
         if not env_fns:
             refuse("env_fns", env_fns, "a list of at least one function")
         methods = mp.get_all_start_methods()
@@ -80,18 +78,97 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         self.waiting = False
         self.closed = False
         context = mp.get_context(start_method or ("forkserver" if "forkserver" in methods else "spawn"))
-        # Workers take the place of pipes, because SB3's methods call send() and recv() on self.remotes.
         self.remotes: list[Worker] = []
         self.processes = []
+        n_envs = len(env_fns)
+        n_started = min(n_envs, n_workers or count_cores())
+        # Whole numbers whose differences are as equal as possible.
+        bounds = [n_envs * i // n_started for i in range(n_started + 1)]
         try:
-            for i, env_fn in enumerate(env_fns):
-                self.remotes.append(Worker(context, i, env_fn, None if timeout is None else float(timeout)))
-                self.processes.append(self.remotes[i].process)
+            for first, end in pairwise(bounds):
+                seconds = None if timeout is None else float(timeout)
+                self.remotes.append(Worker(context, env_fns[first:end], first, seconds))
+                self.processes.append(self.remotes[-1].process)
             self.remotes[0].send(("get_spaces", None))
-            VecEnv.__init__(self, len(env_fns), *self.remotes[0].recv())
+            VecEnv.__init__(self, n_envs, *self.remotes[0].recv())
         except BaseException:
             self.close()
             raise
+
+    def step_async(self, actions: np.ndarray) -> None:
+        """Send each worker the actions of its environments.
+
+        :raises ArgumentError: if there are more or fewer actions than environments
+        """
+        if len(actions) != self.num_envs:
+            raise ArgumentError(f"actions: {len(actions)} actions for {self.num_envs} environments; pass one for each")
+        for worker in self.remotes:
+            worker.send(("step", actions[worker.indices.start : worker.indices.stop]))
+        self.waiting = True
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Wait for all workers, and join what they answered."""
+        answers: list[Stepped] = [worker.recv() for worker in self.remotes]
+        self.waiting = False
+        for answer in answers:
+            for i, info in answer.begun.items():
+                self.reset_infos[i] = info
+        rewards, dones = (np.concatenate([answer[part] for answer in answers]) for part in (1, 2))
+        infos = [*chain.from_iterable(answer.infos for answer in answers)]
+        return _join([answer.observations for answer in answers]), rewards, dones, infos
+
+    def reset(self) -> VecEnvObs:
+        """Reset all environments, with the seeds and options that were set since the last reset."""
+        for worker in self.remotes:
+            own = slice(worker.indices.start, worker.indices.stop)
+            worker.send(("reset", (self._seeds[own], self._options[own])))
+        observations, infos = zip(*[worker.recv() for worker in self.remotes], strict=True)
+        self.reset_infos = [*chain.from_iterable(infos)]
+        self._reset_seeds()
+        self._reset_options()
+        joined: VecEnvObs = _join(observations)
+        return joined
+
+    def get_images(self) -> Sequence[np.ndarray | None]:
+        """Return a picture of each environment, or ``None`` and a warning without ``render_mode="rgb_array"``."""
+        if self.render_mode != "rgb_array":
+            warnings.warn(f"render_mode={self.render_mode!r} must be 'rgb_array' for images")
+            return [None] * self.num_envs
+        return self._ask("render", None)
+
+    def has_attr(self, attr_name: str) -> bool:
+        """Check whether all environments have an attribute."""
+        return all(self._ask("has_attr", attr_name))
+
+    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
+        """Return an attribute of some of the environments."""
+        return self._ask("get_attr", attr_name, indices)
+
+    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
+        """Set an attribute of some of the environments."""
+        self._ask("set_attr", (attr_name, value), indices)
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """Call a method of some of the environments."""
+        return self._ask("env_method", (method_name, method_args, method_kwargs), indices)
+
+    def env_is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: VecEnvIndices = None) -> list[bool]:
+        """Check which of the environments are wrapped with the class."""
+        return self._ask("is_wrapped", wrapper_class, indices)
+
+    def _ask(self, command: str, arguments: object, indices: VecEnvIndices = None) -> list[Any]:
+        """Send each worker one message about its environments among the indices; return the answers in their order."""
+        asked: dict[Worker, list[int]] = defaultdict(list)
+        owners = [worker for worker in self.remotes for _ in worker.indices]
+        targets = [range(self.num_envs)[i] for i in self._get_indices(indices)]
+        for i in targets:
+            asked[owners[i]].append(i)
+        for worker, own in asked.items():
+            worker.send((command, (own, arguments)))
+        answers = {worker: iter(worker.recv()) for worker in asked}
+        return [next(answers[owners[i]]) for i in targets]
 
     def close(self) -> None:
         """Ask the workers to exit, then terminate or kill those that do not."""
@@ -114,20 +191,28 @@ class SafeSubprocVecEnv(SubprocVecEnv):
 
 
 class Worker(Exchange):
-    """A process that runs an environment, and the parent's end of the pipe to it."""
+    """A process that runs some of the environments, and the parent's end of the pipe to it."""
 
-    def __init__(self, context: Any, env_index: int, env_fn: Callable[[], gym.Env], timeout: float | None):
+    def __init__(self, context: Any, env_fns: Sequence[Callable[[], gym.Env]], first: int, timeout: float | None):
         self._timeout = timeout
         self._hangs = False
+        self.indices = range(first, first + len(env_fns))
+        """Indices of its environments."""
+        self._current: c_int = context.RawValue(c_int, first)
         pipe, child = context.Pipe()
         if timeout is not None:
             limit_messages(pipe, timeout)
-        make_env = CloudpickleWrapper(partial(_checked_env, env_fn, env_index))
-        process = context.Process(target=_work, args=(child, pipe, make_env), daemon=True)
+        functions = [*map(CloudpickleWrapper, env_fns)]
+        process = context.Process(target=work, args=(child, pipe, functions, first, self._current), daemon=True)
         process.start()
         # Close it now, or the next process would inherit it and keep it open.
         child.close()
-        super().__init__(pipe, env_index, process)
+        super().__init__(pipe, first, process)
+
+    @property
+    def env_index(self) -> int:
+        """Index of the environment at work, or of the one that was last."""
+        return self._current.value
 
     def send(self, command: tuple[str, object]) -> None:
         """Send a command.
@@ -212,37 +297,10 @@ def limit_messages(pipe: Connection, seconds: float) -> None:
                 end.setsockopt(socket.SOL_SOCKET, option, limit)
 
 
-def _checked_env(env_fn: Callable[[], gym.Env], env_index: int) -> gym.Env:
-    return check_stays(check_outputs(_patch_env(env_fn()), env_index), env_index)
-
-
-def _work(child: Connection, parent: Connection, make_env: CloudpickleWrapper) -> None:
-    """Run SB3's worker and report its errors."""
-    _end_with_parent()
-    # Ctrl-C interrupts all processes of a terminal, but the parent decides whether training continues.
-    signal.signal(signal.SIGINT, lambda *_: None)
-    try:
-        _worker(child, parent, make_env)
-    except BaseException as error:
-        with suppress(OSError):  # The parent may have closed the pipe.
-            child.send(Failure(traceback.format_exc(), error if isinstance(error, EnvOutputError) else None))
-        sys.exit(1)
-
-
-def _end_with_parent() -> None:
-    """Exit when the parent process ends, even if the environment hangs."""
-    parent = mp.parent_process()
-    assert parent is not None
-    threading.Thread(target=_exit_after, args=(parent,), daemon=True).start()
-    if sys.platform == "linux":
-        # The thread cannot run while C code holds the interpreter's lock. The sentinel is a pipe that the parent's end
-        # closes, at which Linux then sends SIGKILL.
-        with suppress(OSError):
-            fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, os.getpid())
-            fcntl.fcntl(parent.sentinel, fcntl.F_SETSIG, signal.SIGKILL)
-            fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, fcntl.fcntl(parent.sentinel, fcntl.F_GETFL) | os.O_ASYNC)
-
-
-def _exit_after(parent: BaseProcess) -> None:
-    parent.join()
-    os._exit(1)
+def _join(parts: Sequence[Any]) -> Any:
+    """Join the stacked observations of the workers."""
+    if isinstance(parts[0], dict):
+        return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+    if isinstance(parts[0], tuple):
+        return tuple(map(np.concatenate, zip(*parts, strict=True)))
+    return np.concatenate(parts)

@@ -1,0 +1,35 @@
+"""How many cores there are, and how many of them a step is worth."""
+
+import os
+import time
+from collections.abc import Callable
+
+# Waking up a thread and waiting for it costs about a tenth of a millisecond, and more while other processes need its
+# core: the step waits for the last thread. It must have more work than that.
+SECONDS_WORTH_A_THREAD = 2e-4
+REPETITIONS = 20
+
+
+def count_cores() -> int:
+    """Return the number of cores that this process may use, which are not all in a container."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads_worth(seconds: float, most: int) -> int:
+    """Return in how many threads to do work that takes so long in one, at most one per core.
+
+    :param seconds: seconds of work that can be divided
+    :param most: number of parts
+    """
+    return max(1, min(count_cores(), most, int(seconds / SECONDS_WORTH_A_THREAD)))
+
+
+def shortest(run: Callable[[], object]) -> float:
+    """Return the least seconds of some runs, on which other processes have hardly any influence."""
+
+    def seconds() -> float:
+        start = time.perf_counter()
+        run()
+        return time.perf_counter() - start
+
+    return min(seconds() for _ in range(REPETITIONS))

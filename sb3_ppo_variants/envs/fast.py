@@ -1,0 +1,172 @@
+"""The fastest vectorised environments for an id, among those that are installed."""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+from itertools import takewhile
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from stable_baselines3.common.atari_wrappers import AtariWrapper
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack
+
+from sb3_ppo_variants.arguments.rules import FLAG, check_arguments
+from sb3_ppo_variants.envs.cores import count_cores
+from sb3_ppo_variants.envs.making import (
+    ARGUMENTS,
+    Arguments,
+    check_frame_skip,
+    is_atari,
+    make_ale_vec_env,
+    make_envpool_vec_env,
+    spec_of,
+)
+from sb3_ppo_variants.envs.mujoco_tasks import TASKS
+from sb3_ppo_variants.envs.mujoco_vec_env import make_mujoco_vec_env
+from sb3_ppo_variants.envs.subproc import SafeSubprocVecEnv
+
+WrapperClass = Callable[[gym.Env], gym.Env]
+# What a step costs more in two workers than in this process: messages, and waking up with cold caches.
+SECONDS_FOR_MESSAGES = 3e-4
+# Use workers only if they are expected to step this many times as fast.
+WORTH_WORKERS = 1.25
+# A single environment is measured for at most this many steps, and about this many seconds.
+MOST_STEPS, MOST_SECONDS = 200, 0.5
+
+
+def make_fast_vec_env(
+    env_id: str,
+    n_envs: int = 1,
+    seed: int | None = None,
+    exact: bool = False,
+    monitor_dir: str | None = None,
+    wrapper_class: WrapperClass | None = None,
+    env_kwargs: Arguments | None = None,
+    monitor_kwargs: Arguments | None = None,
+    verbose: int = 1,
+) -> VecEnv:
+    """Create environments as SB3's ``make_vec_env`` does, in the way that steps fastest.
+
+    It takes the first of these that is installed and fits: MuJoCo's batches; ALE's vector environment; EnvPool; worker
+    processes, if steps take long enough; and ``DummyVecEnv``. Wrapped environments are stepped one by one, so they only
+    use the last two. To choose between these, it measures a single environment for at most half a second. Their results
+    are the same.
+
+    Atari games come as from SB3's ``make_atari_env`` with four stacked frames, unless there is a ``wrapper_class``.
+    Environments have no ``render_mode`` unless ``env_kwargs`` contains one: ``make_vec_env`` asks for pictures, for
+    which some environments compute more in every step.
+
+    :param env_id: id of a registered environment, prefixed with ``module:`` if importing that module registers it
+    :param n_envs: number of environments, >= 1
+    :param seed: seed of the first environment, incremented for each further one
+    :param exact: use only what gives the same as ``gym.make`` in a ``DummyVecEnv``, bit for bit. This leaves out ALE's
+        vector environment and EnvPool
+    :param monitor_dir: folder for monitor files; ``None`` writes none. In either case, infos contain episode statistics
+    :param wrapper_class: wrapper around each environment
+    :param env_kwargs: arguments of ``gym.make``. EnvPool is not used with any
+    :param monitor_kwargs: arguments of ``Monitor``, or of ``VecMonitor`` with ALE's vector environment and EnvPool
+    :param verbose: 0 prints nothing, 1 prints what was chosen and why
+    :raises ArgumentError: if an argument has a value that is not allowed, or an Atari game would skip frames twice
+    :raises gymnasium.error.Error: if there is no such id
+    """
+    check_arguments({"n_envs": n_envs, "seed": seed, "exact": exact}, {**ARGUMENTS, "exact": FLAG})
+    spec = _find(env_id)
+    monitoring: Arguments = {"monitor_dir": monitor_dir, "monitor_kwargs": monitor_kwargs}
+    common: Arguments = {"n_envs": n_envs, "seed": seed, "env_kwargs": env_kwargs, **monitoring}
+    name, why, make = _choose(spec, exact, wrapper_class, common)
+    if verbose:
+        print(f"make_fast_vec_env: {name} for {n_envs} x {env_id}: {why}", flush=True)
+    return make()
+
+
+def _find(env_id: str) -> EnvSpec:
+    if find_spec("ale_py") is not None:
+        import ale_py
+
+        gym.register_envs(ale_py)
+    return spec_of(env_id)
+
+
+Choice = tuple[str, str, Callable[[], VecEnv]]
+
+
+def _choose(spec: EnvSpec, exact: bool, wrapper_class: WrapperClass | None, common: Arguments) -> Choice:
+    """Return a name, a reason and a function that creates the environments."""
+    is_plain = wrapper_class is None
+    env_kwargs = common["env_kwargs"] or {}
+    if is_plain and spec.id in TASKS and _has_batches() and env_kwargs.get("render_mode") in (None, "rgb_array"):
+        return "make_mujoco_vec_env", "MuJoCo's batches, bit for bit", partial(make_mujoco_vec_env, spec.id, **common)
+    if is_plain and is_atari(spec):
+        if not exact:
+            return "make_ale_vec_env", "ALE's vector environment", partial(make_ale_vec_env, spec.id, **common)
+        check_frame_skip(spec.id, env_kwargs=env_kwargs)
+        name, why, make = _single(spec, AtariWrapper, common)
+        return f"{name} of make_atari_env", why, lambda: VecFrameStack(make(), 4)
+    if is_plain and not exact and not env_kwargs and _is_in_envpool(spec):
+        return "make_envpool_vec_env", "EnvPool has the same spaces", partial(make_envpool_vec_env, spec.id, **common)
+    return _single(spec, wrapper_class, common)
+
+
+def _has_batches() -> bool:
+    return find_spec("mujoco") is not None and find_spec("mujoco.batch") is not None
+
+
+def _is_in_envpool(spec: EnvSpec) -> bool:
+    """Return whether EnvPool is installed and has an environment of that id with gymnasium's spaces."""
+    if find_spec("envpool") is None:
+        return False
+    import envpool
+
+    if spec.id not in envpool.list_all_envs():
+        return False
+    theirs, own = make_envpool_vec_env(spec.id), gym.make(spec)
+    try:
+        return theirs.observation_space == own.observation_space and theirs.action_space == own.action_space
+    finally:
+        theirs.close()
+        own.close()
+
+
+def _single(spec: EnvSpec, wrapper_class: WrapperClass | None, common: Arguments) -> Choice:
+    """Choose between worker processes and this process."""
+    # A specification, because environments that a script has registered are unknown in other processes.
+    make_env = partial(gym.make, spec)
+    make = partial(make_vec_env, make_env, wrapper_class=wrapper_class, **common)
+    n_envs, n_workers = common["n_envs"], min(common["n_envs"], count_cores())
+    if n_workers == 1:
+        return "DummyVecEnv", "one environment, or one core", make
+    env = make_env(**(common["env_kwargs"] or {}))
+    seconds = seconds_per_step(env if wrapper_class is None else wrapper_class(env))
+    alone, shared = n_envs * seconds, -(-n_envs // n_workers) * seconds + SECONDS_FOR_MESSAGES
+    measured = f"a step takes {1e6 * seconds:.0f} microseconds"
+    if alone > WORTH_WORKERS * shared:
+        why = f"{measured}, enough for {n_workers} processes"
+        return "SafeSubprocVecEnv", why, partial(make, vec_env_cls=SafeSubprocVecEnv)
+    return "DummyVecEnv", f"{measured}, too little for processes", partial(make, vec_env_cls=DummyVecEnv)
+
+
+def seconds_per_step(env: gym.Env) -> float:
+    """Return the median of the seconds that a step of an environment takes, and close it.
+
+    The median hardly depends on what else runs on the machine, and leaves out the resets.
+    """
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    steps = range(MOST_STEPS)
+    end = time.perf_counter() + MOST_SECONDS
+    seconds = [_seconds_of_step(env) for _ in takewhile(lambda _: time.perf_counter() < end, steps)]
+    env.close()
+    return float(np.median(seconds))
+
+
+def _seconds_of_step(env: gym.Env) -> float:
+    action = env.action_space.sample()
+    start = time.perf_counter()
+    _, _, terminated, truncated, _ = env.step(action)
+    seconds = time.perf_counter() - start
+    if terminated or truncated:
+        env.reset()
+    return seconds

@@ -1,0 +1,190 @@
+"""The side of the workers of a ``SafeSubprocVecEnv``: a process that steps some of the environments."""
+
+import multiprocessing as mp
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from ctypes import c_int
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.env_util import is_wrapped
+from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, VecEnvObs
+from stable_baselines3.common.vec_env.patch_gym import _patch_env
+
+from sb3_ppo_variants.errors import EnvOutputError
+from sb3_ppo_variants.guards.masks import check_stays
+from sb3_ppo_variants.guards.outputs import Info, check_outputs
+
+if sys.platform == "linux":
+    import fcntl
+
+
+class Failure(NamedTuple):
+    """A worker's message in place of an answer when it fails."""
+
+    traceback: str
+    wrong_output: EnvOutputError | None
+
+
+class Stepped(NamedTuple):
+    """The answer to a step: what each environment of a worker returned, stacked."""
+
+    observations: VecEnvObs
+    rewards: np.ndarray
+    dones: np.ndarray
+    infos: list[Info]
+    begun: dict[int, Info]
+    """Infos of the resets, by index of the environment."""
+
+
+class Group:
+    """The environments of a worker, one after the other.
+
+    :param env_fns: functions that create the environments
+    :param first: index of the first one
+    :param current: index of the environment at work, in memory that the parent process reads when the worker fails
+    """
+
+    def __init__(self, env_fns: Sequence[Callable[[], gym.Env]], first: int, current: c_int):
+        self._first, self._current = first, current
+        self._envs: list[gym.Env] = []
+        for i, env_fn in enumerate(env_fns, start=first):
+            current.value = i
+            self._envs.append(check_stays(check_outputs(_patch_env(env_fn()), i), i))
+        self._space = self._envs[0].observation_space
+
+    def answer(self, command: str, data: Any) -> object:
+        """Do what a command says, and return the answer."""
+        if command == "step":
+            return self._step(data)
+        if command == "reset":
+            return self._reset(*data)
+        if command == "get_spaces":
+            return self._space, self._envs[0].action_space
+        indices, arguments = data
+        return [self._ask(command, i, arguments) for i in indices]
+
+    def _step(self, actions: Sequence[object]) -> Stepped:
+        """Step each environment, and reset it if its episode ended."""
+        observations, rewards, dones, infos = [], [], [], []
+        begun: dict[int, Info] = {}
+        for i, (env, action) in enumerate(zip(self._envs, actions, strict=True), start=self._first):
+            self._current.value = i
+            observation, reward, terminated, truncated, info = env.step(action)
+            done = bool(terminated or truncated)
+            info["TimeLimit.truncated"] = truncated and not terminated
+            if done:
+                info["terminal_observation"] = observation
+                observation, begun[i] = env.reset()
+            # The environment may write the next observation to the same array, but not before its next step.
+            observations.append(observation)
+            rewards.append(reward)
+            dones.append(done)
+            infos.append(info)
+        with np.errstate(over="ignore"):
+            single = np.array(rewards, np.float32)
+        return Stepped(stack(observations, self._space), single, np.array(dones), infos, begun)
+
+    def _reset(self, seeds: Sequence[int | None], options: Sequence[Info]) -> tuple[VecEnvObs, list[Info]]:
+        results = []
+        for i, (env, seed, option) in enumerate(zip(self._envs, seeds, options, strict=True), start=self._first):
+            self._current.value = i
+            results.append(env.reset(seed=seed, **({"options": option} if option else {})))
+        observations, infos = zip(*results, strict=True)
+        return stack(observations, self._space), [*infos]
+
+    def _ask(self, command: str, env_index: int, arguments: Any) -> object:
+        """Do something with one environment, as SB3's workers do."""
+        self._current.value = env_index
+        env = self._envs[env_index - self._first]
+        if command == "get_attr":
+            return env.get_wrapper_attr(arguments)
+        if command == "has_attr":
+            with suppress(AttributeError):
+                env.get_wrapper_attr(arguments)
+                return True
+            return False
+        if command == "set_attr":
+            setattr(env, *arguments)
+            return None
+        if command == "env_method":
+            name, positional, named = arguments
+            return env.get_wrapper_attr(name)(*positional, **named)
+        return env.render() if command == "render" else is_wrapped(env, arguments)
+
+    def close(self) -> None:
+        """Close all environments."""
+        for i, env in enumerate(self._envs, start=self._first):
+            self._current.value = i
+            env.close()
+
+
+def stack(observations: Sequence[Any], space: spaces.Space[Any]) -> VecEnvObs:
+    """Stack the observations of single environments, in the types of their space, as ``DummyVecEnv`` does."""
+    if isinstance(space, spaces.Dict):
+        return {key: _stack_part([each[key] for each in observations], part) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_stack_part([each[i] for each in observations], part) for i, part in enumerate(space.spaces))
+    return _stack_part(observations, space)
+
+
+def _stack_part(observations: Sequence[Any], space: spaces.Space[Any]) -> np.ndarray:
+    if space.shape is None or space.dtype is None:
+        return np.stack(observations)
+    with np.errstate(over="ignore"):  # The process of the model finds numbers that become infinite.
+        return np.array(observations, dtype=space.dtype)
+
+
+def work(
+    child: Connection, parent: Connection, env_fns: Sequence[CloudpickleWrapper], first: int, current: c_int
+) -> None:
+    """Answer commands until the last one, ``"close"``, and report errors."""
+    parent.close()
+    _end_with_parent()
+    # Ctrl-C interrupts all processes of a terminal, but the parent decides whether training continues.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        _answer_all(child, Group([env_fn.var for env_fn in env_fns], first, current))
+    except BaseException as error:
+        with suppress(OSError):  # The parent may have closed the pipe.
+            child.send(Failure(traceback.format_exc(), error if isinstance(error, EnvOutputError) else None))
+        sys.exit(1)
+
+
+def _answer_all(child: Connection, group: Group) -> None:
+    with suppress(EOFError):
+        while True:
+            command, data = child.recv()
+            if command == "close":
+                break
+            child.send(group.answer(command, data))
+    group.close()
+    child.close()
+
+
+def _end_with_parent() -> None:
+    """Exit when the parent process ends, even if the environment hangs."""
+    parent = mp.parent_process()
+    assert parent is not None
+    threading.Thread(target=_exit_after, args=(parent,), daemon=True).start()
+    if sys.platform == "linux":
+        # The thread cannot run while C code holds the interpreter's lock. The sentinel is a pipe that the parent's end
+        # closes, at which Linux then sends SIGKILL.
+        with suppress(OSError):
+            fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, os.getpid())
+            fcntl.fcntl(parent.sentinel, fcntl.F_SETSIG, signal.SIGKILL)
+            fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, fcntl.fcntl(parent.sentinel, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def _exit_after(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)

@@ -1,0 +1,146 @@
+"""``make_fast_vec_env`` chooses by rules, and what is exact gives the same as ``gym.make`` in a ``DummyVecEnv``."""
+
+import time
+from functools import partial
+from typing import Any
+
+import ale_py
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.wrappers import FlattenObservation
+from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack
+
+from helpers import BOX, NoiseEnv
+from sb3_ppo_variants import ArgumentError
+from sb3_ppo_variants.envs import MujocoVecEnv, SafeSubprocVecEnv, fast, make_fast_vec_env
+
+gym.register_envs(ale_py)
+BREAKOUT = "BreakoutNoFrameskip-v4"
+
+
+class Takes(NoiseEnv):
+    """Takes a millisecond for a step."""
+
+    def step(self, action: Any) -> Any:
+        time.sleep(1e-3)
+        return super().step(action)
+
+
+class HasNoModes(NoiseEnv):
+    """Does not take the argument ``render_mode``."""
+
+    def __init__(self) -> None:
+        super().__init__(BOX)
+
+
+@pytest.fixture
+def cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast, "count_cores", lambda: 2)
+    # A fork starts faster than a new process.
+    monkeypatch.setattr(fast, "SafeSubprocVecEnv", partial(SafeSubprocVecEnv, start_method="fork"))
+
+
+def registered(monkeypatch: pytest.MonkeyPatch, make: Any) -> str:
+    monkeypatch.setitem(gym.registry, "Own-v0", EnvSpec("Own-v0", entry_point=make))
+    return "Own-v0"
+
+
+def same(ours: VecEnv, theirs: VecEnv, n_steps: int = 100) -> None:
+    """Check that two environments give the same, bit for bit."""
+    assert ours.observation_space == theirs.observation_space and ours.action_space == theirs.action_space
+    np.testing.assert_array_equal(ours.reset(), theirs.reset())
+    theirs.action_space.seed(1)
+    for _ in range(n_steps):
+        actions = np.array([theirs.action_space.sample() for _ in range(theirs.num_envs)])
+        first, second = ours.step(actions), theirs.step(actions)
+        for info in (*first[3], *second[3]):
+            info.get("episode", {}).pop("t", None)
+        np.testing.assert_equal(first, second)
+    ours.close(), theirs.close()
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "LunarLander-v3", "Hopper-v5", "Acrobot-v1"])
+def test_exact(env_id: str) -> None:
+    """This holds although ``make_vec_env`` asks for pictures, which need more work in every step of LunarLander."""
+    same(make_fast_vec_env(env_id, 3, seed=5, exact=True), make_vec_env(env_id, 3, seed=5))
+
+
+@pytest.mark.usefixtures("cores")
+def test_exact_games(capsys: pytest.CaptureFixture[str]) -> None:
+    ours = make_fast_vec_env(BREAKOUT, 2, seed=5, exact=True, env_kwargs={"render_mode": "rgb_array"})
+    assert "of make_atari_env for 2 x BreakoutNoFrameskip-v4: a step takes" in capsys.readouterr().out
+    same(ours, VecFrameStack(make_atari_env(BREAKOUT, 2, seed=5), 4), 20)
+    with pytest.raises(ArgumentError, match="skips 4 frames, and the wrapper skips 4 again"):
+        make_fast_vec_env("ALE/Breakout-v5", exact=True)
+
+
+def chosen(capsys: pytest.CaptureFixture[str], *args: Any, **kwargs: Any) -> str:
+    """Return the name that is printed."""
+    make_fast_vec_env(*args, **kwargs).close()
+    return capsys.readouterr().out.split()[1]
+
+
+def test_batches_come_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert chosen(capsys, "Hopper-v5", 2) == "make_mujoco_vec_env"
+    assert isinstance(make_fast_vec_env("Hopper-v5", 2, exact=True, verbose=0).unwrapped, MujocoVecEnv)
+    assert chosen(capsys, BREAKOUT, 2) == "make_ale_vec_env"
+    assert chosen(capsys, "CartPole-v1", 2) == "make_envpool_vec_env"
+    # EnvPool's environments take other arguments, and none of the batches takes wrappers.
+    assert chosen(capsys, "CartPole-v1", 2, env_kwargs={"sutton_barto_reward": True}) == "DummyVecEnv"
+    assert chosen(capsys, "Hopper-v5", 2, wrapper_class=FlattenObservation) == "DummyVecEnv"
+
+
+@pytest.mark.parametrize("missing", ["envpool", "mujoco"])
+def test_without_optional_packages(
+    missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = fast.find_spec
+    monkeypatch.setattr(fast, "find_spec", lambda name: None if name == missing else found(name))
+    env_id = {"envpool": "CartPole-v1", "mujoco": "InvertedPendulum-v5"}[missing]
+    assert chosen(capsys, env_id, 2, exact=missing == "mujoco") in ("DummyVecEnv", "SafeSubprocVecEnv")
+
+
+@pytest.mark.usefixtures("cores")
+def test_workers_for_long_steps(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    env_id = registered(monkeypatch, partial(Takes, BOX))
+    assert chosen(capsys, env_id, 4) == "SafeSubprocVecEnv"
+    assert chosen(capsys, env_id, 1) == "DummyVecEnv"
+    assert chosen(capsys, registered(monkeypatch, partial(NoiseEnv, BOX)), 4) == "DummyVecEnv"
+
+
+@pytest.mark.usefixtures("cores")
+def test_workers_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast, "seconds_per_step", lambda env: 1.0)
+    ours = make_fast_vec_env("CartPole-v1", 3, seed=2, exact=True, wrapper_class=FlattenObservation, verbose=0)
+    assert isinstance(ours, SafeSubprocVecEnv)
+    same(ours, make_vec_env("CartPole-v1", 3, seed=2, wrapper_class=FlattenObservation))
+
+
+@pytest.mark.usefixtures("cores")
+def test_other_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    venv = make_fast_vec_env(
+        registered(monkeypatch, HasNoModes),
+        2,
+        monitor_dir=str(tmp_path),
+        monitor_kwargs={"info_keywords": ()},
+        verbose=0,
+    )
+    assert isinstance(venv, DummyVecEnv) and venv.env_is_wrapped(Monitor) == [True] * 2
+    assert capsys.readouterr().out == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.monitor.csv", "1.monitor.csv"]
+    with pytest.raises(ArgumentError, match="exact='yes' is not allowed"):
+        make_fast_vec_env("CartPole-v1", exact="yes")  # type: ignore[arg-type]
+    with pytest.raises(gym.error.UnregisteredEnv, match="NoSuch"):
+        make_fast_vec_env("NoSuch-v0")
+
+
+def test_threads_are_for_enough_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sb3_ppo_variants.envs import cores
+
+    monkeypatch.setattr(cores, "count_cores", lambda: 4)
+    assert [cores.threads_worth(seconds, 8) for seconds in (1e-5, 3e-4, 5e-4, 1.0)] == [1, 1, 2, 4]
+    assert cores.threads_worth(1.0, 3) == 3
