@@ -449,3 +449,14 @@ def test_the_range_of_squashed_actions_is_not_known(fast: bool) -> None:
     with pytest.raises(ArgumentError, match=r"^objective: TRGPPO does not know the distribution of these actions"):
         small(PPOCustom, objective=TRGPPO(), fast=fast, **squashed).learn(32)
     small(PPOCustom, objective=TRGPPO(), fast=fast, use_sde=True).learn(32)
+
+
+class OneEnd(TRGPPO):
+    def per_sample(self, rollout: Any) -> Any:
+        return super().per_sample(rollout)[:, :1]
+
+
+@pytest.mark.usefixtures("natively")
+def test_the_library_reads_no_numbers_that_are_not_there() -> None:
+    with pytest.raises(ValueError, match=r"per_sample: .* of shape \(32, 1\); the library takes .* of \(32, 2\)"):
+        update(collect(small(PPOCustom, objective=OneEnd(), fast=False)), True)

@@ -107,8 +107,10 @@ def on_native_path(name: str, old: Logits, new: Logits, dtype: str) -> float:
     one = np.zeros(1, dtype)
     before = np.concatenate([each.numpy() for each in architecture.parameters(was[None], None)], axis=1)
     actions = np.zeros((1, architecture.action_size), dtype)
-    columns = np.zeros((1, 1), dtype), actions, one, one, one, one, before, None
-    rollout = structures.Rollout(*columns, 1, architecture.action_size, before.shape[1])
+    columns: dict[str, np.ndarray] = dict.fromkeys(("old_log_prob", "advantages", "returns", "old_values"), one)
+    columns |= {"features": np.zeros((1, 1), dtype), "actions": actions, "old": before}
+    sizes = {"rows": 1, "action_size": architecture.action_size, "old_size": before.shape[1]}
+    rollout = structures.Rollout(**columns, **sizes)
     return library_in_use().mean_kl(np.dtype(dtype), architecture.structure(arrays), rollout)
 
 

@@ -233,12 +233,15 @@ class NativeObjective(ArrayObjective):
     def constants(self) -> Sequence[float]:
         """The numbers that its term takes."""
 
-    def per_sample(self, rollout: Batch[np.ndarray]) -> np.ndarray | None:
-        """Return the numbers that its term takes for each sample, shape ``(rows, n)``, or ``None`` if it takes none.
+    numbers_per_sample: ClassVar[int] = 0
+    """How many numbers its term takes for each sample."""
+
+    def per_sample(self, rollout: Batch[np.ndarray]) -> np.ndarray:
+        """Return the numbers that its term takes for each sample, shape ``(rows, numbers_per_sample)``.
 
         :param rollout: a batch with all samples, as :meth:`Batch.over_rollout` passes it
         """
-        return None
+        return np.empty((len(rollout.old_log_prob), 0))
 
 
 def is_given_with_loss(objective: Objective, member: str) -> bool:

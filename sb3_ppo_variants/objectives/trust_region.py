@@ -48,6 +48,7 @@ class TRGPPO(NativeObjective):
     """
 
     term: ClassVar[str] = "CLIPPED_BY_STATE"
+    numbers_per_sample: ClassVar[int] = 2
     needs_kl: ClassVar[bool] = True
     clip_range: float = 0.2
     delta: float | None = None

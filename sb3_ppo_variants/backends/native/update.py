@@ -189,10 +189,10 @@ class NativeUpdate:
     def _numbers_of_term(self) -> np.ndarray | None:
         """Return what the term of the objective takes for each sample, if it takes anything."""
         objective = self.plan.objective
-        if not (isinstance(objective, NativeObjective) and has_term(objective)):
+        if not (isinstance(objective, NativeObjective) and has_term(objective) and objective.numbers_per_sample):
             return None
-        found = objective.per_sample(self.columns.whole())
-        return None if found is None else np.ascontiguousarray(found, self.dtype)
+        found = np.ascontiguousarray(objective.per_sample(self.columns.whole()), self.dtype)
+        return fitting(found, "per_sample", self.dtype, len(self.advantages), objective.numbers_per_sample)
 
     def _read(self, array: np.ndarray, *shape: int) -> np.ndarray:
         """Return an array of the buffer with a row of this shape for each state."""
