@@ -32,6 +32,15 @@ class Held:
 HELD = Held()
 
 
+def _interrupt() -> None:
+    """Send SIGINT to the main thread from another thread."""
+    main = threading.main_thread().ident
+    if main is not None and hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(main, signal.SIGINT)  # This also ends a wait of that thread.
+    else:  # Windows
+        signal.raise_signal(signal.SIGINT)
+
+
 @contextmanager
 def interrupts_can_be_held() -> Iterator[None]:
     """Let :data:`HELD` delay interrupts while the context is active, and let none be lost.
@@ -58,7 +67,7 @@ def interrupts_can_be_held() -> Iterator[None]:
     def repeat(swallowed: "sys.UnraisableHookArgs") -> None:
         if issubclass(swallowed.exc_type, KeyboardInterrupt):
             # Within this function, it would be swallowed again.
-            threading.Timer(SOON, signal.raise_signal, [signal.SIGINT]).start()
+            threading.Timer(SOON, _interrupt).start()
         else:
             ignore(swallowed)
 
