@@ -4,6 +4,7 @@ import json
 import re
 from statistics import median
 
+import numpy as np
 import pytest
 from committed import ROOT, section
 
@@ -35,6 +36,17 @@ def test_the_pages_have_the_speeds(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(headlines) == 4
     for workload, *speeds in headlines:
         assert all(f"| {workload} | {each} |" in table for each, table in zip(speeds, tables.values(), strict=True))
+
+
+def test_the_home_page_has_the_speeds() -> None:
+    runs = json.loads((ROOT / "results" / "throughput-bars-epyc.json").read_text())["runs"]
+    cartpole, halfcheetah = (
+        median(np.divide(runs[name]["seconds"]["PPO"], runs[name]["seconds"]["PPOClip"]))
+        for name in ("cartpole", "halfcheetah")
+    )
+    text = " ".join((ROOT / "docs" / "index.md").read_text().split())
+    assert f"{cartpole:.1f} times as fast as SB3's `PPO` in CartPole with 8 environments" in text
+    assert f"{halfcheetah:.1f} times in HalfCheetah, on one thread of an AMD EPYC" in text
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,8 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         for answer in answers:
             for i, info in answer.begun.items():
                 self.reset_infos[i] = info
-        rewards, dones = (np.concatenate([answer[part] for answer in answers]) for part in (1, 2))
+        rewards = np.concatenate([answer.rewards for answer in answers])
+        dones = np.concatenate([answer.dones for answer in answers])
         infos = [*chain.from_iterable(answer.infos for answer in answers)]
         return _join([answer.observations for answer in answers]), rewards, dones, infos
 

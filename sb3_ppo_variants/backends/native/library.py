@@ -11,7 +11,7 @@ from typing import cast
 import numpy as np
 
 from sb3_ppo_variants.backends.native import digest_sources
-from sb3_ppo_variants.backends.native.structures import Structure
+from sb3_ppo_variants.backends.native.structures import Outcome, Structure
 
 INSTRUCTIONS = ("AVX-512", "AVX2", "plain")
 # The command that builds the library. Without --no-cache-dir, pip may install what it built without a compiler.
@@ -177,3 +177,42 @@ def _check_length(path: Path) -> None:
         needed = len(content) + 1
     if len(content) < needed:
         raise OSError(f"it has {len(content):,} bytes instead of at least {needed:,}")
+
+
+class Calls:
+    """Functions in a form that the library can call. Keep this object alive while the library makes passes.
+
+    Exceptions cannot propagate through the library, not even that of an interrupt which arrives before a function has
+    begun. A function therefore reports its success in the outcome, as the last thing that it does.
+
+    :param outcome: the outcome of the descent
+    """
+
+    def __init__(self, outcome: Outcome):
+        self._outcome = outcome
+        self._made: list[object] = []
+        # The initial value stands for an interrupt that arrives before a function has begun.
+        self._error: BaseException = KeyboardInterrupt()
+
+    def address(self, function: Callable[..., object], *types: type) -> int | None:
+        """Return the address of a function for the library.
+
+        :param types: the types of its arguments
+        """
+
+        def call(*arguments: object) -> None:
+            try:
+                function(*arguments)
+            except BaseException as error:
+                self._error = error
+                return
+            self._outcome.answered = 1
+
+        made = ctypes.CFUNCTYPE(None, *types)(call)
+        self._made.append(made)
+        return ctypes.cast(made, ctypes.c_void_p).value
+
+    def check(self) -> None:
+        """Raise the error that ended the pass, if a function failed."""
+        if not self._outcome.answered:
+            raise self._error

@@ -8,7 +8,7 @@ import numpy as np
 import torch as th
 
 from sb3_ppo_variants.backends.native import structures
-from sb3_ppo_variants.backends.native.calls import Calls
+from sb3_ppo_variants.backends.native.library import Calls
 from sb3_ppo_variants.kl import divergences_of
 from sb3_ppo_variants.objectives import (
     ArrayObjective,

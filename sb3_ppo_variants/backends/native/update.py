@@ -11,8 +11,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from torch import nn
 
 from sb3_ppo_variants.backends.native import structures
-from sb3_ppo_variants.backends.native.calls import Calls
-from sb3_ppo_variants.backends.native.library import library_in_use
+from sb3_ppo_variants.backends.native.library import Calls, library_in_use
 from sb3_ppo_variants.backends.native.networks import STATE_DEPENDENT, Architecture, Features, run_acting
 from sb3_ppo_variants.backends.native.own_losses import NATIVE_VALUE_LOSSES, OwnObjective, OwnValueLoss, has_term
 from sb3_ppo_variants.backends.native.structures import fitting
