@@ -1,18 +1,42 @@
 """PPO-EWMA: the decoupled objective with a moving average of the weights, against a plain loop."""
 
 import io
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import pytest
 import torch as th
+from masked_envs import MULTI, masked_envs
+from test_fast_update import assert_same_update
+from test_native_gsde import with_new_noise
 from torch.distributions import Categorical, kl_divergence
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from helpers import ACTION_SPACES, BOX, assert_same_weights, collect, flat_weights, noise_envs, save, small, update
-from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, PPOCustom, SeparateUpdates
-from sb3_ppo_variants.objectives import EWMA, AdaptiveKL, Clipped, KLPenalized, Unclipped
+from sb3_ppo_variants import (
+    ArgumentError,
+    Batch,
+    ExactKL,
+    NonFiniteError,
+    Objective,
+    PPOClip,
+    PPOCustom,
+    RatioDeviation,
+    SeparateUpdates,
+)
+from sb3_ppo_variants.objectives import (
+    EWMA,
+    SPO,
+    TRGPPO,
+    AdaptiveKL,
+    Clipped,
+    KLHinge,
+    KLPenalized,
+    ReverseKL,
+    Unclipped,
+)
 
 DECAY = 0.6
 
@@ -121,9 +145,68 @@ def test_an_ewma_set_later_begins_then() -> None:
     assert th.equal(model.proximal_policy.average, weights)
 
 
-def test_why_it_does_not_take_the_fast_path() -> None:
-    with pytest.raises(ArgumentError, match="because the proximal policy is not that of the rollout"):
-        make(EWMA(Clipped(0.2)), fast=True)
+FAST: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "Box": (Clipped(0.2), BOX, {}),
+    "Box, both KLs": (ReverseKL(kl_coef=1.0), BOX, {"ent_coef": 0.01}),
+    "Box, the mean KL": (KLHinge(kl_coef=1.0, desired_kl=1e-3), BOX, {}),
+    "Box, nested": (EWMA(KLPenalized(kl_coef=3.0), 0.1), BOX, {}),
+    "Discrete": (KLPenalized(kl_coef=3.0), ACTION_SPACES["Discrete"], {}),
+    "MultiDiscrete": (KLPenalized(kl_coef=3.0), ACTION_SPACES["MultiDiscrete"], {}),
+    "MultiBinary": (KLPenalized(kl_coef=3.0), ACTION_SPACES["MultiBinary"], {}),
+    "masks": (KLPenalized(kl_coef=3.0), None, {}),
+    "gSDE": (KLPenalized(kl_coef=3.0), BOX, {"use_sde": True}),
+    "separate updates": (SPO(0.2), BOX, {"updates": SeparateUpdates(policy_epochs=3, value_epochs=2)}),
+    "early stop": (SPO(0.2), BOX, {"target_kl": 0.001, "n_epochs": 8}),
+    "stop by the ratio": (Clipped(0.2), BOX, {"stop": RatioDeviation(0.03), "n_epochs": 8}),
+    "large minibatches": (KLPenalized(kl_coef=3.0), BOX, {"batch_size": 100, "n_steps": 100}),
+    **{
+        f"{kwargs}": (KLPenalized(kl_coef=3.0), BOX, {"policy_kwargs": kwargs})
+        for kwargs in ({"distribution": "beta"}, {"distribution": "squashed_gaussian"}, {"std": "state"})
+    },
+}
+
+
+@pytest.mark.usefixtures("natively")
+@pytest.mark.parametrize("name", FAST)
+def test_the_native_library_does_the_same(name: str, double_precision: Callable[[Any], None]) -> None:
+    within, space, arguments = FAST[name]
+    env = masked_envs(MULTI, n_envs=2) if space is None else noise_envs(space)
+    settings = {"learning_rate": 1e-3, "n_epochs": 6, **arguments}
+    policy = None if space is not None else "MaskableMlpPolicy"
+    model = collect(small(PPOCustom, env, policy, objective=EWMA(within, DECAY), fast=False, **settings))
+    double_precision(model)
+    if model.use_sde:
+        with_new_noise(model)
+    model.proximal_policy.double()
+    assert_same_update(model)
+    reference, fast = (update(model, path).proximal_policy for path in (False, True))
+    assert reference.total_weight > 1
+    th.testing.assert_close(fast.average, reference.average, rtol=1e-5, atol=1e-9)
+    th.testing.assert_close(fast.total_weight, reference.total_weight)
+
+
+class InPython(Objective):
+    """E[r A], which the library does not compute itself."""
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        return -(batch.ratio * batch.advantages).mean()
+
+
+@pytest.mark.parametrize(
+    ("within", "arguments", "why"),
+    [
+        (InPython(), {}, "an EWMA is around InPython, which the native library does not compute"),
+        (TRGPPO(), {}, "an EWMA is around TRGPPO, which reads the whole rollout"),
+        (
+            Clipped(0.2),
+            {"stop": ExactKL(0.1)},
+            "minibatches have a KL to the old policy and, because of an EWMA, others",
+        ),
+    ],
+)
+def test_why_it_does_not_take_the_fast_path(within: Any, arguments: dict[str, Any], why: str) -> None:
+    with pytest.raises(ArgumentError, match=f"because {why}"):
+        make(EWMA(within), ACTION_SPACES["Discrete"], fast=True, **arguments)
 
 
 @pytest.mark.parametrize(("within", "decay", "name"), [(None, 0.5, "objective"), (Clipped(0.2), 1.5, "decay")])

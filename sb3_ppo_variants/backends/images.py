@@ -40,6 +40,8 @@ from sb3_ppo_variants.updates.plan import UpdatePlan
 def _check_plan(plan: UpdatePlan) -> None:
     policy = plan.kind.policy
     obstacles.check_policy(plan)
+    if plan.proximal is not None:
+        raise ObstacleError("the proximal policy is not that of the rollout")
     for extractor in (policy.features_extractor, policy.pi_features_extractor, policy.vf_features_extractor):
         if type(extractor) is not NatureCNN:
             raise ObstacleError(f"features come from a {type(extractor).__name__}")

@@ -81,8 +81,6 @@ def check_policy(plan: UpdatePlan) -> None:
     kind = plan.kind
     if type(kind) is not PolicyKind and not kind.takes_masks:
         raise ObstacleError(f"the policy is of the kind {type(kind).__name__}")
-    if plan.proximal is not None:
-        raise ObstacleError("the proximal policy is not that of the rollout")
     check_overrides(plan, WRITTEN_OUT)
     check_methods(plan.buffer, "rollout buffer")
 

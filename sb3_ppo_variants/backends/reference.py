@@ -260,7 +260,7 @@ class TorchDescent:
         proximal, kind = self._plan.proximal, self._plan.kind
         if proximal is None:
             return samples
-        with proximal.in_place_of(kind.policy), th.no_grad():
+        with proximal.in_place_of(self._descent.parameters), th.no_grad():
             log_prob = kind.evaluate(samples).log_prob
             parameters = kind.evaluated_parameters(samples)[1] if self._plan.objective.needs_kl else None
         return samples._replace(old_log_prob=log_prob, old_parameters=parameters)
@@ -347,7 +347,7 @@ class TorchDescent:
         optimizer.step()
         decay, proximal = self._plan.objective.proximal_decay, self._plan.proximal
         if proximal is not None and decay is not None and self._descent.of_policy:
-            proximal.follow(self._plan.kind.policy, decay)
+            proximal.follow(self._descent.parameters, decay)
 
     def _average_gradient(self) -> None:
         """Average the gradient over the processes, as one vector."""

@@ -236,8 +236,9 @@ class PPOBase(SavedAlgorithm):
     def _plan(self) -> UpdatePlan:
         self._checked_arguments.update(self, self._all_rules())  # Callbacks may have set them.
         buffer, objective = self.rollout_buffer, self._objective()
+        descents = self._division.descents(self)
         if objective.proximal_decay is not None and self.proximal_policy is None:
-            self.proximal_policy = ProximalPolicy(self.policy)
+            self.proximal_policy = ProximalPolicy(descents[0].parameters)
         return UpdatePlan(
             kind=kind_of(self.policy),
             buffer=buffer,
@@ -247,7 +248,7 @@ class PPOBase(SavedAlgorithm):
             value_loss=self._value_loss(),
             normalize_advantage=self.normalize_advantage,
             batch_size=int(min(self.batch_size, buffer.buffer_size * buffer.n_envs)),
-            descents=self._division.descents(self),
+            descents=descents,
             processes=self.processes,
             proximal=None if objective.proximal_decay is None else self.proximal_policy,
         )

@@ -54,6 +54,11 @@ class EWMA(Objective):
         """As the objective within."""
         return self.objective.stop
 
+    @property
+    def within(self) -> Objective:
+        """The objective within, or the one within that."""
+        return self.objective.within
+
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """Compute the loss of the objective within, whose batch already refers to the proximal policy."""
         return self.objective.loss(batch)

@@ -11,6 +11,7 @@ from sb3_ppo_variants.backends import obstacles
 from sb3_ppo_variants.backends.native.actor import NativeActor
 from sb3_ppo_variants.backends.native.library import REBUILD, library
 from sb3_ppo_variants.backends.native.networks import DISTRIBUTIONS, WITH_LOG_STD, Architecture, Features, arrays_of
+from sb3_ppo_variants.backends.native.proximal import check_proximal
 from sb3_ppo_variants.backends.native.update import NativeUpdate
 from sb3_ppo_variants.backends.obstacles import ObstacleError
 from sb3_ppo_variants.backends.remade import UntilRemade
@@ -46,6 +47,7 @@ def _check_plan(plan: UpdatePlan) -> None:
         raise ObstacleError(f"the native library was not built ({remedy})")
     policy, parameters = plan.kind.policy, plan.parameters.values()
     obstacles.check_policy(plan)
+    check_proximal(plan)
     obstacles.check_hooks(plan.modules, parameters, plan.optimizers)
     _check_methods(plan)
     Features(policy)

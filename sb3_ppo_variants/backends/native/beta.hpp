@@ -120,6 +120,13 @@ template <class T> class Beta {
             }
     }
 
+    void write_parameters(ByState<const T>, int64_t state, T* to) const {
+        for (int64_t i = 0; i < size; ++i) {
+            to[i] = static_cast<T>(known[i * STRIDE + state].alpha);
+            to[size + i] = static_cast<T>(known[i * STRIDE + state].beta);
+        }
+    }
+
     void prepare(ByState<const T> outputs, int64_t) { drawn_from = outputs; }
 
     // The noise is two uniform numbers for each dimension.

@@ -5,6 +5,7 @@
 #include "losses.hpp"
 #include "objectives.hpp"
 #include "policy.hpp"
+#include "proximal.hpp"
 
 namespace INSTRUCTIONS {
 
@@ -37,13 +38,15 @@ template <class T> void step(Adam<T>& adam) {
 
 template <class T, class Distribution> class Descent {
   public:
-    Descent(const Networks<T>& networks, const Rollout<T>& rollout, const Terms& terms, const OwnLosses<T>& own,
-            const Pass& pass, Adam<T>& adam, Memory& memory)
-        : rollout(rollout), terms(terms), own(own), pass(pass), adam(adam),
+    Descent(const Networks<T>& networks, const Rollout<T>& collected, const Terms& terms, const OwnLosses<T>& own,
+            Proximal<T>& near, const Pass& pass, Adam<T>& adam, Memory& memory)
+        : rollout(collected_by(near, collected)), terms(terms), own(own), pass(pass), adam(adam),
           policy(networks, rollout, memory),
           critic(networks.critic, networks.critic_layers, networks.activation, networks.of_critic, memory),
           d_log_ratio(memory.take<T>(STATES)), d_entropy(memory.take<T>(STATES)), d_kl(memory.take<T>(STATES)),
-          d_reverse_kl(memory.take<T>(STATES)), advantages(memory.take<T>(pass.batch_size)), last_gradient(memory.take<T>(ends_early() ? adam.size : 0)) {}
+          d_reverse_kl(memory.take<T>(STATES)), advantages(memory.take<T>(pass.batch_size)), last_gradient(memory.take<T>(ends_early() ? adam.size : 0)) {
+        if (near.networks) proximal.emplace(near, collected, pass.batch_size, memory);
+    }
 
     void run(Outcome& outcome) {
         for (int64_t start = 0; start < rollout.rows; start += pass.batch_size) {
@@ -54,7 +57,7 @@ template <class T, class Distribution> class Descent {
     }
 
   private:
-    const Rollout<T>& rollout;
+    const Rollout<T> rollout;
     const Terms& terms;
     const OwnLosses<T>& own;
     const Pass& pass;
@@ -62,6 +65,7 @@ template <class T, class Distribution> class Descent {
     Evaluator<T, Distribution> policy;
     Mlp<T> critic;
     T *d_log_ratio, *d_entropy, *d_kl, *d_reverse_kl, *advantages, *last_gradient;
+    std::optional<ProximalPolicy<T, Distribution>> proximal;
 
     bool ends_early() const { return pass.limit < INFINITY; }
 
@@ -114,6 +118,7 @@ template <class T, class Distribution> class Descent {
         outcome.norm = clip_norm(adam.gradient, adam.size, adam.max_norm);
         if (!(outcome.norm < INFINITY)) return false;
         step(adam);
+        if (proximal && terms.of_policy) proximal->follow(adam.parameters, adam.size);
         return true;
     }
 
@@ -121,8 +126,9 @@ template <class T, class Distribution> class Descent {
     bool loss_and_gradient(const int64_t* indices, int64_t count, Sums& sums, Outcome& outcome) {
         const bool calls = terms.of_policy && own.evaluate, calls_values = terms.of_value && own.evaluate_values;
         const bool is_ahead = calls || (terms.of_policy && reads_mean(terms.objective));
-        policy.begin();
         take_advantages(indices, count);
+        if (proximal && terms.of_policy) proximal->refer(indices, count, advantages);
+        policy.begin(indices[0]);
         Sums ahead;
         if (is_ahead || calls_values) look_ahead(indices, count, is_ahead, calls_values, ahead);
         if (calls) {
@@ -185,9 +191,9 @@ template <class T, class Distribution> class Descent {
 
     void measure(Sums& sums) const {
         for (int64_t s = 0; s < policy.inputs.states; ++s) {
-            const double log_ratio = policy.log_ratio[s];
+            const double log_ratio = policy.log_ratio[s], ratio = ::exp(log_ratio);
             sums.kl += policy.evaluation.kl[s];
-            sums.add(log_ratio, ::exp(log_ratio), policy.evaluation.entropy[s], terms);
+            sums.add(log_ratio, ratio, ratio, policy.evaluation.entropy[s], terms);
         }
     }
 
@@ -238,7 +244,8 @@ template <class T, class Distribution> class Descent {
             d_entropy[s] = of_entropy;
             sums.kl += all.kl[s];
             sums.policy_loss += term.loss;
-            sums.add(log_ratio, ratio, all.entropy[s], terms);
+            const double log_moved = proximal ? log_ratio + proximal->shift[start + s] : log_ratio;
+            sums.add(log_moved, proximal ? ::exp(log_moved) : ratio, ratio, all.entropy[s], terms);
         }
         return {d_log_ratio, of_entropy != 0 ? d_entropy : nullptr, rollout.old ? d_kl : nullptr,
                 all.reverse_kl ? d_reverse_kl : nullptr, nullptr};

@@ -1,6 +1,7 @@
 // Action distributions in some states at a time. Sums over states are in double precision.
 //
-// `gradient` refers to the states that `evaluate` was called for last, and `sample` to those of `prepare`. A distribution
+// `gradient` and `write_parameters` refer to the states that `evaluate` was called for last, and `sample` to those of
+// `prepare`. A distribution
 // that reads the actor's last hidden layer has READS_LATENT, and may return the slopes of the loss with respect to it.
 #pragma once
 
@@ -116,6 +117,13 @@ template <class T> class Gaussian {
 
     const T* d_latent() const { return nullptr; }
 
+    void write_parameters(ByState<const T> means, int64_t state, T* to) const {
+        for (int64_t i = 0; i < size; ++i) {
+            to[i] = means[i][state];
+            to[size + i] = deviations[i];
+        }
+    }
+
     void prepare(ByState<const T> means, int64_t) { drawn_from = means; }
 
     T deviation(int64_t, int64_t dimension) const { return deviations[dimension]; }
@@ -220,6 +228,11 @@ template <class T> class Categorical {
             }
     }
 
+    void write_parameters(ByState<const T>, int64_t state, T* to) const {
+        for (int64_t part = 0, at = 0; part < n_parts; at += parts[part++])
+            for (int64_t i = at; i < at + parts[part]; ++i) to[i] = log_probs[i][state];
+    }
+
     // Normalises the logits.
     void prepare(ByState<const T> logits, int64_t states) {
         for (int64_t part = 0, at = 0; part < n_parts; at += parts[part++]) {
@@ -305,6 +318,10 @@ template <class T> class Bernoulli {
                 if (old && d.reverse_kl) slope += d.reverse_kl[s] * p * (1 - p) * (evaluated[i][s] - old[i][s]);
                 d_logits[i][s] = slope;
             }
+    }
+
+    void write_parameters(ByState<const T> logits, int64_t state, T* to) const {
+        for (int64_t i = 0; i < size; ++i) to[i] = logits[i][state];
     }
 
     void prepare(ByState<const T> logits, int64_t) { evaluated = logits; }

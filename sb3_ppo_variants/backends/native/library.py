@@ -58,7 +58,8 @@ class Library:
     def descent(self, dtype: np.dtype, *structures: Structure) -> Callable[[], int]:
         """Return a function that makes a pass of a descent. The contents of the structures may change between calls.
 
-        :param structures: ``Networks``, ``Rollout``, ``Terms``, ``OwnLosses``, ``Pass``, ``Adam`` and ``Outcome``
+        :param structures: ``Networks``, ``Rollout``, ``Terms``, ``OwnLosses``, ``Proximal``, ``Pass``, ``Adam`` and
+            ``Outcome``
         """
         return self._with_memory(f"ppo_descend_{dtype}", *structures)
 

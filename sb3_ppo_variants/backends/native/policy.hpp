@@ -33,9 +33,11 @@ template <class T, class Distribution> class Evaluator {
     T* log_ratio;
     int64_t n_outputs;
 
-    void begin() {
+    // All rows that are evaluated until the next call have old distributions like that of this row, as far as those of
+    // all states share something.
+    void begin(int64_t row) {
         distribution.begin();
-        if (rollout.old) distribution.begin_kl(rollout.old);
+        if (rollout.old) distribution.begin_kl(rollout.old + row * rollout.old_size);
     }
 
     // Reads the features of some rows.
@@ -64,6 +66,9 @@ template <class T, class Distribution> class Evaluator {
             for (int64_t s = 0; to_deviations && s < inputs.states; ++s)
                 for (int64_t i = 0; i < n_outputs; ++i) to_deviations[s * n_outputs + i] = distribution.deviation(s, i);
     }
+
+    // Writes the parameters of the distribution in a state that was evaluated last, as `Rollout` has the old ones.
+    void write_parameters(int64_t state, T* to) const { distribution.write_parameters(outputs, state, to); }
 
     // Backpropagates to the parameters. Call this after `evaluate`.
     //
@@ -102,7 +107,7 @@ template <class T, class Distribution> class Evaluator {
 // Returns the mean of KL(old || new) over all rows of a rollout.
 template <class T, class Distribution> double mean_kl(Evaluator<T, Distribution>& policy, int64_t rows) {
     double total = 0;
-    policy.begin();
+    policy.begin(0);
     for (int64_t start = 0; start < rows; start += STATES) {
         int64_t indices[STATES];
         for (int64_t s = 0; s < STATES; ++s) indices[s] = start + s;

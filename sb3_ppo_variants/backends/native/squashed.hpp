@@ -35,6 +35,10 @@ template <class T, class Inner> class Squashed {
         inner.gradient(d_outputs, numbers, old, states, {d_log_prob, nullptr, d.kl, d.reverse_kl, d.deviations});
     }
 
+    void write_parameters(ByState<const T> outputs, int64_t state, T* to) const {
+        inner.write_parameters(outputs, state, to);
+    }
+
     void prepare(ByState<const T> outputs, int64_t states) { inner.prepare(outputs, states); }
 
     // The log-probability is that of the rounded action, which an update will see.

@@ -14,6 +14,7 @@ from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.library import Calls, library_in_use
 from sb3_ppo_variants.backends.native.networks import STATE_DEPENDENT, Architecture, Features, run_acting
 from sb3_ppo_variants.backends.native.own_losses import NATIVE_VALUE_LOSSES, OwnObjective, OwnValueLoss, has_term
+from sb3_ppo_variants.backends.native.proximal import FollowingPolicy
 from sb3_ppo_variants.backends.native.structures import fitting
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.guards.outputs import is_finite
@@ -38,8 +39,8 @@ class TrainedPart:
     """
 
     def __init__(self, named: Mapping[str, nn.Parameter], descent: Descent):
-        own = {*map(id, descent.parameters)}
-        self._named = {name: parameter for name, parameter in named.items() if id(parameter) in own}
+        names = {id(parameter): name for name, parameter in named.items()}
+        self._named = {names[id(parameter)]: parameter for parameter in descent.parameters}
         parameters, self._all_states = [*self._named.values()], descent.optimizer.state
         # Only store() puts new states into the optimizer, because the update may be undone.
         self._new: dict[th.Tensor, dict[str, th.Tensor]] = {
@@ -151,6 +152,9 @@ class NativeUpdate:
         self._old = self.rollout.old, self.rollout.old_size
         if not plan.needs_kl:
             self.rollout.old, self.rollout.old_size = None, 0  # The descents then compute no KL.
+        self._proximal: FollowingPolicy | None = None
+        if plan.proximal is not None:
+            self._proximal = FollowingPolicy(plan.proximal, self, self._parts[plan.descents[0].optimizer])
         self._written = False
 
     def _read_rollout(self, buffer: RolloutBuffer, log_std: np.ndarray | None) -> structures.Rollout:
@@ -187,7 +191,7 @@ class NativeUpdate:
 
     def _numbers_of_term(self) -> np.ndarray | None:
         """Return what the term of the objective takes for each sample, if it takes anything."""
-        objective = self.plan.objective
+        objective = self.plan.objective.within
         if not (isinstance(objective, NativeObjective) and has_term(objective) and objective.numbers_per_sample):
             return None
         found = np.ascontiguousarray(objective.per_sample(self.columns.whole()), self.dtype)
@@ -213,7 +217,10 @@ class NativeUpdate:
         return self.architecture.parameters(outputs, std)
 
     def begin(self, descent: Descent) -> "NativeDescent":
-        return NativeDescent(self, descent, self._parts[descent.optimizer])
+        proximal = structures.Proximal()
+        if descent.of_policy and self._proximal is not None:
+            proximal = self._proximal.structure
+        return NativeDescent(self, descent, self._parts[descent.optimizer], proximal)
 
     def check_finite(self) -> None:
         if not all(is_finite(part.vector) for part in self._parts.values()):
@@ -223,6 +230,8 @@ class NativeUpdate:
         if self._written:
             for part in self._parts.values():
                 part.restore()
+            if self._proximal is not None:
+                self._proximal.restore()
 
     def finish(self) -> float:
         """Write back the policy, the gradients of the last steps and the optimizers.
@@ -234,6 +243,8 @@ class NativeUpdate:
         self._written = True
         for part in self._parts.values():
             part.store()
+        if self._proximal is not None:
+            self._proximal.store()
         return kl
 
 
@@ -243,9 +254,10 @@ class NativeDescent:
     :param update: the update that it belongs to
     :param descent: what it minimises, and how
     :param part: the parameters that it trains
+    :param proximal: the policy to stay close to, empty if that is the old one
     """
 
-    def __init__(self, update: NativeUpdate, descent: Descent, part: TrainedPart):
+    def __init__(self, update: NativeUpdate, descent: Descent, part: TrainedPart, proximal: structures.Proximal):
         self._plan, self._descent, self._part = update.plan, descent, part
         self._advantages, self._ordered = update.advantages, update.ordered_advantages
         plan, n = update.plan, len(update.advantages)
@@ -261,17 +273,18 @@ class NativeDescent:
         addresses = (None, None) if self._averages is None else self._averages.addresses
         pass_ = structures.Pass(self._permutation, *addresses, plan.batch_size, **_limits(descent))
         fields: dict[str, Any] = {}
-        if not has_term(plan.objective):
+        if not has_term(plan.objective.within):
             fields |= OwnObjective(update, self._permutation).fields(self._calls)
         if type(plan.value_loss) not in NATIVE_VALUE_LOSSES:
             fields |= OwnValueLoss(update, self._permutation).fields(self._calls)
         own = structures.OwnLosses(**fields)
         self._run = library_in_use().descent(
-            update.dtype, update.networks, update.rollout, self._terms(), own, pass_, part.adam, self._outcome
+            *(update.dtype, update.networks, update.rollout, self._terms(), own),
+            *(proximal, pass_, part.adam, self._outcome),
         )
 
     def _terms(self) -> structures.Terms:
-        plan, objective = self._plan, self._plan.objective
+        plan, objective = self._plan, self._plan.objective.within
         normalization = structures.NOT_NORMALIZED
         if in_minibatches(plan.normalize_advantage):
             alone = plan.processes.size == 1
