@@ -10,11 +10,25 @@ import numpy as np
 import pytest
 import torch as th
 import torch.distributed as dist
-from masked_envs import small_masked
-from recurrence import small_recurrent
+from masked_envs import MULTI, masked_envs, small_masked
+from recurrence import SMALL, ragged_envs, small_recurrent
 from resuming import pendulums, run
+from stable_baselines3.common.vec_env import VecEnv
 
-from helpers import ACTION_SPACES, LogRecorder, collect, flat_weights, latin, named, noise_envs, save, small, update
+from helpers import (
+    ACTION_SPACES,
+    BOX,
+    DICT,
+    LogRecorder,
+    collect,
+    flat_weights,
+    latin,
+    named,
+    noise_envs,
+    save,
+    small,
+    update,
+)
 from ranks import answers
 from sb3_ppo_variants import ArgumentError, ArrayObjective, Batch, Objective, PPOCustom, SeparateUpdates, check_gradient
 from sb3_ppo_variants.backends.native.own_losses import has_term
@@ -267,6 +281,36 @@ def test_both_paths_take_the_same_steps_with_masks(objective: Any, double_precis
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=repr)
 def test_both_paths_take_the_same_steps_with_a_memory(objective: Any) -> None:
     model = collect(small_recurrent(PPOCustom, objective=objective, fast=False))
+    reference, fast = (update(model, path) for path in (False, True))
+    assert not th.equal(flat_weights(model), flat_weights(reference))
+    th.testing.assert_close(flat_weights(fast), flat_weights(reference), rtol=1e-3, atol=1e-5)
+
+
+KEYS = {"actor_keys": ["vector"], "critic_keys": ["vector", "digit"]}
+POLICIES: dict[str, tuple[str, Callable[[], VecEnv], dict[str, Any]]] = {
+    "Beta": ("MlpPolicy", lambda: noise_envs(BOX), {"distribution": "beta"}),
+    "std of state": ("MlpPolicy", lambda: noise_envs(BOX), {"std": "state"}),
+    "critic of its own": ("MultiInputPolicy", lambda: noise_envs(BOX, DICT), KEYS),
+    "masks and a memory": ("MaskableMlpLstmPolicy", lambda: masked_envs(MULTI), SMALL),
+    "GRU": ("MlpLstmPolicy", ragged_envs, {**SMALL, "memory": "gru"}),
+}
+
+
+@latin(5, objective=[*OBJECTIVES, EWMA(SPO(0.2))], policy=POLICIES)
+def test_both_paths_take_the_same_steps_with_other_policies(
+    objective: Any, policy: str, double_precision: Callable[[Any], None]
+) -> None:
+    alias, make_envs, kwargs = POLICIES[policy]
+    arguments: dict[str, Any] = {"objective": objective, "fast": False, "learning_rate": 1e-3, "policy_kwargs": kwargs}
+    if objective == TRGPPO() and policy == "Beta":
+        with pytest.raises(ArgumentError, match="TRGPPO"):
+            small(PPOCustom, make_envs(), alias, **arguments).learn(32)
+        return
+    model = collect(small(PPOCustom, make_envs(), alias, **arguments))
+    if "Lstm" not in alias:  # sb3-contrib's buffers are in single precision.
+        double_precision(model)
+        if model.proximal_policy is not None:
+            model.proximal_policy.double()
     reference, fast = (update(model, path) for path in (False, True))
     assert not th.equal(flat_weights(model), flat_weights(reference))
     th.testing.assert_close(flat_weights(fast), flat_weights(reference), rtol=1e-3, atol=1e-5)
