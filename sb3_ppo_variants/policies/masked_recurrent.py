@@ -29,6 +29,10 @@ from sb3_ppo_variants.policies.masked import Masked
 from sb3_ppo_variants.policies.recurrent import Recurrent, RecurrentActing, States
 
 
+# The logit of an action that is not allowed, as in sb3-contrib: p is 0, and p log p is 0 and not NaN.
+NOT_ALLOWED = -1e8
+
+
 class MaskableRecurrentActorCriticPolicy(RecurrentActorCriticPolicy):
     """sb3-contrib's recurrent policy, whose methods also take ``action_masks``, as those of its maskable policy do.
 
@@ -58,10 +62,13 @@ class MaskableRecurrentActorCriticPolicy(RecurrentActorCriticPolicy):
             self._action_masks = outer
 
     def _get_action_dist_from_latent(self, latent_pi: th.Tensor) -> MaskableDistribution:
-        distribution = self.action_dist.proba_distribution(action_logits=self.action_net(latent_pi))
-        assert isinstance(distribution, MaskableDistribution)
+        logits = self.action_net(latent_pi)
         if self._action_masks is not None:
-            distribution.apply_masking(self._action_masks)
+            # sb3-contrib's apply_masking() does the same to normalised logits, and normalises them again.
+            allowed = th.as_tensor(self._action_masks, dtype=th.bool, device=logits.device).reshape(logits.shape)
+            logits = logits.where(allowed, NOT_ALLOWED)
+        distribution = self.action_dist.proba_distribution(action_logits=logits)
+        assert isinstance(distribution, MaskableDistribution)
         return distribution
 
     def forward(self, *args: Any, action_masks: np.ndarray | None = None, **kwargs: Any) -> Any:
