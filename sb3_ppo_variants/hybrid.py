@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch as th
 from gymnasium import spaces
@@ -20,7 +20,7 @@ from torch import nn
 
 from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of
-from sb3_ppo_variants.layout import HybridLayout, Part, count
+from sb3_ppo_variants.layout import AnySpace, HybridLayout, Part, count
 
 
 class HybridDistribution(DiagGaussianDistribution):
@@ -40,10 +40,8 @@ class HybridDistribution(DiagGaussianDistribution):
         self._weights = _factors(layout.parts, entropy_weights or {})
         self.parts: list[Distribution] = [make_proba_distribution(part.flat) for part in layout.parts]
         """The distributions of the parts."""
-        # The numbers of outputs of the layer, means or logits, and of standard deviations of each part.
-        self._n_outputs = [_count_outputs(part.flat) for part in layout.parts]
-        self._n_stds = [count(part.space) if isinstance(part.space, spaces.Box) else 0 for part in layout.parts]
-        self._of_divergences: Divergences | None = None
+        sizes = [_sizes_of(part.flat) for part in layout.parts]
+        self._n_outputs, self._n_stds, self._n_parameters = (list(each) for each in zip(*sizes, strict=True))
 
     def proba_distribution_net(  # type: ignore[override]
         self, latent_dim: int, log_std_init: float = 0.0
@@ -91,14 +89,8 @@ class HybridDistribution(DiagGaussianDistribution):
 
     def divergences(self) -> Divergences:
         """Return the divergences of the product, whose parameters are those of all parts, one after the other."""
-        if self._of_divergences is None:
-            each = [divergences_of(part) for part in self.parts]
-            n_parameters = [len(known.parameters(part)) for known, part in zip(each, self.parts, strict=True)]
-            product = _Product(tuple(each), tuple(n_parameters))
-            self._of_divergences = Divergences(
-                type(self), _parameters, product.kl, product.renyi, product.jensen_shannon
-            )
-        return self._of_divergences
+        product = _Product(tuple(map(divergences_of, self.parts)), tuple(self._n_parameters))
+        return Divergences(type(self), _parameters, product.kl, product.renyi, product.jensen_shannon)
 
 
 @dataclass(frozen=True)
@@ -144,13 +136,24 @@ def _parameters(distribution: HybridDistribution) -> Parameters:
     return tuple(tensor for part in distribution.parts for tensor in divergences_of(part).parameters(part))
 
 
-def _count_outputs(space: spaces.Space[Any]) -> int:
+class _Sizes(NamedTuple):
+    n_outputs: int
+    """The number of outputs of the layer: means, or logits."""
+    n_stds: int
+    """The number of standard deviations that are parameters of the policy."""
+    n_parameters: int
+    """The number of tensors that define the distribution."""
+
+
+def _sizes_of(space: AnySpace) -> _Sizes:
     match space:
         case spaces.Discrete():
-            return int(space.n)
+            return _Sizes(int(space.n), 0, 1)
         case spaces.MultiDiscrete():
-            return int(space.nvec.sum())
-    return count(space)
+            return _Sizes(int(space.nvec.sum()), 0, len(space.nvec))
+        case spaces.MultiBinary():
+            return _Sizes(count(space), 0, 1)
+    return _Sizes(count(space), count(space), 2)
 
 
 def _factors(parts: Sequence[Part], given: Mapping[str, float]) -> list[float]:

@@ -98,11 +98,16 @@ class Layout:
         self.rows = space
         """The space of rows."""
 
-    def for_envs(self, rows: np.ndarray) -> Any:
+    def for_envs(self, rows: np.ndarray) -> Actions:
         """Return actions as vectorised environments take them.
 
         :param rows: one row per environment
         """
+        return rows
+
+    def to_rows(self, actions: Actions) -> np.ndarray:
+        """Return the actions of vectorised environments as rows, the inverse of :meth:`for_envs`."""
+        rows: np.ndarray = actions
         return rows
 
 
@@ -135,7 +140,7 @@ class HybridLayout(Layout):
         return [_build(self.space, iter(elements)) for elements in of_envs]
 
     def to_rows(self, actions: Sequence[Action]) -> np.ndarray:
-        """Return elements of the space as rows, the inverse of :meth:`for_envs`."""
+        """Return elements of the space as rows."""
         of_parts = zip(*(_divide(self.space, action) for action in actions), strict=True)
         columns = [part.put(elements) for part, elements in zip(self.parts, of_parts, strict=True)]
         return np.concatenate(columns, axis=1).astype(np.float32)

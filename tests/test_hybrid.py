@@ -21,7 +21,10 @@ NESTED = spaces.Tuple(
         spaces.Discrete(3, start=-1),
         spaces.Box(0, 255, (2,), np.uint8),
         spaces.Tuple(
-            [spaces.Box(-1, 1, (), np.float32), spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[1, 1], [0, 9]])]
+            [
+                spaces.Box(-1, 1, (), np.float32),
+                spaces.MultiDiscrete(np.array([[2, 3], [4, 5]]), start=np.array([[1, 1], [0, 9]])),
+            ]
         ),
         spaces.MultiBinary([2, 2]),
     ]
@@ -140,7 +143,7 @@ def test_divergences_add() -> None:
     (old, old_columns), (new, new_columns) = made(1), made(2)
     divergences = divergences_of(old)
     p, q = divergences.parameters(old), divergences_of(new).parameters(new)
-    forward = sum(kl_divergence(a, b) for a, b in zip(old_columns, new_columns, strict=True))
+    forward: Any = sum(kl_divergence(a, b) for a, b in zip(old_columns, new_columns, strict=True))
     backward = sum(kl_divergence(b, a) for a, b in zip(old_columns, new_columns, strict=True))
     assert (forward - backward).abs().min() > 0.01
     th.testing.assert_close(divergences.kl(p, q), forward)
@@ -175,5 +178,5 @@ def test_a_single_part_has_all_divergences_of_its_own() -> None:
     old, new = (HybridDistribution(layout).proba_distribution(th.tensor([[x, 0.0]]).log_softmax(1)) for x in (0.0, 2.0))
     p, q = (divergences_of(each).parameters(each) for each in (old, new))
     mixture = (p[0].exp() + q[0].exp()) / 2
-    wanted = sum((x.exp() * (x - mixture.log())).sum() for x in (p[0], q[0])) / 2
+    wanted: Any = sum((x.exp() * (x - mixture.log())).sum() for x in (p[0], q[0])) / 2
     th.testing.assert_close(divergences_of(old).jensen_shannon(p, q), wanted[None])
