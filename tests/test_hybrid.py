@@ -180,3 +180,41 @@ def test_a_single_part_has_all_divergences_of_its_own() -> None:
     mixture = (p[0].exp() + q[0].exp()) / 2
     wanted: Any = sum((x.exp() * (x - mixture.log())).sum() for x in (p[0], q[0])) / 2
     th.testing.assert_close(divergences_of(old).jensen_shannon(p, q), wanted[None])
+
+
+COUNTED = {"1": ("0", 1), "3": ("0", [0, 2])}
+
+
+def test_parts_count_only_with_their_outcomes() -> None:
+    """Log-probability, entropy and KL are those of the choice and of what follows it, in a loop over outcomes."""
+    (old, old_columns), (new, new_columns) = (made(seed, only_if=COUNTED) for seed in (3, 4))
+    # The columns that count with each outcome, besides the choice and the last two parts.
+    always, of_outcome = [3, 4, 7], {0: [5, 6], 1: [1, 2], 2: [5, 6]}
+    choices: Any = old_columns[0], new_columns[0]
+    entropy, kl, reverse = choices[0].entropy(), *(kl_divergence(*each) for each in (choices, choices[::-1]))
+    actions = th.cat([th.tensor([[0.0], [1], [2], [1], [0]]), old.sample()[:, 1:]], dim=1)
+    log_probs = choices[0].log_prob(actions[:, 0])
+    for outcome, columns in of_outcome.items():
+        for i in always + columns:
+            p, q = old_columns[i], new_columns[i]
+            entropy = entropy + choices[0].probs[:, outcome] * p.entropy()
+            kl = kl + choices[0].probs[:, outcome] * kl_divergence(p, q)
+            reverse = reverse + choices[1].probs[:, outcome] * kl_divergence(q, p)
+            log_probs = log_probs + (actions[:, 0] == outcome) * p.log_prob(actions[:, i])
+    th.testing.assert_close(old.log_prob(actions), log_probs)
+    th.testing.assert_close(old.entropy(), entropy)
+    divergences = divergences_of(old)
+    parameters = divergences.parameters(old), divergences.parameters(new)
+    th.testing.assert_close(divergences.kl(*parameters), kl)
+    th.testing.assert_close(divergences.reverse_kl(*parameters), reverse)
+    with pytest.raises(MissingKLError, match="with only_if is not known"):
+        divergences.renyi(*parameters, 0.5)
+
+
+def test_outcomes_have_the_numbers_of_the_space() -> None:
+    space = spaces.Dict({"choice": spaces.Discrete(2, start=5), "force": spaces.Box(-1, 1, (1,))})
+    distribution = HybridDistribution(HybridLayout(space), only_if={"force": ("choice", 6)})
+    distribution.proba_distribution(th.zeros(2, 3), th.zeros(1))
+    rows = HybridLayout(space).to_rows([{"choice": each, "force": [0.5]} for each in (5, 6)])
+    chosen, counted = np.log(0.5), -(0.5**2) / 2 - np.log(2 * np.pi) / 2
+    np.testing.assert_allclose(distribution.log_prob(th.tensor(rows)), [chosen, chosen + counted], rtol=1e-6)

@@ -29,7 +29,7 @@ SB3S = (ActorCriticPolicy, ActorCriticCnnPolicy, MultiInputActorCriticPolicy)
 # Entries of ``policy_kwargs`` with which these policies draw actions from other distributions.
 OF_DISTRIBUTION = {"distribution", "std"}
 # Entries for hybrid actions, which have several parts.
-OF_PARTS = {"entropy_weights"}
+OF_PARTS = ("entropy_weights", "only_if")
 # Arguments that these dicts must not contain, because SB3 passes them itself.
 GIVEN_TO_POLICY = ("observation_space", "action_space", "lr_schedule", "use_sde")
 # Arguments that the kind of sb3-contrib's recurrent policies takes in addition to their constructor.

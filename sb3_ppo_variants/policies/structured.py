@@ -12,7 +12,7 @@ from stable_baselines3.common.type_aliases import Schedule
 
 from sb3_ppo_variants.arguments.checks import OF_DISTRIBUTION, OF_PARTS
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.hybrid import HybridDistribution
+from sb3_ppo_variants.hybrid import HybridDistribution, OnlyIf, Weights
 from sb3_ppo_variants.layout import AnySpace, HybridLayout, HybridSpace, is_hybrid
 
 
@@ -23,9 +23,10 @@ class HybridActions(ActorCriticPolicy):
 
     :param observation_space: the observations of the environment
     :param action_space: the actions of the environment
-    :param entropy_weights: the factors of the parts' entropies by name; 1 for parts that are not named
+    :param entropy_weights: see :class:`~sb3_ppo_variants.hybrid.HybridDistribution`
+    :param only_if: likewise
     :param others: the other arguments of the policy
-    :raises ArgumentError: if ``entropy_weights`` does not fit the parts
+    :raises ArgumentError: if these do not fit the parts of the actions
     """
 
     def __init__(
@@ -33,21 +34,22 @@ class HybridActions(ActorCriticPolicy):
         observation_space: spaces.Space[Any],
         action_space: HybridSpace,
         *others: Any,
-        entropy_weights: Mapping[str, float] | None = None,
+        entropy_weights: Weights | None = None,
+        only_if: OnlyIf | None = None,
         **named: Any,
     ):
         self.layout = HybridLayout(action_space)
         """How actions are laid out in rows."""
-        self.entropy_weights = entropy_weights
+        self.of_parts: dict[str, Any] = {"entropy_weights": entropy_weights, "only_if": only_if}
+        """The arguments of the distribution."""
         super().__init__(observation_space, self.layout.rows, *others, **named)
 
     def _build(self, lr_schedule: Schedule) -> None:
-        self.action_dist = HybridDistribution(self.layout, self.entropy_weights)
+        self.action_dist = HybridDistribution(self.layout, **self.of_parts)
         super()._build(lr_schedule)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
-        own = {"action_space": self.layout.space, "entropy_weights": self.entropy_weights}
-        return super()._get_constructor_parameters() | own
+        return super()._get_constructor_parameters() | {"action_space": self.layout.space, **self.of_parts}
 
     def predict(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[np.ndarray, ...] | None]:
         """Return the actions for observations; see SB3.
