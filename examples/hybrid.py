@@ -18,11 +18,10 @@ def main(timesteps: int) -> None:
     model = PPOClip(
         "MlpPolicy",
         env,
-        1e-3,
+        3e-3,
         n_steps=128,
         batch_size=256,
         gamma=0.9,
-        ent_coef=0.001,
         seed=1,
         # How far to move counts where the choice is 0, and how far to kick where it is 1.
         policy_kwargs={"only_if": {"move": ("choice", 0), "kick": ("choice", 1)}},
