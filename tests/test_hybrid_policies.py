@@ -26,7 +26,7 @@ from stable_baselines3.common.vec_env import (
     VecMonitor,
     VecNormalize,
 )
-from test_hybrid import KICK, NESTED, same
+from test_hybrid import FORCE, KICK, NESTED, same
 from test_resume import exact
 
 from helpers import (
@@ -49,7 +49,9 @@ from sb3_ppo_variants.objectives import SPO
 from sb3_ppo_variants.policies.structured import with_hybrid_actions
 
 SPACES = {"Dict": KICK, "Tuple": NESTED}
-ONLY_IF = {"policy_kwargs": {"only_if": {"force": ["choice", [1, 2]]}, "entropy_weights": {"choice": 2.0}}}
+ONLY_IF: dict[str, Any] = {
+    "policy_kwargs": {"only_if": {"force": ["choice", [1, 2]]}, "entropy_weights": {"choice": 2.0}}
+}
 
 
 class Picky(NoiseEnv):
@@ -84,7 +86,7 @@ def test_predictions_are_modes() -> None:
     seen = np.zeros(3, np.float32)
     distribution = model.policy.get_distribution(th.zeros(1, 3))
     choice, force = (each.mode().detach().numpy()[0] for each in distribution.parts)
-    wanted = {"choice": choice, "force": np.clip(force, KICK["force"].low, KICK["force"].high)}
+    wanted = {"choice": choice, "force": np.clip(force, FORCE.low, FORCE.high)}
     assert choice == 1 and force[1] > 3
     for predict in (model.predict, model.policy.predict):
         assert same(predict(seen, deterministic=True)[0], wanted)
@@ -94,7 +96,7 @@ def test_predictions_are_modes() -> None:
 
 @pytest.mark.parametrize("name", SPACES)
 def test_environments_get_what_the_buffer_stores(name: str) -> None:
-    env = envs(SPACES[name])
+    env: Any = envs(SPACES[name])
     model = collect(small(env=env, policy_kwargs={"log_std_init": 2.0}))
     stored = model.rollout_buffer.actions[-1]
     taken = [each.unwrapped.taken for each in env.envs]
@@ -135,7 +137,8 @@ class Changing(VecEnvWrapper):
     """Takes actions in its own way, as wrappers may, and passes on an infinite force."""
 
     def step_async(self, actions: Any) -> None:
-        self.venv.step_async([{**action, "force": action["force"] * np.inf} for action in actions])
+        take: Any = self.venv.step_async
+        take([{**action, "force": action["force"] * np.inf} for action in actions])
 
     def step_wait(self) -> Any:
         return self.venv.step_wait()
@@ -173,9 +176,7 @@ EQUATIONS: dict[str, tuple[Any, dict[str, Any], Callable[..., th.Tensor]]] = {
 }
 
 
-def by_hand(
-    policy: Any, observations: th.Tensor
-) -> tuple[th.distributions.Distribution, th.distributions.Distribution]:
+def by_hand(policy: Any, observations: th.Tensor) -> tuple[Any, Any]:
     """Return PyTorch's distributions of the choice and the force."""
     latent, _ = policy.mlp_extractor(policy.extract_features(observations))
     outputs = policy.action_net(latent)

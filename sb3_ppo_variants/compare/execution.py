@@ -259,8 +259,8 @@ def random_actions(env: VecEnv, space: spaces.Space[object] | None = None) -> Ac
     """Draw a random action for each environment, from this space or its own; with masks, one that the mask allows."""
     space = env.action_space if space is None else space
     if not has_attr(env, METHOD) or (sizes := choices(space)) is None:
-        drawn = [space.sample() for _ in range(env.num_envs)]
-        return drawn if is_hybrid(space) else np.array(drawn)
+        samples = [space.sample() for _ in range(env.num_envs)]
+        return samples if is_hybrid(space) else np.array(samples)
     masks = MaskCheck(space, Watch()).stack(env.env_method(METHOD))
     parts = np.split(masks, np.cumsum(sizes)[:-1], axis=1)
     drawn = [[space.np_random.choice(np.flatnonzero(row)) for row in part] for part in parts]
