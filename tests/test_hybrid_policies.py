@@ -69,7 +69,7 @@ def envs(space: spaces.Space, observations: spaces.Space = VECTOR, make: Callabl
     return make([lambda: Monitor(Picky(deepcopy(space), deepcopy(observations))) for _ in range(2)])
 
 
-@latin(2, cls=VARIANTS, observations=[VECTOR, DICT, IMAGE], name=SPACES)
+@latin(4, cls=VARIANTS, observations=[VECTOR, DICT, IMAGE], name=SPACES)
 def test_every_class_and_policy(cls: Any, observations: Any, name: str) -> None:
     model = small(cls, envs(SPACES[name], observations)).learn(64)
     assert model.logger.name_to_value["train/kl"] > 0
@@ -227,8 +227,7 @@ def test_objectives_of_the_user() -> None:
     assert model.logger.name_to_value["train/kl"] > 0
 
 
-@pytest.mark.parametrize("weights_only", [True, False])
-@latin(2, cls=VARIANTS, name=SPACES)
+@latin(4, cls=VARIANTS, name=SPACES, weights_only=[True, False])
 def test_files(cls: Any, name: str, weights_only: bool) -> None:
     model = small(cls, envs(SPACES[name]), **(ONLY_IF if name == "Dict" else {})).learn(64)
     loaded = cls.load(save(model), env=model.env, weights_only=weights_only)
@@ -248,7 +247,7 @@ def test_policies_save_themselves(tmp_path: Path) -> None:
         assert same(other.predict(seen, deterministic=True)[0], model.predict(seen, deterministic=True)[0])
 
 
-@pytest.mark.parametrize("policy", ["MlpPolicy", "MlpLstmPolicy"])
+@pytest.mark.parametrize("policy", ["MlpPolicy", pytest.param("MlpLstmPolicy", marks=pytest.mark.slow)])
 def test_interrupted_runs_resume_exactly(policy: str, tmp_path: Path) -> None:
     exact(PPOAdaptiveKL, lambda: VecNormalize(envs(KICK)), tmp_path, policy=policy, **ONLY_IF)
 
