@@ -35,6 +35,7 @@ VECTOR = spaces.Box(-1, 1, (3,), np.float32)
 IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
 CONTINUOUS = spaces.Box(-1, 1, (2,), np.float32)
 DISCRETE = spaces.Discrete(3)
+HYBRID = spaces.Dict({"choice": DISCRETE, "force": CONTINUOUS})
 
 
 class OnTensors(Objective):
@@ -113,6 +114,9 @@ CASES = {
     "`MlpPolicy`, Discrete actions": Case("MlpPolicy", VECTOR, DISCRETE),
     "`MlpPolicy`, MultiDiscrete actions": Case("MlpPolicy", VECTOR, spaces.MultiDiscrete([2, 4])),
     "`MlpPolicy`, MultiBinary actions": Case("MlpPolicy", VECTOR, spaces.MultiBinary(3)),
+    "`MlpPolicy`, Dict or Tuple actions": Case("MlpPolicy", VECTOR, HYBRID),
+    "`CnnPolicy`, Dict or Tuple actions": Case("CnnPolicy", IMAGE, HYBRID),
+    "`MlpLstmPolicy`, Dict or Tuple actions": Case("MlpLstmPolicy", VECTOR, HYBRID),
     "`MlpPolicy`, Discrete observations": Case("MlpPolicy", spaces.Discrete(5), DISCRETE),
     "`MlpPolicy`, MultiDiscrete observations": Case("MlpPolicy", spaces.MultiDiscrete([2, 3]), DISCRETE),
     "`MlpPolicy`, MultiBinary observations": Case("MlpPolicy", spaces.MultiBinary(4), DISCRETE),

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf, log
 from numbers import Real
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import torch as th
 from stable_baselines3.common.distributions import (
@@ -148,6 +148,14 @@ class Divergences:
         return values
 
 
+@runtime_checkable
+class HasDivergences(Protocol):
+    """A distribution whose divergences depend on more than its class, such as a product of others."""
+
+    def divergences(self) -> Divergences:
+        """Return them."""
+
+
 _REGISTRY: dict[type[Distribution], Divergences] = {}
 
 
@@ -183,10 +191,12 @@ def register_built_in(divergences: Divergences) -> None:
 
 
 def divergences_of(distribution: Distribution) -> Divergences:
-    """Return what is registered for a distribution's class or for the nearest of its base classes.
+    """Return a distribution's own divergences, or what is registered for its class or the nearest of its base classes.
 
     :raises MissingKLError: if there is nothing
     """
+    if isinstance(distribution, HasDivergences):
+        return distribution.divergences()
     for cls in type(distribution).__mro__:
         if cls in _REGISTRY:
             return _REGISTRY[cls]

@@ -1,7 +1,7 @@
-"""Tasks for masked and recurrent policies.
+"""Tasks for masked and recurrent policies, and for hybrid actions.
 
-Importing this module registers ``Scheduling-v0``, with masks, ``LowOrHigh-v0``, with masks and a hidden state, and the
-``NoVel`` tasks, with a hidden state.
+Importing this module registers ``Scheduling-v0``, with masks, ``LowOrHigh-v0``, with masks and a hidden state, the
+``NoVel`` tasks, with a hidden state, and ``MoveOrKick-v0``, with hybrid actions.
 
 An id that names the module imports it: ``"sb3_ppo_variants.tasks:Scheduling-v0"``. The ``NoVel`` tasks are gymnasium's
 tasks without velocities, which can be inferred from several observations. They are named as in the RL Zoo, such as
@@ -19,9 +19,12 @@ from sb3_ppo_variants.arguments.rules import COUNT, integer
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.outputs import Info
 
-__all__ = ["HiddenNumbers", "LowOrHigh", "Scheduling"]
+__all__ = ["HiddenNumbers", "LowOrHigh", "MoveOrKick", "Scheduling"]
 
 N_JOBS = 12
+# The choices of MoveOrKick, and how close the player must be to the ball to kick it.
+MOVE, KICK = 0, 1
+REACH = 0.1
 AT_LEAST_TWO = integer("an integer >= 2", lambda value: value >= 2)
 # Indices of the velocities in each observation, as in the RL Zoo.
 VELOCITIES = {
@@ -144,6 +147,56 @@ def make_low_or_high(n_actions: int = 4, n_steps: int = 8) -> gym.Env:
     return LowOrHigh(n_actions, n_steps)
 
 
+class MoveOrKick(gym.Env[np.ndarray, dict[str, Any]]):
+    """A player on a line moves to a ball, or kicks it towards a goal. Each choice has an argument of its own.
+
+    An action is a dict: ``"choice"`` is 0 to move by ``"move"``, or 1 to kick the ball as far as ``"kick"``, both in
+    [-1, 1]. Observations are the ways from the player to the ball and from the ball to the goal. The ball lies 0.3 to 1
+    away, on either side, and the goal at most 1 from the ball.
+
+    Each step costs 0.1. A kick from more than 0.1 away misses. One that hits ends the episode and earns 1 minus the
+    distance between ball and goal. The best return is 0.8: a move to the ball, and a kick into the goal.
+
+    :param n_steps: number of steps after which an episode is cut off, >= 1
+    :raises ArgumentError: if the number is not allowed
+    """
+
+    def __init__(self, n_steps: int = 8):
+        COUNT.check("n_steps", n_steps)
+        farthest = n_steps + 1
+        self.observation_space = spaces.Box(-farthest, farthest, (2,), np.float32)
+        length = spaces.Box(-1, 1, (1,), np.float32)
+        self.action_space = spaces.Dict({"choice": spaces.Discrete(2), "kick": length, "move": length})
+        self._n_steps = n_steps
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, Info]:
+        """Place the ball and the goal."""
+        super().reset(seed=seed)
+        self._to_ball = self.np_random.uniform(0.3, 1) * self.np_random.choice([-1, 1])
+        self._to_goal = self.np_random.uniform(-1, 1)
+        self._steps = 0
+        return self._observation(), {}
+
+    def step(self, action: dict[str, Any]) -> tuple[np.ndarray, float, bool, bool, Info]:
+        """Move or kick."""
+        self._steps += 1
+        reward, hits = -0.1, False
+        if action["choice"] == MOVE:
+            self._to_ball -= action["move"].item()
+        elif hits := abs(self._to_ball) <= REACH:
+            self._to_goal -= action["kick"].item()
+            reward += 1 - abs(self._to_goal)
+        return self._observation(), float(reward), bool(hits), not hits and self._steps >= self._n_steps, {}
+
+    def _observation(self) -> np.ndarray:
+        return np.array([self._to_ball, self._to_goal], np.float32)
+
+
+def make_move_or_kick(n_steps: int = 8) -> gym.Env:
+    """Create the environment."""
+    return MoveOrKick(n_steps)
+
+
 class HiddenNumbers(gym.ObservationWrapper[np.ndarray, object, np.ndarray]):
     """Sets some entries of each observation to 0.
 
@@ -176,6 +229,7 @@ def without_velocities(env_id: str, **arguments: Any) -> gym.Env:
 # Register functions, because gymnasium would warn when SB3's make_vec_env requests images from a class without them.
 gym.register("Scheduling-v0", f"{__name__}:make_scheduling")
 gym.register("LowOrHigh-v0", f"{__name__}:make_low_or_high")
+gym.register("MoveOrKick-v0", f"{__name__}:make_move_or_kick")
 
 for _env_id in VELOCITIES:
     _name, _version = _env_id.split("-v")

@@ -19,6 +19,7 @@ ARGUMENTS = {
     "gif": ["--timesteps", "1024", "--steps", "20"],
     "half_cheetah": RECIPE,
     "humanoid": RECIPE,
+    "hybrid": ["--timesteps", "1024"],
     "lunar_lander": RECIPE,
     "masked": ["--timesteps", "1024"],
     "masked_recurrent": ["--timesteps", "512"],

@@ -11,8 +11,8 @@ ROOT = Path(sb3_ppo_variants.__file__).parent
 # From bottom to top. The parts of a layer do not import each other.
 LAYERS = [
     ["errors"],
-    ["losses", "kl"],
-    ["distributions"],
+    ["losses", "kl", "layout"],
+    ["distributions", "hybrid"],
     ["arguments"],
     ["processes", "stops", "value_losses"],
     ["objectives", "guards"],

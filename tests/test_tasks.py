@@ -10,7 +10,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from sb3_ppo_variants import ArgumentError, tasks
-from sb3_ppo_variants.tasks import HiddenNumbers, LowOrHigh, Scheduling
+from sb3_ppo_variants.tasks import HiddenNumbers, LowOrHigh, MoveOrKick, Scheduling
 
 VELOCITIES = {"CartPoleNoVel-v1": [1, 3], "PendulumNoVel-v1": [2], "LunarLanderNoVel-v3": [2, 3, 5]}
 
@@ -153,3 +153,30 @@ def test_entries_are_hidden_even_if_they_are_infinite() -> None:
     observation = np.array([1.0, np.inf, np.nan, -np.inf])
     np.testing.assert_array_equal(hidden.observation(observation), [1.0, 0.0, np.nan, 0.0])
     assert np.isinf(observation[1])
+
+
+def move_or_kick(env: MoveOrKick, choice: int, length: float) -> Any:
+    other = np.zeros(1, np.float32)
+    lengths = {"move": other, "kick": other, ("move", "kick")[choice]: np.array([length], np.float32)}
+    return env.step({"choice": np.int64(choice), **lengths})
+
+
+def test_a_move_to_the_ball_and_a_kick_into_the_goal_are_best() -> None:
+    env = MoveOrKick()
+    for seed in range(20):
+        (to_ball, to_goal), _ = env.reset(seed=seed)
+        assert 0.3 <= abs(to_ball) <= 1 >= abs(to_goal)
+        missed, reward, ended, *_ = move_or_kick(env, 1, to_goal)
+        assert missed.tolist() == [to_ball, to_goal] and (reward, ended) == (-0.1, False)
+        moved, reward, ended, *_ = move_or_kick(env, 0, to_ball)
+        np.testing.assert_allclose(moved, [0, to_goal], atol=1e-6)
+        assert (reward, ended) == (-0.1, False)
+        _, reward, ended, cut_off, _ = move_or_kick(env, 1, 0.5)
+        assert reward == pytest.approx(0.9 - abs(to_goal - 0.5)) and ended and not cut_off
+
+
+def test_a_player_who_never_kicks_is_cut_off() -> None:
+    env = MoveOrKick(n_steps=3)
+    env.reset(seed=0)
+    assert [move_or_kick(env, 0, 0)[2:4] for _ in range(3)] == [(False, False), (False, False), (False, True)]
+    check_env(env, skip_render_check=True)

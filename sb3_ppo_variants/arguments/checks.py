@@ -20,13 +20,16 @@ from stable_baselines3.common.policies import (
 from stable_baselines3.common.utils import get_device
 from torch import nn
 
-from sb3_ppo_variants.arguments.rules import FINITE, FLAG, AnySpace, Rule, instance
+from sb3_ppo_variants.arguments.rules import FINITE, FLAG, Rule, instance
 from sb3_ppo_variants.distributions import distribution_of
 from sb3_ppo_variants.errors import ArgumentError, refuse
+from sb3_ppo_variants.layout import AnySpace, is_hybrid
 
 SB3S = (ActorCriticPolicy, ActorCriticCnnPolicy, MultiInputActorCriticPolicy)
 # Entries of ``policy_kwargs`` with which these policies draw actions from other distributions.
 OF_DISTRIBUTION = {"distribution", "std"}
+# Entries for hybrid actions, which have several parts.
+OF_PARTS = ("entropy_weights", "only_if")
 # Arguments that these dicts must not contain, because SB3 passes them itself.
 GIVEN_TO_POLICY = ("observation_space", "action_space", "lr_schedule", "use_sde")
 # Arguments that the kind of sb3-contrib's recurrent policies takes in addition to their constructor.
@@ -105,7 +108,7 @@ def check_policy(
         raise ArgumentError(f"policy_kwargs: {keys[0]} and a distribution do not go together: pass one of them")
     if policy_class in SB3S:
         distribution_of(**{name: arguments.pop(name) for name in OF_DISTRIBUTION & arguments.keys()})
-    also = OF_MEMORY if policy_class.__init__.__module__ == RECURRENT else ()
+    also = (*OF_PARTS, *(OF_MEMORY if policy_class.__init__.__module__ == RECURRENT else ()))
     check_names("policy_kwargs", [n for n in arguments if n not in keys], policy_class, GIVEN_TO_POLICY, also)
     for name in keys:
         if policy_class.__name__ not in WITH_KEYS:
@@ -183,9 +186,13 @@ def check_names(
 def check_start(kind: str, space: AnySpace) -> None:
     """Check that discrete spaces start at 0, because SB3's policies neither add nor subtract a start.
 
+    The parts of hybrid actions may start anywhere, because their layout adds it.
+
     :param kind: ``"action"`` or ``"observation"``
     :raises ArgumentError: if a space does not start at 0, naming a wrapper that shifts it
     """
+    if kind == "action" and is_hybrid(space):
+        return
     for name, part in _parts(kind, space).items():
         if isinstance(part, spaces.Discrete | spaces.MultiDiscrete) and np.any(part.start):
             nested = isinstance(space, spaces.Dict)

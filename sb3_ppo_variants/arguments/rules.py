@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch as th
@@ -27,12 +27,11 @@ from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.common.utils import FloatSchedule
 
 from sb3_ppo_variants.errors import ArgumentError, refuse
+from sb3_ppo_variants.layout import AnySpace, is_hybrid, parts_of
 
-# A space with any elements.
-AnySpace: TypeAlias = spaces.Space[Any]
 Class = TypeVar("Class", bound=type)
 ENTRY = re.compile(r"^:param (\w+):.*?(?=^:|\Z)", re.DOTALL | re.MULTILINE)
-ACTION_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+ACTION_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Dict, spaces.Tuple)
 
 
 @dataclass(frozen=True)
@@ -194,9 +193,32 @@ def check_spaces(action_space: AnySpace, use_sde: bool) -> None:
 
     :raises ArgumentError: if it cannot
     """
-    if not isinstance(action_space, ACTION_SPACES):
+    parts = {"env.action_space" + "".join(f"[{key!r}]" for key in path): part for path, part in parts_of(action_space)}
+    for name, part in parts.items():
+        _check_part(name, part)
+    if use_sde and not isinstance(action_space, spaces.Box):
+        raise ArgumentError(f"use_sde=True needs a Box action space, but the environment has {action_space}")
+    if not parts:
+        raise ArgumentError(f"env.action_space={action_space} has no actions: a policy needs at least one dimension")
+    if not is_hybrid(action_space):
+        _check_is_flat(action_space)
+
+
+def _check_part(name: str, space: AnySpace) -> None:
+    if not isinstance(space, ACTION_SPACES):
         names = ", ".join(space.__name__ for space in ACTION_SPACES)
-        raise ArgumentError(f"env.action_space={action_space} is not supported; supported are {names}")
+        raise ArgumentError(f"{name}={space} is not supported; supported are {names}")
+    if 0 in (space.shape or ()):
+        raise ArgumentError(f"{name}={space} has no actions: a policy needs at least one dimension")
+    if isinstance(space, spaces.Box) and not space.is_bounded():
+        unbounded = ~(space.bounded_below & space.bounded_above)
+        which = ", ".join(map(str, np.flatnonzero(unbounded)))
+        raise ArgumentError(
+            f"{name}={space} has infinite bounds; PPO needs a Box with finite bounds, which the dimensions {which} lack"
+        )
+
+
+def _check_is_flat(action_space: AnySpace) -> None:
     if isinstance(action_space, spaces.MultiDiscrete) and action_space.nvec.ndim > 1:
         flat, shape = action_space.nvec.flatten().tolist(), action_space.nvec.shape
         raise ArgumentError(
@@ -208,17 +230,6 @@ def check_spaces(action_space: AnySpace, use_sde: bool) -> None:
             f"env.action_space={action_space} is not flat, as SB3's policies expect: wrap the environment in "
             f"gymnasium.wrappers.TransformAction(env, lambda action: action.reshape({action_space.shape}), "
             f"MultiBinary({math.prod(action_space.shape)}))"
-        )
-    if 0 in (action_space.shape or ()):
-        raise ArgumentError(f"env.action_space={action_space} has no actions: a policy needs at least one dimension")
-    if use_sde and not isinstance(action_space, spaces.Box):
-        raise ArgumentError(f"use_sde=True needs a Box action space, but the environment has {action_space}")
-    if isinstance(action_space, spaces.Box) and not action_space.is_bounded():
-        unbounded = ~(action_space.bounded_below & action_space.bounded_above)
-        which = ", ".join(map(str, np.flatnonzero(unbounded)))
-        raise ArgumentError(
-            f"env.action_space={action_space} has infinite bounds; PPO needs a Box with finite bounds, which the "
-            f"dimensions {which} lack"
         )
 
 

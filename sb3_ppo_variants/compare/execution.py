@@ -45,6 +45,7 @@ from sb3_ppo_variants.errors import ArgumentError, installation
 from sb3_ppo_variants.guards.capabilities import has_attr
 from sb3_ppo_variants.guards.masks import METHOD, MaskCheck, choices
 from sb3_ppo_variants.guards.outputs import Watch
+from sb3_ppo_variants.layout import Actions, is_hybrid
 from sb3_ppo_variants.recipes.recipe import Wrappers, list_wrappers
 from sb3_ppo_variants.recipes.training import Episodes, build, save
 
@@ -254,11 +255,12 @@ def _act_randomly(run: Run, state: State) -> int:
     return steps
 
 
-def random_actions(env: VecEnv, space: spaces.Space[object] | None = None) -> np.ndarray:
+def random_actions(env: VecEnv, space: spaces.Space[object] | None = None) -> Actions:
     """Draw a random action for each environment, from this space or its own; with masks, one that the mask allows."""
     space = env.action_space if space is None else space
     if not has_attr(env, METHOD) or (sizes := choices(space)) is None:
-        return np.array([space.sample() for _ in range(env.num_envs)])
+        samples = [space.sample() for _ in range(env.num_envs)]
+        return samples if is_hybrid(space) else np.array(samples)
     masks = MaskCheck(space, Watch()).stack(env.env_method(METHOD))
     parts = np.split(masks, np.cumsum(sizes)[:-1], axis=1)
     drawn = [[space.np_random.choice(np.flatnonzero(row)) for row in part] for part in parts]

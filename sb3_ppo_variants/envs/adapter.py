@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
+from gymnasium.vector.utils import concatenate, create_empty_array
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.preprocessing import check_for_nested_spaces
@@ -20,6 +21,7 @@ from sb3_ppo_variants.envs.autoreset import check_new_game, collect, copy_rows, 
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.outputs import Info
 from sb3_ppo_variants.guards.workers import Exchange, WorkerEndedError
+from sb3_ppo_variants.layout import Actions, is_hybrid
 
 # Backends in C++ take seeds as signed 32-bit integers.
 SEEDS = 2**31
@@ -53,7 +55,7 @@ class GymnasiumVecEnv(VecEnv):
         self.spec = env.unwrapped.spec if isinstance(env.unwrapped.spec, EnvSpec) else None
         super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
         self.metadata = dict(env.metadata)
-        self._actions = np.empty(0)
+        self._actions: Actions = np.empty(0)
         self._closed = False
 
     def _use(self, env: VectorEnv) -> None:
@@ -115,9 +117,14 @@ class GymnasiumVecEnv(VecEnv):
             seed = int(np.random.randint(last))
         return super().seed(seed if self._has_singles else seed % last)
 
-    def step_async(self, actions: np.ndarray) -> None:
+    def step_async(self, actions: Actions) -> None:
         """Store the actions for the next step."""
-        self._actions = np.asarray(actions, dtype=self.env.single_action_space.dtype)
+        space = self.env.single_action_space
+        if is_hybrid(space):  # gymnasium's take one structure, with an array of all environments for each part.
+            arrays: Any = create_empty_array(space, self.num_envs)
+            self._actions = concatenate(space, actions, arrays)
+        else:
+            self._actions = np.asarray(actions, dtype=space.dtype)
 
     def step_wait(self) -> VecEnvStepReturn:
         """Step all environments and reset those that are done."""

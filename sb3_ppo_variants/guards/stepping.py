@@ -29,6 +29,7 @@ from sb3_ppo_variants.guards.outputs import (
     show,
 )
 from sb3_ppo_variants.guards.workers import check_answers, exchange_pipes
+from sb3_ppo_variants.layout import Actions, Layout, layout_of
 
 Result = TypeVar("Result")
 # The methods that DummySteps reimplements. An environment that overrides one of them steps by itself.
@@ -58,7 +59,7 @@ def guard_envs(model: OnPolicyAlgorithm, test: FiniteTest = finite_test) -> Iter
     # A wrapper that takes actions in its own way may pass on others. Actors have checked those that they drew.
     if not all(_are_those_of(VecEnvWrapper, wrapper, TAKE_ACTIONS) for wrapper, _ in owners[1:]):
         for method in TAKE_ACTIONS:
-            vars(stand_in)[method] = _checking_actions(vars(stand_in)[method], watch)
+            vars(stand_in)[method] = _checking_actions(vars(stand_in)[method], layout_of(env.action_space), watch)
     setattr(owner, name, stand_in)
     try:
         with exchange_pipes(env, model):
@@ -87,11 +88,11 @@ def _owners(model: OnPolicyAlgorithm) -> list[tuple[OnPolicyAlgorithm | VecEnv, 
     return owners
 
 
-def _checking_actions(take: Callable[[np.ndarray], Result], watch: Watch) -> Callable[[np.ndarray], Result]:
+def _checking_actions(take: Callable[[Actions], Result], layout: Layout, watch: Watch) -> Callable[[Actions], Result]:
     """Return a method that takes only finite actions."""
 
-    def checked(actions: np.ndarray) -> Result:
-        check_actions(actions, watch)
+    def checked(actions: Actions) -> Result:
+        check_actions(layout.to_rows(actions), watch)
         return take(actions)
 
     return checked

@@ -12,6 +12,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from sb3_ppo_variants.arguments.rules import FRACTION, current_value
 from sb3_ppo_variants.errors import ArgumentError, installation
 from sb3_ppo_variants.kl import divergences_of
+from sb3_ppo_variants.layout import layout_of
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.rollouts.buffer import with_parameters
 
@@ -136,9 +137,9 @@ def make_policy_and_buffer(model: OnPolicyAlgorithm) -> None:
     buffer_class = _buffer_class(model)
     model.policy = kind_of_class(model.policy_class).make_policy(model).to(model.device)
     kind = kind_of(model.policy)
-    make = with_parameters(buffer_class)
+    make, rows = with_parameters(buffer_class), layout_of(model.action_space).rows
     model.rollout_buffer = make(
-        model.n_steps, model.observation_space, model.action_space, device=model.device, gamma=model.gamma,
+        model.n_steps, model.observation_space, rows, device=model.device, gamma=model.gamma,
         gae_lambda=current_value("gae_lambda", model.gae_lambda, 1.0, FRACTION), n_envs=model.n_envs,
         **kind.buffer_arguments(model), **model.rollout_buffer_kwargs,
     )  # fmt: skip

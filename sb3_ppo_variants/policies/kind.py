@@ -5,7 +5,7 @@ masks or memory, derive from it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import torch as th
@@ -23,8 +23,10 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 
 from sb3_ppo_variants.arguments.checks import KEYS
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of, known_parameters
+from sb3_ppo_variants.layout import is_hybrid
 from sb3_ppo_variants.policies.asymmetric import AsymmetricPolicy
 from sb3_ppo_variants.policies.boxed import box_policy_for
+from sb3_ppo_variants.policies.structured import check_parts, with_hybrid_actions
 from sb3_ppo_variants.rollouts.buffer import Read, Samples, Where, chunks, observations_at
 
 # What a policy needs besides observations: nothing, action masks, or the sequences of a memory.
@@ -101,10 +103,14 @@ class PolicyKind:
 
     @classmethod
     def policy_maker(cls, model: OnPolicyAlgorithm) -> Callable[..., ActorCriticPolicy]:
-        """Return the class of the policy to create. A model and its files name SB3's or sb3-contrib's class."""
-        if model.policy_class in cls.policies[2:] and any(name in model.policy_kwargs for name in KEYS):
-            return cast(Callable[..., ActorCriticPolicy], cls.asymmetric)
-        return box_policy_for(model.policy_class, model.policy_kwargs)
+        """Return the class of the policy to create. A model and its files name SB3's or sb3-contrib's class.
+
+        :raises ArgumentError: if ``policy_kwargs`` does not fit the action space
+        """
+        check_parts(model.action_space, model.policy_class, model.policy_kwargs)
+        is_asymmetric = model.policy_class in cls.policies[2:] and any(name in model.policy_kwargs for name in KEYS)
+        made: Any = cls.asymmetric if is_asymmetric else box_policy_for(model.policy_class, model.policy_kwargs)
+        return with_hybrid_actions(made) if is_hybrid(model.action_space) else made
 
     @classmethod
     def policy_arguments(cls, model: OnPolicyAlgorithm) -> Extras:

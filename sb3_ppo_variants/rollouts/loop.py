@@ -14,6 +14,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.outputs import Watch, check_episode
+from sb3_ppo_variants.layout import Actions, layout_of
 
 # Observations as environments return them: an array or a dict of arrays, with one row per environment.
 Observations: TypeAlias = Any
@@ -24,7 +25,7 @@ class Steps(Protocol):
 
     num_envs: int
 
-    def step(self, actions: np.ndarray) -> VecEnvStepReturn:
+    def step(self, actions: Actions) -> VecEnvStepReturn:
         """Step the environments."""
 
 
@@ -34,7 +35,7 @@ class Actor(Protocol):
     def act(self, step: int, observations: Observations) -> np.ndarray:
         """Draw an action for each environment.
 
-        :return: the actions as the environments take them
+        :return: the actions as environments without hybrid actions take them, and the rows of hybrid actions
         :raises NonFiniteError: if an action is not finite
         """
 
@@ -92,13 +93,16 @@ def collect(
     """
     n_steps = rollout_buffer.buffer_size
     # An empty list of callbacks reads no locals, so there is no need to build them at each step.
+    layout = layout_of(model.action_space)
     heard = not isinstance(callback, CallbackList) or len(callback.callbacks) > 0
     for step in range(n_steps):
-        new_obs, rewards, dones, infos = env.step(actor.act(step, _last_observations(model)))
+        taken = layout.for_envs(actor.act(step, _last_observations(model)))
+        new_obs, rewards, dones, infos = env.step(taken)
         model.num_timesteps += env.num_envs * n_processes
         if heard:
+            seen = actor.seen() | {"clipped_actions": taken}
             callback.update_locals(
-                dict(n_steps=step, new_obs=new_obs, rewards=rewards, dones=dones, infos=infos, **actor.seen())
+                dict(n_steps=step, new_obs=new_obs, rewards=rewards, dones=dones, infos=infos, **seen)
             )
         if not callback.on_step():
             return False

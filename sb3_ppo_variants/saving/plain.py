@@ -152,6 +152,7 @@ WORDS: dict[str, tuple[type, Callable[[Any], Values], Callable[..., Any]]] = {
     ),
     "MultiBinary": (spaces.MultiBinary, _get_attributes("n"), spaces.MultiBinary),
     "Dict": (spaces.Dict, lambda space: _get_pairs(space.spaces), lambda items: spaces.Dict(items)),
+    "Tuple": (spaces.Tuple, lambda space: _get_items(space.spaces), lambda items: spaces.Tuple(items)),
     "FloatSchedule": (FloatSchedule, _get_attributes("value_schedule"), FloatSchedule),
     "ConstantSchedule": (ConstantSchedule, _get_attributes("val"), ConstantSchedule),
     "LinearSchedule": (LinearSchedule, _get_attributes("start", "end", "end_fraction"), LinearSchedule),

@@ -33,6 +33,7 @@ from sb3_ppo_variants.arguments.checks import check_buffer_arguments, check_name
 from sb3_ppo_variants.arguments.rules import RULES, Rule, check_arguments, current_value, instance
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError, OtherClassError, PickledValueError
 from sb3_ppo_variants.kl import MissingKLError
+from sb3_ppo_variants.layout import layout_of
 from sb3_ppo_variants.saving import plain
 from sb3_ppo_variants.saving.archive import DATA, MEMBERS, NOTE, POLICY, Archive, File, read_archive
 from sb3_ppo_variants.saving.parameters import has_numbers
@@ -368,7 +369,7 @@ def _check(file: str, name: str, rule: Rule, value: Any) -> None:
 
 def _check_rollout(file: str, values: Values, n_envs: int) -> None:
     """Check that a rollout takes at most ``LARGEST_ROLLOUT`` bytes, before its buffer is allocated."""
-    row = 4 * (get_action_dim(values["action_space"]) + 6) + _count_bytes(values["observation_space"])
+    row = 4 * (get_action_dim(layout_of(values["action_space"]).rows) + 6) + _count_bytes(values["observation_space"])
     size = values.get("n_steps", 1) * n_envs * row
     if size > LARGEST_ROLLOUT:
         raise DamagedFileError(

@@ -1,0 +1,268 @@
+"""The distribution of hybrid actions: a product of one for each part.
+
+The parts are independent given the observation. Log-probabilities, entropies, and the KL and Renyi divergences are sums
+over them. A part may count only with some outcomes of a choice. Then its log-probability is added where the choice had
+one of these, and its entropy and KL count with their probability: the chain rules of the entropy and the KL.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from numbers import Integral, Real
+from typing import Any, NamedTuple, TypeAlias
+
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.distributions import (
+    DiagGaussianDistribution,
+    Distribution,
+    make_proba_distribution,
+)
+from torch import nn
+
+from sb3_ppo_variants.errors import ArgumentError, refuse
+from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of
+from sb3_ppo_variants.layout import AnySpace, HybridLayout, Part, count
+
+# The values of ``entropy_weights`` and ``only_if``.
+Weights: TypeAlias = Mapping[str, float]
+OnlyIf: TypeAlias = Mapping[str, tuple[str, int | Collection[int]]]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Where a part counts.
+
+    :param choice: the index of the part that decides
+    :param outcomes: its outcomes with which the other part counts, from 0
+    """
+
+    choice: int
+    outcomes: tuple[int, ...]
+
+    def share(self, probs: th.Tensor) -> th.Tensor:
+        """Return the probability of the outcomes.
+
+        :param probs: the probabilities of all outcomes, shape ``(batch, n)``
+        :return: shape ``(batch,)``
+        """
+        return probs[:, list(self.outcomes)].sum(dim=1)
+
+
+class HybridDistribution(DiagGaussianDistribution):
+    """A product of SB3's distributions, one for each part of a ``Dict`` or ``Tuple`` space.
+
+    Actions are rows, shape ``(batch, n_columns)``. It derives from SB3's Gaussian because SB3's policies give the
+    output of a linear layer, and a parameter for the standard deviations, to subclasses of that alone.
+
+    :param layout: the layout of the actions
+    :param entropy_weights: the factors of the parts' entropies by name; 1 for parts that are not named
+    :param only_if: where parts count, by name: the name of a ``Discrete`` part, and its outcome or outcomes with which
+        they do. Parts that are not named always count
+    :raises ArgumentError: if there is no such part or outcome, or a factor is not a finite number
+    """
+
+    def __init__(self, layout: HybridLayout, entropy_weights: Weights | None = None, only_if: OnlyIf | None = None):
+        super().__init__(count(layout.rows))
+        self._layout = layout
+        self._factors = _factors(layout.parts, {} if entropy_weights is None else entropy_weights)
+        self._conditions = _conditions(layout.parts, {} if only_if is None else only_if)
+        of_parts = [self.space_of(part) for part in layout.parts]
+        self.parts = [self.make_part(space) for space in of_parts]
+        """The distributions of the parts."""
+        sizes = map(_sizes_of, of_parts)
+        self._n_outputs, self._n_stds, self._n_parameters = (list(each) for each in zip(*sizes, strict=True))
+
+    @staticmethod
+    def space_of(part: Part) -> AnySpace:
+        """Return the space of the distribution of a part."""
+        return part.flat
+
+    @staticmethod
+    def make_part(space: AnySpace) -> Distribution:
+        """Create the distribution of a part."""
+        return make_proba_distribution(space)
+
+    def proba_distribution_net(  # type: ignore[override]
+        self, latent_dim: int, log_std_init: float = 0.0
+    ) -> tuple[nn.Module, nn.Parameter | None]:
+        """Return a layer for all parts, and the logarithms of the standard deviations of all continuous columns."""
+        n_stds = sum(self._n_stds)
+        log_std = nn.Parameter(th.full((n_stds,), float(log_std_init))) if n_stds else None
+        return nn.Linear(latent_dim, sum(self._n_outputs)), log_std
+
+    def proba_distribution(self, mean_actions: th.Tensor, log_std: th.Tensor | None = None) -> "HybridDistribution":
+        """Set the outputs of the layer, shape ``(batch, n_outputs)``, and the logarithms of standard deviations."""
+        outputs = th.split(mean_actions, self._n_outputs, dim=1)
+        log_stds = [None] * len(self.parts) if log_std is None else th.split(log_std, self._n_stds, dim=-1)
+        each: Any = zip(self.parts, outputs, log_stds, self._n_stds, strict=True)
+        for part, of_part, of_stds, n_stds in each:
+            part.proba_distribution(of_part, *([of_stds] if n_stds else []))
+        self._dtype = mean_actions.dtype
+        return self
+
+    def log_prob(self, actions: th.Tensor) -> th.Tensor:
+        """Return log-probabilities, shape ``(batch,)``."""
+        columns = [actions[:, part.columns] for part in self._layout.parts]
+        log_probs = []
+        for distribution, part, condition, taken in zip(
+            self.parts, self._layout.parts, self._conditions, columns, strict=True
+        ):
+            log_prob = distribution.log_prob(taken[:, 0] if isinstance(part.space, spaces.Discrete) else taken)
+            if condition is not None:
+                outcomes = th.as_tensor(condition.outcomes, dtype=actions.dtype, device=actions.device)
+                log_prob = log_prob * th.isin(columns[condition.choice][:, 0], outcomes)
+            log_probs.append(log_prob)
+        return th.stack(log_probs).sum(dim=0)
+
+    def entropy(self) -> th.Tensor:
+        """Return the sum of the parts' entropies times their factors, shape ``(batch,)``."""
+        parts: Any = self.parts
+        entropies = []
+        for part, factor, condition in zip(parts, self._factors, self._conditions, strict=True):
+            share = 1.0 if condition is None else condition.share(parts[condition.choice].distribution.probs)
+            entropies.append(factor * share * part.entropy())
+        return th.stack(entropies).sum(dim=0)
+
+    def sample(self) -> th.Tensor:
+        """Draw actions, of which parts that do not count are as good as any."""
+        return self._joined([part.sample() for part in self.parts])
+
+    def mode(self) -> th.Tensor:
+        """Return the most probable outcome of each part."""
+        return self._joined([part.mode() for part in self.parts])
+
+    def _joined(self, of_parts: Sequence[th.Tensor]) -> th.Tensor:
+        return th.cat([each.reshape(len(each), -1).to(self._dtype) for each in of_parts], dim=1)
+
+    def divergences(self) -> Divergences:
+        """Return the divergences of the product, whose parameters are those of all parts, one after the other."""
+        ends = [sum(self._n_parameters[: i + 1]) for i in range(len(self.parts))]
+        where = tuple(slice(end - n, end) for end, n in zip(ends, self._n_parameters, strict=True))
+        product = _Product(tuple(map(divergences_of, self.parts)), where, tuple(self._conditions))
+        return Divergences(type(self), _parameters, product.kl, product.renyi, product.jensen_shannon)
+
+
+@dataclass(frozen=True)
+class _Product:
+    """The divergences of a product.
+
+    :param factors: those of its parts
+    :param where: where the parameters of each part are
+    :param conditions: where each part counts; ``None`` for everywhere
+    """
+
+    factors: tuple[Divergences, ...]
+    where: tuple[slice, ...]
+    conditions: tuple[Condition | None, ...]
+
+    def kl(self, old: Parameters, new: Parameters) -> th.Tensor:
+        def share(condition: Condition | None) -> th.Tensor | float:
+            # The parameters of a choice are its logits.
+            return 1.0 if condition is None else condition.share(old[self.where[condition.choice]][0].softmax(dim=1))
+
+        return self._sum(lambda i, p, q: share(self.conditions[i]) * self.factors[i].kl(p, q), old, new)
+
+    def renyi(self, old: Parameters, new: Parameters, order: float) -> th.Tensor:
+        """The sum over parts.
+
+        :raises MissingKLError: if a part counts only somewhere, because it is not the sum then
+        """
+        if any(condition is not None for condition in self.conditions):
+            raise MissingKLError(
+                "the Renyi divergence of actions with only_if is not known: it is not a sum over parts; allowed: the "
+                "KL and the reverse KL"
+            )
+        return self._sum(lambda i, p, q: self.factors[i].renyi(p, q, order), old, new)
+
+    def jensen_shannon(self, old: Parameters, new: Parameters) -> th.Tensor:
+        """The divergence of a single part.
+
+        :raises MissingKLError: if there are several, because it is not the sum over them
+        """
+        if len(self.factors) > 1:
+            raise MissingKLError(
+                f"the Jensen-Shannon divergence of actions with {len(self.factors)} parts is not known: it is not the "
+                "sum over parts; allowed: the KL, the reverse KL and Renyi divergences"
+            )
+        return self.factors[0].jensen_shannon(old, new)
+
+    def _sum(
+        self, formula: Callable[[int, Parameters, Parameters], th.Tensor], old: Parameters, new: Parameters
+    ) -> th.Tensor:
+        return th.stack([formula(i, old[where], new[where]) for i, where in enumerate(self.where)]).sum(dim=0)
+
+
+def _parameters(distribution: HybridDistribution) -> Parameters:
+    return tuple(tensor for part in distribution.parts for tensor in divergences_of(part).parameters(part))
+
+
+class _Sizes(NamedTuple):
+    n_outputs: int
+    """The number of outputs of the layer: means, or logits."""
+    n_stds: int
+    """The number of standard deviations that are parameters of the policy."""
+    n_parameters: int
+    """The number of tensors that define the distribution."""
+
+
+def _sizes_of(space: AnySpace) -> _Sizes:
+    match space:
+        case spaces.Discrete():
+            return _Sizes(int(space.n), 0, 1)
+        case spaces.MultiDiscrete():
+            return _Sizes(int(space.nvec.sum()), 0, len(space.nvec))
+        case spaces.MultiBinary():
+            return _Sizes(count(space), 0, 1)
+    return _Sizes(count(space), count(space), 2)
+
+
+def _index(parts: Sequence[Part], entry: str, name: object) -> int:
+    names: list[object] = [part.name for part in parts]
+    if name not in names:
+        known = ", ".join(map(repr, names))
+        raise ArgumentError(f"policy_kwargs[{entry!r}] names {name!r}, but the parts of the actions are {known}")
+    return names.index(name)
+
+
+def _factors(parts: Sequence[Part], given: Weights) -> list[float]:
+    if not isinstance(given, Mapping):
+        refuse("policy_kwargs['entropy_weights']", given, "a dict of numbers by the names of parts of the actions")
+    factors = [1.0] * len(parts)
+    for name, factor in given.items():
+        i = _index(parts, "entropy_weights", name)
+        if not isinstance(factor, Real) or isinstance(factor, bool) or not isfinite(factor):
+            refuse(f"policy_kwargs['entropy_weights'][{name!r}]", factor, "a finite number")
+        factors[i] = float(factor)
+    return factors
+
+
+def _conditions(parts: Sequence[Part], given: OnlyIf) -> list[Condition | None]:
+    allowed = "a dict of pairs by the names of parts: the name of a Discrete part, and one or more of its values"
+    if not isinstance(given, Mapping):
+        refuse("policy_kwargs['only_if']", given, allowed)
+    conditions: list[Condition | None] = [None] * len(parts)
+    for name, pair in given.items():
+        i = _index(parts, "only_if", name)
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            refuse(f"policy_kwargs['only_if'][{name!r}]", pair, allowed)
+        conditions[i] = _condition(parts, name, *pair)
+    for name, condition in zip([part.name for part in parts], conditions, strict=True):
+        if condition is not None and conditions[condition.choice] is not None:
+            raise ArgumentError(
+                f"policy_kwargs['only_if'][{name!r}] depends on {parts[condition.choice].name!r}, which itself depends "
+                "on another part; allowed: a part that always counts"
+            )
+    return conditions
+
+
+def _condition(parts: Sequence[Part], name: str, choice: object, given: object) -> Condition:
+    i = _index(parts, "only_if", choice)
+    space = parts[i].space
+    if not isinstance(space, spaces.Discrete):
+        raise ArgumentError(f"policy_kwargs['only_if'][{name!r}] needs a Discrete part, but {choice!r} is {space}")
+    outcomes = [given] if isinstance(given, Integral) else given
+    known = range(int(space.start), int(space.start + space.n))
+    if not isinstance(outcomes, Collection) or not outcomes or not all(outcome in known for outcome in outcomes):
+        refuse(f"policy_kwargs['only_if'][{name!r}]", (choice, given), f"one or more values of {choice!r}: {[*known]}")
+    return Condition(i, tuple(sorted({int(outcome) - known.start for outcome in outcomes})))

@@ -1,0 +1,171 @@
+"""How actions are laid out: as rows of numbers in policies and buffers, and as the environments take them.
+
+The actions of most spaces are arrays in both places. Those of a hybrid space, a ``Dict`` or ``Tuple`` of other spaces,
+become rows of numbers, with the columns of one part after those of another. Whatever hands actions to environments or
+users asks :func:`layout_of`, so nothing else knows the difference.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeGuard
+
+import numpy as np
+from gymnasium import spaces
+
+# A space with any elements, one of its elements, and several, in an array or a list.
+AnySpace: TypeAlias = spaces.Space[Any]
+Action: TypeAlias = Any
+Actions: TypeAlias = Any
+# The keys and indices that lead from a space to one of its parts.
+Path: TypeAlias = tuple[str | int, ...]
+HybridSpace: TypeAlias = spaces.Dict | spaces.Tuple[Any]
+
+
+def is_hybrid(space: AnySpace) -> TypeGuard[HybridSpace]:
+    """Return whether a space consists of other spaces."""
+    return isinstance(space, spaces.Dict | spaces.Tuple)
+
+
+def parts_of(space: AnySpace, path: Path = ()) -> Iterator[tuple[Path, AnySpace]]:
+    """Return the undivided spaces that a space consists of, each with its path. Other spaces consist of themselves."""
+    if not is_hybrid(space):
+        yield path, space
+        return
+    inner = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+    for key, part in inner:
+        yield from parts_of(part, (*path, key))
+
+
+@dataclass(frozen=True)
+class Part:
+    """An undivided part of a hybrid space.
+
+    :param name: its keys and indices, joined by dots, such as ``"move.force"``
+    :param space: its space
+    :param columns: where it is in rows
+    """
+
+    name: str
+    space: AnySpace
+    columns: slice
+
+    @property
+    def flat(self) -> AnySpace:
+        """The space with one dimension, beginning at 0: the space of the distribution."""
+        match self.space:
+            case spaces.MultiDiscrete():
+                return spaces.MultiDiscrete(self.space.nvec.ravel())
+            case spaces.MultiBinary():
+                return spaces.MultiBinary(count(self.space))
+        return self.space
+
+    def take(self, rows: np.ndarray) -> Actions:
+        """Return the part of each row as an element of the space. Continuous actions are clipped to its bounds."""
+        numbers = rows[:, self.columns].reshape(len(rows), *(self.space.shape or ()))
+        if isinstance(self.space, spaces.Box):
+            return self._within_bounds(self.space, numbers)
+        start = getattr(self.space, "start", 0)
+        return (numbers.astype(self.space.dtype) + start).astype(self.space.dtype, copy=False)
+
+    @staticmethod
+    def _within_bounds(space: spaces.Box, numbers: np.ndarray) -> Actions:
+        is_integer = np.issubdtype(space.dtype, np.integer)
+        if is_integer or space.dtype.itemsize > numbers.itemsize:
+            numbers = numbers.astype(np.float64)
+        within = np.clip(numbers, space.low, space.high)
+        elements = (np.rint(within) if is_integer else within).astype(space.dtype)
+        # A row of an array without dimensions is a number, which is no element of a Box.
+        return elements if space.shape else [np.asarray(element) for element in elements]
+
+    def put(self, elements: Actions) -> np.ndarray:
+        """Return elements of the space as rows of numbers, the inverse of :meth:`take`."""
+        numbers: np.ndarray = np.asarray(elements) - getattr(self.space, "start", 0)
+        return numbers.reshape(len(elements), -1)
+
+
+def count(space: AnySpace) -> int:
+    """Return the number of numbers in an element of an undivided space."""
+    return int(np.prod(space.shape or ()))
+
+
+class Layout:
+    """The layout of an undivided space: rows of a buffer, and what environments take, are the same arrays.
+
+    :param space: the action space of an environment
+    """
+
+    def __init__(self, space: AnySpace):
+        self.rows = space
+        """The space of rows."""
+
+    def for_envs(self, rows: np.ndarray) -> Actions:
+        """Return actions as vectorised environments take them.
+
+        :param rows: one row per environment
+        """
+        return rows
+
+    def to_rows(self, actions: Actions) -> np.ndarray:
+        """Return the actions of vectorised environments as rows, the inverse of :meth:`for_envs`."""
+        rows: np.ndarray = actions
+        return rows
+
+
+class HybridLayout(Layout):
+    """The layout of a ``Dict`` or ``Tuple`` space, whose rows have the columns of one part after those of another.
+
+    Rows are not clipped and begin at 0, as the distributions of the parts draw them. Environments get elements of the
+    space: continuous parts clipped to its bounds, integers in a ``Box`` rounded, discrete ones with their ``start``.
+
+    :param space: the action space of an environment
+    """
+
+    def __init__(self, space: HybridSpace):
+        self.space = space
+        found = [*parts_of(space)]
+        ends = np.cumsum([count(part) for _, part in found]).tolist()
+        self.parts = [
+            Part(".".join(map(str, path)), part, slice(end - count(part), end))
+            for (path, part), end in zip(found, ends, strict=True)
+        ]
+        """The parts in the order of their columns."""
+        super().__init__(spaces.Box(-np.inf, np.inf, (ends[-1],), np.float32))
+
+    def for_envs(self, rows: np.ndarray) -> list[Action]:
+        """Return the actions of environments, each as an element of the space.
+
+        :param rows: one row per environment, shape ``(n_envs, n_columns)``
+        """
+        of_envs = zip(*(part.take(rows) for part in self.parts), strict=True)
+        return [_build(self.space, iter(elements)) for elements in of_envs]
+
+    def to_rows(self, actions: Sequence[Action]) -> np.ndarray:
+        """Return elements of the space as rows."""
+        of_parts = zip(*(_divide(self.space, action) for action in actions), strict=True)
+        columns = [part.put(elements) for part, elements in zip(self.parts, of_parts, strict=True)]
+        return np.concatenate(columns, axis=1).astype(np.float32)
+
+
+def layout_of(space: AnySpace) -> Layout:
+    """Return the layout of the actions of a space."""
+    return HybridLayout(space) if is_hybrid(space) else Layout(space)
+
+
+def _build(space: AnySpace, elements: Iterator[Action]) -> Action:
+    """Return an element of a space, with the next elements as its parts."""
+    match space:
+        case spaces.Dict():
+            return {key: _build(part, elements) for key, part in space.spaces.items()}
+        case spaces.Tuple():
+            return tuple(_build(part, elements) for part in space.spaces)
+    return next(elements)
+
+
+def _divide(space: AnySpace, action: Action) -> Iterator[Action]:
+    """Return the parts of an element of a space in order."""
+    if not is_hybrid(space):
+        yield action
+        return
+    inner = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+    for key, part in inner:
+        yield from _divide(part, action[key])

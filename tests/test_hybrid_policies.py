@@ -1,0 +1,336 @@
+"""Policies with Dict and Tuple actions: what environments get, updates, files, resumed runs, and what is refused."""
+
+import pickle
+from collections.abc import Callable
+from copy import deepcopy
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.vec_env import (
+    DummyVecEnv,
+    SubprocVecEnv,
+    VecCheckNan,
+    VecEnv,
+    VecEnvWrapper,
+    VecFrameStack,
+    VecMonitor,
+    VecNormalize,
+)
+from test_hybrid import FORCE, KICK, NESTED, same
+from test_resume import exact
+
+from helpers import (
+    BOX,
+    DICT,
+    IMAGE,
+    VARIANTS,
+    VECTOR,
+    NoiseEnv,
+    assert_same_policy,
+    collect,
+    latin,
+    noise_envs,
+    save,
+    small,
+)
+from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL
+from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
+from sb3_ppo_variants.objectives import SPO
+from sb3_ppo_variants.policies.structured import with_hybrid_actions
+
+SPACES = {"Dict": KICK, "Tuple": NESTED}
+ONLY_IF: dict[str, Any] = {
+    "policy_kwargs": {"only_if": {"force": ["choice", [1, 2]]}, "entropy_weights": {"choice": 2.0}}
+}
+
+
+class Picky(NoiseEnv):
+    """Refuses actions that are not elements of its space, and rewards by the number of the choice."""
+
+    taken: Any = None
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        self.taken = action
+        return super().step(action["choice"] if isinstance(action, dict) else action[0])
+
+
+def envs(space: spaces.Space, observations: spaces.Space = VECTOR, make: Callable[..., VecEnv] = DummyVecEnv) -> VecEnv:
+    return make([lambda: Monitor(Picky(deepcopy(space), deepcopy(observations))) for _ in range(2)])
+
+
+@latin(4, cls=VARIANTS, observations=[VECTOR, DICT, IMAGE], name=SPACES)
+def test_every_class_and_policy(cls: Any, observations: Any, name: str) -> None:
+    model = small(cls, envs(SPACES[name], observations)).learn(64)
+    assert model.logger.name_to_value["train/kl"] > 0
+    one = model.predict(model.observation_space.sample())[0]
+    assert SPACES[name].contains(one)
+    several = model.predict(model.env.reset(), deterministic=True)[0]
+    assert isinstance(several, list) and len(several) == 2 and all(map(SPACES[name].contains, several))
+
+
+def test_predictions_are_modes() -> None:
+    model = small(env=envs(KICK), policy_kwargs={"log_std_init": 1.0})
+    with th.no_grad():
+        model.policy.action_net.bias[:] = th.tensor([0.0, 0.5, 0.2, 0.25, 7.0])
+    seen = np.zeros(3, np.float32)
+    distribution = model.policy.get_distribution(th.zeros(1, 3))
+    choice, force = (each.mode().detach().numpy()[0] for each in distribution.parts)
+    wanted = {"choice": choice, "force": np.clip(force, FORCE.low, FORCE.high)}
+    assert choice == 1 and force[1] > 3
+    for predict in (model.predict, model.policy.predict):
+        assert same(predict(seen, deterministic=True)[0], wanted)
+        drawn = [predict(seen)[0] for _ in range(50)]
+        assert all(map(KICK.contains, drawn)) and len({int(each["choice"]) for each in drawn}) == 3
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_environments_get_what_the_buffer_stores(name: str) -> None:
+    env: Any = envs(SPACES[name])
+    model = collect(small(env=env, policy_kwargs={"log_std_init": 2.0}))
+    stored = model.rollout_buffer.actions[-1]
+    taken = [each.unwrapped.taken for each in env.envs]
+    assert all(map(same, model.policy.layout.for_envs(stored), taken))
+    if name == "Dict":
+        assert (np.abs(model.rollout_buffer.actions[..., 1:]) > 3).any()
+
+
+def test_callbacks_see_what_environments_get() -> None:
+    seen = []
+
+    def note(local: dict[str, Any], _: Any) -> bool:
+        taken = [env.unwrapped.taken for env in local["env"].envs]
+        seen.append(all(map(same, local["clipped_actions"], taken)) and local["actions"].shape == (2, 3))
+        return True
+
+    small(env=envs(KICK)).learn(32, callback=note)
+    assert seen == [True] * 16
+
+
+WRAPPED: dict[str, Callable[[VecEnv], VecEnv]] = {
+    "normalized and stacked": lambda env: VecNormalize(VecFrameStack(env, 2)),
+    "monitored": lambda env: VecMonitor(VecNormalize(env)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The environment is already wrapped")
+@pytest.mark.parametrize("wrap", WRAPPED)
+def test_wrappers(wrap: str) -> None:
+    env = WRAPPED[wrap](envs(NESTED))
+    model = small(env=env).learn(64)
+    mean, _ = evaluate_policy(model, env, n_eval_episodes=2)
+    assert np.isfinite(mean)
+    assert len(model.ep_info_buffer) > 0
+
+
+class Changing(VecEnvWrapper):
+    """Takes actions in its own way, as wrappers may, and passes on an infinite force."""
+
+    def step_async(self, actions: Any) -> None:
+        take: Any = self.venv.step_async
+        take([{**action, "force": action["force"] * np.inf} for action in actions])
+
+    def step_wait(self) -> Any:
+        return self.venv.step_wait()
+
+    def reset(self) -> Any:
+        return self.venv.reset()
+
+
+def test_wrong_numbers_are_found() -> None:
+    with pytest.raises(NonFiniteError, match="action of environment 0"), np.errstate(invalid="ignore"):
+        small(env=Changing(envs(KICK))).learn(32)
+
+
+PROCESSES: dict[str, Callable[..., VecEnv]] = {
+    "SubprocVecEnv": partial(SubprocVecEnv, start_method="fork"),
+    "SafeSubprocVecEnv": partial(SafeSubprocVecEnv, start_method="fork"),
+    "SyncVectorEnv": lambda makers: GymnasiumVecEnv(SyncVectorEnv(makers)),
+    "AsyncVectorEnv": lambda makers: GymnasiumVecEnv(AsyncVectorEnv(makers, context="fork")),
+}
+
+
+@pytest.mark.parametrize("kind", PROCESSES)
+def test_vectorised_environments_give_the_same(kind: str) -> None:
+    wanted = small(env=envs(KICK)).learn(64)
+    env = envs(KICK, make=PROCESSES[kind])
+    got = small(env=env).learn(64)
+    env.close()
+    assert_same_policy(got, wanted)
+
+
+EQUATIONS: dict[str, tuple[Any, dict[str, Any], Callable[..., th.Tensor]]] = {
+    "fixed KL": (PPOFixedKL, {"kl_coef": 3.0}, lambda r, a, kl: r * a - 3 * kl),
+    "adaptive KL": (PPOAdaptiveKL, {"kl_coef": 2.0}, lambda r, a, kl: r * a - 2 * kl),
+    "clip": (PPOClip, {"clip_range": 0.1}, lambda r, a, kl: th.minimum(r * a, r.clip(0.9, 1.1) * a)),
+}
+
+
+def by_hand(policy: Any, observations: th.Tensor) -> tuple[Any, Any]:
+    """Return PyTorch's distributions of the choice and the force."""
+    latent, _ = policy.mlp_extractor(policy.extract_features(observations))
+    outputs = policy.action_net(latent)
+    return th.distributions.Categorical(logits=outputs[:, :3]), th.distributions.Normal(
+        outputs[:, 3:], policy.log_std.exp()
+    )
+
+
+@pytest.mark.parametrize("options", [{}, ONLY_IF], ids=["all parts", "only if"])
+@pytest.mark.parametrize("name", EQUATIONS)
+def test_the_update_is_the_equations(name: str, options: dict[str, Any]) -> None:
+    cls, arguments, surrogate = EQUATIONS[name]
+    model = collect(small(cls, envs(KICK), ent_coef=0.05, learning_rate=3e-3, **arguments, **options))
+    policy, old, buffer = deepcopy(model.policy), deepcopy(model.policy), deepcopy(model.rollout_buffer)
+    before, state = deepcopy(model.policy), np.random.get_state()
+    for _ in range(model.n_epochs):
+        for batch in buffer.get(model.batch_size):
+            choice, force = by_hand(policy, batch.observations)
+            with th.no_grad():
+                old_choice, old_force = by_hand(old, batch.observations)
+            taken = batch.actions[:, 0]
+            # Without the option, the force always counts, and so do both entropies.
+            counts, share, old_share, weight = 1.0, 1.0, 1.0, 1.0
+            if options:
+                counts, weight = (taken > 0).float(), 2.0
+                share, old_share = (each.probs[:, 1:].sum(dim=1) for each in (choice, old_choice))
+            log_prob = choice.log_prob(taken) + counts * force.log_prob(batch.actions[:, 1:]).sum(dim=1)
+            entropy = weight * choice.entropy() + share * force.entropy().sum(dim=1)
+            divergence = th.distributions.kl_divergence
+            kl = divergence(old_choice, choice) + old_share * divergence(old_force, force).sum(dim=1)
+            advantages = (batch.advantages - batch.advantages.mean()) / (batch.advantages.std() + 1e-8)
+            error = (policy.predict_values(batch.observations).flatten() - batch.returns).square().mean()
+            gained = surrogate(th.exp(log_prob - batch.old_log_prob), advantages, kl).mean()
+            loss = -gained - model.ent_coef * entropy.mean() + model.vf_coef * error
+            policy.optimizer.zero_grad()
+            loss.backward()
+            th.nn.utils.clip_grad_norm_(policy.parameters(), model.max_grad_norm)
+            policy.optimizer.step()
+    np.random.set_state(state)
+    model.train()
+    for new, wanted, was in zip(model.policy.parameters(), policy.parameters(), before.parameters(), strict=True):
+        th.testing.assert_close(new, wanted, rtol=1e-4, atol=1e-6)
+        assert (new - was).abs().max() > 1e-4
+
+
+def test_objectives_of_the_user() -> None:
+    model = small(PPOCustom, envs(NESTED), objective=SPO(0.2)).learn(64)
+    assert model.logger.name_to_value["train/kl"] > 0
+
+
+@latin(4, cls=VARIANTS, name=SPACES, weights_only=[True, False])
+def test_files(cls: Any, name: str, weights_only: bool) -> None:
+    model = small(cls, envs(SPACES[name]), **(ONLY_IF if name == "Dict" else {})).learn(64)
+    loaded = cls.load(save(model), env=model.env, weights_only=weights_only)
+    assert_same_policy(loaded, model)
+    assert loaded.action_space == model.action_space and loaded.policy_kwargs == model.policy_kwargs
+    loaded.learn(32)
+
+
+def test_policies_save_themselves(tmp_path: Path) -> None:
+    model = small(env=envs(KICK), **ONLY_IF)
+    model.policy.save(str(tmp_path / "policy"))
+    loaded = with_hybrid_actions(ActorCriticPolicy).load(str(tmp_path / "policy"))
+    seen = np.ones(3, np.float32)
+    for other in (loaded, pickle.loads(pickle.dumps(model.policy)), deepcopy(model).policy):
+        th.testing.assert_close(other.state_dict(), model.policy.state_dict(), rtol=0, atol=0)
+        assert other.of_parts == model.policy.of_parts
+        assert same(other.predict(seen, deterministic=True)[0], model.predict(seen, deterministic=True)[0])
+
+
+@pytest.mark.parametrize("policy", ["MlpPolicy", pytest.param("MlpLstmPolicy", marks=pytest.mark.slow)])
+def test_interrupted_runs_resume_exactly(policy: str, tmp_path: Path) -> None:
+    exact(PPOAdaptiveKL, lambda: VecNormalize(envs(KICK)), tmp_path, policy=policy, **ONLY_IF)
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"memory": "gru"}])
+@pytest.mark.parametrize("fast", [True, False])
+def test_memory(fast: bool, kwargs: dict[str, Any]) -> None:
+    model = small(policy="MlpLstmPolicy", env=envs(NESTED), fast=fast, policy_kwargs=kwargs).learn(64)
+    action, state = model.predict(np.zeros(3, np.float32))
+    assert NESTED.contains(action) and state is not None and model.logger.name_to_value["train/kl"] > 0
+
+
+def test_asymmetric_critics() -> None:
+    model = small(env=envs(KICK, DICT), policy_kwargs={"actor_keys": ["vector"]}).learn(64)
+    assert KICK.contains(model.predict(model.observation_space.sample())[0])
+
+
+class Own(ActorCriticPolicy):
+    """A policy of a user."""
+
+
+def test_policies_of_the_user() -> None:
+    model = small(policy=Own, env=envs(KICK)).learn(64)
+    assert isinstance(model.policy, Own) and model.policy_class is Own
+    assert KICK.contains(model.predict(np.zeros(3, np.float32))[0])
+
+
+class Aim(gym.Env):
+    """Choose 1 of 3 and aim at 0.6 for a reward of 1."""
+
+    observation_space = VECTOR
+    action_space = spaces.Dict({"choice": spaces.Discrete(3), "aim": spaces.Box(-1, 1, (1,))})
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        reward = (action["choice"] == 1) - abs(action["aim"].item() - 0.6)
+        return np.zeros(3, np.float32), float(reward), True, False, {}
+
+
+@pytest.mark.parametrize("cls", [PPOClip, PPOAdaptiveKL])
+def test_both_parts_are_learned(cls: Any) -> None:
+    model = cls("MlpPolicy", Aim(), 3e-3, n_steps=256, batch_size=64, n_epochs=10, seed=0).learn(6_000)
+    action, _ = model.predict(np.zeros(3, np.float32), deterministic=True)
+    assert action["choice"] == 1 and action["aim"].item() == pytest.approx(0.6, abs=0.15)
+
+
+def dict_of(**parts: spaces.Space) -> spaces.Dict:
+    return spaces.Dict(parts)
+
+
+TEXT = dict_of(words=spaces.Text(3), go=spaces.Discrete(2))
+UNBOUNDED = dict_of(go=spaces.Tuple([spaces.Box(np.array([0, -np.inf]), np.array([1, np.inf]))]))
+REFUSED: list[tuple[spaces.Space, dict[str, Any], str]] = [
+    (TEXT, {}, r"env\.action_space\['words'\]=Text\(.* is not supported; supported are Box, .*, Dict, Tuple"),
+    (UNBOUNDED, {}, r"env\.action_space\['go'\]\[0\]=Box.* has infinite bounds; .* dimensions 1 lack"),
+    (dict_of(go=spaces.Box(0, 1, (0,))), {}, r"env\.action_space\['go'\]=Box.* has no actions"),
+    (spaces.Dict({}), {}, r"env\.action_space=Dict\(\) has no actions"),
+    (KICK, {"use_sde": True}, "use_sde=True needs a Box action space, but the environment has Dict"),
+    (KICK, {"policy_kwargs": {"distribution": "beta"}}, r"\['distribution'\] needs a Box action space, .* Dict"),
+    (KICK, {"policy_kwargs": {"std": "state"}}, r"\['std'\] needs a Box action space, .* Dict"),
+    (BOX, {"policy_kwargs": {"only_if": {}}}, r"\['only_if'\] needs a Dict or Tuple action space, .* Box"),
+    (BOX, {"policy_kwargs": {"entropy_weights": {}}}, r"\['entropy_weights'\] needs a Dict or Tuple action space"),
+    (KICK, {"policy_kwargs": {"entropy_weights": {"kick": 1}}}, "names 'kick', but the parts .* are 'choice', 'force'"),
+    (KICK, {"policy_kwargs": {"entropy_weights": {"force": np.nan}}}, r"\['force'\]=nan is not allowed; .* finite"),
+    (KICK, {"policy_kwargs": {"entropy_weights": 2}}, r"\['entropy_weights'\]=2 is not allowed; allowed: a dict"),
+    (KICK, {"policy_kwargs": {"only_if": {"force": 1}}}, r"\['only_if'\]\['force'\]=1 is not allowed; allowed: a dict"),
+    (KICK, {"policy_kwargs": {"only_if": {"force": ("choice", 3)}}}, r"one or more values of 'choice': \[0, 1, 2\]"),
+    (KICK, {"policy_kwargs": {"only_if": {"choice": ("force", 1)}}}, "needs a Discrete part, but 'force' is Box"),
+    (KICK, {"policy_kwargs": {"only_if": {"choice": ("choice", 1)}}}, "which itself depends on another part"),
+    (KICK, {"fast": True}, "fast=True is not possible, because actions are drawn from a HybridDistribution"),
+    (KICK, {"policy": "MaskableMlpPolicy"}, "cannot be masked"),
+]
+
+
+@pytest.mark.parametrize(("space", "arguments", "message"), REFUSED)
+def test_what_does_not_fit_is_refused(space: spaces.Space, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        small(env=noise_envs(space), **arguments)
+
+
+def test_vec_check_nan_says_that_it_takes_none() -> None:
+    with pytest.raises(NotImplementedError, match="doesn't support dict action spaces"):
+        VecCheckNan(envs(KICK))
