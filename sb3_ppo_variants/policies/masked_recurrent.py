@@ -28,7 +28,6 @@ from sb3_ppo_variants.guards.masks import Masks, choices
 from sb3_ppo_variants.policies.masked import Masked
 from sb3_ppo_variants.policies.recurrent import Recurrent, RecurrentActing, States
 
-
 # The logit of an action that is not allowed, as in sb3-contrib: p is 0, and p log p is 0 and not NaN.
 NOT_ALLOWED = -1e8
 
