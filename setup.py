@@ -14,7 +14,7 @@ from setuptools.command.build_ext import build_ext
 
 NATIVE = Path("sb3_ppo_variants", "backends", "native")
 # No -ffast-math, because NaN must be detected.
-GCC = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden", "-Wno-psabi"]
+GCC = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden", "-Wno-psabi", "-pthread"]
 if "-g" not in os.environ.get("CFLAGS", ""):
     GCC.append("-g0")  # Python's own flags ask for debug symbols, which take a quarter of the time.
 MSVC = ["/std:c++17", "/O2"]
@@ -66,6 +66,7 @@ setup(
             depends=files("*.hpp"),
             define_macros=[("PPO_SOURCES", SOURCES)],
             extra_compile_args=MSVC if sys.platform == "win32" else GCC,
+            extra_link_args=[] if sys.platform == "win32" else ["-pthread"],
             optional=True,
             # The library does not call Python, so one build serves all versions.
             py_limited_api=True,

@@ -22,6 +22,7 @@ TOOLS = {
     "scaling": "scaling",
     "scaling-learning": "scaling_learning",
     "stepping": "stepping",
+    "threads": "threads",
     "throughput": "throughput",
     "verdicts": "verdicts",
 }

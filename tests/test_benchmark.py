@@ -11,7 +11,7 @@ import pytest
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecNormalize
 
-from benchmarks import gallery, paths, stepping, throughput, workloads
+from benchmarks import gallery, paths, stepping, threads, throughput, workloads
 from benchmarks.__main__ import TOOLS, main
 from helpers import BOX, noise_envs
 
@@ -146,6 +146,27 @@ def test_environments_of_stepping_have_the_same_spaces(name: str) -> None:
         venv.close()
 
 
+def test_threads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "threads.json"
+    small = ["--workloads", "halfcheetah-1024", "--pairs", "1", "--threads", "2"]
+    assert main(["threads", *small, "--json", str(file)]) == 0
+    printed = capsys.readouterr().out
+    assert "| halfcheetah-1024 | 1 | " in printed and "| halfcheetah-1024 | 2 | " in printed
+    assert main(["threads", "--report", str(file)]) == 0
+    assert capsys.readouterr().out == printed
+
+
+def test_the_model_of_threads_by_hand() -> None:
+    """A quarter stays in one thread: 4 s become 1 + 3 / 2 = 2.5 s in two threads, and 1 + 3 / 3 = 2 s in three."""
+    seconds = {"1": [4.0], "2": [2.5], "3": [2.0]}
+    assert threads.serial_share(seconds) == pytest.approx(0.25)
+    assert threads.predict(0.25, 4) == pytest.approx(4 / 1.75)
+    # Minibatches of 256 states are divided among at most four threads.
+    assert (
+        threads.model_table({"halfcheetah-256": seconds})[-1] == "| halfcheetah-256 | 25.0% | 2.3 | 2.3 | 2.3 | 2.3 |"
+    )
+
+
 # The function that measures, for each command with a file for results.
 MEASURING = {
     "guard": "guard.costs",
@@ -155,6 +176,7 @@ MEASURING = {
     "scaling": "scaling.launch",
     "scaling-learning": "scaling_learning.launch",
     "stepping": "stepping.measure",
+    "threads": "threads.measure",
     "throughput": "throughput.measure",
 }
 
@@ -174,7 +196,7 @@ def test_folders_for_results_are_made_before_measuring(
         main([command, "--json", str(file)])
 
 
-@pytest.mark.parametrize("command", ["throughput", "cold", "stepping"])
+@pytest.mark.parametrize("command", ["throughput", "cold", "stepping", "threads"])
 def test_no_pairs_are_refused(command: str) -> None:
     with pytest.raises(SystemExit, match="--pairs must be an integer >= 1, not 0"):
         main([command, "--pairs", "0"])

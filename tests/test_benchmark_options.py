@@ -20,6 +20,7 @@ WITH_REPORTS = (
     "scaling",
     "scaling-learning",
     "stepping",
+    "threads",
     "throughput",
 )
 

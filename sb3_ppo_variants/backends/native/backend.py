@@ -21,7 +21,7 @@ from sb3_ppo_variants.updates.plan import UpdatePlan
 
 
 class Native:
-    """Computes small networks with the native library, on one core of a CPU."""
+    """Computes small networks with the native library, on a CPU."""
 
     name = "native"
     path = "fast"

@@ -74,7 +74,7 @@ template <class T> class Beta {
 
     void begin() {}
     void begin_kl(const T*) {}
-    void end() {}
+    void end(const Target<T>&) {}
     const T* d_latent() const { return nullptr; }
 
     void evaluate(ByState<const T> outputs, ByState<const T> actions, ByState<const T> old, int64_t states,

@@ -32,6 +32,9 @@ Result = TypeVar("Result")
 AT_ONCE, AT_ONCE_IN_FIRST = 32, 8
 # With fewer images, starting a thread takes longer than it saves.
 FEWEST = 4
+# Images whose gradients are added up at a time, and then added to those of the others. Their number decides about
+# rounding, so it does not depend on the number of threads.
+BLOCK_IMAGES = 32
 
 
 class Shape(NamedTuple):
@@ -207,9 +210,15 @@ class Selection(NamedTuple):
 
     def parts(self) -> list[slice]:
         """Divide the selection into parts of about the same size, at most one for each thread of PyTorch."""
-        count = len(self.rows)
-        n_parts = 1 if self.tiled else max(min(th.get_num_threads(), count // FEWEST), 1)
-        return [slice(start, end) for start, end in pairwise(np.linspace(0, count, n_parts + 1).astype(int).tolist())]
+        return self._divided(min(th.get_num_threads(), len(self.rows) // FEWEST))
+
+    def blocks(self) -> list[slice]:
+        """Divide the selection into parts of about the same size, whose number depends only on that of the images."""
+        return self._divided(-(-len(self.rows) // BLOCK_IMAGES))
+
+    def _divided(self, n_parts: int) -> list[slice]:
+        bounds = np.linspace(0, len(self.rows), (1 if self.tiled else max(n_parts, 1)) + 1).astype(int)
+        return [slice(start, end) for start, end in pairwise(bounds.tolist())]
 
 
 class Convolve(th.autograd.Function):
@@ -248,7 +257,7 @@ class Convolve(th.autograd.Function):
         n, saved = len(ctx.shapes), ctx.saved_tensors
         run = partial(_run, ctx.selection, ctx.shapes, saved[:n], saved[n : 2 * n], saved[2 * n :])
         d_output = gradients[0].permute(0, 2, 3, 1).contiguous()
-        found = run_in_parallel([partial(run, part, d_output[part]) for part in ctx.selection.parts()])
+        found = run_in_parallel([partial(run, block, d_output[block]) for block in ctx.selection.blocks()])
         sums = [reduce(add, parts) for parts in zip(*found, strict=True)]
         return None, None, *(d_weight.permute(0, 3, 1, 2) for d_weight in sums[:n]), *sums[n:]
 
@@ -286,10 +295,20 @@ def _array(tensor: th.Tensor | None) -> np.ndarray | None:
 
 
 def run_in_parallel(calls: Sequence[Callable[[], Result]]) -> list[Result]:
-    """Make all calls, each in a thread of its own and the first in this one, and return their results."""
-    first, *others = calls
-    futures = [_threads(len(others)).submit(call) for call in others]
-    return [first(), *(future.result() for future in futures)]
+    """Make all calls, in this thread and as many others as PyTorch uses, and return their results."""
+    results: dict[int, Result] = {}
+    remaining = enumerate(calls)  # Each thread takes the next call, which the GIL lets only one of them do at a time.
+
+    def work() -> None:
+        for i, call in remaining:
+            results[i] = call()
+
+    others = min(th.get_num_threads(), len(calls)) - 1
+    futures = [_threads(others).submit(work) for _ in range(others)]
+    work()
+    for future in futures:
+        future.result()
+    return [results[i] for i in range(len(calls))]
 
 
 @cache

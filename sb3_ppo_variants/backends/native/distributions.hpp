@@ -1,8 +1,8 @@
 // Action distributions in some states at a time. Sums over states are in double precision.
 //
+// `begin` precedes the states of a sum of gradients, and `end` writes the gradients of the distribution's parameters.
 // `gradient` and `write_parameters` refer to the states that `evaluate` was called for last, and `sample` to those of
-// `prepare`. A distribution
-// that reads the actor's last hidden layer has READS_LATENT, and may return the slopes of the loss with respect to it.
+// `prepare`. A distribution that reads the actor's last hidden layer has READS_LATENT, and may return the slopes of the loss with respect to it.
 #pragma once
 
 #include "functions.hpp"
@@ -111,8 +111,9 @@ template <class T> class Gaussian {
         }
     }
 
-    void end() {
-        for (int64_t i = 0; i < size; ++i) d_log_std[i] = static_cast<T>(sums[i]);
+    void end(const Target<T>& target) {
+        T* d = target.of(d_log_std);
+        for (int64_t i = 0; i < size; ++i) d[i] = target.add ? d[i] + static_cast<T>(sums[i]) : static_cast<T>(sums[i]);
     }
 
     const T* d_latent() const { return nullptr; }
@@ -183,7 +184,7 @@ template <class T> class Categorical {
 
     void begin() {}
     void begin_kl(const T*) {}
-    void end() {}
+    void end(const Target<T>&) {}
     const T* d_latent() const { return nullptr; }
 
     void evaluate(ByState<const T> logits, ByState<const T> actions, ByState<const T> old, int64_t states,
@@ -290,7 +291,7 @@ template <class T> class Bernoulli {
 
     void begin() {}
     void begin_kl(const T*) {}
-    void end() {}
+    void end(const Target<T>&) {}
     const T* d_latent() const { return nullptr; }
 
     void evaluate(ByState<const T> logits, ByState<const T> actions, ByState<const T> old, int64_t states,

@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <new>
 #include <optional>
 #include <utility>
 

@@ -117,12 +117,15 @@ template <class T> struct Proximal {
 // A pass over the rollout in the order of a permutation of its rows. It ends early once a statistic of a minibatch exceeds
 // `limit`. If `desired_kl` is not 0, the step size follows the KL of the minibatches; see rates.py.
 //
+// A minibatch is divided into blocks of `block_rows` states, and the parameters into ranges of `range_size`, which
+// threads share. The division decides how sums are rounded, and the number of threads does not.
+//
 // Two functions average over the processes that train together. They are null in a process that trains alone.
 struct Pass {
     const int64_t* permutation;
     void (*average)(double* number);
     void (*average_gradient)();
-    int64_t batch_size, statistic;
+    int64_t batch_size, block_rows, range_size, threads, statistic;
     double limit, desired_kl, factor, tolerance, min_learning_rate, max_learning_rate;
 };
 

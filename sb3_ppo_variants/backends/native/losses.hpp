@@ -53,6 +53,16 @@ struct Sums {
         clipped += ::fabs(ratio - 1) > terms.clip_range;
     }
 
+    void add(const Sums& more) {
+        policy_loss += more.policy_loss;
+        entropy += more.entropy;
+        approx_kl += more.approx_kl;
+        clipped += more.clipped;
+        value_loss += more.value_loss;
+        kl += more.kl;
+        deviation += more.deviation;
+    }
+
     void write(const Terms& terms, int64_t count, double* measured) const {
         const double n = static_cast<double>(count);
         measured[POLICY_LOSS] = policy_loss / n;

@@ -66,6 +66,15 @@ template <class T> void apply(const Layer<T>& layer, const T* x, T* y) {
     }
 }
 
+// Where gradients go: the parts of a vector like the one that the layers point to.
+template <class T> struct Target {
+    const T* origin;  // The vector that the layers point to.
+    T* gradient;
+    bool add;  // Whether gradients are added to those that are there.
+
+    T* of(const T* part) const { return gradient + (part - origin); }
+};
+
 // A network that takes the features from `first` on.
 template <class T> class Mlp {
   public:
@@ -122,10 +131,10 @@ template <class T> class Mlp {
     // The array to fill with dL/d(output) before `backward`.
     T* d_output() { return gradients[0]; }
 
-    // Writes the gradients of all layers, or adds them to the existing ones.
+    // Writes the gradients of all layers.
     //
     // `d_hidden` is what the loss depends on the last hidden layer besides through the output, or null.
-    void backward(const Inputs<T>& inputs, bool add, const T* d_hidden = nullptr) {
+    void backward(const Inputs<T>& inputs, const Target<T>& target, const T* d_hidden = nullptr) {
         int current = 0;
         for (int64_t i = count - 1; i >= 0; --i) {
             const Layer<T>& layer = layers[i];
@@ -133,7 +142,7 @@ template <class T> class Mlp {
             if (i + 1 < count)
                 for (int64_t row = 0; row < layer.outputs; ++row)
                     chain(activation, d + row * STRIDE, output(i) + row * STRIDE, inputs.columns);
-            parameter_gradients(i, d, inputs, add);
+            parameter_gradients(i, d, inputs, target);
             if (i > 0)
                 multiply<T>({layer.weight, 1, layer.inputs, d, STRIDE, gradients[1 - current], STRIDE, layer.inputs,
                              inputs.columns, layer.outputs});
@@ -155,15 +164,17 @@ template <class T> class Mlp {
         return at;
     }
 
-    void parameter_gradients(int64_t i, const T* d, const Inputs<T>& inputs, bool add) {
+    void parameter_gradients(int64_t i, const T* d, const Inputs<T>& inputs, const Target<T>& target) {
         const Layer<T>& layer = layers[i];
         const int64_t row = stride_of(i > 0 ? layer.inputs : inputs.width);
         if (i > 0) transpose(output(i - 1), STRIDE, layer.inputs, inputs.columns, transposed, row);
-        multiply<T>({d, STRIDE, 1, i > 0 ? transposed : inputs.by_state + first, row, layer.d_weight, layer.inputs,
-                     layer.outputs, layer.inputs, inputs.states, nullptr, add});
+        multiply<T>({d, STRIDE, 1, i > 0 ? transposed : inputs.by_state + first, row,
+                     target.of(layer.d_weight), layer.inputs, layer.outputs, layer.inputs, inputs.states, nullptr,
+                     target.add});
+        T* d_bias = target.of(layer.d_bias);
         for (int64_t o = 0; o < layer.outputs; ++o) {
             const T sum = sum_of(d + o * STRIDE, inputs.columns);
-            layer.d_bias[o] = add ? layer.d_bias[o] + sum : sum;
+            d_bias[o] = target.add ? d_bias[o] + sum : sum;
         }
     }
 };

@@ -243,6 +243,15 @@ class Architecture:
             return (th.as_tensor(outputs),)
         return tuple(part.log_softmax(dim=1) for part in th.split(th.as_tensor(outputs), self.parts, dim=1))
 
+    def trained(self, of_policy: bool, of_value: bool) -> list[set[str]]:
+        """Return the names of the parameters of the actor, the critic or both, each in a set of its own."""
+        actor, critic = (
+            {f"{layer}.{kind}" for layer in layers for kind in ("weight", "bias")}
+            for layers in (self.actor, self.critic)
+        )
+        actor |= {"log_std"} if self.has_std else set()
+        return [actor] * of_policy + [critic] * of_value
+
     def structure(self, arrays: Arrays, gradients: Arrays = NO_ARRAYS) -> structures.Networks:
         """Return the structure of networks with these parameters, and with arrays for their gradients, by name.
 

@@ -73,7 +73,7 @@ template <class T, class Distribution> class Evaluator {
     // Backpropagates to the parameters. Call this after `evaluate`.
     //
     // `more` has slopes with respect to the outputs, a row for each state, or is null.
-    void backward(const int64_t* indices, const Slopes<T>& slopes, const T* more, bool add) {
+    void backward(const int64_t* indices, const Slopes<T>& slopes, const T* more, const Target<T>& target) {
         const ByState<T> d_outputs{actor.d_output()};
         distribution.gradient(d_outputs, actions, old_or_null(), inputs.states, slopes);
         for (int64_t s = 0; more && s < inputs.states; ++s)
@@ -83,7 +83,7 @@ template <class T, class Distribution> class Evaluator {
             for (int64_t i = 0; i < n_outputs; ++i) d_outputs[i][s] = allowed[i] ? d_outputs[i][s] : T(0);
         }
         clear_padding(d_outputs.first, n_outputs, inputs);
-        actor.backward(inputs, add, distribution.d_latent());
+        actor.backward(inputs, target, distribution.d_latent());
     }
 
     static void clear_padding(T* d, int64_t rows, const Inputs<T>& inputs) {

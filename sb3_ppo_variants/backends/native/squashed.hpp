@@ -16,7 +16,7 @@ template <class T, class Inner> class Squashed {
 
     void begin() { inner.begin(); }
     void begin_kl(const T* old) { inner.begin_kl(old); }
-    void end() { inner.end(); }
+    void end(const Target<T>& target) { inner.end(target); }
     const T* d_latent() const { return nullptr; }
     T deviation(int64_t state, int64_t dimension) const { return inner.deviation(state, dimension); }
 

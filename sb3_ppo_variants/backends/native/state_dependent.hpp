@@ -85,12 +85,15 @@ template <class T> class StateDependent {
         if (networks.learn_features) find_hidden_slopes(padded(states));
     }
 
-    void end() {
+    void end(const Target<T>& target) {
+        const int64_t columns = networks.log_std_columns, dimensions = size / columns;
         for (int64_t k = 0; k < width; ++k)
-            for (int64_t i = 0; i < size; ++i) {
-                const T slope = static_cast<T>(half_slopes[i * width + k] * sums[i * width + k]);
-                T& total = networks.d_log_std[index(k, i)];
-                total = i > 0 && networks.log_std_columns == 1 ? total + slope : slope;
+            for (int64_t column = 0; column < columns; ++column) {
+                T slope = 0;
+                for (int64_t i = column; i < column + dimensions; ++i)
+                    slope += static_cast<T>(half_slopes[i * width + k] * sums[i * width + k]);
+                T& total = target.of(networks.d_log_std)[k * columns + column];
+                total = target.add ? total + slope : slope;
             }
     }
 

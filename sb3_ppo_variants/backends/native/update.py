@@ -11,6 +11,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from torch import nn
 
 from sb3_ppo_variants.backends.native import structures
+from sb3_ppo_variants.backends.native.division import divide
 from sb3_ppo_variants.backends.native.library import Calls, library_in_use
 from sb3_ppo_variants.backends.native.networks import STATE_DEPENDENT, Architecture, Features, run_acting
 from sb3_ppo_variants.backends.native.own_losses import NATIVE_VALUE_LOSSES, OwnObjective, OwnValueLoss, has_term
@@ -271,7 +272,9 @@ class NativeDescent:
         # Nothing is averaged in a process that trains alone.
         self._averages = None if plan.processes.size == 1 else Averages(plan.processes, part.gradient, self._calls)
         addresses = (None, None) if self._averages is None else self._averages.addresses
-        pass_ = structures.Pass(self._permutation, *addresses, plan.batch_size, **_limits(descent))
+        networks = update.architecture.trained(descent.of_policy, descent.of_value)
+        division = divide(part.views(part.vector), networks, plan.batch_size)
+        pass_ = structures.Pass(self._permutation, *addresses, plan.batch_size, *division, **_limits(descent))
         fields: dict[str, Any] = {}
         if not has_term(plan.objective.within):
             fields |= OwnObjective(update, self._permutation).fields(self._calls)
