@@ -22,6 +22,7 @@ TOOLS = {
     "scaling": "scaling",
     "scaling-learning": "scaling_learning",
     "stepping": "stepping",
+    "study": "study",
     "throughput": "throughput",
     "verdicts": "verdicts",
 }
