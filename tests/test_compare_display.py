@@ -86,7 +86,7 @@ def test_lines_say_how_long_the_others_take(tmp_path: Path, capsys: pytest.Captu
     with Display(runs, runs[1:], tmp_path, jobs=1) as display:
         display.report(ended(runs[1], 90))
         (tmp_path / f"{runs[2].name}.json").write_text('{"label": "a", "steps": 500}')
-        display.report({**ended(runs[3], 90), "status": "failed", "error": "ValueError: no"})
+        display.report(ended(runs[3], 90, status="failed", error="ValueError: no"))
         (tmp_path / f"{runs[2].name}.json").unlink()
         display.report(ended(runs[2], 90))
     assert capsys.readouterr().out.splitlines() == [
