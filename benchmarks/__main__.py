@@ -22,6 +22,7 @@ TOOLS = {
     "scaling": "scaling",
     "scaling-learning": "scaling_learning",
     "stepping": "stepping",
+    "study": "study",
     "threads": "threads",
     "throughput": "throughput",
     "verdicts": "verdicts",

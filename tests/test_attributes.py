@@ -25,7 +25,7 @@ from sb3_ppo_variants import (
 )
 from sb3_ppo_variants.objectives import Clipped
 
-PAGE = Path(__file__).parents[1] / "docs" / "trust.md"
+PAGE = Path(__file__).parents[1] / "docs" / "migrating.md"
 STEPS = 32
 # A new value for each argument that changes what is learned, where one does.
 VALUES: dict[str, Any] = {

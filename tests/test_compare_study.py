@@ -9,12 +9,12 @@ import pytest
 from committed import section
 from comparing import p_value, record, text_of
 
-from sb3_ppo_variants.__main__ import main
+from benchmarks.__main__ import main
+from benchmarks.study import BEGIN, END
 from sb3_ppo_variants.compare import records, scores, study
 from sb3_ppo_variants.compare.plan import PRESETS, RANDOM
 from sb3_ppo_variants.compare.settings import parse
 from sb3_ppo_variants.compare.statistics import holm
-from sb3_ppo_variants.compare.study import BEGIN, END
 
 ROOT = Path(__file__).parent.parent
 PRESET = PRESETS["table1-study"]

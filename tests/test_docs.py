@@ -111,6 +111,14 @@ def test_relative_links_lead_to_files(page: Path) -> None:
     assert not missing
 
 
+def test_the_readme_is_short_and_its_references_lead_to_files() -> None:
+    text = (ROOT / "README.md").read_text()
+    references = dict(re.findall(r"^\[(\w+)\]: \S+?/main/(\S+)$", text, re.M))
+    assert set(re.findall(r"\]\[(\w+)\]", text)) == references.keys()
+    assert [path for path in references.values() if not (ROOT / path).exists()] == []
+    assert len(text.splitlines()) <= 100
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if "$" in page.read_text()], ids=lambda page: page.stem)
 def test_formulas_in_text_have_no_line_breaks(page: Path) -> None:
     """A plus or minus at the beginning of a line would be the bullet of a list."""

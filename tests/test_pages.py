@@ -19,7 +19,7 @@ PAGES = sorted([*(DOCS / "objectives").glob("*.md"), DOCS / "paper_to_code.md", 
 INTERNALS = [
     *PAGES,
     *sorted((DOCS / "howto").glob("*.md")),
-    *(DOCS / f"{n}.md" for n in ("architecture", "trust", "native")),
+    *(DOCS / f"{n}.md" for n in ("architecture", "trust", "testing", "native")),
 ]
 PACKAGE = Path(sb3_ppo_variants.__file__).parent
 SOURCES = [
@@ -158,6 +158,16 @@ def test_code_and_pictures_that_are_shown_exist(page: Path) -> None:
     for file in re.findall(r"^```\{literalinclude\} (\S+)$|^!\[[^]]*\]\((\S+)\)$", text, re.M):
         file = "".join(file)
         assert (page.parent / file).is_file() or not (HAS_PICTURES or file.endswith((".py", ".hpp"))), file
+
+
+def test_every_guarantee_says_how_to_check_it() -> None:
+    _, *sections = re.split(r"^## ", (DOCS / "trust.md").read_text(), flags=re.M)
+    commands = [re.search(r"^\*\*Check it:\*\* `(.*?)`", section, re.M) for section in sections]
+    assert len(commands) > 10
+    for section, command in zip(sections, commands, strict=True):
+        assert command, section.partition("\n")[0]
+        files = re.findall(r"tests/\w+\.py", command[1])
+        assert files and [file for file in files if not (ROOT / file).exists()] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -1,23 +1,19 @@
 """Compare algorithms over environments and seeds (settings x environments x seeds), resumably, and write a report."""
 
 import argparse
-from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from tempfile import TemporaryFile
 
 from filelock import FileLock, Timeout
-from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
 from sb3_ppo_variants.compare import backends, records
+from sb3_ppo_variants.compare.display import Display
 from sb3_ppo_variants.compare.execution import Tracking, check, perform
 from sb3_ppo_variants.compare.plan import DEFAULT, PRESETS, Plan, Run, make_plan, merge
-from sb3_ppo_variants.compare.records import RANDOM, Record, Values
-from sb3_ppo_variants.compare.report import LOCK, RECORDS, STATES, read_states, write
+from sb3_ppo_variants.compare.records import Values
+from sb3_ppo_variants.compare.report import LOCK, RECORDS, STATES, write
 from sb3_ppo_variants.compare.settings import Conditions, assignments, parse, read_file, switch
 from sb3_ppo_variants.errors import ArgumentError
 
@@ -146,7 +142,7 @@ def _make(options: argparse.Namespace, plan: Plan, missing: list[Run], tracking:
     with (
         records.Writer(options.out / RECORDS) as writer,
         backends.connect(options.backend, options.address, options.jobs) as pool,
-        Display(plan.runs, missing, states) as display,
+        Display(plan.runs, missing, states, pool.jobs) as display,
         # Closing the generator ends the workers, even if this process is interrupted.
         closing(backends.make(missing, work, pool)) as made,
     ):
@@ -159,51 +155,3 @@ def _make(options: argparse.Namespace, plan: Plan, missing: list[Run], tracking:
             if writer.problem:
                 display.tell(writer.problem, red=True)
     return failed
-
-
-class Display(Progress):
-    """A line for each run that has ended and, in a terminal, a bar for all of them and a row for each in progress."""
-
-    def __init__(self, runs: Iterable[Run], missing: Iterable[Run], states: Path):
-        self._steps = {run.name: run.timesteps if run.algorithm else 0 for run in runs}
-        self._done = self._steps.keys() - {run.name for run in missing}
-        self._failed = 0
-        self._states = states
-        console = Console()
-        super().__init__(
-            TextColumn("{task.description}"), BarColumn(None), "{task.percentage:3.0f}%",
-            TextColumn("elapsed"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
-            console=console, disable=not console.is_terminal, refresh_per_second=2,
-        )  # fmt: skip
-        self.add_task("", total=max(1, sum(self._steps.values())), completed=self._finished_steps())
-
-    def report(self, record: Record) -> None:
-        """Report a run that finished or failed."""
-        failed = record["status"] == "failed"
-        self._done.add(record["name"])
-        self._failed += failed
-        what = "failed: " + record["error"].strip().splitlines()[-1] if failed else f"score {record['score']}"
-        counted = f"{len(self._done)}/{len(self._steps)}"
-        self.tell(f"{counted} {record['label']}, {record['env']}, seed {record['seed']}: {what}", red=failed)
-
-    def tell(self, text: str, red: bool) -> None:
-        """Print a line, in red if it needs the user's attention."""
-        self.console.print(text, style="red" if red else None, highlight=False, markup=False, soft_wrap=True)
-
-    def _finished_steps(self) -> int:
-        return sum(steps for name, steps in self._steps.items() if name in self._done)
-
-    def get_renderables(self) -> Iterator[RenderableType]:
-        """Yield a table with a row for each run in progress, and the bar."""
-        states = read_states(self._states)
-        failed = f", {self._failed} failed" if self._failed else ""
-        steps = self._finished_steps() + sum(state["steps"] for state in states if state["label"] != RANDOM)
-        for task in self.tasks:
-            self.update(task.id, description=f"runs {len(self._done)}/{len(self._steps)}{failed}", completed=steps)
-        table = Table("running", "environment", "seed", "steps", "reward so far", box=None)
-        for state in states:
-            reward = "" if state["reward"] is None else f"{state['reward']:g}"
-            share = f"{state['steps']} of {state['timesteps']}"
-            table.add_row(state["label"], state["env"], str(state["seed"]), share, reward)
-        yield table
-        yield self.make_tasks_table(self.tasks)

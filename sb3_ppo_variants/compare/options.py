@@ -1,4 +1,4 @@
-"""The command lines of ``compare``, ``report`` and ``study``. Their help needs none of the packages that they need."""
+"""The command lines of ``compare`` and ``report``. Their help needs none of the packages that they need."""
 
 import argparse
 from pathlib import Path
@@ -27,8 +27,6 @@ PRESETS = ("paper-table1", "table1-study", "objectives", "atari-demo")
 PROTOCOLS = ("text", "released-code", "sb3")
 
 OUT = Path("runs/compare")
-RESULTS = Path("results/table1-study.jsonl.gz")
-PAGE = Path("docs/table1-study.md")
 
 
 def add_compare(parser: argparse.ArgumentParser) -> None:
@@ -84,14 +82,6 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--export", type=Path, metavar="FILE", help="also pack the records into a .jsonl.gz file")
 
 
-def add_study(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``study``."""
-    parser.add_argument(
-        "--from", dest="files", type=Path, nargs="+", default=[RESULTS], help=f"exported records (default: {RESULTS})"
-    )
-    parser.add_argument("--page", type=Path, default=PAGE, help="page to write into (default: %(default)s)")
-
-
 COMMANDS = {
     "compare": Command(
         "Compare algorithms over environments and seeds (settings x environments x seeds), resumably, and write a "
@@ -103,8 +93,5 @@ COMMANDS = {
         "Write a report of the runs recorded so far: report.md, report.html, interactive.html and scores.csv.",
         add_report,
         f"{__package__}.report",
-    ),
-    "study": Command(
-        "Write the current results of the Table 1 study into its page.", add_study, f"{__package__}.study"
     ),
 }

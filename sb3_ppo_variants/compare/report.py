@@ -145,13 +145,13 @@ def _make(compared: Sequence[Comparison], problems: Sequence[str], out: Path, ba
     return "\n\n".join(blocks) + "\n", pd.concat(frames).to_csv(index=False) if frames else ""
 
 
-def read_states(folder: Path) -> list[Values]:
-    """Return what the runs in progress last wrote about themselves."""
-    states = []
+def read_states(folder: Path) -> dict[str, Values]:
+    """Return what the runs in progress last wrote about themselves, by the name of the run."""
+    states = {}
     for file in sorted(folder.glob("*.json")):
         # The file is removed when its run ends.
         with suppress(FileNotFoundError):
-            states.append(json.loads(file.read_text()))
+            states[file.stem] = json.loads(file.read_text())
     return states
 
 

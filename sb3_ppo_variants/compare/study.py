@@ -1,6 +1,5 @@
 """What Table 1 depends on: its headline under each protocol, and with one ingredient of the released code changed."""
 
-import argparse
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,15 +11,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from scipy.stats import kendalltau
 
-from sb3_ppo_variants.compare import records, scores, tables
+from sb3_ppo_variants.compare import scores, tables
 from sb3_ppo_variants.compare.plan import HEADLINE, NONE, PRESETS, TABLE_1
 from sb3_ppo_variants.compare.plots import COLORS, SMALL, drawing, label_grid
 from sb3_ppo_variants.compare.records import digest
 from sb3_ppo_variants.compare.scores import Comparison
 from sb3_ppo_variants.compare.settings import parse
 from sb3_ppo_variants.compare.statistics import differences
-from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.saving.atomic import write_atomically
 
 STUDY = "table1-study"
 PRESET = PRESETS[STUDY]
@@ -31,9 +28,6 @@ LABELS = [parse(text).label for text in HEADLINE]
 # The number of runs planned under each of the conditions.
 PLANNED = len(HEADLINE) * len(PRESET.envs) * PRESET.seeds
 WORST = parse(NONE).label
-# Lines of the page, between which the text is replaced.
-BEGIN = "<!-- What follows is made by `python -m sb3_ppo_variants study`. -->"
-END = "<!-- This is the end of what is made. -->"
 EXPLAINED = """\
 The four columns of settings are mean normalised scores: in each environment the random policy has 0 and the best run
 under any of the conditions 1. τ is Kendall's tau between these scores and the paper's: 1 for the same order, -1 for the
@@ -42,43 +36,6 @@ pairs of a row, but not for the number of rows."""
 PICTURED = """\
 Score of each run (circles) and mean over seeds (dots); the short lines are the means under `released-code`, the dashed
 one is the random policy."""
-
-
-def run(options: argparse.Namespace) -> int:
-    """Write tables and a picture of the records into the page, and save the picture in a folder of the same name."""
-    found, problems = records.load(None, options.files)
-    for problem in problems:
-        print(problem)
-    page: Path = options.page
-    try:
-        text = page.read_text()
-    except OSError as error:
-        raise ArgumentError(f"--page {page} cannot be read: {error}") from error
-    if not text.count(BEGIN) == text.count(END) == 1:
-        raise ArgumentError(f"--page {page} must contain these two lines, to write between them:\n{BEGIN}\n{END}")
-    reached = outcomes(scores.comparisons(found))
-    if not reached:
-        raise ArgumentError("there are no finished runs of --preset table1-study in these records")
-    folder = page.with_suffix("")
-    folder.mkdir(exist_ok=True)
-    draw(reached, folder / "scores.png")
-    picture = f"{folder.name}/scores"
-    before, _, rest = text.partition(BEGIN)
-    blocks = [
-        f"{before}{BEGIN}",
-        progress(reached),
-        "### The order of the four settings",
-        *overview(reached),
-        f"![Scores under each of the conditions]({picture}.png)",
-        f"{PICTURED}\n[SVG]({picture}.svg), [PDF]({picture}.pdf).",
-        "### Scores",
-        "Mean return of the last 100 episodes over seeds, ± standard deviation, and the number of seeds.",
-        *tables.across([outcome.comparison for outcome in reached], level=4),
-        f"{END}{rest.partition(END)[2]}",
-    ]
-    write_atomically(page, "\n\n".join(blocks).encode())
-    print(f"Page: {page}")
-    return 0
 
 
 @dataclass(frozen=True)
