@@ -483,7 +483,9 @@ def test_shared_memory_has_no_name_that_could_be_left() -> None:
     before = set(os.listdir("/dev/shm"))
     env = SafeSubprocVecEnv([partial(NoiseEnv, BOX)] * 2, start_method="fork", n_workers=2)
     for process in (psutil.Process(), *processes_of(env)):
-        paths = [each.path for each in process.memory_maps(grouped=False) if "sb3_ppo_variants.envs.shared" in each.path]
+        paths = [
+            each.path for each in process.memory_maps(grouped=False) if "sb3_ppo_variants.envs.shared" in each.path
+        ]
         assert paths and all(path.startswith("/memfd:") for path in paths)
     assert set(os.listdir("/dev/shm")) <= before
     env.close()
