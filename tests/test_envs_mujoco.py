@@ -139,8 +139,19 @@ def test_arguments(env_id: str) -> None:
 @pytest.mark.parametrize("env_id", IDS)
 def test_many_steps(env_id: str) -> None:
     ours, theirs = pair(env_id)
-    assert_same(ours, theirs, 10_000, random_controller(ours))
+    assert_same(ours, theirs, 20_000, random_controller(ours))
     assert_same(ours, theirs, 10_000, policy_controller(ours))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env_id", ["HalfCheetah-v5", "Hopper-v5"])
+def test_many_steps_of_a_trained_policy(env_id: str) -> None:
+    """It moves, and balances for longer than random actions do."""
+    trained = PPOClip("MlpPolicy", make_mujoco_vec_env(env_id, N_ENVS, seed=0), n_steps=512, device="cpu")
+    model = trained.learn(30_000)
+    ours, theirs = pair(env_id)
+    space: Any = ours.action_space
+    assert_same(ours, theirs, 20_000, lambda seen: np.clip(model.predict(seen)[0], space.low, space.high))
 
 
 def test_double_precision_and_other_orders_of_actions() -> None:

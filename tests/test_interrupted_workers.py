@@ -280,6 +280,25 @@ def test_a_time_limit_that_passed() -> None:
     env.close()
 
 
+def test_a_dropped_step_keeps_its_actions() -> None:
+    """The actions of the next step come while a worker still has those of the last one before it."""
+    env = SafeSubprocVecEnv([partial(Tells, 0.5), partial(Remembers, 0.5)], start_method="fork", n_workers=1)
+    env.reset()
+    env.step_async(np.array([1, 2]))
+    env.step_async(np.array([3, 4]))
+    np.testing.assert_array_equal(env.step_wait()[0][:, 0], [3, 4])
+    assert env.get_attr("taken", 1) == [[2, 4]]
+    env.close()
+
+
+class Remembers(Tells):
+    """Remembers its actions."""
+
+    def step(self, action: Any) -> Any:
+        self.taken = [*getattr(self, "taken", []), int(action)]
+        return super().step(action)
+
+
 class Large(Tells):
     """Returns more data than a pipe can hold."""
 

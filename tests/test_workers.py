@@ -396,6 +396,101 @@ def test_environments_of_several_workers_are_asked_in_any_order() -> None:
     env.close()
 
 
+class Different(gym.Env):
+    """Has observations of a shape of its own."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, size: int):
+        self.observation_space = spaces.Box(-1, 1, (size,))
+
+    def reset(self, **_: Any) -> Any:
+        return np.zeros(self.observation_space.shape, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.ones(self.observation_space.shape, np.float32), 0.0, False, False, {}
+
+
+def test_observations_of_different_shapes_are_not_broadcast() -> None:
+    env = SafeSubprocVecEnv([partial(Different, 3), partial(Different, 1)], start_method="fork", n_workers=2)
+    with pytest.raises(ValueError, match="must match exactly"):
+        env.step(np.zeros(2, int))
+    env.close()
+
+
+class Words(NoiseEnv):
+    """Observes text, which has no fixed size in bytes."""
+
+    def __init__(self) -> None:
+        super().__init__(BOX)
+        self.observation_space = spaces.Text(3)
+
+    def reset(self, **_: Any) -> Any:
+        self.steps = 0
+        return "a", {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return "abc"[self.steps % 3], float(action[0]), False, False, {}
+
+
+def test_observations_without_a_fixed_type_go_through_pipes() -> None:
+    env = SafeSubprocVecEnv([Words] * 3, start_method="fork", n_workers=2)
+    env.reset()
+    observations, rewards, *_ = env.step(np.array([[1, 0], [2, 0], [3, 0]], np.float32))
+    assert observations.tolist() == ["b"] * 3 and rewards.tolist() == [1, 2, 3]  # type: ignore[union-attr]
+    env.close()
+
+
+class Echo(NoiseEnv):
+    """Keeps its actions, and returns the first number of each as the reward."""
+
+    def __init__(self) -> None:
+        super().__init__(BOX)
+        self.kept: list[np.ndarray] = []
+
+    def step(self, action: Any) -> Any:
+        self.kept.append(action)
+        observation, _, _, _, info = super().step(action)
+        return observation, float(action[0]), False, False, info
+
+    def has_kept(self) -> list[float]:
+        return [float(action[0]) for action in self.kept]
+
+
+@pytest.mark.parametrize(
+    "start_method", ["fork", *(pytest.param(name, marks=pytest.mark.slow) for name in ("forkserver", "spawn"))]
+)
+def test_arrays_do_not_change_in_later_steps(start_method: str) -> None:
+    """Neither do those of the user, nor the actions that an environment keeps."""
+    env = SafeSubprocVecEnv([Echo] * 3, start_method=start_method, n_workers=2)
+    env.reset()
+    results = []
+    for i in range(4):
+        # Those of the type of the space are written to shared memory, and the others sent.
+        actions = np.full((3, 2), i / 8, np.float32 if i % 2 else np.float64)
+        results.append(env.step(actions)[:3])
+    copies = deepcopy(results)
+    env.step(np.ones((3, 2), np.float32))
+    np.testing.assert_equal(results, copies)
+    assert [rewards.tolist() for _, rewards, _ in results] == [[i / 8] * 3 for i in range(4)]
+    assert env.env_method("has_kept") == [[0, 1 / 8, 2 / 8, 3 / 8, 1]] * 3
+    env.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux")
+def test_shared_memory_has_no_name_that_could_be_left() -> None:
+    before = set(os.listdir("/dev/shm"))
+    env = SafeSubprocVecEnv([partial(NoiseEnv, BOX)] * 2, start_method="fork", n_workers=2)
+    for process in (psutil.Process(), *processes_of(env)):
+        paths = [
+            each.path for each in process.memory_maps(grouped=False) if "sb3_ppo_variants.envs.shared" in each.path
+        ]
+        assert paths and all(path.startswith("/memfd:") for path in paths)
+    assert set(os.listdir("/dev/shm")) <= before
+    env.close()
+
+
 @pytest.mark.parametrize("n_workers", [0, 1.5, "all"])
 def test_a_wrong_number_of_workers(n_workers: Any) -> None:
     with pytest.raises(ArgumentError, match=r"n_workers=.* is not allowed"):

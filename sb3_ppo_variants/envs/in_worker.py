@@ -11,6 +11,7 @@ from contextlib import suppress
 from ctypes import c_int
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler, recv_handle
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -20,6 +21,7 @@ from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, VecEnvObs
 from stable_baselines3.common.vec_env.patch_gym import _patch_env
 
+from sb3_ppo_variants.envs.shared import Block, Numbers, layout_of
 from sb3_ppo_variants.errors import EnvOutputError
 from sb3_ppo_variants.guards.masks import check_stays
 from sb3_ppo_variants.guards.outputs import Info, check_outputs
@@ -36,14 +38,20 @@ class Failure(NamedTuple):
 
 
 class Stepped(NamedTuple):
-    """The answer to a step: what each environment of a worker returned, stacked."""
+    """The answer to a step of a worker's environments; ``None`` stands for one without numbers and infos."""
 
-    observations: VecEnvObs
-    rewards: np.ndarray
-    dones: np.ndarray
-    infos: list[Info]
+    numbers: Numbers | None
+    """``None`` if they are in shared memory."""
+    infos: dict[int, Info]
+    """Infos by index of the environment, without those that are :data:`NO_INFO`."""
     begun: dict[int, Info]
     """Infos of the resets, by index of the environment."""
+
+
+# The info of a step in an environment that tells nothing.
+NO_INFO: Info = {"TimeLimit.truncated": False}
+# The messages of most steps if memory is shared. Pickling takes longer than sending.
+STEP, NOTHING = (bytes(ForkingPickler.dumps(message)) for message in (("step", None), None))
 
 
 class Group:
@@ -61,11 +69,20 @@ class Group:
             current.value = i
             self._envs.append(check_stays(check_outputs(_patch_env(env_fn()), i), i))
         self._space = self._envs[0].observation_space
+        self._rows = slice(first, first + len(self._envs))
+        self._block: Block | None = None
+
+    def share(self, block: Block) -> None:
+        """Read actions from shared memory if a command has none, and write the numbers of steps there."""
+        self._block = block
 
     def answer(self, command: str, data: Any) -> object:
         """Do what a command says, and return the answer."""
         if command == "step":
             return self._step(data)
+        if command == "get_layout":
+            layouts = {layout_of(env.observation_space, env.action_space) for env in self._envs}
+            return layouts.pop() if len(layouts) == 1 else None
         if command == "reset":
             return self._reset(*data)
         if command == "get_spaces":
@@ -73,10 +90,14 @@ class Group:
         indices, arguments = data
         return [self._ask(command, i, arguments) for i in indices]
 
-    def _step(self, actions: Sequence[object]) -> Stepped:
+    def _step(self, actions: Sequence[object] | None) -> Stepped | None:
         """Step each environment, and reset it if its episode ended."""
-        observations, rewards, dones, infos = [], [], [], []
+        observations, rewards, dones = [], [], []
+        infos: dict[int, Info] = {}
         begun: dict[int, Info] = {}
+        if actions is None:
+            assert self._block is not None
+            actions = self._block.actions[self._rows].copy()  # The environments may keep them.
         for i, (env, action) in enumerate(zip(self._envs, actions, strict=True), start=self._first):
             self._current.value = i
             observation, reward, terminated, truncated, info = env.step(action)
@@ -89,10 +110,15 @@ class Group:
             observations.append(observation)
             rewards.append(reward)
             dones.append(done)
-            infos.append(info)
+            if len(info) > 1 or info["TimeLimit.truncated"] is not False:
+                infos[i] = info
         with np.errstate(over="ignore"):
             single = np.array(rewards, np.float32)
-        return Stepped(stack(observations, self._space), single, np.array(dones), infos, begun)
+        numbers = Numbers(stack(observations, self._space), single, np.array(dones))
+        if self._block is None:
+            return Stepped(numbers, infos, begun)
+        self._block.put(self._rows, numbers)
+        return Stepped(None, infos, begun) if infos or begun else None
 
     def _reset(self, seeds: Sequence[int | None], options: Sequence[Info]) -> tuple[VecEnvObs, list[Info]]:
         results = []
@@ -166,7 +192,12 @@ def _answer_all(child: Connection, group: Group) -> None:
             command, data = child.recv()
             if command == "close":
                 break
-            child.send(group.answer(command, data))
+            if command == "share":
+                memory = recv_handle(child)
+                group.share(Block(memory, *data))
+                os.close(memory)
+            answer = None if command == "share" else group.answer(command, data)
+            child.send_bytes(NOTHING if answer is None else ForkingPickler.dumps(answer))
     group.close()
     child.close()
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from ctypes import c_int
 from itertools import chain, pairwise
 from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import send_handle
 from typing import Any, NoReturn
 
 import gymnasium as gym
@@ -22,7 +23,8 @@ from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, Ve
 
 from sb3_ppo_variants.arguments.rules import COUNT, POSITIVE
 from sb3_ppo_variants.envs.cores import count_cores
-from sb3_ppo_variants.envs.in_worker import Failure, Stepped, work
+from sb3_ppo_variants.envs.in_worker import NO_INFO, STEP, Failure, Stepped, work
+from sb3_ppo_variants.envs.shared import Block, Layout, open_memory
 from sb3_ppo_variants.errors import ArgumentError, WorkerError, refuse
 from sb3_ppo_variants.guards.workers import Exchange, Unanswered, WorkerEndedError
 
@@ -39,7 +41,8 @@ class SafeSubprocVecEnv(SubprocVecEnv):
     """A ``SubprocVecEnv`` with several environments per worker that reports which one failed, and why.
 
     A message to a worker steps all of its environments, one after the other. The workers work at the same time. The
-    results are those of a ``DummyVecEnv``.
+    results are those of a ``DummyVecEnv``. Actions, observations, rewards and dones are in memory that the processes
+    share, and infos in messages, except on Windows and with observations or actions that have no fixed shape.
 
     If a worker raises an error, exits or does not answer in time, you get a :class:`~sb3_ppo_variants.WorkerError` with
     the index of the environment at work and any traceback. Each worker checks the outputs of its environments before
@@ -77,6 +80,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
             refuse("start_method", start_method, f"{', '.join(map(repr, methods))}, or None")
         self.waiting = False
         self.closed = False
+        self._block: Block | None = None
         context = mp.get_context(start_method or ("forkserver" if "forkserver" in methods else "spawn"))
         self.remotes: list[Worker] = []
         self.processes = []
@@ -91,9 +95,30 @@ class SafeSubprocVecEnv(SubprocVecEnv):
                 self.processes.append(self.remotes[-1].process)
             self.remotes[0].send(("get_spaces", None))
             VecEnv.__init__(self, n_envs, *self.remotes[0].recv())
+            self._block = self._share()
         except BaseException:
             self.close()
             raise
+
+    def _share(self) -> Block | None:
+        """Share memory with all workers, if there can be any and their environments have the same arrays."""
+        if sys.platform == "win32":
+            return None
+        for worker in self.remotes:
+            worker.send(("get_layout", None))
+        layouts = {worker.recv() for worker in self.remotes}
+        layout: Layout | None = layouts.pop()
+        if layout is None or layouts:
+            return None
+        memory = open_memory(layout, self.num_envs)
+        try:
+            for worker in self.remotes:
+                worker.send(("share", (layout, self.num_envs)))
+                send_handle(worker.pipe, memory, worker.process.pid)
+                worker.recv()
+            return Block(memory, layout, self.num_envs)
+        finally:
+            os.close(memory)
 
     def step_async(self, actions: np.ndarray) -> None:
         """Send each worker the actions of its environments.
@@ -102,21 +127,31 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         """
         if len(actions) != self.num_envs:
             raise ArgumentError(f"actions: {len(actions)} actions for {self.num_envs} environments; pass one for each")
-        for worker in self.remotes:
-            worker.send(("step", actions[worker.indices.start : worker.indices.stop]))
+        # A worker whose last answer was dropped may still be reading the actions of that step.
+        shares = self._block if all(worker.clean for worker in self.remotes) else None
+        if shares is not None and shares.takes(actions):
+            shares.actions[...] = actions
+            for worker in self.remotes:
+                worker.send_pickled(STEP)
+        else:
+            for worker in self.remotes:
+                worker.send(("step", actions[worker.indices.start : worker.indices.stop]))
         self.waiting = True
 
     def step_wait(self) -> VecEnvStepReturn:
         """Wait for all workers, and join what they answered."""
-        answers: list[Stepped] = [worker.recv() for worker in self.remotes]
+        answers: list[Stepped | None] = [worker.recv() for worker in self.remotes]
         self.waiting = False
-        for answer in answers:
+        infos = [NO_INFO.copy() for _ in range(self.num_envs)]
+        for answer in filter(None, answers):
+            for i, info in answer.infos.items():
+                infos[i] = info
             for i, info in answer.begun.items():
                 self.reset_infos[i] = info
-        rewards = np.concatenate([answer.rewards for answer in answers])
-        dones = np.concatenate([answer.dones for answer in answers])
-        infos = [*chain.from_iterable(answer.infos for answer in answers)]
-        return _join([answer.observations for answer in answers]), rewards, dones, infos
+        if self._block is not None:
+            return *self._block.take(), infos
+        observations, rewards, dones = zip(*[answer.numbers for answer in answers], strict=True)  # type: ignore[union-attr, misc]
+        return _join(observations), np.concatenate(rewards), np.concatenate(dones), infos
 
     def reset(self) -> VecEnvObs:
         """Reset all environments, with the seeds and options that were set since the last reset."""
@@ -215,14 +250,14 @@ class Worker(Exchange):
         """Index of the environment at work, or of the one that was last."""
         return self._current.value
 
-    def send(self, command: tuple[str, object]) -> None:
-        """Send a command.
+    def send_pickled(self, message: bytes | memoryview) -> None:
+        """Send a command that has already been pickled.
 
         :raises WorkerError: if the worker has exited or was closed, does not take it in time, or its pipe has become
             unusable
         """
         try:
-            super().send(command)
+            super().send_pickled(message)
         except BlockingIOError:
             self._fail_to_answer()
         except WorkerEndedError:

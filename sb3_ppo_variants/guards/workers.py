@@ -83,8 +83,11 @@ class Exchange:
                 self.process.terminate()
                 return
             self.recv()  # A worker that is blocked while sending does not read commands.
+        self.send_pickled(ForkingPickler.dumps(command))
+
+    def send_pickled(self, message: bytes | memoryview) -> None:
+        """Send a command that has already been pickled, as :meth:`send` does."""
         self._check()
-        message = ForkingPickler.dumps(command)
         try:
             with HELD:
                 # The order matters: an exception that is not due to a Ctrl-C may be raised between any two lines.
