@@ -286,7 +286,8 @@ def test_a_dropped_step_keeps_its_actions() -> None:
     env.reset()
     env.step_async(np.array([1, 2]))
     env.step_async(np.array([3, 4]))
-    np.testing.assert_array_equal(env.step_wait()[0][:, 0], [3, 4])
+    observations: Any = env.step_wait()[0]
+    np.testing.assert_array_equal(observations[:, 0], [3, 4])
     assert env.get_attr("taken", 1) == [[2, 4]]
     env.close()
 

@@ -109,7 +109,7 @@ def test_large_networks_and_minibatches_are_divided(monkeypatch: pytest.MonkeyPa
         return found[-1]
 
     monkeypatch.setattr("sb3_ppo_variants.backends.native.update.divide", noted)
-    settings = {"n_steps": 200, "n_epochs": 1, "policy_kwargs": {"net_arch": [256, 256]}}
+    settings: dict[str, Any] = {"n_steps": 200, "n_epochs": 1, "policy_kwargs": {"net_arch": [256, 256]}}
     assert_same(with_batches(collected(PPOClip, BOX, **settings), 300))
     assert [each.threads for each in found] == [1, 2, 3, 4, 6]  # Three blocks, each of two networks.
     assert {each.block_rows for each in found} == {division.BLOCK_ROWS}
@@ -142,7 +142,7 @@ def test_divided_updates_are_the_reference(
 @pytest.mark.usefixtures("divided")
 @pytest.mark.parametrize("own", OWN)
 def test_so_they_are_with_objectives_in_python(own: str, double_precision: Callable[[Any], None]) -> None:
-    settings = {"objective": OWN[own], "ent_coef": 0.01, "stop": ExactKL(0.05)}
+    settings: dict[str, Any] = {"objective": OWN[own], "ent_coef": 0.01, "stop": ExactKL(0.05)}
     model = with_batches(collected(PPOCustom, BOX, **settings))
     double_precision(model)
     th.set_num_threads(3)

@@ -403,12 +403,13 @@ class Different(gym.Env):
 
     def __init__(self, size: int):
         self.observation_space = spaces.Box(-1, 1, (size,))
+        self._size = size
 
     def reset(self, **_: Any) -> Any:
-        return np.zeros(self.observation_space.shape, np.float32), {}
+        return np.zeros(self._size, np.float32), {}
 
     def step(self, action: Any) -> Any:
-        return np.ones(self.observation_space.shape, np.float32), 0.0, False, False, {}
+        return np.ones(self._size, np.float32), 0.0, False, False, {}
 
 
 def test_observations_of_different_shapes_are_not_broadcast() -> None:

@@ -21,7 +21,7 @@ from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, VecEnvObs
 from stable_baselines3.common.vec_env.patch_gym import _patch_env
 
-from sb3_ppo_variants.envs.shared import Block, Numbers, layout_of
+from sb3_ppo_variants.envs.shared import Block, Numbers, contents_of
 from sb3_ppo_variants.errors import EnvOutputError
 from sb3_ppo_variants.guards.masks import check_stays
 from sb3_ppo_variants.guards.outputs import Info, check_outputs
@@ -80,9 +80,9 @@ class Group:
         """Do what a command says, and return the answer."""
         if command == "step":
             return self._step(data)
-        if command == "get_layout":
-            layouts = {layout_of(env.observation_space, env.action_space) for env in self._envs}
-            return layouts.pop() if len(layouts) == 1 else None
+        if command == "get_contents":
+            found = {contents_of(env.observation_space, env.action_space) for env in self._envs}
+            return found.pop() if len(found) == 1 else None
         if command == "reset":
             return self._reset(*data)
         if command == "get_spaces":
@@ -95,10 +95,11 @@ class Group:
         observations, rewards, dones = [], [], []
         infos: dict[int, Info] = {}
         begun: dict[int, Info] = {}
+        taken: Any = actions
         if actions is None:
             assert self._block is not None
-            actions = self._block.actions[self._rows].copy()  # The environments may keep them.
-        for i, (env, action) in enumerate(zip(self._envs, actions, strict=True), start=self._first):
+            taken = self._block.actions[self._rows].copy()  # The environments may keep them.
+        for i, (env, action) in enumerate(zip(self._envs, taken, strict=True), start=self._first):
             self._current.value = i
             observation, reward, terminated, truncated, info = env.step(action)
             done = bool(terminated or truncated)

@@ -32,7 +32,7 @@ class Array(NamedTuple):
     dtype: np.dtype[Any]
 
 
-class Layout(NamedTuple):
+class Contents(NamedTuple):
     """What is shared for each environment."""
 
     actions: Array
@@ -41,8 +41,8 @@ class Layout(NamedTuple):
     """Keys of a dictionary, which is empty for a tuple; ``None`` for a single observation."""
 
 
-def layout_of(observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> Layout | None:
-    """Return the layout for environments with these spaces; ``None`` if their values have no fixed shape and type."""
+def contents_of(observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> Contents | None:
+    """Return what environments with these spaces share; ``None`` if their values have no fixed shape and type."""
     names: tuple[str, ...] | None = None
     observed: list[spaces.Space[Any]] = [observation_space]
     if isinstance(observation_space, spaces.Dict):
@@ -54,7 +54,7 @@ def layout_of(observation_space: spaces.Space[Any], action_space: spaces.Space[A
         if space.shape is None or space.dtype is None or space.dtype.kind not in KINDS:
             return None
         arrays.append(Array(tuple(space.shape), space.dtype))
-    return Layout(arrays[0], tuple(arrays[1:]), names)
+    return Contents(arrays[0], tuple(arrays[1:]), names)
 
 
 class Block:
@@ -63,19 +63,19 @@ class Block:
     :param memory: what :func:`open_memory` returned, in this process or in another; it may be closed afterwards
     """
 
-    def __init__(self, memory: int, layout: Layout, n_envs: int):
-        arrays, offsets = _places(layout, n_envs)
+    def __init__(self, memory: int, contents: Contents, n_envs: int):
+        arrays, offsets = _places(contents, n_envs)
         shared = mmap.mmap(memory, offsets[-1])
         self.actions, self._rewards, self._dones, *self._observations = [
             np.ndarray((n_envs, *array.shape), array.dtype, shared, offset)
             for array, offset in zip(arrays, offsets, strict=False)
         ]
-        self._names = layout.names
+        self._names = contents.names
 
     def takes(self, actions: object) -> bool:
         """Whether the actions are an array of the shape and type of :attr:`actions`."""
-        is_array = isinstance(actions, np.ndarray)
-        return is_array and actions.dtype == self.actions.dtype and actions.shape == self.actions.shape
+        own = self.actions
+        return isinstance(actions, np.ndarray) and actions.dtype == own.dtype and actions.shape == own.shape
 
     def put(self, rows: slice, numbers: Numbers) -> None:
         """Write what the environments of some rows returned."""
@@ -97,15 +97,15 @@ class Block:
         return Numbers(observations, self._rewards.copy(), self._dones.copy())
 
 
-def _places(layout: Layout, n_envs: int) -> tuple[Sequence[Array], Sequence[int]]:
+def _places(contents: Contents, n_envs: int) -> tuple[Sequence[Array], Sequence[int]]:
     """Return all arrays and their offsets in bytes, followed by the number of bytes."""
     rewards, dones = Array((), np.dtype(np.float32)), Array((), np.dtype(bool))
-    arrays = (layout.actions, rewards, dones, *layout.observations)
+    arrays = (contents.actions, rewards, dones, *contents.observations)
     sizes = [n_envs * prod(array.shape) * array.dtype.itemsize for array in arrays]
     return arrays, [*accumulate((-(-size // LINE) * LINE for size in sizes), initial=0)]
 
 
-def open_memory(layout: Layout, n_envs: int) -> int:
+def open_memory(contents: Contents, n_envs: int) -> int:
     """Return a descriptor of memory for a :class:`Block`.
 
     The memory has no name, and is freed with the last process that uses it, however that ends. Where possible it is not
@@ -116,5 +116,5 @@ def open_memory(layout: Layout, n_envs: int) -> int:
     else:
         with TemporaryFile() as file:
             memory = os.dup(file.fileno())
-    os.ftruncate(memory, _places(layout, n_envs)[1][-1])
+    os.ftruncate(memory, _places(contents, n_envs)[1][-1])
     return memory

@@ -24,7 +24,7 @@ from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, Ve
 from sb3_ppo_variants.arguments.rules import COUNT, POSITIVE
 from sb3_ppo_variants.envs.cores import count_cores
 from sb3_ppo_variants.envs.in_worker import NO_INFO, STEP, Failure, Stepped, work
-from sb3_ppo_variants.envs.shared import Block, Layout, open_memory
+from sb3_ppo_variants.envs.shared import Block, Contents, open_memory
 from sb3_ppo_variants.errors import ArgumentError, WorkerError, refuse
 from sb3_ppo_variants.guards.workers import Exchange, Unanswered, WorkerEndedError
 
@@ -105,18 +105,18 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         if sys.platform == "win32":
             return None
         for worker in self.remotes:
-            worker.send(("get_layout", None))
-        layouts = {worker.recv() for worker in self.remotes}
-        layout: Layout | None = layouts.pop()
-        if layout is None or layouts:
+            worker.send(("get_contents", None))
+        found = {worker.recv() for worker in self.remotes}
+        contents: Contents | None = found.pop()
+        if contents is None or found:
             return None
-        memory = open_memory(layout, self.num_envs)
+        memory = open_memory(contents, self.num_envs)
         try:
             for worker in self.remotes:
-                worker.send(("share", (layout, self.num_envs)))
+                worker.send(("share", (contents, self.num_envs)))
                 send_handle(worker.pipe, memory, worker.process.pid)
                 worker.recv()
-            return Block(memory, layout, self.num_envs)
+            return Block(memory, contents, self.num_envs)
         finally:
             os.close(memory)
 
@@ -150,7 +150,8 @@ class SafeSubprocVecEnv(SubprocVecEnv):
                 self.reset_infos[i] = info
         if self._block is not None:
             return *self._block.take(), infos
-        observations, rewards, dones = zip(*[answer.numbers for answer in answers], strict=True)  # type: ignore[union-attr, misc]
+        numbers: Any = [answer.numbers for answer in answers if answer is not None]
+        observations, rewards, dones = zip(*numbers, strict=True)
         return _join(observations), np.concatenate(rewards), np.concatenate(dones), infos
 
     def reset(self) -> VecEnvObs:
