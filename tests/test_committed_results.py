@@ -104,6 +104,46 @@ def test_the_page_says_what_differs_beyond_noise_in_table_1() -> None:
     assert "the other five, which include ε = 0.2" in text and "ppo_clip clip_range=0.2" not in worse
 
 
+def returns_of(name: str) -> dict[str, tuple[float, float]]:
+    """Return the mean and the standard deviation of the scores of committed records, by setting."""
+    found, problems = records.unpack(ROOT / "results" / f"{name}.jsonl.gz")
+    assert not problems
+    of_setting: dict[str, list[float]] = {}
+    for record in found:
+        of_setting.setdefault(record["label"], []).append(record["score"])
+    return {label: (float(np.mean(own)), float(np.std(own, ddof=len(own) > 1))) for label, own in of_setting.items()}
+
+
+def test_the_page_says_how_distributions_compare() -> None:
+    page = (ROOT / "docs" / "howto" / "bounded_actions.md").read_text()
+    names = {"'distribution': 'squashed_gaussian'": 'distribution="squashed_gaussian"', "'std': 'state'": 'std="state"'}
+    names |= {"'distribution': 'beta'": 'distribution="beta"'}
+    rows = {"ppo_clip": 'distribution="gaussian"'}
+    rows |= {f"ppo_clip policy_kwargs={{{given}}}": row for given, row in names.items()}
+    returns, found = returns_of("distributions"), arrays("distributions")
+    for label, row in rows.items():
+        mean, deviation = returns[label]
+        assert f"| `{row}` | {mean:.1f} ± {deviation:.1f} |" in page
+    assert f"the random policy, with {returns[RANDOM][0]:.0f}," in page
+    assert found.keys() == rows.keys() and all(len(own) == 10 for own in found.values())
+    assert not any(each.is_beyond_noise for each in statistics.differences(found).values())
+    assert all(statistics.are_equivalent(own, found["ppo_clip"]) for own in found.values())
+
+
+def test_the_page_says_that_masks_and_a_memory_are_needed() -> None:
+    page, returns = (ROOT / "docs" / "howto" / "masks_and_memory.md").read_text(), returns_of("masks-and-memory")
+    rows = {
+        "ppo_clip": "`MaskableMlpLstmPolicy`",
+        "ppo_clip policy=MaskableMlpPolicy, policy_kwargs={}": "`MaskableMlpPolicy`, without a memory",
+        "ppo_clip policy=MlpLstmPolicy": "`MlpLstmPolicy`, without masks",
+        RANDOM: "random allowed actions",
+    }
+    assert returns.keys() == rows.keys()
+    for label, row in rows.items():
+        assert f"| {row} | {returns[label][0]:.2f} |" in page
+    assert all(each.is_beyond_noise for each in statistics.differences(arrays("masks-and-memory")).values())
+
+
 def test_the_mean_without_a_limit_rests_on_reacher() -> None:
     found = matrices("table1-text")["ppo_unclipped"].drop(columns="Reacher-v5").to_numpy().mean()
     assert f"over the other six environments, it is {found:.2f}" in " ".join(section("Table 1 of the paper").split())
