@@ -19,7 +19,13 @@ from sb3_ppo_variants.policies.choice import kind_of
 STARTED = st.builds(lambda n, start: spaces.Discrete(n, start=start), st.integers(1, 4), st.sampled_from([-2, 1, 7]))
 NESTED = st.builds(lambda key, space: spaces.Dict({key: space}), st.sampled_from("ab"), DICTS)
 TUPLES = st.builds(lambda parts: spaces.Tuple(parts), st.lists(NUMBERS, min_size=1, max_size=2))
-NO_ACTIONS = st.one_of(STARTED, DICTS, TUPLES, st.just(spaces.Box(-np.inf, np.inf, (2,))), st.just(spaces.Text(3)))
+NO_PARTS = [spaces.Box(-np.inf, np.inf, (2,)), spaces.Text(3)]
+NO_ACTIONS = st.one_of(
+    STARTED,
+    st.sampled_from(NO_PARTS),
+    st.sampled_from(NO_PARTS).map(lambda space: spaces.Dict({"a": spaces.Discrete(2), "b": space})),
+    st.sampled_from(NO_PARTS).map(lambda space: spaces.Tuple([space])),
+)
 NO_OBSERVATIONS = st.one_of(
     STARTED,
     STARTED.map(lambda space: spaces.Dict({"a": space})),
