@@ -110,7 +110,9 @@ def returns_of(name: str) -> dict[str, tuple[float, float]]:
     assert not problems
     of_setting: dict[str, list[float]] = {}
     for record in found:
-        of_setting.setdefault(record["label"], []).append(record["score"])
+        score = record["score"]
+        assert score is not None
+        of_setting.setdefault(record["label"], []).append(score)
     return {label: (float(np.mean(own)), float(np.std(own, ddof=len(own) > 1))) for label, own in of_setting.items()}
 
 
@@ -128,6 +130,10 @@ def test_the_page_says_how_distributions_compare() -> None:
     assert found.keys() == rows.keys() and all(len(own) == 10 for own in found.values())
     assert not any(each.is_beyond_noise for each in statistics.differences(found).values())
     assert all(statistics.are_equivalent(own, found["ppo_clip"]) for own in found.values())
+    differences = statistics.differences(arrays("distributions-halfcheetah"))
+    apart = {frozenset(pair) for pair, each in differences.items() if each.is_beyond_noise}
+    squashed, best = (f"ppo_clip policy_kwargs={{'distribution': '{name}'}}" for name in ("squashed_gaussian", "beta"))
+    assert apart == {frozenset({best, "ppo_clip"}), frozenset({best, squashed})}
 
 
 def test_the_page_says_that_masks_and_a_memory_are_needed() -> None:
