@@ -100,7 +100,6 @@ class TorchActor:
             "actions": actions,
             "values": acted.values,
             "log_probs": acted.log_probs,
-            "clipped_actions": clipped_actions,
             **acted.seen,
         }
         return clipped_actions

@@ -94,7 +94,6 @@ class NativeActor:
             else _like(steps, buffer.n_envs, space)
         )
         self._step: tuple[Observations, np.ndarray, np.ndarray, np.ndarray]
-        self._taken: np.ndarray
 
     def _prepared(self, n_steps: int, n_envs: int, dtype: th.dtype) -> structures.Acting:
         """Return the structure of a rollout, after making the arrays for all its steps."""
@@ -167,8 +166,7 @@ class NativeActor:
         if self._architecture.takes_integers:
             actions = actions.astype(np.int64)
         self._step = observations, actions, self._values[step], self._log_probs[step]
-        self._taken = self._bounded(actions) if self._clipped is None else self._clipped[step].reshape(actions.shape)
-        return self._taken
+        return self._bounded(actions) if self._clipped is None else self._clipped[step].reshape(actions.shape)
 
     def _read_noise(self, step: int) -> None:
         """Show the library the random numbers of a step: its own, or the matrices that gSDE has at the moment."""
@@ -206,7 +204,6 @@ class NativeActor:
             "actions": actions,
             "values": th.from_numpy(values),
             "log_probs": th.from_numpy(log_probs),
-            "clipped_actions": self._taken,
             **({} if self._allowed is None else {"action_masks": self._allowed}),
         }
 

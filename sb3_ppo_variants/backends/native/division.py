@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import torch as th
 
-# Multiplications of a minibatch that are worth a thread, about half a millisecond. Threads wait for each other, longest
+# Multiplications of a minibatch that are worth a thread, less than a millisecond. Threads wait for each other, longest
 # for one that has lost its core to another process, so the work must be long compared to that.
 WORTH_A_THREAD = 8_000_000
 # A weight takes part in a multiplication forward, and in two backward.

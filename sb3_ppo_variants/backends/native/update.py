@@ -282,8 +282,7 @@ class NativeDescent:
             fields |= OwnValueLoss(update, self._permutation).fields(self._calls)
         own = structures.OwnLosses(**fields)
         self._run = library_in_use().descent(
-            *(update.dtype, update.networks, update.rollout, self._terms(), own),
-            *(proximal, pass_, part.adam, self._outcome),
+            update.dtype, update.networks, update.rollout, self._terms(), own, proximal, pass_, part.adam, self._outcome
         )
 
     def _terms(self) -> structures.Terms:
