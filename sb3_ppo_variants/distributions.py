@@ -23,6 +23,8 @@ from torch.nn import functional as F
 from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.kl import Divergences, Parameters, register_built_in
 
+__all__ = ["ActionDistribution", "Beta", "Gaussian", "SquashedGaussian"]
+
 Std: TypeAlias = Literal["parameter", "state"]
 STDS = ("parameter", "state")
 # The density of a Beta distribution is 0 at the bounds. The density of actions that are closer to them than half the
@@ -49,10 +51,13 @@ class StateGaussianDistribution(DiagGaussianDistribution):
         means, logs = mean_actions.chunk(2, dim=1)
         return super().proba_distribution(means, logs)
 
-    def initialize(self, action_net: nn.Linear, log_std_init: float) -> None:
-        """Let the standard deviations of a new layer begin near exp(``log_std_init``)."""
+    def initialize(self, bias: th.Tensor, log_std_init: float) -> None:
+        """Let standard deviations begin near exp(``log_std_init``).
+
+        :param bias: the biases of a new layer, shape ``(2 * action_dim,)``
+        """
         with th.no_grad():
-            action_net.bias[self.action_dim :] = log_std_init
+            bias[self.action_dim :] = log_std_init
 
 
 class SquashedGaussianDistribution(DiagGaussianDistribution):

@@ -34,5 +34,5 @@ class WithMasks:
         deterministic: bool = False,
     ) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
         """Return the actions for the current observations of the environments; see the model."""
-        masks = np.stack(self._env.env_method(METHOD))
+        masks = self._env.env_method(METHOD)
         return self._predict(observation, state, episode_start, deterministic, action_masks=masks)

@@ -20,13 +20,23 @@ from stable_baselines3.common.distributions import (
 )
 from torch import nn
 
+from sb3_ppo_variants.distributions import (
+    ActionDistribution,
+    Gaussian,
+    StateGaussianDistribution,
+    Std,
+    distribution_of,
+)
 from sb3_ppo_variants.errors import ArgumentError, refuse
-from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of
+from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of, known_parameters
 from sb3_ppo_variants.layout import AnySpace, HybridLayout, Part, count
 
-# The values of ``entropy_weights`` and ``only_if``.
+# The values of ``entropy_weights``, ``only_if`` and ``distribution``.
 Weights: TypeAlias = Mapping[str, float]
 OnlyIf: TypeAlias = Mapping[str, tuple[str, int | Collection[int]]]
+Named: TypeAlias = str | ActionDistribution
+# How continuous parts are drawn, by their names.
+Continuous: TypeAlias = Mapping[str, ActionDistribution]
 
 
 @dataclass(frozen=True)
@@ -50,7 +60,7 @@ class Condition:
 
 
 class HybridDistribution(DiagGaussianDistribution):
-    """A product of SB3's distributions, one for each part of a ``Dict`` or ``Tuple`` space.
+    """A product of distributions, one for each part of a ``Dict`` or ``Tuple`` space.
 
     Actions are rows, shape ``(batch, n_columns)``. It derives from SB3's Gaussian because SB3's policies give the
     output of a linear layer, and a parameter for the standard deviations, to subclasses of that alone.
@@ -59,28 +69,48 @@ class HybridDistribution(DiagGaussianDistribution):
     :param entropy_weights: the factors of the parts' entropies by name; 1 for parts that are not named
     :param only_if: where parts count, by name: the name of a ``Discrete`` part, and its outcome or outcomes with which
         they do. Parts that are not named always count
-    :raises ArgumentError: if there is no such part or outcome, or a factor is not a finite number
+    :param continuous: how continuous parts are drawn, by name; SB3's Gaussian for parts that are not named
+    :raises ArgumentError: if there is no such part or outcome, or a factor is not a finite number, or needs an entropy
+        that has no closed form
     """
 
-    def __init__(self, layout: HybridLayout, entropy_weights: Weights | None = None, only_if: OnlyIf | None = None):
+    def __init__(
+        self,
+        layout: HybridLayout,
+        entropy_weights: Weights | None = None,
+        only_if: OnlyIf | None = None,
+        continuous: Continuous | None = None,
+    ):
         super().__init__(count(layout.rows))
         self._layout = layout
         self._factors = _factors(layout.parts, {} if entropy_weights is None else entropy_weights)
         self._conditions = _conditions(layout.parts, {} if only_if is None else only_if)
-        of_parts = [self.space_of(part) for part in layout.parts]
-        self.parts = [self.make_part(space) for space in of_parts]
+        drawn = continuous or {}
+        self.parts = [
+            drawn.get(part.name, Gaussian()).make(count(part.space))
+            if isinstance(part.space, spaces.Box)
+            else self.make_discrete(part.flat)
+            for part in layout.parts
+        ]
         """The distributions of the parts."""
-        sizes = map(_sizes_of, of_parts)
+        sizes = map(_sizes_of, self.parts)
         self._n_outputs, self._n_stds, self._n_parameters = (list(each) for each in zip(*sizes, strict=True))
+        each = zip(layout.parts, self.parts, self._factors, strict=True)
+        missing = [part.name for part, distribution, factor in each if factor and distribution.entropy() is None]
+        self._has_entropy = not missing
+        if missing and entropy_weights:
+            which = ", ".join(map(repr, missing))
+            raise ArgumentError(
+                f"policy_kwargs['entropy_weights']={entropy_weights!r} needs entropies in closed form, which squashed "
+                f"Gaussians lack: give {which} the weight 0, or leave entropy_weights out"
+            )
 
     @staticmethod
-    def space_of(part: Part) -> AnySpace:
-        """Return the space of the distribution of a part."""
-        return part.flat
+    def make_discrete(space: AnySpace) -> Distribution:
+        """Create the distribution of a part that is not continuous.
 
-    @staticmethod
-    def make_part(space: AnySpace) -> Distribution:
-        """Create the distribution of a part."""
+        :param space: its space with one dimension
+        """
         return make_proba_distribution(space)
 
     def proba_distribution_net(  # type: ignore[override]
@@ -91,6 +121,16 @@ class HybridDistribution(DiagGaussianDistribution):
         log_std = nn.Parameter(th.full((n_stds,), float(log_std_init))) if n_stds else None
         return nn.Linear(latent_dim, sum(self._n_outputs)), log_std
 
+    def initialize(self, bias: th.Tensor, log_std_init: float) -> None:
+        """Let standard deviations that are outputs of a new layer begin near exp(``log_std_init``).
+
+        :param bias: the biases of the layer
+        """
+        with th.no_grad():
+            for part, of_part in zip(self.parts, bias.split(self._n_outputs), strict=True):
+                if isinstance(part, StateGaussianDistribution):
+                    part.initialize(of_part, log_std_init)
+
     def proba_distribution(self, mean_actions: th.Tensor, log_std: th.Tensor | None = None) -> "HybridDistribution":
         """Set the outputs of the layer, shape ``(batch, n_outputs)``, and the logarithms of standard deviations."""
         outputs = th.split(mean_actions, self._n_outputs, dim=1)
@@ -98,7 +138,7 @@ class HybridDistribution(DiagGaussianDistribution):
         each: Any = zip(self.parts, outputs, log_stds, self._n_stds, strict=True)
         for part, of_part, of_stds, n_stds in each:
             part.proba_distribution(of_part, *([of_stds] if n_stds else []))
-        self._dtype = mean_actions.dtype
+        self._zeros = mean_actions.new_zeros(len(mean_actions))
         return self
 
     def log_prob(self, actions: th.Tensor) -> th.Tensor:
@@ -115,13 +155,20 @@ class HybridDistribution(DiagGaussianDistribution):
             log_probs.append(log_prob)
         return th.stack(log_probs).sum(dim=0)
 
-    def entropy(self) -> th.Tensor:
-        """Return the sum of the parts' entropies times their factors, shape ``(batch,)``."""
+    def entropy(self) -> th.Tensor | None:
+        """Return the sum of the parts' entropies times their factors, shape ``(batch,)``.
+
+        :return: ``None`` if an entropy that counts has no closed form. As in SB3, the mean of -log pi(a|s) estimates
+            that of the whole action then
+        """
+        if not self._has_entropy:
+            return None
         parts: Any = self.parts
-        entropies = []
+        entropies = [self._zeros]
         for part, factor, condition in zip(parts, self._factors, self._conditions, strict=True):
-            share = 1.0 if condition is None else condition.share(parts[condition.choice].distribution.probs)
-            entropies.append(factor * share * part.entropy())
+            if (entropy := part.entropy()) is not None:
+                share = 1.0 if condition is None else condition.share(parts[condition.choice].distribution.probs)
+                entropies.append(factor * share * entropy)
         return th.stack(entropies).sum(dim=0)
 
     def sample(self) -> th.Tensor:
@@ -133,7 +180,7 @@ class HybridDistribution(DiagGaussianDistribution):
         return self._joined([part.mode() for part in self.parts])
 
     def _joined(self, of_parts: Sequence[th.Tensor]) -> th.Tensor:
-        return th.cat([each.reshape(len(each), -1).to(self._dtype) for each in of_parts], dim=1)
+        return th.cat([each.reshape(len(each), -1).to(self._zeros.dtype) for each in of_parts], dim=1)
 
     def divergences(self) -> Divergences:
         """Return the divergences of the product, whose parameters are those of all parts, one after the other."""
@@ -206,15 +253,47 @@ class _Sizes(NamedTuple):
     """The number of tensors that define the distribution."""
 
 
-def _sizes_of(space: AnySpace) -> _Sizes:
-    match space:
-        case spaces.Discrete():
-            return _Sizes(int(space.n), 0, 1)
-        case spaces.MultiDiscrete():
-            return _Sizes(int(space.nvec.sum()), 0, len(space.nvec))
-        case spaces.MultiBinary():
-            return _Sizes(count(space), 0, 1)
-    return _Sizes(count(space), count(space), 2)
+def _sizes_of(distribution: Distribution) -> _Sizes:
+    """Return what a distribution takes, and set it to anything."""
+    with th.random.fork_rng(devices=[]):  # The layer is not used, so its weights must not change those of others.
+        made: Any = distribution.proba_distribution_net(latent_dim=1)
+    layer, log_std = made if isinstance(made, tuple) else (made, None)
+    n_stds = 0 if log_std is None else log_std.numel()
+    distribution.proba_distribution(th.zeros(1, layer.out_features), *([th.zeros(n_stds)] if n_stds else []))
+    return _Sizes(layer.out_features, n_stds, len(known_parameters(distribution) or ()))
+
+
+def continuous_parts(
+    parts: Sequence[Part], distribution: Named | Mapping[str, Named] | None = None, std: Std | None = None
+) -> dict[str, ActionDistribution]:
+    """Return how the continuous parts of actions are drawn, by their names.
+
+    :param parts: all parts of the actions
+    :param distribution: what :func:`~sb3_ppo_variants.distributions.distribution_of` takes, for all continuous parts,
+        or a dict of them by name; SB3's Gaussian for parts that are not named
+    :param std: ``"parameter"`` or ``"state"``, for the names of Gaussians
+    :raises ArgumentError: if one is not allowed, or does not fit the parts
+    """
+    boxes = {part.name: part.space for part in parts if isinstance(part.space, spaces.Box)}
+    given = {"distribution": distribution, "std": std}
+    if not boxes and any(value is not None for value in given.values()):
+        name = next(name for name, value in given.items() if value is not None)
+        raise ArgumentError(f"policy_kwargs[{name!r}] needs a Box among the parts of the actions: leave it out")
+    if not isinstance(distribution, Mapping):
+        drawn = dict.fromkeys(boxes, distribution_of("gaussian" if distribution is None else distribution, std))
+    elif std is not None:
+        raise ArgumentError(
+            f"policy_kwargs: std={std!r} has no effect beside a dict of distributions; give their standard deviations "
+            "there, as in Gaussian(std='state') of sb3_ppo_variants.distributions"
+        )
+    else:
+        for name in distribution:
+            if not isinstance(parts[_index(parts, "distribution", name)].space, spaces.Box):
+                raise ArgumentError(f"policy_kwargs['distribution'][{name!r}]: this part is no Box; leave it out")
+        drawn = {name: distribution_of(distribution.get(name, "gaussian")) for name in boxes}
+    for name, box in boxes.items():
+        drawn[name].check(box, use_sde=False, squash_output=False)
+    return drawn
 
 
 def _index(parts: Sequence[Part], entry: str, name: object) -> int:

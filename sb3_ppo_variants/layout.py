@@ -5,7 +5,7 @@ become rows of numbers, with the columns of one part after those of another. Wha
 users asks :func:`layout_of`, so nothing else knows the difference.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeGuard
 
@@ -43,11 +43,13 @@ class Part:
     :param name: its keys and indices, joined by dots, such as ``"move.force"``
     :param space: its space
     :param columns: where it is in rows
+    :param bounded: whether rows have continuous actions in [-1, 1], to be scaled to the bounds of the space
     """
 
     name: str
     space: AnySpace
     columns: slice
+    bounded: bool = False
 
     @property
     def flat(self) -> AnySpace:
@@ -60,9 +62,12 @@ class Part:
         return self.space
 
     def take(self, rows: np.ndarray) -> Actions:
-        """Return the part of each row as an element of the space. Continuous actions are clipped to its bounds."""
+        """Return the part of each row as an element of the space: scaled to its bounds or clipped, if continuous."""
         numbers = rows[:, self.columns].reshape(len(rows), *(self.space.shape or ()))
         if isinstance(self.space, spaces.Box):
+            if self.bounded:
+                low, high = _bounds(self.space)
+                numbers = low + 0.5 * (numbers + 1.0) * (high - low)
             return self._within_bounds(self.space, numbers)
         start = getattr(self.space, "start", 0)
         return (numbers.astype(self.space.dtype) + start).astype(self.space.dtype, copy=False)
@@ -80,7 +85,17 @@ class Part:
     def put(self, elements: Actions) -> np.ndarray:
         """Return elements of the space as rows of numbers, the inverse of :meth:`take`."""
         numbers: np.ndarray = np.asarray(elements) - getattr(self.space, "start", 0)
+        if self.bounded and isinstance(self.space, spaces.Box):
+            low, high = _bounds(self.space)
+            width = high - low
+            numbers = np.divide(2 * (numbers - low), width, out=np.ones(numbers.shape), where=width > 0) - 1
         return numbers.reshape(len(elements), -1)
+
+
+def _bounds(space: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bounds as numbers whose difference is exact."""
+    is_integer = np.issubdtype(space.dtype, np.integer)
+    return (space.low.astype(float), space.high.astype(float)) if is_integer else (space.low, space.high)
 
 
 def count(space: AnySpace) -> int:
@@ -115,20 +130,26 @@ class HybridLayout(Layout):
     """The layout of a ``Dict`` or ``Tuple`` space, whose rows have the columns of one part after those of another.
 
     Rows are not clipped and begin at 0, as the distributions of the parts draw them. Environments get elements of the
-    space: continuous parts clipped to its bounds, integers in a ``Box`` rounded, discrete ones with their ``start``.
+    space: continuous parts clipped to its bounds or scaled to them, integers in a ``Box`` rounded, discrete ones with
+    their ``start``.
 
     :param space: the action space of an environment
+    :param bounded: the names of continuous parts of which rows have numbers in [-1, 1]
     """
 
-    def __init__(self, space: HybridSpace):
+    def __init__(self, space: HybridSpace, bounded: Collection[str] = ()):
         self.space = space
         found = [*parts_of(space)]
         ends = np.cumsum([count(part) for _, part in found]).tolist()
+        names = [".".join(map(str, path)) for path, _ in found]
         self.parts = [
-            Part(".".join(map(str, path)), part, slice(end - count(part), end))
-            for (path, part), end in zip(found, ends, strict=True)
+            Part(name, part, slice(end - count(part), end), name in bounded)
+            for name, (_, part), end in zip(names, found, ends, strict=True)
         ]
         """The parts in the order of their columns."""
+        continuous = [isinstance(part.space, spaces.Box) for part in self.parts for _ in range(count(part.space))]
+        self.discrete = [i for i, is_continuous in enumerate(continuous) if not is_continuous]
+        """The columns of parts that are not continuous."""
         super().__init__(spaces.Box(-np.inf, np.inf, (ends[-1],), np.float32))
 
     def for_envs(self, rows: np.ndarray) -> list[Action]:

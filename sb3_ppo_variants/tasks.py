@@ -147,7 +147,7 @@ def make_low_or_high(n_actions: int = 4, n_steps: int = 8) -> gym.Env:
     return LowOrHigh(n_actions, n_steps)
 
 
-class MoveOrKick(gym.Env[np.ndarray, dict[str, Any]]):
+class MoveOrKick(gym.Env[np.ndarray, Any]):
     """A player on a line moves to a ball, or kicks it towards a goal. Each choice has an argument of its own.
 
     An action is a dict: ``"choice"`` is 0 to move by ``"move"``, or 1 to kick the ball as far as ``"kick"``, both in
@@ -158,15 +158,23 @@ class MoveOrKick(gym.Env[np.ndarray, dict[str, Any]]):
     distance between ball and goal. The best return is 0.8: a move to the ball, and a kick into the goal.
 
     :param n_steps: number of steps after which an episode is cut off, >= 1
-    :raises ArgumentError: if the number is not allowed
+    :param n_bins: cuts the arguments for policies with discrete actions, >= 2. An action is a number then: the first
+        ``n_bins`` move, and the others kick, by lengths from -1 to 1 in equal steps. ``None`` does not cut them
+    :raises ArgumentError: if a number is not allowed
     """
 
-    def __init__(self, n_steps: int = 8):
+    def __init__(self, n_steps: int = 8, n_bins: int | None = None):
         COUNT.check("n_steps", n_steps)
+        AT_LEAST_TWO.or_none().check("n_bins", n_bins)
         farthest = n_steps + 1
         self.observation_space = spaces.Box(-farthest, farthest, (2,), np.float32)
         length = spaces.Box(-1, 1, (1,), np.float32)
-        self.action_space = spaces.Dict({"choice": spaces.Discrete(2), "kick": length, "move": length})
+        self.action_space: spaces.Space[Any] = spaces.Dict(
+            {"choice": spaces.Discrete(2), "kick": length, "move": length}
+        )
+        self._lengths = None if n_bins is None else np.linspace(-1, 1, n_bins)
+        if n_bins is not None:
+            self.action_space = spaces.Discrete(2 * n_bins)
         self._n_steps = n_steps
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, Info]:
@@ -177,24 +185,37 @@ class MoveOrKick(gym.Env[np.ndarray, dict[str, Any]]):
         self._steps = 0
         return self._observation(), {}
 
-    def step(self, action: dict[str, Any]) -> tuple[np.ndarray, float, bool, bool, Info]:
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, Info]:
         """Move or kick."""
+        choice, length = self._read(action)
         self._steps += 1
         reward, hits = -0.1, False
-        if action["choice"] == MOVE:
-            self._to_ball -= action["move"].item()
-        elif hits := abs(self._to_ball) <= REACH:
-            self._to_goal -= action["kick"].item()
+        if choice == MOVE:
+            self._to_ball -= length
+        elif hits := self.can_kick:
+            self._to_goal -= length
             reward += 1 - abs(self._to_goal)
         return self._observation(), float(reward), bool(hits), not hits and self._steps >= self._n_steps, {}
+
+    @property
+    def can_kick(self) -> bool:
+        """Whether the player is close enough to the ball to kick it."""
+        return bool(abs(self._to_ball) <= REACH)
+
+    def _read(self, action: Any) -> tuple[int, float]:
+        """Return the choice of an action, and its argument."""
+        if self._lengths is None:
+            return action["choice"], action["move" if action["choice"] == MOVE else "kick"].item()
+        choice, bin_index = divmod(int(action), len(self._lengths))
+        return choice, self._lengths[bin_index].item()
 
     def _observation(self) -> np.ndarray:
         return np.array([self._to_ball, self._to_goal], np.float32)
 
 
-def make_move_or_kick(n_steps: int = 8) -> gym.Env:
+def make_move_or_kick(n_steps: int = 8, n_bins: int | None = None) -> gym.Env:
     """Create the environment."""
-    return MoveOrKick(n_steps)
+    return MoveOrKick(n_steps, n_bins)
 
 
 class HiddenNumbers(gym.ObservationWrapper[np.ndarray, object, np.ndarray]):

@@ -28,8 +28,9 @@ from sb3_ppo_variants.layout import AnySpace, is_hybrid
 SB3S = (ActorCriticPolicy, ActorCriticCnnPolicy, MultiInputActorCriticPolicy)
 # Entries of ``policy_kwargs`` with which these policies draw actions from other distributions.
 OF_DISTRIBUTION = {"distribution", "std"}
-# Entries for hybrid actions, which have several parts.
+# Entries for hybrid actions, which have several parts, and one that their continuous parts need with every policy.
 OF_PARTS = ("entropy_weights", "only_if")
+LOG_STD_INIT = "log_std_init"
 # Arguments that these dicts must not contain, because SB3 passes them itself.
 GIVEN_TO_POLICY = ("observation_space", "action_space", "lr_schedule", "use_sde")
 # Arguments that the kind of sb3-contrib's recurrent policies takes in addition to their constructor.
@@ -106,9 +107,10 @@ def check_policy(
     keys = [name for name in KEYS if name in arguments and name not in inspect.signature(policy_class).parameters]
     if keys and OF_DISTRIBUTION & arguments.keys():
         raise ArgumentError(f"policy_kwargs: {keys[0]} and a distribution do not go together: pass one of them")
-    if policy_class in SB3S:
-        distribution_of(**{name: arguments.pop(name) for name in OF_DISTRIBUTION & arguments.keys()})
-    also = (*OF_PARTS, *(OF_MEMORY if policy_class.__init__.__module__ == RECURRENT else ()))
+    of_distribution = {name: arguments.pop(name) for name in OF_DISTRIBUTION & arguments.keys()}
+    if policy_class in SB3S and not isinstance(of_distribution.get("distribution"), Mapping):
+        distribution_of(**of_distribution)
+    also = (*OF_PARTS, LOG_STD_INIT, *(OF_MEMORY if policy_class.__init__.__module__ == RECURRENT else ()))
     check_names("policy_kwargs", [n for n in arguments if n not in keys], policy_class, GIVEN_TO_POLICY, also)
     for name in keys:
         if policy_class.__name__ not in WITH_KEYS:

@@ -45,7 +45,7 @@ from sb3_ppo_variants.errors import ArgumentError, installation
 from sb3_ppo_variants.guards.capabilities import has_attr
 from sb3_ppo_variants.guards.masks import METHOD, MaskCheck, choices
 from sb3_ppo_variants.guards.outputs import Watch
-from sb3_ppo_variants.layout import Actions, is_hybrid
+from sb3_ppo_variants.layout import Actions, HybridLayout, is_hybrid
 from sb3_ppo_variants.recipes.recipe import Wrappers, list_wrappers
 from sb3_ppo_variants.recipes.training import Episodes, build, save
 
@@ -263,8 +263,13 @@ def random_actions(env: VecEnv, space: spaces.Space[object] | None = None) -> Ac
         return samples if is_hybrid(space) else np.array(samples)
     masks = MaskCheck(space, Watch()).stack(env.env_method(METHOD))
     parts = np.split(masks, np.cumsum(sizes)[:-1], axis=1)
-    drawn = [[space.np_random.choice(np.flatnonzero(row)) for row in part] for part in parts]
-    return np.stack(drawn, axis=1).reshape(env.num_envs, *(space.shape or ()))
+    drawn = np.stack([[space.np_random.choice(np.flatnonzero(row)) for row in part] for part in parts], axis=1)
+    if not is_hybrid(space):
+        return drawn.reshape(env.num_envs, *(space.shape or ()))
+    layout = HybridLayout(space)
+    rows = layout.to_rows([space.sample() for _ in range(env.num_envs)])
+    rows[:, layout.discrete] = drawn
+    return layout.for_envs(rows)
 
 
 def _measure(episodes: Episodes, steps: int) -> Result:

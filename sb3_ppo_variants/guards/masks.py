@@ -1,11 +1,14 @@
 """Action masks, as in sb3-contrib: they say which actions an environment allows.
 
 A mask is a flat array with a boolean for each action of a ``Discrete`` space, for each category of each dimension of a
-``MultiDiscrete`` space, or for 0 and 1 in each dimension of a ``MultiBinary`` space.
+``MultiDiscrete`` space, or for 0 and 1 in each dimension of a ``MultiBinary`` space. That of a ``Dict`` or ``Tuple``
+space has those of its discrete parts, one after the other, or is a structure like the space with a mask for each part;
+a part that is left out or ``None`` may do everything, and a ``Box`` has no mask.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -16,12 +19,17 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.guards.capabilities import has_attr, single_envs
 from sb3_ppo_variants.guards.outputs import Watch, as_real_array
+from sb3_ppo_variants.layout import AnySpace, HybridLayout, is_hybrid, parts_of
 
 METHOD = "action_masks"
+# Raises an error that names a mask, what was found, and what is allowed.
+Refuse: TypeAlias = Callable[[str, str, str], NoReturn]
 
 
-def choices(space: spaces.Space[object]) -> list[int] | None:
+def choices(space: AnySpace) -> list[int] | None:
     """Return the number of categories in each dimension of an action space, or ``None`` if it cannot be masked."""
+    if is_hybrid(space):
+        return [n for part in HybridLayout(space).parts for n in choices(part.flat) or ()] or None
     if isinstance(space, spaces.Discrete):
         return [int(space.n)]
     if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
@@ -31,25 +39,101 @@ def choices(space: spaces.Space[object]) -> list[int] | None:
     return None
 
 
-def check_maskable(space: spaces.Space[object]) -> None:
+def check_maskable(space: AnySpace) -> None:
     """:raises ArgumentError: if actions in the space cannot be masked"""
     if choices(space) is None:
         raise ArgumentError(
             f"actions in {space} cannot be masked; those of Discrete, and of flat MultiDiscrete and MultiBinary spaces "
-            "can"
+            "can, and those of Dict and Tuple spaces with such parts"
         )
+
+
+def dimensions(space: AnySpace) -> list[str]:
+    """Return a name for each dimension with a mask, for messages such as "False for every action in dimension 1"."""
+    if not is_hybrid(space):
+        n = len(choices(space) or ())
+        return [f" in dimension {i}" if n > 1 else "" for i in range(n)]
+    parts = HybridLayout(space).parts
+    return [f"{of} of the part {part.name!r}" for part in parts for of in dimensions(part.flat)]
+
+
+def _flat(space: AnySpace, mask: object, quantity: str, refuse_it: Refuse) -> np.ndarray:
+    """Return the mask of an undivided space as a flat array of booleans."""
+    sizes, array = choices(space), as_real_array(mask)
+    assert sizes is not None
+    if array is None or not np.isin(array, (0, 1)).all():
+        allowed = ", or have the structure of the action space" if is_hybrid(space) else ""
+        refuse_it(quantity, repr(mask), f"an array of booleans{allowed}")
+    # sb3-contrib also accepts a mask with a row for each dimension.
+    shapes = {(sum(sizes),)} | ({(len(sizes), sizes[0])} if len({*sizes}) == 1 and not is_hybrid(space) else set())
+    if array.shape not in shapes:
+        allowed = " or ".join(map(str, sorted(shapes, key=len)))
+        refuse_it(quantity, f"an array of shape {array.shape}", f"of shape {allowed}")
+    return array.ravel().astype(bool)
+
+
+def is_structure(space: AnySpace, mask: object) -> bool:
+    """Return whether a mask has the structure of a hybrid space, instead of being flat."""
+    kinds = Mapping if isinstance(space, spaces.Dict) else tuple
+    return is_hybrid(space) and isinstance(mask, kinds)
+
+
+def flatten(space: AnySpace, mask: object, quantity: str, refuse_it: Refuse) -> np.ndarray:
+    """Return a mask as a flat array of booleans.
+
+    :param quantity: what to call the mask if it is wrong
+    :param refuse_it: raises the error if it is
+    """
+    if not is_structure(space, mask):
+        return _flat(space, mask, quantity, refuse_it)
+    assert is_hybrid(space)
+    of_parts = _divide(space, mask, quantity, "", refuse_it)
+    arrays = []
+    for part, of_part in zip(HybridLayout(space).parts, of_parts, strict=True):
+        sizes, of = choices(part.flat), f"{quantity} of the part {part.name!r}"
+        if sizes is None:
+            if of_part is not None:
+                refuse_it(of, repr(of_part), "None or left out, because the part is a Box")
+            continue
+        arrays.append(np.ones(sum(sizes), bool) if of_part is None else _flat(part.flat, of_part, of, refuse_it))
+    return np.concatenate(arrays)
+
+
+def _divide(space: AnySpace, mask: Any, quantity: str, name: str, refuse_it: Refuse) -> Iterator[object]:
+    """Return the masks of the undivided parts of a space in order, ``None`` for those that are left out."""
+    if mask is None:
+        yield from (None for _ in parts_of(space))
+        return
+    if not is_hybrid(space):
+        yield mask
+        return
+    of = f"{quantity} of the part {name!r}" if name else quantity
+    if isinstance(space, spaces.Dict):
+        names = ", ".join(map(repr, space))
+        if not isinstance(mask, Mapping):
+            refuse_it(of, repr(mask), f"a dict with masks of {names}")
+        if unknown := [key for key in mask if key not in space.spaces]:
+            refuse_it(of, f"a dict with {unknown[0]!r}", f"one with masks of {names}")
+        inner = [(key, part, mask.get(key)) for key, part in space.spaces.items()]
+    else:
+        n = len(space.spaces)
+        if not isinstance(mask, tuple) or len(mask) != n:
+            refuse_it(of, repr(mask), f"a tuple of {n} masks, None for parts without one")
+        inner = [(i, part, mask[i]) for i, part in enumerate(space.spaces)]
+    for key, part, of_part in inner:
+        yield from _divide(part, of_part, quantity, f"{name}.{key}" if name else str(key), refuse_it)
 
 
 class MaskCheck:
     """Refuses masks that do not fit an action space."""
 
-    def __init__(self, space: spaces.Space[object], watch: Watch):
+    def __init__(self, space: AnySpace, watch: Watch):
         sizes = choices(space)
         assert sizes is not None
+        self._space = space
         self._size = sum(sizes)
         self._starts = np.cumsum([0, *sizes[:-1]])
-        # sb3-contrib also accepts a mask with a row for each dimension.
-        self._shapes = {(self._size,)} | ({(len(sizes), sizes[0])} if len({*sizes}) == 1 else set())
+        self._names = dimensions(space)
         self._watch = watch
 
     def stack(self, masks: Sequence[object]) -> np.ndarray:
@@ -68,8 +152,8 @@ class MaskCheck:
             allowed = np.logical_or.reduceat(stacked, self._starts, axis=1)
         if not allowed.all():
             env_index, dimension = (int(i) for i in np.argwhere(~allowed)[0])
-            of = f" in dimension {dimension}" if len(self._starts) > 1 else ""
-            self._watch.refuse("action mask", f"False for every action{of}", "True for at least one", env_index)
+            found = f"False for every action{self._names[dimension]}"
+            self._watch.refuse("action mask", found, "True for at least one", env_index)
         return stacked
 
     def fit(self, mask: object, env_index: int) -> np.ndarray:
@@ -77,13 +161,11 @@ class MaskCheck:
 
         :raises EnvOutputError: if the mask has a wrong shape or type
         """
-        array = as_real_array(mask)
-        if array is None or not np.isin(array, (0, 1)).all():
-            self._watch.refuse("action mask", repr(mask), "an array of booleans", env_index)
-        if array.shape not in self._shapes:
-            allowed = " or ".join(map(str, sorted(self._shapes, key=len)))
-            self._watch.refuse("action mask", f"an array of shape {array.shape}", f"of shape {allowed}", env_index)
-        return array.ravel().astype(bool)
+
+        def refuse_it(quantity: str, found: str, allowed: str) -> NoReturn:
+            self._watch.refuse(quantity, found, allowed, env_index)
+
+        return flatten(self._space, mask, "action mask", refuse_it)
 
 
 class Masks:
@@ -119,7 +201,7 @@ def check_env(env: VecEnv, policy: str, takes_masks: bool) -> None:
         )
 
 
-def check_given(masks: object, takes_masks: bool, policy: str, space: spaces.Space[object]) -> dict[str, np.ndarray]:
+def check_given(masks: object, takes_masks: bool, policy: str, space: AnySpace) -> dict[str, np.ndarray]:
     """Check the masks passed to ``predict``.
 
     :return: the arguments of the policy's ``predict``
@@ -135,15 +217,31 @@ def check_given(masks: object, takes_masks: bool, policy: str, space: spaces.Spa
             "get_action_masks(env). For an evaluation use evaluate_policy of sb3_contrib.common.maskable.evaluation. "
             "A mask of ones allows everything"
         )
-    sizes, array = choices(space), as_real_array(masks)
+    sizes, array = choices(space), as_real_array(_without_structure(space, masks))
     assert sizes is not None
     rows = None if array is None or array.size % sum(sizes) else array.reshape(-1, sum(sizes))
     if rows is None or not np.isin(rows, (0, 1)).all():
         refuse("action_masks", masks, f"{sum(sizes)} booleans for each observation")
     parts = np.split(rows, np.cumsum(sizes)[:-1], axis=1)
-    if not all(part.any(axis=1).all() for part in parts):
-        refuse("action_masks", masks, "at least one action for each observation")
+    for part, name in zip(parts, dimensions(space), strict=True):
+        if not part.any(axis=1).all():
+            refuse("action_masks", masks, f"at least one action{name} for each observation")
     return {METHOD: rows.astype(bool)}
+
+
+def _without_structure(space: AnySpace, masks: Any) -> object:
+    """Return masks passed to ``predict`` as flat ones, if some have the structure of a hybrid space.
+
+    :raises ArgumentError: if one does not fit the space
+    """
+
+    def refuse_it(quantity: str, found: str, allowed: str) -> NoReturn:
+        raise ArgumentError(f"action_masks: the {quantity} is {found}, but must be {allowed}")
+
+    several = [masks] if is_structure(space, masks) else masks
+    if not isinstance(several, list | np.ndarray) or not any(is_structure(space, mask) for mask in several):
+        return masks
+    return [flatten(space, mask, f"mask of observation {i}", refuse_it) for i, mask in enumerate(several)]
 
 
 def check_number(n_masks: int, n_observations: int) -> None:

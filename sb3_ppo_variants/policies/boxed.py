@@ -57,7 +57,7 @@ class BoxPolicy(ActorCriticPolicy):
         super()._build(lr_schedule)
         if isinstance(self.action_dist, StateGaussianDistribution):
             assert isinstance(self.action_net, nn.Linear)
-            self.action_dist.initialize(self.action_net, self.log_std_init)
+            self.action_dist.initialize(self.action_net.bias, self.log_std_init)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         return super()._get_constructor_parameters() | {"distribution": self.drawn_from}

@@ -14,7 +14,6 @@ from sb3_ppo_variants.errors import ArgumentError, installation
 from sb3_ppo_variants.kl import divergences_of
 from sb3_ppo_variants.layout import layout_of
 from sb3_ppo_variants.policies.kind import PolicyKind
-from sb3_ppo_variants.rollouts.buffer import with_parameters
 
 
 def _recurrent() -> type[PolicyKind]:
@@ -137,7 +136,7 @@ def make_policy_and_buffer(model: OnPolicyAlgorithm) -> None:
     buffer_class = _buffer_class(model)
     model.policy = kind_of_class(model.policy_class).make_policy(model).to(model.device)
     kind = kind_of(model.policy)
-    make, rows = with_parameters(buffer_class), layout_of(model.action_space).rows
+    make, rows = kind.buffer_class(buffer_class), layout_of(model.action_space).rows
     model.rollout_buffer = make(
         model.n_steps, model.observation_space, rows, device=model.device, gamma=model.gamma,
         gae_lambda=current_value("gae_lambda", model.gae_lambda, 1.0, FRACTION), n_envs=model.n_envs,

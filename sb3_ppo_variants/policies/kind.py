@@ -26,8 +26,8 @@ from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, diverge
 from sb3_ppo_variants.layout import is_hybrid
 from sb3_ppo_variants.policies.asymmetric import AsymmetricPolicy
 from sb3_ppo_variants.policies.boxed import box_policy_for
-from sb3_ppo_variants.policies.structured import check_parts, with_hybrid_actions
-from sb3_ppo_variants.rollouts.buffer import Read, Samples, Where, chunks, observations_at
+from sb3_ppo_variants.policies.structured import HybridActions, check_parts, with_hybrid_actions
+from sb3_ppo_variants.rollouts.buffer import Read, Samples, Where, chunks, observations_at, with_parameters
 
 # What a policy needs besides observations: nothing, action masks, or the sequences of a memory.
 More: TypeAlias = Any
@@ -81,6 +81,8 @@ class PolicyKind:
     """The policy classes for vectors, images and dictionaries."""
     asymmetric: ClassVar[type[BasePolicy]] = AsymmetricPolicy
     """The policy class for dictionaries of which actor and critic see different parts."""
+    hybrid: ClassVar[type[HybridActions]] = HybridActions
+    """What comes before the class of a policy with hybrid actions among the bases of another."""
     buffers: ClassVar[Sequence[type[RolloutBuffer]]] = (RolloutBuffer, DictRolloutBuffer)
     """The rollout buffer classes for arrays and for dictionaries."""
     takes_masks: ClassVar[bool] = False
@@ -109,13 +111,19 @@ class PolicyKind:
         """
         check_parts(model.action_space, model.policy_class, model.policy_kwargs)
         is_asymmetric = model.policy_class in cls.policies[2:] and any(name in model.policy_kwargs for name in KEYS)
-        made: Any = cls.asymmetric if is_asymmetric else box_policy_for(model.policy_class, model.policy_kwargs)
-        return with_hybrid_actions(made) if is_hybrid(model.action_space) else made
+        made: Any = cls.asymmetric if is_asymmetric else model.policy_class
+        if not is_hybrid(model.action_space):
+            return made if is_asymmetric else box_policy_for(made, model.policy_kwargs)
+        return with_hybrid_actions(made, cls.hybrid)
 
     @classmethod
     def policy_arguments(cls, model: OnPolicyAlgorithm) -> Extras:
         """Return the entries of ``policy_kwargs`` that the policy's constructor takes."""
         return model.policy_kwargs
+
+    def buffer_class(self, chosen: type[RolloutBuffer]) -> type[RolloutBuffer]:
+        """Return the class of the buffer of a model that names another one, which its files name too."""
+        return with_parameters(chosen)
 
     def buffer_arguments(self, model: OnPolicyAlgorithm) -> Extras:
         """Return the arguments of the buffer's constructor in addition to SB3's."""

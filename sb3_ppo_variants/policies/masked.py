@@ -18,10 +18,12 @@ from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.type_aliases import PyTorchObs
 
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.guards.masks import Masks, check_maskable
+from sb3_ppo_variants.guards.masks import Masks, check_maskable, choices
 from sb3_ppo_variants.policies.asymmetric import Asymmetric
-from sb3_ppo_variants.policies.kind import Acted, Acting, More, PolicyKind
-from sb3_ppo_variants.rollouts.buffer import Read, Where
+from sb3_ppo_variants.policies.kind import Acted, Acting, Extras, More, PolicyKind
+from sb3_ppo_variants.policies.masked_structured import MaskableHybridActions, OfHybridActions
+from sb3_ppo_variants.policies.structured import HybridActions
+from sb3_ppo_variants.rollouts.buffer import Read, Where, with_parameters
 
 
 class MaskableAsymmetricPolicy(Asymmetric, MaskableMultiInputActorCriticPolicy):
@@ -37,6 +39,7 @@ class Masked(PolicyKind):
         MaskableMultiInputActorCriticPolicy,
     )
     asymmetric: ClassVar[type[BasePolicy]] = MaskableAsymmetricPolicy
+    hybrid: ClassVar[type[HybridActions]] = MaskableHybridActions
     buffers: ClassVar[Sequence[type[RolloutBuffer]]] = (MaskableRolloutBuffer, MaskableDictRolloutBuffer)
     takes_masks = True
 
@@ -47,6 +50,14 @@ class Masked(PolicyKind):
         check_maskable(model.action_space)
         make, arguments = cls.policy_maker(model), cls.policy_arguments(model)
         return make(model.observation_space, model.action_space, model.lr_schedule, **arguments)
+
+    def buffer_class(self, chosen: type[RolloutBuffer]) -> type[RolloutBuffer]:
+        return with_parameters(chosen, *([OfHybridActions] if isinstance(self.policy, HybridActions) else []))
+
+    def buffer_arguments(self, model: OnPolicyAlgorithm) -> Extras:
+        if not isinstance(self.policy, HybridActions):
+            return super().buffer_arguments(model)
+        return {"n_masks": sum(choices(model.action_space) or ())}
 
     def acting(self, model: OnPolicyAlgorithm) -> Acting:
         return MaskedActing(self, Masks(model))

@@ -23,13 +23,29 @@ from stable_baselines3.common.distributions import MultiCategoricalDistribution
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from stable_baselines3.common.vec_env import VecNormalize
+from torch import nn
 
-from sb3_ppo_variants.guards.masks import Masks, choices
+from sb3_ppo_variants.guards.masks import Masks
 from sb3_ppo_variants.policies.masked import Masked
 from sb3_ppo_variants.policies.recurrent import Recurrent, RecurrentActing, States
 
 # The logit of an action that is not allowed, as in sb3-contrib: p is 0, and p log p is 0 and not NaN.
 NOT_ALLOWED = -1e8
+
+
+class LayerOf(MultiCategoricalDistribution):
+    """Lets SB3 build the layer of a masked distribution, because it only builds those of its own distributions.
+
+    :param masked: the masked distribution
+    """
+
+    def __init__(self, masked: MaskableDistribution):
+        super().__init__([])
+        self._masked = masked
+
+    def proba_distribution_net(self, latent_dim: int) -> nn.Module:
+        """Return the layer."""
+        return self._masked.proba_distribution_net(latent_dim=latent_dim)
 
 
 class MaskableRecurrentActorCriticPolicy(RecurrentActorCriticPolicy):
@@ -42,10 +58,11 @@ class MaskableRecurrentActorCriticPolicy(RecurrentActorCriticPolicy):
     _action_masks: th.Tensor | np.ndarray | None = None
 
     def _build(self, lr_schedule: Schedule) -> None:
-        # SB3 only builds networks for its own distributions. This one takes as many logits as the masked one.
-        self.action_dist = MultiCategoricalDistribution(choices(self.action_space))  # type: ignore
+        found: object = self.action_dist
+        masked = found if isinstance(found, MaskableDistribution) else make_masked_proba_distribution(self.action_space)
+        self.action_dist = LayerOf(masked)  # type: ignore[assignment]
         super()._build(lr_schedule)
-        self.action_dist = make_masked_proba_distribution(self.action_space)
+        self.action_dist = masked
 
     @contextmanager
     def _masked(self, action_masks: th.Tensor | np.ndarray | None) -> Iterator[None]:
@@ -63,9 +80,12 @@ class MaskableRecurrentActorCriticPolicy(RecurrentActorCriticPolicy):
     def _get_action_dist_from_latent(self, latent_pi: th.Tensor) -> MaskableDistribution:
         logits = self.action_net(latent_pi)
         if self._action_masks is not None:
-            # sb3-contrib's apply_masking() does the same to normalised logits, and normalises them again.
-            allowed = th.as_tensor(self._action_masks, dtype=th.bool, device=logits.device).reshape(logits.shape)
-            logits = logits.where(allowed, NOT_ALLOWED)
+            # sb3-contrib's apply_masking() does the same to normalised logits, and normalises them again. Continuous
+            # parts of actions have no masks.
+            masked, allowed = getattr(self.action_dist, "masked_outputs", slice(None)), logits.new_ones(logits.shape)
+            masks = th.as_tensor(self._action_masks, dtype=logits.dtype, device=logits.device)
+            allowed[:, masked] = masks.reshape(len(logits), -1)
+            logits = logits.where(allowed > 0, NOT_ALLOWED)
         distribution = self.action_dist.proba_distribution(action_logits=logits)
         assert isinstance(distribution, MaskableDistribution)
         return distribution

@@ -93,15 +93,19 @@ class WithParameters(RolloutBuffer):
 
 
 @cache
-def with_parameters(buffer_class: type[RolloutBuffer]) -> type[WithParameters]:
-    """Return a class that adds the columns to a class of rollout buffers."""
+def with_parameters(buffer_class: type[RolloutBuffer], *before: type[RolloutBuffer]) -> type[WithParameters]:
+    """Return a class that adds the columns to a class of rollout buffers.
+
+    :param before: what comes before the class among the bases of the new one
+    """
     if issubclass(buffer_class, WithParameters):
         return buffer_class
-    return type(buffer_class.__name__, (WithParameters, buffer_class), {"__module__": __name__})
+    return type(buffer_class.__name__, (WithParameters, *before, buffer_class), {"__module__": __name__})
 
 
-def _empty_buffer(buffer_class: type[RolloutBuffer]) -> WithParameters:
-    cls = with_parameters(buffer_class)
+def _empty_buffer(*bases: type[RolloutBuffer]) -> WithParameters:
+    *before, buffer_class = bases
+    cls = with_parameters(buffer_class, *before)
     return cls.__new__(cls)
 
 

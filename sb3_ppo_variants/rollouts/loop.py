@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.outputs import Watch, check_episode
-from sb3_ppo_variants.layout import Actions, layout_of
+from sb3_ppo_variants.layout import Actions, HybridLayout, layout_of
 
 # Observations as environments return them: an array or a dict of arrays, with one row per environment.
 Observations: TypeAlias = Any
@@ -93,7 +93,8 @@ def collect(
     """
     n_steps = rollout_buffer.buffer_size
     # An empty list of callbacks reads no locals, so there is no need to build them at each step.
-    layout = layout_of(model.action_space)
+    own = getattr(model.policy, "layout", None)  # A hybrid policy knows which parts of its actions to scale.
+    layout = own if isinstance(own, HybridLayout) else layout_of(model.action_space)
     heard = not isinstance(callback, CallbackList) or len(callback.callbacks) > 0
     for step in range(n_steps):
         taken = layout.for_envs(actor.act(step, _last_observations(model)))

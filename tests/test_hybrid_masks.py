@@ -1,0 +1,480 @@
+"""Masks of the discrete parts of Dict and Tuple actions: their forms, their distributions, and training with them."""
+
+import pickle
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from masked_envs import MASKED_SPACES, MaskedNoiseEnv
+from parity import train
+from sb3_contrib import MaskablePPO
+from sb3_contrib.common.maskable.distributions import make_masked_proba_distribution
+from sb3_contrib.common.maskable.evaluation import evaluate_policy as evaluate_with_masks
+from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
+from test_hybrid import KICK, NESTED, PARTS
+from test_resume import exact
+from torch.distributions import Categorical, Normal, kl_divergence
+
+from helpers import DICT, IMAGE, VARIANTS, VECTOR, NoiseEnv, assert_same_policy, assert_same_weights, collect, latin
+from helpers import save, small
+from sb3_ppo_variants import ArgumentError, EnvOutputError, PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL
+from sb3_ppo_variants.compare.execution import random_actions
+from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
+from sb3_ppo_variants.evaluation import WithMasks
+from sb3_ppo_variants.guards.masks import MaskCheck, check_given
+from sb3_ppo_variants.guards.outputs import Watch
+from sb3_ppo_variants.kl import divergences_of
+from sb3_ppo_variants.layout import HybridLayout
+from sb3_ppo_variants.objectives import SPO
+from sb3_ppo_variants.policies.masked_structured import MaskableHybridActions, MaskableHybridDistribution
+from sb3_ppo_variants.policies.structured import with_hybrid_actions
+
+ALL = [1] * 3
+# The masks of NESTED's parts: MultiBinary(2), MultiDiscrete([2, 4]), Discrete(3), a MultiDiscrete of shape (2, 2), and
+# a MultiBinary of shape (2, 2).
+COINS, DIALS, LEVEL = [1, 0, 1, 1], [0, 1, 1, 1, 0, 0], [0, 0, 1]
+GRID, SQUARE = [1, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1, 1, 1, 1], [1, 0, 0, 1, 1, 1, 0, 1]
+
+
+def nested(**changes: Any) -> Any:
+    """Return a mask with the structure of ``NESTED``."""
+    parts = {"coins": COINS, "dials": DIALS, "exact": None, "level": LEVEL, "box": None, "grid": GRID, **changes}
+    of_dict = {"dials": parts["dials"], "exact": parts["exact"]}
+    return (parts["coins"], of_dict, parts["level"], parts["box"], (None, parts["grid"]), SQUARE)
+
+
+FLAT = [*COINS, *DIALS, *LEVEL, *GRID, *SQUARE]
+ACCEPTED: list[tuple[spaces.Space, Any, list[int]]] = [
+    (KICK, {"choice": [1, 0, 1]}, [1, 0, 1]),
+    (KICK, {"choice": np.array([[True, False, True]]), "force": None}, [1, 0, 1]),
+    (KICK, {"choice": None}, ALL),
+    (KICK, {}, ALL),
+    (KICK, [True, False, True], [1, 0, 1]),
+    (KICK, np.array([1, 0, 1]), [1, 0, 1]),
+    (NESTED, nested(), FLAT),
+    (NESTED, np.array(FLAT, bool), FLAT),
+    (NESTED, FLAT, FLAT),
+    (NESTED, nested(coins=[[1, 0], [1, 1]], level=None), [*COINS, *DIALS, *ALL, *GRID, *SQUARE]),
+    (NESTED, (COINS, None, LEVEL, None, None, None), [*COINS, *[1] * 6, *LEVEL, *[1] * 22]),
+]
+
+
+@pytest.mark.parametrize(("space", "mask", "flat"), ACCEPTED)
+def test_forms_of_masks(space: Any, mask: Any, flat: list[int]) -> None:
+    masks = MaskCheck(space, Watch()).stack([mask, np.ones(len(flat), bool)])
+    assert masks.dtype == bool and masks.tolist() == [[bool(each) for each in flat], [True] * len(flat)]
+    (rows,) = check_given(mask, True, "Policy", space).values()
+    assert rows.tolist() == [masks[0].tolist()]
+
+
+PROBLEMS: list[tuple[spaces.Space, Any, str]] = [
+    (KICK, {"choice": [1, 1]}, r"mask of the part 'choice' .*is an array of shape \(2,\), but must be of shape \(3,\)"),
+    (KICK, {"choice": ["a", 1, 1]}, "mask of the part 'choice' .* but must be an array of booleans"),
+    (KICK, {"choise": ALL}, "mask .*is a dict with 'choise', but must be one with masks of 'choice', 'force'"),
+    (KICK, {"force": [1, 1]}, "mask of the part 'force' .*must be None or left out, because the part is a Box"),
+    (KICK, [1, 1], r"an array of shape \(2,\), but must be of shape \(3,\)"),
+    (KICK, None, "must be an array of booleans, or have the structure of the action space"),
+    (KICK, {"choice": [0, 0, 0]}, "False for every action of the part 'choice', but must be True for at least one"),
+    (NESTED, (None, None), r"mask .*is \(None, None\), but must be a tuple of 6 masks, None for parts without one"),
+    (NESTED, nested()[:4] + ([1], None), r"mask of the part '4' .*must be a tuple of 2 masks"),
+    (NESTED, (None, DIALS, *[None] * 4), r"mask of the part '1' .*must be a dict with masks of 'dials', 'exact'"),
+    (NESTED, nested(grid=[1] * 4), r"mask of the part '4\.1' .*is an array of shape \(4,\), but must be of shape \(14,"),
+    (NESTED, nested(dials=[1, 1, 0, 0, 0, 0]), r"every action in dimension 1 of the part '1\.dials', but must be True"),
+]
+
+
+@pytest.mark.parametrize(("space", "mask", "problem"), PROBLEMS)
+def test_what_is_wrong_is_named(space: Any, mask: Any, problem: str) -> None:
+    watch = Watch(cast(Any, SimpleNamespace(num_timesteps=40)))
+    with pytest.raises(EnvOutputError, match=problem) as raised:
+        MaskCheck(space, watch).stack([np.ones(MaskCheck(space, watch)._size, bool), mask])
+    assert "of environment 1 at step 40 is" in str(raised.value)
+
+
+# [distributions]
+
+
+def split(rows: th.Tensor, masks: th.Tensor) -> list[tuple[Any, th.Tensor | None, slice]]:
+    """Return the distributions of the parts of ``PARTS``, with masks, and the columns of their actions."""
+    contrib = [
+        (spaces.Discrete(3), slice(0, 3), slice(0, 3), slice(0, 1)),
+        (spaces.MultiDiscrete([2, 4]), slice(5, 11), slice(3, 9), slice(3, 5)),
+        (spaces.MultiBinary(2), slice(11, 15), slice(9, 13), slice(5, 7)),
+    ]
+    parts: list[Any] = []
+    for space, outputs, mask, columns in contrib:
+        part = make_masked_proba_distribution(space).proba_distribution(rows[:, outputs])
+        part.apply_masking(masks[:, mask])
+        parts.append((part, masks[:, mask], columns))
+    parts.append((Normal(rows[:, 3:5], rows[:, 16:18].exp()), None, slice(1, 3)))
+    parts.append((Normal(rows[:, 15:16], rows[:, 18:].exp()), None, slice(7, 8)))
+    return parts
+
+
+MASKS = th.tensor([[1, 0, 1, 0, 1, 1, 1, 0, 0, 1, 1, 0, 1], [0, 0, 1, 1, 1, 0, 1, 0, 0, 1, 0, 1, 1]] * 3).bool()
+
+
+def made(seed: int, **options: Any) -> tuple[MaskableHybridDistribution, list[Any]]:
+    rows = th.randn(6, 19, generator=th.Generator().manual_seed(seed))
+    distribution = MaskableHybridDistribution(HybridLayout(PARTS), **options).proba_distribution(rows)
+    distribution.apply_masking(MASKS)
+    return distribution, split(rows, MASKS)
+
+
+def test_parts_are_those_of_sb3_contrib() -> None:
+    distribution, parts = made(0)
+    th.manual_seed(0)
+    actions = distribution.sample()
+    assert actions.shape == (6, 8)
+    log_probs, entropies = th.zeros(6), th.zeros(6)
+    for part, mask, columns in parts:
+        taken = actions[:, columns]
+        if mask is None:
+            log_probs, entropies = log_probs + part.log_prob(taken).sum(1), entropies + part.entropy().sum(1)
+        else:
+            log_probs = log_probs + part.log_prob(taken[:, 0] if columns == slice(0, 1) else taken)
+            entropies = entropies + part.entropy()
+            assert (part.mode().reshape(6, -1) == distribution.mode()[:, columns]).all()
+    th.testing.assert_close(distribution.log_prob(actions), log_probs)
+    th.testing.assert_close(distribution.entropy(), entropies)
+    distribution.apply_masking(None)
+    assert (distribution.parts[0].distribution.probs > 0).all()
+
+
+def outcomes(part: Any) -> list[Categorical]:
+    return [part.distribution] if hasattr(part, "distribution") and part.distribution else part.distributions
+
+
+def test_divergences_leave_out_what_is_masked() -> None:
+    (old, old_parts), (new, new_parts) = made(1), made(2)
+    divergences = divergences_of(old)
+    p, q = (divergences.parameters(each) for each in (old, new))
+    wanted = th.zeros(6)
+    for (one, mask, _), (other, _, _) in zip(old_parts, new_parts, strict=True):
+        if mask is None:
+            wanted = wanted + kl_divergence(one, other).sum(dim=1)
+            continue
+        for before, after in zip(outcomes(one), outcomes(other), strict=True):
+            allowed = before.masks
+            terms = before.probs * (before.logits - after.logits)
+            wanted = wanted + terms.where(allowed, 0.0).sum(dim=1)
+            assert not before.probs[~allowed].any() and not allowed.all()
+    th.testing.assert_close(divergences.kl(p, q), wanted)
+
+
+def test_allowed_actions_are_drawn() -> None:
+    distribution, _ = made(3)
+    th.manual_seed(0)
+    drawn = th.stack([distribution.sample() for _ in range(300)])
+    assert {*drawn[:, 0, 0].tolist()} == {0, 2} and {*drawn[:, 1, 0].tolist()} == {2}
+    assert {*drawn[:, 0, 3].tolist()} == {1} and {*drawn[:, 1, 3].tolist()} == {0, 1}
+    assert {*drawn[:, 0, 5].tolist()} == {0, 1} and {*drawn[:, 0, 6].tolist()} == {1}
+
+
+# [training]
+
+
+class Partly(gym.Wrapper):
+    """Takes the actions of an environment with masks as the only part of a dictionary."""
+
+    def __init__(self, env: gym.Env):
+        super().__init__(env)
+        self.action_space = spaces.Dict({"only": env.action_space})
+
+    def step(self, action: Any) -> Any:
+        return self.env.step(action["only"])
+
+    def action_masks(self) -> Any:
+        return {"only": cast(Any, self.env).action_masks()}
+
+
+@pytest.mark.parametrize("observations", [VECTOR, DICT], ids=["vector", "dict"])
+@pytest.mark.parametrize("name", MASKED_SPACES)
+def test_a_single_part_is_maskable_ppo_bit_for_bit(name: str, observations: Any) -> None:
+    def make(wrap: Callable[[gym.Env], gym.Env]) -> Callable[[], VecEnv]:
+        env = lambda: wrap(MaskedNoiseEnv(MASKED_SPACES[name], deepcopy(observations)))  # noqa: E731
+        return lambda: DummyVecEnv([env, env])
+
+    policy = "MlpPolicy" if observations is VECTOR else "MultiInputPolicy"
+    shared: dict[str, Any] = {"ent_coef": 0.02, "vf_coef": 0.7}
+    theirs, their_log = train(MaskablePPO, make(lambda env: env), policy, **shared)
+    ours, our_log = train(PPOClip, make(Partly), f"Maskable{policy}", **shared)
+    assert_same_weights(ours, theirs)
+    for name in ("train/loss", "train/entropy_loss", "train/approx_kl"):
+        assert [each[name] for each in our_log] == [each[name] for each in their_log]
+
+
+class Masked(NoiseEnv):
+    """Draws masks in the structure of ``KICK`` or ``NESTED``, and fails if an action is masked."""
+
+    def _draw(self) -> None:
+        drawn = [self.np_random.random(n) < 0.5 for n in self._sizes()]
+        for of_dimension in drawn:
+            of_dimension[self.np_random.integers(len(of_dimension))] = True
+        self._drawn = drawn
+
+    def _sizes(self) -> list[int]:
+        return [3] if self.action_space == KICK else [2, 2, 2, 4, 3, 2, 3, 4, 5, 2, 2, 2, 2]
+
+    def action_masks(self) -> Any:
+        drawn = self._drawn
+        if self.action_space == KICK:
+            return {"choice": drawn[0]}
+        coins, dials, grid, square = (np.concatenate(drawn[a:b]) for a, b in ((0, 2), (2, 4), (5, 9), (9, 13)))
+        return (coins, {"dials": dials}, drawn[4], None, (None, grid), square)
+
+    def reset(self, **arguments: Any) -> Any:
+        returned = super().reset(**arguments)
+        self._draw()
+        return returned
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        if self.action_space == KICK:
+            chosen = [action["choice"]]
+        else:
+            level, grid = action[2] + 1, action[4][1] - np.array([[1, 1], [0, 9]])
+            chosen = [*action[0], *action[1]["dials"], level, *grid.ravel(), *action[5].ravel()]
+        assert all(mask[int(each)] for mask, each in zip(self._drawn, chosen, strict=True)), "the action is masked"
+        returned = super().step(chosen[0])
+        self._draw()
+        return returned
+
+
+SPACES: dict[str, Any] = {"Dict": KICK, "Tuple": NESTED}
+
+
+def masked(space: Any, observations: Any = VECTOR, make: Callable[..., VecEnv] = DummyVecEnv) -> VecEnv:
+    return make([lambda: Monitor(Masked(deepcopy(space), deepcopy(observations))) for _ in range(2)])
+
+
+def small_masked(cls: Any = PPOClip, env: VecEnv | None = None, policy: str = "MaskableMlpPolicy", **more: Any) -> Any:
+    return small(cls, masked(KICK) if env is None else env, policy, **more)
+
+
+POLICIES = {"Mlp": VECTOR, "MultiInput": DICT, "Cnn": IMAGE}
+
+
+@latin(4, cls=VARIANTS, name=SPACES, kind=POLICIES, memory=["", "Lstm"])
+def test_every_class_and_policy(cls: Any, name: str, kind: str, memory: str) -> None:
+    model = small_masked(cls, masked(SPACES[name], POLICIES[kind]), f"Maskable{kind}{memory}Policy").learn(64)
+    assert model.logger.name_to_value["train/kl"] > 0 and model.logger.name_to_value["train/std"] > 0
+    assert 0.3 < model.rollout_buffer.action_masks.mean() < 0.9
+    assert model.rollout_buffer.actions.dtype == np.float32
+
+
+@pytest.mark.parametrize("kind", [SubprocVecEnv, SafeSubprocVecEnv, "gymnasium"])
+def test_vectorised_environments_give_the_same(kind: Any) -> None:
+    def make(makers: Any) -> VecEnv:
+        if kind == "gymnasium":
+            return GymnasiumVecEnv(gym.vector.SyncVectorEnv(makers))
+        return kind(makers, start_method="fork")
+
+    wanted = small_masked().learn(64)
+    env = masked(KICK, make=make)
+    got = small_masked(env=env).learn(64)
+    env.close()
+    assert_same_policy(got, wanted)
+
+
+@pytest.mark.parametrize("options", [{}, {"only_if": {"force": ("choice", [1, 2])}}], ids=["all parts", "only if"])
+def test_the_update_is_the_equations(options: dict[str, Any]) -> None:
+    kwargs = {**options, "log_std_init": -0.3}
+    model = collect(small_masked(PPOFixedKL, kl_coef=3.0, ent_coef=0.05, learning_rate=3e-3, policy_kwargs=kwargs))
+    policy, old, buffer = deepcopy(model.policy), deepcopy(model.policy), deepcopy(model.rollout_buffer)
+    assert model.policy.log_std.tolist() == pytest.approx([-0.3, -0.3])
+
+    def parts(of: Any, batch: Any) -> tuple[Categorical, Normal]:
+        outputs = of.action_net(of.mlp_extractor(of.extract_features(batch.observations))[0])
+        allowed = batch.action_masks.bool()
+        # Logits so low that the probabilities are 0, without sb3-contrib.
+        choice = Categorical(logits=outputs[:, :3].where(allowed, -1e9))
+        return choice, Normal(outputs[:, 3:5], of.log_std.exp())
+
+    state = np.random.get_state()
+    for _ in range(model.n_epochs):
+        for batch in buffer.get(model.batch_size):
+            choice, force = parts(policy, batch)
+            with th.no_grad():
+                old_choice, old_force = parts(old, batch)
+            counts, share, old_share = 1.0, 1.0, 1.0
+            if options:
+                counts = (batch.actions[:, 0] > 0).float()
+                share, old_share = (each.probs[:, 1:].sum(dim=1) for each in (choice, old_choice))
+            log_prob = choice.log_prob(batch.actions[:, 0]) + counts * force.log_prob(batch.actions[:, 1:]).sum(dim=1)
+            entropy = choice.entropy() + share * force.entropy().sum(dim=1)
+            of_force = kl_divergence(old_force, force).sum(dim=1)
+            kl = (old_choice.probs * (old_choice.logits - choice.logits)).sum(dim=1) + old_share * of_force
+            advantages = (batch.advantages - batch.advantages.mean()) / (batch.advantages.std() + 1e-8)
+            gained = (th.exp(log_prob - batch.old_log_prob) * advantages - 3 * kl).mean()
+            error = (policy.predict_values(batch.observations).flatten() - batch.returns).square().mean()
+            policy.optimizer.zero_grad()
+            (-gained - model.ent_coef * entropy.mean() + model.vf_coef * error).backward()
+            th.nn.utils.clip_grad_norm_(policy.parameters(), model.max_grad_norm)
+            policy.optimizer.step()
+    np.random.set_state(state)
+    before = deepcopy(model.policy)
+    model.train()
+    for new, wanted, was in zip(model.policy.parameters(), policy.parameters(), before.parameters(), strict=True):
+        th.testing.assert_close(new, wanted, rtol=1e-4, atol=1e-6)
+        assert (new - was).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_a_memory_computes_the_same_on_both_paths(name: str) -> None:
+    models = []
+    for fast in (False, True):
+        model = collect(small_masked(env=masked(SPACES[name]), policy="MaskableMlpLstmPolicy"))
+        model.fast = fast
+        np.random.seed(0)
+        model.train()
+        models.append(model)
+    states = [model.policy.state_dict() for model in models]
+    th.testing.assert_close(*states, rtol=1e-3, atol=1e-5)
+
+
+def test_objectives_of_the_user() -> None:
+    model = small_masked(PPOCustom, masked(NESTED), objective=SPO(0.2)).learn(64)
+    assert model.logger.name_to_value["train/kl"] > 0
+
+
+@latin(2, cls=VARIANTS, name=SPACES, memory=["", "Lstm"], weights_only=[True, False])
+def test_files(cls: Any, name: str, memory: str, weights_only: bool) -> None:
+    kwargs = {"log_std_init": -0.5}
+    model = small_masked(cls, masked(SPACES[name]), f"MaskableMlp{memory}Policy", policy_kwargs=kwargs).learn(32)
+    loaded = cls.load(save(model), env=model.env, weights_only=weights_only)
+    assert_same_policy(loaded, model)
+    assert loaded.policy_kwargs == kwargs and loaded.rollout_buffer_class is model.rollout_buffer_class
+    loaded.learn(32)
+
+
+def test_policies_and_buffers_can_be_copied(tmp_path: Path) -> None:
+    model = collect(small_masked(policy_kwargs={"log_std_init": -0.5, "entropy_weights": {"force": 0.0}}))
+    model.policy.save(str(tmp_path / "policy"))
+    loaded = with_hybrid_actions(MaskableActorCriticPolicy, MaskableHybridActions).load(str(tmp_path / "policy"))
+    for other in (loaded, pickle.loads(pickle.dumps(model.policy)), deepcopy(model).policy):
+        th.testing.assert_close(other.state_dict(), model.policy.state_dict(), rtol=0, atol=0)
+        assert other.of_parts == model.policy.of_parts and other.log_std_init == -0.5
+    buffer = pickle.loads(pickle.dumps(model.rollout_buffer))
+    np.testing.assert_array_equal(buffer.action_masks, model.rollout_buffer.action_masks)
+    buffer.reset()
+    assert buffer.action_masks.shape == (16, 2, 3) and buffer.action_masks.all()
+
+
+@pytest.mark.parametrize("policy", ["MaskableMlpPolicy", pytest.param("MaskableMlpLstmPolicy", marks=pytest.mark.slow)])
+def test_interrupted_runs_resume_exactly(policy: str, tmp_path: Path) -> None:
+    exact(PPOAdaptiveKL, lambda: VecNormalize(masked(KICK)), tmp_path, policy=policy)
+
+
+# [use]
+
+
+def test_predictions_keep_to_masks() -> None:
+    model, seen = small_masked(), np.zeros((2, 3), np.float32)
+    for form in (lambda row: row, lambda row: {"choice": row}):
+        for _ in range(10):
+            action, _ = model.predict(seen[0], action_masks=form([0, 1, 0]))
+            assert KICK.contains(action) and action["choice"] == 1
+            actions, _ = model.predict(seen, action_masks=[form([0, 1, 0]), form([0, 0, 1])])
+            assert [each["choice"] for each in actions] == [1, 2]
+    several = np.empty(2, object)  # As get_action_masks of sb3-contrib stacks dicts.
+    several[:] = {"choice": [1, 0, 0]}, {}
+    assert model.predict(seen, action_masks=several)[0][0]["choice"] == 0
+    model = small_masked(env=masked(NESTED))
+    only = (None, None, [0, 1, 0], None, None, None)
+    assert model.predict(seen[0], action_masks=only)[0][2] == 0
+    assert [each[2] for each in model.predict(seen, action_masks=[only, only])[0]] == [0, 0]
+
+
+WRONG: list[tuple[Any, str]] = [
+    (None, "needs the masks of the states"),
+    ({"choice": [1, 0]}, r"action_masks: the mask of observation 0 of the part 'choice' is .* shape \(2,\)"),
+    ([{}, {"force": [1]}], "action_masks: the mask of observation 1 of the part 'force' is .*, because .* is a Box"),
+    ({"choice": [0, 0, 0]}, "allowed: at least one action of the part 'choice' for each observation"),
+    ([{}, {}, {}], "3 masks for 2 observations"),
+    ([1, 1], "allowed: 3 booleans for each observation"),
+]
+
+
+@pytest.mark.parametrize(("masks", "problem"), WRONG)
+def test_masks_that_predict_does_not_take(masks: Any, problem: str) -> None:
+    with pytest.raises(ArgumentError, match=problem):
+        small_masked().predict(np.zeros((2, 3), np.float32), action_masks=masks)
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_evaluations(name: str) -> None:
+    env = masked(SPACES[name])
+    model = small_masked(env=env)
+    assert np.isfinite(evaluate_policy(WithMasks(model, env), env, n_eval_episodes=2)[0])
+    if name == "Dict":
+        assert np.isfinite(evaluate_with_masks(model, env, n_eval_episodes=2)[0])
+        assert np.isfinite(evaluate_with_masks(model, Monitor(Masked(KICK)), n_eval_episodes=2)[0])
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_random_actions_keep_to_masks(name: str) -> None:
+    env = masked(SPACES[name])
+    env.seed(0)
+    env.reset()
+    for _ in range(20):
+        env.step(random_actions(env))
+
+
+class Wrong(Masked):
+    def action_masks(self) -> Any:
+        return {"choice": [False] * 3} if self._steps == 5 else {}
+
+
+class Changing(Masked):
+    def action_masks(self) -> Any:
+        self._draw()
+        return super().action_masks()
+
+
+@pytest.mark.parametrize("make", [DummyVecEnv, SafeSubprocVecEnv])
+def test_wrong_masks_end_training(make: Any) -> None:
+    env = make([lambda: Wrong(KICK)])
+    with pytest.raises(EnvOutputError, match="environment 0 at step 5 is False for every action of the part 'choice'"):
+        small_masked(env=env).learn(32)
+    env.close()
+
+
+def test_masks_that_change_in_a_worker_end_training() -> None:
+    env = SafeSubprocVecEnv([lambda: Changing(KICK)])
+    env.seed(0)
+    with pytest.raises(EnvOutputError, match="action mask of environment 0 .*is different at"):
+        small_masked(env=env).learn(32)
+    env.close()
+
+
+REFUSED: list[tuple[Any, dict[str, Any], str]] = [
+    (spaces.Dict({"force": spaces.Box(-1, 1, (2,))}), {}, r"cannot be masked; .* Dict and Tuple spaces with such parts"),
+    (KICK, {"use_sde": True}, "use_sde=True needs a Box action space"),
+    (KICK, {"fast": True}, "fast=True is not possible, because actions are drawn from a MaskableHybridDistribution"),
+    (KICK, {"policy_kwargs": {"log_std_init": "0"}}, r"policy_kwargs\['log_std_init'\]='0' is not allowed"),
+    (spaces.Discrete(3), {"policy_kwargs": {"log_std_init": 0.0}}, r"\['log_std_init'\] needs a Dict or Tuple action"),
+]
+
+
+@pytest.mark.parametrize(("space", "arguments", "message"), REFUSED)
+def test_what_does_not_fit_is_refused(space: Any, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        small_masked(env=DummyVecEnv([lambda: NoiseEnv(space)]), **arguments)
+
+
+def test_environments_without_masks_are_refused_before_the_first_step() -> None:
+    with pytest.raises(ArgumentError, match=r"NoiseEnv has no action_masks\(\)"):
+        small_masked(env=DummyVecEnv([lambda: NoiseEnv(KICK)])).learn(16)
+    with pytest.warns(UserWarning, match=r"has action_masks\(\), which HybridActorCriticPolicy ignores"):
+        small_masked(env=DummyVecEnv([lambda: Wrong(KICK)]), policy="MlpPolicy")._setup_learn(16)
