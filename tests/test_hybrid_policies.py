@@ -290,7 +290,7 @@ class Aim(gym.Env):
         return np.zeros(3, np.float32), float(reward), True, False, {}
 
 
-@pytest.mark.parametrize("cls", [PPOClip, PPOAdaptiveKL])
+@latin(2, cls=[PPOClip, PPOAdaptiveKL])
 def test_both_parts_are_learned(cls: Any) -> None:
     model = cls("MlpPolicy", Aim(), 3e-3, n_steps=256, batch_size=64, n_epochs=10, seed=0).learn(6_000)
     action, _ = model.predict(np.zeros(3, np.float32), deterministic=True)
