@@ -154,7 +154,7 @@ def test_an_address_keeps_the_selection(script: Path) -> None:
 
 
 def test_filters_leave_what_they_say(script: Path) -> None:
-    select = """select(RECORDS, {...NO_LIMITS, protocol: "released-code", env: "Hopper-v5", with: "clip_range=0.2"})
+    select = """select(RECORDS, {...NO_LIMITS, protocol: "released-code", env: "Hopper-v5", with: "clip_range=lin_0.2"})
         .map(({setting, runs}) => [setting, runs.map(([seed]) => seed)])"""
     found = javascript(select, script)
     # Three seeds are in one file and two in another. The random policy is always there.
