@@ -12,6 +12,7 @@ from sb3_ppo_variants.arguments.commandline import Command, run_command
 # The module of each tool, by the name of its command.
 TOOLS = {
     "cold": "cold",
+    "cores": "cores",
     "figures": "figures.command",
     "gallery": "gallery",
     "guard": "guard",
