@@ -13,6 +13,7 @@ from sb3_ppo_variants.arguments.commandline import Command, run_command
 TOOLS = {
     "animations": "animations",
     "cold": "cold",
+    "cores": "cores",
     "figures": "figures.command",
     "gallery": "gallery",
     "guard": "guard",

@@ -58,6 +58,16 @@ def test_finished_runs_are_not_made_again(tmp_path: Path, capsys: pytest.Capture
     assert compare(tmp_path) == 0
     assert "3 are finished, 0 to make" in capsys.readouterr().out
     assert files(tmp_path) == before
+
+
+@pytest.mark.usefixtures("in_process")
+def test_the_fastest_environments_make_the_same_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    envs = ["--envs", "InvertedPendulum-v5"]
+    assert compare(tmp_path, *envs, "--fast-envs") == 0
+    assert {record["vec_env"] for record in written(tmp_path).values()} == {"MujocoVecEnv"}
+    assert "- environments in a MujocoVecEnv (2 runs)" in (tmp_path / "report.md").read_text()
+    assert compare(tmp_path, *envs) == 0
+    assert "3 are finished, 0 to make" in capsys.readouterr().out
     assert compare(tmp_path, "--seeds", "2") == 0
     more = files(tmp_path)
     assert len(more) == 5 and before.items() < more.items()
