@@ -134,9 +134,9 @@ def _share_of_simulation(workload: Workload, n_steps: int) -> float:
     venv: Any = make_mujoco_vec_env(workload.make_env, workload.n_envs, seed=0, n_threads=1)
     venv.reset()
     venv.simulations.batch = timed = Timed(venv.simulations.batch)
-    share: float = timed.seconds / max(seconds_to_step(venv, n_steps), 1e-6)
+    seconds = seconds_to_step(venv, n_steps)
     venv.close()
-    return share
+    return timed.seconds / seconds
 
 
 def parts_of(name: str, measured: Mapping[str, Any]) -> Parts:

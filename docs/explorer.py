@@ -39,6 +39,7 @@ TITLES = {
     "hopper": ("Hopper with the recipe", "hopper/report"),
     "masked": ("Masks", "masked/report"),
     "recurrent": ("Memory", "recurrent/report"),
+    "memories": ("LSTM, GRU and no memory, CartPole without velocities", "recurrent"),
     "masks-and-memory": ("Masks and a memory", "howto/masks_and_memory"),
     "details": ("Implementation details", "details/report"),
     "distributions": ("Distributions, Pendulum", "howto/bounded_actions"),
@@ -201,7 +202,7 @@ def _group(record: Record, given: int) -> Group:
 
 
 def _algorithm(record: Record) -> str:
-    """Return the algorithm in words: its class, and with a class of another package or an objective of its own, that."""
+    """Return the algorithm in words: its class, with the package if it is another one, or its own objective."""
     module, _, name = record["algorithm"].partition(":")
     if not name:
         return record["label"]

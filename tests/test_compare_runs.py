@@ -58,6 +58,13 @@ def test_finished_runs_are_not_made_again(tmp_path: Path, capsys: pytest.Capture
     assert compare(tmp_path) == 0
     assert "3 are finished, 0 to make" in capsys.readouterr().out
     assert files(tmp_path) == before
+    assert compare(tmp_path, "--seeds", "2") == 0
+    more = files(tmp_path)
+    assert len(more) == 5 and before.items() < more.items()
+    # Another setting gets its own records.
+    assert compare(tmp_path, "-p", "gamma=0.9") == 0
+    assert len(files(tmp_path)) == 8 and more.items() < files(tmp_path).items()
+    assert (tmp_path / "report.md").read_text().count("## CartPole-v1") == 2
 
 
 @pytest.mark.usefixtures("in_process")
@@ -68,13 +75,6 @@ def test_the_fastest_environments_make_the_same_runs(tmp_path: Path, capsys: pyt
     assert "- environments in a MujocoVecEnv (2 runs)" in (tmp_path / "report.md").read_text()
     assert compare(tmp_path, *envs) == 0
     assert "3 are finished, 0 to make" in capsys.readouterr().out
-    assert compare(tmp_path, "--seeds", "2") == 0
-    more = files(tmp_path)
-    assert len(more) == 5 and before.items() < more.items()
-    # Another setting gets its own records.
-    assert compare(tmp_path, "-p", "gamma=0.9") == 0
-    assert len(files(tmp_path)) == 8 and more.items() < files(tmp_path).items()
-    assert (tmp_path / "report.md").read_text().count("## CartPole-v1") == 2
 
 
 @pytest.mark.usefixtures("in_process")

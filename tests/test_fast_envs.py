@@ -158,7 +158,9 @@ RESCALED = {"env_wrapper": {"gymnasium.wrappers.RescaleAction": {"min_action": -
 def test_recipes(env_id: str, changes: Any, kind: type[VecEnv], monkeypatch: pytest.MonkeyPatch) -> None:
     """A recipe for a game without a wrapper gets none."""
     monkeypatch.setattr(fast, "seconds_per_step", lambda env: 1.0 * (kind is SafeSubprocVecEnv))
-    made, fastest = (recipe("ppo_clip", env_id, n_envs=2, fast_envs=fast_envs, **changes) for fast_envs in (False, True))
+    made, fastest = (
+        recipe("ppo_clip", env_id, n_envs=2, fast_envs=fast_envs, **changes) for fast_envs in (False, True)
+    )
     venv = fastest.make_env(seed=3)
     assert isinstance(venv.unwrapped, kind)
     same(venv, made.make_env(seed=3), 20)

@@ -228,9 +228,7 @@ def make_record(run: Run, status: str, result: Result, wall: float | None = None
     return cast(Record, {**made, **described, "modules": modules, "wall_seconds": wall, "cpu_seconds": cpu})
 
 
-def _train(
-    run: Run, made: Recipe, state: State, checkpoints: Path | None, tracking: Tracking
-) -> tuple[int, Result]:
+def _train(run: Run, made: Recipe, state: State, checkpoints: Path | None, tracking: Tracking) -> tuple[int, Result]:
     """Return the number of steps that were made, and what computed them."""
     model = build(made, run.seed)
     env = model.get_env()
