@@ -320,7 +320,6 @@ REFUSED: list[tuple[spaces.Space, dict[str, Any], str]] = [
     (KICK, {"policy_kwargs": {"only_if": {"force": ("choice", 3)}}}, r"one or more values of 'choice': \[0, 1, 2\]"),
     (KICK, {"policy_kwargs": {"only_if": {"choice": ("force", 1)}}}, "needs a Discrete part, but 'force' is Box"),
     (KICK, {"policy_kwargs": {"only_if": {"choice": ("choice", 1)}}}, "which itself depends on another part"),
-    (KICK, {"fast": True}, "fast=True is not possible, because actions are drawn from a HybridDistribution"),
     (KICK, {"policy": "MaskableMlpPolicy"}, "cannot be masked"),
 ]
 

@@ -9,8 +9,8 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_ppo_variants.backends import obstacles
 from sb3_ppo_variants.backends.native.actor import NativeActor
-from sb3_ppo_variants.backends.native.library import REBUILD, library
 from sb3_ppo_variants.backends.native.distributions import drawn_by
+from sb3_ppo_variants.backends.native.library import REBUILD, library
 from sb3_ppo_variants.backends.native.networks import Architecture, Features, arrays_of
 from sb3_ppo_variants.backends.native.proximal import check_proximal
 from sb3_ppo_variants.backends.native.update import NativeUpdate

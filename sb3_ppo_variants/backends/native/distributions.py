@@ -50,8 +50,8 @@ KINDS: Mapping[type[Distribution], int] = {
     StateDependentNoiseDistribution: STATE_DEPENDENT,
     StateGaussianDistribution: STATE_GAUSSIAN,
 }
-# Those with one standard deviation for all states, those of which two outputs belong to each dimension, those whose noise
-# is normal, and those that a product may have as factors.
+# Those with one standard deviation for all states, those of which two outputs belong to each dimension, those whose
+# noise is normal, and those that a product may have as factors.
 WITH_LOG_STD = {GAUSSIAN, SQUASHED_GAUSSIAN}
 OF_TWO_OUTPUTS = {STATE_GAUSSIAN, SQUASHED_STATE_GAUSSIAN, BETA}
 OF_NORMAL_NOISE = {GAUSSIAN, STATE_GAUSSIAN, SQUASHED_GAUSSIAN, SQUASHED_STATE_GAUSSIAN}
