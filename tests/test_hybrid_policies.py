@@ -162,9 +162,10 @@ PROCESSES: dict[str, Callable[..., VecEnv]] = {
 
 @pytest.mark.parametrize("kind", PROCESSES)
 def test_vectorised_environments_give_the_same(kind: str) -> None:
-    wanted = small(env=envs(KICK)).learn(64)
+    # Rewards in double precision, as SubprocVecEnv returns them, are rounded elsewhere on the native path.
+    wanted = small(env=envs(KICK), fast=False).learn(64)
     env = envs(KICK, make=PROCESSES[kind])
-    got = small(env=env).learn(64)
+    got = small(env=env, fast=False).learn(64)
     env.close()
     assert_same_policy(got, wanted)
 

@@ -39,7 +39,7 @@ from sb3_ppo_variants.kl import Parameters, divergences_of, is_built_in, is_mask
     BETA,
     HYBRID,
 ) = range(9)
-KINDS: Mapping[type[Distribution], int] = {
+DISTRIBUTIONS: Mapping[type[Distribution], int] = {
     BernoulliDistribution: BERNOULLI,
     BetaDistribution: BETA,
     CategoricalDistribution: CATEGORICAL,
@@ -223,7 +223,7 @@ def drawn_by(distribution: Distribution) -> Drawn:
 
 
 def _single(distribution: Distribution) -> Single:
-    kind = CATEGORICAL if is_masked(distribution) else KINDS.get(type(distribution))
+    kind = CATEGORICAL if is_masked(distribution) else DISTRIBUTIONS.get(type(distribution))
     if kind is None:
         raise ObstacleError(f"actions are drawn from a {type(distribution).__name__}")
     if not is_built_in(divergences_of(distribution)):
