@@ -73,6 +73,16 @@ class HybridDistribution(DiagGaussianDistribution):
         sizes = map(_sizes_of, of_parts)
         self._n_outputs, self._n_stds, self._n_parameters = (list(each) for each in zip(*sizes, strict=True))
 
+    @property
+    def entropy_weights(self) -> Sequence[float]:
+        """The factors of the parts' entropies."""
+        return self._factors
+
+    @property
+    def conditions(self) -> Sequence[Condition | None]:
+        """Where each part counts; ``None`` for everywhere."""
+        return self._conditions
+
     @staticmethod
     def space_of(part: Part) -> AnySpace:
         """Return the space of the distribution of a part."""

@@ -162,9 +162,10 @@ PROCESSES: dict[str, Callable[..., VecEnv]] = {
 
 @pytest.mark.parametrize("kind", PROCESSES)
 def test_vectorised_environments_give_the_same(kind: str) -> None:
-    wanted = small(env=envs(KICK)).learn(64)
+    # Rewards in double precision, as SubprocVecEnv returns them, are rounded elsewhere on the native path.
+    wanted = small(env=envs(KICK), fast=False).learn(64)
     env = envs(KICK, make=PROCESSES[kind])
-    got = small(env=env).learn(64)
+    got = small(env=env, fast=False).learn(64)
     env.close()
     assert_same_policy(got, wanted)
 
@@ -320,7 +321,6 @@ REFUSED: list[tuple[spaces.Space, dict[str, Any], str]] = [
     (KICK, {"policy_kwargs": {"only_if": {"force": ("choice", 3)}}}, r"one or more values of 'choice': \[0, 1, 2\]"),
     (KICK, {"policy_kwargs": {"only_if": {"choice": ("force", 1)}}}, "needs a Discrete part, but 'force' is Box"),
     (KICK, {"policy_kwargs": {"only_if": {"choice": ("choice", 1)}}}, "which itself depends on another part"),
-    (KICK, {"fast": True}, "fast=True is not possible, because actions are drawn from a HybridDistribution"),
     (KICK, {"policy": "MaskableMlpPolicy"}, "cannot be masked"),
 ]
 
