@@ -11,7 +11,9 @@ from sb3_ppo_variants.arguments.commandline import Command, run_command
 
 # The module of each tool, by the name of its command.
 TOOLS = {
+    "animations": "animations",
     "cold": "cold",
+    "cores": "cores",
     "figures": "figures.command",
     "gallery": "gallery",
     "guard": "guard",

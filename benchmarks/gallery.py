@@ -48,7 +48,8 @@ INTRODUCTION = f"""# What the recipes reach
 We trained `PPOClip` with the recipes in `sb3_ppo_variants/recipes`, on one CPU thread. A score is the mean return of
 the saved model over {EPISODES} new episodes, with the deterministic policy (in Atari games, the stochastic one). The
 curves show the returns during training: each seed in grey, their mean in blue. `make gallery` makes the runs that have
-no record in `results/gallery.jsonl` yet, and writes this page from the records.
+no record in `results/gallery.jsonl` yet, and writes this page from the records. `python -m benchmarks animations`
+trains the agents that are shown in motion, with the first of the seeds.
 
 The table has the mean of all seeds (± their standard deviation) beside what [rl_zoo3][rl_zoo3] and [CleanRL][cleanrl]
 publish, with the version of the environment and the number of steps that they used. rl_zoo3 has the hyperparameters of
@@ -139,7 +140,8 @@ def page(records: list[dict[str, Any]], folder: Path) -> str:
     for env_id, runs in found.items():
         draw(runs, folder / f"{env_id}.png")
         goal = "" if ENVIRONMENTS[env_id] is None else f" Goal: {ENVIRONMENTS[env_id]:g}."
-        text = f"{summary(runs)}{goal}\n\n![learning curve]({env_id}.png)\n"
+        agent = f" ![the trained agent]({env_id}.gif)" if (folder / f"{env_id}.gif").exists() else ""
+        text = f"{summary(runs)}{goal}\n\n![learning curve]({env_id}.png){agent}\n"
         note = f"{NOTES[env_id]}\n\n" if env_id in NOTES else ""
         parts.append(f"## {env_id}{cut_short(runs)}\n\n{note}{text}")
     return "\n".join(parts)

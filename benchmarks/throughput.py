@@ -15,7 +15,15 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from benchmarks import measuring
 from benchmarks.measuring import Count, quartiles, since
-from benchmarks.workloads import BARS, DEFAULT_WORKLOADS, WORKLOADS, Algorithms, Workload
+from benchmarks.workloads import (
+    BARS,
+    DEFAULT_WORKLOADS,
+    REFERENCE,
+    WORKLOADS,
+    Algorithms,
+    Workload,
+    on_reference_path,
+)
 from sb3_ppo_variants import variants
 from sb3_ppo_variants.errors import ArgumentError
 
@@ -108,7 +116,7 @@ def _algorithms(options: argparse.Namespace) -> Algorithms:
         name: partial(getattr(variants, name), device="cpu") for name in options.algorithms
     }
     if options.reference:
-        algorithms["PPOClip, fast=False"] = partial(variants.PPOClip, device="cpu", fast=False)
+        algorithms[REFERENCE] = on_reference_path
     if options.peers:
         try:
             import sbx

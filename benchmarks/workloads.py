@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
@@ -22,6 +22,9 @@ Algorithms = Mapping[str, Callable[..., OnPolicyAlgorithm]]
 ROLLOUT, POOLED_ROLLOUT = 2048, 4096
 N_ENVS = (1, 8, 32, 128)
 BREAKOUT = "BreakoutNoFrameskip-v4"
+# The name and the class of PPOClip on the reference path.
+REFERENCE = "PPOClip, fast=False"
+on_reference_path = partial(PPOClip, device="cpu", fast=False)
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,8 @@ class Workload:
     """The environment for this package's classes, if it differs from that of SB3's."""
     rollouts: int = 1
     """Rollouts of a run: enough for the start of ``learn``, and caches that another run has filled, not to matter."""
-    baseline: str = BASELINE
-    """The setting of ``compare`` that the others are compared with."""
+    baseline: str | None = BASELINE
+    """The setting of ``compare`` that the others are compared with; ``None`` for the reference path."""
 
     def model(self, algorithm: Callable[..., OnPolicyAlgorithm], ours: bool = True) -> OnPolicyAlgorithm:
         """Create a model for this workload.
@@ -47,10 +50,12 @@ class Workload:
 
     def with_baseline(self, algorithms: Algorithms) -> Algorithms:
         """Return the algorithms, preceded by the one that they are compared with."""
-        cls: Any = load_class(ALGORITHMS[self.baseline])
+        if self.baseline is None:
+            return {REFERENCE: on_reference_path, **algorithms}
+        setting, cls = Setting(self.baseline), cast(Any, load_class(ALGORITHMS[self.baseline]))
 
         def make(policy: str, *args: Any, **arguments: Any) -> OnPolicyAlgorithm:
-            return cls(policy_for(Setting(self.baseline), policy), *args, device="cpu", **arguments)
+            return cls(policy_for(setting, policy), *args, device="cpu", **arguments)
 
         return {cls.__name__: make, **algorithms}
 
@@ -109,6 +114,20 @@ WORKLOADS["scheduling"] = Workload(
     "MaskableMlpPolicy",
     {"n_steps": ROLLOUT // 8},
     baseline="contrib_maskable_ppo",
+)
+# SB3's PPO takes no such actions.
+WORKLOADS["move-or-kick"] = Workload(
+    partial(make_vec_env, "sb3_ppo_variants.tasks:MoveOrKick-v0", 8),
+    "MlpPolicy",
+    {
+        "n_steps": ROLLOUT // 8,
+        "ent_coef": 0.01,
+        "policy_kwargs": {
+            "only_if": {"move": ("choice", 0), "kick": ("choice", 1)},
+            "entropy_weights": {"choice": 2.0},
+        },
+    },
+    baseline=None,
 )
 for _n_envs in (1, 8):
     WORKLOADS[f"cartpole-novel-{_n_envs}"] = Workload(

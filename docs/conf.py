@@ -10,7 +10,9 @@ from sphinx.writers.html5 import HTML5Translator
 from ziamath import Latex
 
 DOCS = Path(__file__).parent
-sys.path.insert(0, str(DOCS.parent))
+sys.path[:0] = [str(DOCS.parent), str(DOCS)]
+
+import explorer  # noqa: E402
 
 import sb3_ppo_variants  # noqa: E402
 
@@ -97,7 +99,14 @@ def visit_math_block(self: HTML5Translator, node: math_block) -> None:
     raise SkipNode
 
 
+def write_records(app: Sphinx, error: Exception | None) -> None:
+    """Write the data of the page "Explorer" into the site."""
+    if error is None and app.builder.format == "html":
+        explorer.write(Path(app.outdir) / "_static" / "records.js")
+
+
 def setup(app: Sphinx) -> None:
-    """Register the renderer and the filter of reports; called by Sphinx."""
+    """Register the renderer, the filter of reports and the writer of the explorer's data; called by Sphinx."""
     app.add_html_math_renderer("svg", (visit_math, None), (visit_math_block, None))
     app.connect("source-read", leave_out_missing_files)
+    app.connect("build-finished", write_records)

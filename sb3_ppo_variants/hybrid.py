@@ -105,6 +105,16 @@ class HybridDistribution(DiagGaussianDistribution):
                 f"Gaussians lack: give {which} the weight 0, or leave entropy_weights out"
             )
 
+    @property
+    def entropy_weights(self) -> Sequence[float]:
+        """The factors of the parts' entropies."""
+        return self._factors
+
+    @property
+    def conditions(self) -> Sequence[Condition | None]:
+        """Where each part counts; ``None`` for everywhere."""
+        return self._conditions
+
     @staticmethod
     def make_discrete(space: AnySpace) -> Distribution:
         """Create the distribution of a part that is not continuous.

@@ -19,7 +19,7 @@ from sb3_ppo_variants.compare.records import RANDOM
 CONDITIONS: dict[str, Any] = {
     "preset": None, "timesteps": 100, "entry": None, "file": None, "parameters": {}, "normalize": None, "anneal": None,
 }  # fmt: skip
-CIRCUMSTANCES = ["versions", "machine", "numerics", "modules", "commit", "wall_seconds", "cpu_seconds"]
+CIRCUMSTANCES = ["versions", "machine", "numerics", "vec_env", "modules", "commit", "wall_seconds", "cpu_seconds"]
 ALGOS = ["--algos", "ppo_clip", "ppo_unclipped"]
 SHORT = ["--seeds", "1", "--timesteps", "512", "--jobs", "2"]
 

@@ -72,6 +72,13 @@ MIXED = spaces.Dict({"b": spaces.Box(-1, 1, (2, 2)), "a": spaces.Discrete(3)})
 IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
 
 
+def total(action: Any) -> float:
+    """Return the sum of the numbers in an action, which may be a dict or a tuple."""
+    if isinstance(action, dict):
+        action = tuple(action.values())
+    return sum(map(total, action)) if isinstance(action, tuple) else float(np.sum(action))
+
+
 class NoiseEnv(gym.Env):
     """Random observations and rewards from one seeded generator, for any spaces; episodes of 7 steps."""
 
@@ -89,7 +96,7 @@ class NoiseEnv(gym.Env):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
         self._steps += 1
-        reward = float(np.sum(action)) + self.np_random.normal()
+        reward = total(action) + self.np_random.normal()
         return self.observation_space.sample(), reward, False, self._steps == 7, {}
 
 

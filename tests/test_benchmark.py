@@ -11,7 +11,7 @@ import pytest
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecNormalize
 
-from benchmarks import gallery, paths, stepping, threads, throughput, workloads
+from benchmarks import cores, gallery, paths, stepping, threads, throughput, workloads
 from benchmarks.__main__ import TOOLS, main
 from helpers import BOX, noise_envs
 
@@ -167,8 +167,48 @@ def test_the_model_of_threads_by_hand() -> None:
     )
 
 
+def test_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(cores, "IDLE", (2,))
+    file = tmp_path / "cores.json"
+    small = ["--workloads", "cartpole", "halfcheetah", "--pairs", "2", "--steps", "5", "--cores", "1"]
+    assert main(["cores", *small, "--json", str(file)]) == 0
+    printed = capsys.readouterr().out
+    assert "| cartpole, 8 | 1 | " in printed and "| halfcheetah, 8 | " in printed
+    runs = json.loads(file.read_text())["runs"]
+    assert all(0 < share < 1 for share in runs["halfcheetah"]["simulated"])
+    assert main(["cores", "--report", str(file)]) == 0
+    assert capsys.readouterr().out == printed
+
+
+def test_the_model_of_cores_by_hand() -> None:
+    """Messages take 100 + 20 w microseconds, and each environment 1 in the main process and 2 in a worker.
+
+    In one process, an empty environment takes 3 microseconds and CartPole 13, so 10 of its own. In 4 workers, 8 of them
+    take 100 + 80 + 8 + 2 * (2 + 10) = 212, and in 64, which are 8, 100 + 160 + 8 + 12 = 280. In HalfCheetah, 600 of 800
+    microseconds are simulation: in 3 threads, at most 3 environments each take 225 of them.
+    """
+
+    def idle(n: int) -> dict[str, list[float]]:
+        of_workers = {str(w): [1e-6 * (100 + 20 * w + n + 2 * n / w)] for w in (1, 2)}
+        return {cores.ALONE: [3e-6 * n], **of_workers}
+
+    runs = {
+        "cartpole": {cores.ALONE: [8 * 13e-6], "2": [1e-4]},
+        "halfcheetah": {cores.ALONE: [8e-4], "2": [4e-4], "simulated": [0.75]},
+    }
+    measured = {"steps": 1, "idle": {str(n): idle(n) for n in (8, 32)}, "runs": runs}
+    assert cores.overheads(measured) == pytest.approx([100e-6, 20e-6, 1e-6, 2e-6])
+    assert cores.speed("cartpole", measured, 4) == pytest.approx(104 / 212)
+    assert cores.speed("cartpole", measured, 64) == pytest.approx(104 / 280)
+    assert cores.speed("halfcheetah", measured, 3) == pytest.approx(800 / 425)
+    lines = cores.tables(measured)
+    assert "| cartpole, 8 | 2 | 1.04 (1.04 to 1.04) | 0.53 |" in lines
+    assert "| halfcheetah, 8 | 800 | 2.3 | 2.9 | 2.9 | 2.9 |" in lines
+
+
 # The function that measures, for each command with a file for results.
 MEASURING = {
+    "cores": "cores.measure",
     "guard": "guard.costs",
     "interpolation": "figures.interpolation.line",
     "kl-estimators": "figures.estimators.measure",
@@ -196,7 +236,7 @@ def test_folders_for_results_are_made_before_measuring(
         main([command, "--json", str(file)])
 
 
-@pytest.mark.parametrize("command", ["throughput", "cold", "stepping", "threads"])
+@pytest.mark.parametrize("command", ["throughput", "cold", "cores", "stepping", "threads"])
 def test_no_pairs_are_refused(command: str) -> None:
     with pytest.raises(SystemExit, match="--pairs must be an integer >= 1, not 0"):
         main([command, "--pairs", "0"])

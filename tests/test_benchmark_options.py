@@ -13,6 +13,7 @@ from benchmarks.__main__ import main
 
 WITH_REPORTS = (
     "cold",
+    "cores",
     "guard",
     "kl-estimators",
     "paths",

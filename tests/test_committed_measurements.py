@@ -65,6 +65,13 @@ def test_the_page_has_the_limits_that_environments_set(name: str, limits: dict[s
     assert f"about {', '.join(others)} and {last}" in text
 
 
+@pytest.mark.parametrize("workload", ["breakout", "halfcheetah", "lunarlander", "bipedalwalker"])
+def test_the_page_has_the_speeds_of_environments(workload: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stepping", "--report", str(ROOT / "results" / f"stepping-{workload}.json")]) == 0
+    _, _, *rows = capsys.readouterr().out.rstrip().splitlines()
+    assert len(rows) >= 3 and "\n".join(rows) in (ROOT / "docs" / "envs.md").read_text()
+
+
 @pytest.mark.parametrize("command", ["cold", "paths"])
 def test_the_page_has_the_other_speeds(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     file = {"cold": "cold.json", "paths": "zoo-paths.json"}[command]

@@ -150,6 +150,18 @@ def test_the_page_says_that_masks_and_a_memory_are_needed() -> None:
     assert all(each.is_beyond_noise for each in statistics.differences(arrays("masks-and-memory")).values())
 
 
+def test_the_page_says_how_memories_compare() -> None:
+    page, returns, found = (ROOT / "docs" / "recurrent.md").read_text(), returns_of("memories"), arrays("memories")
+    gru, without = (next(label for label in found if each in label) for each in ("'memory': 'gru'", "policy=MlpPolicy"))
+    rows = {"ppo_clip": "`MlpLstmPolicy`, the recipe", gru: 'the same with `memory="gru"`'}
+    for label, row in {**rows, without: "`MlpPolicy`, without a memory"}.items():
+        mean, deviation = returns[label]
+        assert f"| {row} | {mean:.0f} ± {deviation:.0f} |" in page and len(found[label]) == 5
+    differences = statistics.differences(found)
+    apart = {frozenset(pair) for pair, each in differences.items() if each.is_beyond_noise}
+    assert apart == {frozenset({without, each}) for each in rows}
+
+
 def test_the_mean_without_a_limit_rests_on_reacher() -> None:
     found = matrices("table1-text")["ppo_unclipped"].drop(columns="Reacher-v5").to_numpy().mean()
     assert f"over the other six environments, it is {found:.2f}" in " ".join(section("Table 1 of the paper").split())

@@ -27,6 +27,8 @@ from sb3_ppo_variants.__main__ import main
         (["-p", "gamma"], "'gamma' must be name=value"),
         (["-p", "gamma=0.9", "-p", "gamma=0.8"], "gamma is given more than once"),
         (["--from", "none.jsonl.gz"], "--from none.jsonl.gz cannot be read as a file that report --export wrote"),
+        (["-p", "fast_envs=True"], "fast_envs cannot be a hyperparameter of a comparison: use --fast-envs"),
+        (["--algos", "ppo_clip:fast_envs=True"], "fast_envs cannot be an argument of a setting, .*: use --fast-envs"),
         (["--jobs", "0"], "--jobs must be at least 1, not 0"),
         (["--address", "127.0.0.1:1"], "--address 127.0.0.1:1 is for --backend ray or dask"),
     ],

@@ -68,6 +68,16 @@ def test_finished_runs_are_not_made_again(tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.usefixtures("in_process")
+def test_the_fastest_environments_make_the_same_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    envs = ["--envs", "InvertedPendulum-v5"]
+    assert compare(tmp_path, *envs, "--fast-envs") == 0
+    assert {record["vec_env"] for record in written(tmp_path).values()} == {"MujocoVecEnv"}
+    assert "- environments in a MujocoVecEnv (2 runs)" in (tmp_path / "report.md").read_text()
+    assert compare(tmp_path, *envs) == 0
+    assert "3 are finished, 0 to make" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("in_process")
 def test_exported_records_are_continued_in_another_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     exported = tmp_path / "packed" / "mine.jsonl.gz"
     assert compare(tmp_path / "first") == 0

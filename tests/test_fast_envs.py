@@ -17,6 +17,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack
 from helpers import BOX, NoiseEnv
 from sb3_ppo_variants import ArgumentError
 from sb3_ppo_variants.envs import MujocoVecEnv, SafeSubprocVecEnv, fast, make_fast_vec_env
+from sb3_ppo_variants.envs.cores import count_cores, limit_cores
+from sb3_ppo_variants.recipes import recipe
 
 gym.register_envs(ale_py)
 BREAKOUT = "BreakoutNoFrameskip-v4"
@@ -136,6 +138,49 @@ def test_other_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Any, capsys:
         make_fast_vec_env("CartPole-v1", exact="yes")  # type: ignore[arg-type]
     with pytest.raises(gym.error.UnregisteredEnv, match="NoSuch"):
         make_fast_vec_env("NoSuch-v0")
+
+
+RESCALED = {"env_wrapper": {"gymnasium.wrappers.RescaleAction": {"min_action": -2.0, "max_action": 2.0}}}
+
+
+@pytest.mark.usefixtures("cores")
+@pytest.mark.parametrize(
+    ("env_id", "changes", "kind"),
+    [
+        ("HalfCheetah-v5", {}, MujocoVecEnv),
+        ("HalfCheetah-v5", {"entry": "mujoco", "normalize": True, "frame_stack": 2}, MujocoVecEnv),
+        ("HalfCheetah-v5", RESCALED, DummyVecEnv),
+        ("LunarLander-v3", {"env_kwargs": {"gravity": -8.0}}, DummyVecEnv),
+        (BREAKOUT, {}, SafeSubprocVecEnv),
+        (BREAKOUT, {"env_wrapper": None, "normalize": None}, SafeSubprocVecEnv),
+    ],
+)
+def test_recipes(env_id: str, changes: Any, kind: type[VecEnv], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recipe for a game without a wrapper gets none."""
+    monkeypatch.setattr(fast, "seconds_per_step", lambda env: 1.0 * (kind is SafeSubprocVecEnv))
+    made, fastest = (
+        recipe("ppo_clip", env_id, n_envs=2, fast_envs=fast_envs, **changes) for fast_envs in (False, True)
+    )
+    venv = fastest.make_env(seed=3)
+    assert isinstance(venv.unwrapped, kind)
+    same(venv, made.make_env(seed=3), 20)
+
+
+def test_recipes_take_yes_or_no() -> None:
+    with pytest.raises(ArgumentError, match="fast_envs='yes' is not allowed; allowed: True or False"):
+        recipe("ppo_clip", "CartPole-v1", fast_envs="yes").make_env()
+
+
+def test_cores_can_be_limited(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Several runs beside each other share the cores, so that slow steps are no reason for workers."""
+    before = count_cores()
+    with limit_cores(1):
+        assert count_cores() == 1
+        env_id = registered(monkeypatch, partial(Takes, BOX))
+        assert chosen(capsys, env_id, 4) == "DummyVecEnv"
+    assert count_cores() == before
+    with limit_cores(before + 1):
+        assert count_cores() == before
 
 
 def test_threads_are_for_enough_work(monkeypatch: pytest.MonkeyPatch) -> None:

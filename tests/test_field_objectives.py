@@ -356,7 +356,7 @@ def test_both_paths_take_the_same_steps_in_two_processes() -> None:
         assert np.array_equal(reference, of_second)
 
 
-@pytest.mark.parametrize("objective", [*OBJECTIVES, EWMA(SPO(0.2))], ids=repr)
+@latin(3, objective=[EWMA(SPO(0.2)), *OBJECTIVES])
 def test_resumed_exactly(objective: Any, tmp_path: Path) -> None:
     whole, cut = (
         run(lambda: small(PPOCustom, pendulums(), objective=objective), pendulums, tmp_path / str(at), 160, 64, at)

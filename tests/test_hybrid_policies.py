@@ -162,9 +162,10 @@ PROCESSES: dict[str, Callable[..., VecEnv]] = {
 
 @pytest.mark.parametrize("kind", PROCESSES)
 def test_vectorised_environments_give_the_same(kind: str) -> None:
-    wanted = small(env=envs(KICK)).learn(64)
+    # Rewards in double precision, as SubprocVecEnv returns them, are rounded elsewhere on the native path.
+    wanted = small(env=envs(KICK), fast=False).learn(64)
     env = envs(KICK, make=PROCESSES[kind])
-    got = small(env=env).learn(64)
+    got = small(env=env, fast=False).learn(64)
     env.close()
     assert_same_policy(got, wanted)
 
@@ -290,7 +291,7 @@ class Aim(gym.Env):
         return np.zeros(3, np.float32), float(reward), True, False, {}
 
 
-@pytest.mark.parametrize("cls", [PPOClip, PPOAdaptiveKL])
+@latin(2, cls=[PPOClip, PPOAdaptiveKL])
 def test_both_parts_are_learned(cls: Any) -> None:
     model = cls("MlpPolicy", Aim(), 3e-3, n_steps=256, batch_size=64, n_epochs=10, seed=0).learn(6_000)
     action, _ = model.predict(np.zeros(3, np.float32), deterministic=True)
@@ -320,7 +321,6 @@ REFUSED: list[tuple[spaces.Space, dict[str, Any], str]] = [
     (KICK, {"policy_kwargs": {"only_if": {"force": ("choice", 3)}}}, r"one or more values of 'choice': \[0, 1, 2\]"),
     (KICK, {"policy_kwargs": {"only_if": {"choice": ("force", 1)}}}, "needs a Discrete part, but 'force' is Box"),
     (KICK, {"policy_kwargs": {"only_if": {"choice": ("choice", 1)}}}, "which itself depends on another part"),
-    (KICK, {"fast": True}, "fast=True is not possible, because actions are drawn from a HybridDistribution"),
     (KICK, {"policy": "MaskableMlpPolicy"}, "cannot be masked"),
 ]
 

@@ -16,13 +16,9 @@ from stable_baselines3.common.distributions import (
 
 from helpers import ACTION_SPACES, VARIANTS, collect, noise_envs
 from sb3_ppo_variants.backends.native import structures
+from sb3_ppo_variants.backends.native.distributions import BERNOULLI, CATEGORICAL, Single
 from sb3_ppo_variants.backends.native.library import library_in_use
-from sb3_ppo_variants.backends.native.networks import (
-    BERNOULLI,
-    CATEGORICAL,
-    Architecture,
-    StateDependence,
-)
+from sb3_ppo_variants.backends.native.networks import Architecture, StateDependence
 from sb3_ppo_variants.kl import divergences_of
 
 mpmath.mp.dps = 60
@@ -101,15 +97,16 @@ def on_native_path(name: str, old: Logits, new: Logits, dtype: str) -> float:
     was, now = (np.array(logits, dtype) for logits in (([*old, *new], [*new, *old]) if many else (old, new)))
     parts = [len(old)] * (1 + many)
     kind = BERNOULLI if name == "Bernoulli" else CATEGORICAL
-    architecture = Architecture(["action_net"], ["value_net"], 0, kind, parts, StateDependence(), 1)
+    drawn = Single(kind, parts)
+    architecture = Architecture(["action_net"], ["value_net"], 0, drawn, StateDependence(), 1)
     arrays = {"action_net.weight": np.zeros((len(now), 1), dtype), "action_net.bias": now}
     arrays |= {"value_net.weight": np.zeros((1, 1), dtype), "value_net.bias": np.zeros(1, dtype)}
     one = np.zeros(1, dtype)
-    before = np.concatenate([each.numpy() for each in architecture.parameters(was[None], None)], axis=1)
-    actions = np.zeros((1, architecture.action_size), dtype)
+    before = np.concatenate([each.numpy() for each in drawn.parameters(was[None], None)], axis=1)
+    actions = np.zeros((1, drawn.action_size), dtype)
     columns: dict[str, np.ndarray] = dict.fromkeys(("old_log_prob", "advantages", "returns", "old_values"), one)
     columns |= {"features": np.zeros((1, 1), dtype), "actions": actions, "old": before}
-    sizes = {"rows": 1, "action_size": architecture.action_size, "old_size": before.shape[1]}
+    sizes = {"rows": 1, "action_size": drawn.action_size, "old_size": before.shape[1]}
     rollout = structures.Rollout(**columns, **sizes)
     return library_in_use().mean_kl(np.dtype(dtype), architecture.structure(arrays), rollout)
 

@@ -23,14 +23,8 @@ from sb3_ppo_variants import (
     SeparateUpdates,
 )
 from sb3_ppo_variants.backends.native.actor import NativeActor
-from sb3_ppo_variants.backends.native.networks import (
-    BERNOULLI,
-    GAUSSIAN,
-    Architecture,
-    StateDependence,
-    run_acting,
-    values_of,
-)
+from sb3_ppo_variants.backends.native.distributions import BERNOULLI, GAUSSIAN, Single
+from sb3_ppo_variants.backends.native.networks import Architecture, StateDependence, run_acting, values_of
 from sb3_ppo_variants.backends.native.update import Averages
 from sb3_ppo_variants.processes import Processes
 
@@ -60,7 +54,7 @@ def hyperbolic_tangent(x: np.ndarray) -> np.ndarray:
     parameters = {"weight": np.ones((1, 1), x.dtype), "bias": np.zeros(1, x.dtype)}
     arrays = {f"{layer}.{name}": p for layer in ("hidden", "action_net", "value_net") for name, p in parameters.items()}
     layers = ["hidden", "action_net"], ["hidden", "value_net"]
-    networks = Architecture(*layers, 0, BERNOULLI, [1], StateDependence(), 1).structure(arrays)
+    networks = Architecture(*layers, 0, Single(BERNOULLI, [1]), StateDependence(), 1).structure(arrays)
     return values_of(networks, x[:, None])[:, 0]
 
 
@@ -85,7 +79,8 @@ def test_the_exponential_function(dtype: Any) -> None:
     x = np.append(np.linspace(-86.5, 88.7, 20001), [-1000.0, -0.0]).astype(dtype)
     arrays = {"log_std": x, "action_net.weight": np.zeros((len(x), 1), dtype), "action_net.bias": np.zeros_like(x)}
     arrays |= {"value_net.weight": np.zeros((1, 1), dtype), "value_net.bias": np.zeros(1, dtype)}
-    architecture = Architecture(["action_net"], ["value_net"], 0, GAUSSIAN, [len(x)], StateDependence(), 1)
+    drawn = Single(GAUSSIAN, [len(x)])
+    architecture = Architecture(["action_net"], ["value_net"], 0, drawn, StateDependence(), 1)
     found = acted(architecture, arrays, np.zeros((1, 1), dtype), np.ones((1, len(x)), dtype))["actions"][0]
     wanted = np.exp(x.astype(np.longdouble))
     assert (np.abs(found - wanted) <= 2 * np.spacing(wanted.astype(dtype))).all()
@@ -98,13 +93,13 @@ def acted(
     """Return what one call of the library computes in some states."""
     n, dtype = len(features), features.dtype
     shapes: dict[str, tuple[int, ...]] = {
-        "outputs": (n, architecture.outputs),
-        "actions": (n, architecture.action_size),
+        "outputs": (n, architecture.drawn.outputs),
+        "actions": (n, architecture.drawn.action_size),
     }
     shapes |= {"log_probs": (n,), "values": (n, 1)}
     results = {name: np.zeros(shape, dtype) for name, shape in shapes.items()}
     fields = {**results, "features": features, "noise": noise, "rows": n, **fields}
-    sizes = {"action_size": architecture.action_size, "noise_size": architecture.outputs}
+    sizes = {"action_size": architecture.drawn.action_size, "noise_size": architecture.drawn.outputs}
     run_acting(architecture.structure(arrays), dtype, **fields, **sizes)
     return results
 

@@ -1,22 +1,17 @@
 """The interactive page evaluates the objectives in JavaScript, with the same results as the package."""
 
 import json
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pytest
+from javascript import STATIC, evaluate
 
 from benchmarks.figures.ratio import by_ratio
 from sb3_ppo_variants import objectives
 from sb3_ppo_variants.objectives import ArrayObjective
 
-SCRIPT = Path(__file__).parent.parent / "docs" / "_static" / "objectives.js"
-NODE = shutil.which("node")
 # The objectives with the values of the sliders that each has.
 MADE: dict[str, Callable[[dict[str, float]], ArrayObjective]] = {
     "Unclipped": lambda c: objectives.Unclipped(),
@@ -54,12 +49,7 @@ class Case(NamedTuple):
 
 def javascript(expression: str) -> Any:
     """Evaluate an expression after the script of the page."""
-    if NODE is None:
-        pytest.skip("Node.js is not installed")
-    code = f"{SCRIPT.read_text()}\nconsole.log(JSON.stringify({expression}));"
-    done = subprocess.run([NODE, "-"], input=code, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return evaluate(expression, STATIC / "objectives.js")
 
 
 def cases() -> Iterator[Case]:

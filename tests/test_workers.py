@@ -24,7 +24,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 
 from fresh import ended, run_code
-from helpers import BOX, VECTOR, NoiseEnv, flat_weights
+from helpers import BOX, VECTOR, NoiseEnv, flat_weights, latin
 from sb3_ppo_variants import ArgumentError, PPOClip, WorkerError
 from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
 
@@ -351,8 +351,7 @@ SPACES: dict[str, spaces.Space[Any]] = {
 }
 
 
-@pytest.mark.parametrize("n_workers", [1, 2, 5])
-@pytest.mark.parametrize("name", SPACES)
+@latin(2, name=SPACES, n_workers=[1, 2, 5])
 def test_all_results_are_those_of_dummy_vec_env(name: str, n_workers: int) -> None:
     env_fns: list[Any] = [lambda: Reports(NoiseEnv(BOX, deepcopy(SPACES[name])))] * 5
     ours = SafeSubprocVecEnv(env_fns, start_method="fork", n_workers=n_workers)

@@ -17,10 +17,13 @@ from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
 from stable_baselines3 import PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.utils import FloatSchedule
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 from fresh import ended, run_code_anew, run_module
+from helpers import assert_same_weights
 from own_objectives import SPO
 from sb3_ppo_variants import ArgumentError, KLAdaptive, PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL
+from sb3_ppo_variants.envs import MujocoVecEnv
 from sb3_ppo_variants.objectives import Clipped
 from sb3_ppo_variants.recipes import ALGORITHMS, recipe
 from sb3_ppo_variants.zoo.push_to_hub import push_to_hub
@@ -89,6 +92,17 @@ def test_an_experiment_changes_no_recipe(config: str | None, tmp_path: Path) -> 
         assert (model.n_steps, model.n_envs) == (n_steps, 8)
     made = recipe("ppo_clip", ENV)
     assert (made.arguments["n_steps"], made.n_envs, made.n_timesteps) == (32, 8, 100_000)
+
+
+def test_the_fastest_environments_give_the_same(tmp_path: Path) -> None:
+    settings = {"n_envs": 2, "n_steps": 64, "normalize": True, "policy": "MlpPolicy"}
+    models: list[Any] = []
+    for fast_envs in (False, True):
+        models.append(set_up("HalfCheetah-v5", None, tmp_path, fast_envs=fast_envs, **settings).learn(256))
+    assert [type(model.get_env().unwrapped) for model in models] == [DummyVecEnv, MujocoVecEnv]
+    assert_same_weights(*models)
+    with pytest.raises(ArgumentError, match="fast_envs='yes' is not allowed"):
+        set_up("HalfCheetah-v5", None, tmp_path, fast_envs="yes")
 
 
 @pytest.mark.parametrize("policy", ["MaskableMlpPolicy", MaskableActorCriticPolicy, "sb3_contrib.ppo_mask.MlpPolicy"])

@@ -18,6 +18,7 @@ from joblib.externals.loky.process_executor import BrokenProcessPool
 from sb3_ppo_variants.compare.execution import make_record
 from sb3_ppo_variants.compare.plan import Run
 from sb3_ppo_variants.compare.records import Record, Values
+from sb3_ppo_variants.envs.cores import count_cores
 from sb3_ppo_variants.errors import installation
 
 SECONDS_BETWEEN_LOOKS = 0.5
@@ -35,6 +36,8 @@ class Pool:
     # Raised when a worker is lost.
     lost: type[Exception]
     options: Values = field(default_factory=dict)
+    # Those that each run has for itself.
+    cores: int = 1
 
     def records(self, runs: Iterable[Run], work: Work) -> Iterator[Record]:
         """Yield the record of each run as soon as it is ready."""
@@ -91,7 +94,8 @@ def connect(backend: str, address: str | None, jobs: int | None) -> Iterator[Poo
         raise SystemExit(f"--backend {backend} needs {backend.capitalize()}: {installation(backend)}")
     if backend == "loky":
         together = {"initializer": _end_with, "initargs": (os.getpid(),)}
-        yield Pool(backend, jobs or os.cpu_count() or 1, BrokenProcessPool, together)
+        jobs = jobs or os.cpu_count() or 1
+        yield Pool(backend, jobs, BrokenProcessPool, together, max(1, count_cores() // jobs))
     else:
         yield from (_ray if backend == "ray" else _dask)(address, jobs)
 

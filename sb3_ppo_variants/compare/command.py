@@ -117,7 +117,7 @@ def _find_missing(options: argparse.Namespace, plan: Plan) -> list[Run]:
         notes.append(f"{len(unsaved)} finished runs have no checkpoint; they are not made again for one")
     for note in notes:
         print(f"- {note}")
-    check(missing)
+    check(missing, options.fast_envs)
     return missing
 
 
@@ -137,14 +137,15 @@ def _make(options: argparse.Namespace, plan: Plan, missing: list[Run], tracking:
     if not missing:
         return 0
     checkpoints = (options.out / CHECKPOINTS).absolute() if options.checkpoints else None
-    work = partial(perform, states=states.absolute(), checkpoints=checkpoints, tracking=tracking)
+    described = {"states": states.absolute(), "checkpoints": checkpoints, "tracking": tracking}
+    work = partial(perform, fast_envs=options.fast_envs, **described)
     failed = 0
     with (
         records.Writer(options.out / RECORDS) as writer,
         backends.connect(options.backend, options.address, options.jobs) as pool,
         Display(plan.runs, missing, states, pool.jobs) as display,
         # Closing the generator ends the workers, even if this process is interrupted.
-        closing(backends.make(missing, work, pool)) as made,
+        closing(backends.make(missing, partial(work, cores=pool.cores), pool)) as made,
     ):
         for record in made:
             failed += record["status"] == "failed"

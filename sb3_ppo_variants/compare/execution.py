@@ -41,12 +41,13 @@ from sb3_ppo_variants.base.algorithm import PPOBase
 from sb3_ppo_variants.compare.plan import Run
 from sb3_ppo_variants.compare.records import FORMAT, LAST, SPANS, Record, Result, Values, digest
 from sb3_ppo_variants.envs import ActionsAsDrawn
+from sb3_ppo_variants.envs.cores import limit_cores
 from sb3_ppo_variants.errors import ArgumentError, installation
 from sb3_ppo_variants.guards.capabilities import has_attr
 from sb3_ppo_variants.guards.masks import METHOD, MaskCheck, choices
 from sb3_ppo_variants.guards.outputs import Watch
 from sb3_ppo_variants.layout import Actions, HybridLayout, is_hybrid
-from sb3_ppo_variants.recipes.recipe import Wrappers, list_wrappers
+from sb3_ppo_variants.recipes.recipe import Recipe, Wrappers, list_wrappers
 from sb3_ppo_variants.recipes.training import Episodes, build, save
 
 if TYPE_CHECKING:
@@ -181,25 +182,33 @@ class ToWandb(KVWriter):
 
 
 def perform(
-    run: Run, states: Path | None = None, checkpoints: Path | None = None, tracking: Tracking | None = None
+    run: Run,
+    states: Path | None = None,
+    checkpoints: Path | None = None,
+    tracking: Tracking | None = None,
+    fast_envs: bool = False,
+    cores: int = 1,
 ) -> Record:
     """Execute a run and return its record. If the run raises an error, the record contains the traceback.
 
     :param states: folder for the progress of the runs
     :param checkpoints: folder in which a folder with the trained model is saved
+    :param fast_envs: whether to use the fastest environments with the same results
+    :param cores: number of cores that these may use
     """
     # Compute with one thread everywhere, because the way sums are split over threads changes their rounding.
     th.set_num_threads(1)
     state = State(run, states)
     result: Result
     try:
-        with threadpool_limits(limits=1), quiet():
+        with threadpool_limits(limits=1), limit_cores(cores), quiet():
+            made = run.recipe(fast_envs)
             if run.algorithm:
-                steps, computed = _train(run, state, checkpoints, tracking or Tracking())
+                steps, computed = _train(run, made, state, checkpoints, tracking or Tracking())
             else:
-                steps, computed = _act_randomly(run, state), numerics(None)
+                steps, computed = _act_randomly(run, made, state)
         training = state.curves(steps, SPANS)
-        status, result = "finished", {**_measure(state, steps), "training": training, "numerics": computed}
+        status, result = "finished", {**_measure(state, steps), "training": training, **computed}
     except (Exception, SystemExit):
         # The names of files in a message may contain bytes that are no text, which no report could be written with.
         error = traceback.format_exc().encode(errors="backslashreplace").decode()
@@ -219,10 +228,12 @@ def make_record(run: Run, status: str, result: Result, wall: float | None = None
     return cast(Record, {**made, **described, "modules": modules, "wall_seconds": wall, "cpu_seconds": cpu})
 
 
-def _train(run: Run, state: State, checkpoints: Path | None, tracking: Tracking) -> tuple[int, dict[str, str]]:
-    """Return the number of steps that were made, and how the updates were computed."""
-    model = build(run.recipe(), run.seed)
-    computed = numerics(model)
+def _train(run: Run, made: Recipe, state: State, checkpoints: Path | None, tracking: Tracking) -> tuple[int, Result]:
+    """Return the number of steps that were made, and what computed them."""
+    model = build(made, run.seed)
+    env = model.get_env()
+    assert env is not None
+    computed: Result = {"numerics": numerics(model), "vec_env": type(env.unwrapped).__name__}
     with tracking.log(run, model):
         model.learn(run.timesteps, callback=state)
         # SB3 dumps the log before each update, so the values of the last update are still to be written.
@@ -233,14 +244,13 @@ def _train(run: Run, state: State, checkpoints: Path | None, tracking: Tracking)
         except OSError as error:
             # The run still counts: its results are in the record.
             warnings.warn(f"the model of {run.name} could not be saved: {error}")
-    env = model.get_env()
-    assert env is not None
     env.close()
     return model.num_timesteps, computed
 
 
-def _act_randomly(run: Run, state: State) -> int:
-    env = run.recipe().make_env(seed=run.seed)
+def _act_randomly(run: Run, made: Recipe, state: State) -> tuple[int, Result]:
+    """Return the number of steps that were made, and what computed them."""
+    env = made.make_env(seed=run.seed)
     # Draw actions within the environment's own bounds, not within the much wider ones that ActionsAsDrawn sets.
     as_drawn = all(env.env_is_wrapped(ActionsAsDrawn))
     space = env.get_attr("own_action_space")[0] if as_drawn else env.action_space
@@ -252,7 +262,7 @@ def _act_randomly(run: Run, state: State) -> int:
         *_, infos = env.step(random_actions(env, space))
         state.note(steps, infos)
     env.close()
-    return steps
+    return steps, {"numerics": numerics(None), "vec_env": type(env.unwrapped).__name__}
 
 
 def random_actions(env: VecEnv, space: spaces.Space[object] | None = None) -> Actions:
@@ -291,13 +301,14 @@ def _measure(episodes: Episodes, steps: int) -> Result:
     }
 
 
-def check(runs: Iterable[Run]) -> None:
+def check(runs: Iterable[Run], fast_envs: bool = False) -> None:
     """Create the model of every setting in every environment once. Errors name the setting and the environment."""
     # The same hyperparameters give the same model, even under other conditions.
     for run in {(run.label, run.env, digest(run.identity["hyperparameters"])): run for run in runs}.values():
         try:
-            with quiet():
-                env = build(run.recipe(), run.seed).get_env() if run.algorithm else run.recipe().make_env()
+            with limit_cores(1), quiet():
+                made = run.recipe(fast_envs)
+                env = build(made, run.seed).get_env() if run.algorithm else made.make_env()
         except Exception as error:
             kind = "" if isinstance(error, ArgumentError) else f"{type(error).__name__}: "
             raise ArgumentError(f"{run.label} cannot run in {run.env}: {kind}{error}") from error

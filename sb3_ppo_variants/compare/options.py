@@ -58,6 +58,9 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
         "--from", dest="files", type=Path, nargs="+", default=[], metavar="FILE",
         help="copy the finished runs that report --export packed into FILE to --out, and continue from there",
     )  # fmt: skip
+    where.add_argument(
+        "--fast-envs", action="store_true", help="use the fastest environments with the same results, bit for bit"
+    )
     where.add_argument("--jobs", type=whole_number, help="number of parallel runs (default: one per core)")
     where.add_argument(
         "--backend", choices=("loky", "ray", "dask"), default="loky", help="joblib backend (default: local processes)"

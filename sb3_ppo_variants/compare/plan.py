@@ -9,6 +9,7 @@ from sb3_ppo_variants import recipes
 from sb3_ppo_variants.compare.options import BASELINE, FIRST
 from sb3_ppo_variants.compare.records import FORMAT, RANDOM, Record, Values, digest, plain
 from sb3_ppo_variants.compare.settings import (
+    ENVIRONMENT_KEYS,
     RESERVED,
     Conditions,
     Setting,
@@ -193,10 +194,13 @@ class Run:
         short = readable[:100].encode()[:LONGEST].decode(errors="ignore")
         return f"{short}-{digest({'format': FORMAT, **self.identity})}"
 
-    def recipe(self) -> recipes.Recipe:
-        """Return the recipe of the run."""
+    def recipe(self, fast_envs: bool = False) -> recipes.Recipe:
+        """Return the recipe of the run.
+
+        :param fast_envs: whether it creates the fastest environments, which give the same results
+        """
         recipes.check_registered(self.env)
-        settings = {**self.hyperparameters, "n_timesteps": self.timesteps}
+        settings = {**self.hyperparameters, "n_timesteps": self.timesteps, "fast_envs": fast_envs}
         return recipes.parse(load_class(self.algorithm or "sb3_ppo_variants:PPOClip"), self.env, settings)
 
 
@@ -222,7 +226,7 @@ def make_plan(settings: list[Setting], envs: list[str], seeds: int, conditions: 
     randoms, first, notes = [], [], []
     for env in envs:
         shared, _ = share(Setting("ppo_clip"), env, conditions)
-        of_env = {name: value for name, value in shared.items() if name in recipes.ENVIRONMENT_KEYS}
+        of_env = {name: value for name, value in shared.items() if name in ENVIRONMENT_KEYS}
         randoms.append(Run(RANDOM, "", env, 0, RANDOM_TIMESTEPS, {**of_env, "n_envs": 1}, described))
         found = [resolve(setting, env, conditions) for setting in settings]
         _refuse_unknown(set.intersection(*(set(resolved.dropped) for resolved in found)), settings)
@@ -252,5 +256,5 @@ def _refuse_unknown(dropped: set[str], settings: list[Setting]) -> None:
     """Refuse a hyperparameter that no setting has, unless PPO has it."""
     for name in sorted(dropped - list_arguments(PPOClip).keys()):
         arguments = {argument for setting in settings for argument in list_arguments(load_class(setting.path))}
-        known = ", ".join([*recipes.ENVIRONMENT_KEYS, *sorted(arguments - RESERVED.keys())])
+        known = ", ".join([*ENVIRONMENT_KEYS, *sorted(arguments - RESERVED.keys())])
         raise ArgumentError(f"no setting has a hyperparameter {name}; they have {known}")

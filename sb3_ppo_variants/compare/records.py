@@ -63,6 +63,8 @@ class Result(TypedDict, total=False):
     commit: str | None
     # What decides how sums are rounded.
     numerics: dict[str, str]
+    # The class of the vectorised environment, which changes no result.
+    vec_env: str
     # Digests of the user's modules that the run names.
     modules: dict[str, str]
 

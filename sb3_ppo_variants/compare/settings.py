@@ -35,7 +35,10 @@ RESERVED = {
     "stats_window_size": NO_PART,
     "_init_setup_model": NO_PART,
     "data_parallel": "each run is one process",
+    "fast_envs": "use --fast-envs",
 }
+# Hyperparameters of a comparison that are not arguments of the algorithm.
+ENVIRONMENT_KEYS = tuple(name for name in recipes.ENVIRONMENT_KEYS if name not in RESERVED)
 # The arguments of this package's classes that every record contains. Those that the classes gained later are recorded
 # if they are not at their defaults, so that earlier runs keep their names.
 RECORDED = frozenset({
@@ -94,8 +97,8 @@ def parse(text: str) -> Setting:
     for argument in setting.arguments:
         if argument in RESERVED:
             raise ArgumentError(f"{argument} cannot be an argument of a setting, as in {text}: {RESERVED[argument]}")
-        if argument not in known and argument not in recipes.ENVIRONMENT_KEYS:
-            names = ", ".join([*sorted(known.keys() - RESERVED.keys()), *recipes.ENVIRONMENT_KEYS, "protocol"])
+        if argument not in known and argument not in ENVIRONMENT_KEYS:
+            names = ", ".join([*sorted(known.keys() - RESERVED.keys()), *ENVIRONMENT_KEYS, "protocol"])
             raise ArgumentError(f"{setting.name} has no argument {argument}; it has {names}")
     return setting
 
@@ -245,14 +248,14 @@ def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
     protocol, algorithm = conditions.rules, load_class(setting.path)
     known = list_arguments(algorithm)
     shared, timesteps = share(setting, env_id, conditions)
-    applicable = {*known, *recipes.ENVIRONMENT_KEYS}
+    applicable = {*known, *ENVIRONMENT_KEYS}
     if known.get("clip_range") is None:
         # A penalised objective that is also clipped is a different one, which a setting must request itself.
         applicable.discard("clip_range")
     dropped = [name for name in shared if name not in applicable]
     if conditions.file is None and not issubclass(algorithm, OnPolicyAlgorithm):
         # The recipes are for PPO. In other kinds of algorithms, an argument of the same name may mean something else.
-        dropped += sorted(known.keys() & shared.keys() - {"policy", *recipes.ENVIRONMENT_KEYS, *conditions.parameters})
+        dropped += sorted(known.keys() & shared.keys() - {"policy", *ENVIRONMENT_KEYS, *conditions.parameters})
     given = {name: value for name, value in shared.items() if name not in dropped} | protocol.under(setting.arguments)
     # Of the arguments that the class takes as **kwargs, it may set some itself, so they cannot all be passed.
     own = {p.name: p.default for p in inspect.signature(algorithm).parameters.values() if p.default is not p.empty}

@@ -197,6 +197,8 @@ def _provenance(records: Sequence[Record]) -> list[str]:
             "runs of different processors or backends are compared here: with the same seed, they would differ as runs "
             "of different seeds do"
         )
+    envs = Counter(record["vec_env"] for record in records if "vec_env" in record)
+    lines += [f"environments in a {name} ({count(range(runs), 'run')})" for name, runs in sorted(envs.items())]
     digests = {pair for record in records for pair in record.get("modules", {}).items()}
     versions = Counter(module for module, _ in digests)
     changed = sorted(module for module, number in versions.items() if number > 1)

@@ -2,17 +2,31 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 # Waking up a thread and waiting for it costs about a tenth of a millisecond, and more while other processes need its
 # core: the step waits for the last thread. It must have more work than that.
 SECONDS_WORTH_A_THREAD = 2e-4
 REPETITIONS = 20
+_LIMIT: ContextVar[int | None] = ContextVar("limit", default=None)
 
 
 def count_cores() -> int:
-    """Return the number of cores that this process may use, which are not all in a container."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of cores that this process may use: not all in a container, or within :func:`limit_cores`."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, _LIMIT.get() or cores)
+
+
+@contextmanager
+def limit_cores(cores: int) -> Iterator[None]:
+    """Let environments that are created meanwhile use at most so many cores, >= 1, because others need the rest."""
+    token = _LIMIT.set(cores)
+    try:
+        yield
+    finally:
+        _LIMIT.reset(token)
 
 
 def threads_worth(seconds: float, most: int) -> int:

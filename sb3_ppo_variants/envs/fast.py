@@ -29,8 +29,9 @@ from sb3_ppo_variants.envs.mujoco_vec_env import make_mujoco_vec_env
 from sb3_ppo_variants.envs.subproc import SafeSubprocVecEnv
 
 WrapperClass = Callable[[gym.Env], gym.Env]
-# What a step costs more in two workers than in this process: messages, and waking up with cold caches.
-SECONDS_FOR_MESSAGES = 3e-4
+# What a step costs more in two workers than in this process: messages, and waking up with cold caches. With 16
+# environments of LunarLander, results/stepping-lunarlander.json has a millisecond for a step either way.
+SECONDS_FOR_MESSAGES = 5e-4
 # Use workers only if they are expected to step this many times as fast.
 WORTH_WORKERS = 1.25
 # A single environment is measured for at most this many steps, and about this many seconds.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -17,9 +18,9 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize
 
-from sb3_ppo_variants.arguments.rules import COUNT
+from sb3_ppo_variants.arguments.rules import COUNT, FLAG
 from sb3_ppo_variants.base import PPOBase
-from sb3_ppo_variants.envs import ActionsAsDrawn, check_frame_skip
+from sb3_ppo_variants.envs import ActionsAsDrawn, check_frame_skip, make_fast_vec_env
 from sb3_ppo_variants.envs.making import is_atari, spec_of
 from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.objectives import read_objective
@@ -36,7 +37,7 @@ ALGORITHMS: dict[str, type[PPOBase]] = {
 # Entries of ``policy_kwargs`` that are classes, which an import path can name.
 CLASSES = {"activation_fn", "features_extractor_class", "optimizer_class"}
 # Hyperparameters, besides ``n_timesteps``, that are not arguments of the algorithm.
-ENVIRONMENT_KEYS = ("n_envs", "normalize", "env_wrapper", "frame_stack", "env_kwargs")
+ENVIRONMENT_KEYS = ("n_envs", "normalize", "env_wrapper", "frame_stack", "env_kwargs", "fast_envs")
 ACTIONS_AS_DRAWN = "sb3_ppo_variants.envs.ActionsAsDrawn"
 # A class or its import path, and what may stand for wrappers in the RL Zoo's format.
 Wrapper = str | Callable[..., gym.Env]
@@ -142,6 +143,8 @@ class Recipe:
     :param env_wrapper: wrapper of each environment, or a list of wrappers, innermost first. Each is a class, its import
         path, or a dict that maps either of these to the wrapper's arguments
     :param env_kwargs: arguments of the environment
+    :param fast_envs: whether to create the environments with
+        :func:`~sb3_ppo_variants.envs.make_fast_vec_env` and ``exact=True``, which gives the same results
     """
 
     env_id: str
@@ -153,6 +156,7 @@ class Recipe:
     frame_stack: int = 1
     env_wrapper: Wrappers = None
     env_kwargs: Hyperparameters | None = None
+    fast_envs: bool = False
 
     def make_env(
         self, n_envs: int | None = None, seed: int | None = None, monitor_dir: str | None = None, training: bool = True
@@ -164,14 +168,15 @@ class Recipe:
         :param monitor_dir: folder for monitor files; ``None`` writes none
         :param training: whether ``VecNormalize`` updates its statistics and scales rewards. For evaluation, pass
             ``False``, and load the statistics with ``VecNormalize.load`` or ``sync_envs_normalization``
-        :raises ArgumentError: if the number of environments or frames is not allowed, a wrapper cannot be imported, or
-            both an Atari game and its wrapper would skip frames
+        :raises ArgumentError: if the number of environments or frames or ``fast_envs`` is not allowed, a wrapper cannot
+            be imported, or both an Atari game and its wrapper would skip frames
         """
         n_envs = self.n_envs if n_envs is None else n_envs
         COUNT.check("n_envs", n_envs)
         COUNT.check("frame_stack", self.frame_stack)
+        FLAG.check("fast_envs", self.fast_envs)
         check_skipped_frames(self.env_id, self.env_wrapper, self.env_kwargs)
-        env = make_vec_env(self.env_id, n_envs, seed, 0, monitor_dir, self._wrap, self.env_kwargs)
+        env = self._make_wrapped(n_envs, seed, monitor_dir)
         if self.normalize is not None:
             gamma = self.arguments.get("gamma", 0.99)
             env = VecNormalize(env, **{"gamma": gamma, **self.normalize})
@@ -184,10 +189,32 @@ class Recipe:
         """Whether the environment is an Atari game."""
         return is_atari(spec_of(self.env_id))
 
-    def _wrap(self, env: gym.Env) -> gym.Env:
-        for wrapper, arguments in list_wrappers(self.env_wrapper):
-            env = _load("env_wrapper", wrapper)(env, **arguments)
-        return env
+    def _make_wrapped(self, n_envs: int, seed: int | None, monitor_dir: str | None) -> VecEnv:
+        wrap = partial(_wrap, self.env_wrapper)
+        if not self.fast_envs:
+            return make_vec_env(self.env_id, n_envs, seed, 0, monitor_dir, wrap, self.env_kwargs)
+        wrapper_class = wrap if self.env_wrapper else None
+        return make_exact_vec_env(
+            self.env_id, wrapper_class, n_envs=n_envs, seed=seed, monitor_dir=monitor_dir, env_kwargs=self.env_kwargs
+        )
+
+
+def make_exact_vec_env(
+    env_id: str, wrapper_class: Callable[[gym.Env], gym.Env] | None, verbose: int = 0, **arguments: Any
+) -> VecEnv:
+    """Create the fastest environments that give the same as SB3's ``make_vec_env``, which has the same arguments.
+
+    Games get no wrappers but ``wrapper_class``.
+    """
+    if wrapper_class is None and is_atari(spec_of(env_id)):
+        wrapper_class = partial(_wrap, None)
+    return make_fast_vec_env(env_id, exact=True, wrapper_class=wrapper_class, verbose=verbose, **arguments)
+
+
+def _wrap(wrappers: Wrappers, env: gym.Env) -> gym.Env:
+    for wrapper, arguments in list_wrappers(wrappers):
+        env = _load("env_wrapper", wrapper)(env, **arguments)
+    return env
 
 
 def recipe(

@@ -10,6 +10,7 @@ from functools import partial
 from importlib import import_module
 from subprocess import call
 from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import Any
 from unittest.mock import patch
 
@@ -21,19 +22,22 @@ from rl_zoo3.utils import ALGOS, SimpleLinearSchedule, StoreDict, get_class_by_n
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.utils import LinearSchedule
-from stable_baselines3.common.vec_env import SubprocVecEnv
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 
+from sb3_ppo_variants.arguments.rules import FLAG
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.objectives import read_objective
 from sb3_ppo_variants.policies.choice import kind_of_class
 from sb3_ppo_variants.processes import init_processes
-from sb3_ppo_variants.recipes import ALGORITHMS, check_skipped_frames, schedule
+from sb3_ppo_variants.recipes import ALGORITHMS, check_skipped_frames, make_exact_vec_env, schedule
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 from sb3_ppo_variants.updates import KLAdaptive
 
 Upstream = exp_manager.ExperimentManager
+# ``-optimize`` may create environments in several threads.
+PATCHING = Lock()
 # The search space of each objective's arguments. The paper's values lie in the middle of each range.
 OBJECTIVES: dict[str, Callable[[Trial], Hyperparameters]] = {
     "ppo_clip": lambda trial: {"clip_range": trial.suggest_categorical("clip_range", [0.1, 0.2, 0.3, 0.4])},
@@ -51,7 +55,8 @@ class ExperimentManager(Upstream):
     """rl_zoo3's experiment manager, which uses this package's hyperparameters for this package's algorithms.
 
     ``--conf-file`` overrides these. ``--vec-env subproc`` uses :class:`~sb3_ppo_variants.envs.SafeSubprocVecEnv`, whose
-    workers report why they fail.
+    workers report why they fail. The hyperparameter ``fast_envs`` uses the fastest environments with the same results
+    instead of ``--vec-env``, for any algorithm.
     """
 
     def __init__(self, args: Namespace, algo: str, env_id: str, log_folder: str, *others: Any, **options: Any):
@@ -70,9 +75,11 @@ class ExperimentManager(Upstream):
     def read_hyperparameters(self) -> tuple[Hyperparameters, Hyperparameters]:
         """Read the hyperparameters; see rl_zoo3. Warn if an Atari game and its wrapper both skip frames.
 
-        :raises ArgumentError: if the policy needs action masks
+        :raises ArgumentError: if the policy needs action masks, or ``fast_envs`` is neither True nor False
         """
         hyperparams, saved = super().read_hyperparameters()
+        self._fast_envs = hyperparams.pop("fast_envs", False)
+        FLAG.check("fast_envs", self._fast_envs)
         if self.algo in ALGORITHMS:
             _check_policy(hyperparams.get("policy"))
         env_id, env_kwargs = self.env_name.gym_id, self.env_kwargs or hyperparams.get("env_kwargs")
@@ -82,6 +89,16 @@ class ExperimentManager(Upstream):
             # rl_zoo3 accepts this, so that earlier runs with it stay reproducible.
             warnings.warn(f"{env_id} skips frames, and AtariWrapper skips again: add --env-kwargs frameskip:1")
         return hyperparams, saved
+
+    def create_envs(self, n_envs: int, eval_env: bool = False, no_log: bool = False) -> VecEnv:
+        """Create the environments; see rl_zoo3."""
+        if not self._fast_envs:
+            return super().create_envs(n_envs, eval_env, no_log)
+        with PATCHING, patch.object(exp_manager, "make_vec_env", self._make_fast):
+            return super().create_envs(n_envs, eval_env, no_log)
+
+    def _make_fast(self, make_env: object, vec_env_cls: object, vec_env_kwargs: object, **arguments: Any) -> VecEnv:
+        return make_exact_vec_env(self.env_name.gym_id, verbose=min(self.verbose, 1), **arguments)
 
     @staticmethod
     def _preprocess_schedules(hyperparams: Hyperparameters) -> Hyperparameters:

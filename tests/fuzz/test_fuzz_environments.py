@@ -106,7 +106,7 @@ def learner(objective: Any, policy: str, env: VecEnv) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore")
-@fuzz(examples=60, endless=100)
+@fuzz(examples=25, endless=100)
 @given(
     OBJECTIVES, st.sampled_from([*POLICIES]), st.integers(1, 3), st.integers(1, 20), st.sampled_from(PATHS), st.data()
 )
@@ -127,7 +127,7 @@ ERRORS = st.sampled_from([RuntimeError("x"), ValueError("x"), KeyError("x"), OSE
 
 
 @pytest.mark.filterwarnings("ignore")
-@fuzz(examples=20, endless=100)
+@fuzz(examples=10, endless=100)
 @given(ERRORS, st.integers(1, 20), st.sampled_from(PATHS), OBJECTIVES, st.sampled_from([*POLICIES]))
 def test_errors_pass_unchanged(error: BaseException, at: int, path: str, objective: Any, policy: str) -> None:
     model = learner(objective, policy, environments(policy, 2, 1, False, at, "error", error))

@@ -72,14 +72,14 @@ def changed(content: bytes, changes: list[tuple[float, int, bytes]]) -> bytes:
 
 
 @pytest.mark.filterwarnings("ignore")
-@fuzz(examples=40, endless=100)
+@fuzz(examples=15, endless=100)
 @given(model=MODELS, changes=CHANGES, weights_only=st.booleans())
 def test_bytes_of_a_file(model: Any, changes: list[tuple[float, int, bytes]], weights_only: bool) -> None:
     assert_whole(model, changed(saved(*model), changes), weights_only)
 
 
 @pytest.mark.filterwarnings("ignore")
-@fuzz(examples=40, endless=100)
+@fuzz(examples=15, endless=100)
 @given(model=MODELS, data=st.data(), changes=CHANGES, weights_only=st.booleans())
 def test_bytes_of_a_member(model: Any, data: st.DataObject, changes: Any, weights_only: bool) -> None:
     """The archive's checksums are correct, so only this package's hashes can detect the change."""

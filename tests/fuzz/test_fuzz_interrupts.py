@@ -67,7 +67,7 @@ def comparable(model: Any) -> State:
     return {**state, "optimizers": optimizers, "kl_coef": state["kl_coef"] or 0.0}
 
 
-@fuzz(examples=40, endless=60)
+@fuzz(examples=15, endless=60)
 @given(model=collected(), path=st.sampled_from(PATHS), alone=st.booleans(), place=st.floats(0, 1), late=st.booleans())
 def test_interrupts(model: Any, path: str, alone: bool, place: float, late: bool) -> None:
     """The line differs between machines; the assertions hold for every line."""

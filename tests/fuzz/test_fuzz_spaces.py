@@ -35,7 +35,7 @@ NO_OBSERVATIONS = st.one_of(
 
 
 @pytest.mark.filterwarnings("ignore")
-@fuzz(examples=40, endless=100)
+@fuzz(examples=15, endless=100)
 @given(st.data())
 def test_good_spaces_train_and_predict(data: st.DataObject) -> None:
     model = data.draw(made(st.just({"n_steps": 4, "batch_size": 3, "n_epochs": 1}), most_envs=2))

@@ -28,7 +28,7 @@ def assert_close(got: Any, wanted: Any, where: str = "state") -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@fuzz(examples=120, endless=150)
+@fuzz(examples=50, endless=150)
 @given(model=collected())
 def test_all_paths_make_the_same_update(model: Any) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:

@@ -13,16 +13,9 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.utils import obs_as_tensor
 
 from sb3_ppo_variants.backends.native import structures
+from sb3_ppo_variants.backends.native.distributions import STATE_DEPENDENT
 from sb3_ppo_variants.backends.native.library import library_in_use
-from sb3_ppo_variants.backends.native.networks import (
-    STATE_DEPENDENT,
-    WITH_LOG_STD,
-    Architecture,
-    Features,
-    arrays_of,
-    as_batch,
-    values_of,
-)
+from sb3_ppo_variants.backends.native.networks import Architecture, Features, arrays_of, as_batch, values_of
 from sb3_ppo_variants.backends.native.structures import as_field, fitting
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.guards.masks import Masks
@@ -76,6 +69,7 @@ class NativeActor:
         self._masks_in_buffer: np.ndarray | None = getattr(buffer, "action_masks", None)
         self._parameters = dict(kind.policy.named_parameters())
         self._architecture = Architecture.of(kind.policy)
+        self._drawn = self._architecture.drawn
         self._masks = Masks(model) if kind.takes_masks else None
         self._allowed: np.ndarray | None = None
         bias = self._parameters["action_net.bias"]
@@ -97,20 +91,20 @@ class NativeActor:
 
     def _prepared(self, n_steps: int, n_envs: int, dtype: th.dtype) -> structures.Acting:
         """Return the structure of a rollout, after making the arrays for all its steps."""
-        architecture, zeros = self._architecture, self._zeros
-        outputs, size = architecture.outputs, architecture.action_size
-        self._inputs = zeros(n_envs, architecture.inputs)
+        drawn, zeros = self._drawn, self._zeros
+        outputs, size = drawn.outputs, drawn.action_size
+        self._inputs = zeros(n_envs, self._architecture.inputs)
         self._outputs, self._actions = zeros(n_steps, n_envs, outputs), zeros(n_steps, n_envs, size)
         self._log_probs, self._values = zeros(n_steps, n_envs), zeros(n_steps, n_envs, 1)
         self._shaped = self._actions.reshape(n_steps, n_envs, *(self._policy.action_space.shape or ()))
         self._mask = None if self._masks is None else np.ones((n_envs, outputs), bool)
-        self._std = zeros(n_steps, n_envs, outputs) if architecture.has_std else None
-        deviations = self._std if architecture.distribution == STATE_DEPENDENT else None
+        self._std = zeros(n_steps, n_envs, drawn.n_stds) if drawn.n_stds else None
+        deviations = self._std if drawn.kind == STATE_DEPENDENT else None
         # The matrices of gSDE are read at each step, because they are replaced between steps.
         self._noise: np.ndarray | None = None
         self._matrices: th.Tensor | None = None
         if deviations is None:
-            self._noise = architecture.draw_noise(n_steps, n_envs, dtype)
+            self._noise = drawn.draw_noise(n_steps, n_envs, dtype)
             self._first_noise = self._noise.ctypes.data
         self._bounds = bounds_of(self._policy)
         low, high = self._bounds_of_library()
@@ -126,7 +120,7 @@ class NativeActor:
 
     def _bounds_of_library(self) -> tuple[np.ndarray | None, np.ndarray | None]:
         """Return the bounds if the library clips actions. Bounds of another type change that of clipped actions."""
-        size = self._architecture.action_size
+        size = self._drawn.action_size
         if self._bounds is None or any(each.dtype != self._dtype or each.size != size for each in self._bounds):
             return None, None
         low, high = (fitting(np.ravel(bound), "bound of actions", self._dtype, size) for bound in self._bounds)
@@ -140,7 +134,7 @@ class NativeActor:
         arrays = arrays_of(self._parameters)
         self._networks = self._architecture.structure(arrays)
         self._run = library_in_use().acting(self._dtype, self._networks, self._acting)
-        self._log_std = arrays["log_std"] if self._architecture.distribution in WITH_LOG_STD else None
+        self._log_std = arrays["log_std"] if self._drawn.n_stds and self._drawn.kind != STATE_DEPENDENT else None
 
     def act(self, step: int, observations: Observations) -> np.ndarray:
         model, inputs = self._model, self._inputs
@@ -163,7 +157,7 @@ class NativeActor:
             _check_finite(outputs)
             _check_finite(self._actions[step])
         actions = self._shaped[step]
-        if self._architecture.takes_integers:
+        if self._drawn.takes_integers:
             actions = actions.astype(np.int64)
         self._step = observations, actions, self._values[step], self._log_probs[step]
         return self._bounded(actions) if self._clipped is None else self._clipped[step].reshape(actions.shape)
@@ -181,7 +175,7 @@ class NativeActor:
         matrices = single if n_envs == 1 or n_envs != len(of_envs) else of_envs
         if matrices is not self._matrices:
             self._matrices = matrices
-            shape = len(self._parameters["log_std"]), self._architecture.outputs
+            shape = len(self._parameters["log_std"]), self._drawn.outputs
             wanted = shape if matrices is single else (n_envs, *shape)
             self._exploring = fitting(np.ascontiguousarray(matrices.detach().numpy()), "noise", self._dtype, *wanted)
             acting.noise = as_field(self._exploring)
@@ -242,19 +236,19 @@ class NativeActor:
             # From step by step to environment by environment.
             stds = self._deviations()
             std = None if stds is None else _in_rows(stds)
-            self._buffer.old_parameters = self._architecture.parameters(_in_rows(self._outputs), std)
+            self._buffer.old_parameters = self._drawn.parameters(_in_rows(self._outputs), std)
         return th.from_numpy(values)
 
     def drawn_from(self) -> Sequence[Parameters]:
         """Return the parameters of the distributions of each step that was stored."""
         stds = self._deviations()
         return [
-            self._architecture.parameters(self._outputs[step], None if stds is None else stds[step])
+            self._drawn.parameters(self._outputs[step], None if stds is None else stds[step])
             for step in range(self._buffer.pos)
         ]
 
     def _deviations(self) -> np.ndarray | None:
-        """Return the standard deviations of all steps, shape ``(n_steps, n_envs, outputs)``, if there are any."""
+        """Return the standard deviations of all steps, shape ``(n_steps, n_envs, n_stds)``, if there are any."""
         return self._std if self._std is None or self._log_std is None else np.exp(self._std)
 
 

@@ -9,12 +9,14 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_ppo_variants.backends import obstacles
 from sb3_ppo_variants.backends.native.actor import NativeActor
+from sb3_ppo_variants.backends.native.distributions import drawn_by
 from sb3_ppo_variants.backends.native.library import REBUILD, library
-from sb3_ppo_variants.backends.native.networks import DISTRIBUTIONS, WITH_LOG_STD, Architecture, Features, arrays_of
+from sb3_ppo_variants.backends.native.networks import Architecture, Features, arrays_of
 from sb3_ppo_variants.backends.native.proximal import check_proximal
 from sb3_ppo_variants.backends.native.update import NativeUpdate
 from sb3_ppo_variants.backends.obstacles import ObstacleError
 from sb3_ppo_variants.backends.remade import UntilRemade
+from sb3_ppo_variants.hybrid import HybridDistribution
 from sb3_ppo_variants.rollouts.buffer import WithParameters
 from sb3_ppo_variants.rollouts.loop import Actor, Observations
 from sb3_ppo_variants.updates.plan import UpdatePlan
@@ -75,7 +77,9 @@ def _check_methods(plan: UpdatePlan) -> None:
         # PyTorch's schedulers of the learning rate replace the method too, to count its calls.
         if "step" in vars(optimizer) and not hasattr(optimizer.step, "_wrapped_by_lr_sched"):
             raise ObstacleError("the optimizer has its own step")
-    obstacles.check_methods(plan.kind.policy.action_dist, "distribution")
+    distribution = plan.kind.policy.action_dist
+    for each in (distribution, *(distribution.parts if isinstance(distribution, HybridDistribution) else ())):
+        obstacles.check_methods(each, "distribution")
 
 
 def _check_steps(plan: UpdatePlan) -> None:
@@ -104,5 +108,6 @@ def _check_rollout(plan: UpdatePlan) -> None:
         return
     if {*map(len, old)} != {rows}:
         raise ObstacleError("the rollout buffer has old parameters of other rows")
-    if DISTRIBUTIONS.get(type(plan.kind.policy.action_dist)) in WITH_LOG_STD and (old[1] != old[1][0]).any():
+    shared = drawn_by(plan.kind.policy.action_dist).shared()
+    if any((each != each[0]).any() for each, one_for_all in zip(old, shared, strict=True) if one_for_all):
         raise ObstacleError("the standard deviation changed during the rollout")

@@ -4,6 +4,7 @@
 #include "beta.hpp"
 #include "convolutions.hpp"
 #include "descent.hpp"
+#include "hybrid.hpp"
 #include "policy.hpp"
 #include "squashed.hpp"
 #include "state_dependent.hpp"
@@ -30,6 +31,7 @@ int64_t compute(const Networks<T>& networks, void* memory, Run run, Arguments&..
     case SQUASHED_GAUSSIAN: return with_distribution(static_cast<Squashed<T, Gaussian<T>>*>(nullptr));
     case SQUASHED_STATE_GAUSSIAN: return with_distribution(static_cast<Squashed<T, StateGaussian<T>>*>(nullptr));
     case BETA: return with_distribution(static_cast<Beta<T>*>(nullptr));
+    case HYBRID: return with_distribution(static_cast<Hybrid<T>*>(nullptr));
     default: return with_distribution(static_cast<StateDependent<T>*>(nullptr));
     }
 }

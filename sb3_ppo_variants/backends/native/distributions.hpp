@@ -127,6 +127,7 @@ template <class T> class Gaussian {
 
     void prepare(ByState<const T> means, int64_t) { drawn_from = means; }
 
+    int64_t n_deviations() const { return size; }
     T deviation(int64_t, int64_t dimension) const { return deviations[dimension]; }
 
     T sample(int64_t state, const T* noise, T* action) const {
@@ -233,6 +234,9 @@ template <class T> class Categorical {
         for (int64_t part = 0, at = 0; part < n_parts; at += parts[part++])
             for (int64_t i = at; i < at + parts[part]; ++i) to[i] = log_probs[i][state];
     }
+
+    // The probabilities of a category, by its output, in the states that `evaluate` was called for last.
+    const T* probabilities(int64_t output) const { return probs[output]; }
 
     // Normalises the logits.
     void prepare(ByState<const T> logits, int64_t states) {

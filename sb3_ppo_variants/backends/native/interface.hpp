@@ -16,7 +16,8 @@
 
 enum Activations { TANH, RELU };
 enum Distributions {
-    GAUSSIAN, CATEGORICAL, BERNOULLI, STATE_DEPENDENT, STATE_GAUSSIAN, SQUASHED_GAUSSIAN, SQUASHED_STATE_GAUSSIAN, BETA
+    GAUSSIAN, CATEGORICAL, BERNOULLI, STATE_DEPENDENT, STATE_GAUSSIAN, SQUASHED_GAUSSIAN, SQUASHED_STATE_GAUSSIAN, BETA,
+    HYBRID
 };
 
 // The statistics of a minibatch, in this order.
@@ -33,6 +34,16 @@ template <class T> struct Layer {
     int64_t inputs, outputs;
 };
 
+// A factor of a hybrid distribution: a normal, categorical or Bernoulli one, with parts as `Networks` has them. Its columns
+// follow those of the factor before.
+struct Factor {
+    const int64_t* parts;
+    // For each category of the factor with the index `choice`, whether this one counts with it; or null if it always counts.
+    const uint8_t* outcomes;
+    int64_t distribution, n_parts, choice;
+    double entropy_weight;
+};
+
 // Two multilayer perceptrons, each hidden layer followed by the activation, and the distribution of actions.
 template <class T> struct Networks {
     const Layer<T> *actor, *critic;
@@ -44,7 +55,10 @@ template <class T> struct Networks {
     // dimensions of the action.
     const int64_t* parts;
     int64_t n_parts;
-    // Only for normal distributions whose standard deviations are not outputs: their logarithms, or for state-dependent ones those of a
+    // Only for hybrid distributions, which have no parts of their own.
+    const Factor* factors;
+    int64_t n_factors;
+    // Only for normal distributions, also as factors, whose standard deviations are not outputs: their logarithms, or for state-dependent ones those of a
     // matrix with a row for each unit of the actor's last hidden layer, and with one column for all dimensions or one each.
     const T* log_std;
     T* d_log_std;

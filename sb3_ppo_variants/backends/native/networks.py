@@ -7,31 +7,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.distributions import (
-    BernoulliDistribution,
-    CategoricalDistribution,
-    DiagGaussianDistribution,
-    Distribution,
-    MultiCategoricalDistribution,
-    StateDependentNoiseDistribution,
-    TanhBijector,
-)
+from stable_baselines3.common.distributions import StateDependentNoiseDistribution, TanhBijector
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.preprocessing import is_image_space, preprocess_obs
 from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor, MlpExtractor
 from torch import nn
-from torch.nn import functional as F
 
 from sb3_ppo_variants.backends.native import structures
+from sb3_ppo_variants.backends.native.distributions import Drawn, drawn_by
 from sb3_ppo_variants.backends.native.library import library_in_use
 from sb3_ppo_variants.backends.obstacles import ObstacleError
-from sb3_ppo_variants.distributions import (
-    BetaDistribution,
-    SquashedGaussianDistribution,
-    SquashedStateGaussianDistribution,
-    StateGaussianDistribution,
-)
-from sb3_ppo_variants.kl import Parameters, divergences_of, is_built_in, is_masked
 from sb3_ppo_variants.rollouts.loop import Observations
 
 
@@ -106,25 +91,6 @@ def arrays_of(parameters: Mapping[str, nn.Parameter]) -> dict[str, np.ndarray]:
 
 # The numbers in interface.hpp.
 ACTIVATIONS: Mapping[type[nn.Module], int] = {nn.Tanh: 0, nn.ReLU: 1}
-GAUSSIAN, CATEGORICAL, BERNOULLI, STATE_DEPENDENT, STATE_GAUSSIAN, SQUASHED_GAUSSIAN, SQUASHED_STATE_GAUSSIAN, BETA = (
-    range(8)
-)
-DISTRIBUTIONS: Mapping[type[Distribution], int] = {
-    BernoulliDistribution: BERNOULLI,
-    BetaDistribution: BETA,
-    CategoricalDistribution: CATEGORICAL,
-    DiagGaussianDistribution: GAUSSIAN,
-    MultiCategoricalDistribution: CATEGORICAL,
-    SquashedGaussianDistribution: SQUASHED_GAUSSIAN,
-    SquashedStateGaussianDistribution: SQUASHED_STATE_GAUSSIAN,
-    StateDependentNoiseDistribution: STATE_DEPENDENT,
-    StateGaussianDistribution: STATE_GAUSSIAN,
-}
-# Those with one standard deviation for all states, those of which two outputs belong to each dimension, and those whose
-# noise is normal.
-WITH_LOG_STD = {GAUSSIAN, SQUASHED_GAUSSIAN}
-OF_TWO_OUTPUTS = {STATE_GAUSSIAN, SQUASHED_STATE_GAUSSIAN, BETA}
-OF_NORMAL_NOISE = {GAUSSIAN, STATE_GAUSSIAN, SQUASHED_GAUSSIAN, SQUASHED_STATE_GAUSSIAN}
 # Stands for actions that are not squashed.
 NOT_SQUASHED = -1.0
 
@@ -153,8 +119,7 @@ class StateDependence(NamedTuple):
 class Architecture:
     """The names of a policy's layers, its activation and its distribution.
 
-    :param parts: the number of categories of each part of a categorical action; for others, one entry with the number
-        of dimensions
+    :param drawn: how actions are drawn from the output of the policy network
     :param inputs: the number of features
     :param of_critic: the first feature of the critic; 0 if actor and critic have the same features
     """
@@ -164,23 +129,14 @@ class Architecture:
         actor: list[str],
         critic: list[str],
         activation: int,
-        distribution: int,
-        parts: list[int],
+        drawn: Drawn,
         state_dependence: StateDependence,
         inputs: int,
         of_critic: int = 0,
     ):
         self.actor, self.critic, self.activation = actor, critic, activation
         self.inputs, self.of_critic = inputs, of_critic
-        self.distribution, self.parts, self.state_dependence = distribution, parts, state_dependence
-        self.outputs = sum(parts) * (2 if distribution in OF_TWO_OUTPUTS else 1)
-        """The number of outputs of the policy network."""
-        self.takes_integers = distribution == CATEGORICAL
-        """Whether actions are integers."""
-        self.action_size = len(parts) if self.takes_integers else sum(parts)
-        """The length of an action."""
-        self.has_std = distribution in WITH_LOG_STD | {STATE_DEPENDENT}
-        """Whether the policy has a parameter for the standard deviations."""
+        self.drawn, self.state_dependence = drawn, state_dependence
 
     @classmethod
     def of(cls, policy: ActorCriticPolicy) -> "Architecture":
@@ -188,16 +144,8 @@ class Architecture:
 
         :raises ObstacleError: if the library does not compute such networks, or such distributions
         """
-        distribution = policy.action_dist
-        kind = CATEGORICAL if is_masked(distribution) else DISTRIBUTIONS.get(type(distribution))
-        if kind is None:
-            raise ObstacleError(f"actions are drawn from a {type(distribution).__name__}")
-        if not is_built_in(divergences_of(distribution)):
-            raise ObstacleError(f"a KL was registered for {type(distribution).__name__}")
-        # SB3's and sb3-contrib's distributions have either a size or sizes, and Bernoulli's calls its size sizes.
-        sizes = getattr(distribution, "action_dims" if hasattr(distribution, "action_dims") else "action_dim")
-        parts = [int(size) for size in np.ravel(sizes)]
-        extractor = policy.mlp_extractor
+        distribution, extractor = policy.action_dist, policy.mlp_extractor
+        drawn = drawn_by(distribution)
         if type(extractor) is not MlpExtractor:
             raise ObstacleError(f"hidden layers are in a {type(extractor).__name__}")
         actor, activations = _find_layers("policy_net", extractor.policy_net, "action_net", policy.action_net)
@@ -208,40 +156,10 @@ class Architecture:
         (activation,) = map(ACTIVATIONS.__getitem__, activations or {nn.Tanh})  # Without hidden layers it is not used.
         dependence = StateDependence()
         if isinstance(distribution, StateDependentNoiseDistribution):
-            dependence = StateDependence.of(distribution, *parts)
+            dependence = StateDependence.of(distribution, drawn.outputs)
         of_actor, of_critic = policy.pi_features_extractor, policy.vf_features_extractor
         first = 0 if _keys_of(of_actor) == _keys_of(of_critic) else of_actor.features_dim
-        return cls(actor, critic, activation, kind, parts, dependence, first + of_critic.features_dim, first)
-
-    def draw_noise(self, n_steps: int, n_envs: int, dtype: th.dtype) -> np.ndarray:
-        """Draw the random numbers of a rollout, except for gSDE, from PyTorch's generator.
-
-        :return: standard normal numbers, shape ``(n_steps, n_envs, action_size)``, or else standard Gumbel or uniform
-            numbers, shape ``(n_steps, n_envs, outputs)``
-        """
-        if self.distribution in OF_NORMAL_NOISE:
-            return th.randn((n_steps, n_envs, self.action_size), dtype=dtype).numpy()
-        shape = (n_steps, n_envs, self.outputs)
-        if self.distribution == CATEGORICAL:
-            return -th.empty(shape, dtype=dtype).exponential_().log_().numpy()
-        return th.rand(shape, dtype=dtype).numpy()
-
-    def parameters(self, outputs: np.ndarray | th.Tensor, std: np.ndarray | th.Tensor | None) -> Parameters:
-        """Return the parameters of distributions as :mod:`sb3_ppo_variants.kl` defines them.
-
-        :param outputs: the outputs of the policy network after masking, shape ``(n, outputs)``
-        :param std: the standard deviations, same shape, if there are any
-        """
-        if std is not None:
-            return th.as_tensor(outputs), th.as_tensor(std)
-        if self.distribution in OF_TWO_OUTPUTS:
-            first, second = th.as_tensor(outputs).chunk(2, dim=1)
-            return (
-                (F.softplus(first) + 1, F.softplus(second) + 1) if self.distribution == BETA else (first, second.exp())
-            )
-        if self.distribution == BERNOULLI:
-            return (th.as_tensor(outputs),)
-        return tuple(part.log_softmax(dim=1) for part in th.split(th.as_tensor(outputs), self.parts, dim=1))
+        return cls(actor, critic, activation, drawn, dependence, first + of_critic.features_dim, first)
 
     def trained(self, of_policy: bool, of_value: bool) -> list[set[str]]:
         """Return the names of the parameters of the actor, the critic or both, each in a set of its own."""
@@ -249,7 +167,7 @@ class Architecture:
             {f"{layer}.{kind}" for layer in layers for kind in ("weight", "bias")}
             for layers in (self.actor, self.critic)
         )
-        actor |= {"log_std"} if self.has_std else set()
+        actor |= {"log_std"} if self.drawn.n_stds else set()
         return [actor] * of_policy + [critic] * of_value
 
     def structure(self, arrays: Arrays, gradients: Arrays = NO_ARRAYS) -> structures.Networks:
@@ -262,23 +180,22 @@ class Architecture:
             raise ObstacleError("layers share parameters")
         if arrays.keys() - names - {"log_std"}:
             raise ObstacleError("the policy has parameters outside its layers")
-        if self.has_std and "log_std" not in arrays:
+        drawn = self.drawn
+        if drawn.n_stds and "log_std" not in arrays:
             raise ObstacleError("log_std is not a parameter")
         actor = _layers(self.actor, self.of_critic or self.inputs, arrays, gradients)
         critic = _layers(self.critic, self.inputs - self.of_critic, arrays, gradients)
         if critic[-1].outputs != 1:
             raise ObstacleError(f"the value network has {critic[-1].outputs} outputs")
-        if actor[-1].outputs != self.outputs:
-            raise ObstacleError(f"the policy network has {actor[-1].outputs} outputs instead of {self.outputs}")
-        log_std = arrays["log_std"] if self.has_std else None
+        if actor[-1].outputs != drawn.outputs:
+            raise ObstacleError(f"the policy network has {actor[-1].outputs} outputs instead of {drawn.outputs}")
+        log_std = arrays["log_std"] if drawn.n_stds else None
         columns = self.state_dependence.log_std_columns
-        if log_std is not None and log_std.shape != ((actor[-1].inputs, columns) if columns else (self.outputs,)):
+        if log_std is not None and log_std.shape != ((actor[-1].inputs, columns) if columns else (drawn.n_stds,)):
             raise ObstacleError(f"log_std has the shape {log_std.shape}")
-        d_log_std = gradients.get("log_std") if self.has_std else None
-        parts = np.array(self.parts, np.int64)
-        kinds = self.activation, self.distribution, parts, len(parts)
-        networks = actor, critic, len(actor), len(critic), self.inputs, self.of_critic
-        return structures.Networks(*networks, *kinds, log_std, d_log_std, *self.state_dependence)
+        networks = actor, critic, len(actor), len(critic), self.inputs, self.of_critic, self.activation
+        stds = {"log_std": log_std, "d_log_std": gradients.get("log_std") if drawn.n_stds else None}
+        return structures.Networks(*networks, **drawn.fields(), **stds, **self.state_dependence._asdict())
 
 
 def _find_layers(trunk: str, hidden: nn.Module, head: str, last: nn.Module) -> tuple[list[str], set[type[nn.Module]]]:

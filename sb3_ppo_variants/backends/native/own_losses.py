@@ -52,18 +52,18 @@ class OwnObjective:
 
     def __init__(self, update: "NativeUpdate", permutation: np.ndarray):
         plan, architecture = update.plan, update.architecture
-        self._plan, self._architecture, self._permutation = plan, architecture, permutation
+        self._plan, self._drawn, self._permutation = plan, architecture.drawn, permutation
         self._has_gradient = is_given_with_loss(plan.objective, "gradient")
         self._old_parameters, self._columns = update.old_parameters, update.columns
         self._divergences = divergences_of(plan.kind.policy.action_dist)
         self._written: Set[str] = set()
         rows, dtype = min(plan.batch_size, len(permutation)), update.dtype
-        states, parameters = ["log_ratio", "entropy"], []
+        states, columns = ["log_ratio", "entropy"], {}
         if plan.objective.needs_kl:
             states += ["kl", "reverse_kl"]
         if plan.objective.needs_kl and not self._has_gradient:
-            parameters = ["outputs", "deviations"] if architecture.has_std else ["outputs"]
-        shapes = {**dict.fromkeys(states, (rows,)), **dict.fromkeys(parameters, (rows, architecture.outputs))}
+            columns = {"outputs": self._drawn.outputs, "deviations": self._drawn.n_stds}
+        shapes = {**dict.fromkeys(states, (rows,)), **{name: (rows, n) for name, n in columns.items() if n}}
         self._known = {name: np.zeros(shape, dtype) for name, shape in shapes.items()}
         self._slopes = {name: np.zeros(shape, dtype) for name, shape in shapes.items()}
         self._advantages, self._losses = np.zeros((2, rows), dtype)
@@ -116,7 +116,7 @@ class OwnObjective:
                 return self._columns.read(name, rows, th.from_numpy)
             if self._old_parameters is None:
                 return None
-            new = self._architecture.parameters(leaf("outputs"), leaf("deviations") if "deviations" in known else None)
+            new = self._drawn.parameters(leaf("outputs"), leaf("deviations") if "deviations" in known else None)
             return self._divergences.between(name, tuple(column[rows] for column in self._old_parameters), new)
 
         with th.enable_grad():

@@ -24,14 +24,16 @@ template <class T, class Distribution> class Evaluator {
           distribution(networks, actor, memory), evaluation(rollout.old && rollout.reverse, memory),
           log_ratio(memory.take<T>(STATES)), n_outputs(networks.actor[networks.actor_layers - 1].outputs),
           rollout(rollout), actions{memory.take<T>(rollout.action_size * STRIDE)},
-          old{memory.take<T>(rollout.old_size * STRIDE)} {}
+          old{memory.take<T>(rollout.old_size * STRIDE)} {
+        if constexpr (Distribution::HAS_DEVIATIONS) n_deviations = distribution.n_deviations();
+    }
 
     Inputs<T> inputs;
     Mlp<T> actor;
     Distribution distribution;
     Evaluation<T> evaluation;
     T* log_ratio;
-    int64_t n_outputs;
+    int64_t n_outputs, n_deviations = 0;
 
     // All rows that are evaluated until the next call have old distributions like that of this row, as far as those of
     // all states share something.
@@ -64,7 +66,8 @@ template <class T, class Distribution> class Evaluator {
         if (to_outputs) transpose(outputs.first, STRIDE, n_outputs, inputs.states, to_outputs, n_outputs);
         if constexpr (Distribution::HAS_DEVIATIONS)
             for (int64_t s = 0; to_deviations && s < inputs.states; ++s)
-                for (int64_t i = 0; i < n_outputs; ++i) to_deviations[s * n_outputs + i] = distribution.deviation(s, i);
+                for (int64_t i = 0; i < n_deviations; ++i)
+                    to_deviations[s * n_deviations + i] = distribution.deviation(s, i);
     }
 
     // Writes the parameters of the distribution in a state that was evaluated last, as `Rollout` has the old ones.
@@ -125,8 +128,7 @@ template <class T, class Distribution> class Actor {
         : inputs(networks.inputs, memory),
           actor(networks.actor, networks.actor_layers, networks.activation, 0, memory),
           critic(networks.critic, networks.critic_layers, networks.activation, networks.of_critic, memory),
-          distribution(networks, actor, memory), n_outputs(networks.actor[networks.actor_layers - 1].outputs),
-          action_size(networks.distribution == CATEGORICAL ? networks.n_parts : networks.parts[0]) {}
+          distribution(networks, actor, memory), n_outputs(networks.actor[networks.actor_layers - 1].outputs) {}
 
     void run(Acting<T>& acting) {
         acting.is_finite = true;
@@ -145,7 +147,7 @@ template <class T, class Distribution> class Actor {
     Inputs<T> inputs;
     Mlp<T> actor, critic;
     Distribution distribution;
-    int64_t n_outputs, action_size;
+    int64_t n_outputs;
 
     // Acts in the states from `start` on, whose results begin at `row`.
     void act(Acting<T>& acting, int64_t start, int64_t row) {
@@ -161,16 +163,17 @@ template <class T, class Distribution> class Actor {
             for (int64_t s = 0; s < inputs.states; ++s)
                 for (int64_t i = 0; i < n_outputs; ++i)
                     acting.deviations[(row + s) * n_outputs + i] = distribution.deviation(s, i);
+        const int64_t size = acting.action_size;
         for (int64_t s = 0; acting.actions && s < inputs.states; ++s, ++row) {
-            T* action = acting.actions + row * action_size;
+            T* action = acting.actions + row * size;
             acting.log_probs[row] = distribution.sample(s, acting.noise + (start + s) * acting.noise_size, action);
-            for (int64_t j = 0; j < action_size; ++j) acting.is_finite &= ::fabs(action[j]) < INFINITY;
-            if (acting.clipped) clip(action, acting, acting.clipped + row * action_size);
+            for (int64_t j = 0; j < size; ++j) acting.is_finite &= ::fabs(action[j]) < INFINITY;
+            if (acting.clipped) clip(action, acting, acting.clipped + row * size);
         }
     }
 
     void clip(const T* action, const Acting<T>& acting, T* clipped) const {
-        for (int64_t i = 0; i < action_size; ++i) {
+        for (int64_t i = 0; i < acting.action_size; ++i) {
             const T number = action[i] < acting.low[i] ? acting.low[i] : action[i];
             clipped[i] = number > acting.high[i] ? acting.high[i] : number;
         }

@@ -111,6 +111,7 @@ template <class T> class StateDependent {
         find_variances(padded(states));
     }
 
+    int64_t n_deviations() const { return size; }
     T deviation(int64_t state, int64_t dimension) const { return root(variances[dimension][state]); }
 
     // The noise is a matrix with a row for each unit of the last hidden layer and a column for each dimension.

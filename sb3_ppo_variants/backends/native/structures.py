@@ -102,6 +102,10 @@ class Layer(Structure):
     """A layer with the gradients of its parameters."""
 
 
+class Factor(Structure):
+    """A factor of a hybrid distribution."""
+
+
 class Networks(Structure):
     """Two multilayer perceptrons and the distribution of actions."""
 

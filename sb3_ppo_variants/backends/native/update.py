@@ -11,9 +11,10 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from torch import nn
 
 from sb3_ppo_variants.backends.native import structures
+from sb3_ppo_variants.backends.native.distributions import STATE_DEPENDENT
 from sb3_ppo_variants.backends.native.division import divide
 from sb3_ppo_variants.backends.native.library import Calls, library_in_use
-from sb3_ppo_variants.backends.native.networks import STATE_DEPENDENT, Architecture, Features, run_acting
+from sb3_ppo_variants.backends.native.networks import Architecture, Features, run_acting
 from sb3_ppo_variants.backends.native.own_losses import NATIVE_VALUE_LOSSES, OwnObjective, OwnValueLoss, has_term
 from sb3_ppo_variants.backends.native.proximal import FollowingPolicy
 from sb3_ppo_variants.backends.native.structures import fitting
@@ -160,7 +161,7 @@ class NativeUpdate:
 
     def _read_rollout(self, buffer: RolloutBuffer, log_std: np.ndarray | None) -> structures.Rollout:
         """Return the rollout in the row order of its buffer, in the type of the networks."""
-        architecture, n = self.architecture, len(self.advantages)
+        architecture, drawn, n = self.architecture, self.architecture.drawn, len(self.advantages)
         observations: Observations = buffer.observations
         if isinstance(observations, dict):
             observations = {key: in_rows(buffer, array) for key, array in observations.items()}
@@ -168,13 +169,13 @@ class NativeUpdate:
             observations = in_rows(buffer, observations)
         features = Features(self.plan.kind.policy).compute(observations, self.dtype)
         fitting(features, "features", self.dtype, n, architecture.inputs)
-        actions = self._read(buffer.actions, architecture.action_size)
+        actions = self._read(buffer.actions, drawn.action_size)
         # The library does not check the actions.
-        if architecture.takes_integers and not ((actions >= 0) & (actions < architecture.parts)).all():
+        if not drawn.has(actions):
             raise IndexError("the rollout has actions that the policy does not have")
         masks: np.ndarray | None = getattr(buffer, "action_masks", None)
         if masks is not None:
-            masks = fitting(in_rows(buffer, masks).astype(bool), "masks", bool, n, architecture.outputs)
+            masks = fitting(in_rows(buffer, masks).astype(bool), "masks", bool, n, drawn.outputs)
         parameters = buffer.old_parameters if isinstance(buffer, WithParameters) else None
         if parameters is None:  # Another loop collected the rollout.
             parameters = self._compute_parameters(features, masks, log_std)
@@ -182,7 +183,7 @@ class NativeUpdate:
         """What an objective may know of the old distributions."""
         self.columns = Columns(buffer, self.old_parameters)
         old = np.ascontiguousarray(np.concatenate([each.numpy() for each in parameters], axis=1), self.dtype)
-        fitting(old, "old parameters", self.dtype, n, (1 + architecture.has_std) * architecture.outputs)
+        fitting(old, "old parameters", self.dtype, n, drawn.old_size)
         log_probs, returns, values = map(self._read, (buffer.log_probs, buffer.returns, buffer.values))
         per_sample = self._numbers_of_term()
         columns = features, actions, log_probs, self.ordered_advantages, returns, values, old, per_sample, masks
@@ -208,14 +209,15 @@ class NativeUpdate:
         self, features: np.ndarray, masks: np.ndarray | None, log_std: np.ndarray | None
     ) -> Parameters:
         """Compute the parameters of the policy's distributions in all states."""
-        outputs = np.empty((len(features), self.architecture.outputs), self.dtype)
-        std = np.empty_like(outputs) if self.architecture.distribution == STATE_DEPENDENT else None
+        drawn = self.architecture.drawn
+        outputs = np.empty((len(features), drawn.outputs), self.dtype)
+        std = np.empty_like(outputs) if drawn.kind == STATE_DEPENDENT else None
         results = {"outputs": outputs, "deviations": std}
         run_acting(self.networks, self.dtype, features=features, masks=masks, rows=len(features), **results)
-        if std is None and self.architecture.has_std:
+        if std is None and drawn.n_stds:
             assert log_std is not None
             std = np.tile(np.exp(log_std), (len(features), 1))
-        return self.architecture.parameters(outputs, std)
+        return drawn.parameters(outputs, std)
 
     def begin(self, descent: Descent) -> "NativeDescent":
         proximal = structures.Proximal()

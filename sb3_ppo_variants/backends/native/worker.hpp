@@ -98,7 +98,7 @@ template <class T, class Distribution> class Worker {
         copy(policy.evaluation.reverse_kl, own.reverse_kl, start);
         const int64_t at = start * policy.n_outputs;
         policy.copy_parameters(own.outputs ? own.outputs + at : nullptr,
-                               own.deviations ? own.deviations + at : nullptr);
+                               own.deviations ? own.deviations + start * policy.n_deviations : nullptr);
     }
 
     // Copies numbers of the states that were evaluated last to their place in the minibatch, unless it is null.
@@ -120,7 +120,7 @@ template <class T, class Distribution> class Worker {
         for (int64_t s = 0; s < policy.inputs.states; ++s)
             d_entropy[s] = own.d_entropy[start + s] - static_cast<T>(terms.ent_coef / static_cast<double>(count));
         return {own.d_log_ratio + start, d_entropy, at(own.d_kl, 1), at(own.d_reverse_kl, 1),
-                at(own.d_deviations, policy.n_outputs)};
+                at(own.d_deviations, policy.n_deviations)};
     }
 
     // Adds the losses of an objective of the package, and returns their slopes.
