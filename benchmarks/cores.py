@@ -209,7 +209,7 @@ def run(options: argparse.Namespace) -> int:
         measured = {**circumstances("mujoco", "Box2D"), "steps": options.steps, "idle": idle, "runs": runs}
     else:
         measured = reported(options.report, "steps", "idle", "runs")
-    print("\n".join([*tables(measured), "", MODEL]))
     if options.json is not None:
         options.json.write_text(json.dumps(measured) + "\n")
+    print("\n".join([*tables(measured), "", MODEL]))
     return 0
