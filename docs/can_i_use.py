@@ -27,6 +27,7 @@ from sb3_ppo_variants import (
 )
 from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.base import PPOBase
+from sb3_ppo_variants.guards.masks import choices
 from sb3_ppo_variants.processes import Processes
 
 PAGE = Path(__file__).with_suffix(".md")
@@ -75,7 +76,7 @@ class Env(gym.Env):
 
     def action_masks(self) -> np.ndarray:
         """Allow everything."""
-        return np.ones(self.action_space.n, dtype=bool)  # type: ignore[attr-defined]
+        return np.ones(sum(choices(self.action_space) or ()), dtype=bool)
 
 
 class Case(NamedTuple):
@@ -116,6 +117,7 @@ CASES = {
     "`MlpPolicy`, MultiBinary actions": Case("MlpPolicy", VECTOR, spaces.MultiBinary(3)),
     "`MlpPolicy`, Dict or Tuple actions": Case("MlpPolicy", VECTOR, HYBRID),
     "`CnnPolicy`, Dict or Tuple actions": Case("CnnPolicy", IMAGE, HYBRID),
+    "`MaskableMlpPolicy`, Dict or Tuple actions": Case("MaskableMlpPolicy", VECTOR, HYBRID),
     "`MlpLstmPolicy`, Dict or Tuple actions": Case("MlpLstmPolicy", VECTOR, HYBRID),
     "`MlpPolicy`, Discrete observations": Case("MlpPolicy", spaces.Discrete(5), DISCRETE),
     "`MlpPolicy`, MultiDiscrete observations": Case("MlpPolicy", spaces.MultiDiscrete([2, 3]), DISCRETE),

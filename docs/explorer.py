@@ -41,6 +41,7 @@ TITLES = {
     "recurrent": ("Memory", "recurrent/report"),
     "memories": ("LSTM, GRU and no memory, CartPole without velocities", "recurrent"),
     "masks-and-memory": ("Masks and a memory", "howto/masks_and_memory"),
+    "move-or-kick": ("Hybrid actions and bins, MoveOrKick", "howto/hybrid_actions"),
     "details": ("Implementation details", "details/report"),
     "distributions": ("Distributions, Pendulum", "howto/bounded_actions"),
     "distributions-halfcheetah": ("Distributions, HalfCheetah", "howto/bounded_actions"),

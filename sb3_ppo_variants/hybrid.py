@@ -137,7 +137,7 @@ class HybridDistribution(DiagGaussianDistribution):
         :param bias: the biases of the layer
         """
         with th.no_grad():
-            for part, of_part in zip(self.parts, bias.split(self._n_outputs), strict=True):
+            for part, of_part in zip(self.parts, th.split(bias, self._n_outputs), strict=True):
                 if isinstance(part, StateGaussianDistribution):
                     part.initialize(of_part, log_std_init)
 

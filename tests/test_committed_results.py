@@ -162,6 +162,19 @@ def test_the_page_says_how_memories_compare() -> None:
     assert apart == {frozenset({without, each}) for each in rows}
 
 
+def test_the_page_says_how_bins_compare_with_hybrid_actions() -> None:
+    page, returns = (ROOT / "docs" / "howto" / "hybrid_actions.md").read_text(), returns_of("move-or-kick")
+    bins = {f"ppo_clip env_kwargs={{'n_bins': {n}}}, policy_kwargs={{}}": f"{n} bins" for n in (3, 11, 41)}
+    rows, found = {"ppo_clip": "hybrid", **bins}, arrays("move-or-kick")
+    assert found.keys() == rows.keys() and all(len(own) == 10 for own in found.values())
+    for label, row in rows.items():
+        mean, deviation = returns[label]
+        assert f"| {row} | {mean:.2f} ± {deviation:.2f} |" in page
+    apart = {pair for pair, each in statistics.differences(found).items() if each.is_beyond_noise}
+    three, *others = bins
+    assert {frozenset(pair) for pair in apart} == {frozenset({three, each}) for each in ("ppo_clip", *others)}
+
+
 def test_the_mean_without_a_limit_rests_on_reacher() -> None:
     found = matrices("table1-text")["ppo_unclipped"].drop(columns="Reacher-v5").to_numpy().mean()
     assert f"over the other six environments, it is {found:.2f}" in " ".join(section("Table 1 of the paper").split())

@@ -69,7 +69,8 @@ def test_the_fastest_environments_give_the_same_record(setting: str) -> None:
     conditions = Conditions(timesteps=2048, entry="mujoco", parameters={"n_steps": 512, "n_envs": 2})
     for run in make_plan([parse(setting)], ["HalfCheetah-v5"], 1, conditions).runs:
         shorter = replace(run, timesteps=2048)  # The run of the random policy takes 100 episodes.
-        first, second = perform(shorter), perform(shorter, fast_envs=True, cores=2)
+        one, other = perform(shorter), perform(shorter, fast_envs=True, cores=2)
+        first, second = dict(one), dict(other)
         assert (first["vec_env"], second["vec_env"]) == ("DummyVecEnv", "MujocoVecEnv")
         assert {name for name in first if first[name] != second[name]} <= {"vec_env", "wall_seconds", "cpu_seconds"}
         assert first["score"] is not None

@@ -310,8 +310,6 @@ REFUSED: list[tuple[spaces.Space, dict[str, Any], str]] = [
     (dict_of(go=spaces.Box(0, 1, (0,))), {}, r"env\.action_space\['go'\]=Box.* has no actions"),
     (spaces.Dict({}), {}, r"env\.action_space=Dict\(\) has no actions"),
     (KICK, {"use_sde": True}, "use_sde=True needs a Box action space, but the environment has Dict"),
-    (KICK, {"policy_kwargs": {"distribution": "beta"}}, r"\['distribution'\] needs a Box action space, .* Dict"),
-    (KICK, {"policy_kwargs": {"std": "state"}}, r"\['std'\] needs a Box action space, .* Dict"),
     (BOX, {"policy_kwargs": {"only_if": {}}}, r"\['only_if'\] needs a Dict or Tuple action space, .* Box"),
     (BOX, {"policy_kwargs": {"entropy_weights": {}}}, r"\['entropy_weights'\] needs a Dict or Tuple action space"),
     (KICK, {"policy_kwargs": {"entropy_weights": {"kick": 1}}}, "names 'kick', but the parts .* are 'choice', 'force'"),
@@ -321,7 +319,6 @@ REFUSED: list[tuple[spaces.Space, dict[str, Any], str]] = [
     (KICK, {"policy_kwargs": {"only_if": {"force": ("choice", 3)}}}, r"one or more values of 'choice': \[0, 1, 2\]"),
     (KICK, {"policy_kwargs": {"only_if": {"choice": ("force", 1)}}}, "needs a Discrete part, but 'force' is Box"),
     (KICK, {"policy_kwargs": {"only_if": {"choice": ("choice", 1)}}}, "which itself depends on another part"),
-    (KICK, {"policy": "MaskableMlpPolicy"}, "cannot be masked"),
 ]
 
 

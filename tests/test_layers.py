@@ -12,7 +12,8 @@ ROOT = Path(sb3_ppo_variants.__file__).parent
 LAYERS = [
     ["errors"],
     ["losses", "kl", "layout"],
-    ["distributions", "hybrid"],
+    ["distributions"],
+    ["hybrid"],
     ["arguments"],
     ["processes", "stops", "value_losses"],
     ["objectives", "guards"],

@@ -114,7 +114,9 @@ def _divide(space: AnySpace, mask: Any, quantity: str, name: str, refuse_it: Ref
             refuse_it(of, repr(mask), f"a dict with masks of {names}")
         if unknown := [key for key in mask if key not in space.spaces]:
             refuse_it(of, f"a dict with {unknown[0]!r}", f"one with masks of {names}")
-        inner = [(key, part, mask.get(key)) for key, part in space.spaces.items()]
+        inner: list[tuple[str | int, AnySpace, Any]] = [
+            (key, part, mask.get(key)) for key, part in space.spaces.items()
+        ]
     else:
         n = len(space.spaces)
         if not isinstance(mask, tuple) or len(mask) != n:

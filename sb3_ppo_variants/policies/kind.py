@@ -81,7 +81,7 @@ class PolicyKind:
     """The policy classes for vectors, images and dictionaries."""
     asymmetric: ClassVar[type[BasePolicy]] = AsymmetricPolicy
     """The policy class for dictionaries of which actor and critic see different parts."""
-    hybrid: ClassVar[type[HybridActions]] = HybridActions
+    hybrid: ClassVar[type[HybridActions]] = HybridActions  # type: ignore[type-abstract]
     """What comes before the class of a policy with hybrid actions among the bases of another."""
     buffers: ClassVar[Sequence[type[RolloutBuffer]]] = (RolloutBuffer, DictRolloutBuffer)
     """The rollout buffer classes for arrays and for dictionaries."""
@@ -114,7 +114,8 @@ class PolicyKind:
         made: Any = cls.asymmetric if is_asymmetric else model.policy_class
         if not is_hybrid(model.action_space):
             return made if is_asymmetric else box_policy_for(made, model.policy_kwargs)
-        return with_hybrid_actions(made, cls.hybrid)
+        hybrid: Callable[..., Any] = with_hybrid_actions(made, cls.hybrid)
+        return hybrid
 
     @classmethod
     def policy_arguments(cls, model: OnPolicyAlgorithm) -> Extras:

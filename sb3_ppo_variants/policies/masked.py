@@ -39,7 +39,7 @@ class Masked(PolicyKind):
         MaskableMultiInputActorCriticPolicy,
     )
     asymmetric: ClassVar[type[BasePolicy]] = MaskableAsymmetricPolicy
-    hybrid: ClassVar[type[HybridActions]] = MaskableHybridActions
+    hybrid: ClassVar[type[HybridActions]] = MaskableHybridActions  # type: ignore[type-abstract]
     buffers: ClassVar[Sequence[type[RolloutBuffer]]] = (MaskableRolloutBuffer, MaskableDictRolloutBuffer)
     takes_masks = True
 

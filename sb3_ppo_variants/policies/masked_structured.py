@@ -10,6 +10,7 @@ import torch as th
 from gymnasium import spaces
 from sb3_contrib.common.maskable.distributions import MaskableDistribution, make_masked_proba_distribution
 from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.type_aliases import Schedule
 from torch import nn
 
@@ -47,7 +48,10 @@ class MaskableHybridDistribution(HybridDistribution, MaskableDistribution):
     :param options: the other arguments of the product
     """
 
-    make_discrete = staticmethod(make_masked_proba_distribution)
+    @staticmethod
+    def make_discrete(space: AnySpace) -> Distribution:
+        """Create sb3-contrib's masked distribution of a part that is not continuous."""
+        return make_masked_proba_distribution(space)
 
     def __init__(self, layout: HybridLayout, log_std_init: float = 0.0, **options: Any):
         super().__init__(layout, **options)
@@ -68,7 +72,7 @@ class MaskableHybridDistribution(HybridDistribution, MaskableDistribution):
 
     def proba_distribution(self, action_logits: th.Tensor) -> "MaskableHybridDistribution":  # type: ignore[override]
         """Set what the layer returns, shape ``(batch, n_outputs + n_stds)``."""
-        outputs, log_std = action_logits.split([sum(self._n_outputs), sum(self._n_stds)], dim=1)
+        outputs, log_std = th.split(action_logits, [sum(self._n_outputs), sum(self._n_stds)], dim=1)
         super().proba_distribution(outputs, log_std)
         return self
 
@@ -79,7 +83,7 @@ class MaskableHybridDistribution(HybridDistribution, MaskableDistribution):
         """
         of_parts: Any = [None] * len(self._maskable)
         if masks is not None:
-            of_parts = th.as_tensor(masks).reshape(-1, sum(self._n_masks)).split(self._n_masks, dim=1)
+            of_parts = th.split(th.as_tensor(masks).reshape(-1, sum(self._n_masks)), self._n_masks, dim=1)
         for part, of_part in zip(self._maskable, of_parts, strict=True):
             part.apply_masking(of_part)
 
@@ -141,7 +145,8 @@ class OfHybridActions(RolloutBuffer):
     def reset(self) -> None:
         """Begin a new rollout."""
         # sb3-contrib only knows how many masks other spaces have, and SB3 makes the array of actions for this space.
-        rows, self.action_space = self.action_space, spaces.Discrete(self._n_masks)
-        self.action_space.dtype = rows.dtype
+        rows, as_contrib = self.action_space, spaces.Discrete(self._n_masks)
+        as_contrib.dtype = rows.dtype  # type: ignore[assignment]
+        self.action_space = as_contrib
         super().reset()
         self.action_space = rows
