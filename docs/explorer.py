@@ -203,7 +203,7 @@ def _group(record: Record, given: int) -> Group:
 
 
 def _algorithm(record: Record) -> str:
-    """Return the algorithm in words: its class, with the package if it is another one, or its own objective."""
+    """Return the algorithm in words: its class, with the package if it is another one, or the objective."""
     module, _, name = record["algorithm"].partition(":")
     if not name:
         return record["label"]
