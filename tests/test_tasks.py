@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 
 from sb3_ppo_variants import ArgumentError, tasks
@@ -180,3 +181,15 @@ def test_a_player_who_never_kicks_is_cut_off() -> None:
     env.reset(seed=0)
     assert [move_or_kick(env, 0, 0)[2:4] for _ in range(3)] == [(False, False), (False, False), (False, True)]
     check_env(env, skip_render_check=True)
+
+
+def test_bins_of_move_or_kick() -> None:
+    """With five bins, the lengths are -1, -0.5, 0, 0.5 and 1: 3 moves by 0.5, 0 by -1, and 6 kicks by -0.5."""
+    env, cut = MoveOrKick(), MoveOrKick(n_bins=5)
+    assert cut.action_space == spaces.Discrete(10)
+    assert env.reset(seed=2)[0].tolist() == cut.reset(seed=2)[0].tolist()
+    for number, choice, length in ((3, 0, 0.5), (0, 0, -1.0), (6, 1, -0.5)):
+        expected, found = move_or_kick(env, choice, length), cut.step(number)
+        assert found[0].tolist() == pytest.approx(expected[0].tolist()) and found[1:] == expected[1:]
+    with pytest.raises(ArgumentError, match="n_bins=1 is not allowed; allowed: an integer >= 2, or None"):
+        MoveOrKick(n_bins=1)
