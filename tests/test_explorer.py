@@ -102,7 +102,7 @@ def points_of(record: Data) -> list[float]:
 def test_the_curves_are_those_of_the_records(name: str, shown: Data) -> None:
     (file,) = (file for file in FILES if file.name.startswith(f"{name}."))
     place = [experiment["name"] for experiment in shown["experiments"]].index(name)
-    found: defaultdict[tuple[Any, ...], list[Any]] = defaultdict(list)
+    found: dict[tuple[object, ...], list[list[float | None]]] = defaultdict(list)
     for group in shown["groups"]:
         for seed, score, places, curve in group["runs"]:
             if place in places:
