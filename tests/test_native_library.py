@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from sb3_ppo_variants.backends import native
-from sb3_ppo_variants.backends.native import library, networks, structures
+from sb3_ppo_variants.backends.native import distributions, library, networks, structures
 from sb3_ppo_variants.backends.native.library import Library
 
 NATIVE = Path(native.__file__).parent
@@ -102,14 +102,14 @@ def test_structures_lie_in_memory_as_the_compiler_lays_them(tmp_path: Path) -> N
     source, program = str(tmp_path / "offsets.cpp"), str(tmp_path / "offsets")
     subprocess.run([COMPILER, "-std=c++17", f"-I{NATIVE}", source, "-o", program], check=True)
     offsets = subprocess.run([program], check=True, capture_output=True, text=True).stdout.split()
-    assert [int(offset) for offset in offsets] == expected and len(classes) == 14
+    assert [int(offset) for offset in offsets] == expected and len(classes) == 15
 
 
 def test_constants_are_those_of_the_library() -> None:
     for enumeration in ("Activations", "Distributions", "Normalizations"):
         for value, name in enumerate(structures._enumerated(enumeration)):
             found = {kind.__name__.upper(): number for kind, number in networks.ACTIVATIONS.items()}
-            assert {**found, **vars(networks), **vars(structures)}[name] == value
+            assert {**found, **vars(distributions), **vars(networks), **vars(structures)}[name] == value
 
 
 @needs_compiler

@@ -34,11 +34,11 @@ template <class T> struct Layer {
     int64_t inputs, outputs;
 };
 
-// A factor of a hybrid distribution: a normal, categorical or Bernoulli one, with parts as `Networks` has them. Its columns
-// follow those of the factor before.
+// A factor of a hybrid distribution: a normal, categorical or Bernoulli one, with parts as `Networks` has them. Its
+// columns follow those of the factor before.
 struct Factor {
     const int64_t* parts;
-    // For each category of the factor with the index `choice`, whether this one counts with it; or null if it always counts.
+    // For each category of the factor with the index `choice`, whether this one counts with it; null if it always does.
     const uint8_t* outcomes;
     int64_t distribution, n_parts, choice;
     double entropy_weight;
@@ -58,8 +58,9 @@ template <class T> struct Networks {
     // Only for hybrid distributions, which have no parts of their own.
     const Factor* factors;
     int64_t n_factors;
-    // Only for normal distributions, also as factors, whose standard deviations are not outputs: their logarithms, or for state-dependent ones those of a
-    // matrix with a row for each unit of the actor's last hidden layer, and with one column for all dimensions or one each.
+    // Only for normal distributions, also as factors, whose standard deviations are not outputs: their logarithms, or for
+    // state-dependent ones those of a matrix with a row for each unit of the actor's last hidden layer, and with one
+    // column for all dimensions or one each.
     const T* log_std;
     T* d_log_std;
     // Only for state-dependent noise: SB3's options, and what it adds to variances and to the slope of tanh. Actions are
