@@ -72,6 +72,13 @@ def test_the_page_has_the_speeds_of_environments(workload: str, capsys: pytest.C
     assert len(rows) >= 3 and "\n".join(rows) in (ROOT / "docs" / "envs.md").read_text()
 
 
+def test_the_page_has_the_model_of_cores(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cores", "--report", str(ROOT / "results" / "cores.json")]) == 0
+    checked, estimated, _ = capsys.readouterr().out.split("\n\n", 2)
+    page = (ROOT / "docs" / "speed.md").read_text()
+    assert checked in page and estimated in page
+
+
 @pytest.mark.parametrize("command", ["cold", "paths"])
 def test_the_page_has_the_other_speeds(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     file = {"cold": "cold.json", "paths": "zoo-paths.json"}[command]

@@ -36,6 +36,7 @@ FIGURES: dict[str, Callable[[Path], None]] = {
     "interpolation": measured_pictures.interpolated,
     "interpolation-penalty": measured_pictures.interpolated_penalty,
     "speed": measured_pictures.faster,
+    "cores": measured_pictures.more_cores,
     "curves-all": partial(
         measured_pictures.learned,
         labels=[CLIPPED[1], ADAPTED[1], PENALISED[1], NONE],
