@@ -113,9 +113,10 @@ def more_cores(file: Path, data: Path = ENVIRONMENTS) -> None:
             points = {n: np.median(ratios) for n, ratios in cores.measured_speeds(name, measured).items()}
             axes.plot(list(points), list(points.values()), "o", color=color, markersize=6)
         axes.axhline(1, color="0.75", linewidth=1, zorder=0)
-        axes.set(xscale="log", yscale="log", xlim=(0.9, 70), xlabel="cores", ylabel="steps/s over one process")
+        axes.set(xscale="log", yscale="log", xlim=(0.9, 70), ylim=(0.3, 24))
+        axes.set(xlabel="cores", ylabel="steps/s over one process")
         for axis, ticks in ((axes.xaxis, (1, 2, *cores.MANY)), (axes.yaxis, (0.25, 0.5, 1, 2, 4, 8, 16))):
             axis.set_major_locator(FixedLocator(ticks))
             axis.set_minor_locator(FixedLocator([]))
             axis.set_major_formatter("{x:g}")
-        axes.legend(loc="upper left")
+        axes.legend(loc="upper left", ncols=2)
