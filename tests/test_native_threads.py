@@ -25,7 +25,7 @@ from sb3_ppo_variants import (
 )
 from sb3_ppo_variants.backends import native
 from sb3_ppo_variants.backends.native import division
-from sb3_ppo_variants.backends.native.division import divide
+from sb3_ppo_variants.backends.native.update import divide
 from sb3_ppo_variants.objectives import KLHinge
 
 THREADS = (1, 2, 3, 4, 7)
