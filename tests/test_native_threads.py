@@ -24,7 +24,7 @@ from sb3_ppo_variants import (
     SeparateUpdates,
 )
 from sb3_ppo_variants.backends import native
-from sb3_ppo_variants.backends.native import division
+from sb3_ppo_variants.backends.native import update as native_update
 from sb3_ppo_variants.backends.native.update import divide
 from sb3_ppo_variants.objectives import KLHinge
 
@@ -55,9 +55,9 @@ def _same_threads_after() -> Iterator[None]:
 @pytest.fixture
 def divided(monkeypatch: pytest.MonkeyPatch) -> None:
     """Divide small minibatches too: those of 50 states into 7 blocks, and parameters into many ranges."""
-    monkeypatch.setattr(division, "WORTH_A_THREAD", 1)
-    monkeypatch.setattr(division, "BLOCK_ROWS", 8)
-    monkeypatch.setattr(division, "RANGE_SIZE", 37)
+    monkeypatch.setattr(native_update, "WORTH_A_THREAD", 1)
+    monkeypatch.setattr(native_update, "BLOCK_ROWS", 8)
+    monkeypatch.setattr(native_update, "RANGE_SIZE", 37)
 
 
 def results(model: Any, n_threads: int) -> tuple[Any, ...]:
