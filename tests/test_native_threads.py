@@ -102,9 +102,9 @@ def test_whatever_the_actions(space: str) -> None:
 @pytest.mark.usefixtures("each_instruction_set")
 def test_large_networks_and_minibatches_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rule itself divides these: 300 states are two whole blocks and a part of one."""
-    found: list[division.Division] = []
+    found: list[native_update.Division] = []
 
-    def noted(*arguments: Any) -> division.Division:
+    def noted(*arguments: Any) -> native_update.Division:
         found.append(divide(*arguments))
         return found[-1]
 
@@ -112,7 +112,7 @@ def test_large_networks_and_minibatches_are_divided(monkeypatch: pytest.MonkeyPa
     settings: dict[str, Any] = {"n_steps": 200, "n_epochs": 1, "policy_kwargs": {"net_arch": [256, 256]}}
     assert_same(with_batches(collected(PPOClip, BOX, **settings), 300))
     assert [each.threads for each in found] == [1, 2, 3, 4, 6]  # Three blocks, each of two networks.
-    assert {each.block_rows for each in found} == {division.BLOCK_ROWS}
+    assert {each.block_rows for each in found} == {native_update.BLOCK_ROWS}
 
 
 def test_small_ones_are_not() -> None:
@@ -151,7 +151,7 @@ def test_so_they_are_with_objectives_in_python(own: str, double_precision: Calla
 
 def updated_weights(model: Any) -> list[float]:
     th.set_num_threads(3)
-    division.WORTH_A_THREAD, division.BLOCK_ROWS = 1, 8  # For processes that were spawned.
+    native_update.WORTH_A_THREAD, native_update.BLOCK_ROWS = 1, 8  # For processes that were spawned.
     weights: list[float] = flat_weights(update(model, fast=True)).tolist()
     return weights
 
@@ -162,7 +162,7 @@ def test_processes_that_are_started_after_an_update(method: str) -> None:
     if method not in multiprocessing.get_all_start_methods():
         pytest.skip(f"this system has no {method}")
     model = with_batches(collected(PPOClip, BOX, n_epochs=2))
-    division.RANGE_SIZE = 16_384
+    native_update.RANGE_SIZE = 16_384
     wanted = updated_weights(model)
     with multiprocessing.get_context(method).Pool(1) as pool:
         assert pool.apply_async(updated_weights, (model,)).get(timeout=120) == wanted
