@@ -58,6 +58,7 @@ def test_workloads_of_many_envs_have_one_size_of_rollout() -> None:
     assert env.num_envs == 32
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", workloads.BARS)
 def test_workloads_with_a_bar(name: str) -> None:
     """SB3's PPO and ours have the same spaces and the same number of environments."""
@@ -137,6 +138,7 @@ def test_the_table_of_stepping() -> None:
     assert stepping.rows("w", 10, 5, measured)[1] == "| w | fast | 3.00 (2.50 to 3.50) | 25 |"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", stepping.WORKLOADS)
 def test_environments_of_stepping_have_the_same_spaces(name: str) -> None:
     venvs = [make(1) for make in stepping.WORKLOADS[name].values()]

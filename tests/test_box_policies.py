@@ -138,6 +138,7 @@ def test_policies_save_themselves(name: str, tmp_path: Path) -> None:
     th.testing.assert_close(loaded.state_dict(), model.policy.state_dict(), rtol=0, atol=0)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_interrupted_runs_resume_exactly(name: str, fast: bool, tmp_path: Path) -> None:

@@ -214,6 +214,7 @@ class Partly(gym.Wrapper):
         return {"only": cast(Any, self.env).action_masks()}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("observations", [VECTOR, DICT], ids=["vector", "dict"])
 @pytest.mark.parametrize("name", MASKED_SPACES)
 def test_a_single_part_is_maskable_ppo_bit_for_bit(name: str, observations: Any) -> None:
@@ -281,6 +282,7 @@ def small_masked(cls: Any = PPOClip, env: VecEnv | None = None, policy: str = "M
 POLICIES = {"Mlp": VECTOR, "MultiInput": DICT, "Cnn": IMAGE}
 
 
+@pytest.mark.sampled(4)
 @latin(4, cls=VARIANTS, name=SPACES, kind=POLICIES, memory=["", "Lstm"])
 def test_every_class_and_policy(cls: Any, name: str, kind: str, memory: str) -> None:
     model = small_masked(cls, masked(SPACES[name], POLICIES[kind]), f"Maskable{kind}{memory}Policy").learn(64)
@@ -365,6 +367,7 @@ def test_objectives_of_the_user() -> None:
     assert model.logger.name_to_value["train/kl"] > 0
 
 
+@pytest.mark.sampled(6)
 @latin(2, cls=VARIANTS, name=SPACES, memory=["", "Lstm"], weights_only=[True, False])
 def test_files(cls: Any, name: str, memory: str, weights_only: bool) -> None:
     kwargs = {"log_std_init": -0.5}

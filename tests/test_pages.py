@@ -177,6 +177,7 @@ def test_every_guarantee_says_how_to_check_it() -> None:
         assert files and [file for file in files if not (ROOT / file).exists()] == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_examples_run(page: Path) -> None:
     for code in re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.M | re.S):

@@ -88,6 +88,7 @@ def test_an_update_is_spinning_ups(target_kl: float, fast: bool, double_precisio
     assert model._n_updates == min(steps + 1, 4)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
 @pytest.mark.parametrize("space", [*ACTION_SPACES, "gSDE"])
 @pytest.mark.parametrize("variant", VARIANTS)

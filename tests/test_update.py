@@ -86,6 +86,7 @@ def reference_update(model: PPOBase, surrogate: Surrogate, clip_range_vf: float 
     return policy
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
 @latin(3, fast=[False, True], name=CASES, clip_range_vf=[None, 0.1], space=ACTION_SPACES)
 def test_update_is_the_equations(fast: bool, name: str, clip_range_vf: float | None, space: str) -> None:
