@@ -57,7 +57,6 @@ def test_a_missing_package_names_the_extra(command: list[str]) -> None:
     assert line.endswith("): pip install '.[benchmark]'  # in a clone of sb3_ppo_variants")
 
 
-@pytest.mark.slow
 def test_a_package_for_the_report_is_missed_before_the_first_run(tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = run("sb3_ppo_variants", "compare", "--timesteps", "64", "--out", str(out), missing=["plotly"])

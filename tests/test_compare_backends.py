@@ -72,7 +72,6 @@ def test_a_missing_cluster_names_its_extra(
         compare(tmp_path, "--backend", backend)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("backend, name", [("ray", "Ray cluster"), ("dask", "Dask scheduler")])
 def test_an_address_without_a_port_is_refused(backend: str, name: str) -> None:
     with pytest.raises(SystemExit, match=f"no {name} answers at --address nonsense: "), connect(backend, "nonsense", 1):

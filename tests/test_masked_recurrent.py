@@ -299,7 +299,6 @@ class Sign(gym.Env):
         return np.zeros(1, np.float32), float(action == self._sign), self._steps == 2, False, {}
 
 
-@pytest.mark.slow
 def test_evaluation_keeps_the_memory() -> None:
     env = DummyVecEnv([Sign] * 4)
     model = small_both(PPOClip, env, learning_rate=1e-2, n_epochs=5, batch_size=64).learn(3_000)
