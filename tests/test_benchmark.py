@@ -132,6 +132,16 @@ def test_stepping(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytes
     assert list(runs) == list(few) and all(len(seconds) == 3 and min(seconds) > 0 for seconds in runs.values())
 
 
+@pytest.mark.slow
+def test_training_in_the_environments_of_stepping(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--workloads", "hopper", "--pairs", "1", "--n-envs", "2", "--steps", "8", "--train"]
+    assert main(["stepping", *small, "--json", str(tmp_path / "trained.json")]) == 0
+    table = capsys.readouterr().out
+    assert "speed over PPOClip on SB3's DummyVecEnv" in table and f"| hopper | {stepping.THEIRS} | 0." in table
+    assert main(["stepping", "--report", str(tmp_path / "trained.json")]) == 0
+    assert capsys.readouterr().out == table
+
+
 def test_the_table_of_stepping() -> None:
     """The ratios of paired runs are 2, 4 and 3; 10 environments take 5 steps in 2 seconds."""
     measured = {stepping.REFERENCE: [4.0, 8.0, 6.0], "fast": [2.0, 2.0, 2.0]}
