@@ -109,7 +109,9 @@ PACKAGES = {
 }
 
 
-def measure(envs: dict[str, MakeEnv], n_envs: int, n_steps: int, pairs: int, train: bool) -> dict[str, list[float]]:
+def measure(
+    envs: dict[str, MakeEnv], n_envs: int, n_steps: int, pairs: int, train: bool = False
+) -> dict[str, list[float]]:
     """Run ``n_steps`` steps in each of the ``envs`` in turn, and return the seconds.
 
     :param train: train PPOClip in them, and SB3's PPO in the reference, instead of taking the same random actions
