@@ -1,7 +1,7 @@
 """A report as the appendix of a paper: LaTeX tables, figures at the width of a page, methods, and findings as JSON.
 
 ``appendix.tex`` compiles as it is, with ``pdflatex appendix; bibtex appendix; pdflatex appendix; pdflatex appendix``.
-Its parts can be copied one by one; they need the packages adjustbox, booktabs, graphicx, natbib and url.
+Its parts can be copied one by one; they need the packages adjustbox, array, booktabs, graphicx, natbib and url.
 """
 
 import json
@@ -26,7 +26,8 @@ DOCUMENT = r"""\documentclass[10pt]{article}
 \usepackage[utf8]{inputenc}
 \usepackage[T1]{fontenc}
 \usepackage[textwidth=5.5in,textheight=9in]{geometry}
-\usepackage{adjustbox,booktabs,graphicx,lmodern,natbib,url}
+\usepackage{adjustbox,array,booktabs,graphicx,lmodern,natbib,url}
+\setlength{\belowcaptionskip}{6pt}
 \begin{document}
 \appendix
 CHAPTERS
@@ -140,8 +141,8 @@ class Chapter:
         blocks = [f"\\section{{{title}}}", "\\subsection{Methods}", self._methods(), "\\subsection{Results}"]
         if self.arrays:
             blocks += self._means()
-        cells = tables.score_cells(self.comparison, self.frame)
-        blocks += [tabular(cells.rename_axis("setting").reset_index(), FINAL), *self._figures(out)]
+        cells = tables.score_cells(self.comparison, self.frame).rename_axis("setting").reset_index()
+        blocks += [tabular(cells, FINAL), *self._figures(out)]
         if self.comparison.own.records:
             shared, different = tables.divide_hyperparameters(self.comparison.own)
             blocks += ["\\subsection{Hyperparameters}", tabular(shared, "Values that all settings share.")]
@@ -215,6 +216,9 @@ class Chapter:
                 axes.set_visible(False)
             for axes, env in zip(grid.ravel(), envs, strict=False):
                 plots.draw_curves(axes, self.comparison, env)
+                axes.set_title(env, fontsize=plots.SMALL)
+                axes.tick_params(labelsize=plots.SMALL - 2)
+                axes.ticklabel_format(axis="x", scilimits=(0, 0))
 
     def findings(self) -> Values:
         """Return the scores and what the tests say about them, as JSON-serialisable values."""
@@ -269,20 +273,17 @@ def tabular(frame: pd.DataFrame, caption: str) -> str:
 
     :param caption: LaTeX, in which everything special is escaped
     """
-    rows = [[escape(str(value)) for value in row] for row in [frame.columns, *frame.to_numpy()]]
-    head, *body = (" & ".join(row) + r" \\" for row in rows)
-    widest = [max(len(row[column]) for row in rows) for column in range(len(frame.columns))]
-    columns = "".join("l" if letters <= LONGEST else r"p{0.6\textwidth}" for letters in widest)
-    begin = [r"\begin{table}[htbp]", r"\centering\small", rf"\caption{{{caption}}}"]
-    inside = [
-        rf"\begin{{tabular}}{{{columns}}}",
-        r"\toprule",
-        head,
-        r"\midrule",
-        *body,
-        r"\bottomrule",
-        r"\end{tabular}",
-    ]
-    return "\n".join(
-        [*begin, r"\adjustbox{max width=\textwidth,max totalheight=0.8\textheight}{%", *inside, r"}", r"\end{table}"]
+    rows = [[str(value) for value in row] for row in [frame.columns, *frame.to_numpy()]]
+    is_long = [max(len(row[column]) for row in rows) > LONGEST for column in range(len(frame.columns))]
+    columns = "".join(r">{\raggedright\arraybackslash}p{0.6\textwidth}" if long else "l" for long in is_long)
+    # Values such as import paths have no spaces at which a line could end.
+    breaking = {long: r"\_\allowbreak{}" if long else r"\_" for long in (False, True)}
+    head, *body = (
+        " & ".join(escape(cell).replace(r"\_", breaking[long]) for cell, long in zip(row, is_long, strict=True))
+        + r" \\"
+        for row in rows
     )
+    rules = [r"\toprule", head, r"\midrule", *body, r"\bottomrule"]
+    fitted = r"\adjustbox{max width=\textwidth,max totalheight=0.8\textheight}{\begin{tabular}"
+    begin = [r"\begin{table}[htbp]", r"\centering\small", rf"\caption{{{caption}}}", rf"{fitted}{{{columns}}}"]
+    return "\n".join([*begin, *rules, r"\end{tabular}}", r"\end{table}"])

@@ -24,8 +24,8 @@ from sb3_ppo_variants.compare.tables import count, escape
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving.atomic import write_atomically
 
-# Subfolders: the records of finished and failed runs, the progress of the others, the pictures of the report,
-# and its LaTeX.
+# Subfolders: the records of finished and failed runs, the progress of the others, the pictures of the report, and its
+# version for a paper.
 RECORDS, STATES, PICTURES, APPENDIX = "records", "running", "pictures", "appendix"
 # A file in the same folder, which the command that makes runs keeps locked.
 LOCK = ".lock"
