@@ -5,6 +5,7 @@ import math
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,8 @@ def _refuse(constant: str) -> None:
 @pytest.mark.usefixtures("blank_pictures")
 def test_by_hand(tmp_path: Path) -> None:
     """Normalised, sb3_ppo has 0.5, 1 and 0.5, 1, and ppo_clip 0.75, 0.25 and 0.75, -0.25, as in comparing.py."""
-    write(tmp_path, [{**each, "hyperparameters": {"gamma": 0.9, "policy": "MlpPolicy"}} for each in RECORDS])
+    runs: list[Any] = [{**each, "hyperparameters": {"gamma": 0.9, "policy": "MlpPolicy"}} for each in RECORDS]
+    write(tmp_path, runs)
     assert main(["report", "--out", str(tmp_path), "--appendix"]) == 0
     text = (tmp_path / "appendix/appendix.tex").read_text()
     assert r"sb3\_ppo & 2 & 0.75 &" in text and r"ppo\_clip & 2 & 0.38 &" in text
@@ -88,8 +90,15 @@ def test_nothing_is_detectable_without_seeds_that_can_tell() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("pdflatex") is None or shutil.which("bibtex") is None, reason="needs TeX Live")
 def test_it_compiles(tmp_path: Path) -> None:
-    odd = [{**each, "label": ODD if each["label"] == "ppo_clip" else each["label"]} for each in RECORDS]
-    write(tmp_path, [{**each, "hyperparameters": {"gamma": each["seed"], "env_wrapper": "a_b.c" * 40}} for each in odd])
+    runs: list[Any] = [
+        {
+            **each,
+            "label": ODD if each["label"] == "ppo_clip" else each["label"],
+            "hyperparameters": {"gamma": each["seed"], "env_wrapper": "a_b.c" * 40},
+        }
+        for each in RECORDS
+    ]
+    write(tmp_path, runs)
     assert main(["report", "--out", str(tmp_path), "--appendix"]) == 0
     folder = tmp_path / "appendix"
     for program in ["pdflatex", "bibtex", "pdflatex", "pdflatex"]:
