@@ -24,7 +24,7 @@ class ActionHead(BasePolicy):
 
     arguments: ClassVar[tuple[str, ...]]
     """The names of the arguments that it takes beside those of the policy."""
-    action_net: nn.Linear
+    action_net: nn.Module
     log_std_init: float
 
     def _take(self, named: dict[str, Any]) -> dict[str, Any]:
@@ -45,6 +45,7 @@ class ActionHead(BasePolicy):
                 f"which makes a {type(self.action_dist).__name__} of its own: leave it out"
             )
         if isinstance(self.action_dist, StateGaussianDistribution | HybridDistribution):
+            assert isinstance(self.action_net, nn.Linear)
             self.action_dist.initialize(self.action_net.bias, self.log_std_init)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:

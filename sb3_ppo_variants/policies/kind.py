@@ -114,7 +114,8 @@ class PolicyKind:
         made: Any = cls.asymmetric if is_asymmetric else model.policy_class
         check_parts(model.action_space, made, model.policy_kwargs)
         head = cls._head_for(made, model)
-        return made if head is None else with_head(made, head)
+        maker: Callable[..., Any] = made if head is None else with_head(made, head)
+        return maker
 
     @classmethod
     def _head_for(cls, policy_class: type[BasePolicy], model: OnPolicyAlgorithm) -> type[ActionHead] | None:

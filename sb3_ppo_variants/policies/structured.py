@@ -1,7 +1,7 @@
 """Policies whose actions are dictionaries or tuples: SB3's and sb3-contrib's, with a product distribution."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
@@ -28,7 +28,7 @@ class HybridActions(ActionHead):
     :raises ArgumentError: if these do not fit the parts of the actions
     """
 
-    arguments = (*OF_PARTS, *OF_DISTRIBUTION)
+    arguments: ClassVar[tuple[str, ...]] = (*OF_PARTS, *OF_DISTRIBUTION)
 
     def __init__(self, observation_space: spaces.Space[Any], action_space: HybridSpace, *others: Any, **named: Any):
         given = self._take(named)
