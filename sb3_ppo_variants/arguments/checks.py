@@ -106,10 +106,10 @@ def check_policy(
     arguments = dict(arguments or {})
     foreign = arguments.keys() - declared(policy_class)
     keys = [name for name in KEYS if name in foreign]
-    of_distribution = {name: arguments.pop(name) for name in OF_DISTRIBUTION if name in foreign}
+    of_distribution = {name: arguments[name] for name in OF_DISTRIBUTION if name in foreign}
     if not isinstance(of_distribution.get("distribution"), Mapping):
         distribution_of(**of_distribution)
-    also = (*OF_PARTS, LOG_STD_INIT, *(OF_MEMORY if policy_class.__init__.__module__ == RECURRENT else ()))
+    also = (*OF_PARTS, *OF_DISTRIBUTION, LOG_STD_INIT, *(OF_MEMORY if policy_class.__init__.__module__ == RECURRENT else ()))
     check_names("policy_kwargs", [n for n in arguments if n not in keys], policy_class, GIVEN_TO_POLICY, also)
     for name in keys:
         if policy_class.__name__ not in WITH_KEYS:

@@ -90,7 +90,7 @@ class MaskableHybridDistribution(HybridDistribution, MaskableDistribution):
 
 
 class MaskableHybridActions(HybridActions):
-    """The same for sb3-contrib's policies with masks. It takes their ``log_std_init`` if they have none themselves."""
+    """The same for sb3-contrib's policies with masks. It also takes ``log_std_init``, which most of them lack."""
 
     arguments = (*HybridActions.arguments, LOG_STD_INIT)
     log_std_init = 0.0
