@@ -109,7 +109,8 @@ def check_policy(
     of_distribution = {name: arguments[name] for name in OF_DISTRIBUTION if name in foreign}
     if not isinstance(of_distribution.get("distribution"), Mapping):
         distribution_of(**of_distribution)
-    also = (*OF_PARTS, *OF_DISTRIBUTION, LOG_STD_INIT, *(OF_MEMORY if policy_class.__init__.__module__ == RECURRENT else ()))
+    of_memory = OF_MEMORY if policy_class.__init__.__module__ == RECURRENT else ()
+    also = (*OF_PARTS, *OF_DISTRIBUTION, LOG_STD_INIT, *of_memory)
     check_names("policy_kwargs", [n for n in arguments if n not in keys], policy_class, GIVEN_TO_POLICY, also)
     for name in keys:
         if policy_class.__name__ not in WITH_KEYS:
