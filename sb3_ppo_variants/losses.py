@@ -9,6 +9,8 @@ Every tensor has the shape ``(batch,)``. Losses and estimates are scalars, the m
 import torch as th
 from torch.nn import functional as F
 
+from sb3_ppo_variants.errors import ArgumentError
+
 # Keeps the division finite when all advantages are equal; SB3's value.
 ADVANTAGE_EPSILON = 1e-8
 
@@ -66,6 +68,19 @@ def huber_loss(values: th.Tensor, returns: th.Tensor, delta: float) -> th.Tensor
     :param delta: the error from which on the loss is linear, in units of the return
     """
     return 2 * F.huber_loss(values, returns, delta=delta)
+
+
+def check_loss(loss: object, part: object) -> None:
+    """Check what an objective or a value loss returned for a minibatch.
+
+    :param part: the objective or the value loss
+    :raises ArgumentError: if the loss is not a scalar tensor
+    """
+    if not isinstance(loss, th.Tensor) or loss.shape != ():
+        found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, th.Tensor) else repr(loss)
+        raise ArgumentError(
+            f"{type(part).__name__}.loss returned {found}; allowed: a scalar tensor, such as the mean over the samples"
+        )
 
 
 def entropy_loss(entropy: th.Tensor | None, log_prob: th.Tensor) -> th.Tensor:

@@ -10,7 +10,6 @@ import torch as th
 
 from sb3_ppo_variants import losses
 from sb3_ppo_variants.arguments.rules import FLAG, NON_NEGATIVE, POSITIVE
-from sb3_ppo_variants.errors import ArgumentError
 
 
 class ValueLoss(ABC):
@@ -87,18 +86,3 @@ class Huber(ValueLoss):
     def loss(self, values: th.Tensor, old_values: th.Tensor, returns: th.Tensor) -> th.Tensor:
         """See :func:`sb3_ppo_variants.losses.huber_loss`."""
         return losses.huber_loss(values, returns, self.delta)
-
-
-def value_loss_of(value_loss: ValueLoss, values: th.Tensor, old_values: th.Tensor, returns: th.Tensor) -> th.Tensor:
-    """Return the value loss of a minibatch.
-
-    :raises ArgumentError: if it is not a scalar tensor
-    """
-    loss = value_loss.loss(values, old_values, returns)
-    if not isinstance(loss, th.Tensor) or loss.shape != ():
-        found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, th.Tensor) else repr(loss)
-        raise ArgumentError(
-            f"{type(value_loss).__name__}.loss returned {found}; allowed: a scalar tensor, such as the mean over the "
-            "samples"
-        )
-    return loss

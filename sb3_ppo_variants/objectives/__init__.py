@@ -12,7 +12,6 @@ from sb3_ppo_variants.objectives.objective import (
     Objective,
     gradient_of,
     is_given_with_loss,
-    loss_of,
 )
 from sb3_ppo_variants.objectives.penalties import MDPO, AdaptiveReverseKL, KLHinge, ReverseKL
 from sb3_ppo_variants.objectives.smooth import DPO, P3O, SAPO, SPO
@@ -49,6 +48,5 @@ __all__ = [
     "gradient_of",
     "is_given_with_loss",
     "list_objectives",
-    "loss_of",
     "read_objective",
 ]

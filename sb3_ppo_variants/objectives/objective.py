@@ -260,21 +260,6 @@ def is_given_with_loss(objective: Objective, member: str) -> bool:
     return False
 
 
-def loss_of(objective: Objective, batch: Batch[th.Tensor]) -> th.Tensor:
-    """Return the loss of an objective.
-
-    :raises ArgumentError: if it is not a scalar tensor
-    """
-    loss = objective.loss(batch)
-    if not isinstance(loss, th.Tensor) or loss.shape != ():
-        found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, th.Tensor) else repr(loss)
-        raise ArgumentError(
-            f"{type(objective).__name__}.loss returned {found}; allowed: a scalar tensor, such as the mean over the "
-            "samples"
-        )
-    return loss
-
-
 def gradient_of(objective: ArrayObjective, batch: Batch[np.ndarray]) -> Gradient:
     """Return the losses and the gradient of an objective.
 

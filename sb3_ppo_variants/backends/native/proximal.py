@@ -17,12 +17,10 @@ if TYPE_CHECKING:
 
 
 def check_proximal(plan: UpdatePlan) -> None:
-    """Check that the library can compute the proximal policy of a plan, if it has one.
+    """Check that the library can compute the proximal policy of a plan, which has one.
 
     :raises ObstacleError: if not
     """
-    if plan.proximal is None:
-        return
     objective = plan.objective.within
     if not (isinstance(objective, NativeObjective) and has_term(objective)):
         raise ObstacleError(f"an EWMA is around {type(objective).__name__}, which the native library does not compute")

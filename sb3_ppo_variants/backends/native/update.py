@@ -18,14 +18,13 @@ from sb3_ppo_variants.backends.native.own_losses import NATIVE_VALUE_LOSSES, Own
 from sb3_ppo_variants.backends.native.proximal import FollowingPolicy
 from sb3_ppo_variants.backends.native.structures import fitting
 from sb3_ppo_variants.errors import NonFiniteError
-from sb3_ppo_variants.guards.outputs import is_finite
 from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.objectives import NativeObjective
 from sb3_ppo_variants.processes import Processes
 from sb3_ppo_variants.processes.statistics import normalize_together
 from sb3_ppo_variants.rollouts.buffer import Columns, WithParameters, in_rows
 from sb3_ppo_variants.rollouts.loop import Observations
-from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, in_minibatches, rollout_normalizer
+from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, rollout_normalizer
 from sb3_ppo_variants.updates.run import Ended, Measured
 
 # The names of Adam's moments.
@@ -178,8 +177,9 @@ class NativeUpdate:
         self.architecture = Architecture.of(plan.kind.policy)
         self.networks = self.architecture.structure(arrays, gradients)
         self.dtype = arrays["action_net.bias"].dtype
-        normalize = rollout_normalizer(plan.buffer.advantages, plan.normalize_advantage, plan.processes)
-        self.advantages = normalize(self._read(plan.buffer.advantages))
+        self.advantages = self._read(plan.buffer.advantages)
+        if plan.normalize_advantage == "rollout":
+            self.advantages = rollout_normalizer(plan.buffer.advantages, plan.processes)(self.advantages)
         self.ordered_advantages = self.advantages.copy()
         """What the structure of the rollout points to. A descent may write the advantages there in another order."""
         self.rollout = self._read_rollout(plan.buffer, arrays.get("log_std"))
@@ -251,14 +251,18 @@ class NativeUpdate:
             std = np.tile(np.exp(log_std), (len(features), 1))
         return drawn.parameters(outputs, std)
 
-    def begin(self, descent: Descent) -> "NativeDescent":
+    def descend(self, descent: Descent) -> Ended:
         proximal = structures.Proximal()
         if descent.of_policy and self._proximal is not None:
             proximal = self._proximal.structure
-        return NativeDescent(self, descent, self._parts[descent.optimizer], proximal)
+        self._latest = NativeDescent(self, descent, self._parts[descent.optimizer], proximal)
+        return self._latest.descend()
+
+    def measured(self) -> Measured:
+        return self._latest.measured()
 
     def check_finite(self) -> None:
-        if not all(is_finite(part.vector) for part in self._parts.values()):
+        if not all(np.isfinite(part.vector).all() for part in self._parts.values()):
             raise NonFiniteError("vector of all parameters", "not finite")
 
     def undo(self) -> None:
@@ -284,7 +288,7 @@ class NativeUpdate:
 
 
 class NativeDescent:
-    """The steps of :class:`sb3_ppo_variants.backends.reference.TorchDescent`, each pass made by one call.
+    """The steps of one descent, each pass made by one call.
 
     :param update: the update that it belongs to
     :param descent: what it minimises, and how
@@ -322,7 +326,7 @@ class NativeDescent:
     def _terms(self) -> structures.Terms:
         plan, objective = self._plan, self._plan.objective.within
         normalization = structures.NOT_NORMALIZED
-        if in_minibatches(plan.normalize_advantage):
+        if plan.normalize_advantage == "minibatch":
             alone = plan.processes.size == 1
             normalization = structures.NORMALIZED if alone else structures.NORMALIZED_IN_ORDER
         constants, term = None, 0
@@ -352,7 +356,7 @@ class NativeDescent:
             self._epochs += 1
             self._epoch_start, outcome.ended_early = outcome.minibatches, 0
             self._permutation[...] = np.random.permutation(len(self._advantages))
-            if self._averages is not None and in_minibatches(plan.normalize_advantage):
+            if self._averages is not None and plan.normalize_advantage == "minibatch":
                 ordered = self._advantages[self._permutation]
                 self._ordered[...] = normalized(ordered, plan.batch_size, plan.processes)
             self._run()
@@ -384,7 +388,7 @@ def _limits(descent: Descent) -> dict[str, float]:
     limits: dict[str, float] = {"limit": inf}
     if stop is not None:
         limits = {"limit": float(stop.limit), "statistic": structures.MEASURED.index(stop.statistic)}
-    if adaptive is None or not adaptive.in_minibatches:
+    if adaptive is None:
         return limits
     names = ("desired_kl", "factor", "tolerance", "min_learning_rate", "max_learning_rate")
     return limits | {name: float(getattr(adaptive, name)) for name in names}
