@@ -11,6 +11,7 @@ from sb3_ppo_variants.objectives.objective import (
     NativeObjective,
     Objective,
     gradient_of,
+    has_term,
     is_given_with_loss,
 )
 from sb3_ppo_variants.objectives.penalties import MDPO, AdaptiveReverseKL, KLHinge, ReverseKL
@@ -46,6 +47,7 @@ __all__ = [
     "Unclipped",
     "check_gradient",
     "gradient_of",
+    "has_term",
     "is_given_with_loss",
     "list_objectives",
     "read_objective",

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, TypeGuard, TypeVar
 
 import numpy as np
 import torch as th
@@ -258,6 +258,11 @@ def is_given_with_loss(objective: Objective, member: str) -> bool:
         if "loss" in members:
             return False
     return False
+
+
+def has_term(objective: Objective) -> TypeGuard[NativeObjective]:
+    """Return whether the native library computes an objective without calling Python."""
+    return isinstance(objective, NativeObjective) and is_given_with_loss(objective, "term")
 
 
 def gradient_of(objective: ArrayObjective, batch: Batch[np.ndarray]) -> Gradient:

@@ -14,8 +14,6 @@ from sb3_ppo_variants.losses import check_loss
 from sb3_ppo_variants.objectives import (
     ArrayObjective,
     Batch,
-    NativeObjective,
-    Objective,
     gradient_of,
     is_given_with_loss,
 )
@@ -33,11 +31,6 @@ NATIVE_VALUE_LOSSES: Mapping[type, Callable[[Any], tuple[str, float]]] = {
 }
 # What the gradient of an objective is taken with respect to, in the order of `Gradient`.
 DERIVED = ("log_ratio", "kl", "reverse_kl", "entropy")
-
-
-def has_term(objective: Objective) -> bool:
-    """Return whether the library computes an objective without calling Python."""
-    return isinstance(objective, NativeObjective) and is_given_with_loss(objective, "term")
 
 
 class OwnObjective:

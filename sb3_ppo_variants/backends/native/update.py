@@ -14,12 +14,12 @@ from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.distributions import STATE_DEPENDENT
 from sb3_ppo_variants.backends.native.library import Calls, library_in_use
 from sb3_ppo_variants.backends.native.networks import Architecture, Features, run_acting
-from sb3_ppo_variants.backends.native.own_losses import NATIVE_VALUE_LOSSES, OwnObjective, OwnValueLoss, has_term
+from sb3_ppo_variants.backends.native.own_losses import NATIVE_VALUE_LOSSES, OwnObjective, OwnValueLoss
 from sb3_ppo_variants.backends.native.proximal import FollowingPolicy
 from sb3_ppo_variants.backends.native.structures import fitting
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.kl import Parameters
-from sb3_ppo_variants.objectives import NativeObjective
+from sb3_ppo_variants.objectives import has_term
 from sb3_ppo_variants.processes import Processes
 from sb3_ppo_variants.processes.statistics import normalize_together
 from sb3_ppo_variants.rollouts.buffer import Columns, WithParameters, in_rows
@@ -226,7 +226,7 @@ class NativeUpdate:
     def _numbers_of_term(self) -> np.ndarray | None:
         """Return what the term of the objective takes for each sample, if it takes anything."""
         objective = self.plan.objective.within
-        if not (isinstance(objective, NativeObjective) and has_term(objective) and objective.numbers_per_sample):
+        if not (has_term(objective) and objective.numbers_per_sample):
             return None
         found = np.ascontiguousarray(objective.per_sample(self.columns.whole()), self.dtype)
         return fitting(found, "per_sample", self.dtype, len(self.advantages), objective.numbers_per_sample)
@@ -331,7 +331,6 @@ class NativeDescent:
             normalization = structures.NORMALIZED if alone else structures.NORMALIZED_IN_ORDER
         constants, term = None, 0
         if has_term(objective):
-            assert isinstance(objective, NativeObjective)
             constants, term = np.array(objective.constants, float), structures.OBJECTIVES.index(objective.term)
         value_loss, constant = structures.VALUE_LOSSES[0], 0.0
         if type(plan.value_loss) in NATIVE_VALUE_LOSSES:
