@@ -1,4 +1,6 @@
-"""Pure functions that the losses of all objectives share; the objectives are in ``sb3_ppo_variants.objectives``.
+"""Pure functions that the losses of all objectives share.
+
+The objectives are in ``sb3_ppo_variants.objectives``, and the value losses in ``sb3_ppo_variants.value_losses``.
 
 Equation numbers are those of Schulman et al. 2017, "Proximal Policy Optimization Algorithms"
 (https://arxiv.org/abs/1707.06347). The paper maximises L; these functions return -L, to be minimised.

@@ -192,11 +192,12 @@ class TorchUpdate:
     def loss(self, samples: Samples) -> th.Tensor:
         """Compute the loss of a minibatch."""
         kind, plan, descent = self._plan.kind, self._plan, self._descent
-        terms = []
+        terms: list[th.Tensor] = []
         if descent.of_policy:
             proximal = samples if plan.proximal is None else self._as_if_from(plan.proximal, samples)
             evaluated = kind.evaluate(samples)
-            terms, values = [self._policy_loss(evaluated, samples, proximal)], evaluated.values
+            terms.append(self._policy_loss(evaluated, samples, proximal))
+            values = evaluated.values
         else:
             values = kind.evaluate_values(samples)
         if descent.of_value:
@@ -204,7 +205,7 @@ class TorchUpdate:
             losses.check_loss(value_loss, plan.value_loss)
             self._note(value_loss=value_loss)
             terms.append(plan.vf_coef * value_loss)
-        loss = terms[0] if len(terms) == 1 else terms[0] + terms[1]
+        loss = sum(terms[1:], start=terms[0])
         self._note(loss=loss)
         return loss
 
