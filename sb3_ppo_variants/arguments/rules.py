@@ -291,10 +291,11 @@ def current_value(
     :return: an allowed value
     :raises ArgumentError: if the schedule returns anything else
     """
-    value: Any = getattr(schedule, "value_schedule", schedule)  # SB3's class would convert what its schedule returns.
+    # SB3's class would convert what its schedule returns.
+    given = schedule.value_schedule if isinstance(schedule, FloatSchedule) else schedule
     undefined = (ArithmeticError, LookupError, TypeError, ValueError) if progress_remaining < 0 else ()
     with suppress(*undefined):
-        value = value(progress_remaining) if callable(value) else value
+        value: Any = given(progress_remaining) if callable(given) else given
         with suppress(TypeError, ValueError):  # If it is not a number, refuse() names it below.
             if values.accepts(float(value)):
                 return float(value)
