@@ -189,6 +189,7 @@ class NativeUpdate:
         self._proximal: FollowingPolicy | None = None
         if plan.proximal is not None:
             self._proximal = FollowingPolicy(plan.proximal, self, self._parts[plan.descents[0].optimizer])
+        self._latest: NativeDescent | None = None
         self._written = False
 
     def _read_rollout(self, buffer: RolloutBuffer, log_std: np.ndarray | None) -> structures.Rollout:
@@ -259,7 +260,7 @@ class NativeUpdate:
         return self._latest.descend()
 
     def measured(self) -> Measured:
-        return self._latest.measured()
+        return Measured({}, 0) if self._latest is None else self._latest.measured()
 
     def check_finite(self) -> None:
         if not all(np.isfinite(part.vector).all() for part in self._parts.values()):
