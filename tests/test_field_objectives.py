@@ -31,7 +31,6 @@ from helpers import (
 )
 from ranks import answers
 from sb3_ppo_variants import ArgumentError, ArrayObjective, Batch, Objective, PPOCustom, SeparateUpdates, check_gradient
-from sb3_ppo_variants.backends.native.own_losses import has_term
 from sb3_ppo_variants.kl import divergences_of
 from sb3_ppo_variants.objectives import (
     CISPO,
@@ -50,6 +49,7 @@ from sb3_ppo_variants.objectives import (
     ReverseKL,
     Rollback,
     TrulyPPO,
+    has_term,
 )
 from sb3_ppo_variants.objectives.trust_region import line_through, range_of_ratio
 from sb3_ppo_variants.stops import RatioDeviation

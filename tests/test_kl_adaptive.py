@@ -191,7 +191,7 @@ def test_a_failed_update_leaves_the_rate(every: Any, fast: bool, monkeypatch: py
     def fails(*_: Any) -> None:
         raise NonFiniteError("number", "not finite")
 
-    monkeypatch.setattr("sb3_ppo_variants.base.algorithm.PPOBase._keep_learning_rate", fails)
+    monkeypatch.setattr(KLAdaptive, "after_update", fails)
     with pytest.raises(NonFiniteError):
         model.train()
     assert model.learning_rate is before and model.policy.optimizer.param_groups[0]["lr"] == rate

@@ -123,7 +123,7 @@ def test_files_and_members_of_classes_that_are_named_exist(page: Path) -> None:
 
 def test_what_does_not_exist_is_found() -> None:
     text = (
-        "`envs/steam.py`, `kl.py`, `PolicyKind.has_distribution`, `PolicyKind.has_steam`, `AllOrNothing.keep()`, "
+        "`envs/steam.py`, `kl.py`, `PolicyKind.has_distribution`, `PolicyKind.has_steam`, `AllOrNothing.__exit__()`, "
         "`PPOClip.save(path)`, `PPOClip._plan`, `run_update` in `updates/run.py`, `steam(plan)` (`updates/run.py`)"
     )
     assert missing_files(text) == ["envs/steam.py"]

@@ -124,7 +124,7 @@ def test_advantages_and_gradients_are_as_the_arguments_say(fast: bool, max_grad_
 
 def test_advantages_over_a_rollout_by_hand() -> None:
     advantages = np.array([[1.0, 2.0], [3.0, 6.0]], np.float32)  # Mean 3, variance (4 + 1 + 0 + 9) / 4.
-    normalize = rollout_normalizer(advantages, "rollout")
+    normalize = rollout_normalizer(advantages)
     assert normalize(th.tensor([6.0, 3.0])).tolist() == pytest.approx([3 / 3.5**0.5, 0.0])
     assert normalize(np.array([1.0])) == pytest.approx(-2 / 3.5**0.5)
 

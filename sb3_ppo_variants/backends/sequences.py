@@ -23,7 +23,7 @@ from sb3_ppo_variants.backends.obstacles import (
     check_overrides,
     find_obstacle,
 )
-from sb3_ppo_variants.backends.reference import Minibatches, Reference, TorchActor, TorchUpdate
+from sb3_ppo_variants.backends.reference import Reference, TorchActor, TorchUpdate
 from sb3_ppo_variants.backends.views import make_view
 from sb3_ppo_variants.policies.gru import GRULikeLSTM
 from sb3_ppo_variants.rollouts.buffer import Samples
@@ -97,14 +97,14 @@ class StepsByCells:
         return features, (hidden, cells)
 
 
-class SequenceMinibatches(Minibatches):
-    """The minibatches of the buffer, with no step marked as an episode start.
+class SequenceUpdate(TorchUpdate):
+    """The same update, with no step of a minibatch marked as an episode start.
 
     If a step is marked, sb3-contrib loops over single steps.
     """
 
     def shuffled(self) -> Iterator[Samples]:
-        return map(cast("Recurrent", self._kind).without_starts, super().shuffled())
+        return map(cast("Recurrent", self._plan.kind).without_starts, super().shuffled())
 
 
 class Sequences(Reference):
@@ -114,6 +114,7 @@ class Sequences(Reference):
     path = "fast"
     has_memory = True
     how = "LSTMs and GRUs run over whole sequences"
+    update = SequenceUpdate
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
         return find_obstacle(_check_plan, plan)
@@ -125,6 +126,3 @@ class Sequences(Reference):
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
         return TorchActor(model, type(plan.kind)(_view_by_cells(plan.kind.policy)), buffer)
-
-    def update(self, plan: UpdatePlan) -> TorchUpdate:
-        return TorchUpdate(plan, SequenceMinibatches(plan))
