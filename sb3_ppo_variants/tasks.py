@@ -154,17 +154,17 @@ class MoveOrKick(gym.Env[np.ndarray, Any]):
     It is a small task with parameterised actions, as in robot soccer (Masson et al. 2016,
     https://arxiv.org/abs/1509.01644). An action is a dict: ``"choice"`` is 0 to move by the vector ``"move"``, or 1 to
     kick the ball by the vector ``"kick"``, both in [-1, 1] in each dimension. Observations are the ways from the player
-    to the ball and from the ball to the goal. The ball lies 0.3 to 1 away, in any direction, and the goal at most 1 from
-    the ball.
+    to the ball and from the ball to the goal. The ball lies 0.3 to 1 away, in any direction, and the goal at most 1
+    from the ball.
 
     Each step costs 0.1. A move earns the distance by which it brings the player closer to the ball, as in Half Field
-    Offense (Hausknecht and Stone 2016, https://arxiv.org/abs/1511.04143). A kick from more than 0.1 away misses. One that
-    hits ends the episode and earns 1 minus the distance between ball and goal. The best return is 0.8 and the first
-    distance to the ball, 1.45 on average: a move to the ball, and a kick into the goal.
+    Offense (Hausknecht and Stone 2016, https://arxiv.org/abs/1511.04143). A kick from more than 0.1 away misses. One
+    that hits ends the episode and earns 1 minus the distance between ball and goal. A move to the ball and a kick into
+    the goal are best, with a return of 0.8 and the first distance to the ball: 1.45 on average.
 
     :param n_steps: number of steps after which an episode is cut off, >= 1
-    :param n_bins: cuts each dimension of the arguments for policies with discrete actions, >= 2: lengths from -1 to 1 in
-        equal steps. ``None`` does not cut them
+    :param n_bins: cuts each dimension of the arguments for policies with discrete actions, >= 2: lengths from -1 to 1
+        in equal steps. ``None`` does not cut them
     :param factorised: with ``n_bins``, an action is an array: the choice, and one bin for each dimension. Otherwise, it
         is a number: the first ``n_bins ** n_dimensions`` move, and the others kick
     :param n_dimensions: 1 for a line, 2 for a field, and so on
