@@ -132,9 +132,8 @@ ENVIRONMENTS: dict[str, Hyperparameters] = {
         "gamma": 0.9, "gae_lambda": 0.95, "clip_range": 0.2, "ent_coef": 0.0,
         "policy_kwargs": {"lstm_hidden_size": 32},
     },
-    # Its hybrid actions, the best of the settings that `python -m benchmarks tuning` tries; with env_kwargs={"n_bins":
-    # ...}, actions are discrete and need policy_kwargs={}. The choice alone has an entropy bonus: without one, it can
-    # settle on moves before the first kick hits.
+    # Its hybrid actions, with the best of the settings that `python -m benchmarks tuning` tries. Only the choice has an
+    # entropy bonus. With env_kwargs={"n_bins": ...}, actions are discrete and need policy_kwargs={}.
     "MoveOrKick-v0": {
         "policy": "MlpPolicy", "n_timesteps": 40_000, "n_envs": 8,
         "n_steps": 128, "batch_size": 256, "n_epochs": 10, "learning_rate": 3e-3,
