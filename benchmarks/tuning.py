@@ -1,7 +1,6 @@
 """Tune hybrid actions and bins in MoveOrKick-v0 alike: as many settings of each, on seeds that no comparison uses.
 
-Every kind of action has three hyperparameters with two values each. Those of no kind are at the end of a range that its
-recipe then leaves.
+Every kind of action has three hyperparameters with two values each. Bins get the recipe's other hyperparameters.
 """
 
 import argparse
@@ -66,7 +65,7 @@ def score(changes: Changes, seed: int) -> float:
 
 
 def tune(seeds: list[int], jobs: int) -> dict[str, Any]:
-    """Return the scores of all candidates."""
+    """Return the scores of all candidates, each candidate's in the order in which its runs ended."""
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         runs = {
             pool.submit(score, changes, seed): (kind, name)
