@@ -27,6 +27,7 @@ TOOLS = {
     "study": "study",
     "threads": "threads",
     "throughput": "throughput",
+    "tuning": "tuning",
     "verdicts": "verdicts",
 }
 
