@@ -65,9 +65,15 @@ def test_the_page_has_the_limits_that_environments_set(name: str, limits: dict[s
     assert f"about {', '.join(others)} and {last}" in text
 
 
-@pytest.mark.parametrize("workload", ["breakout", "halfcheetah", "lunarlander", "bipedalwalker"])
-def test_the_page_has_the_speeds_of_environments(workload: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["stepping", "--report", str(ROOT / "results" / f"stepping-{workload}.json")]) == 0
+@pytest.mark.parametrize(
+    "file",
+    [
+        *(f"stepping-{workload}" for workload in ("breakout", "halfcheetah", "hopper", "walker2d", "humanoid")),
+        *("stepping-lunarlander", "stepping-bipedalwalker", "training-halfcheetah", "training-humanoid"),
+    ],
+)
+def test_the_page_has_the_speeds_of_environments(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stepping", "--report", str(ROOT / "results" / f"{file}.json")]) == 0
     _, _, *rows = capsys.readouterr().out.rstrip().splitlines()
     assert len(rows) >= 3 and "\n".join(rows) in (ROOT / "docs" / "envs.md").read_text()
 
